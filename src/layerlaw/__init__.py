@@ -1,0 +1,74 @@
+"""layerlaw: the laws of depth in neural networks, measured layer by layer.
+
+    import layerlaw as ll
+
+    record = ll.probe(model, loader)
+    print(record.law("separation"))
+    ll.report(record, "page.html")
+
+Importing it loads torch and numpy, nothing else; everything heavy comes with its first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from layerlaw.capture.network import untrained
+    from layerlaw.errors import LayerlawError
+    from layerlaw.law import LawFit, fit_law
+    from layerlaw.measures import cdnv, measure, nc1, ncc_accuracy, separation_fuzziness
+    from layerlaw.pages import plot, report
+    from layerlaw.probing import probe, sites
+    from layerlaw.record import Record
+
+__all__ = [
+    "LawFit",
+    "LayerlawError",
+    "Record",
+    "cdnv",
+    "fit_law",
+    "measure",
+    "nc1",
+    "ncc_accuracy",
+    "plot",
+    "probe",
+    "report",
+    "separation_fuzziness",
+    "sites",
+    "untrained",
+]
+
+_HOMES = {
+    "LawFit": "layerlaw.law",
+    "LayerlawError": "layerlaw.errors",
+    "Record": "layerlaw.record",
+    "cdnv": "layerlaw.measures",
+    "fit_law": "layerlaw.law",
+    "measure": "layerlaw.measures",
+    "nc1": "layerlaw.measures",
+    "ncc_accuracy": "layerlaw.measures",
+    "plot": "layerlaw.pages",
+    "probe": "layerlaw.probing",
+    "report": "layerlaw.pages",
+    "separation_fuzziness": "layerlaw.measures",
+    "sites": "layerlaw.probing",
+    "untrained": "layerlaw.capture.network",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("layerlaw")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in ("data", "lab"):
+        return importlib.import_module(f"layerlaw.{name}")
+    raise AttributeError(f"module 'layerlaw' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__", "data"])

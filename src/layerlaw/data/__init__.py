@@ -1,0 +1,20 @@
+"""Labelled images: an embedded Fashion-MNIST sample, the official data sets, and folders of pictures.
+
+    labelled   Labelled: images, labels, class names; choosing samples and classes
+    pixels     resizing (Pillow) and scaling
+    sources    load(name or path), the one entry
+    embedded   the embedded Fashion-MNIST sample
+    official   official files: found under LAYERLAW_DATA or downloaded, and checked
+    mnist      Fashion-MNIST and MNIST
+    idx        the idx file format
+    cifar      CIFAR-10, binary and python layout
+    pickles    unpickling that runs nothing
+    folder     a folder of class folders of pictures
+
+Pillow and pooch (extra "data") are imported when first needed, not before.
+"""
+
+from layerlaw.data.labelled import Labelled
+from layerlaw.data.sources import DEFAULT, load, names
+
+__all__ = ["DEFAULT", "Labelled", "load", "names"]

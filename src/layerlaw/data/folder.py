@@ -1,0 +1,136 @@
+"""A folder of class folders of pictures, optionally below train/ and test/; it is only ever read."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from layerlaw.data.labelled import Labelled
+from layerlaw.data.pixels import height_width, pillow
+from layerlaw.errors import DataError
+from layerlaw.progress import Progress, choose
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # whatever the suffix claims, no other decoder runs
+DEEP_MODES = ("I", "F")  # more than 8 bits per pixel
+
+
+def load_folder(
+    root: Path,
+    *,
+    split: str = "train",
+    size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    progress: bool | Progress = True,
+) -> Labelled:
+    """Load all pictures; the classes are the sub-folders, sorted by name, and so are the pictures of a class.
+
+    `size` (a number or (height, width)) is needed when pictures differ in size; `channels` is 1 (grey) or 3 (colour,
+    the default). Only regular files with a picture suffix directly in a class folder are read.
+    """
+    channels = 3 if channels is None else channels
+    if channels not in (1, 3):
+        raise DataError(f"{root}: expected channels 1 (grey) or 3 (colour), got {channels!r}")
+    if not root.is_dir():
+        raise DataError(f"{root}: expected a folder of class folders, got {'a file' if root.exists() else 'nothing'}")
+    folders = _class_folders(root, split)
+    files = [(path, k) for k, folder in enumerate(folders) for path in _pictures(folder, root)]
+    images = _read_all([path for path, _ in files], size, channels, progress)
+    return Labelled(
+        images=torch.from_numpy(images),
+        labels=torch.tensor([k for _, k in files], dtype=torch.int64),
+        class_names=tuple(folder.name for folder in folders),
+        name=root.resolve().name,
+    )
+
+
+def _subfolders(folder: Path, root: Path) -> list[Path]:
+    found = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    for path in found:
+        _check_inside(path, root)
+    return found
+
+
+def _class_folders(root: Path, split: str) -> list[Path]:
+    """Choose the class folders of the split; a root without train/ and test/ is all training data."""
+    parts = {part: root / part for part in ("train", "test") if (root / part).is_dir()}
+    parts = {part: path for part, path in parts.items() if _subfolders(path, root)}
+    if not parts and split == "test":
+        raise DataError(f"{root}: expected a sub-folder test/ with class folders, got none; split the pictures first")
+    if parts and split not in parts:
+        raise DataError(f"{root}: expected a sub-folder {split}/ with class folders, got only {next(iter(parts))}/")
+    folders = _subfolders(parts.get(split, root), root)
+    if not folders:
+        raise DataError(f"{root}: expected one sub-folder per class, got none; put the pictures into class folders")
+    if len(parts) == 2:  # labels mean the same in both splits only when the classes are the same
+        train, test = ({path.name for path in _subfolders(part, root)} for part in parts.values())
+        if train != test:
+            raise DataError(
+                f"{root}: expected the same classes in train/ and test/, got {sorted(train ^ test)} in one of them alone"
+            )
+    return folders
+
+
+def _pictures(folder: Path, root: Path) -> list[Path]:
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith("."):
+            _check_inside(path, root)
+            if path.is_file():
+                found.append(path)
+    if not found:
+        raise DataError(
+            f"{folder}: expected pictures ({', '.join(SUFFIXES)}) of the class {folder.name!r}, got none; "
+            "add some (sub-folders of a class are not read) or remove the folder"
+        )
+    return found
+
+
+def _check_inside(path: Path, root: Path) -> None:
+    target = path.resolve()
+    if not target.is_relative_to(root.resolve()):
+        raise DataError(f"{path}: expected something inside {root}, got a link to {target}; copy it or remove the link")
+    if not target.exists():
+        raise DataError(f"{path}: expected a file, got a link to {target}, which does not exist; remove the link")
+
+
+def _read_all(
+    paths: list[Path], size: int | tuple[int, int] | None, channels: int, progress: bool | Progress
+) -> NDArray[np.uint8]:
+    """Read pictures into one array (n, c, h, w)."""
+    Image = pillow("reading a folder of pictures")
+    shape = None if size is None else height_width(size)
+    images: NDArray[np.uint8] | None = None
+    for i, path in enumerate(choose(progress)(paths, "reading pictures", len(paths))):
+        pixels = _read(Image, path, shape, channels)  # (h, w, c)
+        if images is None:
+            images = np.empty((len(paths), channels, *pixels.shape[:2]), np.uint8)
+        if pixels.shape[:2] != images.shape[2:]:
+            h, w = pixels.shape[:2]
+            raise DataError(
+                f"{path}: expected {images.shape[2]}×{images.shape[3]} pixels like {paths[0]}, got {h}×{w}; "
+                "pass size= to bring all pictures to one size"
+            )
+        images[i] = pixels.transpose(2, 0, 1)
+    assert images is not None  # every class has a picture
+    return images
+
+
+def _read(Image: Any, path: Path, shape: tuple[int, int] | None, channels: int) -> NDArray[np.uint8]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=FORMATS) as picture:
+                if picture.mode.startswith(DEEP_MODES):  # converting would clip silently
+                    raise ValueError(f"more than 8 bits per pixel (mode {picture.mode})")
+                picture = picture.convert("L" if channels == 1 else "RGB")
+                if shape is not None and picture.size != (shape[1], shape[0]):
+                    picture = picture.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
+                return np.asarray(picture, np.uint8).reshape(picture.height, picture.width, channels)
+    except Exception as error:  # picture decoders raise nearly anything
+        raise DataError(
+            f"{path}: expected a readable 8-bit picture, got {type(error).__name__}: {error}; replace or remove it"
+        ) from error

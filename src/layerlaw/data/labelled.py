@@ -1,0 +1,163 @@
+"""`Labelled`: images with labels and class names, and the choice of samples and classes among them."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from layerlaw.data.pixels import Normalise, normalised, resized
+from layerlaw.errors import DataError, LabelError
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Labelled:
+    """Labelled images; every choice returns a new one, in file order, under the same name.
+
+    >>> images = torch.arange(24, dtype=torch.uint8).reshape(6, 1, 2, 2)
+    >>> toy = Labelled(images, torch.tensor([0, 1, 0, 1, 0, 1]), ("cat", "dog"), "toy")
+    >>> toy
+    Labelled('toy', 6 images of 1×2×2, 2 classes)
+    >>> toy.balanced(2).labels.tolist()
+    [0, 1, 0, 1]
+    """
+
+    images: Tensor  # (n, c, h, w) uint8
+    labels: Tensor  # (n,) int64
+    class_names: tuple[str, ...]
+    name: str
+
+    def __post_init__(self) -> None:
+        n, K = len(self.images), len(self.class_names)
+        if self.images.ndim != 4 or self.images.dtype != torch.uint8:
+            raise DataError(
+                f"{self.name}: expected uint8 images of shape (n, c, h, w), got {self.images.dtype} of shape "
+                f"{tuple(self.images.shape)}; keep pixels as whole numbers 0..255, tensors() scales them"
+            )
+        if self.labels.shape != (n,) or self.labels.dtype != torch.int64:
+            raise LabelError(
+                f"{self.name}: expected int64 labels of shape ({n},), one per image, got {self.labels.dtype} of shape "
+                f"{tuple(self.labels.shape)}"
+            )
+        if n and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < K:
+            raise LabelError(
+                f"{self.name}: expected labels 0..{K - 1} for {K} class names, got labels from "
+                f"{int(self.labels.min())} to {int(self.labels.max())}; name every class"
+            )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        shape = "×".join(str(side) for side in self.images.shape[1:])
+        return f"Labelled({self.name!r}, {len(self)} images of {shape}, {len(self.class_names)} classes)"
+
+    def counts(self) -> tuple[int, ...]:
+        """Count the images of each class.
+
+        >>> Labelled(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 2, 2]), ("a", "b", "c"), "toy").counts()
+        (1, 0, 2)
+        """
+        counts: list[int] = torch.bincount(self.labels, minlength=len(self.class_names)).tolist()
+        return tuple(counts)
+
+    def checksum(self) -> str:
+        """Give the sha256 (hex) of the bytes of images and labels: equal exactly when both are equal."""
+        digest = hashlib.sha256()
+        digest.update(self.images.cpu().contiguous().numpy().data)
+        digest.update(self.labels.cpu().numpy().astype("<i8").data)  # little-endian on every machine
+        return digest.hexdigest()
+
+    def balanced(self, per_class: int, *, seed: int | None = None) -> "Labelled":
+        """Keep `per_class` images of every class: the first ones, or with a seed a random choice.
+
+        With one seed, a smaller choice is part of a larger one.
+        """
+        return self.imbalanced([per_class] * len(self.class_names), seed=seed)
+
+    def imbalanced(self, counts: Sequence[int], *, seed: int | None = None) -> "Labelled":
+        """Keep `counts[k]` images of class k: the first ones, or with a seed a random choice.
+
+        >>> images = torch.zeros(6, 1, 2, 2, dtype=torch.uint8)
+        >>> toy = Labelled(images, torch.tensor([0, 0, 0, 1, 1, 1]), ("cat", "dog"), "toy")
+        >>> toy.imbalanced([3, 1]).counts()
+        (3, 1)
+        """
+        self._check_counts(counts)
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        chosen = []
+        for k, count in enumerate(counts):
+            index = torch.nonzero(self.labels == k).flatten()
+            if generator is not None:
+                index = index[torch.randperm(len(index), generator=generator)]
+            chosen.append(index[:count])
+        return self._take(torch.cat(chosen).sort().values)
+
+    def classes(self, ids: Sequence[int]) -> "Labelled":
+        """Keep the classes `ids` alone; class `ids[i]` becomes class i.
+
+        >>> images = torch.zeros(4, 1, 2, 2, dtype=torch.uint8)
+        >>> toy = Labelled(images, torch.tensor([0, 1, 2, 1]), ("cat", "dog", "owl"), "toy").classes([2, 1])
+        >>> toy.class_names, toy.labels.tolist()
+        (('owl', 'dog'), [1, 0, 1])
+        """
+        K = len(self.class_names)
+        if not ids or len(set(ids)) < len(ids) or not all(0 <= k < K for k in ids):
+            raise DataError(
+                f"{self.name}: expected different class ids from 0 to {K - 1}, got {list(ids)}; the classes are "
+                + ", ".join(f"{k} {name!r}" for k, name in enumerate(self.class_names))
+            )
+        renamed = torch.full((K,), -1)
+        renamed[list(ids)] = torch.arange(len(ids))
+        labels = renamed[self.labels]  # (n,), −1 where the class is left out
+        keep = labels >= 0
+        names = tuple(self.class_names[k] for k in ids)
+        return replace(self, images=self.images[keep], labels=labels[keep], class_names=names)
+
+    def resized(self, size: int | tuple[int, int]) -> "Labelled":
+        """Resize to size×size (or height, width) as Pillow does it, bilinear; nothing happens when the size is right."""
+        return replace(self, images=resized(self.images, size))
+
+    def tensors(
+        self, normalise: Normalise = "half", *, flat: bool = False, channel: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Give float32 inputs (n, c, h, w), or (n, c·h·w) when flat, and int64 labels (n,).
+
+        Pixels are scaled to [0, 1], then normalised: "half" (x − 0.5)/0.5; "dataset" by the published mean and
+        standard deviation of the data set; "none"; or by a pair (mean, std) of numbers, or of one number per channel.
+        `channel` keeps one channel of the result.
+
+        >>> toy = Labelled(torch.full((1, 1, 1, 2), 255, dtype=torch.uint8), torch.tensor([0]), ("white",), "toy")
+        >>> toy.tensors(flat=True)[0].tolist(), toy.tensors((0.5, 0.25), flat=True)[0].tolist()
+        ([[1.0, 1.0]], [[2.0, 2.0]])
+        """
+        x = normalised(self.images, normalise, name=self.name)
+        if channel is not None:
+            if not 0 <= channel < x.shape[1]:
+                raise DataError(f"{self.name}: expected a channel from 0 to {x.shape[1] - 1}, got {channel}")
+            x = x[:, channel : channel + 1].contiguous()
+        return (x.flatten(1) if flat else x), self.labels.clone()
+
+    def _take(self, index: Tensor) -> "Labelled":
+        return replace(self, images=self.images[index], labels=self.labels[index])
+
+    def _check_counts(self, counts: Sequence[int]) -> None:
+        available = self.counts()
+        if len(counts) != len(available):
+            raise DataError(f"{self.name}: expected {len(available)} counts, one per class, got {len(counts)}")
+        if any(count < 1 for count in counts):
+            raise DataError(
+                f"{self.name}: expected at least 1 image per class, got {min(counts)}; use classes(ids) to leave one out"
+            )
+        short = [
+            f"class {k} ({self.class_names[k]!r}) has {have}, {want} were asked for"
+            for k, (want, have) in enumerate(zip(counts, available, strict=True))
+            if want > have
+        ]
+        if short:
+            more = f" (and {len(short) - 3} more classes)" if len(short) > 3 else ""
+            raise DataError(
+                f"{self.name}: more images than there are: {'; '.join(short[:3])}{more}; ask for at most "
+                f"{min(available)} per class or load a larger data set"
+            )

@@ -1,0 +1,78 @@
+"""The one entry to data: `load(name or path)`."""
+
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from layerlaw.data.cifar import load_cifar10
+from layerlaw.data.embedded import load_sample
+from layerlaw.data.folder import load_folder
+from layerlaw.data.labelled import Labelled
+from layerlaw.data.mnist import FASHION_MNIST, MNIST, load_idx_set
+from layerlaw.errors import DataError
+from layerlaw.progress import Progress
+
+DEFAULT = "fashion_mnist_sample"
+Split: TypeAlias = Literal["train", "test"]
+
+_LOADERS: dict[str, Callable[[str, bool | Progress], Labelled]] = {
+    DEFAULT: lambda split, progress: load_sample(split),
+    "fashion_mnist": lambda split, progress: load_idx_set(FASHION_MNIST, split, progress),
+    "mnist": lambda split, progress: load_idx_set(MNIST, split, progress),
+    "cifar10": load_cifar10,
+}
+
+
+def names() -> tuple[str, ...]:
+    """List the data sets that `load` knows by name.
+
+    >>> names()
+    ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'cifar10')
+    """
+    return tuple(_LOADERS)
+
+
+def load(
+    source: str | os.PathLike[str] = DEFAULT,
+    *,
+    split: Split = "train",
+    size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    progress: bool | Progress = True,
+) -> Labelled:
+    """Load labelled images by name, or from the path of a folder of class folders.
+
+    `fashion_mnist_sample` is embedded: 500 training and 200 test images per class. The official data sets are looked
+    for in the folder that the environment variable LAYERLAW_DATA names, then downloaded once into the user's cache;
+    content is checked in both cases. `size` resizes (a number or (height, width)); `channels`, 1 or 3 (the default),
+    says how the pictures of a folder are read.
+
+    >>> load("fashion_mnist_sample", split="test")
+    Labelled('fashion_mnist_sample', 2000 images of 1×28×28, 10 classes)
+    """
+    if split not in ("train", "test"):
+        raise DataError(f"expected split 'train' or 'test', got {split!r}")
+    if not (isinstance(source, str) and source in _LOADERS):
+        return load_folder(_folder(source), split=split, size=size, channels=channels, progress=progress)
+    data = _LOADERS[source](split, progress)
+    if channels not in (None, data.images.shape[1]):
+        raise DataError(
+            f"{source}: expected channels {data.images.shape[1]}, as the data set has them, got {channels!r}; "
+            "leave channels out, and use tensors(channel=…) to keep one"
+        )
+    return data if size is None else data.resized(size)
+
+
+def _folder(source: str | os.PathLike[str]) -> Path:
+    """Turn what is not a known name into a path, or tell which names are near."""
+    path = Path(source).expanduser()
+    if not isinstance(source, str) or path.exists() or "/" in source or os.sep in source:
+        return path
+    spelling = source.lower().replace("-", "_").replace(" ", "_")
+    near = difflib.get_close_matches(spelling, names(), cutoff=0.5)
+    hint = f"; did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+    raise DataError(
+        f"expected one of {', '.join(names())}, or the path of a folder of class folders, got {source!r}{hint}"
+    )

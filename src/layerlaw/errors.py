@@ -1,0 +1,55 @@
+"""Everything layerlaw raises.
+
+The tree::
+
+    LayerlawError
+    ├── InputError          what came in cannot be measured (also a ValueError)
+    │   ├── LabelError      empty class, one class, labels out of range or not whole numbers
+    │   ├── FeatureError    NaN or infinite features, features of the wrong shape
+    │   └── DataError       a data set, a record file or an image folder that cannot be read
+    ├── CaptureError        sites that match nothing, never fire, or fire a varying number of times
+    ├── PassError           the data changed between the two passes
+    ├── MemoryBudgetError   the statistics would not fit the memory budget
+    └── MissingExtraError   an optional dependency is not installed (also an ImportError)
+
+Each message says what was expected, what came, where, and what to do.
+"""
+
+
+class LayerlawError(Exception):
+    """Root of all errors of this package."""
+
+
+class InputError(LayerlawError, ValueError):
+    """What came in cannot be measured."""
+
+
+class LabelError(InputError):
+    """Labels that do not describe at least two non-empty classes."""
+
+
+class FeatureError(InputError):
+    """Features that are not finite numbers of one shape."""
+
+
+class DataError(InputError):
+    """A data set, record file or image folder that cannot be read."""
+
+
+class CaptureError(LayerlawError):
+    """Sites that cannot be captured as asked."""
+
+
+class PassError(LayerlawError):
+    """The data changed between the two passes."""
+
+
+class MemoryBudgetError(LayerlawError):
+    """The statistics would not fit the memory budget."""
+
+
+class MissingExtraError(LayerlawError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs the package '{package}': pip install 'layerlaw[{extra}]'")

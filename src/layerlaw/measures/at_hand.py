@@ -1,0 +1,143 @@
+"""Twins for features at hand: torch or NumPy in, a number (a 0-d float64 tensor, or one per leading index) out.
+
+All take features (…, n, d) and labels (…, n); classes are numbered from 0.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlaw.errors import FeatureError, LabelError
+from layerlaw.measures.collapse import classifier_geometry, means_geometry, self_duality
+from layerlaw.measures.separation import class_separation, equal_separation, separation
+from layerlaw.measures.variability import class_distance_variance, compression, discrimination
+from layerlaw.stats import Centres, ClassSums, Frame, Scatter, checked_labels, find_centres, project
+from layerlaw.stats.centres import Weighting
+from layerlaw.stats.labels import check_counts
+from layerlaw.stats.precision import full_precision
+
+
+def separation_fuzziness(
+    features: Any, labels: Any, *, weighting: Weighting = "samples", classes: int | None = None
+) -> Tensor:
+    """Separation fuzziness D = Tr(SS_w SS_b⁺), ≥ 0, lower is better separated (He & Su, Eq. 1).
+
+    >>> x = torch.tensor([[0.0, 0.0], [2.0, 0.0], [10.0, 0.0], [12.0, 0.0]])
+    >>> float(separation_fuzziness(x, torch.tensor([0, 0, 1, 1])))  # within 1², between 5²
+    0.04
+    """
+    with full_precision():
+        return separation(*_statistics(features, labels, weighting, classes))
+
+
+def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
+    """NC1 = Tr(Σ_W Σ_B⁺)/K with equally weighted classes, ≥ 0, 0 at collapse.
+
+    >>> x = torch.tensor([[0.0], [2.0], [10.0], [12.0]])
+    >>> float(nc1(x, torch.tensor([0, 0, 1, 1])))
+    0.02
+    """
+    with full_precision():
+        centres, scatter = _statistics(features, labels, "samples", classes)
+        return equal_separation(centres, scatter) / centres.counts.shape[-1]
+
+
+def ncc_accuracy(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
+    """Share of samples whose nearest class mean is that of their own class, in 0 … 1, higher is better.
+
+    >>> x = torch.tensor([[0.0], [2.0], [7.0], [10.0], [12.0], [14.0]])
+    >>> float(ncc_accuracy(x, torch.tensor([0, 0, 0, 1, 1, 1])))
+    1.0
+    """
+    with full_precision():
+        _, scatter = _statistics(features, labels, "samples", classes)
+        return scatter.near.hits.sum(-1) / scatter.counts.sum(-1)
+
+
+def cdnv(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
+    """Class-distance normalised variance, ≥ 0, 0 at collapse (Galanti et al.).
+
+    >>> x = torch.tensor([[0.0], [2.0], [10.0], [12.0]])
+    >>> float(cdnv(x, torch.tensor([0, 0, 1, 1])))  # variances 1 and 1, distance² 100
+    0.01
+    """
+    with full_precision():
+        return class_distance_variance(*_statistics(features, labels, "samples", classes))
+
+
+def measure(
+    features: Any,
+    labels: Any,
+    *,
+    weighting: Weighting = "samples",
+    classes: int | None = None,
+    decision: Any = None,
+    classifier: Any = None,
+) -> dict[str, Any]:
+    """Every measure of one set of features as a dictionary: `separation`, `separation_classes`, `rank`, `nc1`, ….
+
+    `decision` (n,) are the network's own class decisions (gives `ncc_mismatch`), `classifier` its last weight (K, d)
+    (gives `nc2_…_classifier` and `nc3`).
+    """
+    with full_precision():
+        centres, scatter = _statistics(features, labels, weighting, classes, decision)
+        K = centres.counts.shape[-1]
+        norms, angles = means_geometry(centres.means)
+        values: dict[str, Any] = {
+            "separation": separation(centres, scatter),
+            "separation_classes": class_separation(centres, scatter),
+            "rank": centres.rank,
+            "full_rank": centres.full_rank,
+            "nc1": equal_separation(centres, scatter) / K,
+            "nc2_norms": norms,
+            "nc2_angles": angles,
+            "ncc_accuracy": scatter.near.hits.sum(-1) / scatter.counts.sum(-1),
+            "cdnv": class_distance_variance(centres, scatter),
+            "compression": compression(centres, scatter),
+            "discrimination": discrimination(centres),
+        }
+        if decision is not None:
+            values["ncc_mismatch"] = scatter.near.mismatches.sum(-1) / scatter.counts.sum(-1)
+        if classifier is not None:
+            weight = torch.as_tensor(classifier).double().to(centres.means.device)
+            if weight.shape[-2:] != centres.means.shape[-2:]:
+                raise FeatureError(
+                    f"classifier: expected a weight of shape (K, d) = {tuple(centres.means.shape[-2:])}, "
+                    f"got {tuple(weight.shape)}. Pass the rows of the classes, transposed if need be."
+                )
+            values["nc2_norms_classifier"], values["nc2_angles_classifier"] = classifier_geometry(weight)
+            values["nc3"] = self_duality(centres.means, weight)
+        return values
+
+
+def _statistics(
+    features: Any, labels: Any, weighting: Weighting, classes: int | None, decision: Any = None
+) -> tuple[Centres, Scatter]:
+    x = torch.as_tensor(features)
+    if x.dim() < 2 or not x.dtype.is_floating_point:
+        raise FeatureError(
+            f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
+            "Flatten each sample to one row: features.flatten(1)."
+        )
+    if weighting not in ("samples", "classes"):
+        raise FeatureError(f"weighting: expected 'samples' or 'classes', got {weighting!r}.")
+    x = x.detach()
+    y, K = _labels(labels, classes)
+    y = y.to(x.device)
+    if y.shape[-1] != x.shape[-2]:
+        raise LabelError(f"labels: expected one for each of the {x.shape[-2]} rows of features, got {y.shape[-1]}.")
+    sums = ClassSums.of(x, y, K)
+    check_counts(sums.counts, where="labels")
+    if not bool(torch.isfinite(sums.sums).all()):
+        raise FeatureError(
+            "features: expected finite numbers, got NaN or infinity. Find them with features.isfinite()."
+        )
+    centres = find_centres(sums, weighting)
+    coordinates, lengths = project(x, y, Frame.of(centres.means, centres.basis, x.dtype))
+    chosen = None if decision is None else torch.as_tensor(decision).long().to(x.device)
+    return centres, Scatter.of(coordinates, lengths, y, centres, chosen)
+
+
+def _labels(labels: Any, classes: int | None) -> tuple[Tensor, int]:
+    return checked_labels(torch.as_tensor(labels), classes)

@@ -1,0 +1,70 @@
+"""All numbers of one site as the columns of a record."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from layerlaw.measures.collapse import classifier_geometry, means_geometry, self_duality
+from layerlaw.measures.jackknife import jackknife
+from layerlaw.measures.separation import class_separation, equal_separation, separation
+from layerlaw.measures.variability import class_distance_variance, compression, discrimination
+from layerlaw.stats.passes import Around
+from layerlaw.stats.scatter import NearestCentre, Scatter
+
+Columns = dict[str, float | None]
+
+
+def site_columns(
+    around: Around, scatter: Scatter, near: NearestCentre | None = None
+) -> tuple[Columns, dict[str, list[float | None]]]:
+    """Numbers of one site and one split, and the numbers per class; `None` where a number does not exist.
+
+    `near` are nearest-center decisions by other centres (those of the training data, for a test set).
+    """
+    centres = around.centres
+    K = centres.counts.shape[-1]
+    D = number(separation(centres, scatter))
+    undefined = int(centres.rank) == 0  # all class means coincide: nothing is separated, and D has no meaning
+    columns: Columns = {"separation": None if undefined else D}
+    if around.left_out is not None and not undefined:
+        found = jackknife(D or 0.0, around.left_out)
+        columns["separation_log_se"] = found.standard_error if found else None
+        columns["separation_corrected"] = found.corrected if found else None
+    if around.permuted is not None:
+        columns["separation_permuted"] = number(around.permuted.separation())
+    columns["rank"], columns["full_rank"] = float(centres.rank), float(centres.full_rank)
+    columns["nc1"] = None if undefined else number(equal_separation(centres, scatter) / K)
+    norms, angles = means_geometry(centres.means)
+    columns["nc2_norms"], columns["nc2_angles"] = number(norms), number(angles)
+    near = near or scatter.near
+    n = float(near.counts.sum())
+    columns["ncc_accuracy"] = number(near.hits.sum() / n)
+    columns["ncc_mismatch"] = number(near.mismatches.sum() / n)
+    columns["cdnv"] = number(class_distance_variance(centres, scatter))
+    columns["compression"] = number(compression(centres, scatter))
+    columns["discrimination"] = number(discrimination(centres))
+    by_class = {
+        "separation": [None if undefined else number(v) for v in class_separation(centres, scatter)],
+        "ncc_accuracy": [number(v) for v in near.hits / near.counts],
+    }
+    return columns, by_class
+
+
+def classifier_columns(means: Tensor, weight: Tensor, mismatch: float | None) -> Columns:
+    """NC2 and NC3 of the classifier at the site it reads, and NC4: where it disagrees with the nearest center."""
+    rows = weight.to(means.device)
+    norms, angles = classifier_geometry(rows)
+    return {
+        "nc2_norms_classifier": number(norms),
+        "nc2_angles_classifier": number(angles),
+        "nc3": number(self_duality(means, rows)),
+        "nc4": mismatch,
+    }
+
+
+def number(value: Tensor) -> float | None:
+    """A finite float, or `None`."""
+    plain = float(value)
+    return plain if math.isfinite(plain) else None

@@ -1,0 +1,71 @@
+"""Ink: everything here reads records and draws them.
+
+    reading     a record prepared for ink: fit, verdict, series without holes in the logic
+    numbers     how numbers, sentences and names are written
+    theme       colours, the Plotly template, the style sheet
+    axes        ticks: sites along x, decades along y
+    drawing     the one door to Plotly
+    charts      Plotly figures of one record
+    classes     the heat map class × site
+    planes      small multiples of principal components, as SVG
+    layers      the per-layer HTML table
+    words       verdict, key numbers, method: the written sections
+    comparison  several records side by side
+    page        one self-contained HTML file
+    figures     matplotlib, in the style of the papers
+    terminal    tables of rich
+
+matplotlib, plotly and rich (extra "pages") are imported when first needed, not before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from layerlaw.record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["plot", "plot_planes", "print_record", "report", "table"]
+
+
+def report(records: Record | Sequence[Record], path: str | os.PathLike[str], *, title: str | None = None) -> Path:
+    """Write one self-contained HTML page (no network, about 5 MB) about a record, or comparing several."""
+    from layerlaw.pages.page import write_page
+
+    return write_page(records, path, title=title)
+
+
+def plot(record: Record, column: str = "separation", *, ax: Axes | None = None) -> Figure:
+    """One column against depth, in the style of the papers: log axis, points, fitted dashed line, ρ and r."""
+    from layerlaw.pages.figures import draw_column
+
+    return draw_column(record, column, ax=ax)
+
+
+def plot_planes(record: Record, *, columns: int | None = None) -> Figure:
+    """The first two principal components at every site, coloured by class, as small multiples."""
+    from layerlaw.pages.figures import draw_planes
+
+    return draw_planes(record, columns=columns)
+
+
+def table(record: Record, *, width: int = 100) -> Table:
+    """A compact per-layer table for the terminal that fits `width` columns."""
+    from layerlaw.pages.terminal import layer_table
+
+    return layer_table(record, width=width)
+
+
+def print_record(record: Record, console: Console | None = None) -> None:
+    """Print the per-layer table and the verdict to a rich console (standard output unless told)."""
+    from layerlaw.pages.terminal import write_record
+
+    write_record(record, console)

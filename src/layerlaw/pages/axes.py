@@ -1,0 +1,82 @@
+"""Ticks: site names along x (at most a dozen and a half), readable numbers along a log y axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from layerlaw.pages.numbers import for_plotly, number, power
+from layerlaw.pages.reading import Reading, spread
+
+
+def site_axis(reading: Reading, *, most: int = 18) -> dict[str, Any]:
+    """An x axis with site names; beyond `most` sites only some of them are named."""
+    count = len(reading.sites)
+    shown = spread(count, most)
+    return {
+        "tickvals": shown,
+        "ticktext": [for_plotly(reading.sites[i].name, 17) for i in shown],
+        "tickangle": -45,
+        "range": [-0.5, count - 0.5],
+    }
+
+
+def index_axis(count: int) -> dict[str, Any]:
+    """An x axis counting layers from 0."""
+    return {
+        "tickvals": spread(count, 20),
+        "range": [-0.5, count - 0.5],
+        "title": {"text": "layer, counted along the fit"},
+    }
+
+
+def log_axis(values: Iterable[float | None], title: str) -> dict[str, Any]:
+    """A log axis that spans the positive values, with ticks at 1, 2, 5 or at whole decades."""
+    positive = [v for v in values if v is not None and v > 0 and math.isfinite(v)]
+    low, high = (min(positive), max(positive)) if positive else (0.1, 10.0)
+    bottom, top = math.log10(low), math.log10(high)
+    pad = max(0.06 * (top - bottom), 0.08)
+    bottom, top = bottom - pad, top + pad
+    ticks = log_ticks(bottom, top)
+    return {
+        "type": "log",
+        "range": [round(bottom, 4), round(top, 4)],
+        "tickvals": ticks,
+        "ticktext": [tick_text(t) for t in ticks],
+        "title": {"text": title},
+    }
+
+
+def log_ticks(bottom: float, top: float) -> list[float]:
+    """Tick positions between 10^bottom and 10^top.
+
+    >>> log_ticks(-1.1, 1.2), log_ticks(-6, 2)
+    ([0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0], [1e-06, 0.0001, 0.01, 1.0, 100.0])
+    """
+    span = top - bottom
+    if span < 0.35:  # within a factor of about two: even steps
+        return _even_ticks(10**bottom, 10**top)
+    digits = (1, 2, 3, 5, 7) if span < 0.9 else (1, 2, 5) if span < 3.2 else (1,)
+    every = max(1, math.ceil(span / 7)) if span >= 3.2 else 1
+    first = math.floor(bottom / every) * every
+    decades = range(first, math.ceil(top) + 1, every)
+    candidates = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
+    return [t for t in candidates if 10**bottom <= t <= 10**top]
+
+
+def _even_ticks(low: float, high: float) -> list[float]:
+    raw = (high - low) / 4
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(unit * s for s in (1, 2, 5, 10) if unit * s >= raw)
+    first = math.ceil(low / step)
+    return [float(f"{k * step:.6g}") for k in range(first, math.floor(high / step) + 1)]
+
+
+def tick_text(value: float) -> str:
+    """A tick of a log axis in as few characters as possible: 0.05, 200, 10⁻⁶."""
+    exponent = math.floor(math.log10(value) + 1e-9)
+    mantissa = value / 10.0**exponent
+    if -4 < exponent < 4:
+        return f"{value:,.10g}"
+    return f"10{power(exponent)}" if abs(mantissa - 1) < 1e-9 else number(value, 2)

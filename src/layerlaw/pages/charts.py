@@ -1,0 +1,187 @@
+"""Plotly figures of one record. Each function returns a figure, or a sentence that says why there is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from layerlaw.pages import theme
+from layerlaw.pages.axes import log_axis, site_axis
+from layerlaw.pages.drawing import go, new_figure, rounded
+from layerlaw.pages.numbers import for_plotly, number, percent
+from layerlaw.pages.reading import Reading
+from layerlaw.verdict import IDLE_SHARE
+
+Series = Sequence[float | None]
+MOST_NAMES_IN_HALF_WIDTH = 12
+
+
+def line(
+    reading: Reading,
+    name: str,
+    y: Series,
+    colour: str,
+    *,
+    dash: str = "solid",
+    symbol: str | None = "circle",
+    size: float = 7,
+    width: float = 2,
+    written: Sequence[str] | None = None,
+) -> Any:
+    """One series along the sites; on hover the site, the series and the number, `written` as asked."""
+    written = written or [number(v) for v in y]
+    return go.Scatter(
+        name=for_plotly(name),
+        x=list(range(len(y))),
+        y=[rounded(v) for v in y],
+        mode="lines+markers" if symbol else "lines",
+        line={"color": colour, "dash": dash, "width": width},
+        marker={"color": colour, "size": size, "symbol": symbol or "circle"},
+        text=[f"<b>{i} · {for_plotly(site.name)}</b>" for i, site in enumerate(reading.sites)],
+        customdata=list(written),
+        hovertemplate=f"%{{text}}<br>{for_plotly(name)}: %{{customdata}}<extra></extra>",
+    )
+
+
+def law_figure(reading: Reading) -> Any:
+    """D against depth on a log axis: points with jackknife bars, the line, test data, and the two nulls."""
+    train = reading.series("separation")
+    if not any(v is not None and v > 0 for v in train):
+        return "No separation D was measured, so there is nothing to draw."
+    traces: list[Any] = []
+    columns = ("separation_untrained", "separation_permuted", "test_separation")
+    others = {column: reading.series(column) for column in columns}
+    if reading.has("separation_permuted"):
+        floor = others["separation_permuted"]
+        traces.append(line(reading, "permuted labels", floor, theme.NULL, dash="dot", symbol=None, width=1.5))
+    if reading.has("separation_untrained"):
+        null = others["separation_untrained"]
+        traces.append(line(reading, "untrained network", null, theme.NULL, symbol="square-open", width=1, size=6))
+    if reading.has("test_separation"):
+        traces.append(line(reading, "test data", others["test_separation"], theme.TEST, symbol="diamond", width=1.2))
+    if reading.fit is not None:
+        traces.append(
+            go.Scatter(
+                name=f"law: ρ = {number(reading.fit.rho)} per layer",
+                x=reading.fit_positions,
+                y=[rounded(v) for v in reading.fit.line],
+                mode="lines",
+                line={"color": theme.TRAIN, "dash": "dash", "width": 1.5},
+                hoverinfo="skip",
+            )
+        )
+    traces.append(_train_points(reading, train))
+    bars = _bar_ends(train, reading.series("separation_log_se"))
+    every = [*train, *bars, *(v for s in others.values() for v in s)]
+    return new_figure(traces, height=440, xaxis=site_axis(reading), yaxis=log_axis(every, "separation fuzziness D"))
+
+
+def _train_points(reading: Reading, train: Series) -> Any:
+    error = reading.series("separation_log_se")
+    points = line(reading, "training data", train, theme.TRAIN, size=9, written=_with_interval(train, error))
+    points.mode = "markers"
+    points.marker.symbol = ["circle" if site.in_fit else "circle-open" for site in reading.sites]
+    if reading.has("separation_log_se"):
+        points.error_y = {
+            "type": "data",
+            "symmetric": False,
+            "array": [rounded(d * math.expm1(1.96 * e)) if d and e else 0 for d, e in zip(train, error, strict=True)],
+            "arrayminus": [
+                rounded(-d * math.expm1(-1.96 * e)) if d and e else 0 for d, e in zip(train, error, strict=True)
+            ],
+            "thickness": 1.2,
+            "width": 4,
+        }
+    return points
+
+
+def _bar_ends(values: Series, errors: Series) -> list[float]:
+    pairs = [(d, e) for d, e in zip(values, errors, strict=True) if d and e]
+    return [d * math.exp(sign * 1.96 * e) for d, e in pairs for sign in (-1, 1)]
+
+
+def _with_interval(values: Series, errors: Series) -> list[str]:
+    return [
+        f"{number(d)} ({number(d * math.exp(-1.96 * e))} … {number(d * math.exp(1.96 * e))})" if d and e else number(d)
+        for d, e in zip(values, errors, strict=True)
+    ]
+
+
+def shares_figure(reading: Reading) -> Any:
+    """Each layer's share of the drop of ln D, with the even share as a line."""
+    if reading.fit is None:
+        return "Without a fit there are no shares to show."
+    if not reading.shares:
+        return "D does not fall from the first site to the last, so there is no drop to share."
+    even = 1 / reading.fit.layers
+    positions, shares = list(reading.shares), list(reading.shares.values())
+    colours = [theme.RISE if s < 0 else theme.PALE if s < IDLE_SHARE * even else theme.TRAIN for s in shares]
+    names = [for_plotly(reading.sites[i].name) for i in positions]
+    bars = go.Bar(
+        x=positions,
+        y=[rounded(s) for s in shares],
+        marker={"color": colours},
+        width=0.62,
+        text=[
+            f"<b>{i} · {name}</b><br>{percent(s)} of the drop"
+            for i, name, s in zip(positions, names, shares, strict=True)
+        ],
+        textposition="none",
+        hovertemplate="%{text}<extra></extra>",
+    )
+    yaxis = {"tickformat": ".0%", "title": {"text": "share of the drop of ln D"}, "rangemode": "tozero", "nticks": 6}
+    figure = new_figure([bars], height=320, xaxis=site_axis(reading), yaxis=yaxis, showlegend=False)
+    figure.add_hline(y=even, line={"color": theme.INK, "width": 1, "dash": "dash"})
+    figure.add_annotation(
+        text=f"even share {percent(even)}",
+        x=0, xref="paper", xanchor="left", y=even, yanchor="bottom", showarrow=False,
+        font={"size": 12, "color": theme.MUTED}, bgcolor="rgba(255,255,255,.8)",
+    )  # fmt: skip
+    return figure
+
+
+def nearest_figure(reading: Reading) -> Any:
+    """Nearest class center against depth: how often it is wrong, and how often it disagrees with the network."""
+    wanted = [
+        ("error, train", "ncc_accuracy", theme.TRAIN, "solid", "circle"),
+        ("error, test", "test_ncc_accuracy", theme.TEST, "solid", "diamond"),
+        ("mismatch, train", "ncc_mismatch", theme.TRAIN, "dash", "circle-open"),
+        ("mismatch, test", "test_ncc_mismatch", theme.TEST, "dash", "diamond-open"),
+    ]
+    traces = []
+    for name, column, colour, dash, symbol in wanted:
+        if not reading.has(column):
+            continue
+        y = reading.series(column)
+        if column.endswith("accuracy"):
+            y = [None if v is None else 1 - v for v in y]
+        written = [percent(v, 2) for v in y]
+        traces.append(line(reading, name, y, colour, dash=dash, symbol=symbol, written=written))
+    if not traces:
+        return "The nearest class center was not measured."
+    yaxis = {"tickformat": ".0~%", "title": {"text": "share of samples"}, "rangemode": "tozero", "nticks": 7}
+    return new_figure(traces, height=400, xaxis=site_axis(reading, most=MOST_NAMES_IN_HALF_WIDTH), yaxis=yaxis)
+
+
+def collapse_figure(reading: Reading) -> Any:
+    """Measures of neural collapse against depth, on a log axis."""
+    wanted = [
+        ("NC1", "nc1", theme.QUALITATIVE[0], "solid", "circle"),
+        ("NC1, test", "test_nc1", theme.QUALITATIVE[0], "dot", "circle-open"),
+        ("CDNV", "cdnv", theme.QUALITATIVE[1], "solid", "square"),
+        ("CDNV, test", "test_cdnv", theme.QUALITATIVE[1], "dot", "square-open"),
+        ("compression", "compression", theme.QUALITATIVE[3], "solid", "diamond"),
+        ("NC2 norms", "nc2_norms", theme.QUALITATIVE[2], "solid", "triangle-up"),
+        ("NC2 angles", "nc2_angles", theme.QUALITATIVE[8], "solid", "triangle-down"),
+    ]
+    traces, every = [], []
+    for name, column, colour, dash, symbol in wanted:
+        y = [v if v is not None and v > 0 else None for v in reading.series(column)]  # no zero on a log axis
+        if any(v is not None for v in y):
+            every += y
+            traces.append(line(reading, name, y, colour, dash=dash, symbol=symbol, size=6, width=1.6))
+    if not traces:
+        return "No measure of neural collapse was taken along depth."
+    xaxis = site_axis(reading, most=MOST_NAMES_IN_HALF_WIDTH)
+    return new_figure(traces, height=400, xaxis=xaxis, yaxis=log_axis(every, "0 at collapse"))

@@ -1,0 +1,133 @@
+"""Figures for papers: matplotlib without pyplot, so nothing global changes and nothing is shown."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from layerlaw.errors import InputError, MissingExtraError
+from layerlaw.law import LawFit
+from layerlaw.pages import theme
+from layerlaw.pages.numbers import clean, finite, number, shortened
+from layerlaw.pages.reading import spread
+from layerlaw.record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_TICKS = 12
+LABELS = {
+    "separation": "separation fuzziness D",
+    "test_separation": "separation fuzziness D (test)",
+    "separation_corrected": "separation fuzziness D (corrected)",
+    "separation_permuted": "separation fuzziness D (permuted labels)",
+    "separation_untrained": "separation fuzziness D (untrained)",
+    "nc1": "NC1",
+    "cdnv": "CDNV",
+    "ncc_accuracy": "nearest-class-center accuracy",
+    "ncc_mismatch": "nearest-class-center mismatch",
+}
+
+
+def draw_column(record: Record, column: str = "separation", *, ax: Axes | None = None) -> Figure:
+    """Points, fitted dashed line, ρ and Pearson r in the title; a log axis when all values are positive."""
+    values = [finite(v) for v in record.column(column)]
+    known = [v for v in values if v is not None]
+    if not known:
+        raise InputError(f"plot: record '{record.name}' holds no finite number in column {column!r}.")
+    fit = _fit(record, column)
+    if ax is None:
+        ax = _new_figure(4.2, 3.4).add_subplot()
+    for in_fit in (True, False):
+        chosen = [(i, v) for i, v in enumerate(values) if v is not None and record.sites[i].in_fit is in_fit]
+        if chosen:
+            face = theme.TRAIN if in_fit else "white"
+            ax.plot(*zip(*chosen, strict=True), "o", ms=5.5, color=theme.TRAIN, mfc=face, zorder=3, clip_on=False)
+    if fit is not None:
+        positions = [i for i, site in enumerate(record.sites) if site.in_fit]
+        ax.plot(positions, fit.line, "--", color=theme.RISE, lw=1.4, zorder=2)
+    if min(known) > 0:
+        ax.set_yscale("log")
+        _plain_log_ticks(ax, min(known), max(known))
+    _dress(ax, len(values), LABELS.get(column, clean(column)))
+    ax.set_title(_title(record, fit), fontsize=10, parse_math=False)
+    figure: Any = ax.figure
+    return figure.figure if not hasattr(figure, "savefig") else figure  # type: ignore[no-any-return]
+
+
+def draw_planes(record: Record, *, columns: int | None = None) -> Figure:
+    """The first two principal components of every site that has them, each with its own scale."""
+    sites = [(i, site) for i, site in enumerate(record.sites) if site.plane]
+    if not sites:
+        raise InputError(f"plot_planes: record '{record.name}' holds no plane coordinates.")
+    across = columns or min(len(sites), 4 if len(sites) <= 12 else 6)
+    if across < 1:
+        raise InputError(f"plot_planes: expected at least 1 column, got {columns}.")
+    down = math.ceil(len(sites) / across)
+    figure = _new_figure(1.7 * across, 1.95 * down)
+    labels = record.plane_labels
+    colours = theme.class_colours(max([len(record.classes), 1, *(k + 1 for k in labels)]))
+    for place, (index, site) in enumerate(sites, start=1):
+        ax = figure.add_subplot(down, across, place)
+        points = [(p[0], p[1], k) for p, k in zip(site.plane, labels or [0] * len(site.plane), strict=False)]
+        xs, ys, ks = zip(*points, strict=True) if points else ((), (), ())
+        ax.scatter(xs, ys, s=3.5, c=[colours[k] for k in ks], linewidths=0, alpha=0.8)
+        ax.set_aspect("equal", adjustable="datalim")
+        ax.set_xticks([])
+        ax.set_yticks([])
+        for spine in ax.spines.values():
+            spine.set_color(theme.RULE)
+        D = site.values.get("separation")
+        below = "" if D is None else f"\nD = {number(D)}"
+        ax.set_title(f"{index} · {shortened(site.name, 20)}{below}", fontsize=7.5, parse_math=False)
+    return figure
+
+
+def _new_figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("matplotlib", "pages", "plot()") from None
+    return Figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def _fit(record: Record, column: str) -> LawFit | None:
+    try:
+        return record.law(column)
+    except InputError:  # a hole, a zero, fewer than two points: points without a line
+        return None
+
+
+def _title(record: Record, fit: LawFit | None) -> str:
+    name = shortened(record.name, 48)
+    if fit is None:
+        return name
+    numbers = f"ρ = {number(fit.rho)}"
+    if fit.pearson is not None:
+        numbers += f",  r = {number(fit.pearson)}"
+    return f"{name}\n{numbers}"
+
+
+def _dress(ax: Axes, count: int, label: str) -> None:
+    ax.set_xlabel("layer index")
+    ax.set_ylabel(label, parse_math=False)
+    ax.set_xticks(spread(count, MOST_TICKS))
+    ax.set_xlim(-0.4, count - 0.6)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(labelsize=9)
+
+
+def _plain_log_ticks(ax: Axes, low: float, high: float) -> None:
+    """Readable numbers on the log axis: matplotlib labels nothing between decades, or everything."""
+    from matplotlib.ticker import FixedLocator, NullFormatter
+
+    from layerlaw.pages.axes import log_ticks, tick_text
+
+    bottom, top = math.log10(low), math.log10(high)
+    pad = max(0.06 * (top - bottom), 0.08)
+    ticks = log_ticks(bottom - pad, top + pad)
+    ax.set_ylim(10 ** (bottom - pad), 10 ** (top + pad))
+    ax.yaxis.set_major_locator(FixedLocator(ticks))
+    ax.yaxis.set_major_formatter(lambda value, _: tick_text(value))
+    ax.yaxis.set_minor_formatter(NullFormatter())

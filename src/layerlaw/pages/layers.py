@@ -1,0 +1,115 @@
+"""The per-layer table: one row per site, a sticky first column, an inline bar for the share of the work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from layerlaw.pages.numbers import ABSENT, escaped, finite, number, percent
+from layerlaw.pages.reading import Reading
+from layerlaw.record import SiteRow
+from layerlaw.verdict import IDLE_SHARE
+
+RANK_MARK = "†"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, what it means (shown on hover), and how a site fills it."""
+
+    head: str
+    meaning: str
+    cell: Callable[[SiteRow], str]
+
+
+COLUMNS = (
+    Column("D", "separation fuzziness; lower is better", lambda s: _separation(s)),
+    Column("±", "95 % interval of D by jackknife, relative", lambda s: _interval(s)),
+    Column("D / D<sub>perm</sub>", "D over what permuted labels give; near 1 is noise", lambda s: _against_floor(s)),
+    Column("share", "share of the total drop of ln D", lambda s: ABSENT),  # filled from the fit
+    Column("NC1", "within- over between-class variability; 0 at collapse", lambda s: number(s.values.get("nc1"))),
+    Column("NCC acc.", "nearest class center is right, training data", lambda s: percent(s.values.get("ncc_accuracy"))),
+    Column(
+        "mismatch", "nearest class center disagrees with the network", lambda s: percent(s.values.get("ncc_mismatch"))
+    ),
+    Column("CDNV", "class-distance normalised variance; 0 at collapse", lambda s: number(s.values.get("cdnv"))),
+    Column("test D", "D on test data", lambda s: number(s.values.get("test_separation"))),
+    Column(
+        "test NCC", "nearest class center is right, test data", lambda s: percent(s.values.get("test_ncc_accuracy"))
+    ),
+)
+
+
+def layers_html(reading: Reading) -> str:
+    """The table; columns that are empty at every site are left out."""
+    cells = {column.head: [column.cell(site) for site in reading.sites] for column in COLUMNS}
+    cells["share"] = share_cells(reading)
+    shown = [column for column in COLUMNS if any(cell != ABSENT for cell in cells[column.head])]
+    heads = "".join(f'<th scope="col" title="{escaped(c.meaning)}">{c.head}</th>' for c in shown)
+    body = "".join(
+        ("<tr>" if site.in_fit else '<tr class="aside">')
+        + _site_cells(site, i)
+        + "".join(f"<td>{cells[column.head][i]}</td>" for column in shown)
+        + "</tr>"
+        for i, site in enumerate(reading.sites)
+    )
+    tall = " tall" if len(reading.sites) > 30 else ""
+    return (
+        f'<div class="scroll{tall}" tabindex="0" role="region" aria-label="per-layer table">'
+        '<table class="layers"><thead><tr>'
+        '<th scope="col" class="site">site</th><th scope="col" class="text">type</th>'
+        f'<th scope="col" title="numbers per sample at this site">features</th>{heads}'
+        f"</tr></thead><tbody>{body}</tbody></table></div>{_footnotes(reading)}"
+    )
+
+
+def share_cells(reading: Reading) -> list[str]:
+    """A bar and a percentage per site; the longest bar is the largest share."""
+    shares = reading.shares
+    largest = max((abs(s) for s in shares.values()), default=0.0)
+    even = 1 / len(shares) if shares else 0.0
+    out = []
+    for i in range(len(reading.sites)):
+        if i not in shares or largest == 0:
+            out.append(ABSENT)
+            continue
+        s = shares[i]
+        kind = "rise" if s < 0 else "idle" if s < IDLE_SHARE * even else "work"
+        out.append(
+            f'<span class="share"><span class="bar {kind}" style="width:{100 * abs(s) / largest:.0f}%"></span></span>'
+            f'<span class="num">{percent(s)}</span>'
+        )
+    return out
+
+
+def _site_cells(site: SiteRow, index: int) -> str:
+    name = escaped(site.name)
+    return (
+        f'<th scope="row" class="site" title="{name}"><span class="index">{index}</span>{name}</th>'
+        f'<td class="text">{escaped(site.type)}</td><td>{site.features:,}</td>'
+    )
+
+
+def _separation(site: SiteRow) -> str:
+    mark = RANK_MARK if site.values.get("full_rank") == 0.0 else ""
+    return number(site.values.get("separation")) + (f'<span class="mark">{mark}</span>' if mark else "")
+
+
+def _interval(site: SiteRow) -> str:
+    error = finite(site.values.get("separation_log_se"))
+    return ABSENT if error is None else f"±{percent(math.expm1(1.96 * error), 1 if error < 0.05 else 0)}"
+
+
+def _against_floor(site: SiteRow) -> str:
+    value, floor = finite(site.values.get("separation")), finite(site.values.get("separation_permuted"))
+    return number(value / floor, 2) if value is not None and floor else ABSENT
+
+
+def _footnotes(reading: Reading) -> str:
+    notes = []
+    if any(site.values.get("full_rank") == 0.0 for site in reading.sites):
+        notes.append(f"{RANK_MARK} the class means span fewer than K−1 dimensions here; D jumps at such sites.")
+    if any(not site.in_fit for site in reading.sites):
+        notes.append("Sites in grey are shown but are no points of the law.")
+    return "".join(f'<p class="note">{note}</p>' for note in notes)

@@ -1,0 +1,108 @@
+"""How numbers, sentences and names are written: real minus signs, powers of ten, safe text."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+
+ABSENT = "–"
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SCIENTIFIC = re.compile(r"(?<![\w.'-])(\d+(?:\.\d+)?)e([+-]?\d+)\b")
+_HYPHEN_MINUS = re.compile(r"(?<=[\s(=])-(?=\d)")
+
+
+def finite(value: float | None) -> float | None:
+    """The number, or `None` where there is none (missing, NaN, infinite)."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number to so many significant digits, with powers of ten only where zeros would have to be counted.
+
+    >>> number(36.814), number(-0.99812), number(0.000047), number(12345.6), number(None)
+    ('36.8', '−0.998', '4.70·10⁻⁵', '12,346', '–')
+    """
+    if value is None or math.isnan(value):
+        return ABSENT
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0:
+        return "0"
+    exponent = int(f"{value:.{digits - 1}e}".split("e")[1])
+    if exponent < -3 or exponent > 5:
+        mantissa = f"{value / 10.0**exponent:.{digits - 1}f}"
+        return f"{mantissa}·10{power(exponent)}".replace("-", "−")
+    return f"{value:,.{max(0, digits - 1 - exponent)}f}".replace("-", "−")
+
+
+def power(exponent: int) -> str:
+    """An exponent as superscript: −5 → ⁻⁵."""
+    return str(exponent).translate(_SUPERSCRIPT)
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share as percent.
+
+    >>> percent(0.7921), percent(-0.031, 0), percent(1.0)
+    ('79.2%', '−3%', '100%')
+    """
+    if share is None or not math.isfinite(share):
+        return ABSENT
+    text = f"{100 * share:.{digits}f}"
+    if "." in text and share in (0, 1):
+        text = text.split(".")[0]
+    return ("0" if text == "-0" else text).replace("-", "−") + "%"
+
+
+def p_value(p: float | None) -> str:
+    """A probability; below a ten-thousandth only that."""
+    return "< 0.0001" if p is not None and p < 1e-4 else number(p, 2)
+
+
+def sentence(text: str) -> str:
+    """A sentence with real minus signs and powers of ten.
+
+    >>> sentence("r = -0.998, D = 3.2e-05 at 'conv-1'")
+    "r = −0.998, D = 3.2·10⁻⁵ at 'conv-1'"
+    """
+    text = _SCIENTIFIC.sub(lambda m: f"{m[1]}·10{power(int(m[2]))}", text)
+    return _HYPHEN_MINUS.sub("−", text)
+
+
+def clean(text: str) -> str:
+    """A name from outside, without control characters and lone surrogates: what no output can show.
+
+    >>> clean("a\\x1b[31m\\nb")
+    'a�[31m b'
+    """
+    text = str(text).encode("utf-8", "replace").decode("utf-8")
+    return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
+
+
+def escaped(text: str) -> str:
+    """A name or sentence for HTML text and attributes."""
+    return html.escape(clean(text))
+
+
+def for_plotly(text: str, longest: int = 80) -> str:
+    """A name for Plotly, which reads a little HTML in labels and knows &lt; &gt; &amp; but not &quot;."""
+    return html.escape(shortened(text, longest), quote=False)
+
+
+def shortened(text: str, longest: int) -> str:
+    """A long name with its middle left out; the end of a site name says more than its middle.
+
+    >>> shortened("encoder.layers.11.output.dense", 17)
+    'encod…utput.dense'
+    """
+    text = clean(text)
+    if len(text) <= longest:
+        return text
+    head = (longest - 1) // 3
+    return f"{text[:head]}…{text[len(text) - (longest - 1 - head) :]}"
+
+
+def counted(n: int, one: str, many: str | None = None) -> str:
+    """A count with its noun: 1 site, 1,000 samples."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"

@@ -1,0 +1,184 @@
+"""One self-contained HTML file: every byte it needs is in it, and its policy forbids it to ask for more.
+
+The content security policy names the two scripts by their hashes: no other script runs, whatever a record is called.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from layerlaw.errors import InputError
+from layerlaw.pages import charts, theme
+from layerlaw.pages.classes import classes_figure, classes_note
+from layerlaw.pages.comparison import compare_figure, compare_table
+from layerlaw.pages.drawing import plotly_source
+from layerlaw.pages.layers import layers_html
+from layerlaw.pages.numbers import clean, counted, escaped, sentence
+from layerlaw.pages.planes import MOST_PLANES, planes_html, planes_note
+from layerlaw.pages.reading import Reading, read_all
+from layerlaw.pages.words import (
+    collapse_cards,
+    formulas_html,
+    law_cards,
+    method_html,
+    split_headline,
+    subtitle,
+    verdict_html,
+)
+from layerlaw.record import Record, write_whole
+
+PLANE_POINTS = 60_000  # on the whole page, about ten bytes each: Plotly itself takes 4.8 of the 6 MB
+
+
+def write_page(records: Record | Sequence[Record], path: str | os.PathLike[str], *, title: str | None = None) -> Path:
+    """Write the page of one record, or of several with a comparison first."""
+    return write_whole(path, page_html(records, title=title))
+
+
+def page_html(records: Record | Sequence[Record], *, title: str | None = None) -> str:
+    """The page as text."""
+    readings = read_all(_checked(records))
+    alone = len(readings) == 1
+    heading = clean(title or "") or (readings[0].label if alone else f"{len(readings)} records compared")
+    under = subtitle(readings[0]) if alone else escaped(" · ".join(reading.label for reading in readings))
+    main = _record(readings[0], "r0", 1) if alone else _several(readings)
+    plotly, own = plotly_source(), theme.script()
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_policy(plotly, own)}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="layerlaw">
+<link rel="icon" href="data:,">
+<title>{escaped(heading)}</title>
+<style>{theme.style_sheet()}</style>
+</head>
+<body>
+<header>
+<h1>{escaped(heading)}</h1>
+<p class="subtitle">{under}</p>
+</header>
+<main>
+<noscript><p class="empty">The charts need JavaScript; verdict, tables and drawings do not.</p></noscript>
+{main}
+</main>
+<script>{plotly}</script>
+<script>{own}</script>
+</body>
+</html>
+"""
+
+
+def _several(readings: Sequence[Reading]) -> str:
+    parts = [
+        _section(
+            "compare",
+            "all",
+            "Side by side",
+            _figure("all-compare", compare_figure(readings)) + compare_table(readings),
+            "D along the layers of each fit; dashed, the fitted law.",
+        )
+    ]
+    for i, reading in enumerate(readings):
+        parts.append(
+            f'<details class="record"{" open" if i == 0 else ""}><summary><b>{escaped(reading.label)}</b>'
+            f"<span>{escaped(sentence(split_headline(reading)[0]))}</span></summary>"
+            f'<p class="subtitle">{subtitle(reading)}</p>{_record(reading, f"r{i}", len(readings))}</details>'
+        )
+    return "\n".join(parts)
+
+
+def _record(reading: Reading, key: str, records: int) -> str:
+    """All sections of one record; `key` makes element ids unique on the page."""
+    points = max(40, min(500, PLANE_POINTS // (MOST_PLANES * records)))
+    pair = (
+        _section(
+            "ncc", key, "Nearest class center", _figure(f"{key}-ncc", charts.nearest_figure(reading)),
+            "Error: the nearest class mean is not the sample’s own. Mismatch: it is not what the network decides.",
+        )
+        + _section(
+            "collapse", key, "Neural collapse",
+            _figure(f"{key}-collapse", charts.collapse_figure(reading)) + collapse_cards(reading),
+            "How far each site is from collapse; everything tends to 0 there.",
+        )
+    )  # fmt: skip
+    return "\n".join(
+        [
+            _section("verdict", key, "", verdict_html(reading)),
+            _section(
+                "law", key, "Separation along depth",
+                law_cards(reading) + _figure(f"{key}-law", charts.law_figure(reading)), _law_caption(reading),
+            ),
+            _section(
+                "shares", key, "Who does the work", _figure(f"{key}-shares", charts.shares_figure(reading)),
+                _shares_caption(reading),
+            ),
+            _section("table", key, "Layer by layer", layers_html(reading)),
+            _section("classes", key, "Class by class", _figure(f"{key}-classes", classes_figure(reading)),
+                     escaped(classes_note(reading)).replace("D_k", "D<sub>k</sub>")),
+            f'<div class="pair">{pair}</div>',
+            _section("plane", key, "In the plane", planes_html(reading, most_points=points), planes_note(reading)),
+            _section("method", key, "How it was measured", method_html(reading) + formulas_html()),
+        ]
+    )  # fmt: skip
+
+
+def _law_caption(reading: Reading) -> str:
+    parts = ["A straight line on this axis means that every layer improves D by the same factor."]
+    if reading.has("separation_log_se"):
+        parts.append("Bars: 95 % intervals by jackknife.")
+    if any(not site.in_fit for site in reading.sites):
+        parts.append("Hollow points are not part of the fit.")
+    return " ".join(parts)
+
+
+def _shares_caption(reading: Reading) -> str:
+    if not reading.shares:
+        return ""
+    parts = ["Each layer’s share of the whole drop of ln D."]
+    parts.append("Pale: less than a quarter of an even share.")
+    if any(share < 0 for share in reading.shares.values()):
+        parts.append("Red: D rises.")
+    return " ".join(parts)
+
+
+def _section(panel: str, key: str, heading: str, body: str, caption: str = "") -> str:
+    head = f"<h2>{heading}</h2>" if heading else ""
+    note = f'<p class="caption">{caption}</p>' if caption else ""
+    return f'<section id="{key}-{panel}-panel" data-panel="{panel}">{head}{note}{body}</section>'
+
+
+def _figure(key: str, figure: Any) -> str:
+    """A Plotly figure as an empty box and its JSON, drawn by page.js; or the sentence that stands in its place."""
+    if isinstance(figure, str):
+        return f'<p class="empty">{escaped(figure)}</p>'
+    data = figure.to_json().replace("<", "\\u003c")  # no tag, no comment, no end of script can stand in it
+    height = int(figure.layout.height)
+    return (
+        f'<div class="chart" id="{key}" style="height:{height}px"></div>'
+        f'<script type="application/json" data-figure="{key}">{data}</script>'
+    )
+
+
+def _checked(records: Record | Sequence[Record]) -> list[Record]:
+    out = [records] if isinstance(records, Record) else list(records)
+    for record in out:
+        if not isinstance(record, Record):
+            raise InputError(f"report: expected a Record or a list of them, got {type(record).__name__}.")
+        if not record.sites:
+            raise InputError(f"report: expected at least one site, record '{record.name}' has none.")
+    if not out:
+        raise InputError(f"report: expected at least {counted(1, 'record')}, got an empty list.")
+    return out
+
+
+def _policy(*scripts: str) -> str:
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"

@@ -1,0 +1,87 @@
+"""A record prepared for ink: its fit, its verdict, and series in which every hole is a `None`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from layerlaw.errors import InputError
+from layerlaw.law import LawFit
+from layerlaw.pages.numbers import clean, finite
+from layerlaw.record import Record, SiteRow
+from layerlaw.verdict import Verdict, judge
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the panels ask of a record. Sites are counted by their position in the record, from 0."""
+
+    record: Record
+    label: str
+    """The record's name; numbered where several records bear the same."""
+    fit: LawFit | None
+    why_no_fit: str
+    verdict: Verdict
+
+    @property
+    def sites(self) -> list[SiteRow]:
+        """All sites, in depth order."""
+        return self.record.sites
+
+    @property
+    def fit_positions(self) -> list[int]:
+        """Positions of the sites the law is fitted to."""
+        return [i for i, site in enumerate(self.sites) if site.in_fit]
+
+    @property
+    def shares(self) -> dict[int, float]:
+        """Share of the drop by the position of the site it ends at; empty when nothing drops."""
+        if self.fit is None or self.fit.shares is None:
+            return {}
+        return dict(zip(self.fit_positions[1:], self.fit.shares, strict=True))
+
+    def series(self, column: str) -> list[float | None]:
+        """A column along depth; `None` where it was not measured or is not finite."""
+        return [finite(site.values.get(column)) for site in self.sites]
+
+    def has(self, column: str) -> bool:
+        """Whether the column holds any finite number."""
+        return any(value is not None for value in self.series(column))
+
+    def last(self, column: str) -> float | None:
+        """The deepest finite number of a column."""
+        return next((value for value in reversed(self.series(column)) if value is not None), None)
+
+
+def read(record: Record, label: str | None = None) -> Reading:
+    """Fit and judge one record; never raises because a number is missing."""
+    fit, why = None, ""
+    try:
+        fit = record.law("separation")
+    except InputError as error:
+        why = str(error)
+    return Reading(record, clean(label or record.name) or "unnamed", fit, why, judge(record))
+
+
+def read_all(records: Sequence[Record]) -> list[Reading]:
+    """Readings with labels that tell records of the same name apart."""
+    total = Counter(record.name for record in records)
+    seen: Counter[str] = Counter()
+    out = []
+    for record in records:
+        seen[record.name] += 1
+        numbered = total[record.name] > 1
+        out.append(read(record, f"{record.name} ({seen[record.name]})" if numbered else None))
+    return out
+
+
+def spread(count: int, most: int) -> list[int]:
+    """At most `most` of the positions 0 … count − 1, evenly, with the first and the last.
+
+    >>> spread(5, 8), spread(9, 3)
+    ([0, 1, 2, 3, 4], [0, 4, 8])
+    """
+    if count <= most:
+        return list(range(count))
+    return [round(i * (count - 1) / (most - 1)) for i in range(most)]

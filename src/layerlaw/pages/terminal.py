@@ -1,0 +1,143 @@
+"""Tables for the terminal (rich): one row per site, then the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from layerlaw.errors import MissingExtraError
+from layerlaw.pages.numbers import ABSENT, clean, number, percent, sentence, shortened
+from layerlaw.pages.reading import Reading, read
+from layerlaw.record import Record, SiteRow
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+BAR_WIDTH = 10
+BLOCKS = " ▏▎▍▌▋▊▉█"
+LONGEST_SITE = 28
+SHORTEST_SITE = 10
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, how a site fills it, and how soon it goes when room is short (higher goes first, 0 stays)."""
+
+    head: str
+    cell: Callable[[SiteRow], str]
+    goes: int = 0
+
+
+COLUMNS = (
+    Column("features", lambda s: f"{s.features:,}", 5),
+    Column("D", lambda s: number(s.values.get("separation"))),
+    Column("share of the drop", lambda s: ABSENT),  # filled from the fit
+    Column("NC1", lambda s: number(s.values.get("nc1")), 4),
+    Column("NCC acc.", lambda s: percent(s.values.get("ncc_accuracy")), 1),
+    Column("mismatch", lambda s: percent(s.values.get("ncc_mismatch")), 6),
+    Column("test D", lambda s: number(s.values.get("test_separation")), 2),
+    Column("test NCC", lambda s: percent(s.values.get("test_ncc_accuracy")), 3),
+)
+
+
+def layer_table(record: Record, *, width: int = 100) -> Table:
+    """A table that fits `width` columns: empty columns are left out, then the least telling ones."""
+    return _table(read(record), width)
+
+
+def write_record(record: Record, console: Console | None = None) -> None:
+    """Table, then headline, findings, advice and notes."""
+    try:
+        from rich.console import Console
+        from rich.padding import Padding
+        from rich.text import Text
+    except ImportError:
+        raise MissingExtraError("rich", "pages", "print_record()") from None
+    console = console or Console()
+    reading = read(record)
+    verdict = reading.verdict
+    console.print(_table(reading, console.width))
+    console.print(Text(sentence(clean(verdict.headline)), style="bold"))
+    notes = [note for note in record.notes if note not in verdict.findings]
+    for lines, style in ((verdict.findings, ""), (verdict.advice, "cyan"), (notes, "dim")):
+        for line in lines:
+            mark = "→" if style == "cyan" else "·"
+            text = Text(sentence(clean(line)), style=style)
+            console.print(Padding(_hanging(mark, text), (0, 0, 0, 1)))
+
+
+def share_bar(share: float, largest: float, width: int = BAR_WIDTH) -> str:
+    """A bar of block characters in eighths of a column.
+
+    >>> share_bar(0.5, 0.5, 4), share_bar(0.2, 0.5, 4), share_bar(-0.1, 0.5, 4)
+    ('████', '█▋  ', '▲   ')
+    """
+    if share < 0:
+        return "▲".ljust(width)
+    eighths = round(8 * width * share / largest) if largest > 0 else 0
+    full, rest = divmod(min(eighths, 8 * width), 8)
+    return ("█" * full + (BLOCKS[rest] if rest else "")).ljust(width)
+
+
+def _table(reading: Reading, width: int) -> Table:
+    try:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        raise MissingExtraError("rich", "pages", "table()") from None
+    cells = _cells(reading)
+    numbering = len(str(len(reading.sites) - 1))
+    names = [shortened(site.name, LONGEST_SITE) for site in reading.sites]
+    wanted = max([len("site"), *(Text(name).cell_len for name in names)])
+    shown = _fitting(cells, width - numbering - 3, min(wanted, SHORTEST_SITE))
+    room = width - numbering - 3 - _width(cells, shown)
+    title = Text(clean(str(reading.record)), style="bold")
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1))
+    table.add_column("#", justify="right", style="dim", no_wrap=True)
+    table.add_column("site", no_wrap=True, overflow="ellipsis", max_width=max(SHORTEST_SITE, min(wanted, room)))
+    for head in shown:
+        table.add_column(head, justify="left" if head == "share of the drop" else "right", no_wrap=True)
+    for i, site in enumerate(reading.sites):
+        row = [Text(cells[head][i]) for head in shown]
+        table.add_row(str(i), Text(names[i]), *row, style=None if site.in_fit else "dim")
+    return table
+
+
+def _cells(reading: Reading) -> dict[str, list[str]]:
+    """The columns that say anything, by heading."""
+    cells = {column.head: [column.cell(site) for site in reading.sites] for column in COLUMNS}
+    shares = reading.shares
+    largest = max(shares.values(), default=0.0)
+    cells["share of the drop"] = [
+        f"{share_bar(shares[i], largest)}{percent(shares[i], 0):>5}" if i in shares else ABSENT
+        for i in range(len(reading.sites))
+    ]
+    return {head: column for head, column in cells.items() if any(cell != ABSENT for cell in column)}
+
+
+def _fitting(cells: dict[str, list[str]], room: int, least_site: int) -> list[str]:
+    """The headings that fit, in order."""
+    goes = {column.head: column.goes for column in COLUMNS}
+    shown = list(cells)
+    while _width(cells, shown) + least_site > room and any(goes[head] for head in shown):
+        shown.remove(max(shown, key=lambda head: goes[head]))
+    return shown
+
+
+def _width(cells: dict[str, list[str]], heads: list[str]) -> int:
+    """Columns taken by these headings, with two of padding each."""
+    return sum(2 + max(len(head), *(len(cell) for cell in cells[head])) for head in heads)
+
+
+def _hanging(mark: str, text: Text) -> Table:
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    grid.add_column()
+    grid.add_row(mark, text)
+    return grid

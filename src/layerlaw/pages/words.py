@@ -1,0 +1,173 @@
+"""The written sections of a page: verdict, key numbers, how it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from layerlaw.pages.numbers import clean, counted, escaped, number, p_value, percent, sentence
+from layerlaw.pages.reading import Reading
+
+MOST_LISTED = 12
+LONGEST_VALUE = 400
+
+FORMULAS = (
+    ("Separation fuzziness", "D = Tr(SS<sub>w</sub> SS<sub>b</sub><sup>+</sup>)",
+     "SS<sub>w</sub> and SS<sub>b</sub> are the within- and between-class scatter of the features, <sup>+</sup> the "
+     "pseudo-inverse. Lower is better separated."),
+    ("The law", "D<sub>l</sub> ≐ ρ<sup>l</sup> D<sub>0</sub>",
+     "ρ is the exponential of the least-squares slope of ln D<sub>l</sub> on l; the half-life is ln 2 / ln(1/ρ) layers."),
+    ("Share of the work", "p<sub>l</sub> = (ln D<sub>l−1</sub> − ln D<sub>l</sub>) / (ln D<sub>0</sub> − ln D<sub>m</sub>)",
+     "Effective layers are 1 / Σ p<sub>l</sub><sup>2</sup>; Greenwood’s p is the chance that a random split of the same "
+     "drop is at least as even."),
+    ("Nearest class center", "argmin<sub>c</sub> ‖x − μ<sub>c</sub>‖",
+     "μ<sub>c</sub> are class means of the training data. Error: it is wrong. Mismatch: it disagrees with the network."),
+    ("Neural collapse", "NC1 = Tr(Σ<sub>W</sub> Σ<sub>B</sub><sup>+</sup>) / K",
+     "Classes weighted equally. NC2: equal norms and angles of the class means; NC3: classifier and class means align. "
+     "CDNV: (Var<sub>c</sub> + Var<sub>c′</sub>) / 2‖μ<sub>c</sub> − μ<sub>c′</sub>‖², averaged over pairs. "
+     "Compression: Tr SS<sub>w</sub> / Tr SS<sub>b</sub>."),
+)  # fmt: skip
+
+CITATIONS = (
+    "H. He and W. J. Su, A law of data separation in deep learning, PNAS 120 (36), 2023.",
+    "V. Papyan, X. Y. Han and D. L. Donoho, Prevalence of neural collapse during the terminal phase of deep learning "
+    "training, PNAS 117 (40), 2020.",
+    "I. Ben-Shaul and S. Dekel, Nearest class-center simplification through intermediate layers, TAG-ML (PMLR 196), 2022.",
+    "T. Galanti, A. György and M. Hutter, On the role of neural collapse in transfer learning, ICLR 2022.",
+)
+
+
+def subtitle(reading: Reading) -> str:
+    """Samples, classes, sites and accuracies in one line."""
+    record = reading.record
+    parts = [counted(sum(record.counts), "training sample")] if record.counts else []
+    if record.test_counts:
+        parts.append(counted(sum(record.test_counts), "test sample"))
+    if record.classes:
+        parts.append(counted(len(record.classes), "class", "classes"))
+    parts.append(counted(len(record.sites), "site"))
+    if record.accuracy is not None:
+        parts.append(f"train accuracy {percent(record.accuracy)}")
+    if record.test_accuracy is not None:
+        parts.append(f"test accuracy {percent(record.test_accuracy)}")
+    return " · ".join(f'<span class="fact">{part}</span>' for part in parts)
+
+
+def verdict_html(reading: Reading) -> str:
+    """The headline large, its numbers below; findings, advice, and the record's notes in grey."""
+    headline, facts = split_headline(reading)
+    verdict = reading.verdict
+    notes = [note for note in reading.record.notes if note not in verdict.findings]
+    out = [f'<p class="headline">{escaped(sentence(headline))}</p>']
+    if facts:
+        out.append(f'<p class="facts">{escaped(sentence(facts))}</p>')
+    out.append(_list(verdict.findings, "findings"))
+    if verdict.advice:
+        out.append(f"<h3>What to do</h3>{_list(verdict.advice, 'advice')}")
+    out.append(_list(notes, "notes"))
+    return "".join(out)
+
+
+def split_headline(reading: Reading) -> tuple[str, str]:
+    """The sentence, and the numbers it carries in brackets."""
+    headline = reading.verdict.headline
+    if reading.fit is not None and headline.endswith(").") and " (" in headline:
+        head, facts = headline[:-2].split(" (", 1)
+        return head.rstrip(".") + ".", facts
+    return headline, ""
+
+
+def law_cards(reading: Reading) -> str:
+    """The key numbers of the fit."""
+    fit = reading.fit
+    if fit is None:
+        return f'<p class="empty">{escaped(sentence(reading.why_no_fit))}</p>'
+    even = "" if fit.effective_layers is None else f" of {fit.layers}"
+    return cards(
+        [
+            ("ρ", number(fit.rho), "factor per layer"),
+            ("half-life", number(fit.half_life), "layers to halve D"),
+            ("r", number(fit.pearson), "Pearson, of ln D and depth"),
+            ("effective layers", number(fit.effective_layers, 2) + even, "doing even work"),
+            ("Greenwood p", p_value(fit.greenwood_p), "a random split is as even"),
+            ("chord deviation", percent(fit.chord_deviation), "of the drop, at most"),
+            ("inefficiency", number(fit.inefficiency), "1 when all ratios are equal"),
+        ]
+    )
+
+
+def collapse_cards(reading: Reading) -> str:
+    """Numbers that exist only at the classifier."""
+    wanted = (
+        ("NC2 norms", "nc2_norms_classifier", "of the classifier’s rows"),
+        ("NC2 angles", "nc2_angles_classifier", "of the classifier’s rows"),
+        ("NC3", "nc3", "classifier against class means"),
+        ("NC4", "nc4", "nearest center against network"),
+    )
+    known = [
+        (head, number(value), tail) for head, column, tail in wanted if (value := reading.last(column)) is not None
+    ]
+    return cards(known) if known else ""
+
+
+def cards(items: Iterable[tuple[str, str, str]]) -> str:
+    """A strip of numbers: (what, number, in other words)."""
+    inner = "".join(
+        f"<div><dt>{what}</dt><dd>{escaped(value)}</dd><dd class='tail'>{tail}</dd></div>"
+        for what, value, tail in items
+    )
+    return f'<dl class="cards">{inner}</dl>'
+
+
+def method_html(reading: Reading) -> str:
+    """Settings and provenance of one record."""
+    parts = [
+        f"<h3>{head}</h3>{_definitions(values)}"
+        for head, values in (("Settings", reading.record.settings), ("Provenance", reading.record.provenance))
+        if values
+    ]
+    return "".join(parts) or '<p class="empty">The record holds no settings and no provenance.</p>'
+
+
+def formulas_html() -> str:
+    """Definitions and citations, once per page."""
+    rows = "".join(f"<dt>{what}</dt><dd><span class='formula'>{how}</span>{why}</dd>" for what, how, why in FORMULAS)
+    papers = "".join(f"<li>{escaped(line)}</li>" for line in CITATIONS)
+    return f"<h3>Definitions</h3><dl class='formulas'>{rows}</dl><h3>Sources</h3><ul class='papers'>{papers}</ul>"
+
+
+def written_value(value: Any) -> str:
+    """A setting as words: lists joined and cut, dictionaries as pairs.
+
+    >>> written_value([1, 2.5, None]), written_value({"lr": 1e-3}), written_value(True)
+    ('1, 2.50, –', 'lr: 0.00100', 'yes')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or isinstance(value, float):
+        return number(value)
+    if isinstance(value, dict):
+        return _joined([f"{key}: {written_value(v)}" for key, v in value.items()])
+    if isinstance(value, (list, tuple)):
+        return _joined([written_value(v) for v in value])
+    text = clean(str(value))
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+def _joined(items: list[str]) -> str:
+    if len(items) <= MOST_LISTED:
+        return ", ".join(items)
+    return f"{', '.join(items[: MOST_LISTED - 1])}, …, {items[-1]} ({len(items)} in all)"
+
+
+def _definitions(values: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<dt>{escaped(str(key).replace('_', ' '))}</dt><dd>{escaped(written_value(value))}</dd>"
+        for key, value in values.items()
+    )
+    return f'<dl class="settings">{rows}</dl>'
+
+
+def _list(lines: Iterable[str], kind: str) -> str:
+    items = "".join(f"<li>{escaped(sentence(line))}</li>" for line in lines)
+    return f'<ul class="{kind}">{items}</ul>' if items else ""

@@ -1,0 +1,143 @@
+"""probe(model, data) → Record: the whole way of the data on one page.
+
+capture → pass 1 (class sums) → centres → pass 2 (scatter) → measures → record.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerlaw.capture import Batches, Mode, Plan, Reduce, find_sites, network_of
+from layerlaw.capture.network import Randomness, device_of, probing_state
+from layerlaw.capture.sites import SiteChoice
+from layerlaw.data import Labelled
+from layerlaw.errors import InputError
+from layerlaw.probing.assembly import assembled
+from layerlaw.probing.classes import Classes
+from layerlaw.probing.null import measure_untrained
+from layerlaw.probing.run import Options, Run
+from layerlaw.progress import Progress, choose
+from layerlaw.record import Record
+from layerlaw.stats.centres import Weighting
+
+__all__ = ["probe", "sites"]
+
+
+def probe(
+    model: nn.Module,
+    data: Any,
+    *,
+    test: Any = None,
+    sites: SiteChoice = "auto",
+    reduce: Reduce = "flatten",
+    mode: Mode = "eval",
+    batch_size: int | None = None,
+    device: str | torch.device | None = None,
+    classes: int | Sequence[int] | None = None,
+    class_names: Sequence[str] | None = None,
+    weighting: Weighting = "samples",
+    logits: bool = False,
+    jackknife: bool | None = None,
+    permuted: bool | None = None,
+    null: bool = False,
+    memory_gib: float = 2.0,
+    seed: int = 0,
+    name: str | None = None,
+    progress: bool | Progress = True,
+) -> Record:
+    """Measure a classifier layer by layer.
+
+    model       any nn.Module that returns class scores; afterwards it is exactly as it was
+    data, test  a DataLoader, a Dataset, a pair of tensors (or arrays), or any re-iterable of (x, y) or of dictionaries
+    sites       "auto", "layers", "blocks", or names, globs, module types, a predicate (name, module) → bool
+    reduce      "flatten", or "mean"/"max" over space or tokens, or the "first"/"last" token
+    mode        "eval", or "train": BatchNorm on batch statistics, as the law's authors measured
+    batch_size  for tensors and datasets; a loader has its own
+    device      where to run; the model comes back to where it was
+    classes     K, or the class numbers to be measured (the others are skipped); default: the number of logits
+    weighting   "samples" (Eq. 1) or "classes"
+    logits      also measure the logits, as a site that is no point of the law
+    jackknife, permuted   standard errors, and D under permuted labels; default: when the features fit the memory budget
+    null        also measure an untrained copy of the network (BatchNorm recalibrated)
+    memory_gib  what statistics and kept features may take; sites are measured in groups that fit
+    """
+    started = time.perf_counter()
+    options = Options.checked(reduce, mode, weighting, jackknife, permuted, memory_gib, seed, choose(progress))
+    network = network_of(model)
+    home = device_of(network)
+    where = torch.device(device) if device is not None else home
+    source, names = _source(data, class_names)
+    train = Batches(source, batch_size=batch_size, mode=mode, where="data", seed=seed)
+    held_out = None
+    if test is not None:
+        held_out = Batches(_source(test, None)[0], batch_size=batch_size, mode=mode, where="test", seed=seed)
+    randomness = Randomness(source)
+    moves = home is not None and where != home
+    try:
+        if moves:
+            network.to(where)
+        with probing_state(network, mode):
+            plan = find_sites(network, next(iter(train)).to(where), choice=sites, reduce=reduce, logits=logits)
+            chosen = Classes.of(classes, plan, train.labels)
+            if names is not None and len(names) != chosen.K:
+                names = _names_of(names, chosen)
+            run = Run(network, plan, chosen, options, randomness, where)
+            train_split = run.measure(train, "data", plane=True, extras=True)
+            test_split = run.measure(held_out, "test", reference=train_split, extras=True) if held_out else None
+            null_split = measure_untrained(run, train) if null else None
+    finally:
+        if moves:
+            network.to(home)
+        randomness.rewind()
+    record = assembled(run, train, names, train_split, test_split, null_split)
+    record.name = name or record.name
+    record.provenance["seconds"] = round(time.perf_counter() - started, 3)
+    return record
+
+
+def sites(
+    model: nn.Module,
+    example: Any,
+    *,
+    sites: SiteChoice = "auto",
+    reduce: Reduce = "flatten",
+    logits: bool = False,
+) -> Plan:
+    """Dry-run the model and show where a probe would look: a table of names, types, shapes, features and memory.
+
+    `example` is a batch of inputs (at least two samples), or data as for `probe`.
+    """
+    network = network_of(model)
+    if isinstance(example, Tensor):
+        example = (example, torch.zeros(len(example), dtype=torch.long))
+    source, _ = _source(example, None)
+    randomness = Randomness(source)
+    try:
+        with probing_state(network, "eval"):
+            batches = Batches(source, batch_size=None, mode="eval", where="example")
+            batch = next(iter(batches)).to(device_of(network))
+            return find_sites(network, batch, choice=sites, reduce=reduce, logits=logits)
+    finally:
+        randomness.rewind()
+
+
+def _source(data: Any, class_names: Sequence[str] | None) -> tuple[Any, Sequence[str] | None]:
+    """What to iterate over, and the class names where the data know them."""
+    if isinstance(data, Labelled):
+        return data.tensors(), class_names or data.class_names
+    known = getattr(getattr(data, "dataset", data), "classes", None)
+    if class_names is None and isinstance(known, (list, tuple)) and all(isinstance(k, str) for k in known):
+        class_names = known
+    return data, class_names
+
+
+def _names_of(names: Sequence[str], chosen: Classes) -> list[str]:
+    """Names of the measured classes, out of the names of all."""
+    if len(names) > max(chosen.ids):
+        return [names[i] for i in chosen.ids]
+    raise InputError(f"class_names: expected {chosen.K} names, got {len(names)}.")

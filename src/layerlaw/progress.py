@@ -1,0 +1,39 @@
+"""Progress as a callable: `progress(iterable, label, total)` yields the same items and tells how far it is.
+
+The bar (tqdm, on standard error, with the time left) is the default; `silent` says nothing.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Progress(Protocol):
+    """What a long loop is wrapped in."""
+
+    def __call__(self, items: Iterable[T], label: str, total: int | None) -> Iterator[T]:
+        """Yield the items, reporting on the way."""
+
+
+def bar(items: Iterable[T], label: str, total: int | None) -> Iterator[T]:
+    """Show a progress bar with the time left on standard error; gone when done."""
+    from tqdm import tqdm
+
+    yield from tqdm(items, desc=label, total=total, leave=False, dynamic_ncols=True, delay=0.5)
+
+
+def silent(items: Iterable[T], label: str, total: int | None) -> Iterator[T]:
+    """Say nothing."""
+    yield from items
+
+
+def choose(progress: bool | Progress) -> Progress:
+    """Turn `True`, `False` or a callable into a callable.
+
+    >>> list(choose(False)([1, 2], "pass 1", 2))
+    [1, 2]
+    """
+    if callable(progress):
+        return progress
+    return bar if progress else silent

@@ -1,0 +1,214 @@
+"""What a run leaves behind: a table with one row per site, and everything needed to repeat it, in one JSON file."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from layerlaw.errors import DataError, InputError, MissingExtraError
+from layerlaw.law import LawFit, fit_law
+
+if TYPE_CHECKING:
+    import pandas
+
+VERSION = 1
+FORMAT = "layerlaw record"
+
+
+@dataclass
+class SiteRow:
+    """One place in the network: what it is, and what was measured there.
+
+    `values` holds the columns of the table (`None` where a number does not exist), `by_class` one number per class,
+    `plane` the first two principal components of at most 500 samples, as [[x, y], …] in the order of the record's
+    `plane_labels`. Sites with `in_fit=False` (the logits) are shown but are no point of the law.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    features: int
+    in_fit: bool = True
+    values: dict[str, float | None] = field(default_factory=dict)
+    by_class: dict[str, list[float | None]] = field(default_factory=dict)
+    plane: list[list[float]] = field(default_factory=list)
+
+
+@dataclass
+class Record:
+    """The result of a probe: sites in depth order, classes, settings and provenance.
+
+    >>> record = Record(name="toy", classes=["a", "b"], sites=[
+    ...     SiteRow("fc1", "Linear", (4,), 4, values={"separation": 4.0}),
+    ...     SiteRow("fc2", "Linear", (4,), 4, values={"separation": 2.0}),
+    ...     SiteRow("fc3", "Linear", (4,), 4, values={"separation": 1.0})])
+    >>> round(record.law("separation").rho, 6)
+    0.5
+    """
+
+    name: str
+    sites: list[SiteRow]
+    classes: list[str]
+    kind: str = "classifier"
+    counts: list[int] = field(default_factory=list)
+    test_counts: list[int] = field(default_factory=list)
+    accuracy: float | None = None
+    test_accuracy: float | None = None
+    plane_labels: list[int] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    version: int = VERSION
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the measured columns, in the order they first appear."""
+        return list(dict.fromkeys(name for site in self.sites for name in site.values))
+
+    def column(self, name: str) -> list[float | None]:
+        """One column, one entry per site."""
+        if name not in self.columns:
+            raise InputError(f"record '{self.name}': expected one of the columns {self.columns}, got {name!r}.")
+        return [site.values.get(name) for site in self.sites]
+
+    def law(self, column: str = "separation") -> LawFit:
+        """The law along the sites of the fit, for one column."""
+        self.column(column)
+        chosen = [site for site in self.sites if site.in_fit]
+        values: list[float] = []
+        for site in chosen:
+            value = site.values.get(column)
+            if value is None:
+                raise InputError(
+                    f"record '{self.name}': expected {column} at every site of the fit, none at '{site.name}'."
+                )
+            values.append(value)
+        return fit_law(values)
+
+    def effective_depth(self, epsilon: float = 0.01) -> int | None:
+        """Index of the first site whose nearest-class-center error on the training data is ≤ ε (Galanti et al.)."""
+        for index, site in enumerate(self.sites):
+            accuracy = site.values.get("ncc_accuracy")
+            if accuracy is not None and 1 - accuracy <= epsilon:
+                return index
+        return None
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per site in depth order; columns `site`, `type`, `features`, then the measures."""
+        try:
+            import pandas
+        except ImportError:
+            raise MissingExtraError("pandas", "tables", "Record.to_pandas()") from None
+        rows = [
+            {"site": s.name, "type": s.type, "features": s.features, "in_fit": s.in_fit}
+            | {c: s.values.get(c) for c in self.columns}
+            for s in self.sites
+        ]
+        frame = pandas.DataFrame(rows)
+        return frame.astype(dict.fromkeys(self.columns, "float64"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"format": FORMAT, **asdict(self)}
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write one JSON file, whole or not at all."""
+        return write_whole(path, json.dumps(_finite(self.to_dict()), ensure_ascii=False, allow_nan=False))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Record:
+        """Read a record of this or an older version."""
+        path = Path(path)
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise DataError(f"{path}: expected a record file, found nothing there.") from None
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise DataError(
+                f"{path}: expected a layerlaw record (JSON), got a file that ends or breaks early ({error}). "
+                "It may be truncated; copy it again or repeat the probe."
+            ) from None
+        return cls.from_dict(data, where=str(path))
+
+    @classmethod
+    def from_dict(cls, data: Any, *, where: str = "record") -> Record:
+        """A record from plain data; unknown fields are ignored."""
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise DataError(f"{where}: expected a layerlaw record, got other JSON. Was it written by Record.save?")
+        version = data.get("version")
+        if not isinstance(version, int) or version > VERSION:
+            raise DataError(
+                f"{where}: expected a record of version ≤ {VERSION}, got version {version}. "
+                "It was written by a newer layerlaw: pip install --upgrade layerlaw"
+            )
+        try:
+            known = {f.name for f in fields(cls)}
+            row = {f.name for f in fields(SiteRow)}
+            sites = [SiteRow(**{k: v for k, v in s.items() if k in row}) for s in data["sites"]]
+            for site in sites:
+                site.shape = tuple(site.shape)
+            rest = {k: v for k, v in data.items() if k in known and k not in ("sites", "version")}
+            return cls(sites=sites, **rest)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"{where}: expected a layerlaw record of version {version}, but a field is missing or wrong: {error}."
+            ) from None
+
+    def __str__(self) -> str:
+        n = sum(self.counts)
+        return f"Record '{self.name}': {len(self.sites)} sites, {len(self.classes)} classes, {n} samples"
+
+    def _repr_html_(self) -> str:
+        """An escaped table for notebooks, with no dependency."""
+        shown = [c for c in NOTEBOOK_COLUMNS if any(v is not None for v in (s.values.get(c) for s in self.sites))]
+        head = "".join(f"<th>{html.escape(c)}</th>" for c in ["site", "features", *shown])
+        body = "".join(
+            f"<tr><td style='text-align:left'>{html.escape(s.name)}</td><td>{s.features}</td>"
+            + "".join(f"<td>{_short(s.values.get(c))}</td>" for c in shown)
+            + "</tr>"
+            for s in self.sites
+        )
+        return f"<p>{html.escape(str(self))}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+NOTEBOOK_COLUMNS = ("separation", "nc1", "ncc_accuracy", "ncc_mismatch", "cdnv", "test_separation", "test_ncc_accuracy")
+
+
+def write_whole(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a text file, then rename it into place: nobody ever sees half of it."""
+    path = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    except FileNotFoundError:
+        raise DataError(f"{path}: expected the folder {path.parent} to exist. Create it first.") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _short(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _finite(data: Any) -> Any:
+    """JSON knows no infinity and no NaN: they become null."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {str(k): _finite(v) for k, v in data.items()}
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return [_finite(v) for v in data]
+    return data

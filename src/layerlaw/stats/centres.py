@@ -1,0 +1,145 @@
+"""Between the passes: class means and an orthonormal basis of their span."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from layerlaw.stats.sums import ClassSums
+
+Weighting = Literal["samples", "classes"]
+FLOAT32_RESOLUTION = 1.2e-7
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where the class means lie inside their span: everything of size K and r, nothing of size d.
+
+    counts (…, K); coordinates (…, K, r) of the class means relative to the global mean; scales s (…, r), the singular
+    values of the between-class scatter, zero beyond the rank; rank (…); digest (…), a number that tells one set of
+    centres from another: scatters merge only under equal centres.
+    """
+
+    counts: Tensor
+    coordinates: Tensor
+    scales: Tensor
+    rank: Tensor
+    digest: Tensor
+    weighting: Weighting
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """Weight of each class in SS_b and SS_w (…, K), summing to one."""
+        return class_weights(self.counts, self.weighting)
+
+    @cached_property
+    def inverse_scales(self) -> Tensor:
+        """1/s, zero beyond the rank (…, r): the square root of the pseudo-inverse of SS_b."""
+        return torch.where(self.scales > 0, 1 / self.scales, 0.0)
+
+    @cached_property
+    def full_rank(self) -> Tensor:
+        """Whether the K class means span K−1 dimensions (…)."""
+        return self.rank == self.counts.shape[-1] - 1
+
+    @cached_property
+    def balanced(self) -> bool:
+        """Whether all classes have the same number of samples."""
+        return bool((self.counts == self.counts[..., :1]).all())
+
+    @cached_property
+    def equal_whitener(self) -> Tensor:
+        """T (…, r, r) so that the trace of SS_w SS_b⁺ with equally weighted classes is the mean of ‖T z‖².
+
+        Both weightings share the span of the class means, so the second needs only a rotation inside it.
+        """
+        if self.weighting == "classes" or self.balanced:
+            return torch.diag_embed(self.inverse_scales)
+        inside = self.coordinates * (self.scales > 0).unsqueeze(-2)
+        contrasts = helmert_contrasts(inside, class_weights(self.counts, "classes"))
+        s: Tensor
+        V: Tensor
+        _, s, V = torch.linalg.svd(contrasts, full_matrices=False)
+        kept = torch.arange(s.shape[-1], device=s.device) < self.rank.unsqueeze(-1)
+        return torch.where(kept & (s > 0), 1 / s, 0.0).unsqueeze(-1) * V
+
+    @staticmethod
+    def stack(spans: Sequence[Span]) -> Span:
+        """Several spans of the same r as one with a new leading dimension."""
+        names = ("counts", "coordinates", "scales", "rank", "digest")
+        stacked = {name: torch.stack([getattr(span, name) for span in spans]) for name in names}
+        return Span(**stacked, weighting=spans[0].weighting)
+
+
+@dataclass(frozen=True)
+class Centres(Span):
+    """Class means (…, K, d), their global mean (…, d) and the singular directions of SS_b = Vᵀ diag(s²) V.
+
+    basis V (…, r, d) with r = min(K−1, d), orthonormal rows.
+    """
+
+    means: Tensor
+    mean: Tensor
+    basis: Tensor
+
+
+def class_weights(counts: Tensor, weighting: Weighting) -> Tensor:
+    """Weights summing to one: by samples (Eq. 1) or equal for every non-empty class."""
+    raw = counts if weighting == "samples" else (counts > 0).to(counts.dtype)
+    return raw / raw.sum(-1, keepdim=True)
+
+
+def helmert_contrasts(points: Tensor, weights: Tensor) -> Tensor:
+    """K−1 contrasts A of K weighted points with AᵀA = Σ w_k (x_k − x̄)(x_k − x̄)ᵀ: (…, K, d) → (…, K−1, d).
+
+    Row j compares point j+1 with the mean of those before it. The direction in which every between-class scatter is
+    zero never enters, so no rounding can make it look like a signal.
+    """
+    w = weights.unsqueeze(-1)  # (…, K, 1)
+    W = w.cumsum(-2)
+    points = points - (w * points).sum(-2, keepdim=True)
+    before = (w * points).cumsum(-2)[..., :-1, :] / W[..., :-1, :].clamp_min(torch.finfo(w.dtype).tiny)
+    factor = (w[..., 1:, :] * W[..., :-1, :] / W[..., 1:, :].clamp_min(torch.finfo(w.dtype).tiny)).sqrt()
+    return factor * (points[..., 1:, :] - before)
+
+
+def find_centres(sums: ClassSums, weighting: Weighting = "samples") -> Centres:
+    """Class means, and the span of their differences by QR and an SVD of the small factor.
+
+    Never through a Gram matrix, which would halve the digits. A scale counts when it is above what the rounding of the
+    features can produce (the cut-off follows the dtype the features came in, not the one we compute in).
+    """
+    counts = sums.counts
+    means = sums.sums / counts.clamp_min(1).unsqueeze(-1)
+    weights = class_weights(counts, weighting)
+    mean = (weights.unsqueeze(-2) @ means).squeeze(-2)
+    Q, R = torch.linalg.qr(helmert_contrasts(means, weights).mT)  # (…, d, r), (…, r, K−1)
+    _, s, rotation = torch.linalg.svd(R.mT, full_matrices=False)
+    kept = s > _cut_off(sums, torch.linalg.vector_norm(mean, dim=-1), s).unsqueeze(-1)
+    scales, basis = torch.where(kept, s, 0.0), rotation @ Q.mT
+    return Centres(
+        counts=counts,
+        coordinates=(means - mean.unsqueeze(-2)) @ basis.mT,
+        scales=scales,
+        rank=kept.sum(-1),
+        digest=(means.square().sum((-2, -1)) + means.sum((-2, -1))).abs() + scales.sum(-1),
+        weighting=weighting,
+        means=means,
+        mean=mean,
+        basis=basis,
+    )
+
+
+def _cut_off(sums: ClassSums, mean_size: Tensor, s: Tensor) -> Tensor:
+    """What rounding alone can produce as a scale (…)."""
+    n, (K, d) = sums.counts.sum(-1), sums.sums.shape[-2:]
+    if sums.dtype == torch.float64:
+        return torch.finfo(torch.float64).eps * torch.maximum(n.clamp_min(d) * s[..., 0], 4 * mean_size)
+    # The last term: what float32 products leave behind when the spread dwarfs both the mean and the differences.
+    rounding = 4 * (K * sums.spread).sqrt() / n
+    return FLOAT32_RESOLUTION * (mean_size.square() + s.square().sum(-1) + rounding.square()).sqrt()

@@ -1,0 +1,51 @@
+"""Delete-group jackknife: the centres without group i, and the scatter of the samples that are left around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from layerlaw.stats.centres import Centres, find_centres
+from layerlaw.stats.labels import one_hot
+from layerlaw.stats.sums import ClassSums
+
+
+@dataclass
+class LeftOut:
+    """For each group i of g: the centres without it (leading dimension g) and the fuzziness of what is left.
+
+    `shift` (g, K, r) is how far the class means move when group i leaves, in the basis without it;
+    `fuzziness` (g, K) is Σ ‖z/s‖² over the samples not in group i, with z the residual around the *full* class mean.
+    """
+
+    centres: Centres
+    shift: Tensor
+    fuzziness: Tensor
+
+    @classmethod
+    def start(cls, groups: ClassSums, full: Centres) -> LeftOut:
+        """Ready for pass 2; `groups` has the groups as its leading dimension."""
+        centres = find_centres(groups.left_out(), full.weighting)
+        shift = (centres.means - full.means) @ centres.basis.mT
+        return cls(centres, shift, torch.zeros_like(centres.counts))
+
+    @property
+    def basis(self) -> Tensor:
+        """All g bases below each other (g·r, d), for one product."""
+        return self.centres.basis.flatten(0, 1)
+
+    def update(self, coordinates: Tensor, labels: Tensor, groups: Tensor) -> None:
+        """Add samples: coordinates (n, g·r) of their residuals in `basis`, labels and groups (n,)."""
+        g, K = self.fuzziness.shape
+        z = coordinates.reshape(len(coordinates), g, -1) * self.centres.inverse_scales  # (n, g, r)
+        q = z.square().sum(-1)  # (n, g)
+        q[torch.arange(len(q), device=q.device), groups] = 0.0  # a sample is absent from its own group's view
+        self.fuzziness += (one_hot(labels, K, q.dtype) @ q).mT
+
+    def separation(self) -> Tensor:
+        """Separation fuzziness without each group (g,)."""
+        moved = (self.shift * self.centres.inverse_scales.unsqueeze(-2)).square().sum(-1)  # (g, K)
+        per_class = self.fuzziness / self.centres.counts.clamp_min(1) - moved
+        return (self.centres.weights * per_class).sum(-1)

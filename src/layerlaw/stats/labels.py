@@ -1,0 +1,75 @@
+"""Labels: checked once, then one-hot rows and jackknife groups."""
+
+import torch
+from torch import Tensor
+
+from layerlaw.errors import LabelError
+
+
+def checked_labels(labels: Tensor, classes: int | None = None, *, where: str = "labels") -> tuple[Tensor, int]:
+    """Whole-number labels in 0 … K−1 as int64, and K (the largest label + 1 when not given).
+
+    >>> checked_labels(torch.tensor([0, 2, 1]))
+    (tensor([0, 2, 1]), 3)
+    """
+    if labels.dtype.is_floating_point or labels.dtype.is_complex or labels.dtype == torch.bool:
+        raise LabelError(
+            f"{where}: expected whole-number class labels (int64), got {labels.dtype}. "
+            "Convert them with labels.long() if they are class numbers; one-hot or soft labels need argmax(-1)."
+        )
+    if labels.dim() != 1 and labels.dim() != 2:
+        raise LabelError(f"{where}: expected one label per sample, shape (n,), got shape {tuple(labels.shape)}.")
+    labels = labels.long()
+    if labels.numel() == 0:
+        raise LabelError(f"{where}: expected at least one label, got none.")
+    low, high = int(labels.min()), int(labels.max())
+    K = high + 1 if classes is None else classes
+    if low < 0 or high >= K:
+        bad = low if low < 0 else high
+        raise LabelError(
+            f"{where}: expected labels in 0 … {K - 1} ({K} classes), got {bad}. "
+            "Number the classes from 0; a negative label (an ignore index, say) must be filtered out first."
+        )
+    return labels, K
+
+
+def check_counts(counts: Tensor, *, where: str = "data", names: tuple[str, ...] | None = None) -> None:
+    """Raise unless there are at least two classes and none is empty."""
+    K = counts.shape[-1]
+    if K < 2:
+        raise LabelError(f"{where}: expected at least 2 classes, got {K}: one class cannot be separated from nothing.")
+    empty = (counts.reshape(-1, K) == 0).any(0).nonzero().flatten().tolist()
+    if len(empty) == K:
+        raise LabelError(f"{where}: expected samples, got none.")
+    if empty:
+        shown = ", ".join(str(names[k] if names else k) for k in empty[:10]) + (" …" if len(empty) > 10 else "")
+        raise LabelError(
+            f"{where}: expected samples of all {K} classes, got none of class {shown} "
+            f"({len(empty)} empty). Add samples, or pass classes=[…] with the class numbers to be measured."
+        )
+
+
+def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+    """(…, n) labels → (…, K, n) indicator rows, ready to be multiplied with (…, n, d) features.
+
+    >>> one_hot(torch.tensor([1, 0, 1]), 2, torch.float32)
+    tensor([[0., 1., 0.],
+            [1., 0., 1.]])
+    """
+    return (labels.unsqueeze(-2) == torch.arange(classes, device=labels.device).unsqueeze(-1)).to(dtype)
+
+
+def deal_groups(labels: Tensor, seen: Tensor, groups: int) -> Tensor:
+    """Deal the samples of each class like cards into groups: (n,) labels → (n,) group numbers.
+
+    `seen` (K,) counts the samples of each class dealt so far and is advanced in place, so that the groups stay
+    stratified over batches.
+
+    >>> deal_groups(torch.tensor([0, 0, 1, 0, 1]), torch.zeros(2, dtype=torch.long), 2)
+    tensor([0, 1, 0, 0, 1])
+    """
+    hot = one_hot(labels, len(seen), torch.long)  # (K, n)
+    rank = hot.cumsum(-1).gather(0, labels.unsqueeze(0)).squeeze(0) - 1  # how many of its class came before it here
+    group = (seen[labels] + rank) % groups
+    seen += hot.sum(-1)
+    return group

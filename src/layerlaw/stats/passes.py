@@ -1,0 +1,306 @@
+"""The two passes over all sites of a network at once.
+
+Heavy products happen site by site while the forward runs; what is left of size n×K waits for the end of the batch and is
+then worked through for all sites together.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from layerlaw.errors import FeatureError, PassError
+from layerlaw.stats.centres import Centres, Span, Weighting, find_centres
+from layerlaw.stats.jackknife import LeftOut
+from layerlaw.stats.labels import deal_groups, one_hot
+from layerlaw.stats.permuted import Permuted
+from layerlaw.stats.precision import at_least_float32
+from layerlaw.stats.ranks import all_reduce
+from layerlaw.stats.scatter import Frame, NearestCentre, Scatter, project
+from layerlaw.stats.sums import ClassSums
+
+Key = Hashable  # whatever names a site
+CHANGED = 1e-4  # mean residual over its rms above which the data of pass 2 are not those of pass 1
+
+
+@dataclass
+class Dealt:
+    """The labels of one batch, dealt for a pass: jackknife groups and permuted labels where they are wanted."""
+
+    labels: Tensor
+    groups: Tensor | None = None
+    permuted: Tensor | None = None
+
+
+class Dealer:
+    """Deals batches in the same way in both passes: stratified groups, labels permuted with a fixed seed."""
+
+    def __init__(self, classes: int, *, groups: int, permuted: bool, seed: int, all_labels: Tensor | None) -> None:
+        self.classes, self.groups, self.permuted, self.seed, self.all_labels = (
+            classes,
+            groups,
+            permuted,
+            seed,
+            all_labels,
+        )
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a pass."""
+        self._seen = torch.zeros(self.classes, dtype=torch.long)
+        self._generator = torch.Generator().manual_seed(self.seed)
+        self._shuffled = None
+        if self.permuted and self.all_labels is not None:
+            self._shuffled = self.all_labels[torch.randperm(len(self.all_labels), generator=self._generator)]
+        self._at = 0
+
+    def deal(self, labels: Tensor) -> Dealt:
+        """Labels (n,) of the next batch, already numbered 0 … K−1."""
+        dealt = Dealt(labels)
+        here, n = labels.cpu(), len(labels)
+        if self.groups:
+            dealt.groups = deal_groups(here, self._seen, self.groups).to(labels.device)
+        if self._shuffled is not None:
+            dealt.permuted = self._shuffled[self._at : self._at + n].to(labels.device)
+        elif self.permuted:  # a stream whose labels are not known beforehand: drawn, not permuted
+            drawn = torch.randint(self.classes, (n,), generator=self._generator)
+            dealt.permuted = drawn.to(labels.device)
+        self._at += n
+        return dealt
+
+
+class FirstPass:
+    """Class sums of every site; with jackknife groups as a leading dimension, and under permuted labels."""
+
+    def __init__(self, classes: int, groups: int = 0) -> None:
+        self.classes, self.groups = classes, groups
+        self.sums: dict[Key, ClassSums] = {}
+        self.permuted: dict[Key, ClassSums] = {}
+        self._hot: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
+        self._fresh: list[Key] = []
+
+    def begin(self, dealt: Dealt) -> None:
+        """Start a batch."""
+        self._dealt, self._hot, self._fresh = dealt, {}, []
+        if dealt.groups is not None:
+            # Rows of each group next to each other, the shorter groups filled up with rows that count for nothing.
+            sizes = torch.bincount(dealt.groups, minlength=self.groups)
+            slots = torch.arange(int(sizes.max()), device=sizes.device)
+            order = dealt.groups.argsort(stable=True)
+            at = (sizes.cumsum(0) - sizes).unsqueeze(-1) + slots  # (g, m)
+            self._real = slots < sizes.unsqueeze(-1)
+            self._rows = order[at.clamp_max(len(order) - 1)]
+
+    def update(self, key: Key, features: Tensor) -> None:
+        """Add the (n, d) features of one site."""
+        labels = self._dealt.labels
+        if self._dealt.groups is None:
+            part = ClassSums.of(features, labels, self.classes, self._one_hot("labels", labels, features))
+        else:
+            rows = self._rows.to(features.device)
+            grouped = features.index_select(0, rows.flatten()).reshape(*rows.shape, -1)  # (g, m, d)
+            hot = self._one_hot("groups", labels[self._rows], features, self._real)
+            part = ClassSums.of(grouped, labels[self._rows].to(features.device), self.classes, hot)
+        _add(self.sums, key, part)
+        if (other := self._dealt.permuted) is not None:
+            hot = self._one_hot("permuted", other, features)
+            _add(self.permuted, key, ClassSums.of(features, other.to(features.device), self.classes, hot))
+        self._fresh.append(key)
+
+    def end(self, where: str) -> None:
+        """End a batch: not-a-number and infinity show in the sums."""
+        flags = [torch.isfinite(self.sums[key].sums).all().cpu() for key in self._fresh]
+        if not all(flags):
+            bad = self._fresh[[bool(flag) for flag in flags].index(False)]
+            raise FeatureError(
+                f"site '{bad}': expected finite features, got NaN or infinity in {where}. Look at the inputs of that "
+                "batch and at the layer before this site; half precision may overflow (probe in float32)."
+            )
+
+    def drop_extras(self) -> None:
+        """Forget groups and permuted labels: the features turned out not to fit the memory budget."""
+        if self.groups:
+            self.sums = {key: sums.total() for key, sums in self.sums.items()}
+        self.groups, self.permuted = 0, {}
+
+    def all_reduce(self) -> None:
+        """Add up over ranks, in one collective call."""
+        all_reduce([t for sums in (*self.sums.values(), *self.permuted.values()) for t in sums.tensors])
+
+    def total(self, key: Key) -> ClassSums:
+        """Sums of one site over all groups."""
+        return self.sums[key].total() if self.groups else self.sums[key]
+
+    def _one_hot(self, name: str, labels: Tensor, features: Tensor, real: Tensor | None = None) -> Tensor:
+        dtype = at_least_float32(features[:0]).dtype
+        where = (name, dtype, features.device)
+        if where not in self._hot:
+            hot = one_hot(labels.to(features.device), self.classes, dtype)
+            self._hot[where] = hot if real is None else hot * real.to(features.device).unsqueeze(-2)
+        return self._hot[where]
+
+
+@dataclass
+class Around:
+    """What pass 2 measures around at one site: its centres, and the optional views that share its product."""
+
+    centres: Centres
+    left_out: LeftOut | None = None
+    permuted: Permuted | None = None
+    reference: Centres | None = None  # centres of the training data, for nearest-center decisions on test data
+    dtype: torch.dtype = torch.float32
+
+    @classmethod
+    def of(cls, first: FirstPass, key: Key, weighting: Weighting, reference: Centres | None = None) -> Around:
+        """Everything that pass 1 allows."""
+        total = first.total(key)
+        centres = find_centres(total, weighting)
+        left_out = permuted = None
+        if first.groups and bool((first.sums[key].left_out().counts > 0).all()):
+            left_out = LeftOut.start(first.sums[key], centres)
+        if key in first.permuted and bool((first.permuted[key].counts > 0).all()):
+            permuted = Permuted.start(first.permuted[key], centres)
+        return cls(centres, left_out, permuted, reference, total.dtype)
+
+    @property
+    def bases(self) -> list[Tensor]:
+        """Rows to project on, in the order the coordinates come back."""
+        others = (self.left_out, self.permuted, self.reference)
+        return [self.centres.basis, *(view.basis for view in others if view is not None)]
+
+
+@dataclass
+class SecondPass:
+    """Scatters of every site around fixed centres, and the views that share their products."""
+
+    around: Mapping[Key, Around]
+    near_reference: dict[Key, NearestCentre] = field(default_factory=dict)
+    right: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
+    """How many samples the network itself decided rightly."""
+
+    def __post_init__(self) -> None:
+        self._frames: dict[Key, Frame] = {}
+        self._waiting: dict[Key, tuple[Tensor, Tensor]] = {}
+        by_rank: dict[int, list[Key]] = defaultdict(list)
+        for key, around in self.around.items():
+            by_rank[around.centres.scales.shape[-1]].append(key)
+        # Sites whose class means span equally many dimensions are worked through as one.
+        self._stacks = [(keys, Span.stack([self.around[key].centres for key in keys])) for keys in by_rank.values()]
+        self._scatters: list[Scatter | None] = [None] * len(self._stacks)
+        self._places = {
+            key: (around.centres.means - around.reference.mean) @ around.reference.basis.mT
+            for key, around in self.around.items()
+            if around.reference is not None
+        }
+
+    def begin(self, dealt: Dealt, decision: Tensor | None) -> None:
+        """Start a batch; `decision` may also be set before `end`, since the network decides last."""
+        self._dealt, self.decision, self._waiting = dealt, decision, {}
+
+    def update(self, key: Key, features: Tensor) -> None:
+        """Project the residuals of one site; the rest waits for the end of the batch."""
+        around = self.around[key]
+        if key not in self._frames:
+            centres = around.centres
+            basis = torch.cat(around.bases)
+            self._frames[key] = Frame.of(centres.means, basis, around.dtype, features.device)
+        labels = self._dealt.labels.to(features.device)
+        self._waiting[key] = project(features, labels, self._frames[key])
+
+    def end(self) -> None:
+        """Work through what waited, all sites of equal rank together."""
+        for i, (keys, span) in enumerate(self._stacks):
+            device, r = span.scales.device, span.scales.shape[-1]
+            labels = self._dealt.labels.to(device)
+            decision = None if self.decision is None else self.decision.to(device)
+            own = torch.stack([self._waiting[key][0][:, :r].to(device) for key in keys])  # (sites, n, r)
+            lengths = torch.stack([self._waiting[key][1].to(device) for key in keys])
+            part = Scatter.of(own, lengths, labels, span, decision)
+            scatter = self._scatters[i]
+            if scatter is None:
+                self._scatters[i] = part
+            else:
+                scatter.add(part)
+        if self.decision is not None:
+            self.right += (self.decision == self._dealt.labels.to(self.decision.device)).sum().cpu()
+        for key, (coordinates, _) in self._waiting.items():
+            self._update_views(key, coordinates)
+        self._waiting = {}
+
+    def _update_views(self, key: Key, coordinates: Tensor) -> None:
+        around = self.around[key]
+        at = around.centres.basis.shape[0]
+        labels = self._dealt.labels.to(coordinates.device)
+        if around.left_out is not None and self._dealt.groups is not None:
+            width = around.left_out.basis.shape[0]
+            around.left_out.update(coordinates[:, at : at + width], labels, self._dealt.groups.to(coordinates.device))
+            at += width
+        if around.permuted is not None and self._dealt.permuted is not None:
+            width = around.permuted.basis.shape[0]
+            other = self._dealt.permuted.to(coordinates.device)
+            around.permuted.update(coordinates[:, at : at + width], labels, other)
+            at += width
+        if around.reference is not None:
+            points = coordinates[:, at:] + self._places[key][labels]
+            decision = None if self.decision is None else self.decision.to(coordinates.device)
+            part = NearestCentre.of(points, around.reference.coordinates, labels, decision)
+            if key in self.near_reference:
+                for mine, theirs in zip(self.near_reference[key].tensors, part.tensors, strict=True):
+                    mine += theirs
+            else:
+                self.near_reference[key] = part
+
+    def all_reduce(self) -> None:
+        """Add up over ranks, in one collective call."""
+        scatters = [scatter for scatter in self._scatters if scatter is not None]
+        tensors = [self.right, *(t for scatter in scatters for t in scatter.tensors)]
+        for key, around in self.around.items():
+            tensors += [view.fuzziness for view in (around.left_out, around.permuted) if view is not None]
+            tensors += self.near_reference[key].tensors if key in self.near_reference else []
+        all_reduce(tensors, [scatter.digest for scatter in scatters])
+
+    def scatters(self) -> dict[Key, Scatter]:
+        """The scatter of every site, once all batches are in; raises when the data were not those of pass 1."""
+        found: dict[Key, Scatter] = {}
+        for (keys, _), scatter in zip(self._stacks, self._scatters, strict=True):
+            assert scatter is not None
+            for i, key in enumerate(keys):
+                found[key] = scatter.at(i)
+                self._check_unchanged(key, found[key])
+        return {key: found[key] for key in self.around}
+
+    def _check_unchanged(self, key: Key, scatter: Scatter) -> None:
+        centres = self.around[key].centres
+        if not torch.equal(scatter.counts, centres.counts):
+            raise PassError(
+                f"site '{key}': the data changed between the two passes: class counts {_numbers(centres.counts)} in pass 1, "
+                f"{_numbers(scatter.counts)} in pass 2. Pass data that are the same each time they are gone through "
+                "(no one-shot iterators, no sampling with replacement from an unseeded generator)."
+            )
+        r = centres.scales.shape[-1]
+        expected = self._frames[key].expected[:, :r].to(centres.scales.device)
+        drift = (scatter.residuals / scatter.counts.unsqueeze(-1) - expected) * centres.inverse_scales  # (K, r)
+        rms = (scatter.fuzziness.sum() / scatter.counts.sum()).sqrt()
+        worst = torch.linalg.vector_norm(drift, dim=-1).max()
+        if worst > CHANGED * rms + 1e-8:
+            raise PassError(
+                f"site '{key}': the data changed between the two passes: the class means moved by {float(worst / rms):.2g} "
+                "of the spread. Random augmentation, dropout left on by hand, or batches that differ while BatchNorm uses "
+                "batch statistics do this; make the data deterministic, or raise memory_gib so that one forward serves both."
+            )
+
+
+def _add(sums: dict[Key, ClassSums], key: Key, part: ClassSums) -> None:
+    if key in sums:
+        sums[key].add(part)
+    else:
+        sums[key] = part
+
+
+def _numbers(counts: Tensor) -> str:
+    shown = [str(int(c)) for c in counts[:12]]
+    return "[" + ", ".join(shown) + (", …]" if len(counts) > 12 else "]")

@@ -1,0 +1,46 @@
+"""The floor: what separation the same features show under permuted labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from layerlaw.stats.centres import Centres, find_centres
+from layerlaw.stats.labels import one_hot
+from layerlaw.stats.sums import ClassSums
+
+
+@dataclass
+class Permuted:
+    """Centres under permuted labels, and Σ ‖z/s‖² of each permuted class (K,).
+
+    `true_places` and `places` (K, r) are the true and the permuted class means in the basis of the permuted ones: from
+    the residual around the true mean they give the residual around the permuted one without another product.
+    """
+
+    centres: Centres
+    true_places: Tensor
+    fuzziness: Tensor
+
+    @classmethod
+    def start(cls, sums: ClassSums, true: Centres) -> Permuted:
+        """Ready for pass 2."""
+        centres = find_centres(sums, true.weighting)
+        return cls(centres, (true.means - centres.mean) @ centres.basis.mT, torch.zeros_like(centres.counts))
+
+    @property
+    def basis(self) -> Tensor:
+        """Rows to project on (r, d)."""
+        return self.centres.basis
+
+    def update(self, coordinates: Tensor, labels: Tensor, permuted: Tensor) -> None:
+        """Add samples: coordinates (n, r) of their residuals around the true means, true and permuted labels (n,)."""
+        z = coordinates + self.true_places[labels] - self.centres.coordinates[permuted]
+        q = (z * self.centres.inverse_scales).square().sum(-1, keepdim=True)  # (n, 1)
+        self.fuzziness += (one_hot(permuted, len(self.fuzziness), q.dtype) @ q).squeeze(-1)
+
+    def separation(self) -> Tensor:
+        """Separation fuzziness under the permuted labels."""
+        return (self.centres.weights * self.fuzziness / self.centres.counts).sum(-1)

@@ -1,0 +1,145 @@
+"""Hard cases in float32 against a longdouble oracle on the very same numbers: relative error at most 1e-6."""
+
+import numpy as np
+import oracle
+import pytest
+import torch
+
+from layerlaw.measures import cdnv, measure, separation_fuzziness
+
+TOLERANCE = 1e-6
+
+
+def exact(x: torch.Tensor, y: torch.Tensor, K: int, weighting: str = "samples") -> float:
+    return oracle.separation(x, y, K, weighting=weighting, number=np.longdouble)
+
+
+@pytest.mark.parametrize("weighting", ["samples", "classes"])
+@pytest.mark.parametrize(
+    ("spread", "offset"),
+    [(1.0, 0.0), (1.0, 1e3), (1e-5, 0.0), (1e-5, 1.0), (1e-2, 1e3), (1e-3, 1e4), (1e2, 0.0)],
+)
+def test_offset_and_collapse(spread: float, offset: float, weighting: str) -> None:
+    x, y = oracle.blobs([60, 40, 20, 30], 12, seed=1, spread=spread, offset=offset)
+    x = x.float()
+    assert float(separation_fuzziness(x, y, weighting=weighting)) == pytest.approx(
+        exact(x, y, 4, weighting), rel=TOLERANCE
+    )
+    assert float(cdnv(x, y)) == pytest.approx(oracle.cdnv(x, y, 4, np.longdouble), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_half_precision_features_lose_nothing_beyond_their_own_rounding(dtype: torch.dtype, offset: float) -> None:
+    x, y = oracle.blobs([60, 40, 20, 30], 12, seed=1, spread=0.5, offset=offset)
+    x = x.to(dtype)
+    assert float(separation_fuzziness(x, y)) == pytest.approx(exact(x, y, 4), rel=TOLERANCE)
+
+
+def ill_conditioned(ratio: float, noise: str, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Class means whose singular values fall from 1 to 1/ratio."""
+    rng = np.random.default_rng(seed)
+    K, d, n = 4, 12, 400
+    basis = np.linalg.qr(rng.normal(size=(d, d)))[0][: K - 1]
+    scales = np.logspace(0, -np.log10(ratio), K - 1)
+    y = np.arange(n) % K
+    places = rng.normal(size=(K, K - 1)) * scales @ basis
+    if noise == "isotropic":
+        residual = 1e-2 / ratio * rng.normal(size=(n, d))
+    else:  # as ill-conditioned as the means: columns in different units look like this
+        residual = rng.normal(size=(n, K - 1)) * scales @ basis
+    return torch.from_numpy(places[y] + residual).float(), torch.from_numpy(y)
+
+
+@pytest.mark.parametrize("ratio", [1e1, 1e3, 1e5])
+@pytest.mark.parametrize("noise", ["isotropic", "aligned"])
+def test_ill_conditioned_means(ratio: float, noise: str) -> None:
+    x, y = ill_conditioned(ratio, noise)
+    found = measure(x, y)
+    assert bool(found["full_rank"])
+    assert float(found["separation"]) == pytest.approx(exact(x, y, 4), rel=TOLERANCE)
+
+
+def test_many_samples_per_class_lose_no_digits() -> None:
+    """A float32 sum over 50 000 samples of a class would."""
+    x, y = oracle.blobs([50_000, 50_000], 20, distance=0.1)
+    x = x.float()
+    expected = oracle.separation(x, y, 2)
+    assert float(separation_fuzziness(x, y)) == pytest.approx(expected, rel=TOLERANCE)
+
+
+def test_double_precision_features_keep_twelve_digits() -> None:
+    for spread, offset in [(1.0, 0.0), (1.0, 1e3), (1e-5, 0.0)]:
+        x, y = oracle.blobs([60, 40, 20, 30], 12, seed=1, spread=spread, offset=offset)
+        assert float(separation_fuzziness(x, y)) == pytest.approx(exact(x, y, 4), rel=1e-10)
+
+
+@pytest.mark.parametrize("factor", [1e-18, 1e18, 1e25])
+def test_very_large_and_very_small_features_are_measured_like_any_other(factor: float) -> None:
+    """Finite float32 numbers whose squares leave the range of float32."""
+    x, y = oracle.blobs([20, 30, 10], 6)
+    x = (x * factor).float()
+    found = measure(x, y)
+    assert int(found["rank"]) == 2
+    assert float(found["separation"]) == pytest.approx(exact(x, y, 3), rel=TOLERANCE)
+    assert float(found["compression"]) == pytest.approx(oracle.compression(x, y, 3), rel=TOLERANCE)
+    assert float(found["cdnv"]) == pytest.approx(oracle.cdnv(x, y, 3), rel=TOLERANCE)
+
+
+# --- coinciding class means: the rank must be found, else a rounding error is inverted -------------------------------
+
+
+def copied(K: int, n: int, d: int, seed: int, *, offset: float = 0.0, distance: float = 1.0, dtype=torch.float32):
+    """K classes of n samples, the last one a permuted copy of the first: the class means span K−2 dimensions."""
+    x, y = oracle.blobs([n] * (K - 1), d, seed=seed, offset=offset, distance=distance)
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(n))
+    x, y = torch.cat([x, x[y == 0][order]]).to(dtype), torch.cat([y, torch.full((n,), K - 1)])
+    shuffle = torch.from_numpy(np.random.default_rng(seed + 1).permutation(len(y)))
+    return x[shuffle], y[shuffle]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+@pytest.mark.parametrize(("K", "n", "d"), [(5, 40, 20), (10, 20, 50)])
+def test_coinciding_means_lower_the_rank_in_every_one_of_200_draws(dtype, offset: float, K: int, n: int, d: int) -> None:
+    wrong = 0
+    for seed in range(200):
+        x, y = copied(K, n, d, seed, offset=offset, dtype=dtype)
+        found = measure(x, y)
+        wrong += int(found["rank"]) != K - 2 or bool(found["full_rank"])
+    assert wrong == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+@pytest.mark.parametrize(
+    ("K", "n", "d", "distance"),
+    [(2, 50, 20, 0.0), (3, 500, 5, 1.0), (3, 500, 20, 0.1), (5, 2000, 5, 0.1)],
+    ids=["two equal classes", "500 samples", "500 samples, close means", "2000 samples, close means"],
+)
+def test_coinciding_means_are_found_with_few_classes_and_many_samples(
+    dtype, offset: float, K: int, n: int, d: int, distance: float
+) -> None:
+    wrong = 0
+    for seed in range(40):
+        x, y = copied(K, n, d, seed, offset=offset, distance=distance, dtype=dtype)
+        wrong += int(measure(x, y)["rank"]) != K - 2
+    assert wrong == 0
+
+
+def test_separation_over_coinciding_means_is_that_of_the_lower_rank() -> None:
+    x, y = copied(5, 40, 20, 0)
+    expected = oracle.separation(x, y, 5, rank=3)
+    assert float(separation_fuzziness(x, y)) == pytest.approx(expected, rel=TOLERANCE)
+
+
+def test_close_means_are_not_taken_for_equal() -> None:
+    """Two means 1e-5 apart, spread 1e-6: a signal, far above the rounding of float32."""
+    x, y = oracle.blobs([50, 50], 10, distance=1.0, spread=0.0)
+    rng = np.random.default_rng(0)
+    x = x + torch.from_numpy(1e-6 * rng.normal(size=x.shape))
+    extra = x[y == 0] + 1e-5
+    x, y = torch.cat([x, extra]).float(), torch.cat([y, torch.full((50,), 2)])
+    found = measure(x, y)
+    assert bool(found["full_rank"])
+    assert float(found["separation"]) == pytest.approx(exact(x, y, 3), rel=TOLERANCE)
