@@ -56,12 +56,12 @@ def jacobi_eigen(matrix: Array) -> tuple[Array, Array]:
     A, d = matrix.copy(), len(matrix)
     V = np.eye(d, dtype=A.dtype)
     for _ in range(60):
-        off = A - np.diag(np.diag(A))
-        if np.abs(off).max() <= np.finfo(A.dtype).eps ** 2 * np.abs(A).max():
+        negligible = np.finfo(A.dtype).eps ** 2 * np.abs(A).max()
+        if np.abs(A - np.diag(np.diag(A))).max() <= negligible:
             break
         for p in range(d - 1):
             for q in range(p + 1, d):
-                if A[p, q] == 0:
+                if np.abs(A[p, q]) <= negligible:
                     continue
                 theta = (A[q, q] - A[p, p]) / (2 * A[p, q])
                 t = (1 if theta >= 0 else -1) / (np.abs(theta) + np.sqrt(theta * theta + 1))

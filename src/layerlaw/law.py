@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -68,7 +68,7 @@ class LawFit:
     @property
     def line(self) -> tuple[float, ...]:
         """The fitted values exp(intercept + slope·l)."""
-        return tuple(math.exp(self.intercept + self.slope * l) for l in range(self.points))  # noqa: E741
+        return tuple(float(np.exp(self.intercept + self.slope * l)) for l in range(self.points))  # noqa: E741
 
     @property
     def verdict(self) -> str:
@@ -77,9 +77,8 @@ class LawFit:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON."""
-        from dataclasses import asdict
-
-        return {**asdict(self), "points": self.points, "verdict": self.verdict}
+        plain = {**asdict(self), "points": self.points, "verdict": self.verdict}
+        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in plain.items()}
 
     def __str__(self) -> str:
         return self.verdict
@@ -103,14 +102,16 @@ def fit_law(values: Sequence[float] | Array | Any) -> LawFit:
     pearson: float | None = None
     if m >= 2 and variation > 1e-24 * max(1.0, float((y**2).sum())):
         pearson = max(-1.0, min(1.0, float(slope * math.sqrt(((l - l.mean()) ** 2).sum() / variation))))
-    rho = math.exp(slope)
     shares, effective, p, chord = _sharing(y)
     ratios = -np.diff(y)  # ln D_{l−1}/D_l
-    sensitivity = float(np.exp(ratios).sum())
+    with np.errstate(over="ignore"):  # infinite where the values span more than a float can hold
+        rho, end_to_end = float(np.exp(slope)), float(np.exp((y[-1] - y[0]) / m))
+        sensitivity = float(np.exp(ratios).sum())
+        inefficiency = float(np.exp(ratios - ratios.mean()).mean())
     return LawFit(
         values=tuple(D.tolist()),
         rho=rho,
-        end_to_end=math.exp((y[-1] - y[0]) / m),
+        end_to_end=end_to_end,
         half_life=math.log(2) / -slope if slope < 0 else None,
         pearson=pearson,
         r_squared=None if pearson is None else pearson**2,
@@ -122,13 +123,13 @@ def fit_law(values: Sequence[float] | Array | Any) -> LawFit:
         greenwood_p=p,
         chord_deviation=chord,
         sensitivity=sensitivity,
-        inefficiency=float(np.exp(ratios - ratios.mean()).mean()),
+        inefficiency=inefficiency,
     )
 
 
 def _checked(values: Any) -> Array:
     if hasattr(values, "detach"):
-        values = values.detach().cpu()
+        values = values.detach().cpu().double()
     D = np.asarray(values, dtype=np.float64)
     if D.ndim != 1 or len(D) < 2:
         raise InputError(f"fit_law: expected at least 2 numbers along depth, got an array of shape {D.shape}.")
@@ -165,9 +166,9 @@ def greenwood_p(statistic: float, layers: int) -> float:
         return 0.0
     if w >= 1:
         return 1.0
-    if m > 100:  # by the central limit theorem: mean 2/(m+1), variance 4(m−1) / ((m+1)²(m+2)(m+3))
-        deviation = 2 * math.sqrt((m - 1) / ((m + 2) * (m + 3))) / (m + 1)
-        return 0.5 * math.erfc((2 / (m + 1) - statistic) / deviation / math.sqrt(2))
+    if m > 100:  # w has mean 1/(m+1) and is close to lognormal
+        spread = math.log1p(4 * m * m / ((m - 1) * (m + 2) * (m + 3)))  # variance of ln w when w is taken as lognormal
+        return 0.5 * math.erfc((-math.log(m + 1) - spread / 2 - math.log(w)) / math.sqrt(2 * spread))
     grid, root = _greenwood_table(m)
     return float(min(1.0, np.interp(w, grid, root) ** ((m - 1) / 2)))
 
@@ -179,7 +180,7 @@ def _greenwood_table(m: int) -> tuple[Array, Array]:
     One spacing at a time: given the first spacing t, of density (m−1)(1−t)^(m−2), the others are (1−t) times m−1
     uniform spacings, so P_m(G) = ∫ (m−1)(1−t)^(m−2) P_{m−1}((G−t²)/(1−t)²) dt.
     """
-    grid = np.linspace(0, 1, 801) ** 2  # dense near 0, where the small p-values are
+    grid = min(1.0, 16 / m) * np.linspace(0, 1, 1201) ** 2  # dense where the mass is; P is 1 beyond
     G = 1 / m + (1 - 1 / m) * grid
     if m == 2:
         return grid, 2 * G - 1  # P² with P = √(2G − 1)
@@ -187,7 +188,7 @@ def _greenwood_table(m: int) -> tuple[Array, Array]:
     # The others can have the rest only if (G − t²)/(1−t)² ≥ 1/(m−1): between the roots of m t² − 2t + 1 − (m−1)G.
     half = np.sqrt(np.maximum(1 - m * (1 - (m - 1) * G), 0.0)) / m
     low, high = np.maximum(1 / m - half, 0.0), np.minimum(1 / m + half, 1 - 1e-12)
-    nodes, weights = np.polynomial.legendre.leggauss(96)
+    nodes, weights = np.polynomial.legendre.leggauss(64)
     t = low[:, None] + (high - low)[:, None] * (nodes + 1) / 2  # (grid, nodes)
     w = ((G[:, None] - t**2) / (1 - t) ** 2 - 1 / (m - 1)) / (1 - 1 / (m - 1))
     P = np.interp(np.clip(w, 0, 1), below, root) ** ((m - 2) / 2)

@@ -96,7 +96,7 @@ class Record:
         """Index of the first site whose nearest-class-center error on the training data is ≤ ε (Galanti et al.)."""
         for index, site in enumerate(self.sites):
             accuracy = site.values.get("ncc_accuracy")
-            if accuracy is not None and 1 - accuracy <= epsilon:
+            if accuracy is not None and accuracy >= 1 - epsilon - 1e-12:  # 1 − 0.99 is more than 0.01 in floats
                 return index
         return None
 
@@ -130,6 +130,8 @@ class Record:
             data = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise DataError(f"{path}: expected a record file, found nothing there.") from None
+        except OSError as error:
+            raise DataError(f"{path}: expected a record file that can be read ({error.strerror}).") from None
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
             raise DataError(
                 f"{path}: expected a layerlaw record (JSON), got a file that ends or breaks early ({error}). "
@@ -170,7 +172,7 @@ class Record:
         shown = [c for c in NOTEBOOK_COLUMNS if any(v is not None for v in (s.values.get(c) for s in self.sites))]
         head = "".join(f"<th>{html.escape(c)}</th>" for c in ["site", "features", *shown])
         body = "".join(
-            f"<tr><td style='text-align:left'>{html.escape(s.name)}</td><td>{s.features}</td>"
+            f"<tr><td style='text-align:left'>{html.escape(s.name)}</td><td>{html.escape(str(s.features))}</td>"
             + "".join(f"<td>{_short(s.values.get(c))}</td>" for c in shown)
             + "</tr>"
             for s in self.sites

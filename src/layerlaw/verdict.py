@@ -107,11 +107,12 @@ def _collapse(record: Record, sites: list[SiteRow]) -> list[str]:
         if last.get("ncc_mismatch") is not None:
             parts.append(f"the nearest class center disagrees with the network on {last['ncc_mismatch']:.1%}")
         out.append(f"At '{sites[-1].name}': {', '.join(parts)}.")
-    short = [site.name for site in sites if site.values.get("full_rank") == 0.0]
+    span = len(record.classes) - 1
+    short = [s.name for s in sites if (rank := s.values.get("rank")) is not None and rank < min(span, s.features)]
     if short:
         out.append(
-            f"At {_listed(short)} the class means span fewer than K−1 dimensions: D is discontinuous there, "
-            "compare it with its neighbours with care."
+            f"At {_listed(short)} the class means span fewer dimensions than they could (some coincide or are in line): "
+            "D is discontinuous there, compare it with its neighbours with care."
         )
     return out
 

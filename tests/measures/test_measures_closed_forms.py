@@ -121,6 +121,22 @@ def test_ncc_does_not_weigh_the_classes_by_their_size() -> None:
     assert float(ncc_accuracy(x, y)) == pytest.approx(6 / 7)
 
 
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1])
+def test_features_that_carry_nothing_do_not_find_their_class(value: float) -> None:
+    """A dead layer, or the first token before the first block: all distances tie, and a tie is no hit for everybody."""
+    y = torch.arange(40) % 4
+    found = measure(torch.full((40, 5), value), y, decision=y)
+    assert float(found["ncc_accuracy"]) <= 1 / 4 + 1e-12
+    assert float(found["ncc_mismatch"]) >= 3 / 4 - 1e-12
+
+
+def test_coinciding_means_share_their_hits() -> None:
+    """Two of three classes at one place: at most half of their samples can be told."""
+    x = torch.tensor([[0.0], [0.0], [0.0], [0.0], [9.0], [9.0]], dtype=torch.float64)
+    y = torch.tensor([0, 0, 1, 1, 2, 2])
+    assert float(ncc_accuracy(x, y)) <= 4 / 6 + 1e-12
+
+
 def test_self_duality_of_a_classifier_that_points_the_other_way_is_four() -> None:
     means = simplex(4, 6)
     assert float(self_duality(means + 3, -0.1 * means)) == pytest.approx(4, rel=1e-12)

@@ -3,10 +3,10 @@
 import warnings
 
 import numpy as np
-import oracle
 import pytest
 import torch
 
+import oracle
 from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.measures import cdnv, measure, nc1, ncc_accuracy, separation_fuzziness
 
@@ -190,6 +190,16 @@ def test_decisions_of_another_shape_are_refused_in_words(problem) -> None:
         measure(x, y, decision=y[:-1])
     with pytest.raises(InputError):
         measure(x, y, decision=torch.randn(40, 3))  # logits
+
+
+def test_a_decision_for_none_of_the_classes_is_a_mismatch_or_refused_in_words(problem) -> None:
+    """A network may have more outputs than the labels have classes."""
+    x, y = problem
+    try:
+        found = measure(x, y, decision=torch.full_like(y, 3))
+    except InputError:
+        return
+    assert float(found["ncc_mismatch"]) == 1.0
 
 
 def test_an_unknown_weighting_is_refused(problem) -> None:

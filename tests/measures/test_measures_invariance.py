@@ -1,12 +1,12 @@
 """What must not change the measures, and what must."""
 
 import numpy as np
-import oracle
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import oracle
 from layerlaw.measures import measure, separation_fuzziness
 
 settings.register_profile("core", deadline=None, derandomize=True, max_examples=25)

@@ -1,10 +1,10 @@
 """Every measure against the NumPy oracle, over shapes and dtypes."""
 
 import numpy as np
-import oracle
 import pytest
 import torch
 
+import oracle
 from layerlaw.measures import cdnv, measure, nc1, ncc_accuracy, separation_fuzziness
 
 SHAPES = {
@@ -133,7 +133,9 @@ def test_lower_rank_agrees_with_the_oracle_of_that_rank(rank: int, weighting: st
     assert float(found["separation"]) == pytest.approx(
         oracle.separation(x, y, 4, weighting=weighting, rank=rank), rel=1e-9
     )
-    assert float(found["nc1"]) == pytest.approx(oracle.separation(x, y, 4, weighting="classes", rank=rank) / 4, rel=1e-9)
+    assert float(found["nc1"]) == pytest.approx(
+        oracle.separation(x, y, 4, weighting="classes", rank=rank) / 4, rel=1e-9
+    )
     np.testing.assert_allclose(
         found["separation_classes"], oracle.class_separation(x, y, 4, weighting=weighting, rank=rank), rtol=1e-9
     )

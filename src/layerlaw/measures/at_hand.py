@@ -5,6 +5,7 @@ All take features (…, n, d) and labels (…, n); classes are numbered from 0.
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +25,7 @@ def separation_fuzziness(
     """Separation fuzziness D = Tr(SS_w SS_b⁺), ≥ 0, lower is better separated (He & Su, Eq. 1).
 
     >>> x = torch.tensor([[0.0, 0.0], [2.0, 0.0], [10.0, 0.0], [12.0, 0.0]])
-    >>> float(separation_fuzziness(x, torch.tensor([0, 0, 1, 1])))  # within 1², between 5²
+    >>> round(float(separation_fuzziness(x, torch.tensor([0, 0, 1, 1]))), 12)  # within 1², between 5²
     0.04
     """
     with full_precision():
@@ -35,7 +36,7 @@ def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
     """NC1 = Tr(Σ_W Σ_B⁺)/K with equally weighted classes, ≥ 0, 0 at collapse.
 
     >>> x = torch.tensor([[0.0], [2.0], [10.0], [12.0]])
-    >>> float(nc1(x, torch.tensor([0, 0, 1, 1])))
+    >>> round(float(nc1(x, torch.tensor([0, 0, 1, 1]))), 12)
     0.02
     """
     with full_precision():
@@ -114,7 +115,7 @@ def measure(
 def _statistics(
     features: Any, labels: Any, weighting: Weighting, classes: int | None, decision: Any = None
 ) -> tuple[Centres, Scatter]:
-    x = torch.as_tensor(features)
+    x = _tensor(features).detach()
     if x.dim() < 2 or not x.dtype.is_floating_point:
         raise FeatureError(
             f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
@@ -122,11 +123,11 @@ def _statistics(
         )
     if weighting not in ("samples", "classes"):
         raise FeatureError(f"weighting: expected 'samples' or 'classes', got {weighting!r}.")
-    x = x.detach()
-    y, K = _labels(labels, classes)
-    y = y.to(x.device)
-    if y.shape[-1] != x.shape[-2]:
-        raise LabelError(f"labels: expected one for each of the {x.shape[-2]} rows of features, got {y.shape[-1]}.")
+    y, K = checked_labels(_tensor(labels), classes)
+    y = _one_per_row(y, x, "labels")
+    chosen = None
+    if decision is not None:
+        chosen = _one_per_row(checked_labels(_tensor(decision), K, where="decision")[0], x, "decision")
     sums = ClassSums.of(x, y, K)
     check_counts(sums.counts, where="labels")
     if not bool(torch.isfinite(sums.sums).all()):
@@ -135,9 +136,22 @@ def _statistics(
         )
     centres = find_centres(sums, weighting)
     coordinates, lengths = project(x, y, Frame.of(centres.means, centres.basis, x.dtype))
-    chosen = None if decision is None else torch.as_tensor(decision).long().to(x.device)
     return centres, Scatter.of(coordinates, lengths, y, centres, chosen)
 
 
-def _labels(labels: Any, classes: int | None) -> tuple[Tensor, int]:
-    return checked_labels(torch.as_tensor(labels), classes)
+def _one_per_row(labels: Tensor, features: Tensor, name: str) -> Tensor:
+    """Labels (n,) serve every leading index; else their shape must be that of the features without the last axis."""
+    if labels.shape[-1] != features.shape[-2]:
+        raise LabelError(
+            f"{name}: expected one for each of the {features.shape[-2]} rows of features, got {labels.shape[-1]}."
+        )
+    if labels.dim() > 1 and labels.shape != features.shape[:-1]:
+        raise LabelError(f"{name}: expected shape {tuple(features.shape[:-1])}, got {tuple(labels.shape)}.")
+    return labels.to(features.device).expand(features.shape[:-1])
+
+
+def _tensor(values: Any) -> Tensor:
+    """Torch or NumPy (also read-only, reversed or memory-mapped) as a tensor."""
+    if isinstance(values, np.ndarray) and not (values.flags.writeable and all(s >= 0 for s in values.strides)):
+        values = values.copy()
+    return torch.as_tensor(values)

@@ -21,7 +21,7 @@ class Span:
     """Where the class means lie inside their span: everything of size K and r, nothing of size d.
 
     counts (…, K); coordinates (…, K, r) of the class means relative to the global mean; scales s (…, r), the singular
-    values of the between-class scatter, zero beyond the rank; rank (…); digest (…), a number that tells one set of
+    values of the between-class scatter, zero beyond the rank; rank (…); digest (…, 3), numbers that tell one set of
     centres from another: scatters merge only under equal centres.
     """
 
@@ -127,7 +127,7 @@ def find_centres(sums: ClassSums, weighting: Weighting = "samples") -> Centres:
         coordinates=(means - mean.unsqueeze(-2)) @ basis.mT,
         scales=scales,
         rank=kept.sum(-1),
-        digest=(means.square().sum((-2, -1)) + means.sum((-2, -1))).abs() + scales.sum(-1),
+        digest=_digest(means, mean, scales),
         weighting=weighting,
         means=means,
         mean=mean,
@@ -137,9 +137,19 @@ def find_centres(sums: ClassSums, weighting: Weighting = "samples") -> Centres:
 
 def _cut_off(sums: ClassSums, mean_size: Tensor, s: Tensor) -> Tensor:
     """What rounding alone can produce as a scale (…)."""
-    n, (K, d) = sums.counts.sum(-1), sums.sums.shape[-2:]
+    n, d = sums.counts.sum(-1), sums.sums.shape[-1]
+    spread = (sums.spread / n).sqrt()
+    spread = torch.where(spread.isfinite(), spread, 0.0)  # a squared length may overflow float32 where D does not
     if sums.dtype == torch.float64:
-        return torch.finfo(torch.float64).eps * torch.maximum(n.clamp_min(d) * s[..., 0], 4 * mean_size)
-    # The last term: what float32 products leave behind when the spread dwarfs both the mean and the differences.
-    rounding = 4 * (K * sums.spread).sqrt() / n
+        return torch.finfo(torch.float64).eps * torch.maximum(n.clamp_min(d) * s[..., 0], 4 * (mean_size + spread))
+    # The last term: what float32 sums leave behind when the spread dwarfs both the mean and the differences.
+    rounding = 4 * spread
     return FLOAT32_RESOLUTION * (mean_size.square() + s.square().sum(-1) + rounding.square()).sqrt()
+
+
+def _digest(means: Tensor, mean: Tensor, scales: Tensor) -> Tensor:
+    """Three numbers (…, 3); the global mean apart, so that an offset does not drown the differences."""
+    K, d = means.shape[-2:]
+    mark = torch.arange(1.0, K * d + 1, dtype=torch.float64, device=means.device).cos().reshape(K, d)
+    marked = ((means - mean.unsqueeze(-2)) * mark).sum((-2, -1))
+    return torch.stack([(mean * mark[0]).sum(-1), marked, scales.sum(-1)], -1)

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from layerlaw.stats.centres import Centres, find_centres
 from layerlaw.stats.labels import one_hot
+from layerlaw.stats.precision import double
+from layerlaw.stats.scatter import rounded_means
 from layerlaw.stats.sums import ClassSums
 
 
@@ -28,7 +30,8 @@ class LeftOut:
     def start(cls, groups: ClassSums, full: Centres) -> LeftOut:
         """Ready for pass 2; `groups` has the groups as its leading dimension."""
         centres = find_centres(groups.left_out(), full.weighting)
-        shift = (centres.means - full.means) @ centres.basis.mT
+        used = rounded_means(full.means, groups.dtype).double()  # what the residuals of pass 2 are taken around
+        shift = (centres.means - used) @ centres.basis.mT
         return cls(centres, shift, torch.zeros_like(centres.counts))
 
     @property
@@ -37,12 +40,13 @@ class LeftOut:
         return self.centres.basis.flatten(0, 1)
 
     def update(self, coordinates: Tensor, labels: Tensor, groups: Tensor) -> None:
-        """Add samples: coordinates (n, g·r) of their residuals in `basis`, labels and groups (n,)."""
+        """Add samples: coordinates (g·r, n) of their residuals in `basis`, labels and groups (n,)."""
         g, K = self.fuzziness.shape
-        z = coordinates.reshape(len(coordinates), g, -1) * self.centres.inverse_scales  # (n, g, r)
-        q = z.square().sum(-1)  # (n, g)
-        q[torch.arange(len(q), device=q.device), groups] = 0.0  # a sample is absent from its own group's view
-        self.fuzziness += (one_hot(labels, K, q.dtype) @ q).mT
+        n = coordinates.shape[-1]
+        z = coordinates.reshape(g, -1, n) * self.centres.inverse_scales.to(coordinates.dtype).unsqueeze(-1)  # (g, r, n)
+        q = double(z.square_().sum(-2))  # (g, n)
+        q.masked_fill_(one_hot(groups, g, torch.bool), 0.0)  # a sample is absent from its own group's view
+        self.fuzziness += q @ one_hot(labels, K, q.dtype).mT
 
     def separation(self) -> Tensor:
         """Separation fuzziness without each group (g,)."""

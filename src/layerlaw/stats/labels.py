@@ -1,5 +1,9 @@
 """Labels: checked once, then one-hot rows and jackknife groups."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -17,8 +21,8 @@ def checked_labels(labels: Tensor, classes: int | None = None, *, where: str = "
             f"{where}: expected whole-number class labels (int64), got {labels.dtype}. "
             "Convert them with labels.long() if they are class numbers; one-hot or soft labels need argmax(-1)."
         )
-    if labels.dim() != 1 and labels.dim() != 2:
-        raise LabelError(f"{where}: expected one label per sample, shape (n,), got shape {tuple(labels.shape)}.")
+    if labels.dim() == 0:
+        raise LabelError(f"{where}: expected one label per sample, shape (n,), got shape ().")
     labels = labels.long()
     if labels.numel() == 0:
         raise LabelError(f"{where}: expected at least one label, got none.")
@@ -57,6 +61,38 @@ def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
             [1., 0., 1.]])
     """
     return (labels.unsqueeze(-2) == torch.arange(classes, device=labels.device).unsqueeze(-1)).to(dtype)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Labels (…, n) made ready for sums: the cell (group and class) of each sample, one sample of each class.
+
+    cells (…, n) number group·K + label; first (…, K) is the place of one sample of each class; groups is 0 when the
+    sums are not split.
+    """
+
+    labels: Tensor
+    cells: Tensor
+    first: Tensor
+    counts: Tensor
+    groups: int
+
+    @classmethod
+    def of(cls, labels: Tensor, classes: int, split: Tensor | None = None, groups: int = 0) -> Assignment:
+        """`split` (n,) are the numbers of the groups the sums are split into."""
+        first = one_hot(labels, classes, torch.uint8).argmax(-1)
+        if split is None:
+            return cls(labels, labels, first, one_hot(labels, classes, torch.float64).sum(-1), 0)
+        cells = split * classes + labels
+        counts = torch.bincount(cells, minlength=groups * classes).reshape(groups, classes).double()
+        return cls(labels, cells, first, counts, groups)
+
+    def to(self, device: torch.device) -> Assignment:
+        """The same on another device."""
+        if self.labels.device == device:
+            return self
+        labels, cells, first, counts = (t.to(device) for t in (self.labels, self.cells, self.first, self.counts))
+        return Assignment(labels, cells, first, counts, self.groups)
 
 
 def deal_groups(labels: Tensor, seen: Tensor, groups: int) -> Tensor:

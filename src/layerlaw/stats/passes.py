@@ -16,11 +16,11 @@ from torch import Tensor
 from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.centres import Centres, Span, Weighting, find_centres
 from layerlaw.stats.jackknife import LeftOut
-from layerlaw.stats.labels import deal_groups, one_hot
+from layerlaw.stats.labels import Assignment, deal_groups
 from layerlaw.stats.permuted import Permuted
-from layerlaw.stats.precision import at_least_float32
+from layerlaw.stats.precision import double
 from layerlaw.stats.ranks import all_reduce
-from layerlaw.stats.scatter import Frame, NearestCentre, Scatter, project
+from layerlaw.stats.scatter import Frame, NearestCentre, Scatter, project, rounded_means
 from layerlaw.stats.sums import ClassSums
 
 Key = Hashable  # whatever names a site
@@ -80,35 +80,19 @@ class FirstPass:
         self.classes, self.groups = classes, groups
         self.sums: dict[Key, ClassSums] = {}
         self.permuted: dict[Key, ClassSums] = {}
-        self._hot: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
         self._fresh: list[Key] = []
 
     def begin(self, dealt: Dealt) -> None:
         """Start a batch."""
-        self._dealt, self._hot, self._fresh = dealt, {}, []
-        if dealt.groups is not None:
-            # Rows of each group next to each other, the shorter groups filled up with rows that count for nothing.
-            sizes = torch.bincount(dealt.groups, minlength=self.groups)
-            slots = torch.arange(int(sizes.max()), device=sizes.device)
-            order = dealt.groups.argsort(stable=True)
-            at = (sizes.cumsum(0) - sizes).unsqueeze(-1) + slots  # (g, m)
-            self._real = slots < sizes.unsqueeze(-1)
-            self._rows = order[at.clamp_max(len(order) - 1)]
+        self._fresh = []
+        self._labels = Assignment.of(dealt.labels, self.classes, dealt.groups, self.groups)
+        self._permuted = None if dealt.permuted is None else Assignment.of(dealt.permuted, self.classes)
 
     def update(self, key: Key, features: Tensor) -> None:
         """Add the (n, d) features of one site."""
-        labels = self._dealt.labels
-        if self._dealt.groups is None:
-            part = ClassSums.of(features, labels, self.classes, self._one_hot("labels", labels, features))
-        else:
-            rows = self._rows.to(features.device)
-            grouped = features.index_select(0, rows.flatten()).reshape(*rows.shape, -1)  # (g, m, d)
-            hot = self._one_hot("groups", labels[self._rows], features, self._real)
-            part = ClassSums.of(grouped, labels[self._rows].to(features.device), self.classes, hot)
-        _add(self.sums, key, part)
-        if (other := self._dealt.permuted) is not None:
-            hot = self._one_hot("permuted", other, features)
-            _add(self.permuted, key, ClassSums.of(features, other.to(features.device), self.classes, hot))
+        _add(self.sums, key, ClassSums.assigned(features, self._labels.to(features.device)))
+        if self._permuted is not None:
+            _add(self.permuted, key, ClassSums.assigned(features, self._permuted.to(features.device)))
         self._fresh.append(key)
 
     def end(self, where: str) -> None:
@@ -134,14 +118,6 @@ class FirstPass:
     def total(self, key: Key) -> ClassSums:
         """Sums of one site over all groups."""
         return self.sums[key].total() if self.groups else self.sums[key]
-
-    def _one_hot(self, name: str, labels: Tensor, features: Tensor, real: Tensor | None = None) -> Tensor:
-        dtype = at_least_float32(features[:0]).dtype
-        where = (name, dtype, features.device)
-        if where not in self._hot:
-            hot = one_hot(labels.to(features.device), self.classes, dtype)
-            self._hot[where] = hot if real is None else hot * real.to(features.device).unsqueeze(-2)
-        return self._hot[where]
 
 
 @dataclass
@@ -192,7 +168,8 @@ class SecondPass:
         self._stacks = [(keys, Span.stack([self.around[key].centres for key in keys])) for keys in by_rank.values()]
         self._scatters: list[Scatter | None] = [None] * len(self._stacks)
         self._places = {
-            key: (around.centres.means - around.reference.mean) @ around.reference.basis.mT
+            key: (rounded_means(around.centres.means, around.dtype).double() - around.reference.mean)
+            @ around.reference.basis.mT
             for key, around in self.around.items()
             if around.reference is not None
         }
@@ -217,7 +194,7 @@ class SecondPass:
             device, r = span.scales.device, span.scales.shape[-1]
             labels = self._dealt.labels.to(device)
             decision = None if self.decision is None else self.decision.to(device)
-            own = torch.stack([self._waiting[key][0][:, :r].to(device) for key in keys])  # (sites, n, r)
+            own = torch.stack([self._waiting[key][0][:r].to(device) for key in keys])  # (sites, r, n)
             lengths = torch.stack([self._waiting[key][1].to(device) for key in keys])
             part = Scatter.of(own, lengths, labels, span, decision)
             scatter = self._scatters[i]
@@ -237,15 +214,15 @@ class SecondPass:
         labels = self._dealt.labels.to(coordinates.device)
         if around.left_out is not None and self._dealt.groups is not None:
             width = around.left_out.basis.shape[0]
-            around.left_out.update(coordinates[:, at : at + width], labels, self._dealt.groups.to(coordinates.device))
+            around.left_out.update(coordinates[at : at + width], labels, self._dealt.groups.to(coordinates.device))
             at += width
         if around.permuted is not None and self._dealt.permuted is not None:
             width = around.permuted.basis.shape[0]
             other = self._dealt.permuted.to(coordinates.device)
-            around.permuted.update(coordinates[:, at : at + width], labels, other)
+            around.permuted.update(coordinates[at : at + width], labels, other)
             at += width
         if around.reference is not None:
-            points = coordinates[:, at:] + self._places[key][labels]
+            points = double(coordinates[at:]) + self._places[key][labels].mT
             decision = None if self.decision is None else self.decision.to(coordinates.device)
             part = NearestCentre.of(points, around.reference.coordinates, labels, decision)
             if key in self.near_reference:

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from layerlaw.stats.centres import Centres, find_centres
 from layerlaw.stats.labels import one_hot
+from layerlaw.stats.precision import double
+from layerlaw.stats.scatter import rounded_means
 from layerlaw.stats.sums import ClassSums
 
 
@@ -16,8 +18,8 @@ from layerlaw.stats.sums import ClassSums
 class Permuted:
     """Centres under permuted labels, and Σ ‖z/s‖² of each permuted class (K,).
 
-    `true_places` and `places` (K, r) are the true and the permuted class means in the basis of the permuted ones: from
-    the residual around the true mean they give the residual around the permuted one without another product.
+    `true_places` (K, r) are the true class means (as rounded in pass 2) in the basis of the permuted ones: from the
+    residual around the true mean they give the residual around the permuted one without another product.
     """
 
     centres: Centres
@@ -28,7 +30,8 @@ class Permuted:
     def start(cls, sums: ClassSums, true: Centres) -> Permuted:
         """Ready for pass 2."""
         centres = find_centres(sums, true.weighting)
-        return cls(centres, (true.means - centres.mean) @ centres.basis.mT, torch.zeros_like(centres.counts))
+        used = rounded_means(true.means, sums.dtype).double()
+        return cls(centres, (used - centres.mean) @ centres.basis.mT, torch.zeros_like(centres.counts))
 
     @property
     def basis(self) -> Tensor:
@@ -36,10 +39,10 @@ class Permuted:
         return self.centres.basis
 
     def update(self, coordinates: Tensor, labels: Tensor, permuted: Tensor) -> None:
-        """Add samples: coordinates (n, r) of their residuals around the true means, true and permuted labels (n,)."""
-        z = coordinates + self.true_places[labels] - self.centres.coordinates[permuted]
-        q = (z * self.centres.inverse_scales).square().sum(-1, keepdim=True)  # (n, 1)
-        self.fuzziness += (one_hot(permuted, len(self.fuzziness), q.dtype) @ q).squeeze(-1)
+        """Add samples: coordinates (r, n) of their residuals around the true means, true and permuted labels (n,)."""
+        z = double(coordinates) + (self.true_places[labels] - self.centres.coordinates[permuted]).mT
+        q = (z * self.centres.inverse_scales.unsqueeze(-1)).square().sum(-2)  # (n,)
+        self.fuzziness += one_hot(permuted, len(self.fuzziness), q.dtype) @ q
 
     def separation(self) -> Tensor:
         """Separation fuzziness under the permuted labels."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,7 +51,10 @@ class PlaneSample:
         if key not in self._kept:
             return []
         plane = principal_plane(torch.cat(self._kept[key]))
-        return [[float(f"{v:.4g}") for v in row] for row in plane.tolist()]
+        size = float(plane.abs().max())
+        digits = 3 - math.floor(math.log10(size)) if size > 0 else 0  # four digits of the largest
+        rows: list[list[float]] = np.round(plane.double().numpy(), digits).tolist()
+        return rows
 
 
 def principal_plane(features: Tensor) -> Tensor:
@@ -69,9 +75,11 @@ def principal_plane(features: Tensor) -> Tensor:
     block = min(6, n, d)
     generator = torch.Generator().manual_seed(0)
     Q = torch.linalg.qr(torch.randn(d, block, generator=generator).to(centred))[0]
-    for _ in range(6):
-        Q = torch.linalg.qr(centred.mT @ (centred @ Q))[0]
-    U, s, _ = torch.linalg.svd(centred @ Q, full_matrices=False)
-    plane: Tensor = U[:, :2] * s[:2] * size
+    gram = centred.mT @ centred if d <= n else None
+    for _ in range(4):
+        Q = torch.linalg.qr(gram @ Q if gram is not None else centred.mT @ (centred @ Q))[0]
+    _, _, rotation = torch.linalg.svd(centred @ Q, full_matrices=False)
+    plane: Tensor = (centred @ (Q @ rotation[:2].mT) * size).cpu()
     # A sign of one's own: the coordinate that reaches farther is positive.
-    return (plane * torch.where(plane.amax(0) >= -plane.amin(0), 1.0, -1.0)).cpu()
+    sign = torch.where(plane.amax(0) >= -plane.amin(0), 1.0, -1.0)
+    return plane * sign

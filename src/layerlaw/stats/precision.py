@@ -1,25 +1,47 @@
 """The precision rule: products in the features' dtype but at least float32; everything small in float64."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
-# Rows are worked through in chunks whose scratch copy stays below this, so that wide features need no second copy.
-CHUNK_BYTES = 16 * 2**20
+# Rows are worked through in chunks whose scratch copy stays below this, which then stays in the cache, and wide
+# features need no second copy.
+CHUNK_BYTES = 4 * 2**20
+
+
+def full_precision() -> AbstractContextManager[None]:
+    """Autocast, TF32 and gradients off: a product is what its dtype says. Costs nothing where that is so already."""
+    quiet = not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
+    return nullcontext() if quiet and _products_are_exact() else _full_precision()
 
 
 @contextmanager
-def full_precision() -> Iterator[None]:
-    """Autocast and TF32 off, gradients off: a product is what its dtype says."""
-    tf32 = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
+def _full_precision() -> Iterator[None]:
+    saved = [(switch, name, getattr(switch, name)) for switch, name in _switches()]
+    for switch, name, _ in saved:
+        setattr(switch, name, "ieee" if name == "fp32_precision" else False)
     try:
         with torch.no_grad(), torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
             yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = tf32
+        for switch, name, value in saved:
+            setattr(switch, name, value)
+
+
+def _switches() -> list[tuple[Any, str]]:
+    """Where torch keeps the precision of float32 products: per backend, or (before 2.9) one switch for CUDA."""
+    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        backends: Any = torch.backends
+        return [(backends.cuda.matmul, "fp32_precision"), (backends.mkldnn.matmul, "fp32_precision")]
+    return [(torch.backends.cuda.matmul, "allow_tf32")]
+
+
+def _products_are_exact() -> bool:
+    inherited = getattr(torch.backends, "fp32_precision", "none")
+    return all(value in ("ieee", "none", False) for value in (inherited, *(getattr(s, n) for s, n in _switches())))
 
 
 def at_least_float32(features: Tensor) -> Tensor:
@@ -36,15 +58,32 @@ def take_rows(table: Tensor, index: Tensor) -> Tensor:
     """Rows of (…, K, d) chosen by (…, n): a fresh (…, n, d)."""
     if table.dim() == 2 and index.dim() == 1:
         return torch.index_select(table, 0, index)
-    return torch.take_along_dim(table, index.unsqueeze(-1), -2)
+    *batch, K, d = table.shape
+    # One flat index is an order of magnitude faster than a gather over expanded rows.
+    start = K * torch.arange(torch.Size(batch).numel(), device=index.device).reshape(*batch, 1)
+    flat = (index + start).expand(*batch, index.shape[-1])
+    return table.reshape(-1, d).index_select(0, flat.reshape(-1)).reshape(*flat.shape, d)
 
 
-def row_chunks(rows: int, row_bytes: int) -> Iterator[slice]:
-    """Slices over the rows whose copies stay below the chunk size.
+def add_rows(sums: Tensor, cells: Tensor, rows: Tensor) -> None:
+    """Add (…, n, d) rows to the cells (…, C, d), or (g, K, d), that `cells` (…, n) number, in place."""
+    d = rows.shape[-1]
+    flat = sums.reshape(-1, d)
+    C = len(flat) // max(1, torch.Size(cells.shape[:-1]).numel())
+    if rows.device.type == "cpu":  # one pass over the rows; on a GPU it would be atomics in a random order
+        start = C * torch.arange(len(flat) // C).reshape(*cells.shape[:-1], 1)
+        flat.index_add_(0, (cells + start).reshape(-1), rows.reshape(-1, d))
+    else:
+        hot = cells.unsqueeze(-2) == torch.arange(C, device=cells.device).unsqueeze(-1)  # (…, C, n)
+        sums += (hot.to(rows.dtype) @ rows).reshape(sums.shape)
+
+
+def row_chunks(stop: int, row_bytes: int, most: int | None = None, *, start: int = 0) -> Iterator[slice]:
+    """Slices over rows, of at most `most` rows, whose copies stay below the chunk size.
 
     >>> list(row_chunks(5, CHUNK_BYTES // 2))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
-    step = max(1, CHUNK_BYTES // max(row_bytes, 1))
-    for start in range(0, rows, step):
-        yield slice(start, min(start + step, rows))
+    step = max(1, min(CHUNK_BYTES // max(row_bytes, 1), most or stop))
+    for at in range(start, stop, step):
+        yield slice(at, min(at + step, stop))

@@ -15,6 +15,11 @@ from layerlaw.stats.labels import one_hot
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
 
 
+def rounded_means(means: Tensor, features: torch.dtype) -> Tensor:
+    """The means in the dtype in which features of this dtype are multiplied."""
+    return means if features == torch.float64 else means.float()
+
+
 @dataclass(frozen=True)
 class Frame:
     """Class means (…, K, d) and basis rows (…, P, d) in the dtype of the products, made once and used for every batch.
@@ -31,43 +36,54 @@ class Frame:
     @classmethod
     def of(cls, means: Tensor, basis: Tensor, features: torch.dtype, device: torch.device | None = None) -> Frame:
         """For features of this dtype (products run in at least float32)."""
-        dtype = torch.float64 if features == torch.float64 else torch.float32
-        rounded = means.to(dtype)
+        rounded = rounded_means(means, features)
         gap = means - rounded.double()
         device = device or means.device
-        return cls(rounded.to(device), basis.to(device, dtype), gap.square().sum(-1), gap @ basis.mT)
+        return cls(rounded.to(device), basis.to(device, rounded.dtype), gap.square().sum(-1), gap @ basis.mT)
 
 
 def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
-    """Residuals R = x − (mean of its class), as coordinates R·basisᵀ and squared lengths.
+    """Residuals R = x − (mean of its class), as coordinates basis·Rᵀ and squared lengths.
 
-    features (…, n, d), labels (…, n) → coordinates (…, n, P) and squared lengths (…, n), both float64.
+    features (…, n, d), labels (…, n) → coordinates (…, P, n) in the dtype of the product, squared lengths (…, n) in
+    float64. The samples come last: that is the layout in which the small products that follow are fast.
     """
     *batch, n, d = features.shape
     coordinates, lengths = [], []
-    for rows in row_chunks(n, 4 * d * max(1, torch.Size(batch).numel())):
+    for rows in row_chunks(n, 4 * d * torch.Size(batch).numel()):
         centre = take_rows(frame.means, labels[..., rows])
         residual = torch.sub(at_least_float32(features[..., rows, :]), centre, out=centre)
-        coordinates.append(residual @ frame.basis.mT)
-        lengths.append(torch.linalg.vector_norm(residual, dim=-1))
-    squared = double(torch.cat(lengths, -1)).square()
+        coordinates.append(frame.basis @ residual.mT)
+        size = torch.linalg.vector_norm(residual, dim=-1)
+        if bool(size.isinf().any()):  # the squares of large numbers leave the range of float32
+            size = torch.linalg.vector_norm(residual, dim=-1, dtype=torch.float64)
+        lengths.append(double(size))
+    whole = coordinates[0] if len(coordinates) == 1 else torch.cat(coordinates, -1)
+    squared = (lengths[0] if len(lengths) == 1 else torch.cat(lengths, -1)).square()
     # Σ‖x − rounded mean‖² exceeds Σ‖x − mean‖² by n‖rounding‖² (the cross term sums to zero over a class).
     squared -= torch.take_along_dim(frame.rounding, labels.to(frame.rounding.device), -1)
-    return double(torch.cat(coordinates, -2)), squared
+    return whole, squared
 
 
-def nearest(points: Tensor, centres: Tensor) -> Tensor:
-    """Index of the nearest row of `centres` (…, K, r) for each of `points` (…, n, r).
+def agreement(points: Tensor, centres: Tensor, *choices: Tensor) -> list[Tensor]:
+    """1 where the chosen centre is the nearest, 1/t where it is one of t equally near, else 0; for several choices.
 
-    ‖a − c‖² is least where a·c − ‖c‖²/2 is largest.
+    points (…, r, n), centres (…, K, r), choices (…, n) → (…, n). ‖a − c‖² is least where a·c − ‖c‖²/2 is largest.
     """
-    scores = points @ centres.mT - centres.square().sum(-1).unsqueeze(-2) / 2
-    return scores.argmax(-1)
+    scores = centres @ points - centres.square().sum(-1, keepdim=True) / 2  # (…, K, n)
+    nearest = (scores >= scores.amax(-2, keepdim=True)).double()
+    nearest /= nearest.sum(-2, keepdim=True)
+    shape = (*scores.shape[:-2], 1, scores.shape[-1])
+    return [nearest.gather(-2, choice.unsqueeze(-2).expand(shape)).squeeze(-2) for choice in choices]
 
 
 @dataclass
 class NearestCentre:
-    """Nearest-class-center decisions: counts, hits (nearest is own class) and mismatches (nearest ≠ decision), (…, K)."""
+    """Nearest-class-center decisions: counts, hits (nearest is own class) and mismatches (nearest ≠ decision), (…, K).
+
+    Among centres at exactly the same distance the decision counts as drawn by lot. Without decisions of the network the
+    mismatches are NaN.
+    """
 
     counts: Tensor
     hits: Tensor
@@ -75,12 +91,20 @@ class NearestCentre:
 
     @classmethod
     def of(cls, points: Tensor, centres: Tensor, labels: Tensor, decision: Tensor | None) -> NearestCentre:
-        """Points (…, n, r) and centres (…, K, r) in one basis; labels and decisions of the network (…, n)."""
+        """Points (…, r, n) and centres (…, K, r) in one basis; labels and decisions of the network (…, n)."""
         hot = one_hot(labels, centres.shape[-2], torch.float64)  # (…, K, n)
-        found = nearest(points, centres)
-        hits = _per_class(hot, found == labels)
-        misses = torch.full_like(hits, torch.nan) if decision is None else _per_class(hot, found != decision)
-        return cls(hot.sum(-1).expand_as(hits).clone(), hits, misses)
+        values = torch.stack(cls.compared(points, centres, labels, decision), -2) @ hot.mT
+        counts = hot.sum(-1).expand(values.shape[:-2] + values.shape[-1:]).clone()
+        return cls(counts, values[..., 0, :], values[..., 1, :])
+
+    @staticmethod
+    def compared(points: Tensor, centres: Tensor, labels: Tensor, decision: Tensor | None) -> list[Tensor]:
+        """For each sample 1 for a hit, and 1 for a mismatch: two of (…, n)."""
+        if decision is None:
+            (hit,) = agreement(points, centres, labels)
+            return [hit, torch.full_like(hit, torch.nan)]
+        hit, agreed = agreement(points, centres, labels, decision)
+        return [hit, 1 - agreed]
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -109,22 +133,21 @@ class Scatter:
     def of(
         cls, coordinates: Tensor, lengths: Tensor, labels: Tensor, span: Span, decision: Tensor | None = None
     ) -> Scatter:
-        """From what `project` gave: coordinates (…, n, r), squared lengths (…, n), labels and decisions (…, n)."""
+        """From what `project` gave: coordinates (…, r, n), squared lengths (…, n), labels and decisions (…, n)."""
+        z = double(coordinates)
         hot = one_hot(labels, span.counts.shape[-1], torch.float64)  # (…, K, n)
-        own = _per_class(hot, (coordinates * span.inverse_scales.unsqueeze(-2)).square().sum(-1))
-        if span.weighting == "classes" or span.balanced:
-            equal = own.clone()
-        else:
-            equal = _per_class(hot, (coordinates @ span.equal_whitener.mT).square().sum(-1))
-        place = torch.take_along_dim(span.coordinates, labels.expand(coordinates.shape[:-1]).unsqueeze(-1), -2)
-        return cls(
-            residuals=hot @ coordinates,
-            fuzziness=own,
-            fuzziness_equal=equal,
-            lengths=_per_class(hot, lengths),
-            near=NearestCentre.of(coordinates + place, span.coordinates, labels, decision),
-            digest=span.digest,
-        )
+        own = (z * span.inverse_scales.unsqueeze(-1)).square().sum(-2)
+        simple = span.weighting == "classes" or span.balanced
+        equal = own if simple else (span.equal_whitener @ z).square().sum(-2)
+        places = z + span.coordinates.mT @ hot  # (…, r, n): where the samples are, relative to the global mean
+        compared = NearestCentre.compared(places, span.coordinates, labels, decision)
+        values = torch.cat([z, torch.stack([own, equal, lengths, *compared], -2)], -2)  # (…, r + 5, n)
+        sums = (values @ hot.mT).mT.contiguous()  # (…, K, r + 5)
+        r = z.shape[-2]
+        fuzziness, fuzziness_equal, size, hits, mismatches = sums[..., r:].unbind(-1)
+        counts = hot.sum(-1).expand(hits.shape).clone()
+        near = NearestCentre(counts, hits.clone(), mismatches.clone())
+        return cls(sums[..., :r].clone(), fuzziness.clone(), fuzziness_equal.clone(), size.clone(), near, span.digest)
 
     @property
     def counts(self) -> Tensor:
@@ -138,7 +161,9 @@ class Scatter:
 
     def add(self, other: Scatter) -> None:
         """Add another part of the same data under the same centres, in place."""
-        if self.digest.shape != other.digest.shape or not torch.allclose(self.digest, other.digest, rtol=1e-9, atol=0):
+        if self.digest.shape != other.digest.shape or not torch.allclose(
+            self.digest, other.digest, rtol=1e-9, atol=1e-12
+        ):
             raise PassError(
                 "scatters merge only under equal centres, and these were taken around different class means. "
                 "Merge (or all-reduce) the class sums of pass 1 first, then take every scatter around the merged centres."
@@ -159,8 +184,3 @@ class Scatter:
         for part in parts[1:]:
             whole.add(part)
         return whole
-
-
-def _per_class(hot: Tensor, values: Tensor) -> Tensor:
-    """Sum (…, n) values over the samples of each class: (…, K)."""
-    return (hot @ values.to(hot.dtype).unsqueeze(-1)).squeeze(-1)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from layerlaw.stats.labels import one_hot
-from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
+from layerlaw.stats.labels import Assignment
+from layerlaw.stats.precision import add_rows, at_least_float32, double, row_chunks, take_rows
+
+ROWS_IN_FLOAT32 = 1024  # partial sums of more rows go on in float64
 
 
 @dataclass
@@ -28,30 +30,35 @@ class ClassSums:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, features: Tensor, labels: Tensor, classes: int, hot: Tensor | None = None) -> ClassSums:
-        """Sums of (…, n, d) features with (…, n) labels.
+    def of(cls, features: Tensor, labels: Tensor, classes: int) -> ClassSums:
+        """Sums of (…, n, d) features with (…, n) labels."""
+        return cls.assigned(features, Assignment.of(labels, classes))
 
-        `hot` (…, K, n) are the indicator rows when the caller has them; a column of zeros leaves its sample out.
-        The first sample of each class is subtracted before the product and added back in float64: what is rounded to
-        float32 is then of the size of the within-class spread, whatever the offset and the distance of the classes.
+    @classmethod
+    def assigned(cls, features: Tensor, to: Assignment) -> ClassSums:
+        """Sums of (…, n, d) features into the cells of an assignment.
+
+        One sample of each class is subtracted before the sum and added back in float64: what is rounded to float32 is
+        then of the size of the within-class spread, whatever the offset and the distance of the classes.
         """
-        if hot is None:
-            hot = one_hot(labels, classes, at_least_float32(features[..., :0, :]).dtype)
-        first = hot.argmax(-1)  # (…, K)
-        reference = at_least_float32(take_rows(features, first))  # (…, K, d)
+        reference = at_least_float32(take_rows(features, to.first))  # (…, K, d)
         *batch, n, d = features.shape
-        sums, spread = None, None
-        for rows in row_chunks(n, 4 * d * max(1, torch.Size(batch).numel())):
-            near = take_rows(reference, labels[..., rows])
-            near = torch.sub(at_least_float32(features[..., rows, :]), near, out=near)
-            part = double(hot[..., rows] @ near)  # (…, K, d)
-            size = double(torch.linalg.vector_norm(near, dim=(-2, -1))).square()
-            sums, spread = (part, size) if sums is None or spread is None else (sums + part, spread + size)
-        assert sums is not None
-        assert spread is not None
-        counts = double(hot.sum(-1))
-        sums += counts.unsqueeze(-1) * double(reference)
-        return cls(counts, sums, spread, features.dtype)
+        whole = reference.new_zeros((*to.counts.shape, d), dtype=torch.float64)
+        spread = whole.new_zeros(to.counts.shape[:-1])
+        for block in row_chunks(n, 1, ROWS_IN_FLOAT32):
+            sums = reference.new_zeros(whole.shape)
+            for rows in row_chunks(block.stop, 4 * d * torch.Size(batch).numel(), start=block.start):
+                near = take_rows(reference, to.labels[..., rows])
+                near = torch.sub(at_least_float32(features[..., rows, :]), near, out=near)
+                add_rows(sums, to.cells[..., rows], near)
+                size = double(torch.linalg.vector_norm(near, dim=-1)).square()  # (…, n)
+                if to.groups:
+                    spread.index_add_(0, to.cells[rows] // len(reference), size)
+                else:
+                    spread += size.sum(-1)
+            whole += double(sums)
+        whole.addcmul_(to.counts.unsqueeze(-1), double(reference))
+        return cls(to.counts.clone(), whole, spread, features.dtype)
 
     @property
     def tensors(self) -> list[Tensor]:

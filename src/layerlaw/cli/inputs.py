@@ -1,0 +1,73 @@
+"""Options that several commands share, and the data they name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from torch import Tensor, nn
+
+from layerlaw.data import DEFAULT, Labelled, load, names
+from layerlaw.errors import DataError, InputError
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="file.py:make or package.module:make. This runs your own code: `make` returns a model, (model, data) or "
+        "(model, data, test)."
+    ),
+]
+DataName = Annotated[
+    str | None, typer.Option("--data", help=f"{', '.join(names())}, or a folder of class folders of images.")
+]
+Sites = Annotated[
+    list[str], typer.Option("--sites", help="auto, layers, blocks, or module names and globs (repeat the option).")
+]
+Reduction = Annotated[str, typer.Option("--reduce", help="flatten, mean, max, first or last.")]
+Size = Annotated[int | None, typer.Option(help="Resize images to this many pixels a side.")]
+Flat = Annotated[bool, typer.Option("--flat", help="Hand each image over as one vector.")]
+Normalise = Annotated[str, typer.Option(help="half ((x−0.5)/0.5), dataset (its mean and deviation) or none.")]
+
+
+def images(source: str, split: str, *, size: int | None, per_class: int | None) -> Labelled:
+    """A named data set or a folder, cut and resized."""
+    data = load(source, split="train" if split == "train" else "test", size=size)
+    if per_class is not None:
+        data = data.balanced(min(per_class, min(data.counts())) if split == "test" else per_class)
+    return data
+
+
+def pair(data: Labelled, *, normalise: str, flat: bool) -> tuple[Tensor, Tensor]:
+    """Tensors as the model takes them."""
+    if normalise not in ("half", "dataset", "none"):
+        raise InputError(f"normalise: expected half, dataset or none, got {normalise!r}.")
+    return data.tensors(normalise, flat=flat)  # type: ignore[arg-type]
+
+
+def chosen_data(
+    source: str | None, given: Any, given_test: Any, *, test: bool, size: int | None, per_class: int | None, **how: Any
+) -> tuple[Any, Any, tuple[str, ...] | None]:
+    """(data, test data, class names): what `make` returned, unless --data names something else."""
+    if source is None and given is not None:
+        return given, given_test if test else None, None
+    source = source or DEFAULT
+    train = images(source, "train", size=size, per_class=per_class)
+    held_out = None
+    if test:
+        try:
+            held_out = pair(images(source, "test", size=size, per_class=None), **how)
+        except DataError:
+            if source in names():
+                raise
+            held_out = None  # a flat folder of classes has no test split
+    return pair(train, **how), held_out, train.class_names
+
+
+def site_choice(patterns: list[str]) -> Any:
+    """One of the rules, or a list of names and globs."""
+    return patterns[0] if len(patterns) == 1 else patterns
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Parameters of a model."""
+    return sum(p.numel() for p in model.parameters())

@@ -1,0 +1,30 @@
+"""`layerlaw report`: one page from one or several records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layerlaw.cli.app import JsonFlag, app, console, emit
+from layerlaw.pages import print_record
+from layerlaw.pages import report as write_page
+from layerlaw.record import Record
+
+
+@app.command()
+def report(
+    records: Annotated[list[Path], typer.Argument(help="Record files (JSON); several are compared on one page.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("layerlaw.html"),
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write one self-contained HTML page about one record, or comparing several."""
+    loaded = [Record.load(path) for path in records]
+    screen = console(as_json)
+    print_record(loaded[-1], screen)
+    page = write_page(loaded if len(loaded) > 1 else loaded[0], out, title=title)
+    screen.print(f"page: {page}", markup=False, highlight=False)
+    if as_json:
+        emit({"page": str(page), "records": [record.name for record in loaded]})

@@ -1,0 +1,50 @@
+"""The way of the two passes, written once for the tests of the statistics."""
+
+import torch
+from torch import Tensor
+
+from layerlaw.stats import Centres, ClassSums, Frame, LeftOut, Scatter, find_centres, project
+
+
+def scatter_of(x: Tensor, y: Tensor, centres: Centres, decision: Tensor | None = None) -> Scatter:
+    coordinates, lengths = project(x, y, Frame.of(centres.means, centres.basis, x.dtype))
+    return Scatter.of(coordinates, lengths, y, centres, decision)
+
+
+def group_sums(x: Tensor, y: Tensor, groups: Tensor, K: int, g: int) -> ClassSums:
+    """Class sums with the groups as leading dimension; a group may be empty."""
+    parts = []
+    for i in range(g):
+        mine = groups == i
+        if bool(mine.any()):
+            parts.append(ClassSums.of(x[mine], y[mine], K))
+        else:
+            nothing = ClassSums.of(x[:1], y[:1], K)
+            parts.append(ClassSums(*(torch.zeros_like(t) for t in nothing.tensors), nothing.dtype))
+    return ClassSums(
+        counts=torch.stack([p.counts for p in parts]),
+        sums=torch.stack([p.sums for p in parts]),
+        spread=torch.stack([p.spread for p in parts]),
+        dtype=parts[0].dtype,
+    )
+
+
+def started(
+    x: Tensor, y: Tensor, groups: Tensor, K: int, g: int, weighting: str = "samples"
+) -> tuple[LeftOut, Centres]:
+    """Pass 1: the left-out statistic ready for pass 2, and the centres of everything."""
+    sums = group_sums(x, y, groups, K, g)
+    centres = find_centres(sums.total(), weighting)
+    return LeftOut.start(sums, centres), centres
+
+
+def feed(left_out: LeftOut, centres: Centres, x: Tensor, y: Tensor, groups: Tensor) -> None:
+    """Pass 2 over one batch."""
+    coordinates, _ = project(x, y, Frame.of(centres.means, left_out.basis, x.dtype))
+    left_out.update(coordinates, y, groups)
+
+
+def left_out_of(x: Tensor, y: Tensor, groups: Tensor, K: int, g: int, weighting: str = "samples") -> LeftOut:
+    left_out, centres = started(x, y, groups, K, g, weighting)
+    feed(left_out, centres, x, y, groups)
+    return left_out

@@ -1,0 +1,79 @@
+"""Two processes measure what one does."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from two_ranks import GROUPS, K, measured
+
+import oracle
+from layerlaw.stats import all_reduce, deal_groups
+from layerlaw.stats.ranks import rank, world_size
+
+
+def data() -> dict[str, tuple[torch.Tensor, ...]]:
+    x, y = oracle.blobs([90, 50, 30, 10], 9, seed=5, offset=2.0)
+    groups = deal_groups(y, torch.zeros(K, dtype=torch.long), GROUPS)
+    decision = torch.flip(y, [0])
+    return {"float64": (x, y, groups, decision), "float32": (x.float(), y, groups, decision)}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    folder = tmp_path_factory.mktemp("ranks")
+    torch.save(data(), folder / "data.pt")
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)])}
+    command = [sys.executable, str(here / "two_ranks.py")]
+    processes = [
+        subprocess.Popen(
+            [*command, str(i), "2", str(folder)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        for i in range(2)
+    ]
+    try:
+        for process in processes:
+            output, _ = process.communicate(timeout=120)
+            assert process.returncode == 0, output.decode()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [torch.load(folder / f"found{i}.pt") for i in range(2)]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("weighting", ["samples", "classes"])
+def test_two_processes_equal_one_for_every_statistic(found: list[dict], dtype: str, weighting: str) -> None:
+    relative = 1e-12 if dtype == "float64" else 1e-6
+    expected = measured(*data()[dtype], weighting)
+    for theirs in found:
+        for name, value in expected.items():
+            size = float(expected["lengths"].sum()) if name == "residuals" else float(value.abs().max())
+            torch.testing.assert_close(
+                theirs[f"{dtype} {weighting}"][name], value, rtol=relative, atol=relative * size, msg=name
+            )
+
+
+def test_both_ranks_hold_the_same_numbers(found: list[dict]) -> None:
+    first, second = found
+    for name in ("float64 samples", "float32 classes"):
+        assert all(torch.equal(first[name][key], second[name][key]) for key in first[name])
+
+
+def test_ranks_with_different_centres_are_told(found: list[dict]) -> None:
+    for theirs in found:
+        assert theirs["different centres"] == (
+            "the ranks measured around different class means: every rank must probe the same model with the same sites."
+        )
+
+
+def test_one_process_is_left_alone() -> None:
+    tensor = torch.arange(3.0)
+    all_reduce([tensor], [torch.tensor(1.0)])
+    assert tensor.tolist() == [0, 1, 2]
+    assert world_size() == 1
+    assert rank() == 0

@@ -1,0 +1,63 @@
+"""One of several processes that measure together: `python two_ranks.py RANK WORLD FOLDER` (see test_stats_ranks)."""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from statistics_parts import group_sums, scatter_of
+
+from layerlaw.errors import PassError
+from layerlaw.stats import ClassSums, Frame, LeftOut, all_reduce, find_centres, project
+from layerlaw.stats.ranks import rank, world_size
+
+K, GROUPS = 4, 5
+
+
+def measured(x, y, groups, decision, weighting: str) -> dict[str, torch.Tensor]:
+    """Every statistic of both passes; under one process `all_reduce` does nothing."""
+    sums = ClassSums.of(x, y, K)
+    grouped = group_sums(x, y, groups, K, GROUPS)
+    all_reduce([*sums.tensors, *grouped.tensors])
+    centres = find_centres(sums, weighting)
+    scatter = scatter_of(x, y, centres, decision)
+    left_out = LeftOut.start(grouped, centres)
+    coordinates, _ = project(x, y, Frame.of(centres.means, left_out.basis, x.dtype))
+    left_out.update(coordinates, y, groups)
+    all_reduce([*scatter.tensors, left_out.fuzziness], [centres.digest, left_out.centres.digest])
+    return {
+        "counts": sums.counts,
+        "sums": sums.sums,
+        "residuals": scatter.residuals,
+        "fuzziness": scatter.fuzziness,
+        "fuzziness_equal": scatter.fuzziness_equal,
+        "lengths": scatter.lengths,
+        "near_counts": scatter.near.counts,
+        "hits": scatter.near.hits,
+        "mismatches": scatter.near.mismatches,
+        "left_out": left_out.separation(),
+    }
+
+
+def main(my_rank: int, world: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'meet'}", rank=my_rank, world_size=world)
+    assert (rank(), world_size()) == (my_rank, world)
+    data = torch.load(folder / "data.pt")
+    found = {}
+    for name, (x, y, groups, decision) in data.items():
+        mine = torch.arange(len(y)) % 3 < 2 if my_rank == 0 else torch.arange(len(y)) % 3 == 2  # uneven shares
+        for weighting in ("samples", "classes"):
+            found[f"{name} {weighting}"] = measured(x[mine], y[mine], groups[mine], decision[mine], weighting)
+    centres = find_centres(ClassSums.of(x[mine], y[mine], K))  # not reduced: every rank has its own
+    try:
+        all_reduce([torch.ones(3, dtype=torch.float64)], [centres.digest])
+        found["different centres"] = "no error"
+    except PassError as error:
+        found["different centres"] = str(error)
+    torch.save(found, folder / f"found{my_rank}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

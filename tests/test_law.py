@@ -1,0 +1,343 @@
+"""The law along depth: the fit, the sharing of the drop, Greenwood's test, and words that do not oversell."""
+
+import json
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layerlaw.errors import InputError
+from layerlaw.law import LawFit, fit_law, greenwood_p
+
+MEASURED = [36.814, 15.455, 9.480, 5.550, 3.197, 1.652, 0.742, 0.467]  # 8-layer Adam net of the project's facts
+CORE = settings(deadline=None, derandomize=True, max_examples=50)
+sequences = st.lists(st.floats(1e-6, 1e6), min_size=2, max_size=30)
+
+
+# --- the line -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rho", [0.1, 0.5, 0.818, 0.99])
+@pytest.mark.parametrize("points", [2, 3, 4, 8, 20])
+def test_a_geometric_sequence_is_the_law_itself(rho: float, points: int) -> None:
+    fit = fit_law([7.0 * rho**i for i in range(points)])
+    m = points - 1
+    assert fit.rho == pytest.approx(rho, rel=1e-12)
+    assert fit.end_to_end == pytest.approx(rho, rel=1e-12)
+    assert fit.half_life == pytest.approx(math.log(2) / math.log(1 / rho), rel=1e-9)
+    assert fit.slope == pytest.approx(math.log(rho), rel=1e-12)
+    assert fit.intercept == pytest.approx(math.log(7), rel=1e-12)
+    assert fit.line == pytest.approx(fit.values, rel=1e-12)
+    assert max(map(abs, fit.residuals)) < 1e-12
+    assert fit.shares == pytest.approx([1 / m] * m, rel=1e-9)
+    assert fit.effective_layers == pytest.approx(m, rel=1e-9)
+    assert fit.chord_deviation == pytest.approx(0, abs=1e-12)
+    assert fit.sensitivity == pytest.approx(m / rho, rel=1e-12)
+    assert fit.inefficiency == pytest.approx(1, rel=1e-12)
+    assert (fit.points, fit.layers) == (points, m)
+    if points == 2:
+        assert fit.pearson is None
+        assert fit.r_squared is None
+        assert fit.greenwood_p is None
+    else:
+        assert fit.pearson == pytest.approx(-1, abs=1e-12)
+        assert fit.r_squared == pytest.approx(1, abs=1e-12)
+        assert fit.greenwood_p == pytest.approx(0, abs=1e-5)
+
+
+@CORE
+@given(sequences)
+def test_the_fit_agrees_with_numpy(values: list[float]) -> None:
+    y, l = np.log(values), np.arange(len(values))  # noqa: E741
+    fit = fit_law(values)
+    slope, intercept = np.polyfit(l, y, 1)
+    size = 1 + np.abs(y).max()
+    assert fit.slope == pytest.approx(slope, abs=1e-9 * size)
+    assert fit.intercept == pytest.approx(intercept, abs=1e-9 * size)
+    assert fit.rho == pytest.approx(math.exp(slope), rel=1e-7)
+    np.testing.assert_allclose(fit.residuals, y - slope * l - intercept, atol=1e-9 * size)
+    if fit.pearson is not None and np.ptp(y) > 1e-6:
+        assert fit.pearson == pytest.approx(np.corrcoef(l, y)[0, 1], abs=1e-6)
+        assert fit.r_squared == pytest.approx(fit.pearson**2)
+
+
+@CORE
+@given(sequences)
+def test_the_numbers_along_the_drop_agree_with_their_definitions(values: list[float]) -> None:
+    fit = fit_law(values)
+    D, m = np.array(values), len(values) - 1
+    assert fit.end_to_end == pytest.approx((D[-1] / D[0]) ** (1 / m), rel=1e-9)
+    ratios = D[:-1] / D[1:]
+    assert fit.sensitivity == pytest.approx(ratios.sum(), rel=1e-9)
+    assert fit.inefficiency == pytest.approx(ratios.mean() / np.exp(np.log(ratios).mean()), rel=1e-9)
+    assert fit.inefficiency >= 1 - 1e-12
+    drop = math.log(D[0] / D[-1])
+    if drop > 1e-6:
+        shares = np.log(ratios) / drop
+        assert fit.shares == pytest.approx(shares, rel=1e-6, abs=1e-6)
+        assert sum(fit.shares) == pytest.approx(1, abs=1e-6)
+        assert fit.effective_layers == pytest.approx(1 / (shares**2).sum(), rel=1e-6)
+        assert 0 < fit.effective_layers <= m * (1 + 1e-9)
+        chord = np.log(D[0]) - drop * np.arange(m + 1) / m
+        assert fit.chord_deviation == pytest.approx(np.abs(np.log(D) - chord).max() / drop, rel=1e-6, abs=1e-9)
+    elif drop < 0:
+        assert fit.shares is None
+        assert fit.effective_layers is None
+        assert fit.greenwood_p is None
+        assert fit.chord_deviation is None
+
+
+@CORE
+@given(sequences, st.floats(1e-3, 1e3))
+def test_a_common_factor_changes_only_the_intercept(values: list[float], factor: float) -> None:
+    before, after = fit_law(values), fit_law([factor * v for v in values])
+    assert after.rho == pytest.approx(before.rho, rel=1e-9)
+    assert after.intercept == pytest.approx(before.intercept + math.log(factor), abs=1e-7)
+    assert after.inefficiency == pytest.approx(before.inefficiency, rel=1e-7)
+
+
+def test_the_network_measured_by_the_project() -> None:
+    fit = fit_law(MEASURED)
+    assert fit.pearson == pytest.approx(-0.998, abs=5e-4)
+    assert fit.rho == pytest.approx(0.541, abs=5e-4)
+    assert fit.effective_layers == pytest.approx(6.6, abs=0.05)
+    assert fit.greenwood_p == pytest.approx(0.0007, abs=5e-5)
+    assert fit.half_life == pytest.approx(math.log(2) / -math.log(0.541), rel=2e-3)
+    assert fit.verdict.startswith("The law holds: ")
+
+
+def test_the_four_layer_network_measured_by_the_project() -> None:
+    fit = fit_law([36.814, 11.552, 3.643, 1.099])
+    assert fit.pearson == pytest.approx(-0.99996, abs=5e-6)
+    assert fit.rho == pytest.approx(0.311, abs=5e-4)
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, tuple, list])
+def test_every_kind_of_sequence(kind) -> None:
+    assert fit_law(kind(MEASURED)).rho == pytest.approx(fit_law(MEASURED).rho, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_torch_values_of_every_dtype_even_with_a_graph(dtype: torch.dtype) -> None:
+    values = torch.tensor(MEASURED, dtype=dtype).requires_grad_()
+    assert fit_law(values * 1).rho == pytest.approx(fit_law(MEASURED).rho, rel=2e-2)
+
+
+def test_whole_numbers_are_fine() -> None:
+    assert fit_law(np.array([8, 4, 2, 1])).rho == pytest.approx(0.5)
+
+
+@CORE
+@given(sequences)
+def test_the_fit_becomes_json(values: list[float]) -> None:
+    plain = fit_law(values).to_dict()
+    again = json.loads(json.dumps(plain, allow_nan=False))
+    assert again["points"] == len(values)
+    assert again["verdict"] == plain["verdict"]
+    assert again["values"] == list(plain["values"])
+
+
+def test_numpy_values_become_json_too() -> None:
+    json.dumps(fit_law(np.array(MEASURED, dtype=np.float32)).to_dict(), allow_nan=False)
+
+
+def test_the_fit_reads_as_its_verdict() -> None:
+    fit = fit_law(MEASURED)
+    assert str(fit) == fit.verdict == fit.to_dict()["verdict"]
+
+
+# --- when there is no law -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0], [1.0, 2.0, 4.0, 8.0, 16.0], [1.0, 1.5, 1.2, 1.9, 1.7]])
+def test_no_half_life_where_nothing_falls(values: list[float]) -> None:
+    fit = fit_law(values)
+    assert fit.rho > 1
+    assert fit.half_life is None
+    assert fit.verdict.startswith("No law: D does not fall with depth")
+
+
+@CORE
+@given(st.floats(1e-6, 1e6), st.integers(2, 40))
+def test_a_constant_has_neither_half_life_nor_shares(value: float, points: int) -> None:
+    fit = fit_law([value] * points)
+    assert fit.rho == pytest.approx(1, abs=1e-12)
+    assert fit.half_life is None or fit.rho < 1
+    assert fit.half_life is None or fit.half_life > 1e9
+    assert fit.pearson is None
+    assert fit.shares is None
+    assert fit.verdict.startswith("No law")
+
+
+@CORE
+@given(sequences)
+def test_a_factor_of_one_or_more_has_no_half_life(values: list[float]) -> None:
+    fit = fit_law(values)
+    assert (fit.half_life is None) == (fit.rho >= 1)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+def test_numbers_without_a_logarithm_are_refused(bad: float) -> None:
+    with pytest.raises(
+        InputError, match=r"expected positive, finite numbers, got .* at index 2\. The law speaks of log D"
+    ):
+        fit_law([4.0, 2.0, bad, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("values", "shape"), [([], r"\(0,\)"), ([3.0], r"\(1,\)"), ([[1.0, 2.0]], r"\(1, 2\)"), (3.0, r"\(\)")]
+)
+def test_fewer_than_two_numbers_are_refused(values, shape: str) -> None:
+    with pytest.raises(InputError, match=rf"expected at least 2 numbers along depth, got an array of shape {shape}"):
+        fit_law(values)
+
+
+@pytest.mark.parametrize("values", [[1e-300, 1e300], [1e300, 1e-300], [1e300, 1.0, 1e-300]])
+def test_enormous_ratios_neither_warn_nor_crash(values: list[float]) -> None:
+    """A network that diverges, or one that collapses to the last digit."""
+    fit = fit_law(values)
+    assert fit.rho >= 0
+    json.dumps(fit.to_dict())
+
+
+# --- the words ------------------------------------------------------------------------------------------------------
+
+HOLDS = "The law holds"
+
+
+@CORE
+@given(st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=4))
+def test_four_points_are_never_a_law(values: list[float]) -> None:
+    assert HOLDS not in fit_law(values).verdict
+
+
+@pytest.mark.parametrize("points", [3, 4])
+def test_an_even_drop_over_few_points_is_said_to_be_too_short(points: int) -> None:
+    verdict = fit_law([0.5**i for i in range(points)]).verdict
+    assert verdict.startswith(f"Too few points to call it a law: D falls at {points} points and evenly")
+
+
+def test_two_points_make_no_law() -> None:
+    assert fit_law([4.0, 1.0]).verdict.startswith("Two points make no law: D falls from 4 to 1")
+
+
+@CORE
+@given(st.lists(st.floats(0.01, 3), min_size=4, max_size=25), st.integers(0, 24), st.floats(0.01, 1))
+def test_a_curve_that_rises_anywhere_is_never_the_law(drops: list[float], at: int, rise: float) -> None:
+    steps = [-d for d in drops]
+    steps[at % len(steps)] = rise
+    assert HOLDS not in fit_law(np.exp(np.cumsum([0.0, *steps]))).verdict
+
+
+def test_a_rising_curve_is_named_as_such() -> None:
+    values = [0.8**i for i in range(12)]
+    values[5] = values[4] * 1.01
+    assert fit_law(values).verdict.startswith("The law does not hold: D rises at 1 of 11 layers")
+
+
+@CORE
+@given(st.lists(st.floats(0.001, 10), min_size=4, max_size=25))
+def test_a_drop_no_more_even_than_chance_is_never_the_law(drops: list[float]) -> None:
+    fit = fit_law(np.exp(-np.cumsum([0.0, *drops])))
+    assert fit.greenwood_p is not None
+    if fit.greenwood_p >= 0.05:
+        assert HOLDS not in fit.verdict
+
+
+@pytest.mark.parametrize("at", [0, 3, 8])
+def test_a_drop_in_one_layer_is_not_the_law(at: int) -> None:
+    steps = [-0.01] * 9
+    steps[at] = -3.0
+    fit = fit_law(np.exp(np.cumsum([0.0, *steps])))
+    assert fit.verdict.startswith("D falls, but no more evenly than a random split of the same drop would")
+    assert fit.effective_layers == pytest.approx(1, abs=0.1)
+
+
+def test_a_curved_but_shared_drop_holds_roughly() -> None:
+    drops = np.linspace(1.0, 0.25, 19)
+    fit = fit_law(np.exp(-np.cumsum([0.0, *drops])))
+    assert fit.pearson > -0.99
+    assert fit.greenwood_p < 0.05
+    assert fit.verdict.startswith("The law holds roughly: ")
+
+
+@CORE
+@given(sequences)
+def test_every_verdict_is_one_sentence_with_its_factor(values: list[float]) -> None:
+    verdict = fit_law(values).verdict
+    assert "ρ = " in verdict
+    assert verdict.endswith(").")
+    assert "nan" not in verdict
+
+
+def test_a_random_split_of_the_drop_is_called_a_law_no_more_often_than_five_percent() -> None:
+    rng = np.random.default_rng(0)
+    called = 0
+    for _ in range(400):
+        drops = rng.exponential(size=7)
+        called += HOLDS in fit_law(np.exp(-np.cumsum([0.0, *(4 * drops / drops.sum())]))).verdict
+    assert called <= 0.08 * 400
+
+
+# --- Greenwood's test -----------------------------------------------------------------------------------------------
+
+
+def simulated(m: int, draws: int = 40_000) -> np.ndarray:
+    gaps = np.random.default_rng(m).standard_exponential(size=(draws, m))
+    return (gaps**2).sum(1) / gaps.sum(1) ** 2
+
+
+@pytest.mark.parametrize(("m", "tolerance"), [(2, 0.01), (3, 0.01), (7, 0.01), (19, 0.01), (60, 0.015), (150, 0.02)])
+def test_greenwood_agrees_with_simulation(m: int, tolerance: float) -> None:
+    G = simulated(m)
+    for level in (0.01, 0.05, 0.25, 0.5, 0.75, 0.95):
+        assert greenwood_p(float(np.quantile(G, level)), m) == pytest.approx(level, abs=tolerance)
+
+
+def test_greenwood_does_not_jump_where_the_approximation_begins() -> None:
+    """The p-value of the mean of the null is about the same for 100 and for 101 layers."""
+    for z in (-1.5, 0.0, 1.0):
+        below, above = (greenwood_p(_standard(m, z), m) for m in (100, 101))
+        assert above == pytest.approx(below, abs=0.02)
+
+
+def _standard(m: int, z: float) -> float:
+    return 2 / (m + 1) + z * 2 * math.sqrt((m - 1) / ((m + 2) * (m + 3))) / (m + 1)
+
+
+def ball(G: float, m: int) -> float:
+    """Volume of the (m−1)-ball of radius² G − 1/m over the volume √m/(m−1)! of the simplex."""
+    log_ball = (m - 1) / 2 * math.log(math.pi * (G - 1 / m)) - math.lgamma((m + 1) / 2)
+    return math.exp(log_ball + math.lgamma(m) - math.log(m) / 2)
+
+
+@pytest.mark.parametrize("m", [2, 3, 4, 7, 10, 19, 60, 100])
+@pytest.mark.parametrize("part", [1e-3, 0.1, 0.5, 0.99])
+def test_greenwood_is_the_volume_of_a_ball_while_the_ball_fits(m: int, part: float) -> None:
+    G = 1 / m + part * (1 / (m - 1) - 1 / m)
+    assert greenwood_p(G, m) == pytest.approx(ball(G, m), rel=1e-4)
+
+
+@pytest.mark.parametrize("m", [2, 3, 5, 19, 60, 150])
+def test_greenwood_grows_from_zero_to_one(m: int) -> None:
+    p = [greenwood_p(G, m) for G in np.linspace(1 / m, 1, 400)]
+    assert p[0] == 0
+    assert p[-1] == 1
+    assert all(b >= a - 1e-12 for a, b in pairwise(p))
+    assert all(0 <= v <= 1 for v in p)
+
+
+@pytest.mark.parametrize("m", [2, 7, 150])
+def test_greenwood_beyond_its_range(m: int) -> None:
+    """Shares that are negative somewhere can have Σp² above 1; rounding can bring it just below 1/m."""
+    assert greenwood_p(1.7, m) == 1
+    assert greenwood_p(1 / m - 1e-17, m) == 0
+
+
+def test_fits_compare_by_value() -> None:
+    assert fit_law(MEASURED) == fit_law(tuple(MEASURED))
+    assert isinstance(fit_law(MEASURED), LawFit)

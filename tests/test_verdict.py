@@ -1,0 +1,163 @@
+"""Sentences for records made by hand."""
+
+import dataclasses
+
+import pytest
+
+from layerlaw.record import Record, SiteRow
+from layerlaw.verdict import Verdict, idle_layers, judge
+
+EVEN = [0.5**i * 40 for i in range(8)]
+
+
+def record(values: list[float | None], **columns: list[float | None]) -> Record:
+    """Sites s0, s1, … with these separations and further columns."""
+    sites = [
+        SiteRow(f"s{i}", "ReLU", (10,), 10, values={"separation": v} | {name: c[i] for name, c in columns.items()})
+        for i, v in enumerate(values)
+    ]
+    return Record(name="made", sites=sites, classes=["a", "b"], counts=[10, 10])
+
+
+def words(verdict: Verdict) -> str:
+    return str(verdict)
+
+
+def test_an_even_drop_holds() -> None:
+    verdict = judge(record(EVEN))
+    assert verdict.headline.startswith("The law holds: ")
+    assert verdict.headline == record(EVEN).law().verdict
+    assert any("an even share would be 14%" in line for line in verdict.findings)
+    assert "Hardly anything" not in words(verdict)
+    assert verdict.advice == ()
+
+
+def test_idle_layers_are_named() -> None:
+    values = [100.0, 50.0, 25.0, 24.9, 12.0, 12.5, 6.0]
+    r = record(values)
+    assert idle_layers(r.law(), r.sites) == ["s3", "s5"]
+    assert "Hardly anything (or a loss) happens on the way to 's3', 's5'." in words(judge(r))
+
+
+def test_the_largest_share_is_named_with_both_ends() -> None:
+    assert "falls between 's1' and 's2'" in words(judge(record([10.0, 9.0, 2.0, 1.8, 1.5, 1.0])))
+
+
+def test_many_idle_layers_are_shortened_and_advise_a_shallower_network() -> None:
+    values = [100.0, 1.0, *(0.99**i for i in range(1, 9))]
+    verdict = judge(record(values))
+    assert "'s2', 's3', 's4', 's5' and 4 more" in words(verdict)
+    assert "8 of 9 layers do little: a shallower network may do as well." in verdict.advice
+
+
+def test_separation_near_the_floor_is_warned_of() -> None:
+    floor: list[float | None] = [50.0, 50.0, 50.0, 50.0, 3.9, 50.0, None, 50.0]
+    text = words(judge(record(EVEN, separation_permuted=floor)))
+    assert "At 's0', 's4' D is more than half of what permuted labels give" in text
+    assert "noise alone" in text
+
+
+def test_separation_far_from_the_floor_is_not_warned_of() -> None:
+    assert "permuted" not in words(judge(record(EVEN, separation_permuted=[1e4] * 8)))
+
+
+def test_test_data_are_reported_beside_the_training_data() -> None:
+    r = record(EVEN, test_separation=[2 * v for v in EVEN])
+    assert f"On test data D ends at {2 * EVEN[-1]:.3g} (train {EVEN[-1]:.3g})." in words(judge(r))
+    r.test_accuracy = 0.801
+    assert ", accuracy 80.1%." in words(judge(r))
+
+
+def test_test_data_measured_nowhere_are_not_reported() -> None:
+    assert "On test data" not in words(judge(record(EVEN, test_separation=[None] * 8)))
+
+
+def test_a_low_rank_is_flagged() -> None:
+    text = words(judge(record(EVEN, rank=[0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0])))
+    assert "At 's0', 's3' the class means span fewer dimensions than they could" in text
+    assert "span fewer" not in words(judge(record(EVEN, rank=[1.0] * 8)))
+
+
+def test_a_narrow_site_filled_by_its_means_is_not_called_discontinuous() -> None:
+    """Fewer features than K−1: SS_b can be inverted there, and D is as continuous as anywhere."""
+    r = record(EVEN, full_rank=[0.0] * 8, rank=[1.0] * 8)
+    r.classes = ["a", "b", "c"]
+    for site in r.sites:
+        site.shape, site.features = (1,), 1
+    assert "discontinuous" not in words(judge(r))
+
+
+def test_collapse_at_the_last_site_is_told() -> None:
+    columns = {"nc1": [1.0] * 7 + [0.0312], "nc3": [None] * 7 + [0.25], "ncc_mismatch": [0.5] * 7 + [0.015]}
+    text = words(judge(record(EVEN, **columns)))
+    assert "At 's7': NC1 = 0.0312, NC3 = 0.25, the nearest class center disagrees with the network on 1.5%." in text
+
+
+def test_an_early_right_center_advises_an_exit() -> None:
+    verdict = judge(record(EVEN, ncc_accuracy=[0.5, 0.8, 0.97, 0.992, 1.0, 1.0, 1.0, 1.0]))
+    assert any(line.startswith("From 's3' on (site 3 of 7) the nearest class center") for line in verdict.advice)
+
+
+def test_a_late_right_center_advises_nothing() -> None:
+    assert judge(record(EVEN, ncc_accuracy=[0.5] * 6 + [0.995, 1.0])).advice == ()
+
+
+def test_an_untrained_network_shows_what_is_learned() -> None:
+    text = words(judge(record(EVEN, separation_untrained=[40.0 + i for i in range(8)])))
+    assert "Untrained, the same network rises from D = 40 to 47" in text
+    assert "the drop is learned" in text
+    same = words(judge(record(EVEN, separation_untrained=EVEN)))
+    assert "already" in same
+    assert "learned" not in same
+
+
+def test_a_growing_separation_is_explained() -> None:
+    verdict = judge(record([1.0, 2.0, 4.0, 8.0, 16.0]))
+    assert verdict.headline.startswith("No law")
+    assert any("D grows with depth" in line for line in verdict.advice)
+
+
+def test_sites_outside_the_fit_are_not_judged() -> None:
+    r = record([*EVEN, 1e-9])
+    r.sites[-1].in_fit = False
+    assert judge(r).headline == record(EVEN).law().verdict
+
+
+@pytest.mark.parametrize(
+    "r",
+    [
+        Record(name="empty", sites=[], classes=[]),
+        record([1.0]),
+        record([None, None]),
+        record([1.0, 0.0, 1.0]),
+        record([float("nan"), 1.0]),
+        Record(
+            name="bare", sites=[SiteRow("a", "Linear", (1,), 1), SiteRow("b", "Linear", (1,), 1)], classes=["x", "y"]
+        ),
+    ],
+    ids=["empty", "one site", "nothing measured", "collapsed", "nan", "no columns"],
+)
+def test_what_cannot_be_fitted_is_said(r: Record) -> None:
+    r.notes = ["a note"]
+    verdict = judge(r)
+    assert verdict.headline.startswith("No law can be fitted: ")
+    assert "a note" in verdict.findings
+
+
+@pytest.mark.parametrize("values", [[2.0, 1.0], [1.0, 2.0], [3.0, 2.0, 1.0], [1.0, 1.0, 1.0], [5.0, 3.0, 2.0, 1.0]])
+def test_short_records_are_judged_without_a_crash_and_without_a_law(values: list[float]) -> None:
+    text = words(judge(record(values)))
+    assert "The law holds" not in text
+
+
+def test_columns_full_of_nothing_do_not_crash() -> None:
+    names = ["nc1", "nc3", "ncc_mismatch", "ncc_accuracy", "full_rank", "separation_permuted", "test_separation"]
+    names += ["separation_untrained", "separation_corrected", "separation_log_se"]
+    judge(record(EVEN, **{name: [None] * 8 for name in names}))
+
+
+def test_the_verdict_reads_as_lines() -> None:
+    verdict = Verdict("Headline.", ("One.",), ("Two.",))
+    assert str(verdict) == "Headline.\n· One.\n· Two."
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        verdict.headline = "other"
