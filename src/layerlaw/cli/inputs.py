@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from torch import Tensor, nn
+from torch import Tensor
 
 from layerlaw.data import DEFAULT, Labelled, load, names
-from layerlaw.errors import DataError, InputError
+from layerlaw.errors import CaptureError, DataError, InputError
 
 Model = Annotated[
     str,
@@ -68,6 +70,12 @@ def site_choice(patterns: list[str]) -> Any:
     return patterns[0] if len(patterns) == 1 else patterns
 
 
-def count_parameters(model: nn.Module) -> int:
-    """Parameters of a model."""
-    return sum(p.numel() for p in model.parameters())
+@contextmanager
+def explained_inputs() -> Iterator[None]:
+    """A model that fails on the images gets to know the options that change them."""
+    try:
+        yield
+    except CaptureError as error:
+        if "dry run" not in str(error):
+            raise
+        raise CaptureError(f"{error} --flat, --size, --normalise and --data change what the model is given.") from error

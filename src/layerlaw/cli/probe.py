@@ -8,7 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from layerlaw.cli.app import JsonFlag, app, console, emit
-from layerlaw.cli.inputs import DataName, Flat, Model, Normalise, Reduction, Sites, Size, chosen_data, site_choice
+from layerlaw.cli.inputs import (
+    DataName,
+    Flat,
+    Model,
+    Normalise,
+    Reduction,
+    Sites,
+    Size,
+    chosen_data,
+    explained_inputs,
+    site_choice,
+)
 from layerlaw.cli.model_file import load_model, load_weights
 from layerlaw.errors import InputError
 from layerlaw.pages import print_record, report
@@ -55,21 +66,22 @@ def probe(
         data, given, given_test, test=test, size=size, per_class=per_class, normalise=normalise, flat=flat
     )
     options: Any = {"reduce": reduce, "mode": mode, "weighting": weighting}
-    record = run_probe(
-        network,
-        train,
-        test=held_out,
-        sites=site_choice(sites),
-        classes=_numbers(classes),
-        class_names=class_names,
-        logits=logits,
-        null=null,
-        batch_size=batch_size if isinstance(train, tuple) else None,
-        device=device,
-        memory_gib=memory_gib,
-        name=name,
-        **options,
-    )
+    with explained_inputs():
+        record = run_probe(
+            network,
+            train,
+            test=held_out,
+            sites=site_choice(sites),
+            classes=_numbers(classes),
+            class_names=class_names,
+            logits=logits,
+            null=null,
+            batch_size=batch_size,
+            device=device,
+            memory_gib=memory_gib,
+            name=name,
+            **options,
+        )
     written = write(record, out, page)
     screen = console(as_json)
     print_record(record, screen)

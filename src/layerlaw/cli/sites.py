@@ -8,7 +8,18 @@ import torch
 import typer
 
 from layerlaw.cli.app import JsonFlag, app, console, emit
-from layerlaw.cli.inputs import DataName, Flat, Model, Normalise, Reduction, Sites, Size, chosen_data, site_choice
+from layerlaw.cli.inputs import (
+    DataName,
+    Flat,
+    Model,
+    Normalise,
+    Reduction,
+    Sites,
+    Size,
+    chosen_data,
+    explained_inputs,
+    site_choice,
+)
 from layerlaw.cli.model_file import load_model
 from layerlaw.errors import InputError
 from layerlaw.probing import sites as find
@@ -39,7 +50,8 @@ def sites(
             data, given, None, test=False, size=size, per_class=None, normalise=normalise, flat=flat
         )
     how: Any = {"reduce": reduce}
-    plan = find(network, example, sites=site_choice(sites), **how)
+    with explained_inputs():
+        plan = find(network, example, sites=site_choice(sites), **how)
     console(as_json).print(str(plan), markup=False, highlight=False, soft_wrap=True)
     if as_json:
         emit({"sites": plan.rows(), "why": plan.why, "left_out": list(plan.dropped), "classifier": plan.classifier})

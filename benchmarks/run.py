@@ -1,0 +1,201 @@
+"""Measure the costs and write docs/benchmarks.md: `make bench`.
+
+One thread. Times are medians of interleaved runs and appear only as ratios within one run; memory is the peak resident
+set of a process of its own.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from networks import ResNet20, separated
+
+import layerlaw as ll
+from layerlaw.lab import FeedForward
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def interleaved(*jobs: Callable[[], object], rounds: int) -> list[float]:
+    """Median seconds of each job, run in turns so that a busy moment hits all of them."""
+    times: list[list[float]] = [[] for _ in jobs]
+    for job in jobs:
+        job()
+    for _ in range(rounds):
+        for job, taken in zip(jobs, times, strict=True):
+            start = time.perf_counter()
+            job()
+            taken.append(time.perf_counter() - start)
+    return [statistics.median(taken) for taken in times]
+
+
+def by_pseudo_inverse(x: torch.Tensor, y: torch.Tensor) -> float:
+    """D by its definition, with d×d scatter matrices."""
+    x = x.double()
+    n, K = len(x), int(y.max()) + 1
+    hot = torch.nn.functional.one_hot(y, K).double()
+    counts = hot.sum(0)
+    means = hot.T @ x / counts[:, None]
+    between = (means - x.mean(0)) * (counts / n).sqrt()[:, None]
+    within = x - means[y]
+    inverse = torch.linalg.pinv(between.T @ between, rtol=1e-10, hermitian=True)
+    return float(torch.trace(within.T @ within @ inverse) / n)
+
+
+def separation(rounds: int) -> list[tuple[str, str, str]]:
+    rows = []
+    for d, wanted in ((1000, 20), (2000, 80)):
+        x, y = separated(1000, d)
+        ours, theirs = interleaved(
+            lambda x=x, y=y: ll.separation_fuzziness(x, y), lambda x=x, y=y: by_pseudo_inverse(x, y), rounds=rounds
+        )
+        gap = abs(float(ll.separation_fuzziness(x, y)) / by_pseudo_inverse(x, y) - 1)
+        rows.append(
+            (
+                f"D against the d×d pseudo-inverse, n=1000, K=10, d={d} (they agree to {gap:.0e})",
+                f"{theirs / ours:.0f}× faster",
+                f"≥ {wanted}×",
+            )
+        )
+    return rows
+
+
+def probes(rounds: int) -> list[tuple[str, str, str]]:
+    rows = []
+    x, y = separated(4000, 100)
+    batches = [(x[i : i + 1000], y[i : i + 1000]) for i in range(0, 4000, 1000)]
+    rows += probe_cost(
+        "8-layer FNN, 4 batches of 1000", FeedForward(depth=8, inputs=100), batches, {"layers": 2.3}, 5 * rounds
+    )
+    x, y = separated(1000, 3, 32, 32)
+    batches = [(x[i : i + 250], y[i : i + 250]) for i in range(0, 1000, 250)]
+    rows += probe_cost(
+        "ResNet-20, 4 batches of 250, 32×32", ResNet20(), batches, {"layers": 1.4, "blocks": 1.25}, rounds
+    )
+    return rows
+
+
+def probe_cost(
+    what: str, network: torch.nn.Module, batches: list, wanted: dict[str, float], rounds: int
+) -> list[tuple[str, str, str]]:
+    network.eval()
+
+    def bare() -> None:
+        with torch.no_grad():
+            for _ in range(2):
+                for x, _y in batches:
+                    network(x)
+
+    rows = []
+    for sites, limit in wanted.items():
+        plain = {"sites": sites, "progress": False, "jackknife": False, "permuted": False}
+        streamed = plain | {"memory_gib": 0.12 if isinstance(network, ResNet20) else 0.004}
+        jobs = (
+            bare,
+            lambda plain=plain: ll.probe(network, batches, **plain),
+            lambda streamed=streamed: ll.probe(network, batches, **streamed),
+            lambda sites=sites: ll.probe(network, batches, sites=sites, progress=False),
+        )
+        base, kept, twice, full = interleaved(*jobs, rounds=rounds)
+        assert not ll.probe(network, batches, **streamed).settings["one_forward"]
+        rows.append(
+            (f"probe over two bare forwards: {what}, {sites}, features kept", f"{kept / base:.2f}", f"≤ {limit}")
+        )
+        rows.append(("the same, features streamed (two forwards)", f"{twice / base:.2f}", f"≤ {limit}"))
+        rows.append(
+            (
+                "the same, features kept, with standard errors and permuted-label floor (the default)",
+                f"{full / base:.2f}",
+                "",
+            )
+        )
+    return rows
+
+
+def peak_mib(job: str) -> float:
+    """Peak memory of a job of this file in a process of its own."""
+    done = subprocess.run([sys.executable, __file__, "--job", job], capture_output=True, text=True, check=True)
+    return float(json.loads(done.stdout)["peak_mib"])
+
+
+def memory() -> list[tuple[str, str, str]]:
+    base = peak_mib("nothing")
+    wide, few, many = peak_mib("wide") - base, peak_mib("stream-8"), peak_mib("stream-64")
+    return [
+        (
+            "D at n=1000, K=10, d=65,536: peak memory over the bare import, features included",
+            f"{wide:.0f} MiB",
+            "≤ 1024 MiB",
+        ),
+        (
+            "streamed probe, 8-layer FNN: peak memory at 64,000 samples minus at 8,000",
+            f"{many - few:.1f} MiB",
+            "no growth",
+        ),
+    ]
+
+
+class Stream:
+    """Batches made on the fly, the same each time."""
+
+    def __init__(self, batches: int) -> None:
+        self.batches = batches
+
+    def __iter__(self):
+        for i in range(self.batches):
+            yield separated(1000, 100, seed=i)
+
+
+def job(name: str) -> None:
+    torch.set_num_threads(1)
+    if name == "wide":
+        x, y = separated(1000, 65_536)
+        ll.separation_fuzziness(x, y)
+    elif name.startswith("stream-"):
+        torch.manual_seed(0)
+        data = Stream(int(name.removeprefix("stream-")))
+        ll.probe(FeedForward(depth=8, inputs=100), data, memory_gib=0.004, progress=False)
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())  # of this process alone (Linux)
+    assert peak is not None
+    print(json.dumps({"peak_mib": int(peak[1]) / 1024}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--job", help="one memory job, in this process")
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    if arguments.job:
+        job(arguments.job)
+        return
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rows = separation(arguments.rounds) + probes(arguments.rounds) + memory()
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `make bench`. One thread; times only as ratios of interleaved medians in one run, memory as the peak",
+        "resident set of a process of its own.",
+        "",
+        f"{datetime.date.today()} · Python {platform.python_version()} · torch {torch.__version__} · {platform.machine()}",
+        "",
+        "| what | measured | wanted |",
+        "|---|---:|---:|",
+        *(f"| {what} | {value} | {wanted} |" for what, value, wanted in rows),
+        "",
+    ]
+    (ROOT / "docs" / "benchmarks.md").write_text("\n".join(lines), encoding="utf-8")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""Before, during and after training, on one page."""
+
+import torch
+
+import layerlaw as ll
+from layerlaw.lab import FeedForward, Recipe, train
+
+torch.manual_seed(0)
+images, test = ll.data.load().balanced(50).resized(10), ll.data.load(split="test").balanced(20).resized(10)
+x, y = images.tensors(flat=True)
+network = FeedForward(depth=6, inputs=100)
+records = []
+
+
+def look(epoch):
+    record = ll.probe(network, (x, y), test=test.tensors(flat=True), mode="train", name=f"epoch {epoch}")
+    record.save(f"epoch-{epoch}.json")
+    records.append(record)
+
+
+train(network, x, y, Recipe(epochs=30), at_epochs=(0, 10, 30), visit=look)
+for record in records:
+    print(record.name, record.law())
+ll.report(records, "training.html")
+ll.plot(records[-1]).savefig("law.pdf")
