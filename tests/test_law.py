@@ -236,6 +236,8 @@ def test_a_curve_that_rises_anywhere_is_never_the_law(drops: list[float], at: in
 def test_a_rising_curve_is_named_as_such() -> None:
     values = [0.8**i for i in range(12)]
     values[5] = values[4] * 1.01
+    assert "but rises at 1 of 11 layers" in fit_law(values).verdict
+    values[5] = values[4] * 3
     assert fit_law(values).verdict.startswith("The law does not hold: D rises at 1 of 11 layers")
 
 

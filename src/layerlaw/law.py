@@ -208,11 +208,13 @@ def _verdict(fit: LawFit) -> str:
     assert fit.greenwood_p is not None
     rising = sum(s < 0 for s in fit.shares)
     work = f"{fit.effective_layers:.1f} of {m} layers' worth of even work"
-    numbers = f"{facts}, r = {r:.3f}, {work}, p = {_p(fit.greenwood_p)}"
+    numbers = f"{facts}, r = {r:.3f}, {work}, p {_p(fit.greenwood_p)}"
     even = fit.greenwood_p < 0.05
     if fit.points <= 4:
         shape = "and evenly" if even and abs(r) >= 0.99 else "but not evenly"
         return f"Too few points to call it a law: D falls at {fit.points} points {shape} ({numbers})."
+    if rising and r <= -0.99 and even:
+        return f"Nearly a law: D falls on a line as a whole, but rises at {rising} of {m} layers ({numbers})."
     if rising:
         return f"The law does not hold: D rises at {rising} of {m} layers ({numbers})."
     if r <= -0.99 and even:
@@ -225,4 +227,4 @@ def _verdict(fit: LawFit) -> str:
 
 
 def _p(p: float) -> str:
-    return "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+    return "< 0.0001" if p < 1e-4 else f"= {p:.2g}"

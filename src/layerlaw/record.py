@@ -164,8 +164,8 @@ class Record:
             ) from None
 
     def __str__(self) -> str:
-        n = sum(self.counts)
-        return f"Record '{self.name}': {len(self.sites)} sites, {len(self.classes)} classes, {n} samples"
+        samples = f", {sum(self.counts)} samples" if self.counts else ""
+        return f"Record '{self.name}': {len(self.sites)} sites, {len(self.classes)} classes{samples}"
 
     def _repr_html_(self) -> str:
         """An escaped table for notebooks, with no dependency."""

@@ -13,7 +13,7 @@ from layerlaw.cli.probe import summary
 from layerlaw.data import load
 from layerlaw.errors import DataError
 from layerlaw.lab import FeedForward, Recipe, train
-from layerlaw.pages import print_record, report
+from layerlaw.pages import plot, print_record, report
 from layerlaw.probing import probe
 from layerlaw.record import Record
 
@@ -57,12 +57,13 @@ def demo(
     look(epochs, "eval", ", running statistics")
     final, running = records[-2], records[-1]
     page = report(records, out / "page.html", title="The law of equi-separation, from first epoch to last")
+    plot(final).savefig(out / "law.png", dpi=160)
     print_record(final, screen)
     law, other = final.law(), running.law()
     for line in (
         f"With the paper's protocol (batch statistics in BatchNorm): ρ = {law.rho:.3f}, r = {law.pearson:.4f}.",
         f"With running statistics (eval mode): ρ = {other.rho:.3f}, r = {other.pearson:.4f}, p = {other.greenwood_p:.2g}.",
-        f"Records: {out}/*.json    Page: {page}",
+        f"Records: {out}/*.json    Figure: {out}/law.png    Page: {page}",
     ):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
     if as_json:

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from layerlaw.pages.numbers import for_plotly, number, power
-from layerlaw.pages.reading import Reading, spread
+from layerlaw.pages.reading import Reading
 
 
 def site_axis(reading: Reading, *, most: int = 18) -> dict[str, Any]:
     """An x axis with site names; beyond `most` sites only some of them are named."""
     count = len(reading.sites)
-    shown = spread(count, most)
+    shown = strided(count, most)
     return {
         "tickvals": shown,
         "ticktext": [for_plotly(reading.sites[i].name, 17) for i in shown],
@@ -25,10 +25,20 @@ def site_axis(reading: Reading, *, most: int = 18) -> dict[str, Any]:
 def index_axis(count: int) -> dict[str, Any]:
     """An x axis counting layers from 0."""
     return {
-        "tickvals": spread(count, 20),
+        "dtick": math.ceil(count / 12),
+        "tickangle": 0,
         "range": [-0.5, count - 0.5],
         "title": {"text": "layer, counted along the fit"},
     }
+
+
+def strided(count: int, most: int) -> list[int]:
+    """Every so-many-th position, at most `most` of them, from the first.
+
+    >>> strided(5, 8), strided(13, 12)
+    ([0, 1, 2, 3, 4], [0, 2, 4, 6, 8, 10, 12])
+    """
+    return list(range(0, count, max(1, math.ceil((count - 1) / max(1, most - 1)))))
 
 
 def log_axis(values: Iterable[float | None], title: str) -> dict[str, Any]:

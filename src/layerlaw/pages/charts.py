@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from layerlaw.pages import theme
 from layerlaw.pages.axes import log_axis, site_axis
-from layerlaw.pages.drawing import go, new_figure, rounded
-from layerlaw.pages.numbers import for_plotly, number, percent
+from layerlaw.pages.drawing import go, new_figure, rounded, site_names
+from layerlaw.pages.numbers import for_plotly, interval_factor, number, percent
 from layerlaw.pages.reading import Reading
 from layerlaw.verdict import IDLE_SHARE
 
@@ -18,7 +17,6 @@ MOST_NAMES_IN_HALF_WIDTH = 12
 
 
 def line(
-    reading: Reading,
     name: str,
     y: Series,
     colour: str,
@@ -31,14 +29,14 @@ def line(
 ) -> Any:
     """One series along the sites; on hover the site, the series and the number, `written` as asked."""
     written = written or [number(v) for v in y]
+    size *= 1 if len(y) <= 24 else 0.7 if len(y) <= 80 else 0.5
     return go.Scatter(
         name=for_plotly(name),
-        x=list(range(len(y))),
         y=[rounded(v) for v in y],
         mode="lines+markers" if symbol else "lines",
         line={"color": colour, "dash": dash, "width": width},
         marker={"color": colour, "size": size, "symbol": symbol or "circle"},
-        text=[f"<b>{i} · {for_plotly(site.name)}</b>" for i, site in enumerate(reading.sites)],
+        meta="sites",
         customdata=list(written),
         hovertemplate=f"%{{text}}<br>{for_plotly(name)}: %{{customdata}}<extra></extra>",
     )
@@ -54,12 +52,12 @@ def law_figure(reading: Reading) -> Any:
     others = {column: reading.series(column) for column in columns}
     if reading.has("separation_permuted"):
         floor = others["separation_permuted"]
-        traces.append(line(reading, "permuted labels", floor, theme.NULL, dash="dot", symbol=None, width=1.5))
+        traces.append(line("permuted labels", floor, theme.NULL, dash="dot", symbol=None, width=1.5))
     if reading.has("separation_untrained"):
         null = others["separation_untrained"]
-        traces.append(line(reading, "untrained network", null, theme.NULL, symbol="square-open", width=1, size=6))
+        traces.append(line("untrained network", null, theme.NULL, symbol="square-open", width=1, size=6))
     if reading.has("test_separation"):
-        traces.append(line(reading, "test data", others["test_separation"], theme.TEST, symbol="diamond", width=1.2))
+        traces.append(line("test data", others["test_separation"], theme.TEST, symbol="diamond", width=1.2))
     if reading.fit is not None:
         traces.append(
             go.Scatter(
@@ -69,27 +67,39 @@ def law_figure(reading: Reading) -> Any:
                 mode="lines",
                 line={"color": theme.TRAIN, "dash": "dash", "width": 1.5},
                 hoverinfo="skip",
+                legendrank=2,
             )
         )
     traces.append(_train_points(reading, train))
     bars = _bar_ends(train, reading.series("separation_log_se"))
     every = [*train, *bars, *(v for s in others.values() for v in s)]
-    return new_figure(traces, height=440, xaxis=site_axis(reading), yaxis=log_axis(every, "separation fuzziness D"))
+    return new_figure(
+        traces,
+        meta=site_names(reading),
+        height=440,
+        xaxis=site_axis(reading),
+        yaxis=log_axis(every, "separation fuzziness D"),
+    )
 
 
 def _train_points(reading: Reading, train: Series) -> Any:
     error = reading.series("separation_log_se")
-    points = line(reading, "training data", train, theme.TRAIN, size=9, written=_with_interval(train, error))
+    points = line("training data", train, theme.TRAIN, size=9, written=_with_interval(train, error))
     points.mode = "markers"
-    points.marker.symbol = ["circle" if site.in_fit else "circle-open" for site in reading.sites]
+    points.marker.color = [theme.TRAIN if site.in_fit else "white" for site in reading.sites]
+    points.marker.line = {"color": theme.TRAIN, "width": 1.8}
+    points.legendrank = 1
     if reading.has("separation_log_se"):
         points.error_y = {
             "type": "data",
             "symmetric": False,
-            "array": [rounded(d * math.expm1(1.96 * e)) if d and e else 0 for d, e in zip(train, error, strict=True)],
-            "arrayminus": [
-                rounded(-d * math.expm1(-1.96 * e)) if d and e else 0 for d, e in zip(train, error, strict=True)
+            "array": [
+                rounded(d * (interval_factor(e) - 1)) if d and e else 0 for d, e in zip(train, error, strict=True)
             ],
+            "arrayminus": [
+                rounded(d * (1 - 1 / interval_factor(e))) if d and e else 0 for d, e in zip(train, error, strict=True)
+            ],
+            "color": theme.TRAIN,
             "thickness": 1.2,
             "width": 4,
         }
@@ -98,12 +108,12 @@ def _train_points(reading: Reading, train: Series) -> Any:
 
 def _bar_ends(values: Series, errors: Series) -> list[float]:
     pairs = [(d, e) for d, e in zip(values, errors, strict=True) if d and e]
-    return [d * math.exp(sign * 1.96 * e) for d, e in pairs for sign in (-1, 1)]
+    return [end for d, e in pairs for end in (d / interval_factor(e), d * interval_factor(e))]
 
 
 def _with_interval(values: Series, errors: Series) -> list[str]:
     return [
-        f"{number(d)} ({number(d * math.exp(-1.96 * e))} … {number(d * math.exp(1.96 * e))})" if d and e else number(d)
+        f"{number(d)} ({number(d / interval_factor(e))} … {number(d * interval_factor(e))})" if d and e else number(d)
         for d, e in zip(values, errors, strict=True)
     ]
 
@@ -117,27 +127,21 @@ def shares_figure(reading: Reading) -> Any:
     even = 1 / reading.fit.layers
     positions, shares = list(reading.shares), list(reading.shares.values())
     colours = [theme.RISE if s < 0 else theme.PALE if s < IDLE_SHARE * even else theme.TRAIN for s in shares]
-    names = [for_plotly(reading.sites[i].name) for i in positions]
     bars = go.Bar(
         x=positions,
         y=[rounded(s) for s in shares],
         marker={"color": colours},
         width=0.62,
-        text=[
-            f"<b>{i} · {name}</b><br>{percent(s)} of the drop"
-            for i, name, s in zip(positions, names, shares, strict=True)
-        ],
+        meta="sites",
         textposition="none",
-        hovertemplate="%{text}<extra></extra>",
+        customdata=[percent(s) for s in shares],
+        hovertemplate="%{text}<br>%{customdata} of the drop<extra></extra>",
     )
     yaxis = {"tickformat": ".0%", "title": {"text": "share of the drop of ln D"}, "rangemode": "tozero", "nticks": 6}
-    figure = new_figure([bars], height=320, xaxis=site_axis(reading), yaxis=yaxis, showlegend=False)
+    figure = new_figure(
+        [bars], meta=site_names(reading), height=320, xaxis=site_axis(reading), yaxis=yaxis, showlegend=False
+    )
     figure.add_hline(y=even, line={"color": theme.INK, "width": 1, "dash": "dash"})
-    figure.add_annotation(
-        text=f"even share {percent(even)}",
-        x=0, xref="paper", xanchor="left", y=even, yanchor="bottom", showarrow=False,
-        font={"size": 12, "color": theme.MUTED}, bgcolor="rgba(255,255,255,.8)",
-    )  # fmt: skip
     return figure
 
 
@@ -157,11 +161,17 @@ def nearest_figure(reading: Reading) -> Any:
         if column.endswith("accuracy"):
             y = [None if v is None else 1 - v for v in y]
         written = [percent(v, 2) for v in y]
-        traces.append(line(reading, name, y, colour, dash=dash, symbol=symbol, written=written))
+        traces.append(line(name, y, colour, dash=dash, symbol=symbol, written=written))
     if not traces:
         return "The nearest class center was not measured."
     yaxis = {"tickformat": ".0~%", "title": {"text": "share of samples"}, "rangemode": "tozero", "nticks": 7}
-    return new_figure(traces, height=400, xaxis=site_axis(reading, most=MOST_NAMES_IN_HALF_WIDTH), yaxis=yaxis)
+    return new_figure(
+        traces,
+        meta=site_names(reading),
+        height=400,
+        xaxis=site_axis(reading, most=MOST_NAMES_IN_HALF_WIDTH),
+        yaxis=yaxis,
+    )
 
 
 def collapse_figure(reading: Reading) -> Any:
@@ -180,8 +190,8 @@ def collapse_figure(reading: Reading) -> Any:
         y = [v if v is not None and v > 0 else None for v in reading.series(column)]  # no zero on a log axis
         if any(v is not None for v in y):
             every += y
-            traces.append(line(reading, name, y, colour, dash=dash, symbol=symbol, size=6, width=1.6))
+            traces.append(line(name, y, colour, dash=dash, symbol=symbol, size=6, width=1.6))
     if not traces:
         return "No measure of neural collapse was taken along depth."
     xaxis = site_axis(reading, most=MOST_NAMES_IN_HALF_WIDTH)
-    return new_figure(traces, height=400, xaxis=xaxis, yaxis=log_axis(every, "0 at collapse"))
+    return new_figure(traces, meta=site_names(reading), height=400, xaxis=xaxis, yaxis=log_axis(every, "0 at collapse"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import math
 from typing import Any
 
 from layerlaw.pages import theme
 from layerlaw.pages.axes import log_ticks, site_axis
-from layerlaw.pages.drawing import go, new_figure, rounded
-from layerlaw.pages.numbers import finite, for_plotly, number
+from layerlaw.pages.drawing import go, new_figure, rounded, site_names
+from layerlaw.pages.numbers import beginning, finite, for_plotly, number
 from layerlaw.pages.reading import Reading
 
 MOST_CLASSES = 40
@@ -45,42 +46,52 @@ def classes_figure(reading: Reading) -> Any:
     if not order:
         return "No class-wise separation was recorded."
     rows = [[_value(site.by_class.get("separation", []), k) for site in reading.sites] for k in order]
-    logs = [[rounded(math.log(v)) if v else None for v in row] for row in rows]
+    logs = [[round(math.log(v), 3) if v and v > 0 else None for v in row] for row in rows]
     seen = [v for row in logs for v in row if v is not None]
     if not seen:
         return "Every class is collapsed exactly (D_k = 0): there is no logarithm to draw."
     ticks = log_ticks(min(seen) / math.log(10), max(seen) / math.log(10) + 1e-9)
-    sites = [for_plotly(site.name, 40) for site in reading.sites]
-    names = [for_plotly(class_name(reading, k), 40) for k in order]
+    names = [for_plotly(class_name(reading, k), 60) for k in order]
+    height = 110 + (28 if len(order) <= 20 else 20) * max(len(order), 4)
     heat = go.Heatmap(
         z=logs,
-        x=list(range(len(reading.sites))),
-        y=list(range(len(order))),
-        xgap=1,
+        xgap=1 if len(reading.sites) <= 40 else 0,
         ygap=1,
         colorscale=[list(stop) for stop in theme.SEQUENTIAL],
         text=[[number(v, 2 if v and v < 100 else 3) for v in row] for row in rows],
         texttemplate="%{text}" if len(reading.sites) <= 14 and len(order) <= 20 else "",
         textfont={"size": 12},
-        customdata=[[f"<b>{i} · {site}</b><br>{name}" for i, site in enumerate(sites)] for name in names],
+        meta="grid",
         hovertemplate="%{customdata}<br>D<sub>k</sub> = %{text}<extra></extra>",
         colorbar={
             "title": {"text": "D<sub>k</sub>", "side": "top"},
             "tickvals": [rounded(math.log(t)) for t in ticks],
             "ticktext": [number(t, 1) for t in ticks],
             "thickness": 10,
+            "lenmode": "pixels",
+            "len": min(240, height - 60),
+            "y": 1,
+            "yanchor": "top",
             "outlinewidth": 0,
             "tickfont": {"size": 11, "color": theme.MUTED},
         },
     )
     yaxis = {
         "tickvals": list(range(len(order))),
-        "ticktext": [for_plotly(class_name(reading, k), 18) for k in order],
+        "ticktext": [html.escape(beginning(class_name(reading, k), 22), quote=False) for k in order],
         "autorange": "reversed",
         "showgrid": False,
+        "ticks": "outside",
+        "ticklen": 8,
+        "tickcolor": "rgba(0,0,0,0)",
     }
-    height = 110 + (28 if len(order) <= 20 else 19) * max(len(order), 4)
-    return new_figure([heat], height=height, xaxis={**site_axis(reading), "showline": False, "ticks": ""}, yaxis=yaxis)
+    return new_figure(
+        [heat],
+        meta={**site_names(reading), "rows": names},
+        height=height,
+        xaxis={**site_axis(reading), "showline": False, "ticks": ""},
+        yaxis=yaxis,
+    )
 
 
 def _deepest(reading: Reading) -> int | None:

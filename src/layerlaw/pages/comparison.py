@@ -8,7 +8,7 @@ from typing import Any
 from layerlaw.pages import theme
 from layerlaw.pages.axes import index_axis, log_axis
 from layerlaw.pages.drawing import go, new_figure, rounded
-from layerlaw.pages.numbers import escaped, for_plotly, number, p_value, percent, shortened
+from layerlaw.pages.numbers import correlation, escaped, for_plotly, number, p_value, percent, shortened
 from layerlaw.pages.reading import Reading
 
 HEADS = ("record", "layers", "ρ", "half-life", "r", "effective layers", "p", "final D", "train acc.", "test acc.")
@@ -28,28 +28,22 @@ def compare_figure(readings: Sequence[Reading]) -> Any:
             continue
         colour = theme.QUALITATIVE[i % len(theme.QUALITATIVE)]
         symbol = SYMBOLS[i // len(theme.QUALITATIVE) % len(SYMBOLS)]
-        names = [
-            f"<b>{for_plotly(reading.label)}</b><br>{k} · {for_plotly(reading.sites[p].name)}"
-            for k, p in enumerate(positions)
-        ]
         traces.append(
             go.Scatter(
                 name=for_plotly(reading.label, 32),
                 legendgroup=str(i),
-                x=list(range(len(D))),
                 y=[rounded(v) for v in D],
                 mode="markers" if reading.fit else "lines+markers",
                 marker={"color": colour, "size": 8, "symbol": symbol},
                 line={"color": colour, "width": 1.2},
-                text=names,
+                text=[f"{k} · {for_plotly(reading.sites[p].name, 40)}" for k, p in enumerate(positions)],
                 customdata=[number(v) for v in D],
-                hovertemplate="%{text}<br>D = %{customdata}<extra></extra>",
+                hovertemplate="<b>%{fullData.name}</b><br>%{text}<br>D = %{customdata}<extra></extra>",
             )
         )
         if reading.fit:
             traces.append(
                 go.Scatter(
-                    x=list(range(len(D))),
                     y=[rounded(v) for v in reading.fit.line],
                     mode="lines",
                     line={"color": colour, "width": 1.3, "dash": "dash"},
@@ -90,7 +84,7 @@ def _row(reading: Reading, i: int) -> str:
             str(fit.layers),
             number(fit.rho),
             number(fit.half_life),
-            number(fit.pearson),
+            correlation(fit.pearson),
             number(fit.effective_layers, 2),
             p_value(fit.greenwood_p),
         ]

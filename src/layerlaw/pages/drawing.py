@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from layerlaw.errors import MissingExtraError
-from layerlaw.pages.theme import plotly_template
+from layerlaw.pages.numbers import for_plotly
+from layerlaw.pages.reading import Reading
 
 try:
     import plotly.graph_objects as go
@@ -15,16 +16,21 @@ try:
 except ImportError:
     raise MissingExtraError("plotly", "pages", "report()") from None
 
-__all__ = ["go", "new_figure", "plotly_source", "rounded"]
+__all__ = ["go", "new_figure", "plotly_source", "rounded", "site_names"]
 
 
 def new_figure(
     traces: Sequence[Any], *, height: int, xaxis: dict[str, Any], yaxis: dict[str, Any], **layout: Any
 ) -> Any:
-    """A figure in the house style."""
+    """A figure without a template: the page holds the template once and hands it to all."""
     figure = go.Figure(list(traces))
-    figure.update_layout(template=plotly_template(), height=height, xaxis=xaxis, yaxis=yaxis, **layout)
+    figure.update_layout(template=go.layout.Template(), height=height, xaxis=xaxis, yaxis=yaxis, **layout)
     return figure
+
+
+def site_names(reading: Reading) -> dict[str, list[str]]:
+    """What page.js writes over the hover text of traces marked `meta="sites"`: once per figure, not once per trace."""
+    return {"sites": [f"<b>{i} · {for_plotly(site.name, 60)}</b>" for i, site in enumerate(reading.sites)]}
 
 
 def plotly_source() -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from layerlaw.errors import InputError, MissingExtraError
 from layerlaw.law import LawFit
 from layerlaw.pages import theme
-from layerlaw.pages.numbers import clean, finite, number, shortened
-from layerlaw.pages.reading import spread
+from layerlaw.pages.axes import log_ticks, strided, tick_text
+from layerlaw.pages.numbers import clean, correlation, finite, number, shortened
 from layerlaw.record import Record
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_TICKS = 12
+LINEAR = ("ncc_accuracy", "ncc_mismatch", "nc4", "rank", "full_rank", "discrimination")  # no law, no logarithm
 LABELS = {
     "separation": "separation fuzziness D",
     "test_separation": "separation fuzziness D (test)",
@@ -36,24 +37,26 @@ def draw_column(record: Record, column: str = "separation", *, ax: Axes | None =
     known = [v for v in values if v is not None]
     if not known:
         raise InputError(f"plot: record '{record.name}' holds no finite number in column {column!r}.")
-    fit = _fit(record, column)
+    linear = column.removeprefix("test_") in LINEAR
+    fit = None if linear else _fit(record, column)
     if ax is None:
         ax = _new_figure(4.2, 3.4).add_subplot()
+    size = 5.5 if len(values) <= 24 else 3.5
     for in_fit in (True, False):
         chosen = [(i, v) for i, v in enumerate(values) if v is not None and record.sites[i].in_fit is in_fit]
         if chosen:
             face = theme.TRAIN if in_fit else "white"
-            ax.plot(*zip(*chosen, strict=True), "o", ms=5.5, color=theme.TRAIN, mfc=face, zorder=3, clip_on=False)
+            ax.plot(*zip(*chosen, strict=True), "o", ms=size, color=theme.TRAIN, mfc=face, zorder=3, clip_on=False)
     if fit is not None:
         positions = [i for i, site in enumerate(record.sites) if site.in_fit]
         ax.plot(positions, fit.line, "--", color=theme.RISE, lw=1.4, zorder=2)
-    if min(known) > 0:
+    if min(known) > 0 and not linear:
         ax.set_yscale("log")
         _plain_log_ticks(ax, min(known), max(known))
     _dress(ax, len(values), LABELS.get(column, clean(column)))
     ax.set_title(_title(record, fit), fontsize=10, parse_math=False)
-    figure: Any = ax.figure
-    return figure.figure if not hasattr(figure, "savefig") else figure  # type: ignore[no-any-return]
+    figure: Figure = ax.figure.figure  # of a sub-figure, the whole
+    return figure
 
 
 def draw_planes(record: Record, *, columns: int | None = None) -> Figure:
@@ -105,14 +108,14 @@ def _title(record: Record, fit: LawFit | None) -> str:
         return name
     numbers = f"ρ = {number(fit.rho)}"
     if fit.pearson is not None:
-        numbers += f",  r = {number(fit.pearson)}"
+        numbers += f",  r = {correlation(fit.pearson)}"
     return f"{name}\n{numbers}"
 
 
 def _dress(ax: Axes, count: int, label: str) -> None:
     ax.set_xlabel("layer index")
     ax.set_ylabel(label, parse_math=False)
-    ax.set_xticks(spread(count, MOST_TICKS))
+    ax.set_xticks(strided(count, MOST_TICKS))
     ax.set_xlim(-0.4, count - 0.6)
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=9)
@@ -121,8 +124,6 @@ def _dress(ax: Axes, count: int, label: str) -> None:
 def _plain_log_ticks(ax: Axes, low: float, high: float) -> None:
     """Readable numbers on the log axis: matplotlib labels nothing between decades, or everything."""
     from matplotlib.ticker import FixedLocator, NullFormatter
-
-    from layerlaw.pages.axes import log_ticks, tick_text
 
     bottom, top = math.log10(low), math.log10(high)
     pad = max(0.06 * (top - bottom), 0.08)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from layerlaw.pages.numbers import ABSENT, escaped, finite, number, percent
+from layerlaw.pages.numbers import ABSENT, escaped, finite, interval_factor, number, percent
 from layerlaw.pages.reading import Reading
 from layerlaw.record import SiteRow
 from layerlaw.verdict import IDLE_SHARE
@@ -25,7 +24,7 @@ class Column:
 
 COLUMNS = (
     Column("D", "separation fuzziness; lower is better", lambda s: _separation(s)),
-    Column("±", "95 % interval of D by jackknife, relative", lambda s: _interval(s)),
+    Column("±", "95% interval of D by jackknife, relative", lambda s: _interval(s)),
     Column("D / D<sub>perm</sub>", "D over what permuted labels give; near 1 is noise", lambda s: _against_floor(s)),
     Column("share", "share of the total drop of ln D", lambda s: ABSENT),  # filled from the fit
     Column("NC1", "within- over between-class variability; 0 at collapse", lambda s: number(s.values.get("nc1"))),
@@ -98,7 +97,7 @@ def _separation(site: SiteRow) -> str:
 
 def _interval(site: SiteRow) -> str:
     error = finite(site.values.get("separation_log_se"))
-    return ABSENT if error is None else f"±{percent(math.expm1(1.96 * error), 1 if error < 0.05 else 0)}"
+    return ABSENT if error is None else f"±{percent(interval_factor(error) - 1, 1 if error < 0.05 else 0)}"
 
 
 def _against_floor(site: SiteRow) -> str:

@@ -29,9 +29,9 @@ def number(value: float | None, digits: int = 3) -> str:
         return "∞" if value > 0 else "−∞"
     if value == 0:
         return "0"
-    exponent = int(f"{value:.{digits - 1}e}".split("e")[1])
+    mantissa, e = f"{value:.{digits - 1}e}".split("e")
+    exponent = int(e)
     if exponent < -3 or exponent > 5:
-        mantissa = f"{value / 10.0**exponent:.{digits - 1}f}"
         return f"{mantissa}·10{power(exponent)}".replace("-", "−")
     return f"{value:,.{max(0, digits - 1 - exponent)}f}".replace("-", "−")
 
@@ -39,6 +39,11 @@ def number(value: float | None, digits: int = 3) -> str:
 def power(exponent: int) -> str:
     """An exponent as superscript: −5 → ⁻⁵."""
     return str(exponent).translate(_SUPERSCRIPT)
+
+
+def interval_factor(log_error: float) -> float:
+    """exp(1.96 · standard error of ln D): D times and over this is a 95% interval."""
+    return math.exp(min(1.96 * abs(log_error), 100.0))
 
 
 def percent(share: float | None, digits: int = 1) -> str:
@@ -52,12 +57,25 @@ def percent(share: float | None, digits: int = 1) -> str:
     text = f"{100 * share:.{digits}f}"
     if "." in text and share in (0, 1):
         text = text.split(".")[0]
-    return ("0" if text == "-0" else text).replace("-", "−") + "%"
+    if not text.strip("-0."):
+        text = text.lstrip("-")  # no minus before a rounded zero
+    return text.replace("-", "−") + "%"
+
+
+def correlation(r: float | None) -> str:
+    """A correlation to three decimals, as papers give it.
+
+    >>> correlation(-0.99986), correlation(None)
+    ('−1.000', '–')
+    """
+    return ABSENT if r is None else f"{r:.3f}".replace("-", "−")
 
 
 def p_value(p: float | None) -> str:
     """A probability; below a ten-thousandth only that."""
-    return "< 0.0001" if p is not None and p < 1e-4 else number(p, 2)
+    if p is None:
+        return ABSENT
+    return "< 0.0001" if p < 1e-4 else f"{p:.2g}"
 
 
 def sentence(text: str) -> str:
@@ -66,6 +84,7 @@ def sentence(text: str) -> str:
     >>> sentence("r = -0.998, D = 3.2e-05 at 'conv-1'")
     "r = −0.998, D = 3.2·10⁻⁵ at 'conv-1'"
     """
+    text = text.replace("= < ", "< ")
     text = _SCIENTIFIC.sub(lambda m: f"{m[1]}·10{power(int(m[2]))}", text)
     return _HYPHEN_MINUS.sub("−", text)
 
@@ -101,6 +120,12 @@ def shortened(text: str, longest: int) -> str:
         return text
     head = (longest - 1) // 3
     return f"{text[:head]}…{text[len(text) - (longest - 1 - head) :]}"
+
+
+def beginning(text: str, longest: int) -> str:
+    """The beginning of a long name; what a class is called is said first."""
+    text = clean(text)
+    return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
 
 
 def counted(n: int, one: str, many: str | None = None) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +19,8 @@ from layerlaw.pages.classes import classes_figure, classes_note
 from layerlaw.pages.comparison import compare_figure, compare_table
 from layerlaw.pages.drawing import plotly_source
 from layerlaw.pages.layers import layers_html
-from layerlaw.pages.numbers import clean, counted, escaped, sentence
-from layerlaw.pages.planes import MOST_PLANES, planes_html, planes_note
+from layerlaw.pages.numbers import clean, escaped, percent, sentence
+from layerlaw.pages.planes import plane_positions, planes_html, planes_note
 from layerlaw.pages.reading import Reading, read_all
 from layerlaw.pages.words import (
     collapse_cards,
@@ -31,8 +32,9 @@ from layerlaw.pages.words import (
     verdict_html,
 )
 from layerlaw.record import Record, write_whole
+from layerlaw.verdict import IDLE_SHARE
 
-PLANE_POINTS = 60_000  # on the whole page, about ten bytes each: Plotly itself takes 4.8 of the 6 MB
+PLANE_POINTS = 20_000  # on the whole page, about ten bytes each: Plotly itself takes 4.8 of the 6 MB
 
 
 def write_page(records: Record | Sequence[Record], path: str | os.PathLike[str], *, title: str | None = None) -> Path:
@@ -46,7 +48,9 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
     alone = len(readings) == 1
     heading = clean(title or "") or (readings[0].label if alone else f"{len(readings)} records compared")
     under = subtitle(readings[0]) if alone else escaped(" · ".join(reading.label for reading in readings))
-    main = _record(readings[0], "r0", 1) if alone else _several(readings)
+    planes = sum(len(plane_positions(reading)) for reading in readings)
+    points = min(500, PLANE_POINTS // max(1, planes))
+    main = _record(readings[0], "r0", points) + _definitions() if alone else _several(readings, points)
     plotly, own = plotly_source(), theme.script()
     return f"""<!doctype html>
 <html lang="en">
@@ -68,6 +72,7 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
 <noscript><p class="empty">The charts need JavaScript; verdict, tables and drawings do not.</p></noscript>
 {main}
 </main>
+<script type="application/json" id="template">{_json(theme.plotly_template())}</script>
 <script>{plotly}</script>
 <script>{own}</script>
 </body>
@@ -75,7 +80,8 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
 """
 
 
-def _several(readings: Sequence[Reading]) -> str:
+def _several(readings: Sequence[Reading], points: int) -> str:
+    """The comparison, then every record folded but the first; each drawing of a plane has at most `points` dots."""
     parts = [
         _section(
             "compare",
@@ -89,14 +95,13 @@ def _several(readings: Sequence[Reading]) -> str:
         parts.append(
             f'<details class="record"{" open" if i == 0 else ""}><summary><b>{escaped(reading.label)}</b>'
             f"<span>{escaped(sentence(split_headline(reading)[0]))}</span></summary>"
-            f'<p class="subtitle">{subtitle(reading)}</p>{_record(reading, f"r{i}", len(readings))}</details>'
+            f'<p class="subtitle">{subtitle(reading)}</p>{_record(reading, f"r{i}", points)}</details>'
         )
-    return "\n".join(parts)
+    return "\n".join([*parts, _definitions()])
 
 
-def _record(reading: Reading, key: str, records: int) -> str:
+def _record(reading: Reading, key: str, points: int) -> str:
     """All sections of one record; `key` makes element ids unique on the page."""
-    points = max(40, min(500, PLANE_POINTS // (MOST_PLANES * records)))
     pair = (
         _section(
             "ncc", key, "Nearest class center", _figure(f"{key}-ncc", charts.nearest_figure(reading)),
@@ -123,16 +128,20 @@ def _record(reading: Reading, key: str, records: int) -> str:
             _section("classes", key, "Class by class", _figure(f"{key}-classes", classes_figure(reading)),
                      escaped(classes_note(reading)).replace("D_k", "D<sub>k</sub>")),
             f'<div class="pair">{pair}</div>',
-            _section("plane", key, "In the plane", planes_html(reading, most_points=points), planes_note(reading)),
-            _section("method", key, "How it was measured", method_html(reading) + formulas_html()),
+            _section("plane", key, "In the plane", planes_html(reading, points), planes_note(reading, points)),
+            _section("method", key, "How it was measured", method_html(reading)),
         ]
     )  # fmt: skip
+
+
+def _definitions() -> str:
+    return _section("definitions", "all", "Definitions and sources", formulas_html())
 
 
 def _law_caption(reading: Reading) -> str:
     parts = ["A straight line on this axis means that every layer improves D by the same factor."]
     if reading.has("separation_log_se"):
-        parts.append("Bars: 95 % intervals by jackknife.")
+        parts.append("Bars: 95% intervals by jackknife.")
     if any(not site.in_fit for site in reading.sites):
         parts.append("Hollow points are not part of the fit.")
     return " ".join(parts)
@@ -141,8 +150,10 @@ def _law_caption(reading: Reading) -> str:
 def _shares_caption(reading: Reading) -> str:
     if not reading.shares:
         return ""
-    parts = ["Each layer’s share of the whole drop of ln D."]
-    parts.append("Pale: less than a quarter of an even share.")
+    even = 1 / len(reading.shares)
+    parts = [f"Each layer’s share of the whole drop of ln D. Dashed: an even share, {percent(even)}."]
+    if any(0 <= share < IDLE_SHARE * even for share in reading.shares.values()):
+        parts.append("Pale: less than a quarter of it.")
     if any(share < 0 for share in reading.shares.values()):
         parts.append("Red: D rises.")
     return " ".join(parts)
@@ -158,12 +169,21 @@ def _figure(key: str, figure: Any) -> str:
     """A Plotly figure as an empty box and its JSON, drawn by page.js; or the sentence that stands in its place."""
     if isinstance(figure, str):
         return f'<p class="empty">{escaped(figure)}</p>'
-    data = figure.to_json().replace("<", "\\u003c")  # no tag, no comment, no end of script can stand in it
+    data = _inert(figure.to_json())
     height = int(figure.layout.height)
     return (
         f'<div class="chart" id="{key}" style="height:{height}px"></div>'
         f'<script type="application/json" data-figure="{key}">{data}</script>'
     )
+
+
+def _json(data: Any) -> str:
+    return _inert(json.dumps(data))
+
+
+def _inert(text: str) -> str:
+    """JSON in which no tag, no comment and no end of a script can stand."""
+    return text.replace("<", "\\u003c")
 
 
 def _checked(records: Record | Sequence[Record]) -> list[Record]:
@@ -174,7 +194,7 @@ def _checked(records: Record | Sequence[Record]) -> list[Record]:
         if not record.sites:
             raise InputError(f"report: expected at least one site, record '{record.name}' has none.")
     if not out:
-        raise InputError(f"report: expected at least {counted(1, 'record')}, got an empty list.")
+        raise InputError("report: expected at least one record, got an empty list.")
     return out
 
 

@@ -1,10 +1,10 @@
-"""Principal components of every site as small multiples: static SVG, one path per class, dots as zero-length strokes."""
+"""Principal components of every site as small multiples: static SVG, one path per colour, dots as zero-length strokes."""
 
 from __future__ import annotations
 
 import math
 
-from layerlaw.pages.numbers import escaped, number, shortened
+from layerlaw.pages.numbers import beginning, escaped, number, shortened
 from layerlaw.pages.reading import Reading, spread
 from layerlaw.pages.theme import class_colours
 from layerlaw.record import SiteRow
@@ -17,11 +17,11 @@ MOST_IN_LEGEND = 24
 
 def plane_positions(reading: Reading) -> list[int]:
     """Positions of the sites that are drawn: all with coordinates, or an even choice of them."""
-    having = [i for i, site in enumerate(reading.sites) if any(_is_point(p) for p in site.plane)]
+    having = _drawable(reading)
     return [having[i] for i in spread(len(having), MOST_PLANES)]
 
 
-def planes_html(reading: Reading, *, most_points: int = 500) -> str:
+def planes_html(reading: Reading, most_points: int = 500) -> str:
     """The grid of drawings with its legend, or a sentence that says why there is none."""
     chosen = plane_positions(reading)
     if not chosen:
@@ -32,16 +32,18 @@ def planes_html(reading: Reading, *, most_points: int = 500) -> str:
     return f'{_legend(reading, colours)}<div class="planes">{drawings}</div>'
 
 
-def planes_note(reading: Reading) -> str:
+def planes_note(reading: Reading, most_points: int = 500) -> str:
     """What is drawn, and what is left out."""
     chosen = plane_positions(reading)
-    total = sum(bool(site.plane) for site in reading.sites)
+    total = len(_drawable(reading))
     some = f" {len(chosen)} of {total} sites are shown, evenly chosen." if len(chosen) < total else ""
-    return f"The first two principal components at each site; each drawing has its own scale.{some}"
+    thinned = any(_step(reading.sites[i], most_points) > 1 for i in chosen)
+    fewer = f" Of the samples at most {most_points} are drawn, to keep the file small." if thinned else ""
+    return f"The first two principal components at each site; each drawing has its own scale.{some}{fewer}"
 
 
 def svg_paths(plane: list[list[float]], labels: list[int], colours: list[str]) -> str:
-    """One stroke-only path per class; both axes share one scale, so shapes are not distorted."""
+    """One stroke-only path per colour; both axes share one scale, so shapes are not distorted."""
     points = [(p[0], p[1], k) for p, k in zip(plane, labels or [0] * len(plane), strict=False) if _is_point(p)]
     if not points:
         return ""
@@ -49,15 +51,15 @@ def svg_paths(plane: list[list[float]], labels: list[int], colours: list[str]) -
     extent = max(max(xs) - min(xs), max(ys) - min(ys)) or 1.0
     scale = (SIDE - 2 * MARGIN) / extent
     x0, y0 = (max(xs) + min(xs)) / 2, (max(ys) + min(ys)) / 2
-    strokes: dict[int, list[str]] = {}
+    strokes: dict[str, list[str]] = {}
     for x, y, k in points:
         where = f"M{round(SIDE / 2 + scale * (x - x0))} {round(SIDE / 2 - scale * (y - y0))}h0"
-        strokes.setdefault(k, []).append(where)
-    return "".join(f'<path stroke="{colours[k % len(colours)]}" d="{"".join(d)}"/>' for k, d in sorted(strokes.items()))
+        strokes.setdefault(colours[k % len(colours)], []).append(where)
+    return "".join(f'<path stroke="{colour}" d="{"".join(d)}"/>' for colour, d in sorted(strokes.items()))
 
 
 def _drawing(site: SiteRow, index: int, labels: list[int], colours: list[str], most_points: int) -> str:
-    step = max(1, math.ceil(len(site.plane) / most_points))
+    step = _step(site, most_points)
     D = site.values.get("separation")
     name = escaped(shortened(site.name, 24))
     known = "" if D is None else f'<span class="num">D = {number(D)}</span>'
@@ -68,6 +70,10 @@ def _drawing(site: SiteRow, index: int, labels: list[int], colours: list[str], m
     )
 
 
+def _step(site: SiteRow, most_points: int) -> int:
+    return max(1, math.ceil(len(site.plane) / max(1, most_points)))
+
+
 def _legend(reading: Reading, colours: list[str]) -> str:
     names = reading.record.classes
     if not names:
@@ -75,10 +81,14 @@ def _legend(reading: Reading, colours: list[str]) -> str:
     if len(names) > MOST_IN_LEGEND:
         return f'<p class="note">{len(names):,} classes, coloured by hue.</p>'
     items = "".join(
-        f'<li><i style="background:{c}"></i>{escaped(shortened(n, 24))}</li>'
+        f'<li><i style="background:{c}"></i>{escaped(beginning(n, 24))}</li>'
         for n, c in zip(names, colours, strict=False)
     )
     return f'<ul class="legend">{items}</ul>'
+
+
+def _drawable(reading: Reading) -> list[int]:
+    return [i for i, site in enumerate(reading.sites) if any(_is_point(p) for p in site.plane)]
 
 
 def _is_point(point: list[float]) -> bool:

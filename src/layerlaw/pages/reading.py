@@ -21,7 +21,6 @@ class Reading:
     label: str
     """The record's name; numbered where several records bear the same."""
     fit: LawFit | None
-    why_no_fit: str
     verdict: Verdict
 
     @property
@@ -56,12 +55,11 @@ class Reading:
 
 def read(record: Record, label: str | None = None) -> Reading:
     """Fit and judge one record; never raises because a number is missing."""
-    fit, why = None, ""
     try:
         fit = record.law("separation")
-    except InputError as error:
-        why = str(error)
-    return Reading(record, clean(label or record.name) or "unnamed", fit, why, judge(record))
+    except InputError:  # the verdict says why
+        fit = None
+    return Reading(record, clean(label or record.name) or "unnamed", fit, judge(record))
 
 
 def read_all(records: Sequence[Record]) -> list[Reading]:

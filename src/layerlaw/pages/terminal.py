@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from layerlaw.errors import MissingExtraError
 from layerlaw.pages.numbers import ABSENT, clean, number, percent, sentence, shortened
 from layerlaw.pages.reading import Reading, read
+from layerlaw.pages.words import facts
 from layerlaw.record import Record, SiteRow
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-BAR_WIDTH = 10
+SHARE = "share of drop"
+BAR_WIDTH = 8
+GAP = 2
 BLOCKS = " ▏▎▍▌▋▊▉█"
 LONGEST_SITE = 28
 SHORTEST_SITE = 10
@@ -34,9 +37,9 @@ class Column:
 COLUMNS = (
     Column("features", lambda s: f"{s.features:,}", 5),
     Column("D", lambda s: number(s.values.get("separation"))),
-    Column("share of the drop", lambda s: ABSENT),  # filled from the fit
+    Column(SHARE, lambda s: ABSENT),  # filled from the fit
     Column("NC1", lambda s: number(s.values.get("nc1")), 4),
-    Column("NCC acc.", lambda s: percent(s.values.get("ncc_accuracy")), 1),
+    Column("NCC", lambda s: percent(s.values.get("ncc_accuracy")), 1),
     Column("mismatch", lambda s: percent(s.values.get("ncc_mismatch")), 6),
     Column("test D", lambda s: number(s.values.get("test_separation")), 2),
     Column("test NCC", lambda s: percent(s.values.get("test_ncc_accuracy")), 3),
@@ -59,7 +62,11 @@ def write_record(record: Record, console: Console | None = None) -> None:
     console = console or Console()
     reading = read(record)
     verdict = reading.verdict
+    console.print(Text(reading.label, style="bold"))
+    console.print(Text(" · ".join(facts(reading)), style="dim"))
+    console.print()
     console.print(_table(reading, console.width))
+    console.print()
     console.print(Text(sentence(clean(verdict.headline)), style="bold"))
     notes = [note for note in record.notes if note not in verdict.findings]
     for lines, style in ((verdict.findings, ""), (verdict.advice, "cyan"), (notes, "dim")):
@@ -85,25 +92,24 @@ def share_bar(share: float, largest: float, width: int = BAR_WIDTH) -> str:
 def _table(reading: Reading, width: int) -> Table:
     try:
         from rich import box
+        from rich.cells import cell_len
         from rich.table import Table
         from rich.text import Text
     except ImportError:
         raise MissingExtraError("rich", "pages", "table()") from None
     cells = _cells(reading)
-    numbering = len(str(len(reading.sites) - 1))
-    names = [shortened(site.name, LONGEST_SITE) for site in reading.sites]
-    wanted = max([len("site"), *(Text(name).cell_len for name in names)])
-    shown = _fitting(cells, width - numbering - 3, min(wanted, SHORTEST_SITE))
-    room = width - numbering - 3 - _width(cells, shown)
-    title = Text(clean(str(reading.record)), style="bold")
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1))
+    room = width - len(str(len(reading.sites) - 1)) - GAP
+    longest = min(LONGEST_SITE, max([len("site"), *(cell_len(clean(site.name)) for site in reading.sites)]))
+    shown = _fitting(cells, room - min(longest, SHORTEST_SITE))
+    longest = max(SHORTEST_SITE, min(longest, room - _width(cells, shown)))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
     table.add_column("#", justify="right", style="dim", no_wrap=True)
-    table.add_column("site", no_wrap=True, overflow="ellipsis", max_width=max(SHORTEST_SITE, min(wanted, room)))
+    table.add_column("site", no_wrap=True, overflow="ellipsis", max_width=longest)
     for head in shown:
-        table.add_column(head, justify="left" if head == "share of the drop" else "right", no_wrap=True)
+        table.add_column(head, justify="left" if head == SHARE else "right", no_wrap=True)
     for i, site in enumerate(reading.sites):
         row = [Text(cells[head][i]) for head in shown]
-        table.add_row(str(i), Text(names[i]), *row, style=None if site.in_fit else "dim")
+        table.add_row(str(i), Text(shortened(site.name, longest)), *row, style=None if site.in_fit else "dim")
     return table
 
 
@@ -112,25 +118,25 @@ def _cells(reading: Reading) -> dict[str, list[str]]:
     cells = {column.head: [column.cell(site) for site in reading.sites] for column in COLUMNS}
     shares = reading.shares
     largest = max(shares.values(), default=0.0)
-    cells["share of the drop"] = [
+    cells[SHARE] = [
         f"{share_bar(shares[i], largest)}{percent(shares[i], 0):>5}" if i in shares else ABSENT
         for i in range(len(reading.sites))
     ]
     return {head: column for head, column in cells.items() if any(cell != ABSENT for cell in column)}
 
 
-def _fitting(cells: dict[str, list[str]], room: int, least_site: int) -> list[str]:
+def _fitting(cells: dict[str, list[str]], room: int) -> list[str]:
     """The headings that fit, in order."""
     goes = {column.head: column.goes for column in COLUMNS}
     shown = list(cells)
-    while _width(cells, shown) + least_site > room and any(goes[head] for head in shown):
+    while _width(cells, shown) > room and any(goes[head] for head in shown):
         shown.remove(max(shown, key=lambda head: goes[head]))
     return shown
 
 
 def _width(cells: dict[str, list[str]], heads: list[str]) -> int:
-    """Columns taken by these headings, with two of padding each."""
-    return sum(2 + max(len(head), *(len(cell) for cell in cells[head])) for head in heads)
+    """Columns of the terminal taken by these, with the gaps before them."""
+    return sum(GAP + max(len(head), *(len(cell) for cell in cells[head])) for head in heads)
 
 
 def _hanging(mark: str, text: Text) -> Table:

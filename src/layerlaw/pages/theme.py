@@ -15,7 +15,7 @@ TEST = "#d4731c"
 NULL = "#98a3ae"
 RISE = "#b23a48"
 FONT = (
-    "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', 'Liberation Sans', Arial, sans-serif"
+    "-apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', 'Liberation Sans', Arial, system-ui, sans-serif"
 )
 
 QUALITATIVE = (  # Paul Tol's muted scheme (colour-blind safe), with a grey for the tenth
@@ -24,16 +24,19 @@ QUALITATIVE = (  # Paul Tol's muted scheme (colour-blind safe), with a grey for 
 SEQUENTIAL = ((0.0, "#f4f7fb"), (0.35, "#b7cce6"), (0.7, "#4f7fb8"), (1.0, "#12325f"))  # light: well separated
 
 
+MOST_HUES = 36  # no eye tells more apart
+
+
 def class_colours(count: int) -> list[str]:
     """One colour per class: ten told apart by eye, more by hue (neighbours a golden angle apart)."""
     if count <= len(QUALITATIVE):
         return list(QUALITATIVE[:count])
-    out = []
-    for i in range(count):
+    hues = []
+    for i in range(min(count, MOST_HUES)):
         lightness = (0.42, 0.56, 0.36)[i % 3]
         r, g, b = colorsys.hls_to_rgb(i * 0.381966 % 1, lightness, 0.55)
-        out.append(f"#{round(255 * r):02x}{round(255 * g):02x}{round(255 * b):02x}")
-    return out
+        hues.append(f"#{round(255 * r):02x}{round(255 * g):02x}{round(255 * b):02x}")
+    return [hues[k % len(hues)] for k in range(count)]
 
 
 def style_sheet() -> str:
@@ -75,7 +78,7 @@ def plotly_template() -> dict[str, Any]:
             "legend": {
                 "orientation": "h",
                 "x": 0,
-                "y": 1.02,
+                "y": 1.03,
                 "xanchor": "left",
                 "yanchor": "bottom",
                 "font": {"size": 12, "color": INK},

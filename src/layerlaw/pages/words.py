@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from layerlaw.pages.numbers import clean, counted, escaped, number, p_value, percent, sentence
+from layerlaw.pages.numbers import clean, correlation, counted, escaped, number, p_value, percent, sentence
 from layerlaw.pages.reading import Reading
 
 MOST_LISTED = 12
@@ -29,16 +29,18 @@ FORMULAS = (
 )  # fmt: skip
 
 CITATIONS = (
-    "H. He and W. J. Su, A law of data separation in deep learning, PNAS 120 (36), 2023.",
+    "H. He and W. J. Su, A law of data separation in deep learning, PNAS 120 (36), e2221704120, 2023.",
     "V. Papyan, X. Y. Han and D. L. Donoho, Prevalence of neural collapse during the terminal phase of deep learning "
-    "training, PNAS 117 (40), 2020.",
-    "I. Ben-Shaul and S. Dekel, Nearest class-center simplification through intermediate layers, TAG-ML (PMLR 196), 2022.",
+    "training, PNAS 117, 24652–24663, 2020.",
+    "I. Ben-Shaul and S. Dekel, Nearest class-center simplification through intermediate layers, Topological, Algebraic "
+    "and Geometric Learning Workshops (PMLR), 37–47, 2022.",
     "T. Galanti, A. György and M. Hutter, On the role of neural collapse in transfer learning, ICLR 2022.",
+    "T. Galanti, On the implicit bias towards minimal depth of deep neural networks, arXiv:2202.09028, 2022.",
 )
 
 
-def subtitle(reading: Reading) -> str:
-    """Samples, classes, sites and accuracies in one line."""
+def facts(reading: Reading) -> list[str]:
+    """Samples, classes, sites and accuracies, as far as they are known."""
     record = reading.record
     parts = [counted(sum(record.counts), "training sample")] if record.counts else []
     if record.test_counts:
@@ -50,17 +52,22 @@ def subtitle(reading: Reading) -> str:
         parts.append(f"train accuracy {percent(record.accuracy)}")
     if record.test_accuracy is not None:
         parts.append(f"test accuracy {percent(record.test_accuracy)}")
-    return " · ".join(f'<span class="fact">{part}</span>' for part in parts)
+    return parts
+
+
+def subtitle(reading: Reading) -> str:
+    """The facts in one line, which breaks only between them."""
+    return " · ".join(f'<span class="fact">{part}</span>' for part in facts(reading))
 
 
 def verdict_html(reading: Reading) -> str:
     """The headline large, its numbers below; findings, advice, and the record's notes in grey."""
-    headline, facts = split_headline(reading)
+    headline, numbers = split_headline(reading)
     verdict = reading.verdict
     notes = [note for note in reading.record.notes if note not in verdict.findings]
     out = [f'<p class="headline">{escaped(sentence(headline))}</p>']
-    if facts:
-        out.append(f'<p class="facts">{escaped(sentence(facts))}</p>')
+    if numbers:
+        out.append(f'<p class="facts">{_unbroken(numbers)}</p>')
     out.append(_list(verdict.findings, "findings"))
     if verdict.advice:
         out.append(f"<h3>What to do</h3>{_list(verdict.advice, 'advice')}")
@@ -72,8 +79,8 @@ def split_headline(reading: Reading) -> tuple[str, str]:
     """The sentence, and the numbers it carries in brackets."""
     headline = reading.verdict.headline
     if reading.fit is not None and headline.endswith(").") and " (" in headline:
-        head, facts = headline[:-2].split(" (", 1)
-        return head.rstrip(".") + ".", facts
+        head, numbers = headline[:-2].split(" (", 1)
+        return head.rstrip(".") + ".", numbers
     return headline, ""
 
 
@@ -81,17 +88,18 @@ def law_cards(reading: Reading) -> str:
     """The key numbers of the fit."""
     fit = reading.fit
     if fit is None:
-        return f'<p class="empty">{escaped(sentence(reading.why_no_fit))}</p>'
+        return '<p class="empty">No law could be fitted, for the reason given above.</p>'
     even = "" if fit.effective_layers is None else f" of {fit.layers}"
     return cards(
         [
             ("ρ", number(fit.rho), "factor per layer"),
             ("half-life", number(fit.half_life), "layers to halve D"),
-            ("r", number(fit.pearson), "Pearson, of ln D and depth"),
+            ("r", correlation(fit.pearson), "Pearson, of ln D and depth"),
             ("effective layers", number(fit.effective_layers, 2) + even, "doing even work"),
             ("Greenwood p", p_value(fit.greenwood_p), "a random split is as even"),
             ("chord deviation", percent(fit.chord_deviation), "of the drop, at most"),
-            ("inefficiency", number(fit.inefficiency), "1 when all ratios are equal"),
+            ("inefficiency", number(fit.inefficiency, 4), "1 when all ratios are equal"),
+            ("final D", number(fit.values[-1]), f"from {number(fit.values[0])}"),
         ]
     )
 
@@ -133,7 +141,7 @@ def formulas_html() -> str:
     """Definitions and citations, once per page."""
     rows = "".join(f"<dt>{what}</dt><dd><span class='formula'>{how}</span>{why}</dd>" for what, how, why in FORMULAS)
     papers = "".join(f"<li>{escaped(line)}</li>" for line in CITATIONS)
-    return f"<h3>Definitions</h3><dl class='formulas'>{rows}</dl><h3>Sources</h3><ul class='papers'>{papers}</ul>"
+    return f"<dl class='formulas'>{rows}</dl><h3>Sources</h3><ul class='papers'>{papers}</ul>"
 
 
 def written_value(value: Any) -> str:
@@ -168,6 +176,11 @@ def _definitions(values: dict[str, Any]) -> str:
     return f'<dl class="settings">{rows}</dl>'
 
 
+def _unbroken(text: str) -> str:
+    """A sentence in which no line ends at an equals sign."""
+    return escaped(sentence(text)).replace(" = ", "&nbsp;=&nbsp;")
+
+
 def _list(lines: Iterable[str], kind: str) -> str:
-    items = "".join(f"<li>{escaped(sentence(line))}</li>" for line in lines)
+    items = "".join(f"<li>{_unbroken(line)}</li>" for line in lines)
     return f'<ul class="{kind}">{items}</ul>' if items else ""

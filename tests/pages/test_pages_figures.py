@@ -1,0 +1,96 @@
+"""Figures for papers: drawn without pyplot, readable, harmless to what is around them."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+from pages_records import broken_record, deep_record, full_record, many_classes_record, minimal_record, nasty_record
+
+from layerlaw.errors import InputError
+from layerlaw.pages import plot, plot_planes
+
+
+def drawn(figure):
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=40)
+    return out.getbuffer().nbytes
+
+
+def test_plot_shows_points_line_and_numbers():
+    figure = plot(full_record())
+    (ax,) = figure.axes
+    assert ax.get_yscale() == "log"
+    assert "ρ = 0.541" in ax.get_title()
+    assert "r = −0.998" in ax.get_title()
+    assert ax.get_xlabel() == "layer index"
+    points, logits, line = ax.lines
+    assert len(points.get_xdata()) == 8
+    assert list(logits.get_xdata()) == [8]
+    assert line.get_linestyle() == "--"
+    assert drawn(figure) > 1000
+
+
+@pytest.mark.parametrize("make", [minimal_record, nasty_record, deep_record, many_classes_record, broken_record])
+def test_every_record_can_be_plotted(make):
+    assert drawn(plot(make())) > 1000
+
+
+@pytest.mark.parametrize("column", ["nc1", "test_separation", "ncc_accuracy", "rank", "nc3"])
+def test_every_column_can_be_plotted(column):
+    assert drawn(plot(full_record(), column)) > 1000
+
+
+def test_shares_of_samples_are_no_law():
+    (ax,) = plot(full_record(), "ncc_accuracy").axes
+    assert ax.get_yscale() == "linear"
+    assert "ρ" not in ax.get_title()
+
+
+def test_plot_draws_on_given_axes_and_returns_their_figure():
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    assert plot(minimal_record(), ax=right) is figure
+    assert not left.lines
+    assert right.lines
+
+
+def test_planes_are_small_multiples():
+    figure = plot_planes(full_record())
+    assert len(figure.axes) == 9
+    assert figure.axes[1].get_title() == "1 · layers.1.relu\nD = 15.5"
+    assert drawn(figure) > 1000
+
+
+@pytest.mark.parametrize("make", [nasty_record, many_classes_record, broken_record])
+def test_planes_survive_names_classes_and_holes(make):
+    assert drawn(plot_planes(make())) > 1000
+
+
+def test_a_column_that_is_not_there_is_answered():
+    with pytest.raises(InputError, match="expected one of the columns"):
+        plot(minimal_record(), "nc1")
+
+
+def test_an_empty_column_is_answered():
+    record = minimal_record()
+    for site in record.sites:
+        site.values["nc1"] = None
+    with pytest.raises(InputError, match="holds no finite number in column 'nc1'"):
+        plot(record, "nc1")
+
+
+def test_planes_that_were_not_recorded_are_answered():
+    with pytest.raises(InputError, match="holds no plane coordinates"):
+        plot_planes(minimal_record())
+
+
+def test_pyplot_is_never_imported():
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import layerlaw.pages as p, pages_records;"
+        "p.plot(pages_records.full_record()).savefig(sys.argv[1]); p.plot_planes(pages_records.full_record());"
+        "sys.exit('matplotlib.pyplot' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, "/dev/null"], check=True, capture_output=True)

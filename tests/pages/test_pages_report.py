@@ -1,0 +1,243 @@
+"""The page as text: what is in it, what is not, how large it is."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from pages_records import (
+    NASTY,
+    broken_record,
+    deep_record,
+    falling,
+    full_record,
+    many_classes_record,
+    minimal_record,
+    nasty_record,
+    three_records,
+)
+
+from layerlaw.errors import DataError, InputError, MissingExtraError
+from layerlaw.pages import report
+from layerlaw.pages.classes import worst_classes
+from layerlaw.pages.page import page_html
+from layerlaw.pages.planes import planes_html, planes_note, svg_paths
+from layerlaw.pages.reading import read
+
+PANELS = {"verdict", "law", "shares", "table", "classes", "ncc", "collapse", "plane", "method", "definitions"}
+MOST_BYTES = 6_000_000
+
+
+def panels(page):
+    return re.findall(r'<section [^>]*data-panel="(\w+)"', page)
+
+
+def text_of(page):
+    """The page without its scripts and styles."""
+    return re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.S)
+
+
+def figures(page):
+    return [
+        json.loads(m) for m in re.findall(r'<script type="application/json" data-figure="[^"]+">(.*?)</script>', page)
+    ]
+
+
+@pytest.mark.parametrize("make", [full_record, minimal_record, broken_record, nasty_record, deep_record])
+def test_every_panel_is_there_whatever_the_record_holds(make):
+    assert set(panels(page_html(make()))) == PANELS
+
+
+def test_report_returns_the_path_it_wrote(tmp_path):
+    path = report(minimal_record(), str(tmp_path / "page.html"), title="A <title>")
+    assert path == tmp_path / "page.html"
+    page = path.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "<title>A &lt;title&gt;</title>" in page
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_panels_without_data_say_why():
+    text = text_of(page_html(minimal_record()))
+    for why in (
+        "No class-wise separation was recorded.",
+        "The nearest class center was not measured.",
+        "No measure of neural collapse was taken along depth.",
+        "No plane coordinates were recorded.",
+        "The record holds no settings and no provenance.",
+    ):
+        assert why in text
+
+
+def test_a_record_without_a_law_is_still_shown():
+    text = text_of(page_html(broken_record()))
+    assert "No law can be fitted" in text
+    assert "No law could be fitted, for the reason given above." in text
+    assert text.count("Something went wrong.") == 1
+    assert "<td>∞</td>" in text
+
+
+def test_key_numbers_stand_in_cards():
+    text = text_of(page_html(full_record()))
+    for number in ("0.541", "1.13", "−0.998", "6.6 of 7", "0.00067", "0.467"):
+        assert f"<dd>{number}</dd>" in text
+
+
+def test_empty_columns_are_left_out_of_the_table():
+    assert ">mismatch</th>" in page_html(full_record())
+    assert ">mismatch</th>" not in page_html(minimal_record())
+
+
+def test_names_never_become_markup():
+    page = page_html(nasty_record(), title=NASTY)
+    assert "<script>window.__pwned" not in page
+    assert "<img" not in text_of(page)
+    assert page.count("</script>") == len(re.findall(r"<script[ >]", page))
+    for figure in figures(page):
+        assert not re.search(r"<(script|img)", json.dumps(figure))
+
+
+def test_the_policy_forbids_the_network_and_foreign_scripts():
+    page = page_html(minimal_record())
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)[1]
+    assert "default-src 'none'" in policy
+    assert policy.count("sha256-") == 2
+    assert not re.search(r'(src|href)="(?!data:)', text_of(page))
+
+
+def test_lone_surrogates_in_names_can_be_written(tmp_path):
+    record = minimal_record()
+    record.name = record.sites[0].name = "caf\udce9"
+    assert "caf?" in report(record, tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        full_record(),
+        deep_record(200),
+        many_classes_record(),
+        three_records(),
+        [deep_record() for _ in range(3)],
+    ],
+    ids=["8 sites", "200 sites", "1000 classes", "three", "three deep"],
+)
+def test_the_file_stays_below_six_megabytes(records):
+    assert len(page_html(records).encode()) < MOST_BYTES
+
+
+def test_many_classes_are_cut_to_the_worst_forty():
+    record = many_classes_record()
+    order = worst_classes(read(record))
+    last = [s for s in record.sites if s.in_fit][-1].by_class["separation"]
+    assert len(order) == 40
+    assert min(last[k] for k in order) >= sorted(last, reverse=True)[39]
+    assert "The 40 worst of 1,000 classes" in page_html(record)
+
+
+def test_of_sixty_sites_twenty_four_planes_are_drawn_and_the_page_says_so():
+    reading = read(deep_record(60))
+    drawn = planes_html(reading)
+    assert drawn.count("<svg") == 24
+    assert "<b>0</b>" in drawn
+    assert "<b>60</b>" in drawn
+    assert "24 of 61 sites are shown" in planes_note(reading)
+
+
+def test_a_page_of_many_records_thins_its_planes_and_says_so():
+    assert "to keep the file small" not in page_html(three_records())
+    page = page_html([full_record(f"run {i}", seed=i) for i in range(20)])
+    assert "Of the samples at most 111 are drawn, to keep the file small." in page
+    assert len(page.encode()) < MOST_BYTES
+
+
+def test_plane_dots_lie_inside_the_drawing_and_keep_proportions():
+    paths = svg_paths([[0.0, 0.0], [10.0, 0.0], [0.0, 5.0], [float("nan"), 1.0]], [0, 0, 1, 1], ["#111111", "#222222"])
+    assert paths.count("<path") == 2
+    points = [tuple(map(int, m)) for m in re.findall(r"M(-?\d+) (-?\d+)h0", paths)]
+    assert len(points) == 3
+    assert all(0 <= v <= 300 for p in points for v in p)
+    assert points[1][0] - points[0][0] == 2 * (points[0][1] - points[2][1])
+
+
+def test_several_records_are_compared_first_and_folded():
+    page = page_html(three_records())
+    assert panels(page)[0] == "compare"
+    assert panels(page).count("law") == 3
+    assert page.count('<details class="record" open>') == 1
+    assert page.count('<details class="record">') == 2
+    ids = re.findall(r'\bid="([^"]+)"', text_of(page))
+    assert len(ids) == len(set(ids))
+    comparison = figures(page)[0]
+    assert [t["name"] for t in comparison["data"] if t.get("name")] == ["FNN (1)", "FNN, 20 layers", "FNN (2)"]
+
+
+def test_the_law_figure_holds_points_line_bars_and_nulls():
+    law = figures(page_html(full_record()))[0]
+    names = [trace["name"] for trace in law["data"]]
+    assert names == ["permuted labels", "untrained network", "test data", "law: ρ = 0.541 per layer", "training data"]
+    assert law["layout"]["yaxis"]["type"] == "log"
+    assert law["data"][-1]["error_y"]["array"][0] == pytest.approx(36.814 * 0.04, rel=0.05)
+    assert len(law["data"][3]["y"]) == 8
+
+
+def test_a_single_record_in_a_list_is_a_plain_page():
+    assert set(panels(page_html([minimal_record()]))) == PANELS
+
+
+def test_a_record_of_two_sites_has_a_page():
+    assert set(panels(page_html(full_record(separation=falling(2), logits=False)))) == PANELS
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([], "expected at least one record, got an empty list"),
+        (["run.json"], "expected a Record or a list of them, got str"),
+    ],
+)
+def test_what_is_no_record_is_answered(records, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        report(records, tmp_path / "page.html")
+
+
+def test_a_record_without_sites_is_answered(tmp_path):
+    record = minimal_record()
+    record.sites = []
+    with pytest.raises(InputError, match="expected at least one site, record 'minimal' has none"):
+        report(record, tmp_path / "page.html")
+
+
+def test_a_missing_folder_is_answered(tmp_path):
+    with pytest.raises(DataError, match="expected the folder"):
+        report(minimal_record(), tmp_path / "nowhere" / "page.html")
+
+
+def test_importing_pages_imports_no_ink():
+    code = (
+        "import sys, layerlaw.pages as p; print(sorted(p.__all__));"
+        "bad = {'matplotlib', 'plotly', 'rich'} & set(sys.modules); sys.exit(', '.join(bad) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("package", "call"),
+    [
+        ("plotly", "p.report(r, 'x.html')"),
+        ("matplotlib", "p.plot(r)"),
+        ("rich", "p.print_record(r)"),
+        ("rich", "p.table(r)"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(package, call):
+    code = (
+        f"import sys; sys.modules['{package}'] = None; sys.path.insert(0, {str(__file__).rsplit('/', 1)[0]!r});"
+        "import layerlaw.pages as p, pages_records; from layerlaw.errors import MissingExtraError;"
+        "r = pages_records.minimal_record()\n"
+        f"try: {call}\nexcept MissingExtraError as e: print(e)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert f"needs the package '{package}': pip install 'layerlaw[pages]'" in out
+    assert issubclass(MissingExtraError, ImportError)

@@ -1,0 +1,84 @@
+"""The terminal table: compact, complete, deaf to markup."""
+
+import io
+
+import pytest
+from pages_records import NASTY, broken_record, deep_record, full_record, minimal_record, nasty_record
+from rich.console import Console
+from rich.table import Table
+
+from layerlaw.pages import print_record, table
+from layerlaw.pages.terminal import share_bar
+
+
+def printed(record, width=100, **options):
+    console = Console(file=io.StringIO(), width=width, **options)
+    print_record(record, console)
+    return console.file.getvalue()
+
+
+def heads(record, width=100):
+    return [str(column.header) for column in table(record, width=width).columns]
+
+
+def test_the_table_has_one_row_per_site_and_the_wanted_columns():
+    assert isinstance(table(full_record()), Table)
+    assert table(full_record()).row_count == 9
+    assert heads(full_record()) == [
+        "#", "site", "features", "D", "share of drop", "NC1", "NCC", "mismatch", "test D", "test NCC",
+    ]  # fmt: skip
+
+
+def test_columns_that_are_empty_are_left_out():
+    assert heads(minimal_record()) == ["#", "site", "features", "D", "share of drop"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 160])
+@pytest.mark.parametrize("make", [full_record, nasty_record, deep_record, broken_record])
+def test_nothing_is_wider_than_the_console(make, width):
+    lines = printed(make(), width).splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= width
+
+
+def test_at_a_hundred_columns_no_number_is_cut():
+    lines = [line for line in printed(full_record()).splitlines() if "layers.7.relu  " in line]
+    assert lines
+    assert "…" not in lines[0]
+    for number in ("0.467", "0.0467", "99.4%", "1.49", "74.1%", "█"):
+        assert number in lines[0]
+
+
+def test_the_verdict_follows_the_table():
+    text = printed(full_record())
+    assert text.index("classifier") < text.index("The law holds")
+    assert "r = −0.998" in text
+    assert "Dropout was off in train mode." in text
+
+
+def test_names_are_neither_markup_nor_escape_codes():
+    text = printed(nasty_record(), 160)
+    assert NASTY in text
+    assert "[bold]" in text
+    assert "\x1b" not in text
+
+
+def test_a_record_without_a_law_is_printed_with_the_reason():
+    text = printed(broken_record())
+    assert "No law can be fitted" in text
+    assert text.count("Something went wrong.") == 1
+
+
+def test_a_record_without_sites_is_printed_too():
+    record = minimal_record()
+    record.sites = []
+    assert "No law can be fitted" in printed(record)
+
+
+def test_print_record_uses_standard_output_unless_told(capsys):
+    print_record(minimal_record())
+    assert "fc3" in capsys.readouterr().out
+
+
+def test_bars_grow_in_eighths_and_rises_are_marked():
+    assert [share_bar(s, 1.0, 2).rstrip() for s in (0, 1 / 16, 0.5, 1.0, -0.2)] == ["", "▏", "█", "██", "▲"]
+    assert share_bar(0.3, 0.0, 2) == "  "

@@ -1,0 +1,105 @@
+"""Numbers, names and ticks, as they are written."""
+
+import math
+
+import pytest
+from pages_records import broken_record, full_record, minimal_record, three_records
+
+from layerlaw.pages.axes import log_axis, log_ticks, strided, tick_text
+from layerlaw.pages.numbers import clean, escaped, for_plotly, number, p_value, percent, sentence, shortened
+from layerlaw.pages.reading import read, read_all, spread
+from layerlaw.pages.theme import class_colours
+from layerlaw.pages.words import split_headline, written_value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"), (math.nan, "–"), (math.inf, "∞"), (-math.inf, "−∞"), (0.0, "0"), (0.46712, "0.467"), (9.996, "10.00"),
+        (-1234.5, "−1,234"), (3.2e-7, "3.20·10⁻⁷"), (2.5e9, "2.50·10⁹"), (5e-324, "4.94·10⁻³²⁴"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_with_real_minus_signs_and_powers_of_ten(value, text):
+    assert number(value) == text.replace("10.00", "10.0")
+
+
+def test_a_percentage_that_rounds_to_zero_has_no_sign():
+    assert percent(-0.0001) == "0.0%"
+    assert percent(-0.031) == "−3.1%"
+    assert percent(math.nan) == "–"
+
+
+def test_p_values_below_a_ten_thousandth_say_only_that():
+    assert p_value(3e-9) == "< 0.0001"
+    assert p_value(0.00067) == "0.00067"
+    assert p_value(None) == "–"
+
+
+def test_sentences_get_minus_signs_but_names_keep_their_hyphens():
+    assert sentence("r = -0.998 (-3) at 'conv-1' and 'x1e-3'") == "r = −0.998 (−3) at 'conv-1' and 'x1e-3'"
+    assert sentence("D = 1.5e-06, p = < 0.0001") == "D = 1.5·10⁻⁶, p < 0.0001"
+
+
+def test_names_lose_control_characters_and_lone_surrogates():
+    assert clean("a\x1b[31m\tb\udcff") == "a�[31m b?"
+
+
+def test_escaping_suits_html_and_plotly():
+    assert escaped("<a href='x'>&\"") == "&lt;a href=&#x27;x&#x27;&gt;&amp;&quot;"
+    assert for_plotly('<b>"x"&') == '&lt;b&gt;"x"&amp;'  # Plotly does not know &quot;
+
+
+def test_long_names_keep_both_ends():
+    name = shortened("encoder.layers.11.attention.output.dense", 17)
+    assert len(name) == 17
+    assert name.endswith("output.dense"[1:])
+
+
+@pytest.mark.parametrize("span", [(-0.05, 0.1), (-0.2, 0.3), (-1, 1.5), (-4, 1), (-30, 5), (1.99, 2.01)])
+def test_log_ticks_are_few_and_inside(span):
+    ticks = log_ticks(*span)
+    assert 2 <= len(ticks) <= 12
+    assert all(10 ** span[0] <= t <= 10 ** span[1] for t in ticks)
+    assert len({tick_text(t) for t in ticks}) == len(ticks)
+
+
+def test_a_log_axis_survives_values_that_have_no_logarithm():
+    axis = log_axis([None, 0.0, math.inf, -1.0], "D")
+    assert axis["range"][0] < axis["range"][1]
+
+
+def test_spread_keeps_first_and_last_and_strides_are_even():
+    assert spread(60, 24)[0] == 0
+    assert spread(60, 24)[-1] == 59
+    assert len(set(spread(60, 24))) == 24
+    assert len(strided(200, 18)) <= 18
+
+
+def test_ten_classes_have_ten_colours_and_a_thousand_have_colours_too():
+    assert len(set(class_colours(10))) == 10
+    assert len(class_colours(1000)) == 1000
+
+
+def test_settings_are_words_not_python():
+    assert written_value({"lr": 0.1, "on": True, "list": [1, 2]}) == "lr: 0.100, on: yes, list: 1, 2"
+    assert "(200 in all)" in written_value(list(range(200)))
+    assert len(written_value("x" * 10_000)) < 500
+
+
+def test_the_headline_is_parted_from_its_numbers():
+    head, numbers = split_headline(read(full_record()))
+    assert head == "The law holds: every layer takes about the same share of log D."
+    assert numbers.startswith("ρ = 0.541")
+    assert split_headline(read(broken_record()))[1] == ""
+
+
+def test_reading_never_raises_and_leaves_out_the_logits():
+    assert read(broken_record()).fit is None
+    assert read(minimal_record()).series("no such column") == [None] * 4
+    reading = read(full_record())
+    assert reading.fit_positions == list(range(8))
+    assert sum(reading.shares.values()) == pytest.approx(1)
+
+
+def test_records_of_one_name_are_numbered():
+    assert [reading.label for reading in read_all(three_records())] == ["FNN (1)", "FNN, 20 layers", "FNN (2)"]
