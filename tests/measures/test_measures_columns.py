@@ -14,8 +14,8 @@ from layerlaw.stats.passes import Around
 
 def at_one_site(x: torch.Tensor, y: torch.Tensor, K: int, decision: torch.Tensor | None = None):
     centres = find_centres(ClassSums.of(x, y, K))
-    scatter = Scatter.of(*project(x, y, Frame.of(centres.means, centres.basis, x.dtype)), y, centres, decision)
-    return Around(centres, dtype=x.dtype), scatter
+    scatter = Scatter.of(*project(x, y, Frame.of(centres)), y, centres, decision)
+    return Around(centres), scatter
 
 
 def test_columns_say_what_measure_says() -> None:

@@ -77,7 +77,7 @@ def measured(x: torch.Tensor, y: torch.Tensor, K: int, g: int = 10) -> tuple[flo
     )
     centres = find_centres(sums.total())
     left_out = LeftOut.start(sums, centres)
-    coordinates, _ = project(x, y, Frame.of(centres.means, left_out.basis, x.dtype))
+    coordinates, _ = project(x, y, Frame(centres.rounded_means, left_out.basis.to(centres.rounded_means)))
     left_out.update(coordinates, y, groups)
     value = oracle.separation(x, y, K)
     found = jackknife(value, left_out)

@@ -7,7 +7,7 @@ from layerlaw.stats import Centres, ClassSums, Frame, LeftOut, Scatter, find_cen
 
 
 def scatter_of(x: Tensor, y: Tensor, centres: Centres, decision: Tensor | None = None) -> Scatter:
-    coordinates, lengths = project(x, y, Frame.of(centres.means, centres.basis, x.dtype))
+    coordinates, lengths = project(x, y, Frame.of(centres))
     return Scatter.of(coordinates, lengths, y, centres, decision)
 
 
@@ -40,7 +40,7 @@ def started(
 
 def feed(left_out: LeftOut, centres: Centres, x: Tensor, y: Tensor, groups: Tensor) -> None:
     """Pass 2 over one batch."""
-    coordinates, _ = project(x, y, Frame.of(centres.means, left_out.basis, x.dtype))
+    coordinates, _ = project(x, y, Frame(centres.rounded_means, left_out.basis.to(centres.rounded_means)))
     left_out.update(coordinates, y, groups)
 
 

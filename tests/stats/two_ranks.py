@@ -22,7 +22,7 @@ def measured(x, y, groups, decision, weighting: str) -> dict[str, torch.Tensor]:
     centres = find_centres(sums, weighting)
     scatter = scatter_of(x, y, centres, decision)
     left_out = LeftOut.start(grouped, centres)
-    coordinates, _ = project(x, y, Frame.of(centres.means, left_out.basis, x.dtype))
+    coordinates, _ = project(x, y, Frame(centres.rounded_means, left_out.basis.to(centres.rounded_means)))
     left_out.update(coordinates, y, groups)
     all_reduce([*scatter.tensors, left_out.fuzziness], [centres.digest, left_out.centres.digest])
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -48,14 +49,17 @@ def demo(
     def look(epoch: int, mode: str = "train", note: str = "") -> None:
         how = {"class_names": images.class_names, "name": f"epoch {epoch}{note}", "progress": False}
         record = probe(network, data, test=test, mode=mode, null=mode == "eval", **how)  # type: ignore[arg-type]
+        record.provenance["recipe"] = {**asdict(recipe), "network": "FeedForward, depth 8, width 100", "epoch": epoch}
         record.save(out / f"{record.name.replace(' ', '-').replace(',', '')}.json")
         records.append(record)
 
     recipe = Recipe(optimiser="adam", learning_rate=1e-3, epochs=epochs, seed=seed)
     stages = sorted({round(share * epochs) for share in STAGES} | {epochs})
     train(network, *data, recipe, at_epochs=stages, visit=look)
+    final = records.pop()
     look(epochs, "eval", ", running statistics")
-    final, running = records[-2], records[-1]
+    running = records[-1]
+    records.append(final)  # the page unfolds the last one
     page = report(records, out / "page.html", title="The law of equi-separation, from first epoch to last")
     plot(final).savefig(out / "law.png", dpi=160)
     print_record(final, screen)

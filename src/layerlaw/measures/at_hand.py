@@ -135,7 +135,7 @@ def _statistics(
             "features: expected finite numbers, got NaN or infinity. Find them with features.isfinite()."
         )
     centres = find_centres(sums, weighting)
-    coordinates, lengths = project(x, y, Frame.of(centres.means, centres.basis, x.dtype))
+    coordinates, lengths = project(x, y, Frame.of(centres))
     return centres, Scatter.of(coordinates, lengths, y, centres, chosen)
 
 

@@ -6,9 +6,12 @@ from torch import Tensor
 from layerlaw.stats import Centres, Scatter
 
 
-def class_variances(scatter: Scatter) -> Tensor:
-    """Mean squared distance of the samples of each class to their mean (…, K)."""
-    return (scatter.lengths / scatter.counts).clamp_min(0)
+def class_variances(centres: Centres, scatter: Scatter) -> Tensor:
+    """Mean squared distance of the samples of each class to their mean (…, K).
+
+    Around the rounded mean it comes out larger by the squared rounding.
+    """
+    return (scatter.lengths / scatter.counts - centres.rounding.square().sum(-1)).clamp_min(0)
 
 
 def class_distance_variance(centres: Centres, scatter: Scatter) -> Tensor:
@@ -16,7 +19,7 @@ def class_distance_variance(centres: Centres, scatter: Scatter) -> Tensor:
 
     Infinite where two class means coincide.
     """
-    variances = class_variances(scatter)
+    variances = class_variances(centres, scatter)
     K = variances.shape[-1]
     c = centres.coordinates
     # Differences of coordinates, not a Gram matrix: close centres keep their digits.
@@ -28,7 +31,7 @@ def class_distance_variance(centres: Centres, scatter: Scatter) -> Tensor:
 
 def compression(centres: Centres, scatter: Scatter) -> Tensor:
     """Tr SS_w / Tr SS_b (…); lower is more compressed (Wang et al. 2023)."""
-    within = (centres.weights * class_variances(scatter)).sum(-1)
+    within = (centres.weights * class_variances(centres, scatter)).sum(-1)
     return within / (centres.weights * centres.coordinates.square().sum(-1)).sum(-1)
 
 

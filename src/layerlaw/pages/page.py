@@ -93,7 +93,7 @@ def _several(readings: Sequence[Reading], points: int) -> str:
     ]
     for i, reading in enumerate(readings):
         parts.append(
-            f'<details class="record"{" open" if i == 0 else ""}><summary><b>{escaped(reading.label)}</b>'
+            f'<details class="record"{" open" if i == len(readings) - 1 else ""}><summary><b>{escaped(reading.label)}</b>'
             f"<span>{escaped(sentence(split_headline(reading)[0]))}</span></summary>"
             f'<p class="subtitle">{subtitle(reading)}</p>{_record(reading, f"r{i}", points)}</details>'
         )

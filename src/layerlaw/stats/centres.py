@@ -86,6 +86,23 @@ class Centres(Span):
     means: Tensor
     mean: Tensor
     basis: Tensor
+    dtype: torch.dtype
+    """Of the features: what they are multiplied with is rounded accordingly."""
+
+    @cached_property
+    def rounded_means(self) -> Tensor:
+        """The class means as pass 2 subtracts them: in float32, unless the features are float64."""
+        return self.means if self.dtype == torch.float64 else self.means.float()
+
+    @cached_property
+    def rounding(self) -> Tensor:
+        """Exact minus rounded class means (…, K, d)."""
+        return self.means - self.rounded_means.double()
+
+    @cached_property
+    def expected_residuals(self) -> Tensor:
+        """Mean residual of each class that the rounding of its mean causes, in the basis (…, K, r)."""
+        return self.rounding @ self.basis.mT
 
 
 def class_weights(counts: Tensor, weighting: Weighting) -> Tensor:
@@ -132,6 +149,7 @@ def find_centres(sums: ClassSums, weighting: Weighting = "samples") -> Centres:
         means=means,
         mean=mean,
         basis=basis,
+        dtype=sums.dtype,
     )
 
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from layerlaw.stats.centres import Centres, find_centres
 from layerlaw.stats.labels import one_hot
 from layerlaw.stats.precision import double
-from layerlaw.stats.scatter import rounded_means
 from layerlaw.stats.sums import ClassSums
 
 
@@ -30,8 +29,7 @@ class LeftOut:
     def start(cls, groups: ClassSums, full: Centres) -> LeftOut:
         """Ready for pass 2; `groups` has the groups as its leading dimension."""
         centres = find_centres(groups.left_out(), full.weighting)
-        used = rounded_means(full.means, groups.dtype).double()  # what the residuals of pass 2 are taken around
-        shift = (centres.means - used) @ centres.basis.mT
+        shift = (centres.means - full.rounded_means.double()) @ centres.basis.mT
         return cls(centres, shift, torch.zeros_like(centres.counts))
 
     @property

@@ -20,7 +20,7 @@ from layerlaw.stats.labels import Assignment, deal_groups
 from layerlaw.stats.permuted import Permuted
 from layerlaw.stats.precision import double
 from layerlaw.stats.ranks import all_reduce
-from layerlaw.stats.scatter import Frame, NearestCentre, Scatter, project, rounded_means
+from layerlaw.stats.scatter import Frame, NearestCentre, Scatter, project
 from layerlaw.stats.sums import ClassSums
 
 Key = Hashable  # whatever names a site
@@ -128,7 +128,6 @@ class Around:
     left_out: LeftOut | None = None
     permuted: Permuted | None = None
     reference: Centres | None = None  # centres of the training data, for nearest-center decisions on test data
-    dtype: torch.dtype = torch.float32
 
     @classmethod
     def of(cls, first: FirstPass, key: Key, weighting: Weighting, reference: Centres | None = None) -> Around:
@@ -140,13 +139,12 @@ class Around:
             left_out = LeftOut.start(first.sums[key], centres)
         if key in first.permuted and bool((first.permuted[key].counts > 0).all()):
             permuted = Permuted.start(first.permuted[key], centres)
-        return cls(centres, left_out, permuted, reference, total.dtype)
+        return cls(centres, left_out, permuted, reference)
 
     @property
-    def bases(self) -> list[Tensor]:
-        """Rows to project on, in the order the coordinates come back."""
-        others = (self.left_out, self.permuted, self.reference)
-        return [self.centres.basis, *(view.basis for view in others if view is not None)]
+    def other_bases(self) -> list[Tensor]:
+        """Rows to project on beside the basis of the centres, in the order the coordinates come back."""
+        return [view.basis for view in (self.left_out, self.permuted, self.reference) if view is not None]
 
 
 @dataclass
@@ -168,8 +166,7 @@ class SecondPass:
         self._stacks = [(keys, Span.stack([self.around[key].centres for key in keys])) for keys in by_rank.values()]
         self._scatters: list[Scatter | None] = [None] * len(self._stacks)
         self._places = {
-            key: (rounded_means(around.centres.means, around.dtype).double() - around.reference.mean)
-            @ around.reference.basis.mT
+            key: (around.centres.rounded_means.double() - around.reference.mean) @ around.reference.basis.mT
             for key, around in self.around.items()
             if around.reference is not None
         }
@@ -182,9 +179,7 @@ class SecondPass:
         """Project the residuals of one site; the rest waits for the end of the batch."""
         around = self.around[key]
         if key not in self._frames:
-            centres = around.centres
-            basis = torch.cat(around.bases)
-            self._frames[key] = Frame.of(centres.means, basis, around.dtype, features.device)
+            self._frames[key] = Frame.of(around.centres, *around.other_bases, device=features.device)
         labels = self._dealt.labels.to(features.device)
         self._waiting[key] = project(features, labels, self._frames[key])
 
@@ -258,9 +253,8 @@ class SecondPass:
                 f"{_numbers(scatter.counts)} in pass 2. Pass data that are the same each time they are gone through "
                 "(no one-shot iterators, no sampling with replacement from an unseeded generator)."
             )
-        r = centres.scales.shape[-1]
-        expected = self._frames[key].expected[:, :r].to(centres.scales.device)
-        drift = (scatter.residuals / scatter.counts.unsqueeze(-1) - expected) * centres.inverse_scales  # (K, r)
+        mean = scatter.residuals / scatter.counts.unsqueeze(-1)  # (K, r)
+        drift = (mean - centres.expected_residuals) * centres.inverse_scales
         rms = (scatter.fuzziness.sum() / scatter.counts.sum()).sqrt()
         worst = torch.linalg.vector_norm(drift, dim=-1).max()
         if worst > CHANGED * rms + 1e-8:

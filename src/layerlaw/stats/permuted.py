@@ -10,7 +10,6 @@ from torch import Tensor
 from layerlaw.stats.centres import Centres, find_centres
 from layerlaw.stats.labels import one_hot
 from layerlaw.stats.precision import double
-from layerlaw.stats.scatter import rounded_means
 from layerlaw.stats.sums import ClassSums
 
 
@@ -30,8 +29,9 @@ class Permuted:
     def start(cls, sums: ClassSums, true: Centres) -> Permuted:
         """Ready for pass 2."""
         centres = find_centres(sums, true.weighting)
-        used = rounded_means(true.means, sums.dtype).double()
-        return cls(centres, (used - centres.mean) @ centres.basis.mT, torch.zeros_like(centres.counts))
+        return cls(
+            centres, (true.rounded_means.double() - centres.mean) @ centres.basis.mT, torch.zeros_like(centres.counts)
+        )
 
     @property
     def basis(self) -> Tensor:

@@ -74,12 +74,13 @@ def principal_plane(features: Tensor) -> Tensor:
     centred = centred / size
     block = min(6, n, d)
     generator = torch.Generator().manual_seed(0)
-    Q = torch.linalg.qr(torch.randn(d, block, generator=generator).to(centred))[0]
+    Q = torch.randn(d, block, generator=generator).to(centred)
     gram = centred.mT @ centred if d <= n else None
     for _ in range(4):
         Q = torch.linalg.qr(gram @ Q if gram is not None else centred.mT @ (centred @ Q))[0]
-    _, _, rotation = torch.linalg.svd(centred @ Q, full_matrices=False)
-    plane: Tensor = (centred @ (Q @ rotation[:2].mT) * size).cpu()
+    inside = centred @ Q  # (n, block)
+    _, rotation = torch.linalg.eigh(inside.mT @ inside)  # ascending
+    plane: Tensor = (inside @ rotation[:, -2:].flip(1) * size).cpu()
     # A sign of one's own: the coordinate that reaches farther is positive.
     sign = torch.where(plane.amax(0) >= -plane.amin(0), 1.0, -1.0)
     return plane * sign

@@ -68,9 +68,12 @@ def take_rows(table: Tensor, index: Tensor) -> Tensor:
 def add_rows(sums: Tensor, cells: Tensor, rows: Tensor) -> None:
     """Add (…, n, d) rows to the cells (…, C, d), or (g, K, d), that `cells` (…, n) number, in place."""
     d = rows.shape[-1]
-    flat = sums.reshape(-1, d)
+    flat = sums.view(-1, d)
     C = len(flat) // max(1, torch.Size(cells.shape[:-1]).numel())
     if rows.device.type == "cpu":  # one pass over the rows; on a GPU it would be atomics in a random order
+        if cells.dim() == 1:
+            flat.index_add_(0, cells, rows)
+            return
         start = C * torch.arange(len(flat) // C).reshape(*cells.shape[:-1], 1)
         flat.index_add_(0, (cells + start).reshape(-1), rows.reshape(-1, d))
     else:

@@ -10,36 +10,24 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import PassError
-from layerlaw.stats.centres import Span
+from layerlaw.stats.centres import Centres, Span
 from layerlaw.stats.labels import one_hot
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
 
 
-def rounded_means(means: Tensor, features: torch.dtype) -> Tensor:
-    """The means in the dtype in which features of this dtype are multiplied."""
-    return means if features == torch.float64 else means.float()
-
-
 @dataclass(frozen=True)
 class Frame:
-    """Class means (…, K, d) and basis rows (…, P, d) in the dtype of the products, made once and used for every batch.
-
-    `rounding` (…, K) is the squared distance of the rounded means from the exact ones, `expected` (…, K, P) the mean
-    residual that this rounding causes.
-    """
+    """Class means (…, K, d) and basis rows (…, P, d) in the dtype of the products, made once and used for every batch."""
 
     means: Tensor
     basis: Tensor
-    rounding: Tensor
-    expected: Tensor
 
     @classmethod
-    def of(cls, means: Tensor, basis: Tensor, features: torch.dtype, device: torch.device | None = None) -> Frame:
-        """For features of this dtype (products run in at least float32)."""
-        rounded = rounded_means(means, features)
-        gap = means - rounded.double()
-        device = device or means.device
-        return cls(rounded.to(device), basis.to(device, rounded.dtype), gap.square().sum(-1), gap @ basis.mT)
+    def of(cls, centres: Centres, *others: Tensor, device: torch.device | None = None) -> Frame:
+        """Around these centres, on their basis and below it on `others`."""
+        means = centres.rounded_means.to(device or centres.means.device)
+        basis = torch.cat([centres.basis, *others], -2) if others else centres.basis
+        return cls(means, basis.to(means))
 
 
 def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
@@ -57,12 +45,10 @@ def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Ten
         size = torch.linalg.vector_norm(residual, dim=-1)
         if bool(size.isinf().any()):  # the squares of large numbers leave the range of float32
             size = torch.linalg.vector_norm(residual, dim=-1, dtype=torch.float64)
-        lengths.append(double(size))
-    whole = coordinates[0] if len(coordinates) == 1 else torch.cat(coordinates, -1)
-    squared = (lengths[0] if len(lengths) == 1 else torch.cat(lengths, -1)).square()
-    # Σ‖x − rounded mean‖² exceeds Σ‖x − mean‖² by n‖rounding‖² (the cross term sums to zero over a class).
-    squared -= torch.take_along_dim(frame.rounding, labels.to(frame.rounding.device), -1)
-    return whole, squared
+        lengths.append(size)
+    if len(lengths) == 1:
+        return coordinates[0], double(lengths[0]).square_()
+    return torch.cat(coordinates, -1), double(torch.cat(lengths, -1)).square_()
 
 
 def agreement(points: Tensor, centres: Tensor, *choices: Tensor) -> list[Tensor]:
@@ -70,11 +56,11 @@ def agreement(points: Tensor, centres: Tensor, *choices: Tensor) -> list[Tensor]
 
     points (…, r, n), centres (…, K, r), choices (…, n) → (…, n). ‖a − c‖² is least where a·c − ‖c‖²/2 is largest.
     """
-    scores = centres @ points - centres.square().sum(-1, keepdim=True) / 2  # (…, K, n)
-    nearest = (scores >= scores.amax(-2, keepdim=True)).double()
-    nearest /= nearest.sum(-2, keepdim=True)
-    shape = (*scores.shape[:-2], 1, scores.shape[-1])
-    return [nearest.gather(-2, choice.unsqueeze(-2).expand(shape)).squeeze(-2) for choice in choices]
+    scores = (centres @ points).sub_(centres.square().sum(-1, keepdim=True) / 2)  # (…, K, n)
+    best = scores.amax(-2, keepdim=True)
+    share = 1 / (scores == best).sum(-2, keepdim=True, dtype=torch.float64)
+    found = [scores.gather(-2, choice.unsqueeze(-2).expand(best.shape)) == best for choice in choices]
+    return [(hit * share).squeeze(-2) for hit in found]
 
 
 @dataclass
@@ -136,10 +122,10 @@ class Scatter:
         """From what `project` gave: coordinates (…, r, n), squared lengths (…, n), labels and decisions (…, n)."""
         z = double(coordinates)
         hot = one_hot(labels, span.counts.shape[-1], torch.float64)  # (…, K, n)
-        own = (z * span.inverse_scales.unsqueeze(-1)).square().sum(-2)
+        own = (z * span.inverse_scales.unsqueeze(-1)).square_().sum(-2)
         simple = span.weighting == "classes" or span.balanced
         equal = own if simple else (span.equal_whitener @ z).square().sum(-2)
-        places = z + span.coordinates.mT @ hot  # (…, r, n): where the samples are, relative to the global mean
+        places = (span.coordinates.mT @ hot).add_(z)  # (…, r, n): where the samples are, relative to the global mean
         compared = NearestCentre.compared(places, span.coordinates, labels, decision)
         values = torch.cat([z, torch.stack([own, equal, lengths, *compared], -2)], -2)  # (…, r + 5, n)
         sums = (values @ hot.mT).mT.contiguous()  # (…, K, r + 5)

@@ -45,8 +45,8 @@ class ClassSums:
         *batch, n, d = features.shape
         whole = reference.new_zeros((*to.counts.shape, d), dtype=torch.float64)
         spread = whole.new_zeros(to.counts.shape[:-1])
+        sums = reference.new_zeros(whole.shape)
         for block in row_chunks(n, 1, ROWS_IN_FLOAT32):
-            sums = reference.new_zeros(whole.shape)
             for rows in row_chunks(block.stop, 4 * d * torch.Size(batch).numel(), start=block.start):
                 near = take_rows(reference, to.labels[..., rows])
                 near = torch.sub(at_least_float32(features[..., rows, :]), near, out=near)
@@ -57,6 +57,7 @@ class ClassSums:
                 else:
                     spread += size.sum(-1)
             whole += double(sums)
+            sums.zero_()
         whole.addcmul_(to.counts.unsqueeze(-1), double(reference))
         return cls(to.counts.clone(), whole, spread, features.dtype)
 
