@@ -48,11 +48,11 @@ def test_merging_leaves_the_parts_alone() -> None:
     sums = [ClassSums.of(x[rows], y[rows], 4) for rows in parts]
     centres = find_centres(ClassSums.merge(sums))
     scatters = [scatter_of(x[rows], y[rows], centres) for rows in parts]
-    before = copy.deepcopy(sums[0].tensors), copy.deepcopy(scatters[0].tensors[:4])
+    before = copy.deepcopy(sums[0].tensors), scatters[0].sums.clone()
     ClassSums.merge(sums)
     Scatter.merge(scatters)
     assert all(torch.equal(a, b) for a, b in zip(sums[0].tensors, before[0], strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(scatters[0].tensors[:4], before[1], strict=True))
+    assert torch.equal(scatters[0].sums, before[1])
 
 
 def test_merged_sums_remember_the_coarsest_dtype() -> None:
@@ -75,7 +75,7 @@ def test_scatters_of_parts_merge_to_the_scatter_of_all(dtype: torch.dtype, weigh
         close(getattr(merged, name), getattr(at_once, name), TOLERANCE[dtype])
     # the residuals sum to nothing: what remains is rounding, small beside what was added up
     assert float((merged.residuals - at_once.residuals).abs().max()) < TOLERANCE[dtype] * float(merged.lengths.sum())
-    for mine, theirs in zip(merged.near.tensors, at_once.near.tensors, strict=True):
+    for mine, theirs in zip(merged.near.sums.unbind(-1), at_once.near.sums.unbind(-1), strict=True):
         assert torch.equal(mine, theirs)
     for value in (separation, equal_separation, class_distance_variance, compression):
         close(value(centres, merged), value(centres, at_once), TOLERANCE[dtype])

@@ -36,9 +36,10 @@ def run(
         first.begin(dealer.deal(y[rows]))
         for name, x in sites.items():
             first.update(name, x[rows])
-        first.end(f"batch {i}")
+        first.end(lambda _, i=i: f"batch {i}")
     first.all_reduce()
-    around = {name: Around.of(first, name, weighting, reference[name].centres if reference else None) for name in sites}
+    lent = {name: reference[name].centres for name in sites} if reference else None
+    around = Around.all_of(first, weighting, lent)
     dealer.restart()
     later = SecondPass(around)
     sites = second or sites
@@ -165,5 +166,6 @@ def test_the_plane_keeps_the_same_samples_of_every_class_at_every_site() -> None
         for name, x in sites.items():
             sample.update(name, x[rows])
     assert sorted(sample.labels) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert all(len(sample.coordinates(name)) == 9 for name in sites)
-    assert sample.coordinates("nowhere") == []
+    planes = sample.planes()
+    assert set(planes) == set(sites)
+    assert all(len(plane) == 9 for plane in planes.values())

@@ -24,7 +24,7 @@ def measured(x, y, groups, decision, weighting: str) -> dict[str, torch.Tensor]:
     left_out = LeftOut.start(grouped, centres)
     coordinates, _ = project(x, y, Frame(centres.rounded_means, left_out.basis.to(centres.rounded_means)))
     left_out.update(coordinates, y, groups)
-    all_reduce([*scatter.tensors, left_out.fuzziness], [centres.digest, left_out.centres.digest])
+    all_reduce([scatter.sums, left_out.fuzziness], [centres.digest, left_out.centres.digest])
     return {
         "counts": sums.counts,
         "sums": sums.sums,

@@ -1,23 +1,43 @@
-"""From model to matrices: what a layer is, hooks that are always removed, reductions to (n, d), batches of any kind."""
+"""From model to matrices: what a layer is, hooks that are always removed, reductions to (n, d), batches of any kind.
+
+batches     data of any kind as batches
+trace       the dry run
+layers      what counts as a weight layer, what as a block
+classifier  the class scores and the layer that gives them
+sites       where to look
+plan        what a dry run decides
+reduce      one row of features per sample
+hooks       features handed over while the forward runs
+network     the network's state while it is probed
+"""
 
 from layerlaw.capture.batches import Batch, Batches
-from layerlaw.capture.hooks import capturing
-from layerlaw.capture.network import Mode, network_of, probing_state, untrained
-from layerlaw.capture.reduce import Reduce, reduced
-from layerlaw.capture.sites import Plan, Site, find_sites, logits_of
+from layerlaw.capture.classifier import classifier_weight, logits_of
+from layerlaw.capture.hooks import Capture, capturing
+from layerlaw.capture.network import Mode, Randomness, network_of, placed, probing_state, untrained
+from layerlaw.capture.plan import Plan, Site, statistic_bytes
+from layerlaw.capture.reduce import Reduce
+from layerlaw.capture.sites import SiteChoice, find_sites
+from layerlaw.capture.trace import modules_of
 
 __all__ = [
     "Batch",
     "Batches",
+    "Capture",
     "Mode",
     "Plan",
+    "Randomness",
     "Reduce",
     "Site",
+    "SiteChoice",
     "capturing",
+    "classifier_weight",
     "find_sites",
     "logits_of",
+    "modules_of",
     "network_of",
+    "placed",
     "probing_state",
-    "reduced",
+    "statistic_bytes",
     "untrained",
 ]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from layerlaw.errors import DataError, LabelError
 
@@ -18,7 +19,7 @@ LABEL_KEYS = ("labels", "label")
 DEFAULT_BATCH = {"eval": 256, "train": 100}  # 100: the chunk of the law's authors
 
 
-@dataclass
+@dataclass(frozen=True)
 class Batch:
     """What the network is called with, and the labels (n,)."""
 
@@ -38,91 +39,143 @@ class Batch:
                 return ~padding if padding.dtype == torch.bool else padding == 0
         return None
 
+    def tensors(self) -> list[Tensor]:
+        """The tensors the network is called with."""
+        return [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Tensor)]
+
+    def square(self) -> bool:
+        """Whether some input has as many entries on axis 1 as there are samples on axis 0."""
+        return any(value.shape[:2] == (len(self.labels),) * 2 for value in self.tensors())
+
     def to(self, device: torch.device | None) -> Batch:
         """The same on a device; data that already live on another accelerator are refused, not moved back silently."""
         if device is None:
             return self
-        return Batch(_moved(self.args, device), _moved(self.kwargs, device), self.labels.to(device))
+        moved = self._each(lambda value: _moved(value, device))
+        return Batch(moved.args, moved.kwargs, self.labels.to(device))
+
+    def copy(self) -> Batch:
+        """The same in memory of its own."""
+        return self._each(Tensor.clone)
 
     def first(self, n: int) -> Batch:
-        """The first n samples."""
-        return Batch(self._cut(self.args, n), self._cut(self.kwargs, n), self.labels[:n])
-
-    def _cut(self, value: Any, n: int) -> Any:
+        """The first n samples, in memory of their own."""
         size = len(self.labels)
-        if isinstance(value, Tensor) and value.dim() > 0:
-            if value.shape[0] == size:
-                return value[:n]
-            return value[:, :n] if value.dim() > 1 and value.shape[1] == size else value
-        if isinstance(value, tuple):
-            return tuple(self._cut(v, n) for v in value)
-        if isinstance(value, dict):
-            return {k: self._cut(v, n) for k, v in value.items()}
-        return value
+
+        def cut(value: Tensor) -> Tensor:
+            if value.dim() > 0 and value.shape[0] == size:
+                return value[:n].clone()
+            return value[:, :n].clone() if value.dim() > 1 and value.shape[1] == size else value.clone()
+
+        cut_down = self._each(cut)
+        return Batch(cut_down.args, cut_down.kwargs, self.labels[:n])
 
     def feed(self, checksum: hashlib._Hash) -> None:
         """Add the bytes of inputs and labels to a checksum."""
-        for value in (*self.args, *self.kwargs.values(), self.labels):
+        for value in (*self.tensors(), self.labels):
+            plain = value.detach().cpu().contiguous()
+            checksum.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """Every input tensor changed, also inside tuples, lists and dictionaries."""
+
+        def changed(value: Any) -> Any:
             if isinstance(value, Tensor):
-                plain = value.detach().cpu().contiguous()
-                checksum.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+                return change(value)
+            if isinstance(value, tuple):
+                return tuple(map(changed, value))
+            if isinstance(value, list):
+                return list(map(changed, value))
+            return {k: changed(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+        return Batch(changed(self.args), changed(self.kwargs), self.labels)
 
 
 class Batches:
-    """A re-iterable of `Batch` made from a DataLoader, a Dataset, a pair of tensors, or any re-iterable of (x, y)."""
+    """A re-iterable of `Batch` made from a DataLoader, a Dataset, a pair of tensors, or any re-iterable of (x, y).
+
+    `samples` and `labels` are known beforehand for some kinds of data; `order` says in words how the samples come.
+    """
 
     def __init__(self, data: Any, *, batch_size: int | None, mode: str, where: str, seed: int = 0) -> None:
-        self.where = where
+        self.where, self.order = where, "as given"
         self.samples: int | None = None
         self.labels: Tensor | None = None
+        self._last: Any = None
         if isinstance(data, Iterator):
-            raise DataError(
-                f"{where}: expected data that can be gone through twice, got a one-shot iterator ({type(data).__name__}). "
-                "Pass the DataLoader or list itself, not iter(...) or a generator."
-            )
+            raise self._one_shot(data)
+        if batch_size is not None and batch_size < 1:
+            raise DataError(f"{where}: expected a batch_size of at least 1, got {batch_size}.")
+        size = batch_size or DEFAULT_BATCH[mode]
+        if isinstance(data, Mapping):
+            whole = as_batch(data, where)
+            data = (whole.kwargs, whole.labels)
         if _is_pair(data):
-            data = _Pair(data, batch_size or DEFAULT_BATCH[mode], where, mixed=mode == "train", seed=seed)
+            data = Pair(data, size, where, seed=seed if mode == "train" else None)
             self.samples, self.labels = len(data.labels), data.labels
-        elif batch_size is not None and not isinstance(data, Dataset):
+            if data.order is not None:
+                self.order = f"mixed with seed {seed}, since it was sorted by class"
+        elif isinstance(data, Dataset):
+            data = DataLoader(data, batch_size=size)
+        elif batch_size is not None:
             raise DataError(
                 f"{where}: batch_size applies to tensors and datasets; this {type(data).__name__} has its own."
             )
-        elif isinstance(data, Dataset):
-            data = DataLoader(data, batch_size=batch_size or DEFAULT_BATCH[mode])
-        if isinstance(data, DataLoader) and hasattr(data.dataset, "__len__"):
-            self.samples = len(data.dataset)
+        if isinstance(data, DataLoader):
+            self.samples = _length(data.sampler)
+            self.order = "shuffled by the loader" if isinstance(data.sampler, RandomSampler) else self.order
         if not hasattr(data, "__iter__"):
             raise DataError(
                 f"{where}: expected a DataLoader, a pair (inputs, labels) or a re-iterable of (x, y), "
                 f"got {type(data).__name__}."
             )
         self.source = data
-        self.length = len(data) if hasattr(data, "__len__") else None
+        self.length = _length(data)
 
     def __iter__(self) -> Iterator[Batch]:
-        empty = True
-        for index, item in enumerate(self.source):
-            empty = False
+        source = iter(self.source)
+        if not isinstance(source, _BaseDataLoaderIter):  # one with persistent workers comes back, but begins anew
+            if source is self._last:
+                raise self._one_shot(self.source)
+            self._last = source
+        index = -1
+        for index, item in enumerate(source):
             yield as_batch(item, f"{self.where}, batch {index}")
-        if empty:
+        if index < 0:
             raise DataError(f"{self.where}: expected at least one batch, got none.")
 
+    def _one_shot(self, data: Any) -> DataError:
+        return DataError(
+            f"{self.where}: expected data that can be gone through twice, got a one-shot iterator "
+            f"({type(data).__name__}). Pass the DataLoader or list itself, not iter(...) or a generator."
+        )
 
-class _Pair:
-    """Inputs and labels in memory, cut into batches; class-mixed by one fixed permutation where BatchNorm wants it."""
 
-    def __init__(self, data: Any, batch_size: int, where: str, *, mixed: bool, seed: int) -> None:
-        if batch_size < 1:
-            raise DataError(f"{where}: expected a batch_size of at least 1, got {batch_size}.")
-        self.inputs, self.labels, self.batch_size = data[0], _tensor(data[1]), batch_size
+class Pair:
+    """Inputs and labels in memory, cut into batches in the order given.
+
+    Where each batch is normalised by itself (a `seed` is given) and the order is sorted by class, one fixed permutation
+    mixes it.
+    """
+
+    def __init__(self, data: Any, batch_size: int, where: str, *, seed: int | None) -> None:
+        self.inputs, self.labels, self.batch_size = data[0], _labels(data[1], where), batch_size
         n = len(self.labels)
         for value in self.inputs.values() if isinstance(self.inputs, Mapping) else _listed(self.inputs):
             if len(value) != n:
                 raise LabelError(f"{where}: expected as many inputs as labels, got {len(value)} inputs and {n} labels.")
-        self.order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)) if mixed else None
+        self.order: Tensor | None = None
+        if seed is not None and self._sorted_by_class():
+            self.order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
 
     def __len__(self) -> int:
         return -(-len(self.labels) // self.batch_size)
+
+    def _sorted_by_class(self) -> bool:
+        """Whether some full batch lacks more than half of the classes it could hold, or holds one only."""
+        could = min(len(set(self.labels.tolist())), self.batch_size)
+        full = [part.tolist() for part in torch.split(self.labels, self.batch_size) if len(part) == self.batch_size]
+        return could > 1 and any(len(set(part)) < max(2, could / 2) for part in full)
 
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         for start in range(0, len(self.labels), self.batch_size):
@@ -130,33 +183,38 @@ class _Pair:
             index = slice(start, end) if self.order is None else self.order[start:end]
             if isinstance(self.inputs, Mapping):
                 x: Any = {k: _rows(v, index) for k, v in self.inputs.items()}
-            elif isinstance(self.inputs, (tuple, list)):
-                x = tuple(_rows(v, index) for v in self.inputs)
             else:
-                x = _rows(self.inputs, index)
+                x = tuple(_rows(v, index) for v in _listed(self.inputs))
             yield x, _rows(self.labels, index)
 
 
 def as_batch(item: Any, where: str) -> Batch:
     """One item of a loader: (x, y), (x₁, x₂, …, y), or a dictionary with a `labels` key."""
+    x: Any
     if isinstance(item, Mapping):
         key = next((k for k in LABEL_KEYS if k in item), None)
         if key is None:
             raise DataError(
                 f"{where}: expected a dictionary with a 'labels' key, got the keys {sorted(map(str, item))}."
             )
-        return Batch((), {k: _tensor(v) for k, v in item.items() if k != key}, _tensor(item[key]))
-    if isinstance(item, (tuple, list)) and len(item) >= 2:
-        *inputs, labels = item
-        x = inputs[0] if len(inputs) == 1 else tuple(inputs)
-        if isinstance(x, Mapping):
-            return Batch((), {k: _tensor(v) for k, v in x.items()}, _labels(labels, where))
-        args = tuple(_tensor(v) for v in _listed(x))
-        return Batch(args, {}, _labels(labels, where))
-    raise DataError(
-        f"{where}: expected (inputs, labels) or a dictionary with 'labels', got {type(item).__name__}. "
-        "Data sets without labels cannot be measured."
-    )
+        x, labels = {k: v for k, v in item.items() if k != key}, item[key]
+    elif isinstance(item, (tuple, list)) and len(item) >= 2:
+        x, labels = (item[0] if len(item) == 2 else item[:-1]), item[-1]
+    else:
+        raise DataError(
+            f"{where}: expected (inputs, labels) or a dictionary with 'labels', got {type(item).__name__}. "
+            "Data sets without labels cannot be measured."
+        )
+    y = _labels(labels, where)
+    if isinstance(x, Mapping):
+        batch = Batch((), {str(k): _tensor(v) for k, v in x.items()}, y)
+    else:
+        batch = Batch(tuple(_tensor(v) for v in _listed(x)), {}, y)
+    tensors = batch.tensors()
+    if tensors and not any(len(y) in value.shape[:2] for value in tensors):
+        shapes = ", ".join(str(tuple(value.shape)) for value in tensors)
+        raise LabelError(f"{where}: expected one label per sample, got {len(y)} labels for inputs of shape {shapes}.")
+    return batch
 
 
 def _labels(labels: Any, where: str) -> Tensor:
@@ -176,34 +234,37 @@ def _is_pair(data: Any) -> bool:
         return False
     inputs, labels = data
     return isinstance(labels, (Tensor, np.ndarray)) and (
-        isinstance(inputs, (Tensor, np.ndarray, Mapping))
-        or (isinstance(inputs, (tuple, list)) and all(isinstance(v, (Tensor, np.ndarray)) for v in inputs))
+        isinstance(inputs, Mapping) or all(isinstance(value, (Tensor, np.ndarray)) for value in _listed(inputs))
     )
 
 
+def _length(data: Any) -> int | None:
+    try:
+        return len(data)
+    except TypeError:  # a stream
+        return None
+
+
 def _tensor(value: Any) -> Any:
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+    if not isinstance(value, np.ndarray):
+        return value
+    return torch.from_numpy(value if value.flags.writeable else value.copy())
 
 
 def _rows(value: Any, index: slice | Tensor) -> Any:
-    value = _tensor(value)
-    return value[index if isinstance(index, slice) else index.to(value.device)]
+    if isinstance(index, Tensor):
+        index = index.to(value.device) if isinstance(value, Tensor) else index.numpy()  # type: ignore[assignment]
+    return value[index]
 
 
-def _listed(x: Any) -> Sequence[Any]:
-    return x if isinstance(x, (tuple, list)) else (x,)
+def _listed(x: Any) -> tuple[Any, ...]:
+    return tuple(x) if isinstance(x, (tuple, list)) else (x,)
 
 
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        if value.device.type not in ("cpu", device.type):
-            raise DataError(
-                f"expected model and data on one device, got the model on {device} and the data on {value.device}. "
-                f"Move one of them, or pass device='{value.device}'."
-            )
-        return value.to(device, non_blocking=True)
-    if isinstance(value, tuple):
-        return tuple(_moved(v, device) for v in value)
-    if isinstance(value, dict):
-        return {k: _moved(v, device) for k, v in value.items()}
-    return value
+def _moved(value: Tensor, device: torch.device) -> Tensor:
+    if value.device.type not in ("cpu", device.type):
+        raise DataError(
+            f"expected model and data on one device, got the model on {device} and the data on {value.device}. "
+            f"Move one of them, or pass device='{value.device}'."
+        )
+    return value.to(device, non_blocking=True)

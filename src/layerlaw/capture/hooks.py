@@ -4,59 +4,74 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
+from layerlaw.capture.classifier import logits_of
+from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.reduce import Reduce, reduced, samples_first
-from layerlaw.capture.sites import Plan, Site, logits_of
-from layerlaw.capture.trace import clean_name, first_tensor
+from layerlaw.capture.trace import first_tensor, modules_of
 from layerlaw.errors import CaptureError, FeatureError
 from layerlaw.stats.precision import full_precision
 
 Consume = Callable[[Site, Tensor], None]
 
 
-@dataclass
 class Capture:
     """Runs batches through the network; every site's (n, d) features go to the consumer while the forward runs."""
 
-    network: nn.Module
-    plan: Plan
-    reduce: Reduce
-    consume: Consume
-    sites: Sequence[Site]
-    counts: Counter[str] = field(default_factory=Counter)
-    samples: int = 0
-    mask: Tensor | None = None
+    def __init__(self, network: nn.Module, plan: Plan, sites: Sequence[Site], reduce: Reduce, consume: Consume) -> None:
+        self.network, self.plan, self.reduce, self.consume = network, plan, reduce, consume
+        self.inputs: dict[str, dict[int, Site]] = defaultdict(dict)  # by module and call
+        self.outputs: dict[str, dict[int, Site]] = defaultdict(dict)
+        for site in sites:
+            (self.inputs if site.at == "input" else self.outputs)[site.module][_turn(site)] = site
+        self.expected = Counter({site.module: plan.calls[site.module] for site in sites})
+        self.counts: Counter[str] = Counter()
+        self.samples = 0
+        self.mask: Tensor | None = None
+        self.rows: Tensor | None = None
 
-    def run(self, batch: Batch, *, number: int) -> Any:
-        """One forward; returns the model's output. A call count that differs from the dry run raises."""
+    def run(self, batch: Batch, *, rows: Tensor | None = None, where: str) -> Any:
+        """One forward; returns the model's output. Only the chosen `rows` of the batch are handed over (`None`: all)."""
+        if self.plan.overwrites_input:
+            batch = batch.copy()
         self.counts.clear()
-        self.samples, self.mask = len(batch.labels), batch.mask
+        self.samples, self.mask, self.rows = len(batch.labels), batch.mask, rows
         output = self.network(*batch.args, **batch.kwargs)
-        for name, expected in self.plan.calls.items():
-            if name in self.watched and self.counts[name] != expected:
-                raise CaptureError(
-                    f"module '{name}' was called {expected} times in the dry run and {self.counts[name]} times in batch "
-                    f"{number}: a varying number of calls makes no fixed layers. Choose other sites."
-                )
+        if self.counts != self.expected:
+            name = next(name for name in self.expected if self.counts[name] != self.expected[name])
+            raise CaptureError(
+                f"module '{name}' was called {self.expected[name]} times in the dry run and {self.counts[name]} times in "
+                f"{where}: a varying number of calls makes no fixed layers. Choose other sites."
+            )
         return output
 
-    @property
-    def watched(self) -> set[str]:
-        """Modules that carry a hook."""
-        return {site.module for site in self.sites if site.module}
+    def enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Before a call: count it, look at its input."""
+        site = self.inputs[name].get(self.counts[name])
+        self.counts[name] += 1
+        if site is not None:
+            self.hand_over(site, first_tensor((args, kwargs)))
 
-    def hand_over(self, site: Site, value: Any) -> None:
+    def leave(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
+        """After a call: look at its output."""
+        site = self.outputs[name].get(self.counts[name] - 1)
+        if site is not None:
+            self.hand_over(site, first_tensor(output))
+        if (scores := self.outputs[name].get(LOGITS)) is not None:
+            self.hand_over(scores, logits_of(output))
+
+    def hand_over(self, site: Site, tensor: Tensor | None) -> None:
         """Turn what the module got or gave into (n, d) features and pass them on; outside autocast, without TF32."""
-        tensor = logits_of(value) if site.type == "logits" else first_tensor(value)
         if tensor is None:
             raise CaptureError(f"site '{site.name}': expected a floating-point tensor as in the dry run, got none.")
-        with full_precision():
+        with _outside_inference_mode(), full_precision():
             tensor = samples_first(tensor.detach(), site.axis, site.fold)
             if len(tensor) != self.samples:
                 raise FeatureError(
@@ -70,7 +85,21 @@ class Capture:
                     f"{features.shape[1]}. Inputs of varying length cannot be flattened: pad them to one length, or "
                     "use reduce='mean', 'first' or 'last'."
                 )
+            if self.rows is not None:
+                features = features.index_select(0, self.rows.to(features.device))
             self.consume(site, features)
+
+
+def _outside_inference_mode() -> AbstractContextManager[object]:
+    """A model's own inference mode would give tensors that cannot be added to later."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+
+
+LOGITS = -1  # the turn of the logits among the outputs of the network, which is called once
+
+
+def _turn(site: Site) -> int:
+    return LOGITS if site.at == "logits" else site.call
 
 
 @contextmanager
@@ -78,27 +107,12 @@ def capturing(
     network: nn.Module, plan: Plan, sites: Sequence[Site], *, reduce: Reduce, consume: Consume
 ) -> Iterator[Capture]:
     """Place hooks at the sites; they are removed at the end, also after an exception."""
-    capture = Capture(network, plan, reduce, consume, sites)
-    modules = {clean_name(name): module for name, module in network.named_modules()}
-    places: dict[tuple[str, str], dict[int, Site]] = defaultdict(dict)
-    for site in sites:
-        places[site.module, site.at][site.call] = site
+    capture = Capture(network, plan, sites, reduce, consume)
+    modules = modules_of(network)
     with ExitStack() as hooks:
-        for name in {name for name, _ in places}:
-            inputs, outputs = places.get((name, "input"), {}), places.get((name, "output"), {})
-
-            def enter(m: nn.Module, args: Any, kwargs: Any, name: str = name, at: dict[int, Site] = inputs) -> None:
-                site = at.get(capture.counts[name])
-                capture.counts[name] += 1
-                if site is not None:
-                    capture.hand_over(site, (args, kwargs))
-
-            def leave(m: nn.Module, args: Any, output: Any, name: str = name, at: dict[int, Site] = outputs) -> None:
-                site = at.get(capture.counts[name] - 1)
-                if site is not None:
-                    capture.hand_over(site, output)
-
-            hooks.callback(modules[name].register_forward_pre_hook(enter, with_kwargs=True).remove)
-            if outputs:
-                hooks.callback(modules[name].register_forward_hook(leave).remove)
+        for name in capture.expected:
+            module = modules[name]
+            hooks.callback(module.register_forward_pre_hook(partial(capture.enter, name), with_kwargs=True).remove)
+            if name in capture.outputs:
+                hooks.callback(module.register_forward_hook(partial(capture.leave, name)).remove)
         yield capture

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
@@ -13,34 +14,67 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
-from layerlaw.errors import CaptureError
+from layerlaw.errors import CaptureError, InputError
+from layerlaw.stats import all_reduce
 
 Mode = Literal["eval", "train"]
 
 
 def network_of(model: nn.Module) -> nn.Module:
     """The network itself, without DataParallel, DistributedDataParallel or torch.compile around it."""
-    if isinstance(model, torch.jit.ScriptModule):
+    network: Any = model
+    while True:
+        if isinstance(network, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            network = network.module
+        elif isinstance(inner := getattr(network, "_orig_mod", None), nn.Module):  # torch.compile
+            network = inner
+        else:
+            break
+    if not isinstance(network, nn.Module):
+        raise CaptureError(f"expected an nn.Module, got {type(network).__name__}.")
+    lazy = [name for name, value in (*network.named_parameters(), *network.named_buffers()) if is_lazy(value)]
+    if lazy:  # a dry run would give it its weights, and that is the user's to do
         raise CaptureError(
-            "expected a plain nn.Module, got a TorchScript model: its inner calls cannot be observed. "
+            f"expected a model with its weights in place, got a lazy one ('{lazy[0]}'): run one batch through it first."
+        )
+    scripted = [name for name, module in network.named_modules() if isinstance(module, torch.jit.ScriptModule)]
+    if scripted:
+        what = f"the TorchScript module '{scripted[0]}' inside" if scripted[0] else "a TorchScript model"
+        raise CaptureError(
+            f"expected a plain nn.Module, got {what}: its inner calls cannot be observed. "
             "Pass the module it was scripted or traced from."
         )
-    if not isinstance(model, nn.Module):
-        raise CaptureError(f"expected an nn.Module, got {type(model).__name__}.")
-    while True:
-        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-            model = model.module
-        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):  # torch.compile
-            model = inner
-        else:
-            return model
+    return network
 
 
 def device_of(network: nn.Module) -> torch.device | None:
-    """The device of the first parameter or buffer; `None` for a network that has neither."""
-    first = next(itertools.chain(network.parameters(), network.buffers()), None)
-    return None if first is None else first.device
+    """The device of the first parameter or buffer that is in place; `None` for a network that has neither."""
+    devices = [tensor.device for tensor in itertools.chain(network.parameters(), network.buffers())]
+    if devices and all(device.type == "meta" for device in devices):
+        raise CaptureError("expected a model with its weights in place, got one on the meta device, which holds none.")
+    return next((device for device in devices if device.type != "meta"), None)
+
+
+@contextmanager
+def placed(network: nn.Module, device: str | torch.device | None) -> Iterator[torch.device | None]:
+    """The network on a device (`None`: where it is), and afterwards back where it was; gives the device."""
+    home = device_of(network)
+    if device is None:
+        yield home
+        return
+    try:
+        there = torch.device(device)
+        torch.zeros(1, device=there).cpu()  # is there such a device, and does it hold numbers?
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(f"device: cannot compute on {str(device)!r}: {error}") from None
+    try:
+        network.to(there)
+        yield there
+    finally:
+        if home is not None:
+            network.to(home)
 
 
 @contextmanager
@@ -48,19 +82,28 @@ def probing_state(network: nn.Module, mode: Mode) -> Iterator[None]:
     """Eval mode, no gradients, no fast paths, eager calls; everything restored at the end.
 
     `mode="train"` is the protocol of the law's authors: BatchNorm alone uses the statistics of the batch (its buffers
-    stay untouched), Dropout stays off.
+    stay untouched), Dropout stays off. Flags are set by hand: `train()` and `eval()` may be overridden and do more.
     """
     modules = list(network.modules())
     training = [module.training for module in modules]
     norms = [module for module in modules if isinstance(module, _BatchNorm)]
     tracking = [norm.track_running_stats for norm in norms]
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in modules
+        for name, buffer in module._buffers.items()
+        if buffer is not None and not buffer.is_meta
+    ]
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))  # inference tensors do not tell when they are overwritten
         stack.enter_context(torch.no_grad())
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and loading it takes more than a second
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         try:
             torch.backends.mha.set_fastpath_enabled(False)
-            network.eval()
+            for module in modules:
+                module.training = False
             if mode == "train":
                 for norm in norms:
                     # In training without tracking, BatchNorm takes the batch's statistics and writes none.
@@ -72,20 +115,33 @@ def probing_state(network: nn.Module, mode: Mode) -> Iterator[None]:
                 module.training = was
             for norm, was in zip(norms, tracking, strict=True):
                 norm.track_running_stats = was
+            for module, name, buffer, content in buffers:
+                if not torch.equal(buffer, content):
+                    buffer.copy_(content)
+                module._buffers[name] = buffer
 
 
 class Randomness:
-    """The state of every random generator a loader may draw from: rewound before the second pass, restored after."""
+    """The state of every random generator that loaders may draw from: rewound before each pass, restored after."""
 
-    def __init__(self, data: Any) -> None:
-        sampler = getattr(data, "sampler", None)
-        found = [getattr(source, "generator", None) for source in (data, sampler)]
+    def __init__(self, *loaders: Any) -> None:
+        places = []
+        for loader in loaders:
+            batches = getattr(loader, "batch_sampler", None)
+            places += [loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)]
+        found = [getattr(place, "generator", None) for place in places]
         self._generators = [g for g in found if isinstance(g, torch.Generator)]
         self._states = [g.get_state() for g in self._generators]
         self._torch = torch.get_rng_state()
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
         self._python = random.getstate()
         self._numpy = np.random.get_state()  # noqa: NPY002 - the global state is what loaders draw from
+
+    def __enter__(self) -> Randomness:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.rewind()
 
     def rewind(self) -> None:
         """Put every generator back to where it was."""
@@ -102,41 +158,49 @@ def untrained(model: nn.Module, *, seed: int = 0) -> nn.Module:
     """A copy of the network with freshly drawn parameters: the null against which training is judged.
 
     Every module with `reset_parameters` draws anew; other floating-point parameters of two or more dimensions (class
-    tokens, position tables) are replaced by normal noise of their own standard deviation. BatchNorm buffers are reset;
-    fresh ones (mean 0, variance 1) mean no normalisation at all, so recalibrate them on the data: `probe(…, null=True)`
-    does.
+    tokens, position tables, the parts of a normalised weight) are replaced by normal noise of their own standard
+    deviation. BatchNorm buffers are reset; fresh ones (mean 0, variance 1) mean no normalisation at all, so recalibrate
+    them on the data: `probe(…, null=True)` does.
     """
     network = copy.deepcopy(network_of(model))
-    state = torch.get_rng_state()
-    torch.manual_seed(seed)
-    try:
-        with torch.no_grad():
-            for module in network.modules():
-                reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
-                if callable(reset):
-                    reset()
-                    continue
-                for parameter in module.parameters(recurse=False):
-                    if parameter.is_floating_point() and parameter.dim() >= 2:
-                        parameter.copy_(torch.randn(parameter.shape) * parameter.std())
-    finally:
-        torch.set_rng_state(state)
+    with Randomness(), torch.no_grad():
+        torch.manual_seed(seed)
+        for module in network.modules():
+            before = [(parameter, parameter.clone()) for parameter in module.parameters(recurse=False)]
+            reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+            if callable(reset):
+                reset()
+            for parameter, old in before:
+                if parameter.is_floating_point() and parameter.dim() >= 2 and torch.equal(parameter, old):
+                    parameter.normal_(0.0, float(old.std(correction=0)))
     return network
 
 
 @contextmanager
 def recalibrating(network: nn.Module) -> Iterator[None]:
-    """BatchNorm buffers become the plain average of the statistics of every batch that is run inside."""
-    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    """BatchNorm buffers become the plain average of the statistics of every batch that is run inside, on any rank."""
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm) and module.track_running_stats]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # a cumulative average
-        norm.train()
+        norm.training = True
     try:
-        with torch.no_grad():
-            yield
+        yield
+        _average_over_ranks(norms)
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
-            norm.eval()
+            norm.training = False
+
+
+def _average_over_ranks(norms: Sequence[_BatchNorm]) -> None:
+    averages, sums = [], []
+    for norm in norms:
+        mean, variance, batches = norm.buffers()
+        count = batches.double().reshape(1)
+        averages += [mean, variance]
+        sums += [mean.double() * count, count, variance.double() * count, count.clone()]
+    all_reduce(sums)
+    for buffer, total, count in zip(averages, sums[::2], sums[1::2], strict=True):
+        buffer.copy_(total / count)

@@ -38,17 +38,10 @@ def reduced(tensor: Tensor, reduce: Reduce, *, channels_last: bool, mask: Tensor
     >>> reduced(torch.arange(12.0).reshape(1, 3, 2, 2), "mean", channels_last=False)
     tensor([[1.5000, 5.5000, 9.5000]])
     """
-    if tensor.dim() <= 2 or reduce == "flatten":
-        return tensor.reshape(len(tensor), -1)
     tokens = channels_last and tensor.dim() == 3
-    if reduce in ("first", "last") and not tokens:
+    if tensor.dim() <= 2 or reduce == "flatten" or (reduce in ("first", "last") and not tokens):
         return tensor.reshape(len(tensor), -1)
     if mask is not None and tokens:
-        if mask.shape != tensor.shape[:2]:
-            raise CaptureError(
-                f"attention mask: expected shape {tuple(tensor.shape[:2])} like the tokens, got {tuple(mask.shape)}. "
-                "Use reduce='first' or 'flatten', or leave the mask out."
-            )
         return _masked(tensor, mask.to(tensor.device), reduce)
     if reduce == "first":
         return tensor[:, 0]
@@ -60,17 +53,22 @@ def reduced(tensor: Tensor, reduce: Reduce, *, channels_last: bool, mask: Tensor
 
 
 def _masked(tensor: Tensor, mask: Tensor, reduce: Reduce) -> Tensor:
+    if mask.shape != tensor.shape[:2]:
+        raise CaptureError(
+            f"attention mask: expected shape {tuple(tensor.shape[:2])} like the tokens, got {tuple(mask.shape)}. "
+            "Use reduce='flatten', or sites whose tokens are those of the mask."
+        )
     if not bool(mask.any(1).all()):
         raise CaptureError(
             "attention mask: expected at least one real token in every sample, got a sample of padding only."
         )
-    position = torch.arange(mask.shape[1], device=mask.device)
     if reduce == "first":  # with left padding the first real token is not at 0
         return tensor[torch.arange(len(tensor), device=mask.device), mask.int().argmax(1)]
     if reduce == "last":
+        position = torch.arange(mask.shape[1], device=mask.device)
         return tensor[torch.arange(len(tensor), device=mask.device), (position * mask).argmax(1)]
     wide = at_least_float32(tensor)
+    real = mask.unsqueeze(-1)
     if reduce == "max":
-        return wide.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1)
-    real = mask.unsqueeze(-1).to(wide.dtype)
-    return torch.where(mask.unsqueeze(-1), wide, 0.0).sum(1) / real.sum(1)
+        return wide.masked_fill(~real, -torch.inf).amax(1)
+    return wide.masked_fill(~real, 0.0).sum(1) / real.sum(1)

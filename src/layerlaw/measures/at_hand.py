@@ -99,6 +99,7 @@ def measure(
             "discrimination": discrimination(centres),
         }
         if decision is not None:
+            assert scatter.near.mismatches is not None
             values["ncc_mismatch"] = scatter.near.mismatches.sum(-1) / scatter.counts.sum(-1)
         if classifier is not None:
             weight = torch.as_tensor(classifier).double().to(centres.means.device)

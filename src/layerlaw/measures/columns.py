@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layerlaw.measures.collapse import classifier_geometry, means_geometry, self_duality
 from layerlaw.measures.jackknife import jackknife
-from layerlaw.measures.separation import class_separation, equal_separation, separation
+from layerlaw.measures.separation import class_separation, equal_separation
 from layerlaw.measures.variability import class_distance_variance, compression, discrimination
 from layerlaw.stats.passes import Around
 from layerlaw.stats.scatter import NearestCentre, Scatter
@@ -25,7 +25,8 @@ def site_columns(
     """
     centres = around.centres
     K = centres.counts.shape[-1]
-    D = number(separation(centres, scatter))
+    per_class = class_separation(centres, scatter)
+    D = number((centres.weights * per_class).sum())
     undefined = int(centres.rank) == 0  # all class means coincide: nothing is separated, and D has no meaning
     columns: Columns = {"separation": None if undefined else D}
     if around.left_out is not None and not undefined:
@@ -36,17 +37,17 @@ def site_columns(
         columns["separation_permuted"] = number(around.permuted.separation())
     columns["rank"], columns["full_rank"] = float(centres.rank), float(centres.full_rank)
     columns["nc1"] = None if undefined else number(equal_separation(centres, scatter) / K)
-    norms, angles = means_geometry(centres.means)
+    norms, angles = means_geometry(centres.coordinates)  # as the means themselves, in fewer dimensions
     columns["nc2_norms"], columns["nc2_angles"] = number(norms), number(angles)
     near = near or scatter.near
     n = float(near.counts.sum())
     columns["ncc_accuracy"] = number(near.hits.sum() / n)
-    columns["ncc_mismatch"] = number(near.mismatches.sum() / n)
+    columns["ncc_mismatch"] = None if near.mismatches is None else number(near.mismatches.sum() / n)
     columns["cdnv"] = number(class_distance_variance(centres, scatter))
     columns["compression"] = number(compression(centres, scatter))
     columns["discrimination"] = number(discrimination(centres))
     by_class = {
-        "separation": [None if undefined else number(v) for v in class_separation(centres, scatter)],
+        "separation": [None if undefined else number(v) for v in per_class],
         "ncc_accuracy": [number(v) for v in near.hits / near.counts],
     }
     return columns, by_class

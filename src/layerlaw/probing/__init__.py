@@ -6,21 +6,33 @@ capture → pass 1 (class sums) → centres → pass 2 (scatter) → measures �
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, SupportsIndex
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture import Batches, Mode, Plan, Reduce, find_sites, network_of
-from layerlaw.capture.network import Randomness, device_of, probing_state
-from layerlaw.capture.sites import SiteChoice
+from layerlaw.capture import (
+    Batches,
+    Mode,
+    Plan,
+    Randomness,
+    Reduce,
+    SiteChoice,
+    find_sites,
+    network_of,
+    placed,
+    probing_state,
+)
+from layerlaw.capture.batches import LABEL_KEYS
+from layerlaw.capture.network import device_of
 from layerlaw.data import Labelled
-from layerlaw.errors import InputError
 from layerlaw.probing.assembly import assembled
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.null import measure_untrained
-from layerlaw.probing.run import Options, Run
+from layerlaw.probing.options import Options
+from layerlaw.probing.run import Run
 from layerlaw.progress import Progress, choose
 from layerlaw.record import Record
 from layerlaw.stats.centres import Weighting
@@ -38,7 +50,7 @@ def probe(
     mode: Mode = "eval",
     batch_size: int | None = None,
     device: str | torch.device | None = None,
-    classes: int | Sequence[int] | None = None,
+    classes: SupportsIndex | Sequence[int] | None = None,
     class_names: Sequence[str] | None = None,
     weighting: Weighting = "samples",
     logits: bool = False,
@@ -67,34 +79,27 @@ def probe(
     memory_gib  what statistics and kept features may take; sites are measured in groups that fit
     """
     started = time.perf_counter()
-    options = Options.checked(reduce, mode, weighting, jackknife, permuted, memory_gib, seed, choose(progress))
+    options = Options(reduce, mode, weighting, jackknife, permuted, memory_gib, seed, choose(progress))
     network = network_of(model)
-    home = device_of(network)
-    where = torch.device(device) if device is not None else home
-    source, names = _source(data, class_names)
+    source, known_names = _source(data)
+    test_source = None if test is None else _source(test)[0]
     train = Batches(source, batch_size=batch_size, mode=mode, where="data", seed=seed)
     held_out = None
-    if test is not None:
-        held_out = Batches(_source(test, None)[0], batch_size=batch_size, mode=mode, where="test", seed=seed)
-    randomness = Randomness(source)
-    moves = home is not None and where != home
-    try:
-        if moves:
-            network.to(where)
-        with probing_state(network, mode):
+    if test_source is not None:
+        held_out = Batches(test_source, batch_size=batch_size, mode=mode, where="test", seed=seed)
+    with Randomness(source, test_source) as randomness, placed(network, device) as where:
+        with probing_state(network, "eval"):
             plan = find_sites(network, next(iter(train)).to(where), choice=sites, reduce=reduce, logits=logits)
-            chosen = Classes.of(classes, plan, train.labels)
-            if names is not None and len(names) != chosen.K:
-                names = _names_of(names, chosen)
-            run = Run(network, plan, chosen, options, randomness, where)
+        chosen = Classes.of(classes, plan, train.labels)
+        names = chosen.names(class_names, known_names)
+        run = Run(network, plan, chosen, options, randomness, where)
+        with probing_state(network, mode):
             train_split = run.measure(train, "data", plane=True, extras=True)
-            test_split = run.measure(held_out, "test", reference=train_split, extras=True) if held_out else None
+            test_split = (
+                run.measure(held_out, "test", reference=train_split, extras=True) if held_out is not None else None
+            )
             null_split = measure_untrained(run, train) if null else None
-    finally:
-        if moves:
-            network.to(home)
-        randomness.rewind()
-    record = assembled(run, train, names, train_split, test_split, null_split)
+            record = assembled(run, train, names, train_split, test_split, null_split)
     record.name = name or record.name
     record.provenance["seconds"] = round(time.perf_counter() - started, 3)
     return record
@@ -113,31 +118,26 @@ def sites(
     `example` is a batch of inputs (at least two samples), or data as for `probe`.
     """
     network = network_of(model)
-    if isinstance(example, Tensor):
-        example = (example, torch.zeros(len(example), dtype=torch.long))
-    source, _ = _source(example, None)
-    randomness = Randomness(source)
-    try:
-        with probing_state(network, "eval"):
-            batches = Batches(source, batch_size=None, mode="eval", where="example")
-            batch = next(iter(batches)).to(device_of(network))
-            return find_sites(network, batch, choice=sites, reduce=reduce, logits=logits)
-    finally:
-        randomness.rewind()
+    source = _source(_labelled(example))[0]
+    batches = Batches(source, batch_size=None, mode="eval", where="example")
+    with Randomness(source), probing_state(network, "eval"):
+        batch = next(iter(batches)).to(device_of(network))
+        return find_sites(network, batch, choice=sites, reduce=reduce, logits=logits)
 
 
-def _source(data: Any, class_names: Sequence[str] | None) -> tuple[Any, Sequence[str] | None]:
+def _source(data: Any) -> tuple[Any, Sequence[str] | None]:
     """What to iterate over, and the class names where the data know them."""
     if isinstance(data, Labelled):
-        return data.tensors(), class_names or data.class_names
+        return data.tensors(), data.class_names
     known = getattr(getattr(data, "dataset", data), "classes", None)
-    if class_names is None and isinstance(known, (list, tuple)) and all(isinstance(k, str) for k in known):
-        class_names = known
-    return data, class_names
+    named = isinstance(known, (list, tuple)) and all(isinstance(name, str) for name in known)
+    return data, known if named else None
 
 
-def _names_of(names: Sequence[str], chosen: Classes) -> list[str]:
-    """Names of the measured classes, out of the names of all."""
-    if len(names) > max(chosen.ids):
-        return [names[i] for i in chosen.ids]
-    raise InputError(f"class_names: expected {chosen.K} names, got {len(names)}.")
+def _labelled(example: Any) -> Any:
+    """Inputs without labels get some: a dry run does not look at them."""
+    if isinstance(example, (Tensor, np.ndarray)):
+        return example, torch.zeros(len(example), dtype=torch.long)
+    if isinstance(example, Mapping) and not any(key in example for key in LABEL_KEYS):
+        return example, torch.zeros(len(next(iter(example.values()))), dtype=torch.long)
+    return example

@@ -5,15 +5,13 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 import platform
-from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from layerlaw.capture import Batches
-from layerlaw.capture.layers import classifier_weight
-from layerlaw.capture.trace import clean_name
+from layerlaw.capture import Batches, classifier_weight, modules_of
 from layerlaw.measures.columns import classifier_columns, site_columns
 from layerlaw.probing.budget import GROUPS
 from layerlaw.probing.run import Run, Split
@@ -23,14 +21,14 @@ from layerlaw.stats.ranks import world_size
 
 
 def assembled(
-    run: Run, data: Batches, names: Sequence[str] | None, train: Split, test: Split | None, null: Split | None
+    run: Run, data: Batches, names: list[str], train: Split, test: Split | None, null: Split | None
 ) -> Record:
     """The record of a probe."""
     weight = _classifier(run)
     return Record(
         name=type(run.network).__name__,
         sites=_rows(run, train, test, null, weight),
-        classes=[str(name) for name in names] if names else [str(i) for i in run.classes.ids],
+        classes=names,
         counts=train.counts,
         test_counts=test.counts if test else [],
         accuracy=train.accuracy,
@@ -44,15 +42,19 @@ def assembled(
 
 def _classifier(run: Run) -> Tensor | str:
     """Rows of the classifier for the measured classes (K, d), or the reason why there are none."""
-    if run.plan.classifier is None:
-        return run.plan.classifier_why
-    modules = {clean_name(name): module for name, module in run.network.named_modules()}
-    found = classifier_weight(modules[run.plan.classifier])
-    if found is None:
-        return f"the last layer '{run.plan.classifier}' is not linear"
-    rows, _ = found
+    plan, K = run.plan, run.classes.K
+    if plan.classifier is None:
+        return plan.classifier_why
+    rows = classifier_weight(modules_of(run.network)[plan.classifier])
+    if rows is None:
+        return f"the last layer '{plan.classifier}' is not linear"
     if len(rows) <= max(run.classes.ids):
-        return f"the classifier has {len(rows)} row{'s' * (len(rows) > 1)} for {run.classes.K} classes"
+        return f"the classifier has {len(rows)} row{'s' * (len(rows) > 1)} for {K} classes"
+    site = next((site for site in plan.sites if site.name == plan.reads), None)
+    if site is None:
+        return f"what the classifier '{plan.classifier}' reads is not among the sites"
+    if rows.shape[1] != site.features:
+        return f"the classifier '{plan.classifier}' reads {rows.shape[1]} of the {site.features} features at its site"
     return rows[list(run.classes.ids)]
 
 
@@ -62,8 +64,7 @@ def _rows(run: Run, train: Split, test: Split | None, null: Split | None, weight
         for site in run.plan.sites:
             around = train.around[site]
             values, by_class = site_columns(around, train.scatters[site])
-            reads = site.module == run.plan.classifier and site.at == "input"
-            if reads and isinstance(weight, Tensor) and weight.shape == around.centres.means.shape:
+            if site.name == run.plan.reads and isinstance(weight, Tensor):
                 values |= classifier_columns(around.centres.means, weight, values["ncc_mismatch"])
             if null is not None:
                 values["separation_untrained"] = site_columns(null.around[site], null.scatters[site])[0]["separation"]
@@ -80,10 +81,6 @@ def _notes(run: Run, train: Split, weight: Tensor | str) -> list[str]:
     notes = [f"Left out: {text}." for text in run.plan.dropped]
     if isinstance(weight, str):
         notes.append(f"No NC2 and NC3 of the classifier: {weight}.")
-    elif not any(site.module == run.plan.classifier and site.at == "input" for site in run.plan.sites):
-        notes.append(
-            f"NC3 is measured where the classifier '{run.plan.classifier}' reads, which is not among the sites."
-        )
     if train.no_extras_why:
         notes.append(f"No standard errors and permuted-label floor: {train.no_extras_why}.")
     short = [site.name for site, around in train.around.items() if not bool(around.centres.full_rank)]
@@ -100,6 +97,7 @@ def _settings(run: Run, data: Batches, train: Split) -> dict[str, Any]:
         "reduce": options.reduce,
         "mode": options.mode,
         "batch_size": getattr(data.source, "batch_size", None),
+        "order": data.order,
         "weighting": options.weighting,
         "classes": list(run.classes.ids) if run.classes.lookup is not None else run.classes.K,
         "jackknife_groups": GROUPS if any(a.left_out is not None for a in train.around.values()) else 0,
@@ -109,10 +107,19 @@ def _settings(run: Run, data: Batches, train: Split) -> dict[str, Any]:
     }
 
 
+@cache
+def code_version() -> str:
+    """The installed version, or a word that says it runs from a bare source tree."""
+    try:
+        return importlib.metadata.version("layerlaw")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
 def _provenance(run: Run, train: Split, test: Split | None) -> dict[str, Any]:
     device = run.device or torch.device("cpu")
     return {
-        "layerlaw": importlib.metadata.version("layerlaw"),
+        "layerlaw": code_version(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -19,10 +19,12 @@ class Classes:
     """`ids` are the numbers of the measured classes in the labels and in the logits.
 
     `lookup` gives the position of each class number (−1 for those left out); `None` when all classes are measured.
+    A network with a single logit decides for class 1 above the `threshold`.
     """
 
     ids: tuple[int, ...]
     lookup: Tensor | None = None
+    threshold: float = 0.0
 
     @property
     def K(self) -> int:
@@ -30,7 +32,7 @@ class Classes:
         return len(self.ids)
 
     @classmethod
-    def of(cls, classes: int | Sequence[int] | None, plan: Plan, labels: Tensor | None) -> Classes:
+    def of(cls, classes: SupportsIndex | Sequence[int] | None, plan: Plan, labels: Tensor | None) -> Classes:
         """As asked for; else as many as the model has logits; else as many as the labels show."""
         if classes is None:
             classes = plan.classes
@@ -41,20 +43,32 @@ class Classes:
                 "how many classes? The model's output is no tensor of class scores (n, K), so pass classes=K "
                 "(or the class numbers to be measured)."
             )
-        if isinstance(classes, int):
-            if classes < 2:
+        if isinstance(classes, SupportsIndex) and not isinstance(classes, Tensor):
+            K = classes.__index__()
+            if K < 2:
                 raise LabelError(
-                    f"classes: expected at least 2 classes, got {classes}: one class cannot be separated from nothing."
+                    f"classes: expected at least 2 classes, got {K}: one class cannot be separated from nothing."
                 )
-            return cls(tuple(range(classes)))
+            return cls(tuple(range(K)), None, plan.threshold)
         ids = tuple(int(c) for c in classes)
         if len(set(ids)) != len(ids) or len(ids) < 2 or min(ids) < 0:
-            raise LabelError(f"classes: expected at least two different class numbers ≥ 0, got {list(classes)}.")
+            raise LabelError(f"classes: expected at least two different class numbers ≥ 0, got {list(ids)}.")
         if plan.classes is not None and max(ids) >= plan.classes:
             raise LabelError(f"classes: expected numbers below the model's {plan.classes} logits, got {max(ids)}.")
         lookup = torch.full((max(max(ids) + 1, plan.classes or 0),), -1)
         lookup[list(ids)] = torch.arange(len(ids))
-        return cls(ids, lookup)
+        return cls(ids, lookup, plan.threshold)
+
+    def names(self, given: Sequence[str] | None, known: Sequence[str] | None) -> list[str]:
+        """Names of the measured classes: as the user gave them, as the data know them, or their numbers."""
+        for names in (given, known):
+            if names is not None and len(names) == self.K:
+                return [str(name) for name in names]
+            if names is not None and len(names) > max(self.ids):
+                return [str(names[i]) for i in self.ids]
+            if names is not None and names is given:
+                raise InputError(f"class_names: expected {self.K} names, got {len(names)}.")
+        return [str(i) for i in self.ids]
 
     def positions(self, labels: Tensor, where: str) -> tuple[Tensor, Tensor | None]:
         """Labels as 0 … K−1, and the rows to keep (`None`: all)."""
@@ -72,7 +86,9 @@ class Classes:
             return None
         scores = scores if keep is None else scores[keep.to(scores.device)]
         if scores.dim() == 1 or scores.shape[1] == 1:
-            return (scores.reshape(-1) > 0).long()
+            score = scores.reshape(-1)
+            scores = torch.stack([torch.full_like(score, self.threshold), score], 1)
         if scores.shape[1] <= max(self.ids):
             return None
-        return scores.argmax(1) if self.lookup is None else scores[:, list(self.ids)].argmax(1)
+        every = self.ids == tuple(range(scores.shape[1]))
+        return (scores if every else scores[:, list(self.ids)]).argmax(1)

@@ -3,17 +3,18 @@
 from dataclasses import replace
 
 from layerlaw.capture import Batches
-from layerlaw.capture.network import probing_state, recalibrating, untrained
+from layerlaw.capture.network import recalibrating, untrained
 from layerlaw.probing.run import Run, Split
 
 
 def measure_untrained(run: Run, data: Batches) -> Split:
-    """Draw fresh parameters, recalibrate BatchNorm on the data, measure."""
+    """Draw fresh parameters, recalibrate BatchNorm on the data, measure. The network must be in its probing state."""
     fresh = untrained(run.network, seed=run.options.seed)
-    run.randomness.rewind()
-    with probing_state(fresh, "eval"), recalibrating(fresh):
-        for batch in run.options.progress(data, "untrained, calibration", data.length):
-            here = batch.to(run.device)
-            fresh(*here.args, **here.kwargs)
-    with probing_state(fresh, run.options.mode):
-        return replace(run, network=fresh).measure(data, "untrained")
+    if run.options.mode == "eval":  # in train mode the running statistics are not used
+        run.randomness.rewind()
+        with recalibrating(fresh):
+            for batch in run.options.progress(data, "untrained, calibration", data.length):
+                if len(batch.labels) > 1:  # one sample has no statistics
+                    here = batch.to(run.device).copy()
+                    fresh(*here.args, **here.kwargs)
+    return replace(run, network=fresh).measure(data, "untrained")

@@ -3,60 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from layerlaw.capture import Batches, Mode, Plan, Reduce, Site, capturing
-from layerlaw.capture.network import Randomness
-from layerlaw.errors import DataError, InputError, LabelError, PassError
-from layerlaw.probing.budget import GROUPS, Extras, KeptFeatures, site_groups, total_width
+from layerlaw.capture import Batch, Batches, Capture, Plan, Randomness, Site, capturing
+from layerlaw.errors import DataError, LabelError, PassError
+from layerlaw.probing.budget import GROUPS, WHY_NOT, Extras
 from layerlaw.probing.classes import Classes
-from layerlaw.progress import Progress
-from layerlaw.stats.centres import Weighting
+from layerlaw.probing.kept import KeptFeatures
+from layerlaw.probing.options import Options
+from layerlaw.stats.centres import Centres
 from layerlaw.stats.labels import check_counts
 from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import full_precision
+from layerlaw.stats.ranks import world_size
 from layerlaw.stats.scatter import NearestCentre, Scatter
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to measure."""
-
-    reduce: Reduce
-    mode: Mode
-    weighting: Weighting
-    jackknife: bool | None
-    permuted: bool | None
-    memory: int
-    seed: int
-    progress: Progress
-
-    @classmethod
-    def checked(
-        cls,
-        reduce: Reduce,
-        mode: Mode,
-        weighting: Weighting,
-        jackknife: bool | None,
-        permuted: bool | None,
-        memory_gib: float,
-        seed: int,
-        progress: Progress,
-    ) -> Options:
-        """Choices that exist."""
-        choices = {"mode": (mode, ("eval", "train")), "weighting": (weighting, ("samples", "classes"))}
-        for name, (value, allowed) in choices.items():
-            if value not in allowed:
-                raise InputError(f"{name}: expected {' or '.join(map(repr, allowed))}, got {value!r}.")
-        if not memory_gib > 0:
-            raise InputError(f"memory_gib: expected a positive number of GiB, got {memory_gib}.")
-        return cls(reduce, mode, weighting, jackknife, permuted, int(memory_gib * 2**30), seed, progress)
 
 
 @dataclass
@@ -73,6 +40,23 @@ class Split:
     checksum: str = ""
     one_forward: bool = False
     no_extras_why: str = ""
+
+
+@dataclass
+class Step:
+    """One batch: its labels as 0 … K−1 (those of classes that are not measured are gone), and its forward to come."""
+
+    labels: Tensor
+    where: str
+    _rows: Tensor | None
+    _batch: Batch
+    _capture: Capture
+    _classes: Classes
+
+    def forward(self) -> Tensor | None:
+        """Run the batch, which hands over the features of every site; gives the network's decisions."""
+        output = self._capture.run(self._batch, rows=self._rows, where=self.where)
+        return self._classes.decide(output, self._rows)
 
 
 @dataclass(frozen=True)
@@ -94,41 +78,41 @@ class Run:
         `reference` (the training data) lends its centres to the nearest-center decisions; `extras` allows standard
         errors and permuted labels.
         """
+        options, sites, K = self.options, self.plan.sites, self.classes.K
+        jackknife, permuted = (options.jackknife, options.permuted) if extras else (False, False)
+        fitting = Extras.that_fit(sites, data.samples, K, options.memory, jackknife=jackknife, permuted=permuted)
         split = Split()
-        for sites in site_groups(self.plan, self.classes.K, self.options.memory):
+        for group in fitting.groups(sites, K, options.memory):
             self.randomness.rewind()
-            _GroupRun(self, sites, data, label, reference, plane, extras).into(split)
+            _GroupRun(self, group, data, label, reference, plane, fitting).into(split)
         return split
 
-    def forwards(
+    @contextmanager
+    def stepping(
         self,
         sites: Sequence[Site],
         data: Batches,
         label: str,
-        *,
-        checksum: hashlib._Hash | None,
-        begin: Callable[[Tensor, str], None],
         consume: Callable[[Site, Tensor], None],
-        end: Callable[[Tensor, Tensor | None, str], None],
-    ) -> None:
-        """Run every batch: `begin` with its labels, `consume` each site's features, `end` with labels and decision."""
-        rows: Tensor | None = None
+        checksum: hashlib._Hash | None,
+    ) -> Iterator[Iterator[Step]]:
+        """Hooks in place, and the steps over the data; the bytes of the data are added to the checksum."""
+        alone = self.options.mode == "train" and any(isinstance(m, _BatchNorm) for m in self.network.modules())
 
-        def hand_on(site: Site, features: Tensor) -> None:
-            consume(site, features if rows is None else features.index_select(0, rows.to(features.device)))
-
-        with capturing(self.network, self.plan, sites, reduce=self.options.reduce, consume=hand_on) as capture:
+        def steps(capture: Capture) -> Iterator[Step]:
             for i, batch in enumerate(self.options.progress(data, label, data.length)):
                 where = f"{data.where}, batch {i}"
                 if checksum is not None:
                     batch.feed(checksum)
                 batch = batch.to(self.device)
                 labels, rows = self.classes.positions(batch.labels, f"labels of {where}")
-                if rows is not None and len(rows) == 0:
-                    continue
-                begin(labels, where)
-                output = capture.run(batch, number=i)
-                end(labels, self.classes.decide(output, rows), where)
+                if alone:
+                    _check_normalised_alone(batch.labels, where)
+                if len(labels) > 0:
+                    yield Step(labels, where, rows, batch, capture, self.classes)
+
+        with capturing(self.network, self.plan, sites, reduce=self.options.reduce, consume=consume) as capture:
+            yield steps(capture)
 
 
 class _GroupRun:
@@ -142,25 +126,16 @@ class _GroupRun:
         label: str,
         reference: Split | None,
         plane: bool,
-        extras: bool,
+        extras: Extras,
     ) -> None:
-        self.run, self.sites, self.data, self.label, self.reference = run, sites, data, label, reference
-        options, K = run.options, run.classes.K
-        self.extras = Extras.that_fit(
-            total_width(sites),
-            data.samples,
-            K,
-            options.memory,
-            jackknife=options.jackknife if extras else False,
-            permuted=options.permuted if extras else False,
-        )
-        whole = len(sites) == len(run.plan.sites)
-        self.kept = KeptFeatures(options.memory if self.extras.keep and whole else 0)
-        known = None
-        if data.labels is not None:
-            known = run.classes.positions(data.labels, "labels")[0].cpu()
-        groups = GROUPS if self.extras.jackknife else 0
-        self.dealer = Dealer(K, groups=groups, permuted=self.extras.permuted, seed=options.seed, all_labels=known)
+        self.run, self.sites, self.data, self.label = run, sites, data, label
+        self.reference, self.why_not = reference, extras.why_not
+        K = run.classes.K
+        keeps = extras.keep if len(sites) == len(run.plan.sites) else 0
+        self.kept = KeptFeatures(sites, keeps, data.samples)
+        known = None if data.labels is None else run.classes.positions(data.labels, f"labels of {label}")[0].cpu()
+        groups = GROUPS if extras.jackknife else 0
+        self.dealer = Dealer(K, groups=groups, permuted=extras.permuted, seed=run.options.seed, all_labels=known)
         self.first = FirstPass(K, groups)
         self.sample = PlaneSample(K) if plane else None
         self.checksum = hashlib.sha256()
@@ -172,8 +147,10 @@ class _GroupRun:
             self.first.all_reduce()
             counts = self.first.total(self.sites[0].name).counts
             check_counts(counts, where=self.label)
-            around = {site: self._around(site) for site in self.sites}
-        second = SecondPass({site.name: around[site] for site in self.sites})
+            lent: dict[Hashable, Centres] | None
+            lent = {site.name: self.reference.around[site].centres for site in self.sites} if self.reference else None
+            around = Around.all_of(self.first, self.run.options.weighting, lent)
+        second = SecondPass(around)
         self.first = FirstPass(self.run.classes.K)  # its sums are no longer needed
         self.dealer.restart()
         split.one_forward = self.kept.whole
@@ -184,94 +161,115 @@ class _GroupRun:
         with full_precision():
             second.all_reduce()
             scatters = second.scatters()
+            planes = self.sample.planes() if self.sample is not None else {}
         for site in self.sites:
-            split.around[site], split.scatters[site] = around[site], scatters[site.name]
+            split.around[site], split.scatters[site] = around[site.name], scatters[site.name]
             if site.name in second.near_reference:
                 split.near[site] = second.near_reference[site.name]
-            if self.sample is not None:
-                split.planes[site], split.plane_labels = self.sample.coordinates(site.name), self.sample.labels
-        decided = not bool(scatters[self.sites[0].name].near.mismatches.isnan().any())
+        split.planes |= {site: planes[site.name] for site in self.sites if site.name in planes}
+        split.plane_labels = self.sample.labels if self.sample is not None else []
+        decided = scatters[self.sites[0].name].near.mismatches is not None
         split.counts = [int(c) for c in counts]
         split.accuracy = float(second.right) / float(counts.sum()) if decided else None
-        split.checksum, split.no_extras_why = self.checksum.hexdigest(), self.extras.why_not
-
-    def _around(self, site: Site) -> Around:
-        reference = self.reference.around[site].centres if self.reference else None
-        return Around.of(self.first, site.name, self.run.options.weighting, reference)
+        split.checksum, split.no_extras_why = self.checksum.hexdigest(), self.why_not
 
     def _pass_one(self) -> None:
-        normalised = any(isinstance(module, _BatchNorm) for module in self.run.network.modules())
-
-        def begin(labels: Tensor, where: str) -> None:
-            if normalised and self.run.options.mode == "train":
-                _check_train_batch(labels, where)
-            self.first.begin(self.dealer.deal(labels))
-            if self.sample is not None:
-                self.sample.begin(labels)
-
         def consume(site: Site, features: Tensor) -> None:
+            if self.kept.whole:
+                self.kept.add(site, features)
+                return
             self.first.update(site.name, features)
-            self.kept.add(site, features)
             if self.sample is not None:
                 self.sample.update(site.name, features)
 
-        def end(labels: Tensor, decision: Tensor | None, where: str) -> None:
-            self.first.end(where)
-            self.kept.close(labels, decision)
-            if not self.kept.whole:
-                self._let_go_of_extras()
-
         title = f"{self.label}, pass 1"
-        self.run.forwards(self.sites, self.data, title, checksum=self.checksum, begin=begin, consume=consume, end=end)
-        if not self.first.sums:
-            raise LabelError(
-                f"{self.label}: expected samples of the classes {list(self.run.classes.ids)[:10]}, got none."
-            )
+        empty = True
+        with self.run.stepping(self.sites, self.data, title, consume, self.checksum) as steps:
+            for step in steps:
+                empty = False
+                if self.kept.whole and not self.kept.has_room_for(len(step.labels)):
+                    self._go_on_streaming()
+                if self.kept.whole:
+                    self.kept.close(step.labels, step.forward(), step.where)
+                else:
+                    self._begin(step.labels)
+                    step.forward()
+                    self.first.end(lambda _, where=step.where: where)  # type: ignore[misc]
+        if empty:
+            raise LabelError(f"{self.label}: expected samples of the classes {self.run.classes.ids[:10]}, got none.")
+        if self.kept.whole:
+            self._pass_one_from_memory()
+
+    def _begin(self, labels: Tensor) -> None:
+        self.dealt = self.dealer.deal(labels)
+        self.first.begin(self.dealt)
+        if self.sample is not None:
+            self.sample.begin(labels)
+
+    def _pass_one_from_memory(self) -> None:
+        labels = self.kept.labels
+        self.dealer.all_labels = labels.cpu()  # known now: permuted labels are a permutation
+        self.dealer.restart()
+        with full_precision():
+            self._begin(labels)
+            self._take(self.kept.features())
+            self.first.end(lambda name: self.kept.where_bad(str(name)))
+
+    def _go_on_streaming(self) -> None:
+        """The features do not fit: pass 1 of what was kept, batch by batch, then on without keeping."""
+        self._let_go_of_extras()
+        with full_precision():
+            for labels, rows, where in self.kept.batches():
+                self._begin(labels)
+                self._take(self.kept.features(rows))
+                self.first.end(lambda _, where=where: where)  # type: ignore[misc]
+        self.kept.drop()
+
+    def _take(self, features: Iterator[tuple[str, Tensor]]) -> None:
+        for name, x in features:
+            self.first.update(name, x)
+            if self.sample is not None:
+                self.sample.update(name, x)
 
     def _let_go_of_extras(self) -> None:
-        """A stream of unknown length outgrew the budget: what was not asked for is not measured."""
+        """The features turned out not to fit (a stream of unknown length, say): what nobody asked for is not measured."""
         options = self.run.options
-        if (self.dealer.groups and options.jackknife is None) or (self.dealer.permuted and options.permuted is None):
+        if world_size() > 1 or True in (options.jackknife, options.permuted):  # ranks must add up the same things
+            return
+        if self.dealer.groups or self.dealer.permuted:
             self.first.drop_extras()
-            self.dealer.groups, self.dealer.permuted = 0, False
-            self.extras = Extras(False, False, False, "the features did not fit the memory budget")
+            self.dealer.groups, self.dealer.permuted, self.why_not = 0, False, WHY_NOT
 
     def _pass_two_from_memory(self, second: SecondPass) -> None:
         with full_precision():
-            for labels, decision, features in self.kept.replay():
-                second.begin(self.dealer.deal(labels), decision)
-                for name, x in features.items():
+            for rows in self.kept.blocks(self.run.classes.K):
+                second.begin(self.dealt.rows(rows), self.kept.decisions(rows))
+                for name, x in self.kept.features(rows):
                     second.update(name, x)
                 second.end()
+        self.kept.drop()
 
     def _pass_two(self, second: SecondPass) -> None:
         self.run.randomness.rewind()
         ordered = bool(self.dealer.groups) or self.dealer.permuted
-        again = hashlib.sha256()
-
-        def begin(labels: Tensor, where: str) -> None:
-            second.begin(self.dealer.deal(labels), None)
-
-        def consume(site: Site, features: Tensor) -> None:
-            second.update(site.name, features)
-
-        def end(labels: Tensor, decision: Tensor | None, where: str) -> None:
-            second.decision = decision
-            with full_precision():
-                second.end()
-
+        again = hashlib.sha256() if ordered else None
         title = f"{self.label}, pass 2"
-        self.run.forwards(
-            self.sites, self.data, title, checksum=again if ordered else None, begin=begin, consume=consume, end=end
-        )
-        if ordered and again.digest() != self.checksum.digest():
+        with self.run.stepping(self.sites, self.data, title, lambda s, x: second.update(s.name, x), again) as steps:
+            for step in steps:
+                second.begin(self.dealer.deal(step.labels), None)
+                second.decision = step.forward()
+                with full_precision():
+                    second.end()
+        if again is not None and again.digest() != self.checksum.digest():
             raise PassError(
-                f"{self.label}: the order of the samples changed between the two passes, and standard errors and "
-                "permuted labels need the same order: pass a loader that does not shuffle, or jackknife=False, permuted=False."
+                f"{self.label}: the samples or their order changed between the two passes, and standard errors and "
+                "permuted labels need the same samples in the same order: pass data that do not change, or "
+                "jackknife=False, permuted=False."
             )
 
 
-def _check_train_batch(labels: Tensor, where: str) -> None:
+def _check_normalised_alone(labels: Tensor, where: str) -> None:
+    """In train mode BatchNorm normalises each batch by itself: one sample or one class would be no fair batch."""
     if len(labels) == 1:
         raise DataError(
             f"{where}: a batch of one sample has no batch statistics for BatchNorm (mode='train'). "
@@ -280,5 +278,5 @@ def _check_train_batch(labels: Tensor, where: str) -> None:
     if bool((labels == labels[0]).all()):
         raise DataError(
             f"{where}: all {len(labels)} samples are of one class, and mode='train' normalises each batch by itself. "
-            "Mix the classes (shuffle once, with a fixed seed), or pass a pair of tensors, which is mixed for you."
+            "Mix the classes (shuffle once, with a fixed seed), or use larger batches."
         )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -41,6 +41,11 @@ class Span:
     def inverse_scales(self) -> Tensor:
         """1/s, zero beyond the rank (…, r): the square root of the pseudo-inverse of SS_b."""
         return torch.where(self.scales > 0, 1 / self.scales, 0.0)
+
+    @cached_property
+    def half_norms(self) -> Tensor:
+        """‖c‖²/2 of every class mean (…, K, 1)."""
+        return self.coordinates.square().sum(-1, keepdim=True) / 2
 
     @cached_property
     def full_rank(self) -> Tensor:
@@ -80,14 +85,30 @@ class Span:
 class Centres(Span):
     """Class means (…, K, d), their global mean (…, d) and the singular directions of SS_b = Vᵀ diag(s²) V.
 
+    `spread` (…) is that of the sums;
+
     basis V (…, r, d) with r = min(K−1, d), orthonormal rows.
     """
 
     means: Tensor
     mean: Tensor
     basis: Tensor
+    spread: Tensor
     dtype: torch.dtype
     """Of the features: what they are multiplied with is rounded accordingly."""
+
+    def at(self, index: int) -> Centres:
+        """One entry of the leading dimension."""
+        parts: dict[str, Any] = {}
+        for name in (field.name for field in fields(self)):
+            part = getattr(self, name)
+            parts[name] = part[index] if isinstance(part, Tensor) else part
+        return Centres(**parts)
+
+    @property
+    def large(self) -> bool:
+        """Whether squared lengths of the features leave the range of float32."""
+        return not bool(self.spread.isfinite().all())
 
     @cached_property
     def rounded_means(self) -> Tensor:
@@ -149,6 +170,7 @@ def find_centres(sums: ClassSums, weighting: Weighting = "samples") -> Centres:
         means=means,
         mean=mean,
         basis=basis,
+        spread=sums.spread,
         dtype=sums.dtype,
     )
 

@@ -27,10 +27,14 @@ class LeftOut:
 
     @classmethod
     def start(cls, groups: ClassSums, full: Centres) -> LeftOut:
-        """Ready for pass 2; `groups` has the groups as its leading dimension."""
+        """Ready for pass 2; `groups` are the sums (…, g, K, d) and `full` the centres (…, K, d) of all."""
         centres = find_centres(groups.left_out(), full.weighting)
-        shift = (centres.means - full.rounded_means.double()) @ centres.basis.mT
+        shift = (centres.means - full.rounded_means.double().unsqueeze(-3)) @ centres.basis.mT
         return cls(centres, shift, torch.zeros_like(centres.counts))
+
+    def at(self, index: int) -> LeftOut:
+        """One entry of the leading dimension."""
+        return LeftOut(self.centres.at(index), self.shift[index], self.fuzziness[index])
 
     @property
     def basis(self) -> Tensor:

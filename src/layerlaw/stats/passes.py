@@ -7,7 +7,7 @@ then worked through for all sites together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -24,6 +24,7 @@ from layerlaw.stats.scatter import Frame, NearestCentre, Scatter, project
 from layerlaw.stats.sums import ClassSums
 
 Key = Hashable  # whatever names a site
+TOGETHER = 100_000  # class means of more numbers than this are worked through site by site
 CHANGED = 1e-4  # mean residual over its rms above which the data of pass 2 are not those of pass 1
 
 
@@ -34,6 +35,11 @@ class Dealt:
     labels: Tensor
     groups: Tensor | None = None
     permuted: Tensor | None = None
+
+    def rows(self, rows: slice) -> Dealt:
+        """Some of the samples."""
+        groups, permuted = (None if t is None else t[rows] for t in (self.groups, self.permuted))
+        return Dealt(self.labels[rows], groups, permuted)
 
 
 class Dealer:
@@ -95,13 +101,13 @@ class FirstPass:
             _add(self.permuted, key, ClassSums.assigned(features, self._permuted.to(features.device)))
         self._fresh.append(key)
 
-    def end(self, where: str) -> None:
-        """End a batch: not-a-number and infinity show in the sums."""
-        flags = [torch.isfinite(self.sums[key].sums).all().cpu() for key in self._fresh]
-        if not all(flags):
-            bad = self._fresh[[bool(flag) for flag in flags].index(False)]
+    def end(self, where: Callable[[Key], str]) -> None:
+        """End a batch: not-a-number and infinity show in the sums; `where` tells where a spoilt site's batch is."""
+        flags = torch.stack([torch.isfinite(self.sums[key].sums).all().cpu() for key in self._fresh])
+        if not bool(flags.all()):
+            bad = self._fresh[flags.tolist().index(False)]
             raise FeatureError(
-                f"site '{bad}': expected finite features, got NaN or infinity in {where}. Look at the inputs of that "
+                f"site '{bad}': expected finite features, got NaN or infinity in {where(bad)}. Look at the inputs of that "
                 "batch and at the layer before this site; half precision may overflow (probe in float32)."
             )
 
@@ -130,16 +136,32 @@ class Around:
     reference: Centres | None = None  # centres of the training data, for nearest-center decisions on test data
 
     @classmethod
-    def of(cls, first: FirstPass, key: Key, weighting: Weighting, reference: Centres | None = None) -> Around:
-        """Everything that pass 1 allows."""
-        total = first.total(key)
-        centres = find_centres(total, weighting)
-        left_out = permuted = None
-        if first.groups and bool((first.sums[key].left_out().counts > 0).all()):
-            left_out = LeftOut.start(first.sums[key], centres)
-        if key in first.permuted and bool((first.permuted[key].counts > 0).all()):
-            permuted = Permuted.start(first.permuted[key], centres)
-        return cls(centres, left_out, permuted, reference)
+    def all_of(
+        cls, first: FirstPass, weighting: Weighting, references: Mapping[Key, Centres] | None = None
+    ) -> dict[Key, Around]:
+        """Everything that pass 1 allows, for all sites; those of equal shape are worked through together."""
+        shapes: dict[tuple[int, ...], list[Key]] = defaultdict(list)
+        for number, (key, sums) in enumerate(first.sums.items()):
+            alone = sums.sums.shape[-2:].numel() > TOGETHER  # large ones gain nothing
+            shapes[*sums.sums.shape, sums.dtype.itemsize, number if alone else -1].append(key)
+        found: dict[Key, Around] = {}
+        for keys in shapes.values():
+            stacked = ClassSums.stack([first.sums[key] for key in keys])
+            centres = find_centres(stacked.total() if first.groups else stacked, weighting)
+            left_out = permuted = None
+            if first.groups and bool((stacked.left_out().counts > 0).all()):
+                left_out = LeftOut.start(stacked, centres)
+            if first.permuted:
+                drawn = ClassSums.stack([first.permuted[key] for key in keys])
+                permuted = Permuted.start(drawn, centres) if bool((drawn.counts > 0).all()) else None
+            for i, key in enumerate(keys):
+                found[key] = cls(
+                    centres.at(i),
+                    left_out.at(i) if left_out else None,
+                    permuted.at(i) if permuted else None,
+                    references[key] if references else None,
+                )
+        return {key: found[key] for key in first.sums}
 
     @property
     def other_bases(self) -> list[Tensor]:
@@ -219,20 +241,19 @@ class SecondPass:
         if around.reference is not None:
             points = double(coordinates[at:]) + self._places[key][labels].mT
             decision = None if self.decision is None else self.decision.to(coordinates.device)
-            part = NearestCentre.of(points, around.reference.coordinates, labels, decision)
+            part = NearestCentre.of(points, around.reference, labels, decision)
             if key in self.near_reference:
-                for mine, theirs in zip(self.near_reference[key].tensors, part.tensors, strict=True):
-                    mine += theirs
+                self.near_reference[key].sums += part.sums
             else:
                 self.near_reference[key] = part
 
     def all_reduce(self) -> None:
         """Add up over ranks, in one collective call."""
         scatters = [scatter for scatter in self._scatters if scatter is not None]
-        tensors = [self.right, *(t for scatter in scatters for t in scatter.tensors)]
+        tensors = [self.right, *(scatter.sums for scatter in scatters)]
         for key, around in self.around.items():
             tensors += [view.fuzziness for view in (around.left_out, around.permuted) if view is not None]
-            tensors += self.near_reference[key].tensors if key in self.near_reference else []
+            tensors += [self.near_reference[key].sums] if key in self.near_reference else []
         all_reduce(tensors, [scatter.digest for scatter in scatters])
 
     def scatters(self) -> dict[Key, Scatter]:

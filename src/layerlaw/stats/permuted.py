@@ -30,8 +30,14 @@ class Permuted:
         """Ready for pass 2."""
         centres = find_centres(sums, true.weighting)
         return cls(
-            centres, (true.rounded_means.double() - centres.mean) @ centres.basis.mT, torch.zeros_like(centres.counts)
+            centres,
+            (true.rounded_means.double() - centres.mean.unsqueeze(-2)) @ centres.basis.mT,
+            torch.zeros_like(centres.counts),
         )
+
+    def at(self, index: int) -> Permuted:
+        """One entry of the leading dimension."""
+        return Permuted(self.centres.at(index), self.true_places[index], self.fuzziness[index])
 
     @property
     def basis(self) -> Tensor:

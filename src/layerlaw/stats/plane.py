@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 
 import numpy as np
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 from layerlaw.stats.precision import at_least_float32
 
 SAMPLES = 500
-SITE_BYTES = 16 * 2**20  # wide features keep fewer samples
+TOGETHER = 500_000  # matrices of more numbers than this are worked through one by one
+SITE_BYTES = 6 * 2**20  # wide features keep fewer samples
 
 
 class PlaneSample:
@@ -46,41 +48,47 @@ class PlaneSample:
             rows = torch.tensor(self._rows[:room], device=features.device)
             kept.append(at_least_float32(features.index_select(0, rows)))
 
-    def coordinates(self, key: object) -> list[list[float]]:
-        """[[x, y], …] of the kept samples, in the order of `labels` (wide sites may have kept fewer)."""
-        if key not in self._kept:
-            return []
-        plane = principal_plane(torch.cat(self._kept[key]))
-        size = float(plane.abs().max())
-        digits = 3 - math.floor(math.log10(size)) if size > 0 else 0  # four digits of the largest
-        rows: list[list[float]] = np.round(plane.double().numpy(), digits).tolist()
-        return rows
+    def planes(self) -> dict[object, list[list[float]]]:
+        """[[x, y], …] of the kept samples for every site, in the order of `labels` (wide sites may have kept fewer)."""
+        shapes: dict[tuple[int, ...], list[object]] = defaultdict(list)
+        matrices = {key: torch.cat(kept) for key, kept in self._kept.items()}
+        for number, (key, matrix) in enumerate(matrices.items()):
+            shapes[*matrix.shape, number if matrix.numel() > TOGETHER else -1].append(key)
+        found: dict[object, list[list[float]]] = {}
+        for keys in shapes.values():
+            planes = principal_plane(torch.stack([matrices[key] for key in keys])).cpu().double().numpy()
+            for key, plane in zip(keys, planes, strict=True):
+                size = float(np.abs(plane).max())
+                digits = 3 - math.floor(math.log10(size)) if size > 0 else 0  # four digits of the largest
+                found[key] = np.round(plane, digits).tolist()
+        return found
 
 
 def principal_plane(features: Tensor) -> Tensor:
-    """(n, d) → (n, 2): the two leading principal components, by orthogonal iteration on a small block.
+    """(…, n, d) → (…, n, 2): the two leading principal components, by orthogonal iteration on a small block.
 
     >>> x = torch.tensor([[0.0, 0.0, 1.0], [2.0, 0.0, 1.0], [4.0, 1.0, 1.0]])
     >>> principal_plane(x).shape
     torch.Size([3, 2])
     """
-    centred = features - features.mean(0)
-    n, d = centred.shape
-    size = float(centred.abs().max())
-    if size == 0.0 or d < 2 or n < 3:
-        flat = torch.zeros(n, 2, dtype=centred.dtype)
-        flat[:, : min(d, 2)] = centred[:, :2]
-        return flat
-    centred = centred / size
-    block = min(6, n, d)
-    generator = torch.Generator().manual_seed(0)
-    Q = torch.randn(d, block, generator=generator).to(centred)
-    gram = centred.mT @ centred if d <= n else None
+    centred = features - features.mean(-2, keepdim=True)
+    *_, n, d = centred.shape
+    if d == 1:
+        return torch.cat([centred, torch.zeros_like(centred)], -1)
+    size = centred.abs().amax((-2, -1), keepdim=True)
+    centred = centred / torch.where(size > 0, size, 1.0)
+    # The smaller of the two Gram matrices has the same spectrum; products of the long side with a thin block are slow.
+    narrow = d <= n
+    gram = centred.mT @ centred if narrow else centred @ centred.mT
+    Q = torch.randn(min(n, d), min(6, n, d), generator=torch.Generator().manual_seed(0)).to(centred)
     for _ in range(4):
-        Q = torch.linalg.qr(gram @ Q if gram is not None else centred.mT @ (centred @ Q))[0]
-    inside = centred @ Q  # (n, block)
-    _, rotation = torch.linalg.eigh(inside.mT @ inside)  # ascending
-    plane: Tensor = (inside @ rotation[:, -2:].flip(1) * size).cpu()
+        Q = torch.linalg.qr(gram @ Q)[0]
+    scale, rotation = torch.linalg.eigh(Q.mT @ gram @ Q)  # ascending
+    top = Q @ rotation[..., -2:].flip(-1)
+    lengths = scale[..., -2:].flip(-1).clamp_min(0).sqrt().unsqueeze(-2)
+    plane: Tensor = (centred @ top if narrow else top * lengths) * size
+    if plane.shape[-1] == 1:
+        plane = torch.cat([plane, torch.zeros_like(plane)], -1)
     # A sign of one's own: the coordinate that reaches farther is positive.
-    sign = torch.where(plane.amax(0) >= -plane.amin(0), 1.0, -1.0)
+    sign = torch.where(plane.amax(-2, keepdim=True) >= -plane.amin(-2, keepdim=True), 1.0, -1.0)
     return plane * sign

@@ -9,7 +9,7 @@ from torch import Tensor
 
 # Rows are worked through in chunks whose scratch copy stays below this, which then stays in the cache, and wide
 # features need no second copy.
-CHUNK_BYTES = 4 * 2**20
+CHUNK_BYTES = 2 * 2**20
 
 
 def full_precision() -> AbstractContextManager[None]:
@@ -65,28 +65,12 @@ def take_rows(table: Tensor, index: Tensor) -> Tensor:
     return table.reshape(-1, d).index_select(0, flat.reshape(-1)).reshape(*flat.shape, d)
 
 
-def add_rows(sums: Tensor, cells: Tensor, rows: Tensor) -> None:
-    """Add (…, n, d) rows to the cells (…, C, d), or (g, K, d), that `cells` (…, n) number, in place."""
-    d = rows.shape[-1]
-    flat = sums.view(-1, d)
-    C = len(flat) // max(1, torch.Size(cells.shape[:-1]).numel())
-    if rows.device.type == "cpu":  # one pass over the rows; on a GPU it would be atomics in a random order
-        if cells.dim() == 1:
-            flat.index_add_(0, cells, rows)
-            return
-        start = C * torch.arange(len(flat) // C).reshape(*cells.shape[:-1], 1)
-        flat.index_add_(0, (cells + start).reshape(-1), rows.reshape(-1, d))
-    else:
-        hot = cells.unsqueeze(-2) == torch.arange(C, device=cells.device).unsqueeze(-1)  # (…, C, n)
-        sums += (hot.to(rows.dtype) @ rows).reshape(sums.shape)
-
-
-def row_chunks(stop: int, row_bytes: int, most: int | None = None, *, start: int = 0) -> Iterator[slice]:
+def row_chunks(rows: int, row_bytes: int, most: int | None = None) -> Iterator[slice]:
     """Slices over rows, of at most `most` rows, whose copies stay below the chunk size.
 
     >>> list(row_chunks(5, CHUNK_BYTES // 2))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
-    step = max(1, min(CHUNK_BYTES // max(row_bytes, 1), most or stop))
-    for at in range(start, stop, step):
-        yield slice(at, min(at + step, stop))
+    step = max(1, min(CHUNK_BYTES // max(row_bytes, 1), most or rows))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))

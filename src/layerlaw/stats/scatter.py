@@ -21,129 +21,145 @@ class Frame:
 
     means: Tensor
     basis: Tensor
+    large: bool = False
 
     @classmethod
     def of(cls, centres: Centres, *others: Tensor, device: torch.device | None = None) -> Frame:
         """Around these centres, on their basis and below it on `others`."""
         means = centres.rounded_means.to(device or centres.means.device)
         basis = torch.cat([centres.basis, *others], -2) if others else centres.basis
-        return cls(means, basis.to(means))
+        return cls(means, basis.to(means), centres.large)
 
 
 def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
-    """Residuals R = x − (mean of its class), as coordinates basis·Rᵀ and squared lengths.
+    """Residuals R = x − (mean of its class), as coordinates basis·Rᵀ and lengths ‖R‖.
 
-    features (…, n, d), labels (…, n) → coordinates (…, P, n) in the dtype of the product, squared lengths (…, n) in
-    float64. The samples come last: that is the layout in which the small products that follow are fast.
+    features (…, n, d), labels (…, n) → coordinates (…, P, n) and lengths (…, n) in the dtype of the product. The
+    samples come last: that is the layout in which the small products that follow are fast.
     """
     *batch, n, d = features.shape
+    wide = torch.float64 if frame.large else None
     coordinates, lengths = [], []
     for rows in row_chunks(n, 4 * d * torch.Size(batch).numel()):
         centre = take_rows(frame.means, labels[..., rows])
         residual = torch.sub(at_least_float32(features[..., rows, :]), centre, out=centre)
         coordinates.append(frame.basis @ residual.mT)
-        size = torch.linalg.vector_norm(residual, dim=-1)
-        if bool(size.isinf().any()):  # the squares of large numbers leave the range of float32
-            size = torch.linalg.vector_norm(residual, dim=-1, dtype=torch.float64)
-        lengths.append(size)
+        lengths.append(torch.linalg.vector_norm(residual, dim=-1, dtype=wide))
     if len(lengths) == 1:
-        return coordinates[0], double(lengths[0]).square_()
-    return torch.cat(coordinates, -1), double(torch.cat(lengths, -1)).square_()
+        return coordinates[0], lengths[0]
+    return torch.cat(coordinates, -1), torch.cat(lengths, -1)
 
 
-def agreement(points: Tensor, centres: Tensor, *choices: Tensor) -> list[Tensor]:
+def agreement(points: Tensor, centres: Tensor, half_norms: Tensor, choices: Tensor) -> Tensor:
     """1 where the chosen centre is the nearest, 1/t where it is one of t equally near, else 0; for several choices.
 
-    points (…, r, n), centres (…, K, r), choices (…, n) → (…, n). ‖a − c‖² is least where a·c − ‖c‖²/2 is largest.
+    points (…, r, n), centres (…, K, r), half_norms ‖c‖²/2 (…, K, 1), choices (…, m, n) → (…, m, n).
+    ‖a − c‖² is least where a·c − ‖c‖²/2 is largest.
     """
-    scores = (centres @ points).sub_(centres.square().sum(-1, keepdim=True) / 2)  # (…, K, n)
+    scores = (centres @ points).sub_(half_norms)  # (…, K, n)
     best = scores.amax(-2, keepdim=True)
-    share = 1 / (scores == best).sum(-2, keepdim=True, dtype=torch.float64)
-    found = [scores.gather(-2, choice.unsqueeze(-2).expand(best.shape)) == best for choice in choices]
-    return [(hit * share).squeeze(-2) for hit in found]
+    ties = (scores == best).sum(-2, keepdim=True, dtype=torch.float64)
+    chosen = scores.gather(-2, choices.expand(*scores.shape[:-2], *choices.shape[-2:]))
+    return (chosen == best) / ties
+
+
+def _choices(labels: Tensor, decision: Tensor | None) -> Tensor:
+    """Labels and, where there are any, decisions: (…, 1 or 2, n)."""
+    return labels.unsqueeze(-2) if decision is None else torch.stack([labels, decision.expand_as(labels)], -2)
 
 
 @dataclass
 class NearestCentre:
-    """Nearest-class-center decisions: counts, hits (nearest is own class) and mismatches (nearest ≠ decision), (…, K).
+    """Nearest-class-center decisions, as sums over the samples of each class.
 
-    Among centres at exactly the same distance the decision counts as drawn by lot. Without decisions of the network the
-    mismatches are NaN.
+    sums (…, K, 2 or 3): number of samples, hits (nearest is own class) and, where the network's decisions are known,
+    agreements (nearest is the decision). Among centres at exactly the same distance the decision counts as drawn by lot.
     """
 
-    counts: Tensor
-    hits: Tensor
-    mismatches: Tensor
+    sums: Tensor
 
     @classmethod
-    def of(cls, points: Tensor, centres: Tensor, labels: Tensor, decision: Tensor | None) -> NearestCentre:
-        """Points (…, r, n) and centres (…, K, r) in one basis; labels and decisions of the network (…, n)."""
-        hot = one_hot(labels, centres.shape[-2], torch.float64)  # (…, K, n)
-        values = torch.stack(cls.compared(points, centres, labels, decision), -2) @ hot.mT
-        counts = hot.sum(-1).expand(values.shape[:-2] + values.shape[-1:]).clone()
-        return cls(counts, values[..., 0, :], values[..., 1, :])
-
-    @staticmethod
-    def compared(points: Tensor, centres: Tensor, labels: Tensor, decision: Tensor | None) -> list[Tensor]:
-        """For each sample 1 for a hit, and 1 for a mismatch: two of (…, n)."""
-        if decision is None:
-            (hit,) = agreement(points, centres, labels)
-            return [hit, torch.full_like(hit, torch.nan)]
-        hit, agreed = agreement(points, centres, labels, decision)
-        return [hit, 1 - agreed]
+    def of(cls, points: Tensor, span: Span, labels: Tensor, decision: Tensor | None) -> NearestCentre:
+        """Points (…, r, n) relative to the global mean of the centres; labels and decisions of the network (…, n)."""
+        hot = one_hot(labels, span.counts.shape[-1], torch.float64)  # (…, K, n)
+        agreed = agreement(points, span.coordinates, span.half_norms, _choices(labels, decision))
+        return cls(torch.cat([hot.sum(-1, keepdim=True).expand(*agreed.shape[:-2], -1, 1), hot @ agreed.mT], -1))
 
     @property
-    def tensors(self) -> list[Tensor]:
-        """What an all-reduce adds up."""
-        return [self.counts, self.hits, self.mismatches]
+    def counts(self) -> Tensor:
+        """Samples of each class (…, K)."""
+        return self.sums[..., 0]
+
+    @property
+    def hits(self) -> Tensor:
+        """Samples of each class that are nearest to its own centre (…, K)."""
+        return self.sums[..., 1]
+
+    @property
+    def mismatches(self) -> Tensor | None:
+        """Samples of each class whose nearest centre is not the network's decision (…, K); `None` without decisions."""
+        return self.sums[..., 0] - self.sums[..., 2] if self.sums.shape[-1] == 3 else None
 
 
 @dataclass
 class Scatter:
-    """Sums over the samples of each class, under fixed centres; every tensor float64.
+    """Sums over the samples of each class around fixed centres, float64, side by side in one tensor (…, K, …).
 
-    residuals (…, K, r): Σ z, zero up to rounding when the data are those of pass 1;
-    fuzziness (…, K): Σ ‖z/s‖², under the centres' own weighting;
-    fuzziness_equal (…, K): the same with equally weighted classes;
-    lengths (…, K): Σ ‖R‖²; near: decisions of the nearest centre; digest (…): of the centres.
+    residuals Σ z (r columns): zero up to rounding when the data are those of pass 1; fuzziness Σ ‖z/s‖² under the
+    centres' own weighting; fuzziness_equal, the same with equally weighted classes; lengths Σ ‖R‖²; near: decisions of
+    the nearest centre. digest (…, 3) is that of the centres.
     """
 
-    residuals: Tensor
-    fuzziness: Tensor
-    fuzziness_equal: Tensor
-    lengths: Tensor
-    near: NearestCentre
+    sums: Tensor
+    rank: int
     digest: Tensor
 
     @classmethod
     def of(
         cls, coordinates: Tensor, lengths: Tensor, labels: Tensor, span: Span, decision: Tensor | None = None
     ) -> Scatter:
-        """From what `project` gave: coordinates (…, r, n), squared lengths (…, n), labels and decisions (…, n)."""
+        """From what `project` gave: coordinates (…, r, n), lengths (…, n), labels and decisions (…, n)."""
         z = double(coordinates)
+        *batch, r, n = z.shape
         hot = one_hot(labels, span.counts.shape[-1], torch.float64)  # (…, K, n)
-        own = (z * span.inverse_scales.unsqueeze(-1)).square_().sum(-2)
+        own = (z * span.inverse_scales.unsqueeze(-1)).square_().sum(-2, keepdim=True)
         simple = span.weighting == "classes" or span.balanced
-        equal = own if simple else (span.equal_whitener @ z).square().sum(-2)
+        equal = own if simple else (span.equal_whitener @ z).square_().sum(-2, keepdim=True)
         places = (span.coordinates.mT @ hot).add_(z)  # (…, r, n): where the samples are, relative to the global mean
-        compared = NearestCentre.compared(places, span.coordinates, labels, decision)
-        values = torch.cat([z, torch.stack([own, equal, lengths, *compared], -2)], -2)  # (…, r + 5, n)
-        sums = (values @ hot.mT).mT.contiguous()  # (…, K, r + 5)
-        r = z.shape[-2]
-        fuzziness, fuzziness_equal, size, hits, mismatches = sums[..., r:].unbind(-1)
-        counts = hot.sum(-1).expand(hits.shape).clone()
-        near = NearestCentre(counts, hits.clone(), mismatches.clone())
-        return cls(sums[..., :r].clone(), fuzziness.clone(), fuzziness_equal.clone(), size.clone(), near, span.digest)
+        agreed = agreement(places, span.coordinates, span.half_norms, _choices(labels, decision))
+        squares = double(lengths).square().unsqueeze(-2)
+        values = torch.cat([z, own, equal, squares, z.new_ones((*batch, 1, n)), agreed], -2)  # (…, r + 5 or 6, n)
+        return cls(hot @ values.mT, r, span.digest)
+
+    @property
+    def residuals(self) -> Tensor:
+        """Σ z of each class (…, K, r)."""
+        return self.sums[..., : self.rank]
+
+    @property
+    def fuzziness(self) -> Tensor:
+        """Σ ‖z/s‖² of each class (…, K)."""
+        return self.sums[..., self.rank]
+
+    @property
+    def fuzziness_equal(self) -> Tensor:
+        """Σ ‖T z‖² of each class (…, K), T the whitener of equally weighted classes."""
+        return self.sums[..., self.rank + 1]
+
+    @property
+    def lengths(self) -> Tensor:
+        """Σ ‖R‖² of each class (…, K)."""
+        return self.sums[..., self.rank + 2]
+
+    @property
+    def near(self) -> NearestCentre:
+        """Decisions of the nearest centre."""
+        return NearestCentre(self.sums[..., self.rank + 3 :])
 
     @property
     def counts(self) -> Tensor:
         """Samples of each class (…, K)."""
-        return self.near.counts
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """What an all-reduce adds up."""
-        return [self.residuals, self.fuzziness, self.fuzziness_equal, self.lengths, *self.near.tensors]
+        return self.sums[..., self.rank + 3]
 
     def add(self, other: Scatter) -> None:
         """Add another part of the same data under the same centres, in place."""
@@ -154,14 +170,11 @@ class Scatter:
                 "scatters merge only under equal centres, and these were taken around different class means. "
                 "Merge (or all-reduce) the class sums of pass 1 first, then take every scatter around the merged centres."
             )
-        for mine, theirs in zip(self.tensors, other.tensors, strict=True):
-            mine += theirs
+        self.sums += other.sums
 
     def at(self, index: int) -> Scatter:
         """One entry of the leading dimension."""
-        near = NearestCentre(*(t[index] for t in self.near.tensors))
-        residuals, fuzziness, equal, lengths = (t[index] for t in self.tensors[:4])
-        return Scatter(residuals, fuzziness, equal, lengths, near, self.digest[index])
+        return Scatter(self.sums[index], self.rank, self.digest[index])
 
     @classmethod
     def merge(cls, parts: Sequence[Scatter]) -> Scatter:

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from layerlaw.stats.labels import Assignment
-from layerlaw.stats.precision import add_rows, at_least_float32, double, row_chunks, take_rows
-
-ROWS_IN_FLOAT32 = 1024  # partial sums of more rows go on in float64
+from layerlaw.stats.labels import ROWS_IN_FLOAT32, Assignment
+from layerlaw.stats.precision import at_least_float32, double, row_chunks
 
 
 @dataclass
@@ -41,25 +39,16 @@ class ClassSums:
         One sample of each class is subtracted before the sum and added back in float64: what is rounded to float32 is
         then of the size of the within-class spread, whatever the offset and the distance of the classes.
         """
-        reference = at_least_float32(take_rows(features, to.first))  # (…, K, d)
-        *batch, n, d = features.shape
-        whole = reference.new_zeros((*to.counts.shape, d), dtype=torch.float64)
-        spread = whole.new_zeros(to.counts.shape[:-1])
-        sums = reference.new_zeros(whole.shape)
-        for block in row_chunks(n, 1, ROWS_IN_FLOAT32):
-            for rows in row_chunks(block.stop, 4 * d * torch.Size(batch).numel(), start=block.start):
-                near = take_rows(reference, to.labels[..., rows])
-                near = torch.sub(at_least_float32(features[..., rows, :]), near, out=near)
-                add_rows(sums, to.cells[..., rows], near)
-                size = double(torch.linalg.vector_norm(near, dim=-1)).square()  # (…, n)
-                if to.groups:
-                    spread.index_add_(0, to.cells[rows] // len(reference), size)
-                else:
-                    spread += size.sum(-1)
-            whole += double(sums)
-            sums.zero_()
-        whole.addcmul_(to.counts.unsqueeze(-1), double(reference))
-        return cls(to.counts.clone(), whole, spread, features.dtype)
+        d = features.shape[-1]
+        rows = features.reshape(-1, d)
+        reference = at_least_float32(rows.index_select(0, to.first))  # (…·K, d)
+        add = _add_up if features.device.type == "cpu" else _multiply_out
+        sums, lengths = add(rows, reference, to)
+        spread = sums.new_zeros(to.counts.shape[:-1]).view(-1)
+        spread.index_add_(0, to.spreads, double(lengths).square_())
+        place = double(reference).view(*to.counts.shape[: to.counts.dim() - 1 - bool(to.groups)], -1, d)
+        sums = sums.view(*to.counts.shape, d).addcmul_(to.counts.unsqueeze(-1), place)
+        return cls(to.counts.clone(), sums, spread.view(to.counts.shape[:-1]), features.dtype)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -81,11 +70,54 @@ class ClassSums:
             whole.add(part)
         return whole
 
+    @classmethod
+    def stack(cls, parts: Sequence[ClassSums]) -> ClassSums:
+        """Several sites of equal shape as one statistic with a new leading dimension."""
+        counts, sums, spread = (torch.stack(t) for t in zip(*(part.tensors for part in parts), strict=True))
+        return cls(counts, sums, spread, parts[0].dtype)
+
     def total(self) -> ClassSums:
-        """Add up the groups of the leading dimension."""
-        return ClassSums(self.counts.sum(0), self.sums.sum(0), self.spread.sum(0), self.dtype)
+        """Add up the groups: (…, g, K, d) → (…, K, d)."""
+        return ClassSums(self.counts.sum(-2), self.sums.sum(-3), self.spread.sum(-1), self.dtype)
 
     def left_out(self) -> ClassSums:
-        """Everything but group i, for each group i of the leading dimension."""
+        """Everything but group i, for each group i of (…, g, K, d)."""
         all_ = self.total()
-        return ClassSums(all_.counts - self.counts, all_.sums - self.sums, all_.spread - self.spread, self.dtype)
+        counts, sums = all_.counts.unsqueeze(-2) - self.counts, all_.sums.unsqueeze(-3) - self.sums
+        return ClassSums(counts, sums, all_.spread.unsqueeze(-1) - self.spread, self.dtype)
+
+
+def _add_up(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tensor, Tensor]:
+    """Cell sums (cells, d) in float64 and lengths (N,) of the rows around their reference, by one pass over the rows."""
+    N, d = rows.shape
+    C = to.counts.numel()
+    blocks = max(1, -(-to.labels.shape[-1] // ROWS_IN_FLOAT32))
+    sums = reference.new_zeros((C * blocks, d))
+    lengths = reference.new_empty(N)
+    for part in row_chunks(N, 4 * d):
+        near = reference.index_select(0, to.own[part])
+        near = torch.sub(rows[part], near, out=near)
+        sums.index_add_(0, to.cells[part], near)
+        torch.linalg.vector_norm(near, dim=-1, out=lengths[part])
+    whole = double(sums)
+    if blocks > 1:  # (…, blocks, cells of one leading index, d)
+        B = torch.Size(to.labels.shape[:-1]).numel()
+        whole = whole.view(B, blocks, C // B, d).sum(1).view(C, d)
+    return whole, lengths
+
+
+def _multiply_out(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tensor, Tensor]:
+    """The same by products with indicator rows: on a GPU adding row by row would be atomics, in an order of their own."""
+    *batch, n = to.labels.shape
+    B, d = torch.Size(batch).numel(), rows.shape[-1]
+    C = to.counts.numel() // B
+    lead = to.cells.view(B, n) % C
+    whole = torch.zeros((B, C, d), dtype=torch.float64, device=rows.device)
+    lengths = []
+    for part in row_chunks(n, 1, ROWS_IN_FLOAT32):
+        own = to.own.view(B, n)[:, part]
+        near = at_least_float32(rows.view(B, n, d)[:, part]) - reference[own]  # (B, m, d)
+        hot = lead[:, part].unsqueeze(-2) == torch.arange(C, device=rows.device).unsqueeze(-1)  # (B, C, m)
+        whole += (hot.to(near.dtype) @ near).double()
+        lengths.append(torch.linalg.vector_norm(near, dim=-1))
+    return whole.view(B * C, d), torch.cat(lengths, -1).reshape(-1)

@@ -1,0 +1,100 @@
+"""The same measures on a CUDA device: agreement with the CPU, and absolute times.
+
+python benchmarks/gpu.py [FILE]        # prints a table and, when given, writes it
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from networks import ResNet20, separated
+from run import by_pseudo_inverse
+
+import layerlaw as ll
+from layerlaw.lab import FeedForward
+
+
+def milliseconds(job: Callable[[], object], rounds: int = 9) -> float:
+    """Median wall time after warm-up, with the device idle before and after."""
+    times = []
+    for i in range(rounds + 2):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        job()
+        torch.cuda.synchronize()
+        if i >= 2:
+            times.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(times)
+
+
+def largest_gap(a: ll.Record, b: ll.Record) -> float:
+    """Largest relative difference of a column at any site."""
+    gaps = [0.0]
+    for one, other in zip(a.sites, b.sites, strict=True):
+        for name in ("separation", "nc1", "cdnv", "compression", "ncc_accuracy", "separation_corrected"):
+            x, y = one.values.get(name), other.values.get(name)
+            if x and y:
+                gaps.append(abs(x / y - 1))
+    return max(gaps)
+
+
+def rows() -> list[tuple[str, str]]:
+    out = []
+    x, y = separated(50_000, 4096, classes=1000)
+    X, Y = x.cuda(), y.cuda()
+    ours = milliseconds(lambda: ll.separation_fuzziness(X, Y))
+    out.append(("D, n=50,000, d=4,096, K=1,000, float32", f"{ours:.1f} ms"))
+    theirs = milliseconds(lambda: by_pseudo_inverse(X, Y), rounds=3)
+    out.append(("the same by d×d pseudo-inverse in float64", f"{theirs:.1f} ms ({theirs / ours:.0f}×)"))
+    gap = abs(
+        float(ll.separation_fuzziness(X[:5000], Y[:5000])) / float(ll.separation_fuzziness(x[:5000], y[:5000])) - 1
+    )
+    out.append(("GPU against CPU, n=5,000", f"{gap:.1e} relative"))
+
+    network = FeedForward(depth=8, inputs=100).cuda().eval()
+    x, y = separated(4000, 100)
+    on_gpu, on_cpu = ll.probe(network, (x, y), progress=False), ll.probe(network.cpu(), (x, y), progress=False)
+    out.append(("probe of an 8-layer FNN, GPU against CPU, all columns", f"{largest_gap(on_gpu, on_cpu):.1e} relative"))
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        half = ll.probe(network.cuda(), (x, y), progress=False)
+    out.append(
+        (
+            "the same under bf16 autocast: last D against float32",
+            f"{half.sites[-1].values['separation'] / on_gpu.sites[-1].values['separation']:.4f}×",
+        )
+    )
+
+    network = ResNet20().cuda().eval()
+    x, y = separated(10_000, 3, 32, 32)
+    x, y = x.cuda(), y.cuda()
+
+    def bare() -> None:
+        with torch.no_grad():
+            for _ in range(2):
+                for part in x.split(250):
+                    network(part)
+
+    base = milliseconds(bare, 5)
+    out.append(("ResNet-20, two bare forwards of 10,000 images, batch 250", f"{base:.0f} ms"))
+    plain = {"batch_size": 250, "progress": False, "jackknife": False, "permuted": False}
+    for sites in ("layers", "blocks"):
+        for gib, how in ((32, "features kept"), (0.2, "streamed")):
+            took = milliseconds(lambda s=sites, g=gib: ll.probe(network, (x, y), sites=s, memory_gib=g, **plain), 5)
+            out.append((f"probe of the same, {sites}, {how}", f"{took:.0f} ms ({took / base:.2f}×)"))
+    return out
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    lines = [f"{torch.cuda.get_device_name()}, torch {torch.__version__}", "", "| what | measured |", "|---|---:|"]
+    lines += [f"| {what} | {value} |" for what, value in rows()]
+    print("\n".join(lines))
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

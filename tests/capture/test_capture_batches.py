@@ -1,0 +1,223 @@
+"""Data of every kind become batches."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from capture_networks import clouds
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from layerlaw.capture.batches import Batch, Batches, as_batch
+from layerlaw.errors import DataError, LabelError
+
+X, Y = clouds(50, 6)
+
+
+def batches(data: object, batch_size: int | None = None, mode: str = "eval") -> Batches:
+    return Batches(data, batch_size=batch_size, mode=mode, where="data")
+
+
+def joined(data: Batches) -> tuple[torch.Tensor, torch.Tensor]:
+    parts = list(data)
+    return torch.cat([p.tensors()[0] for p in parts]), torch.cat([p.labels for p in parts])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from zip(X, Y, strict=True)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (X, Y),
+        [X, Y],
+        (X.numpy(), Y.numpy()),
+        (X, Y.unsqueeze(1)),
+        ({"x": X}, Y),
+        {"x": X, "labels": Y},
+        {"x": X.numpy(), "label": Y.numpy()},
+        TensorDataset(X, Y),
+        DataLoader(TensorDataset(X, Y), batch_size=7),
+        DataLoader(Stream(), batch_size=7),
+        [(X[:25], Y[:25]), (X[25:], Y[25:])],
+        [(X[:25].numpy(), Y[:25].numpy()), [X[25:], Y[25:]]],
+        [{"x": X[:25], "labels": Y[:25]}, {"x": X[25:], "labels": Y[25:]}],
+        [({"x": X[:25]}, Y[:25]), ({"x": X[25:]}, Y[25:, None])],
+    ],
+    ids=lambda d: type(d).__name__,
+)
+def test_every_kind_of_data_gives_the_same_samples(data: object) -> None:
+    source = batches(data)
+    for _ in range(2):
+        x, y = joined(source)
+        assert torch.equal(x, X)
+        assert torch.equal(y, Y)
+
+
+def test_several_inputs_are_several_arguments() -> None:
+    for data in ([(X, X + 1, Y)], ((X, X + 1), Y), [((X, X + 1), Y)]):
+        (batch,) = batches(data)
+        assert len(batch.args) == 2
+        assert torch.equal(batch.args[1], X + 1)
+
+
+def test_lengths_and_labels_are_known_where_they_can_be() -> None:
+    pair = batches((X, Y), batch_size=20)
+    assert (pair.samples, pair.length) == (50, 3)
+    assert torch.equal(pair.labels, Y)
+    loader = batches(DataLoader(TensorDataset(X, Y), batch_size=7, sampler=range(14)))
+    assert (loader.samples, loader.length, loader.labels) == (14, 2, None)
+    stream = batches(DataLoader(Stream(), batch_size=7))
+    assert (stream.samples, stream.length, stream.labels) == (None, None, None)
+
+
+def test_batch_sizes_are_256_and_in_train_mode_the_authors_100() -> None:
+    x, y = clouds(300, 2)
+    assert [len(b.labels) for b in batches((x, y))] == [256, 44]
+    assert [len(b.labels) for b in batches((x, y), mode="train")] == [100] * 3
+    assert [len(b.labels) for b in batches(TensorDataset(x, y), 150)] == [150, 150]
+
+
+def test_a_pair_sorted_by_class_is_mixed_in_train_mode_only_and_always_in_the_same_way() -> None:
+    y = Y.sort().values
+    assert torch.equal(joined(batches((X, y), 10))[1], y)
+    mixed = batches((X, y), 10, "train")
+    assert mixed.order == "mixed with seed 0, since it was sorted by class"
+    x, first = joined(mixed)
+    assert not torch.equal(first, y)
+    assert torch.equal(joined(mixed)[1], first)
+    rows = [int((row == X).all(1).nonzero()) for row in x]
+    assert torch.equal(y[rows], first)
+    assert torch.equal(joined(batches((X.numpy(), y.numpy()), 10, "train"))[0], x)
+    assert batches((X, Y), 10, "train").order == "as given"
+
+
+def test_the_order_of_a_shuffling_loader_is_recorded() -> None:
+    assert batches(DataLoader(TensorDataset(X, Y), shuffle=True)).order == "shuffled by the loader"
+    assert batches(DataLoader(TensorDataset(X, Y))).order == "as given"
+
+
+def test_read_only_arrays_are_read_batch_by_batch(tmp_path) -> None:
+    np.save(tmp_path / "x.npy", X.numpy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert torch.equal(joined(batches((mapped, Y), 20))[0], X)
+
+
+def test_a_generator_and_an_iterator_are_refused() -> None:
+    for data in (iter([(X, Y)]), ((x, y) for x, y in [(X, Y)]), map(tuple, [(X, Y)])):
+        with pytest.raises(
+            DataError, match=r"data: expected data that can be gone through twice, got a one-shot iterator"
+        ):
+            batches(data)
+
+
+def test_an_object_that_gives_one_iterator_again_and_again_is_found_out() -> None:
+    class OneShot:
+        def __init__(self) -> None:
+            self.items = iter([(X[:25], Y[:25]), (X[25:], Y[25:])])
+
+        def __iter__(self):
+            return self.items
+
+    data = batches(OneShot())
+    next(iter(data))
+    with pytest.raises(DataError, match=r"got a one-shot iterator \(OneShot\). Pass the DataLoader or list itself"):
+        next(iter(data))
+
+
+def test_a_loader_with_persistent_workers_is_no_one_shot_iterator() -> None:
+    data = batches(DataLoader(TensorDataset(X, Y), batch_size=25, num_workers=1, persistent_workers=True))
+    for _ in range(2):
+        assert torch.equal(joined(data)[1], Y)
+
+
+@pytest.mark.parametrize("data", [[], DataLoader(TensorDataset(X[:0], Y[:0])), (X[:0], Y[:0])])
+def test_empty_data_are_told(data: object) -> None:
+    with pytest.raises(DataError, match="data: expected at least one batch, got none"):
+        list(batches(data))
+
+
+def test_batches_without_labels_are_told() -> None:
+    with pytest.raises(DataError, match=r"data, batch 0: expected \(inputs, labels\) or a dictionary.*got Tensor"):
+        list(batches([X]))
+    with pytest.raises(DataError, match=r"expected a dictionary with a 'labels' key, got the keys \['a', 'b'\]"):
+        list(batches([{"b": X, "a": X}]))
+    with pytest.raises(DataError, match="Data sets without labels cannot be measured"):
+        list(batches([(X,)]))
+
+
+def test_labels_of_a_wrong_kind_are_told() -> None:
+    with pytest.raises(LabelError, match=r"batch 0: expected one label per sample, shape \(n,\), got shape \(50, 3\)"):
+        list(batches([(X, torch.zeros(50, 3))]))
+    with pytest.raises(LabelError, match="expected a tensor of labels, got list"):
+        list(batches([(X, [0, 1])]))
+    with pytest.raises(LabelError, match="expected a tensor of labels, got str"):
+        list(batches([{"x": X, "labels": "cat"}]))
+
+
+def test_as_many_labels_as_inputs_are_wanted() -> None:
+    with pytest.raises(LabelError, match="data: expected as many inputs as labels, got 50 inputs and 49 labels"):
+        batches((X, Y[1:]))
+    with pytest.raises(
+        LabelError, match=r"data, batch 0: expected one label per sample, got 49 labels for inputs of shape \(50, 6\)"
+    ):
+        list(batches([(X, Y[1:])]))
+
+
+def test_what_is_no_data_is_told() -> None:
+    with pytest.raises(DataError, match=r"expected a DataLoader, a pair .* got int"):
+        batches(3)
+
+
+def test_a_batch_size_is_at_least_one_and_not_for_loaders() -> None:
+    for data in ((X, Y), TensorDataset(X, Y)):
+        with pytest.raises(DataError, match="data: expected a batch_size of at least 1, got 0"):
+            batches(data, 0)
+    with pytest.raises(DataError, match="batch_size applies to tensors and datasets; this DataLoader has its own"):
+        batches(DataLoader(TensorDataset(X, Y)), 5)
+
+
+def test_the_first_samples_are_cut_on_either_axis_and_are_copies() -> None:
+    batch = Batch((X, [X.T.clone()]), {"mask": X[:, 0] > 0, "flag": True, "scale": torch.ones(4)}, Y)
+    cut = batch.first(3)
+    assert torch.equal(cut.args[0], X[:3])
+    assert torch.equal(cut.args[1][0], X.T[:, :3])
+    assert (cut.kwargs["mask"].shape, cut.kwargs["flag"], cut.kwargs["scale"].shape) == ((3,), True, (4,))
+    cut.args[0].zero_()
+    assert X.abs().sum() > 0
+
+
+def test_masks_are_true_at_real_tokens() -> None:
+    real = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    for kwargs in (
+        {"attention_mask": real},
+        {"attention_mask": real.float()},
+        {"src_key_padding_mask": real == 0},
+        {"key_padding_mask": torch.where(real == 1, 0.0, -torch.inf)},
+    ):
+        assert torch.equal(Batch((), kwargs, torch.zeros(2)).mask, real.bool())
+    assert Batch((), {"attention_mask": real[:, None, None]}, torch.zeros(2)).mask is None
+
+
+def test_data_on_another_device_are_refused() -> None:
+    with pytest.raises(
+        DataError, match=r"expected model and data on one device, got the model on cpu and the data on meta"
+    ):
+        as_batch((X.to("meta"), Y), "data").to(torch.device("cpu"))
+
+
+def test_a_checksum_sees_every_byte() -> None:
+    def digest(*args: object) -> str:
+        checksum = hashlib.sha256()
+        as_batch(args, "data").feed(checksum)
+        return checksum.hexdigest()
+
+    assert digest(X, Y) == digest(X.clone(), Y)
+    assert digest(X, Y) != digest(X, Y.flip(0))
+    changed = X.clone()
+    changed[3, 2] += 1e-6
+    assert digest(X, Y) != digest(changed, Y)
+    for dtype in (torch.bfloat16, torch.bool, torch.uint8):
+        assert digest(X.to(dtype), Y)

@@ -1,0 +1,92 @@
+"""One of several processes that probe together: `torchrun … probe_on_ranks.py FOLDER` (see test_probing_ranks)."""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import layerlaw as ll
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
+from capture_networks import InPlaceResNet, Pair, clouds, seeded
+
+K = 3
+IMAGES, LABELS = clouds(120, 3, 8, 8)
+BATCH = 15
+
+
+def batches(rank: int, world: int, n: int = 120) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Every world-th batch, from this rank on."""
+    return [(IMAGES[i : i + BATCH], LABELS[i : i + BATCH]) for i in range(BATCH * rank, n, BATCH * world)]
+
+
+def cases() -> dict[str, tuple[nn.Module, dict]]:
+    network = seeded(InPlaceResNet)
+    for part in torch.split(IMAGES, 40):
+        network(part)
+    how = {"jackknife": False, "permuted": False, "logits": True, "progress": False}
+    tiny = {"memory_gib": 40 * K * 300 / 2**30}
+    return {
+        "float32": (network, {**how, "sites": "layers"}),
+        "float64": (seeded(InPlaceResNet).double(), {**how, "sites": "layers"}),
+        "streamed in groups": (network, {**how, **tiny, "sites": "layers"}),
+        "train mode": (network, {**how, "mode": "train"}),
+        "null": (network, {**how, "null": True}),
+        "with extras": (network, {"progress": False}),
+    }
+
+
+def probed(rank: int, world: int) -> dict[str, ll.Record]:
+    found = {}
+    for name, (network, how) in cases().items():
+        dtype = torch.float64 if name == "float64" else torch.float32
+        data, test = ([(x.to(dtype), y) for x, y in batches(rank, world, n)] for n in (120, 60))
+        if name == "with extras":  # of a pair the number of samples is known, and so whether they fit
+            data, test = (tuple(torch.cat(part) for part in zip(*split, strict=True)) for split in (data, test))
+        found[name] = ll.probe(network, data, test=test, **how)
+    return found
+
+
+def sharded() -> ll.Record:
+    """A network whose weights are spread over the ranks."""
+    from torch.distributed.fsdp import fully_shard
+
+    network = seeded(lambda: nn.Sequential(nn.Flatten(), Pair(192), Pair(192), Pair(192), nn.Linear(192, K)))
+    if dist.is_initialized():
+        mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+        for part in network[1:]:
+            fully_shard(part, mesh=mesh)
+        fully_shard(network, mesh=mesh)
+    return ll.probe(network, batches(*place()), jackknife=False, permuted=False, progress=False)
+
+
+def place() -> tuple[int, int]:
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world = place()
+    for name, record in probed(rank, world).items():
+        record.save(folder / f"{name} {rank}.json")
+    dataset = TensorDataset(IMAGES, LABELS)
+    loader = DataLoader(dataset, batch_size=BATCH, sampler=DistributedSampler(dataset, shuffle=False))
+    model = nn.parallel.DistributedDataParallel(cases()["float32"][0])
+    how = {"jackknife": False, "permuted": False, "progress": False, "sites": "layers"}
+    ll.probe(model, loader, **how).save(folder / f"distributed sampler {rank}.json")
+    sharded().save(folder / f"sharded {rank}.json")
+    try:  # a class that one rank lacks is no error, a class that all lack is one
+        x, y = IMAGES[rank != LABELS], LABELS[rank != LABELS]
+        (folder / f"lacking {rank}.txt").write_text(str(ll.probe(model, (x, y), progress=False).counts))
+        ll.probe(model, (IMAGES, LABELS.clamp_max(1)), progress=False)
+    except ll.LayerlawError as error:
+        (folder / f"empty {rank}.txt").write_text(str(error))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

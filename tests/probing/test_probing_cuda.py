@@ -1,0 +1,98 @@
+"""On a CUDA device: the numbers of the CPU, and everything back where it was."""
+
+import pytest
+import torch
+from capture_networks import FNN, Encoder, InPlaceResNet, clouds, seeded
+from torch import nn
+
+import layerlaw as ll
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+X, Y = clouds(120, 3, 8, 8)
+COLUMNS = ("separation", "nc1", "cdnv", "compression", "ncc_accuracy")
+
+
+def assert_same(a: ll.Record, b: ll.Record, rel: float = 1e-4) -> None:
+    for column in COLUMNS:
+        assert a.column(column) == pytest.approx(b.column(column), rel=rel), column
+
+
+@pytest.fixture(autouse=True)
+def _exact_products() -> None:
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def probe(network: nn.Module, data: object, **how: object) -> ll.Record:
+    return ll.probe(network, data, sites="layers", progress=False, **how)
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("memory", [2.0, 3e-4])
+def test_a_model_sent_to_the_device_gives_the_numbers_of_the_cpu_and_comes_back(mode: str, memory: float) -> None:
+    network = seeded(InPlaceResNet)
+    parameters = list(network.parameters())
+    state = {name: value.clone() for name, value in network.state_dict().items()}
+    how = {"mode": mode, "memory_gib": memory, "null": True, "test": (X[:60], Y[:60]), "batch_size": 40}
+    there, here = probe(network, (X, Y), device="cuda", **how), probe(network, (X, Y), **how)
+    assert_same(there, here)
+    assert "H200" in there.provenance["device"] or there.provenance["device"] != "cpu"
+    assert all(a is b for a, b in zip(parameters, network.parameters(), strict=True))
+    for name, value in network.state_dict().items():
+        assert value.device.type == "cpu"
+        assert torch.equal(value, state[name])
+
+
+def test_data_follow_a_model_on_the_device_but_not_the_other_way_round() -> None:
+    network = seeded(InPlaceResNet)
+    expected = probe(network, (X, Y))
+    assert_same(probe(network.cuda(), (X, Y)), expected)
+    assert_same(probe(network, (X.cuda(), Y.cuda())), expected)
+    assert_same(probe(network, (X.cuda(), Y)), expected)
+    with pytest.raises(ll.LayerlawError, match=r"the model on cpu and the data on cuda:0.*device='cuda:0'"):
+        probe(network.cpu(), (X.cuda(), Y))
+
+
+def test_tf32_and_autocast_do_not_reach_the_statistics() -> None:
+    network, x = seeded(FNN, (192, 8, 8, 3)).cuda(), 1e3 + X.flatten(1)
+    expected = probe(network.cpu(), (x, Y)).column("separation")[0]
+    network.cuda()
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        with torch.autocast("cuda", torch.bfloat16):
+            found = probe(network, (x, Y)).column("separation")[0]
+        assert torch.backends.cuda.matmul.allow_tf32
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_random_states_of_the_device_are_as_before() -> None:
+    network = seeded(InPlaceResNet).cuda()
+    state, here = torch.cuda.get_rng_state(), torch.get_rng_state()
+    probe(network, (X, Y), null=True)
+    ll.untrained(network)
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+    assert torch.equal(torch.get_rng_state(), here)
+
+
+def test_parameters_without_a_reset_are_redrawn_on_the_device() -> None:
+    class Token(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token = nn.Parameter(torch.randn(4, 5))
+
+    network = Token().cuda()
+    fresh = ll.untrained(network)
+    assert fresh.token.device.type == "cuda"
+    assert not torch.equal(fresh.token, network.token)
+
+
+@pytest.mark.parametrize("reduce", ["flatten", "mean", "last"])
+def test_masks_and_chosen_classes_work_on_the_device(reduce: str) -> None:
+    x, y = clouds(60, 5, 8)
+    padding = torch.arange(5) >= (2 + torch.arange(60) % 4)[:, None]
+    data = [{"src": x, "src_key_padding_mask": padding, "labels": y}]
+    network = seeded(Encoder, batch_first=True)
+    how = {"reduce": reduce, "classes": [0, 2], "permuted": False}
+    assert_same(probe(network, data, device="cuda", **how), probe(network, data, **how), rel=1e-3)

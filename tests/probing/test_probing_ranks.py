@@ -1,0 +1,111 @@
+"""Two processes under torchrun give the record of one."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from probe_on_ranks import IMAGES, LABELS, cases, probed, sharded
+
+import layerlaw as ll
+
+HERE = Path(__file__).parent
+SCRIPT = HERE / "probe_on_ranks.py"
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+    done = subprocess.run(
+        [*command, str(SCRIPT), str(folder)], env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, ll.Record]:
+    return probed(0, 1)
+
+
+def records(folder: Path, name: str) -> list[ll.Record]:
+    return [ll.Record.load(folder / f"{name} {rank}.json") for rank in range(2)]
+
+
+def assert_same(a: ll.Record, b: ll.Record, rel: float) -> None:
+    left, right = a.to_pandas(), b.to_pandas()
+    assert left["site"].tolist() == right["site"].tolist()
+    assert list(left.columns) == list(right.columns)
+    for column in left.columns[4:]:
+        np.testing.assert_allclose(left[column], right[column], rtol=rel, atol=1e-12, err_msg=column)
+    for mine, theirs in zip(a.sites, b.sites, strict=True):
+        for key in mine.by_class:
+            np.testing.assert_allclose(mine.by_class[key], theirs.by_class[key], rtol=rel, atol=1e-12)
+    for field in ("counts", "test_counts", "accuracy", "test_accuracy", "classes"):
+        assert getattr(a, field) == getattr(b, field), field
+
+
+@pytest.mark.parametrize("name", [name for name in cases() if name != "with extras"])
+def test_two_processes_give_the_record_of_one(name: str, folder: Path, alone: dict[str, ll.Record]) -> None:
+    for record in records(folder, name):
+        assert_same(record, alone[name], 1e-9 if name == "float64" else 2e-5)
+        np.testing.assert_allclose(record.column("separation"), alone[name].column("separation"), rtol=1e-6)
+        assert record.provenance["processes"] == 2
+    first, second = records(folder, name)
+    assert [site.values for site in first.sites] == [site.values for site in second.sites]
+
+
+def test_standard_errors_and_the_floor_of_two_processes_come_from_groups_dealt_rank_by_rank(
+    folder: Path, alone: dict[str, ll.Record]
+) -> None:
+    plain = alone["with extras"]
+    for record in records(folder, "with extras"):
+        np.testing.assert_allclose(record.column("separation"), plain.column("separation"), rtol=1e-6)
+        for column in ("separation_log_se", "separation_permuted"):
+            ratio = np.array(record.column(column)) / np.array(plain.column(column))
+            assert (ratio > 0.3).all(), column
+            assert (ratio < 3).all(), column
+        assert record.settings["jackknife_groups"] == 10
+
+
+def test_a_distributed_sampler_and_a_distributed_model_give_the_record_of_one(folder: Path, alone: dict) -> None:
+    for record in records(folder, "distributed sampler"):
+        np.testing.assert_allclose(record.column("separation"), alone["float32"].column("separation")[:-1], rtol=1e-6)
+        assert record.counts == alone["float32"].counts
+
+
+def test_a_sharded_model_gives_the_numbers_of_a_whole_one(folder: Path) -> None:
+    whole = sharded()
+    assert [site.name for site in whole.sites] == ["input", "1", "2", "3"]
+    assert whole.sites[-1].values["nc3"] is not None
+    for record in records(folder, "sharded"):
+        assert_same(record, whole, 1e-5)
+
+
+def test_a_rank_may_lack_a_class_but_not_all_ranks(folder: Path) -> None:
+    counts = torch.bincount(LABELS).tolist()
+    expected = [counts[0], counts[1], 2 * counts[2]]
+    for rank in range(2):
+        assert (folder / f"lacking {rank}.txt").read_text() == str(expected)
+        assert "expected samples of all 3 classes, got none of class 2" in (folder / f"empty {rank}.txt").read_text()
+
+
+def test_the_data_are_split_between_the_ranks() -> None:
+    from probe_on_ranks import batches
+
+    shards = [torch.cat([x for x, _ in batches(rank, 2)]) for rank in range(2)]
+    assert [len(s) for s in shards] == [60, 60]
+    assert not torch.equal(shards[0], shards[1])
+    assert len(IMAGES) == 120
