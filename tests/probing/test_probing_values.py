@@ -268,6 +268,17 @@ def test_logits_are_measured_but_no_point_of_the_law() -> None:
     check(record.sites[-1], oracle.everything(scores, y, K, decision=scores.argmax(1)))
 
 
+def test_what_was_left_out_is_one_note() -> None:
+    class Spare(FNN):
+        def __init__(self) -> None:
+            super().__init__()
+            self.spare, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    x, y = clouds(60, 12)
+    record = ll.probe(seeded(Spare), (x, y), progress=False)
+    assert record.notes == ["Left out: spare (never called); other (never called)."]
+
+
 def test_class_names_come_from_the_user_or_from_the_data() -> None:
     network, x, y = networks()["fnn"]
 

@@ -9,7 +9,8 @@ from statistics_parts import feed, group_sums, scatter_of, started
 
 import oracle
 from layerlaw.errors import PassError
-from layerlaw.measures import class_distance_variance, compression, equal_separation, separation
+from layerlaw.measures import equal_separation, separation
+from layerlaw.measures.variability import class_variances
 from layerlaw.stats import ClassSums, Scatter, deal_groups, find_centres
 from layerlaw.stats.labels import Assignment
 
@@ -77,7 +78,7 @@ def test_scatters_of_parts_merge_to_the_scatter_of_all(dtype: torch.dtype, weigh
     assert float((merged.residuals - at_once.residuals).abs().max()) < TOLERANCE[dtype] * float(merged.lengths.sum())
     for mine, theirs in zip(merged.near.sums.unbind(-1), at_once.near.sums.unbind(-1), strict=True):
         assert torch.equal(mine, theirs)
-    for value in (separation, equal_separation, class_distance_variance, compression):
+    for value in (separation, equal_separation, class_variances):
         close(value(centres, merged), value(centres, at_once), TOLERANCE[dtype])
     assert float(separation(centres, merged)) == pytest.approx(
         oracle.separation(x, y, 4, weighting=weighting), rel=max(TOLERANCE[dtype], 1e-10)

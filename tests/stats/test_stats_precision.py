@@ -74,7 +74,7 @@ def test_short_numbers_become_float32() -> None:
 
 @pytest.mark.parametrize(("rows", "row_bytes"), [(1, 1), (1000, 4), (7, 2**30), (100, 2**20), (5, 0)])
 def test_chunks_cover_every_row_once(rows: int, row_bytes: int) -> None:
-    seen = [i for part in row_chunks(rows, row_bytes) for i in range(rows)[part]]
+    seen = [i for part in row_chunks(rows, row_bytes, torch.device("cpu")) for i in range(rows)[part]]
     assert seen == list(range(rows))
 
 

@@ -163,6 +163,9 @@ def untrained(model: nn.Module, *, seed: int = 0) -> nn.Module:
     them on the data: `probe(…, null=True)` does.
     """
     network = copy.deepcopy(network_of(model))
+    homes = {parameter.device for parameter in network.parameters()}
+    if len(homes) == 1:
+        network.cpu()  # drawn there, a seed means the same network on every device
     with Randomness(), torch.no_grad():
         torch.manual_seed(seed)
         for module in network.modules():
@@ -173,7 +176,7 @@ def untrained(model: nn.Module, *, seed: int = 0) -> nn.Module:
             for parameter, old in before:
                 if parameter.is_floating_point() and parameter.dim() >= 2 and torch.equal(parameter, old):
                     parameter.normal_(0.0, float(old.std(correction=0)))
-    return network
+    return network.to(homes.pop()) if len(homes) == 1 else network
 
 
 @contextmanager

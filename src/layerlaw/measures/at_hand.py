@@ -12,7 +12,7 @@ from torch import Tensor
 from layerlaw.errors import FeatureError, LabelError
 from layerlaw.measures.collapse import classifier_geometry, means_geometry, self_duality
 from layerlaw.measures.separation import class_separation, equal_separation, separation
-from layerlaw.measures.variability import class_distance_variance, compression, discrimination
+from layerlaw.measures.variability import class_distance_variance, class_variances, compression, discrimination
 from layerlaw.stats import Centres, ClassSums, Frame, Scatter, checked_labels, find_centres, project
 from layerlaw.stats.centres import Weighting
 from layerlaw.stats.labels import check_counts
@@ -64,7 +64,8 @@ def cdnv(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
     0.01
     """
     with full_precision():
-        return class_distance_variance(*_statistics(features, labels, "samples", classes))
+        centres, scatter = _statistics(features, labels, "samples", classes)
+        return class_distance_variance(centres, class_variances(centres, scatter))
 
 
 def measure(
@@ -84,6 +85,7 @@ def measure(
     with full_precision():
         centres, scatter = _statistics(features, labels, weighting, classes, decision)
         K = centres.counts.shape[-1]
+        variances = class_variances(centres, scatter)
         norms, angles = means_geometry(centres.means)
         values: dict[str, Any] = {
             "separation": separation(centres, scatter),
@@ -94,8 +96,8 @@ def measure(
             "nc2_norms": norms,
             "nc2_angles": angles,
             "ncc_accuracy": scatter.near.hits.sum(-1) / scatter.counts.sum(-1),
-            "cdnv": class_distance_variance(centres, scatter),
-            "compression": compression(centres, scatter),
+            "cdnv": class_distance_variance(centres, variances),
+            "compression": compression(centres, variances),
             "discrimination": discrimination(centres),
         }
         if decision is not None:

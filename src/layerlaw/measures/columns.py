@@ -9,7 +9,7 @@ from torch import Tensor
 from layerlaw.measures.collapse import classifier_geometry, means_geometry, self_duality
 from layerlaw.measures.jackknife import jackknife
 from layerlaw.measures.separation import class_separation, equal_separation
-from layerlaw.measures.variability import class_distance_variance, compression, discrimination
+from layerlaw.measures.variability import class_distance_variance, class_variances, compression, discrimination
 from layerlaw.stats.passes import Around
 from layerlaw.stats.scatter import NearestCentre, Scatter
 
@@ -36,19 +36,21 @@ def site_columns(
     if around.permuted is not None:
         columns["separation_permuted"] = number(around.permuted.separation())
     columns["rank"], columns["full_rank"] = float(centres.rank), float(centres.full_rank)
-    columns["nc1"] = None if undefined else number(equal_separation(centres, scatter) / K)
+    equal = D if centres.balanced else number(equal_separation(centres, scatter))
+    columns["nc1"] = None if undefined or equal is None else equal / K
     norms, angles = means_geometry(centres.coordinates)  # as the means themselves, in fewer dimensions
     columns["nc2_norms"], columns["nc2_angles"] = number(norms), number(angles)
     near = near or scatter.near
     n = float(near.counts.sum())
     columns["ncc_accuracy"] = number(near.hits.sum() / n)
     columns["ncc_mismatch"] = None if near.mismatches is None else number(near.mismatches.sum() / n)
-    columns["cdnv"] = number(class_distance_variance(centres, scatter))
-    columns["compression"] = number(compression(centres, scatter))
+    variances = class_variances(centres, scatter)
+    columns["cdnv"] = number(class_distance_variance(centres, variances))
+    columns["compression"] = number(compression(centres, variances))
     columns["discrimination"] = number(discrimination(centres))
     by_class = {
-        "separation": [None if undefined else number(v) for v in per_class],
-        "ncc_accuracy": [number(v) for v in near.hits / near.counts],
+        "separation": [None if undefined else v for v in _numbers(per_class)],
+        "ncc_accuracy": _numbers(near.hits / near.counts),
     }
     return columns, by_class
 
@@ -63,6 +65,10 @@ def classifier_columns(means: Tensor, weight: Tensor, mismatch: float | None) ->
         "nc3": number(self_duality(means, rows)),
         "nc4": mismatch,
     }
+
+
+def _numbers(values: Tensor) -> list[float | None]:
+    return [v if math.isfinite(v) else None for v in values.tolist()]
 
 
 def number(value: Tensor) -> float | None:

@@ -14,12 +14,11 @@ def class_variances(centres: Centres, scatter: Scatter) -> Tensor:
     return (scatter.lengths / scatter.counts - centres.rounding.square().sum(-1)).clamp_min(0)
 
 
-def class_distance_variance(centres: Centres, scatter: Scatter) -> Tensor:
+def class_distance_variance(centres: Centres, variances: Tensor) -> Tensor:
     """CDNV: (Var_c + Var_c') / (2‖μ_c − μ_c'‖²) averaged over pairs of classes (…); 0 at collapse (Galanti et al.).
 
     Infinite where two class means coincide.
     """
-    variances = class_variances(centres, scatter)
     K = variances.shape[-1]
     c = centres.coordinates
     # Differences of coordinates, not a Gram matrix: close centres keep their digits.
@@ -29,9 +28,9 @@ def class_distance_variance(centres: Centres, scatter: Scatter) -> Tensor:
     return torch.where(off, pair, 0.0).sum((-2, -1)) / (K * (K - 1))
 
 
-def compression(centres: Centres, scatter: Scatter) -> Tensor:
+def compression(centres: Centres, variances: Tensor) -> Tensor:
     """Tr SS_w / Tr SS_b (…); lower is more compressed (Wang et al. 2023)."""
-    within = (centres.weights * class_variances(centres, scatter)).sum(-1)
+    within = (centres.weights * variances).sum(-1)
     return within / (centres.weights * centres.coordinates.square().sum(-1)).sum(-1)
 
 

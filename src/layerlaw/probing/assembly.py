@@ -78,7 +78,7 @@ def _rows(run: Run, train: Split, test: Split | None, null: Split | None, weight
 
 
 def _notes(run: Run, train: Split, weight: Tensor | str) -> list[str]:
-    notes = [f"Left out: {text}." for text in run.plan.dropped]
+    notes = [f"Left out: {'; '.join(run.plan.dropped)}."] if run.plan.dropped else []
     if isinstance(weight, str):
         notes.append(f"No NC2 and NC3 of the classifier: {weight}.")
     if train.no_extras_why:

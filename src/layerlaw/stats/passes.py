@@ -103,9 +103,11 @@ class FirstPass:
 
     def end(self, where: Callable[[Key], str]) -> None:
         """End a batch: not-a-number and infinity show in the sums; `where` tells where a spoilt site's batch is."""
-        flags = torch.stack([torch.isfinite(self.sums[key].sums).all().cpu() for key in self._fresh])
-        if not bool(flags.all()):
-            bad = self._fresh[flags.tolist().index(False)]
+        flags = [torch.isfinite(self.sums[key].sums).all() for key in self._fresh]
+        home = flags[0].device
+        found = torch.stack([flag.to(home) for flag in flags]).tolist()  # one look at the device, not one per site
+        if not all(found):
+            bad = self._fresh[found.index(False)]
             raise FeatureError(
                 f"site '{bad}': expected finite features, got NaN or infinity in {where(bad)}. Look at the inputs of that "
                 "batch and at the layer before this site; half precision may overflow (probe in float32)."

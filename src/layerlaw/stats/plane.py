@@ -11,7 +11,7 @@ from torch import Tensor
 
 from layerlaw.stats.precision import at_least_float32
 
-SAMPLES = 500
+SAMPLES = 300
 TOGETHER = 500_000  # matrices of more numbers than this are worked through one by one
 SITE_BYTES = 6 * 2**20  # wide features keep fewer samples
 
@@ -75,13 +75,14 @@ def principal_plane(features: Tensor) -> Tensor:
     *_, n, d = centred.shape
     if d == 1:
         return torch.cat([centred, torch.zeros_like(centred)], -1)
-    size = centred.abs().amax((-2, -1), keepdim=True)
-    centred = centred / torch.where(size > 0, size, 1.0)
+    size = centred[..., :1, :].abs().amax((-2, -1), keepdim=True)  # of one sample: only the range of float32 matters
+    size = torch.where(size > 0, size, 1.0)
+    centred /= size
     # The smaller of the two Gram matrices has the same spectrum; products of the long side with a thin block are slow.
     narrow = d <= n
     gram = centred.mT @ centred if narrow else centred @ centred.mT
     Q = torch.randn(min(n, d), min(6, n, d), generator=torch.Generator().manual_seed(0)).to(centred)
-    for _ in range(4):
+    for _ in range(3):
         Q = torch.linalg.qr(gram @ Q)[0]
     scale, rotation = torch.linalg.eigh(Q.mT @ gram @ Q)  # ascending
     top = Q @ rotation[..., -2:].flip(-1)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Rows are worked through in chunks whose scratch copy stays below this, which then stays in the cache, and wide
-# features need no second copy.
-CHUNK_BYTES = 2 * 2**20
+# Rows are worked through in chunks whose scratch copy stays below this: on a CPU it then stays in the cache, and wide
+# features need no second copy; a GPU wants few, large kernels.
+CHUNK_BYTES = {"cpu": 2 * 2**20, "cuda": 256 * 2**20}
 
 
 def full_precision() -> AbstractContextManager[None]:
@@ -65,12 +65,12 @@ def take_rows(table: Tensor, index: Tensor) -> Tensor:
     return table.reshape(-1, d).index_select(0, flat.reshape(-1)).reshape(*flat.shape, d)
 
 
-def row_chunks(rows: int, row_bytes: int, most: int | None = None) -> Iterator[slice]:
-    """Slices over rows, of at most `most` rows, whose copies stay below the chunk size.
+def row_chunks(rows: int, row_bytes: int, device: torch.device) -> Iterator[slice]:
+    """Slices over rows whose copies stay below the chunk size of the device.
 
-    >>> list(row_chunks(5, CHUNK_BYTES // 2))
+    >>> list(row_chunks(5, 2**20, torch.device("cpu")))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
-    step = max(1, min(CHUNK_BYTES // max(row_bytes, 1), most or rows))
+    step = max(1, CHUNK_BYTES.get(device.type, CHUNK_BYTES["cuda"]) // max(row_bytes, 1))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))

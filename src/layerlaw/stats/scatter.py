@@ -40,7 +40,7 @@ def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Ten
     *batch, n, d = features.shape
     wide = torch.float64 if frame.large else None
     coordinates, lengths = [], []
-    for rows in row_chunks(n, 4 * d * torch.Size(batch).numel()):
+    for rows in row_chunks(n, 4 * d * torch.Size(batch).numel(), features.device):
         centre = take_rows(frame.means, labels[..., rows])
         residual = torch.sub(at_least_float32(features[..., rows, :]), centre, out=centre)
         coordinates.append(frame.basis @ residual.mT)

@@ -94,7 +94,7 @@ def _add_up(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tensor, Te
     blocks = max(1, -(-to.labels.shape[-1] // ROWS_IN_FLOAT32))
     sums = reference.new_zeros((C * blocks, d))
     lengths = reference.new_empty(N)
-    for part in row_chunks(N, 4 * d):
+    for part in row_chunks(N, 4 * d, rows.device):
         near = reference.index_select(0, to.own[part])
         near = torch.sub(rows[part], near, out=near)
         sums.index_add_(0, to.cells[part], near)
@@ -114,7 +114,8 @@ def _multiply_out(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tens
     lead = to.cells.view(B, n) % C
     whole = torch.zeros((B, C, d), dtype=torch.float64, device=rows.device)
     lengths = []
-    for part in row_chunks(n, 1, ROWS_IN_FLOAT32):
+    for start in range(0, n, ROWS_IN_FLOAT32):
+        part = slice(start, start + ROWS_IN_FLOAT32)
         own = to.own.view(B, n)[:, part]
         near = at_least_float32(rows.view(B, n, d)[:, part]) - reference[own]  # (B, m, d)
         hot = lead[:, part].unsqueeze(-2) == torch.arange(C, device=rows.device).unsqueeze(-1)  # (B, C, m)
