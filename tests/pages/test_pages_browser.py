@@ -88,7 +88,8 @@ def resize(tab, width):
 
 @pytest.mark.parametrize(
     ("name", "charts"),
-    [("full", 5), ("broken", 3), ("nasty", 5), ("deep", 5), ("many", 5), ("three", 5)],  # the last record, which is open, never falls: no shares to draw
+    # "three": the last record is the open one; it never falls, so it has no shares to draw
+    [("full", 5), ("broken", 3), ("nasty", 5), ("deep", 5), ("many", 5), ("three", 5)],
 )
 def test_every_panel_is_visible_every_chart_drawn_and_nothing_overflows(opened, name, charts):
     for width in (400, 1280):
