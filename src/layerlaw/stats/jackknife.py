@@ -38,15 +38,13 @@ class LeftOut:
 
     @property
     def basis(self) -> Tensor:
-        """All g bases below each other (g·r, d), for one product."""
-        return self.centres.basis.flatten(0, 1)
+        """All g bases below each other (g·r, d), for one product; each row divided by its scale."""
+        return (self.centres.basis * self.centres.inverse_scales.unsqueeze(-1)).flatten(0, 1)
 
     def update(self, coordinates: Tensor, labels: Tensor, groups: Tensor) -> None:
         """Add samples: coordinates (g·r, n) of their residuals in `basis`, labels and groups (n,)."""
         g, K = self.fuzziness.shape
-        n = coordinates.shape[-1]
-        z = coordinates.reshape(g, -1, n) * self.centres.inverse_scales.to(coordinates.dtype).unsqueeze(-1)  # (g, r, n)
-        q = double(z.square_().sum(-2))  # (g, n)
+        q = double(coordinates.square().view(g, -1, coordinates.shape[-1]).sum(-2))  # (g, n)
         q.masked_fill_(one_hot(groups, g, torch.bool), 0.0)  # a sample is absent from its own group's view
         self.fuzziness += q @ one_hot(labels, K, q.dtype).mT
 
