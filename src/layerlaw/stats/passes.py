@@ -232,11 +232,11 @@ class SecondPass:
         at = around.centres.basis.shape[0]
         labels = self._dealt.labels.to(coordinates.device)
         if around.left_out is not None and self._dealt.groups is not None:
-            width = around.left_out.basis.shape[0]
+            width = around.left_out.centres.scales.numel()
             around.left_out.update(coordinates[at : at + width], labels, self._dealt.groups.to(coordinates.device))
             at += width
         if around.permuted is not None and self._dealt.permuted is not None:
-            width = around.permuted.basis.shape[0]
+            width = around.permuted.centres.scales.numel()
             other = self._dealt.permuted.to(coordinates.device)
             around.permuted.update(coordinates[at : at + width], labels, other)
             at += width
