@@ -25,6 +25,9 @@ def with_data():
     return make(), (x, y)
 
 not_a_model = 3
+
+def fails():
+    return 1 / 0
 """
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}  # small networks: a second thread only costs
 IMAGES = ("--size", "10", "--flat", "--per-class", "20", "--no-test")
@@ -118,6 +121,8 @@ def test_weights_are_loaded_without_unpickling_code(folder: Path) -> None:
         (("probe", "model.py:make", "--data", "fashion_mnist_sampel"), "fashion_mnist_sample"),
         (("probe", "model.py:make"), "(2, 1, 28, 28)"),
         (("probe", "model.py:make"), "--flat"),
+        (("probe", "model.py:with_data", "--flat"), "here the data come from your own code"),
+        (("probe", "model.py:fails"), "failed with ZeroDivisionError: division by zero"),
         (("report", "none.json"), "found nothing there"),
         (("sites", "model.py:make", "--shape", "a"), "shape: expected positive whole numbers"),
         (("demo", "--out", "model.py"), "expected a folder, got a file"),

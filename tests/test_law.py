@@ -218,7 +218,7 @@ def test_four_points_are_never_a_law(values: list[float]) -> None:
 @pytest.mark.parametrize("points", [3, 4])
 def test_an_even_drop_over_few_points_is_said_to_be_too_short(points: int) -> None:
     verdict = fit_law([0.5**i for i in range(points)]).verdict
-    assert verdict.startswith(f"Too few points to call it a law: D falls at {points} points and evenly")
+    assert verdict.startswith(f"Too few points to call it a law: D falls over {points} points and evenly")
 
 
 def test_two_points_make_no_law() -> None:

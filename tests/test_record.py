@@ -247,7 +247,8 @@ def test_an_unknown_column_lists_the_choices() -> None:
 
 def test_the_law_goes_through_the_sites_of_the_fit_only() -> None:
     assert record().law().values == (8.0, 4.0, 2.0)
-    assert record().law("ncc_accuracy").points == 3
+    with pytest.raises(InputError, match="expected a column that is 0 at collapse, got 'ncc_accuracy'"):
+        record().law("ncc_accuracy")
 
 
 def test_the_law_of_an_unknown_or_incomplete_column_is_refused() -> None:
@@ -306,7 +307,7 @@ def test_effective_depth_without_accuracies_does_not_exist() -> None:
 def test_the_table_has_one_row_per_site_in_depth_order() -> None:
     pytest.importorskip("pandas")
     frame = record().to_pandas()
-    assert list(frame.columns) == ["site", "type", "features", "in_fit", "separation", "ncc_accuracy", "cdnv"]
+    assert list(frame.columns) == ["site", "type", "at", "features", "in_fit", "separation", "ncc_accuracy", "cdnv"]
     assert frame["site"].tolist() == ["fc0", "fc1", "fc2", "fc3"]
     assert frame["features"].tolist() == [12, 9, 6, 3]
     assert frame["features"].dtype.kind == "i"
@@ -331,7 +332,11 @@ def test_an_empty_record_is_an_empty_table() -> None:
 
 
 def test_a_record_reads_as_one_line() -> None:
-    assert str(record()) == "Record 'toy ρ': 4 sites, 2 classes, 22 samples"
+    assert repr(record()) == "<Record 'toy ρ': 4 sites, 2 classes, 22 samples>"
+    lines = str(record()).splitlines()
+    assert lines[0] == repr(record())
+    assert lines[1].split() == ["site", "features", "separation", "ncc_accuracy", "cdnv"]
+    assert len(lines) == 6
 
 
 def test_the_notebook_table_escapes_what_it_shows() -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from layerlaw.record import Record, SiteRow
-from layerlaw.verdict import Verdict, idle_layers, judge
+from layerlaw.verdict import Verdict, idle_layers, judge, workers
 
 EVEN = [0.5**i * 40 for i in range(8)]
 
@@ -35,12 +35,40 @@ def test_an_even_drop_holds() -> None:
 def test_idle_layers_are_named() -> None:
     values = [100.0, 50.0, 25.0, 24.9, 12.0, 12.5, 6.0]
     r = record(values)
-    assert idle_layers(r.law(), r.sites) == ["s3", "s5"]
-    assert "Hardly anything (or a loss) happens on the way to 's3', 's5'." in words(judge(r))
+    assert idle_layers(r.law(), r.sites) == ["s3"]
+    assert "Hardly anything happens at 's3'." in words(judge(r))
+    assert "D rises at 's5' (by 4.2%)." in words(judge(r))
 
 
-def test_the_largest_share_is_named_with_both_ends() -> None:
-    assert "falls between 's1' and 's2'" in words(judge(record([10.0, 9.0, 2.0, 1.8, 1.5, 1.0])))
+def test_rises_within_two_standard_errors_are_said_to_be() -> None:
+    values = [100.0, 50.0, 25.0, 12.0, 12.5, 6.0]
+    assert "each within two standard errors" in words(judge(record(values, separation_log_se=[0.1] * 6)))
+    assert "standard errors" not in words(judge(record(values, separation_log_se=[0.001] * 6)))
+
+
+def test_rounding_is_no_rise() -> None:
+    fit = record([8.0, 4.0, 4.0 * (1 + 1e-12), 4.0, 2.0, 1.0]).law()
+    assert fit.rising == []
+    assert "rises" not in fit.verdict
+
+
+def test_between_inputs_the_first_layer_does_the_work_between_outputs_the_second() -> None:
+    r = record(EVEN)
+    assert workers(r.sites)[0] == "s1"
+    for site in r.sites:
+        site.at = "input"
+    assert workers(r.sites)[0] == "s0"
+
+
+def test_uneven_classes_are_mentioned() -> None:
+    r = record(EVEN)
+    assert "weighting" not in words(judge(r))
+    r.counts = [900, 10]
+    assert "The classes have 10 to 900 samples" in words(judge(r))
+
+
+def test_the_largest_step_is_named() -> None:
+    assert "The largest step is at 's2', by a factor of 4.50" in words(judge(record([10.0, 9.0, 2.0, 1.8, 1.5, 1.0])))
 
 
 def test_many_idle_layers_are_shortened_and_advise_a_shallower_network() -> None:
@@ -73,9 +101,15 @@ def test_test_data_measured_nowhere_are_not_reported() -> None:
 
 
 def test_a_low_rank_is_flagged() -> None:
-    text = words(judge(record(EVEN, rank=[0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0])))
-    assert "At 's0', 's3' the class means span fewer dimensions than they could" in text
+    r = record(EVEN, rank=[1.0, 2.0, 2.0, 1.0, 2.0, 2.0, 2.0, 2.0])
+    r.classes = ["a", "b", "c"]
+    assert "At 's0', 's3' the class means span fewer dimensions than they could" in words(judge(r))
     assert "span fewer" not in words(judge(record(EVEN, rank=[1.0] * 8)))
+
+
+def test_a_dead_layer_is_called_one() -> None:
+    verdict = judge(record(EVEN, rank=[1.0] * 6 + [0.0, 0.0]))
+    assert verdict.headline == "No law can be fitted: the class means coincide at 's6', 's7' (a dead layer?)."
 
 
 def test_a_narrow_site_filled_by_its_means_is_not_called_discontinuous() -> None:
@@ -94,8 +128,13 @@ def test_collapse_at_the_last_site_is_told() -> None:
 
 
 def test_an_early_right_center_advises_an_exit() -> None:
-    verdict = judge(record(EVEN, ncc_accuracy=[0.5, 0.8, 0.97, 0.992, 1.0, 1.0, 1.0, 1.0]))
-    assert any(line.startswith("From 's3' on (site 3 of 7) the nearest class center") for line in verdict.advice)
+    r = record(EVEN, ncc_accuracy=[0.5, 0.8, 0.97, 0.992, 1.0, 1.0, 1.0, 1.0])
+    r.accuracy, r.counts = 1.0, [50, 50]
+    assert any(line.startswith("From 's3' on (site 3 of 7) the nearest class center") for line in judge(r).advice)
+    r.sites[5].values["ncc_accuracy"] = 0.9  # it does not stay right
+    assert judge(r).advice == ()
+    r.sites[5].values["ncc_accuracy"], r.accuracy = 1.0, 0.3  # a network that decides badly
+    assert judge(r).advice == ()
 
 
 def test_a_late_right_center_advises_nothing() -> None:
@@ -104,10 +143,9 @@ def test_a_late_right_center_advises_nothing() -> None:
 
 def test_an_untrained_network_shows_what_is_learned() -> None:
     text = words(judge(record(EVEN, separation_untrained=[40.0 + i for i in range(8)])))
-    assert "Untrained, the same network rises from D = 40 to 47" in text
+    assert "Untrained, D rises from 40 to 47" in text
     assert "the drop is learned" in text
     same = words(judge(record(EVEN, separation_untrained=EVEN)))
-    assert "already" in same
     assert "learned" not in same
 
 

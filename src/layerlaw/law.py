@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ import numpy.typing as npt
 from layerlaw.errors import InputError
 
 Array = npt.NDArray[np.float64]
+UNCHANGED = 1e-3  # a relative change below this is no rise
+LITTLE = 0.9  # when the last value is more than this share of the first, hardly anything has happened
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class LawFit:
     of fewer than three points.
     """
 
+    quantity: str
+    """What the values are, for the sentence: D, or the name of another column."""
     values: tuple[float, ...]
     rho: float
     """Factor per layer: exp of the least-squares slope of ln D_l on l. Below 1 the data become better separated."""
@@ -66,6 +71,11 @@ class LawFit:
         return len(self.values) - 1
 
     @property
+    def rising(self) -> list[int]:
+        """Layers (counted from 0) at which the value rises by more than a thousandth: less is rounding."""
+        return [i for i, (a, b) in enumerate(pairwise(self.values)) if b > a * (1 + UNCHANGED)]
+
+    @property
     def line(self) -> tuple[float, ...]:
         """The fitted values exp(intercept + slope·l)."""
         return tuple(float(np.exp(self.intercept + self.slope * l)) for l in range(self.points))  # noqa: E741
@@ -84,7 +94,7 @@ class LawFit:
         return self.verdict
 
 
-def fit_law(values: Sequence[float] | Array | Any) -> LawFit:
+def fit_law(values: Sequence[float] | Array | Any, *, quantity: str = "D") -> LawFit:
     """Fit D_l ≐ ρ^l D_0 to positive numbers along depth (He & Su, Eq. 2).
 
     >>> fit = fit_law([8.0, 4.0, 2.0, 1.0])
@@ -109,6 +119,7 @@ def fit_law(values: Sequence[float] | Array | Any) -> LawFit:
         sensitivity = float(np.exp(ratios).sum())
         inefficiency = float(np.exp(ratios - ratios.mean()).mean())
     return LawFit(
+        quantity=quantity,
         values=tuple(D.tolist()),
         rho=rho,
         end_to_end=end_to_end,
@@ -130,7 +141,10 @@ def fit_law(values: Sequence[float] | Array | Any) -> LawFit:
 def _checked(values: Any) -> Array:
     if hasattr(values, "detach"):
         values = values.detach().cpu().double()
-    D = np.asarray(values, dtype=np.float64)
+    try:
+        D = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"fit_law: expected a sequence of numbers along depth, got {values!r}.") from None
     if D.ndim != 1 or len(D) < 2:
         raise InputError(f"fit_law: expected at least 2 numbers along depth, got an array of shape {D.shape}.")
     bad = np.flatnonzero(~(np.isfinite(D) & (D > 0)))
@@ -197,33 +211,36 @@ def _greenwood_table(m: int) -> tuple[Array, Array]:
 
 
 def _verdict(fit: LawFit) -> str:
-    m, r = fit.layers, fit.pearson
+    m, r, Q = fit.layers, fit.pearson, fit.quantity
+    first, last = fit.values[0], fit.values[-1]
     if fit.rho >= 1 or fit.shares is None:
-        return f"No law: D does not fall with depth (ρ = {fit.rho:.3g} over {fit.points} points)."
+        return f"No law: {Q} does not fall with depth (ρ = {fit.rho:.3g} over {fit.points} points)."
     half_life = f"{fit.half_life:.2f}" if fit.half_life is not None and fit.half_life < 100 else "over 100"
     facts = f"ρ = {fit.rho:.3f} per layer, half-life {half_life} layers"
     if r is None:
-        return f"Two points make no law: D falls from {fit.values[0]:.3g} to {fit.values[-1]:.3g} ({facts})."
+        return f"Two points make no law: {Q} falls from {first:.3g} to {last:.3g} ({facts})."
+    if last > LITTLE * first:
+        return f"No law to speak of: {Q} falls by only {1 - last / first:.2g} of its first value over {m} layers ({facts})."
     assert fit.effective_layers is not None
     assert fit.greenwood_p is not None
-    rising = sum(s < 0 for s in fit.shares)
-    work = f"{fit.effective_layers:.1f} of {m} layers' worth of even work"
-    numbers = f"{facts}, r = {r:.3f}, {work}, p {_p(fit.greenwood_p)}"
+    rising = len(fit.rising)
+    work = f"{fit.effective_layers:.1f} effective layers of {m}"
+    numbers = f"{facts}, r = {r:.3f}, {work}, Greenwood p {_p(fit.greenwood_p)}".replace("-", "−").replace(
+        "half−", "half-"
+    )
     even = fit.greenwood_p < 0.05
     if fit.points <= 4:
-        shape = "and evenly" if even and abs(r) >= 0.99 else "but not evenly"
-        return f"Too few points to call it a law: D falls at {fit.points} points {shape} ({numbers})."
+        shape = "and evenly" if even and abs(r) >= 0.99 and not rising else "but not evenly"
+        return f"Too few points to call it a law: {Q} falls over {fit.points} points {shape} ({numbers})."
     if rising and r <= -0.99 and even:
-        return f"Nearly a law: D falls on a line as a whole, but rises at {rising} of {m} layers ({numbers})."
+        return f"Nearly a law: {Q} falls on a line as a whole, but rises at {rising} of {m} layers ({numbers})."
     if rising:
-        return f"The law does not hold: D rises at {rising} of {m} layers ({numbers})."
+        return f"The law does not hold: {Q} rises at {rising} of {m} layers ({numbers})."
     if r <= -0.99 and even:
-        return f"The law holds: every layer takes about the same share of log D ({numbers})."
+        return f"The law holds: every layer takes about the same share of log {Q} ({numbers})."
     if even:
         return f"The law holds roughly: the layers share the work more evenly than chance, with curvature ({numbers})."
-    return (
-        f"D falls, but no more evenly than a random split of the same drop would: no evidence for the law ({numbers})."
-    )
+    return f"{Q} falls, but no more evenly than a random split of the same drop would: no evidence for the law ({numbers})."
 
 
 def _p(p: float) -> str:

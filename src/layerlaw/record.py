@@ -28,7 +28,8 @@ class SiteRow:
 
     `values` holds the columns of the table (`None` where a number does not exist), `by_class` one number per class,
     `plane` the first two principal components of at most 300 samples, as [[x, y], …] in the order of the record's
-    `plane_labels`. Sites with `in_fit=False` (the logits) are shown but are no point of the law.
+    `plane_labels`. `at` says whether the features are the input or the output of the named module. Sites with
+    `in_fit=False` (the logits) are shown but are no point of the law.
     """
 
     name: str
@@ -36,12 +37,13 @@ class SiteRow:
     shape: tuple[int, ...]
     features: int
     in_fit: bool = True
+    at: str = ""
     values: dict[str, float | None] = field(default_factory=dict)
     by_class: dict[str, list[float | None]] = field(default_factory=dict)
-    plane: list[list[float]] = field(default_factory=list)
+    plane: list[list[float]] = field(default_factory=list, repr=False)
 
 
-@dataclass
+@dataclass(repr=False)
 class Record:
     """The result of a probe: sites in depth order, classes, settings and provenance.
 
@@ -79,8 +81,12 @@ class Record:
         return [site.values.get(name) for site in self.sites]
 
     def law(self, column: str = "separation") -> LawFit:
-        """The law along the sites of the fit, for one column."""
+        """The law along the sites of the fit, for one column that falls to 0 at collapse."""
         self.column(column)
+        if column.removeprefix("test_") in NO_LAW:
+            raise InputError(
+                f"record '{self.name}': expected a column that is 0 at collapse, got {column!r}, which is not."
+            )
         chosen = [site for site in self.sites if site.in_fit]
         values: list[float] = []
         for site in chosen:
@@ -90,7 +96,7 @@ class Record:
                     f"record '{self.name}': expected {column} at every site of the fit, none at '{site.name}'."
                 )
             values.append(value)
-        return fit_law(values)
+        return fit_law(values, quantity="D" if column.endswith("separation") else column)
 
     def effective_depth(self, epsilon: float = 0.01) -> int | None:
         """Index of the first site whose nearest-class-center error on the training data is ≤ ε (Galanti et al.)."""
@@ -101,13 +107,13 @@ class Record:
         return None
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per site in depth order; columns `site`, `type`, `features`, then the measures."""
+        """One row per site in depth order; columns `site`, `type`, `at`, `features`, `in_fit`, then the measures."""
         try:
             import pandas
         except ImportError:
             raise MissingExtraError("pandas", "tables", "Record.to_pandas()") from None
         rows = [
-            {"site": s.name, "type": s.type, "features": s.features, "in_fit": s.in_fit}
+            {"site": s.name, "type": s.type, "at": s.at, "features": s.features, "in_fit": s.in_fit}
             | {c: s.values.get(c) for c in self.columns}
             for s in self.sites
         ]
@@ -134,7 +140,7 @@ class Record:
             raise DataError(f"{path}: expected a record file that can be read ({error.strerror}).") from None
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
             raise DataError(
-                f"{path}: expected a layerlaw record (JSON), got a file that ends or breaks early ({error}). "
+                f"{path}: expected a layerlaw record (JSON), got a file that is no JSON, or ends or breaks early ({error}). "
                 "It may be truncated; copy it again or repeat the probe."
             ) from None
         return cls.from_dict(data, where=str(path))
@@ -164,12 +170,30 @@ class Record:
             ) from None
 
     def __str__(self) -> str:
+        """A plain table."""
+        shown = self._shown()
+        rows = [["site", "features", *shown]]
+        rows += [[s.name, str(s.features), *(_short(s.values.get(c)) for c in shown)] for s in self.sites]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(
+                cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in rows
+        ]
+        return "\n".join([repr(self), *lines])
+
+    def __repr__(self) -> str:
         samples = f", {sum(self.counts)} samples" if self.counts else ""
-        return f"Record '{self.name}': {len(self.sites)} sites, {len(self.classes)} classes{samples}"
+        return f"<Record '{self.name}': {len(self.sites)} sites, {len(self.classes)} classes{samples}>"
+
+    def _shown(self) -> list[str]:
+        """The columns of a short table that hold a number."""
+        return [c for c in NOTEBOOK_COLUMNS if any(s.values.get(c) is not None for s in self.sites)]
 
     def _repr_html_(self) -> str:
         """An escaped table for notebooks, with no dependency."""
-        shown = [c for c in NOTEBOOK_COLUMNS if any(v is not None for v in (s.values.get(c) for s in self.sites))]
+        shown = self._shown()
         head = "".join(f"<th>{html.escape(c)}</th>" for c in ["site", "features", *shown])
         body = "".join(
             f"<tr><td style='text-align:left'>{html.escape(s.name)}</td><td>{html.escape(str(s.features))}</td>"
@@ -177,15 +201,20 @@ class Record:
             + "</tr>"
             for s in self.sites
         )
-        return f"<p>{html.escape(str(self))}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return (
+            f"<p>{html.escape(repr(self)[1:-1])}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        )
 
 
+NO_LAW = ("ncc_accuracy", "discrimination", "rank", "full_rank", "separation_log_se")  # not 0 at collapse
 NOTEBOOK_COLUMNS = ("separation", "nc1", "ncc_accuracy", "ncc_mismatch", "cdnv", "test_separation", "test_ncc_accuracy")
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> Path:
     """Write a text file, then rename it into place: nobody ever sees half of it."""
     path = Path(path)
+    if path.is_dir():
+        raise DataError(f"{path}: expected the name of a file to write, got a folder.")
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     except FileNotFoundError:

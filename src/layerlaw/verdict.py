@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from layerlaw.errors import InputError
@@ -26,34 +27,73 @@ class Verdict:
 
 def judge(record: Record) -> Verdict:
     """Read a record and say what it shows, without overselling."""
+    sites = [site for site in record.sites if site.in_fit]
+    dead = [site.name for site in sites if site.values.get("rank") == 0.0]
+    if dead:
+        headline = f"No law can be fitted: the class means coincide at {_listed(dead)} (a dead layer?)."
+        return Verdict(headline, tuple(record.notes), ())
     try:
         fit = record.law("separation")
     except InputError as error:
         return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
-    sites = [site for site in record.sites if site.in_fit]
-    findings = [*_work(fit, sites), *_floor(sites), *_null(record), *_test(record), *_collapse(record, sites)]
+    findings = [
+        *_work(fit, sites),
+        *_rises(fit, sites),
+        *_floor(sites),
+        *_null(record, fit),
+        *_test(record),
+        *_collapse(record, sites),
+        *_balance(record),
+    ]
     return Verdict(fit.verdict, tuple(findings), tuple(_advice(record, fit, sites)))
 
 
+def workers(sites: list[SiteRow]) -> list[str]:
+    """Who does the work of each step."""
+    return [sites[i].name for i in working_sites(sites)]
+
+
+def working_sites(sites: list[SiteRow]) -> list[int]:
+    """Which site's module does the work of each step: between the inputs of two layers the first, else the second."""
+    inputs = [site.at == "input" and site.type != "input" for site in sites]
+    return [i if inputs[i] and inputs[i + 1] else i + 1 for i in range(len(sites) - 1)]
+
+
 def idle_layers(fit: LawFit, sites: list[SiteRow]) -> list[str]:
-    """Names of the sites whose separation is hardly better than at the site before."""
+    """Names of the layers after which D is hardly lower than before, and not higher either."""
     if fit.shares is None:
         return []
-    return [sites[i + 1].name for i, share in enumerate(fit.shares) if share < IDLE_SHARE / fit.layers]
+    rising, names = fit.rising, workers(sites)
+    return [names[i] for i, share in enumerate(fit.shares) if share < IDLE_SHARE / fit.layers and i not in rising]
 
 
 def _work(fit: LawFit, sites: list[SiteRow]) -> list[str]:
     if fit.shares is None or fit.layers < 2:
         return []
+    names = workers(sites)
     most = max(range(fit.layers), key=lambda i: fit.shares[i] if fit.shares else 0.0)
-    sentence = (
-        f"The largest share of the drop, {fit.shares[most]:.0%}, falls between '{sites[most].name}' and "
-        f"'{sites[most + 1].name}'; an even share would be {1 / fit.layers:.0%}."
-    )
+    factor = fit.values[most] / fit.values[most + 1]
+    sentence = f"The largest step is at '{names[most]}', by a factor of {factor:.2f}"
+    if not fit.rising:  # with rises the shares no longer are parts of a whole
+        sentence += f": {fit.shares[most]:.0%} of the drop, where an even share would be {1 / fit.layers:.0%}"
     idle = idle_layers(fit, sites)
-    if idle:
-        sentence += f" Hardly anything (or a loss) happens on the way to {_listed(idle)}."
-    return [sentence]
+    return [sentence + "." + (f" Hardly anything happens at {_listed(idle)}." if idle else "")]
+
+
+def _rises(fit: LawFit, sites: list[SiteRow]) -> list[str]:
+    if not fit.rising or fit.shares is None:
+        return []
+    names, steps = workers(sites), fit.rising
+    shown = [f"'{names[i]}' (by {fit.values[i + 1] / fit.values[i] - 1:.1%})" for i in steps[:4]]
+    sentence = f"D rises at {', '.join(shown)}" + (f" and {len(steps) - 4} more" if len(steps) > 4 else "")
+    errors = [site.values.get("separation_log_se") for site in sites]
+    within = [
+        (a := errors[i]) is not None
+        and (b := errors[i + 1]) is not None
+        and math.log(fit.values[i + 1] / fit.values[i]) < 2 * math.hypot(a, b)
+        for i in steps
+    ]
+    return [sentence + (", each within two standard errors." if all(within) else ".")]
 
 
 def _floor(sites: list[SiteRow]) -> list[str]:
@@ -70,31 +110,37 @@ def _floor(sites: list[SiteRow]) -> list[str]:
     ]
 
 
-def _null(record: Record) -> list[str]:
+def _null(record: Record, fit: LawFit) -> list[str]:
     if "separation_untrained" not in record.columns:
         return []
     try:
         null = record.law("separation_untrained")
     except InputError:
         return []
-    first, last = null.values[0], null.values[-1]
+    first, last, trained = null.values[0], null.values[-1], fit.values[-1]
     change = "rises" if last > first else "falls"
-    return [
-        f"Untrained, the same network {change} from D = {first:.3g} to {last:.3g} (ρ = {null.rho:.3f}): the drop is learned."
-        if last > record.law("separation").values[-1] * 2
-        else f"Untrained, the same network reaches D = {last:.3g} already (ρ = {null.rho:.3f})."
-    ]
+    learned = ": the drop is learned." if last > 2 * trained and trained < first else "."
+    facts = f"from {first:.3g} to {last:.3g} (ρ = {null.rho:.3f})"
+    return [f"Untrained, D {change} {facts}; trained it ends at {trained:.3g}{learned}"]
 
 
 def _test(record: Record) -> list[str]:
-    if "test_separation" not in record.columns:
+    last = next((site for site in reversed(record.sites) if site.in_fit), None)
+    if last is None:
         return []
-    last = next(site for site in reversed(record.sites) if site.in_fit)
-    accuracy = f", accuracy {record.test_accuracy:.1%}" if record.test_accuracy is not None else ""
     value, test = last.values.get("separation"), last.values.get("test_separation")
     if value is None or test is None:
         return []
-    return [f"On test data D ends at {test:.3g} (train {value:.3g}){accuracy}."]
+    accuracy = f", accuracy {record.test_accuracy:.1%}" if record.test_accuracy is not None else ""
+    sentence = f"On test data D ends at {test:.3g} (train {value:.3g}){accuracy}."
+    n, m = sum(record.counts), sum(record.test_counts)
+    if n and m and max(n, m) > 1.5 * min(n, m):
+        corrected = [last.values.get(name) for name in ("test_separation_corrected", "separation_corrected")]
+        sentence += f" D depends on the number of samples ({m} against {n})"
+        if None not in corrected:
+            sentence += f"; corrected for it, {corrected[0]:.3g} against {corrected[1]:.3g}"
+        sentence += "."
+    return [sentence]
 
 
 def _collapse(record: Record, sites: list[SiteRow]) -> list[str]:
@@ -117,20 +163,51 @@ def _collapse(record: Record, sites: list[SiteRow]) -> list[str]:
     return out
 
 
+def _balance(record: Record) -> list[str]:
+    if not record.counts or max(record.counts) < 3 * min(record.counts):
+        return []
+    weighs = "by their size" if record.settings.get("weighting", "samples") == "samples" else "equally"
+    return [
+        f"The classes have {min(record.counts)} to {max(record.counts)} samples; D weighs them {weighs} "
+        "(weighting='samples' or 'classes')."
+    ]
+
+
 def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
     out = []
-    depth = record.effective_depth()
-    if depth is not None and depth < len(record.sites) - 2:
+    depth = _early_exit(record, sites)
+    if depth is not None:
         out.append(
-            f"From '{record.sites[depth].name}' on (site {depth} of {len(record.sites) - 1}) the nearest class center is "
-            "right on at least 99 % of the training data: a candidate for early exit, or for fewer layers."
+            f"From '{sites[depth].name}' on (site {depth} of {len(sites) - 1}) the nearest class center is right on at "
+            "least 99 % of the training data: a candidate for early exit, or for fewer layers."
         )
     idle = idle_layers(fit, sites)
     if fit.layers >= 4 and len(idle) > fit.layers / 3:
         out.append(f"{len(idle)} of {fit.layers} layers do little: a shallower network may do as well.")
     if fit.rho >= 1:
-        out.append("D grows with depth, as in networks that are untrained or in which a layer destroys the signal.")
+        chance = 1 / max(1, len(record.classes))
+        if record.accuracy is not None and record.accuracy > chance + (1 - chance) / 2:
+            out.append(
+                "D grows with depth although the network decides well: D is dominated by the weakest directions between "
+                "the class means; look at the nearest-center accuracy and at the classes one by one."
+            )
+        else:
+            out.append("D grows with depth, as in networks that are untrained or in which a layer destroys the signal.")
     return out
+
+
+def _early_exit(record: Record, sites: list[SiteRow]) -> int | None:
+    """First site after the input from which the nearest center stays right, where that can be told and trusted."""
+    accuracies = [site.values.get("ncc_accuracy") for site in sites]
+    if (record.accuracy or 0.0) < 0.9 or not record.counts or min(record.counts) < 20 or None in accuracies:
+        return None
+    right = [a is not None and a >= 0.99 for a in accuracies]
+    tests = [site.values.get("test_ncc_accuracy") for site in sites]
+    for i in range(1, len(sites) - 2):
+        as_good = tests[i] is None or tests[-1] is None or tests[i] >= tests[-1] - 0.01  # type: ignore[operator]
+        if all(right[i:]) and as_good and not right[0]:
+            return i
+    return None
 
 
 def _listed(names: list[str]) -> str:

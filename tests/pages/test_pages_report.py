@@ -176,7 +176,13 @@ def test_several_records_are_compared_first_and_folded():
 def test_the_law_figure_holds_points_line_bars_and_nulls():
     law = figures(page_html(full_record()))[0]
     names = [trace["name"] for trace in law["data"]]
-    assert names == ["permuted labels", "untrained network", "test data", "law: ρ = 0.541 per layer", "training data"]
+    assert names == [
+        "permuted labels (chance)",
+        "untrained network",
+        "test data",
+        "law: ρ = 0.541 per layer",
+        "training data",
+    ]
     assert law["layout"]["yaxis"]["type"] == "log"
     assert law["data"][-1]["error_y"]["array"][0] == pytest.approx(36.814 * 0.04, rel=0.05)
     assert len(law["data"][3]["y"]) == 8

@@ -48,7 +48,7 @@ def assert_same(a: ll.Record, b: ll.Record, rel: float) -> None:
     left, right = a.to_pandas(), b.to_pandas()
     assert left["site"].tolist() == right["site"].tolist()
     assert list(left.columns) == list(right.columns)
-    for column in left.columns[4:]:
+    for column in left.columns[5:]:
         np.testing.assert_allclose(left[column], right[column], rtol=rel, atol=1e-12, err_msg=column)
     for mine, theirs in zip(a.sites, b.sites, strict=True):
         for key in mine.by_class:

@@ -15,7 +15,7 @@ X = X.double()  # in float64 only the order of additions differs; float32 has a 
 
 
 def table(record: ll.Record, without: tuple[str, ...] = ()):
-    frame = record.to_pandas().drop(columns=["site", "type"])
+    frame = record.to_pandas().drop(columns=["site", "type", "at"])
     return frame.drop(columns=[c for c in frame.columns if c.removeprefix("test_") in without])
 
 

@@ -74,7 +74,7 @@ def test_a_class_empty_at_one_leading_index_is_refused() -> None:
 
 
 def test_full_classes_pass() -> None:
-    check_counts(torch.ones(2, 3))
+    check_counts(torch.full((2, 3), 2.0))
 
 
 def test_one_hot_rows_have_leading_dimensions() -> None:
@@ -105,3 +105,8 @@ def test_dealing_over_batches_equals_dealing_at_once(batch: int) -> None:
     assert torch.equal(parts, whole)
     assert torch.equal(seen, at_once)
     assert torch.equal(seen, torch.bincount(labels, minlength=5))
+
+
+def test_one_sample_of_each_class_is_refused() -> None:
+    with pytest.raises(LabelError, match="got one of each: the spread within classes cannot be measured"):
+        check_counts(torch.ones(3))

@@ -248,6 +248,11 @@ def _length(data: Any) -> int | None:
 def _tensor(value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return value
+    if value.dtype.kind not in "biufc":
+        raise LabelError(
+            f"expected arrays of numbers, got {value.dtype}. Number the classes from 0: "
+            "np.unique(labels, return_inverse=True)[1]."
+        )
     return torch.from_numpy(value if value.flags.writeable else value.copy())
 
 

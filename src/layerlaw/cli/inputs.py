@@ -51,6 +51,11 @@ def chosen_data(
 ) -> tuple[Any, Any, tuple[str, ...] | None]:
     """(data, test data, class names): what `make` returned, unless --data names something else."""
     if source is None and given is not None:
+        if size is not None or per_class is not None or how != {"normalise": "half", "flat": False}:
+            raise InputError(
+                "--size, --flat, --normalise and --per-class shape the images of --data; here the data come from your own "
+                "code. Shape them there, or name a data set with --data."
+            )
         return given, given_test if test else None, None
     source = source or DEFAULT
     train = images(source, "train", size=size, per_class=per_class)

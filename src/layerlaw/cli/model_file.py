@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,8 @@ def load_model(reference: str) -> tuple[nn.Module, Any, Any]:
         raise InputError(f"{place} has no '{attribute}'. It has: {', '.join(known[:20])}.")
     made = getattr(module, attribute)
     if not isinstance(made, nn.Module) and callable(made):
-        made = made()
+        with explained(reference):
+            made = made()
     parts = made if isinstance(made, tuple) else (made,)
     model, data, test = (*parts, None, None)[:3]
     if not isinstance(model, nn.Module):
@@ -47,7 +51,8 @@ def load_weights(model: nn.Module, path: Path) -> None:
     try:
         model.load_state_dict(inner)
     except RuntimeError as error:
-        raise DataError(f"{path}: the weights do not fit the model: {error}") from None
+        lines = [line.strip()[:300] for line in str(error).splitlines()[1:6]]
+        raise DataError(f"{path}: the weights do not fit the model. " + " ".join(lines)) from None
 
 
 def _state(path: Path) -> dict[str, Any]:
@@ -71,7 +76,7 @@ def _state(path: Path) -> dict[str, Any]:
     except Exception as error:  # torch raises a different one for every way a file can be wrong
         raise DataError(
             f"{path}: expected a file of plain weights (torch.save(model.state_dict(), …)); "
-            f"it is damaged or holds other objects, which are not loaded for safety. {str(error).splitlines()[0]}"
+            f"it is damaged or holds other objects, which are not loaded for safety ({type(error).__name__})."
         ) from None
     if not isinstance(state, dict):
         raise DataError(f"{path}: expected a state dict, got {type(state).__name__}.")
@@ -93,5 +98,18 @@ def _module(place: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.resolve().parent))  # the file's own neighbours can be imported
     sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
+    with explained(place):
+        spec.loader.exec_module(module)
     return module
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """An error in the user's own code is told with its own lines, not with ours."""
+    try:
+        yield
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)[1:]
+        own = [frame for frame in frames if "importlib" not in frame.filename]
+        places = "".join(f"\n  {frame.filename}, line {frame.lineno}: {frame.line}" for frame in own[-4:])
+        raise InputError(f"{what} failed with {type(error).__name__}: {error}{places}") from None

@@ -21,6 +21,7 @@ from layerlaw.cli.inputs import (
     site_choice,
 )
 from layerlaw.cli.model_file import load_model, load_weights
+from layerlaw.data import DEFAULT
 from layerlaw.errors import InputError
 from layerlaw.pages import print_record, report
 from layerlaw.probing import probe as run_probe
@@ -82,8 +83,19 @@ def probe(
             name=name,
             **options,
         )
+    record.provenance["command"] = {
+        "model": model,
+        "weights": str(weights) if weights else None,
+        "data": data or ("from the model file" if given is not None else DEFAULT),
+        "per_class": per_class,
+        "size": size,
+        "flat": flat,
+        "normalise": normalise,
+    }
     written = write(record, out, page)
     screen = console(as_json)
+    if data is None and given is None:
+        screen.print(f"data: {DEFAULT} (embedded; --data names another)", markup=False, highlight=False)
     print_record(record, screen)
     for what, path in written.items():
         screen.print(f"{what}: {path}", markup=False, highlight=False)

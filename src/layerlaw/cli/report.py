@@ -11,6 +11,7 @@ from layerlaw.cli.app import JsonFlag, app, console, emit
 from layerlaw.pages import print_record
 from layerlaw.pages import report as write_page
 from layerlaw.record import Record
+from layerlaw.verdict import judge
 
 
 @app.command()
@@ -23,7 +24,11 @@ def report(
     """Write one self-contained HTML page about one record, or comparing several."""
     loaded = [Record.load(path) for path in records]
     screen = console(as_json)
-    print_record(loaded[-1], screen)
+    if len(loaded) == 1:
+        print_record(loaded[0], screen)
+    else:
+        for record in loaded:
+            screen.print(f"{record.name}: {judge(record).headline}", markup=False, highlight=False)
     page = write_page(loaded if len(loaded) > 1 else loaded[0], out, title=title)
     screen.print(f"page: {page}", markup=False, highlight=False)
     if as_json:

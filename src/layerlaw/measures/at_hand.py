@@ -29,7 +29,12 @@ def separation_fuzziness(
     0.04
     """
     with full_precision():
-        return separation(*_statistics(features, labels, weighting, classes))
+        centres, scatter = _statistics(features, labels, weighting, classes)
+        if centres.rank.dim() == 0 and int(centres.rank) == 0:
+            raise FeatureError(
+                "features: all class means coincide, so D is not defined (a dead layer, or permuted copies?)."
+            )
+        return separation(centres, scatter)
 
 
 def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
@@ -155,6 +160,11 @@ def _one_per_row(labels: Tensor, features: Tensor, name: str) -> Tensor:
 
 def _tensor(values: Any) -> Tensor:
     """Torch or NumPy (also read-only, reversed or memory-mapped) as a tensor."""
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "biufc":
+        raise LabelError(
+            f"expected numbers, got an array of {values.dtype}. Number the classes from 0: "
+            "np.unique(labels, return_inverse=True)[1]."
+        )
     if isinstance(values, np.ndarray) and not (values.flags.writeable and all(s >= 0 for s in values.strides)):
         values = values.copy()
     return torch.as_tensor(values)

@@ -51,8 +51,15 @@ def law_figure(reading: Reading) -> Any:
     columns = ("separation_untrained", "separation_permuted", "test_separation")
     others = {column: reading.series(column) for column in columns}
     if reading.has("separation_permuted"):
-        floor = others["separation_permuted"]
-        traces.append(line("permuted labels", floor, theme.NULL, dash="dot", symbol=None, width=1.5))
+        floor = others.pop("separation_permuted")
+        name = "permuted labels (chance)"
+        shown = [v for s in (train, *others.values()) for v in s if v is not None]
+        chance = [v for v in floor if v is not None]
+        if min(chance) > 3 * max(shown):  # drawn within the axis it would press everything else flat
+            name += f", above: {number(min(chance))} to {number(max(chance))}"
+        else:
+            others["separation_permuted"] = floor
+        traces.append(line(name, floor, theme.NULL, dash="dot", symbol=None, width=1.5))
     if reading.has("separation_untrained"):
         null = others["separation_untrained"]
         traces.append(line("untrained network", null, theme.NULL, symbol="square-open", width=1, size=6))
@@ -123,7 +130,7 @@ def shares_figure(reading: Reading) -> Any:
     if reading.fit is None:
         return "Without a fit there are no shares to show."
     if not reading.shares:
-        return "D does not fall from the first site to the last, so there is no drop to share."
+        return "D does not fall from the first site to the last by more than a tenth, so there is no drop to share."
     even = 1 / reading.fit.layers
     positions, shares = list(reading.shares), list(reading.shares.values())
     colours = [theme.RISE if s < 0 else theme.PALE if s < IDLE_SHARE * even else theme.TRAIN for s in shares]

@@ -33,6 +33,10 @@ LABELS = {
 
 def draw_column(record: Record, column: str = "separation", *, ax: Axes | None = None) -> Figure:
     """Points, fitted dashed line, ρ and Pearson r in the title; a log axis when all values are positive."""
+    if not isinstance(record, Record):
+        raise InputError(
+            f"plot: expected one record, got {type(record).__name__}; ll.report compares several on a page."
+        )
     values = [finite(v) for v in record.column(column)]
     known = [v for v in values if v is not None]
     if not known:

@@ -140,6 +140,8 @@ def _definitions() -> str:
 
 def _law_caption(reading: Reading) -> str:
     parts = ["A straight line on this axis means that every layer improves D by the same factor."]
+    if reading.of_inputs:
+        parts.append("Each point is what enters the named layer.")
     if reading.has("separation_log_se"):
         parts.append("Bars: 95% intervals by jackknife.")
     if any(not site.in_fit for site in reading.sites):

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from layerlaw.errors import InputError
-from layerlaw.law import LawFit
+from layerlaw.law import LITTLE, LawFit
 from layerlaw.pages.numbers import clean, finite
 from layerlaw.record import Record, SiteRow
-from layerlaw.verdict import Verdict, judge
+from layerlaw.verdict import Verdict, judge, working_sites
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,16 @@ class Reading:
 
     @property
     def shares(self) -> dict[int, float]:
-        """Share of the drop by the position of the site it ends at; empty when nothing drops."""
-        if self.fit is None or self.fit.shares is None:
+        """Share of the drop by the position of the site whose module did it; empty when hardly anything drops."""
+        if self.fit is None or self.fit.shares is None or self.fit.values[-1] > LITTLE * self.fit.values[0]:
             return {}
-        return dict(zip(self.fit_positions[1:], self.fit.shares, strict=True))
+        sites = [self.sites[p] for p in self.fit_positions]
+        return {self.fit_positions[i]: s for i, s in zip(working_sites(sites), self.fit.shares, strict=True)}
+
+    @property
+    def of_inputs(self) -> bool:
+        """Whether the points of the law are what enters the named layers."""
+        return all(self.sites[p].at == "input" for p in self.fit_positions)
 
     def series(self, column: str) -> list[float | None]:
         """A column along depth; `None` where it was not measured or is not finite."""

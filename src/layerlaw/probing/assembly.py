@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import importlib.metadata
 import platform
 from functools import cache
@@ -18,6 +19,8 @@ from layerlaw.probing.run import Run, Split
 from layerlaw.record import Record, SiteRow
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
+
+DIGEST_BYTES = 2 * 2**30
 
 
 def assembled(
@@ -73,7 +76,8 @@ def _rows(run: Run, train: Split, test: Split | None, null: Split | None, weight
                 values |= {f"test_{key}": value for key, value in columns.items()}
                 by_class |= {f"test_{key}": value for key, value in classwise.items()}
             plane = train.planes.get(site, [])
-            rows.append(SiteRow(site.name, site.type, site.shape, site.features, site.in_fit, values, by_class, plane))
+            about = (site.name, site.type, site.shape, site.features, site.in_fit, site.at)
+            rows.append(SiteRow(*about, values, by_class, plane))
     return rows
 
 
@@ -81,6 +85,13 @@ def _notes(run: Run, train: Split, weight: Tensor | str) -> list[str]:
     notes = [f"Left out: {'; '.join(run.plan.dropped)}."] if run.plan.dropped else []
     if isinstance(weight, str):
         notes.append(f"No NC2 and NC3 of the classifier: {weight}.")
+    tokens = [site for site in run.plan.sites if len(site.shape) == 2 and site.channels_last]
+    last = next((site for site in reversed(run.plan.sites) if site.in_fit), None)
+    if run.options.reduce == "flatten" and tokens and last is not None and last.shape == tokens[-1].shape[1:]:
+        notes.append(
+            "Tokens were flattened, while the classifier reads the width of one token: reduce='first' or 'mean' "
+            "measures what it uses."
+        )
     if train.no_extras_why:
         notes.append(f"No standard errors and permuted-label floor: {train.no_extras_why}.")
     short = [site.name for site, around in train.around.items() if not bool(around.centres.full_rank)]
@@ -116,6 +127,19 @@ def code_version() -> str:
         return "not installed"
 
 
+def _parameter_digest(run: Run) -> str | None:
+    """A checksum of all parameters and buffers; `None` where they are sharded or larger than is quickly read."""
+    tensors = [*run.network.parameters(), *run.network.buffers()]
+    if sum(t.numel() * t.element_size() for t in tensors) > DIGEST_BYTES or any(
+        hasattr(t, "full_tensor") for t in tensors
+    ):
+        return None
+    digest = hashlib.sha256()
+    for t in tensors:
+        digest.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
 def _provenance(run: Run, train: Split, test: Split | None) -> dict[str, Any]:
     device = run.device or torch.device("cpu")
     return {
@@ -126,6 +150,7 @@ def _provenance(run: Run, train: Split, test: Split | None) -> dict[str, Any]:
         "processes": world_size(),
         "model": type(run.network).__name__,
         "parameters": sum(p.numel() for p in run.network.parameters()),
+        "parameters_sha256": _parameter_digest(run),
         "data_sha256": train.checksum,
         "test_sha256": test.checksum if test else None,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

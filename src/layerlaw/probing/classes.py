@@ -67,7 +67,10 @@ class Classes:
             if names is not None and len(names) > max(self.ids):
                 return [str(names[i]) for i in self.ids]
             if names is not None and names is given:
-                raise InputError(f"class_names: expected {self.K} names, got {len(names)}.")
+                raise InputError(
+                    f"class_names: expected {self.K} names, since {self.K} classes are measured (the model's logits, unless "
+                    f"classes= says otherwise), got {len(names)}. For a subset pass classes=[…] with its class numbers."
+                )
         return [str(i) for i in self.ids]
 
     def positions(self, labels: Tensor, where: str) -> tuple[Tensor, Tensor | None]:

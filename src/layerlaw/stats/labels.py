@@ -46,6 +46,11 @@ def check_counts(counts: Tensor, *, where: str = "data", names: tuple[str, ...] 
     empty = (counts.reshape(-1, K) == 0).any(0).nonzero().flatten().tolist()
     if len(empty) == K:
         raise LabelError(f"{where}: expected samples, got none.")
+    if not empty and float(counts.max()) == 1:
+        raise LabelError(
+            f"{where}: expected several samples of at least one class, got one of each: the spread within classes cannot "
+            "be measured. Use more samples."
+        )
     if empty:
         shown = ", ".join(str(names[k] if names else k) for k in empty[:10]) + (" …" if len(empty) > 10 else "")
         raise LabelError(
