@@ -292,7 +292,7 @@ def test_class_names_come_from_the_user_or_from_the_data() -> None:
     assert classes((x, y), class_names=["a", "b", "c"]) == ["a", "b", "c"]
     assert classes(Named(x, y)) == ["ant", "bee", "cat"]
     assert classes(torch.utils.data.DataLoader(Named(x, y), batch_size=20), classes=[2, 0]) == ["cat", "ant"]
-    with pytest.raises(ll.LayerlawError, match="class_names: expected 3 names, since 3 classes are measured .*got 2"):
+    with pytest.raises(ll.LayerlawError, match=r"class_names: expected 3 names, since 3 classes are measured .*got 2"):
         classes((x, y), class_names=["a", "b"])
 
 
