@@ -241,3 +241,10 @@ def test_the_first_and_last_real_token_are_found_whatever_the_padding_side(side:
     start, end = ([0, 0], [1, 2]) if side == "right" else ([2, 1], [3, 3])
     assert torch.equal(first, tokens[[0, 1], start])
     assert torch.equal(last, tokens[[0, 1], end])
+
+
+def test_flattened_tokens_are_noted_where_the_classifier_reads_one() -> None:
+    data = batches(*padded(), batch_first=True)
+    flat, pooled = (ll.probe(encoders()[0], data, reduce=how, progress=False) for how in ("flatten", "mean"))
+    assert any(note.startswith("Tokens were flattened") for note in flat.notes)
+    assert not any(note.startswith("Tokens were flattened") for note in pooled.notes)

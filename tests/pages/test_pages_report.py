@@ -247,3 +247,11 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(package, call)
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert f"needs the package '{package}': pip install 'layerlaw[pages]'" in out
     assert issubclass(MissingExtraError, ImportError)
+
+
+def test_records_of_different_data_are_said_to_be():
+    records = three_records()
+    assert "different data" not in page_html(records)
+    for i, record in enumerate(records):
+        record.provenance["data_sha256"] = str(i)
+    assert "The records were measured on different data." in page_html(records)

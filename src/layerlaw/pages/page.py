@@ -88,7 +88,7 @@ def _several(readings: Sequence[Reading], points: int) -> str:
             "all",
             "Side by side",
             _figure("all-compare", compare_figure(readings)) + compare_table(readings),
-            "D along the layers of each fit; dashed, the fitted law.",
+            "D along the layers of each fit; dashed, the fitted law." + _other_data(readings),
         )
     ]
     for i, reading in enumerate(readings):
@@ -132,6 +132,11 @@ def _record(reading: Reading, key: str, points: int) -> str:
             _section("method", key, "How it was measured", method_html(reading)),
         ]
     )  # fmt: skip
+
+
+def _other_data(readings: Sequence[Reading]) -> str:
+    known = {reading.record.provenance.get("data_sha256") for reading in readings} - {None}
+    return " The records were measured on different data." if len(known) > 1 else ""
 
 
 def _definitions() -> str:
