@@ -27,7 +27,7 @@ class SiteRow:
     """One place in the network: what it is, and what was measured there.
 
     `values` holds the columns of the table (`None` where a number does not exist), `by_class` one number per class,
-    `plane` the first two principal components of at most 300 samples, as [[x, y], …] in the order of the record's
+    `plane` the first two principal components of at most 200 samples, as [[x, y], …] in the order of the record's
     `plane_labels`. `at` says whether the features are the input or the output of the named module. Sites with
     `in_fit=False` (the logits) are shown but are no point of the law.
     """

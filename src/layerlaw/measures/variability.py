@@ -23,9 +23,9 @@ def class_distance_variance(centres: Centres, variances: Tensor) -> Tensor:
     c = centres.coordinates
     # Differences of coordinates, not a Gram matrix: close centres keep their digits.
     distances = torch.cdist(c, c, compute_mode="donot_use_mm_for_euclid_dist").square()
-    pair = (variances.unsqueeze(-1) + variances.unsqueeze(-2)) / (2 * distances)
-    off = ~torch.eye(K, dtype=torch.bool, device=pair.device)
-    return torch.where(off, pair, 0.0).sum((-2, -1)) / (K * (K - 1))
+    distances.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)  # a class is no pair with itself
+    pairs = (variances.unsqueeze(-1) + variances.unsqueeze(-2)) / distances
+    return pairs.sum((-2, -1)) / (2 * K * (K - 1))
 
 
 def compression(centres: Centres, variances: Tensor) -> Tensor:
@@ -36,9 +36,8 @@ def compression(centres: Centres, variances: Tensor) -> Tensor:
 
 def discrimination(centres: Centres) -> Tensor:
     """1 − the largest cosine between two class means, not centred (…); higher is better (Wang et al. 2023)."""
-    norms: Tensor = torch.linalg.vector_norm(centres.means, dim=-1, keepdim=True)
-    m = centres.means / norms
-    cosines = m @ m.mT
-    K = cosines.shape[-1]
-    cosines = cosines.masked_fill(torch.eye(K, dtype=torch.bool, device=m.device), -torch.inf)
+    gram = centres.means @ centres.means.mT
+    norms = gram.diagonal(dim1=-2, dim2=-1).sqrt()
+    cosines = gram / (norms.unsqueeze(-1) * norms.unsqueeze(-2))
+    cosines.diagonal(dim1=-2, dim2=-1).fill_(-torch.inf)
     return 1 - cosines.amax((-2, -1))

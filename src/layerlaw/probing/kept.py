@@ -9,7 +9,7 @@ from torch import Tensor
 
 from layerlaw.capture import Site
 
-BLOCK_BYTES = 4 * 2**20  # of what is held per sample and site in float64 while a block of rows is worked through
+BLOCK_BYTES = 8 * 2**20  # of what is held per sample and site in float64 while a block of rows is worked through
 
 
 class KeptFeatures:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from layerlaw.stats.precision import at_least_float32
 
-SAMPLES = 300
+SAMPLES = 200
 TOGETHER = 500_000  # matrices of more numbers than this are worked through one by one
 SITE_BYTES = 6 * 2**20  # wide features keep fewer samples
 
@@ -33,7 +33,9 @@ class PlaneSample:
         if len(self.labels) >= self.most or all(taken >= self.quota for taken in self._taken):
             return
         for i, label in enumerate(labels.tolist()):
-            if self._taken[label] < self.quota and len(self.labels) < self.most:
+            if len(self.labels) >= self.most:
+                break
+            if self._taken[label] < self.quota:
                 self._taken[label] += 1
                 self._rows.append(i)
                 self.labels.append(label)
