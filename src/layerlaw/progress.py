@@ -4,7 +4,7 @@ The bar (tqdm, on standard error, with the time left) is the default; `silent` s
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -37,3 +37,34 @@ def choose(progress: bool | Progress) -> Progress:
     if callable(progress):
         return progress
     return bar if progress else silent
+
+
+class Counter:
+    """Progress that is moved by hand, with a word on where it stands.
+
+    >>> counter = Counter(False, 3, "training")
+    >>> counter.step("epoch 1")
+    >>> counter.close()
+    """
+
+    def __init__(self, progress: bool | Progress, total: int, label: str) -> None:
+        self._bar: Any = None
+        self._items: Iterator[int] = iter(())
+        if progress is True:
+            from tqdm import tqdm
+
+            self._bar = tqdm(desc=label, total=total, leave=False, dynamic_ncols=True, delay=0.5)
+        elif callable(progress):
+            self._items = iter(progress(range(total), label, total))
+
+    def step(self, where: str = "") -> None:
+        """One more is done."""
+        next(self._items, None)
+        if self._bar is not None:
+            self._bar.set_postfix_str(where, refresh=False)
+            self._bar.update()
+
+    def close(self) -> None:
+        """Take the bar off the screen."""
+        if self._bar is not None:
+            self._bar.close()

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,6 +212,11 @@ NOTEBOOK_COLUMNS = ("separation", "nc1", "ncc_accuracy", "ncc_mismatch", "cdnv",
 
 def write_whole(path: str | os.PathLike[str], text: str) -> Path:
     """Write a text file, then rename it into place: nobody ever sees half of it."""
+    return replace_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def replace_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Path:
+    """Let `write` fill a file beside the path, then rename it into place."""
     path = Path(path)
     if path.is_dir():
         raise DataError(f"{path}: expected the name of a file to write, got a folder.")
@@ -219,9 +224,9 @@ def write_whole(path: str | os.PathLike[str], text: str) -> Path:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     except FileNotFoundError:
         raise DataError(f"{path}: expected the folder {path.parent} to exist. Create it first.") from None
+    os.close(handle)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        write(Path(temporary))
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:

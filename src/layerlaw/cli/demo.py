@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-import torch
 import typer
 
 from layerlaw.cli.app import JsonFlag, app, console, emit
 from layerlaw.cli.probe import summary
 from layerlaw.data import load
 from layerlaw.errors import DataError
-from layerlaw.lab import FeedForward, Recipe, train
+from layerlaw.lab import Look, Recipe, Samples, Shape, sweep
 from layerlaw.pages import plot, print_record, report
 from layerlaw.probing import probe
 from layerlaw.record import Record
@@ -38,28 +36,32 @@ def demo(
     if out.exists() and not out.is_dir():
         raise DataError(f"{out}: expected a folder, got a file.")
     out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)  # two threads on one small network are slower than one
-    torch.manual_seed(seed)
     epochs = 60 if quick else epochs
     images, held_out = load(split="train").balanced(100).resized(10), load(split="test").resized(10)
     data, test = images.tensors(flat=True), held_out.tensors(flat=True)
-    network = FeedForward(depth=8, inputs=100, width=100, classes=10)
-    records: list[Record] = []
-
-    def look(epoch: int, mode: str = "train", note: str = "") -> None:
-        how = {"class_names": images.class_names, "name": f"epoch {epoch}{note}", "progress": False}
-        record = probe(network, data, test=test, mode=mode, null=mode == "eval", **how)  # type: ignore[arg-type]
-        record.provenance["recipe"] = {**asdict(recipe), "network": "FeedForward, depth 8, width 100", "epoch": epoch}
-        record.save(out / f"{record.name.replace(' ', '-').replace(',', '')}.json")
-        records.append(record)
-
-    recipe = Recipe(optimiser="adam", learning_rate=1e-3, epochs=epochs, seed=seed)
+    recipe = Recipe(Shape.even(8), optimiser="adam", learning_rate=1e-3, epochs=epochs, seed=seed)
     stages = sorted({round(share * epochs) for share in STAGES} | {epochs})
-    train(network, *data, recipe, at_epochs=stages, visit=look)
-    final = records.pop()
-    look(epochs, "eval", ", running statistics")
-    running = records[-1]
-    records.append(final)  # the page unfolds the last one
+    samples = Samples.of(data, test, class_names=images.class_names)
+    trained = sweep([recipe], samples, look=Look(epochs=tuple(stages), keep=True))[0]
+
+    def look(epoch: int, mode: Literal["train", "eval"] = "train", note: str = "") -> Record:
+        record = probe(
+            trained.network(epoch),
+            data,
+            test=test,
+            mode=mode,
+            null=mode == "eval",
+            class_names=images.class_names,
+            name=f"epoch {epoch}{note}",
+            progress=False,
+        )
+        record.provenance["recipe"] = {**recipe.to_dict(), "network": f"FeedForward, {recipe.shape}", "epoch": epoch}
+        record.save(out / f"{record.name.replace(' ', '-').replace(',', '')}.json")
+        return record
+
+    records = [look(epoch) for epoch in stages[:-1]]
+    running, final = look(epochs, "eval", ", running statistics"), look(epochs)
+    records += [running, final]  # the page unfolds the last one
     page = report(records, out / "page.html", title="The law of equi-separation, from first epoch to last")
     plot(final).savefig(out / "law.png", dpi=160)
     print_record(final, screen)

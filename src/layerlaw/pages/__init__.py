@@ -15,6 +15,19 @@
     figures     matplotlib, in the style of the papers
     terminal    tables of rich
 
+and, for reproductions of a paper's figures:
+
+    outcome           numbers beside the paper's, sheets of panels, tables: plain data in one JSON file
+    outcome_words     how an outcome is written, the same everywhere
+    sheets            a sheet on paper: the arrangement of its panels
+    scales            what the axes of a panel span, and their ticks
+    curves            each style of series
+    corners           where a note covers no data
+    inline_svg        a figure inside a page
+    outcome_page      one self-contained HTML file without a script
+    outcome_terminal  the same numbers in the terminal
+    ledger            the same numbers as Markdown
+
 matplotlib, plotly and rich (extra "pages") are imported when first needed, not before.
 """
 
@@ -25,15 +38,37 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from layerlaw.pages.ledger import ledger  # a function of its module's name: it has to be bound after the module
+from layerlaw.pages.outcome import Outcome, Panel, PlanePanel, Row, Series, Sheet, Table
+from layerlaw.pages.outcome_page import outcome_page  # the same
+from layerlaw.pages.outcome_terminal import print_outcome
+from layerlaw.pages.sheets import draw_sheet
 from layerlaw.record import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
-__all__ = ["plot", "plot_planes", "print_record", "report", "table"]
+__all__ = [
+    "Outcome",
+    "Panel",
+    "PlanePanel",
+    "Row",
+    "Series",
+    "Sheet",
+    "Table",
+    "draw_sheet",
+    "ledger",
+    "outcome_page",
+    "plot",
+    "plot_planes",
+    "print_outcome",
+    "print_record",
+    "report",
+    "table",
+]
 
 
 def report(records: Record | Sequence[Record], path: str | os.PathLike[str], *, title: str | None = None) -> Path:
@@ -57,7 +92,7 @@ def plot_planes(record: Record, *, columns: int | None = None) -> Figure:
     return draw_planes(record, columns=columns)
 
 
-def table(record: Record, *, width: int = 100) -> Table:
+def table(record: Record, *, width: int = 100) -> RichTable:
     """A compact per-layer table for the terminal that fits `width` columns."""
     from layerlaw.pages.terminal import layer_table
 

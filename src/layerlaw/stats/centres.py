@@ -105,6 +105,12 @@ class Centres(Span):
             parts[name] = part[index] if isinstance(part, Tensor) else part
         return Centres(**parts)
 
+    def to(self, device: torch.device | str) -> Centres:
+        """The same on another device."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in parts.items()}
+        return Centres(**moved)
+
     @property
     def large(self) -> bool:
         """Whether squared lengths of the features leave the range of float32."""

@@ -76,6 +76,11 @@ class ClassSums:
         counts, sums, spread = (torch.stack(t) for t in zip(*(part.tensors for part in parts), strict=True))
         return cls(counts, sums, spread, parts[0].dtype)
 
+    def to(self, device: torch.device | str) -> ClassSums:
+        """The same on another device."""
+        counts, sums, spread = (tensor.to(device) for tensor in self.tensors)
+        return ClassSums(counts, sums, spread, self.dtype)
+
     def total(self) -> ClassSums:
         """Add up the groups: (…, g, K, d) → (…, K, d)."""
         return ClassSums(self.counts.sum(-2), self.sums.sum(-3), self.spread.sum(-1), self.dtype)

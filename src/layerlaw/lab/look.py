@@ -1,0 +1,193 @@
+"""Measuring a fleet while it trains: separation fuzziness of every member at every layer, without leaving the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from layerlaw.errors import InputError
+from layerlaw.lab.fleet import Fleet
+from layerlaw.measures.separation import class_separation
+from layerlaw.stats import ClassSums, Frame, Scatter, find_centres, project
+from layerlaw.stats.precision import full_precision
+
+Mode = Literal["train", "eval", "full"]
+Split = Literal["train", "test", "permuted"]
+CHUNK = 100  # of the law's authors
+SCRATCH = {"cpu": 2**28, "cuda": 2**34}  # bytes of features worked on at once
+
+
+@dataclass(frozen=True)
+class Look:
+    """When and how the members are measured.
+
+    `epochs`: after which epochs (0: before the first); the last one is always among them. `modes` of BatchNorm: "train"
+    normalises chunks of 100 samples by themselves in the order of the data (the law's authors' way), "eval" takes the
+    running statistics, "full" the statistics of all samples at once (what recalibrated running statistics would be).
+    `permuted` also measures with shuffled labels: the level that noise alone reaches. `by_class` keeps D of each class,
+    `keep` the networks themselves, so that they can be probed afterwards as they were then.
+    """
+
+    epochs: tuple[int, ...] = ()
+    modes: tuple[Mode, ...] = ("train", "eval")
+    test: bool = False
+    permuted: bool = False
+    by_class: bool = False
+    keep: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epochs", tuple(sorted(set(self.epochs))))
+        object.__setattr__(self, "modes", tuple(self.modes))
+        unknown = [mode for mode in self.modes if mode not in get_args(Mode)]
+        if unknown or not self.modes:
+            raise InputError(f"modes: expected some of {', '.join(get_args(Mode))}, got {list(self.modes)}.")
+        if any(epoch < 0 for epoch in self.epochs):
+            raise InputError(f"epochs: expected numbers ≥ 0, got {min(self.epochs)}.")
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """What is measured in each mode."""
+        wanted: tuple[tuple[Split, bool], ...] = (("train", True), ("test", self.test), ("permuted", self.permuted))
+        return tuple(split for split, wish in wanted if wish)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was measured of one member at one time: numbers along depth, the input first.
+
+    `separation` is D at the input and after each hidden layer (`None` where it is not defined), `nearest` the share of
+    samples nearest to their own class mean; `by_class` D of every class at each place. Loss and accuracy are those of
+    the network on these samples; `None` for permuted labels.
+    """
+
+    epoch: int
+    mode: Mode
+    split: Split
+    separation: tuple[float | None, ...]
+    nearest: tuple[float | None, ...]
+    loss: float | None = None
+    accuracy: float | None = None
+    by_class: tuple[tuple[float | None, ...], ...] | None = None
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Reading:
+        """The inverse of `asdict`, also after a trip through JSON."""
+        lists = {k: tuple(data[k]) for k in ("separation", "nearest")}
+        by_class = data.get("by_class")
+        return cls(**{**data, **lists, "by_class": None if by_class is None else tuple(map(tuple, by_class))})
+
+
+def look_at(fleet: Fleet, look: Look, epoch: int) -> list[list[Reading]]:
+    """The readings of every member: [member][mode and split]."""
+    found: list[list[Reading]] = [[] for _ in range(len(fleet))]
+    with full_precision():
+        for mode in look.modes:
+            for split in look.splits:
+                for member, reading in _read(fleet, look, mode, split, epoch):
+                    found[member].append(reading)
+    return found
+
+
+def _read(fleet: Fleet, look: Look, mode: Mode, split: Split, epoch: int) -> Iterator[tuple[int, Reading]]:
+    n = _length(fleet, split)
+    wide = max(fleet.shape.inputs, *fleet.shape.widths)
+    held = 6 * (2 if fleet.device.type == "cpu" else fleet.shape.depth)  # copies of a site's features
+    step = max(1, SCRATCH.get(fleet.device.type, SCRATCH["cuda"]) // (4 * held * n * wide))
+    chunk = {"train": CHUNK, "eval": None, "full": n}[mode]
+    K = max(s.classes for s in fleet.samples)
+    for start in range(0, len(fleet), step):
+        members = slice(start, min(start + step, len(fleet)))
+        x, labels = _samples(fleet, split, members)
+        inputs = x.mT  # (E, d, n)
+        *features, logits = [inputs, *fleet.site_features(inputs, chunk=chunk, members=members)]
+        columns = [found for run in _alike(features) for found in _measured(run, labels, K)]
+        D, nearest, per_class = (torch.stack(c, -1) for c in zip(*columns, strict=True))  # (E, sites), (E, K, sites)
+        log_p = torch.log_softmax(logits, 1)
+        at = labels.unsqueeze(1)
+        loss, hits = -log_p.gather(1, at).mean((1, 2)), (logits.argmax(1) == labels).double().mean(-1)
+        plain = [t.cpu().tolist() for t in (D, nearest, loss, hits, per_class.mT)]
+        for i, (separation, near, losses, right, classes) in enumerate(zip(*plain, strict=True)):
+            known = split != "permuted"
+            yield (
+                members.start + i,
+                Reading(
+                    epoch=epoch,
+                    mode=mode,
+                    split=split,
+                    separation=_numbers(separation),
+                    nearest=_numbers(near),
+                    loss=_number(losses) if known else None,
+                    accuracy=right if known and _number(losses) is not None else None,
+                    by_class=tuple(_numbers(c) for c in classes) if look.by_class and known else None,
+                ),
+            )
+
+
+def _length(fleet: Fleet, split: Split) -> int:
+    held_out = fleet.samples[0].test_labels
+    return len(held_out) if split == "test" and held_out is not None else fleet.labels.shape[1]
+
+
+def _samples(fleet: Fleet, split: Split, members: slice) -> tuple[Tensor, Tensor]:
+    """Inputs (E, n, d) and labels (E, n) of these members."""
+    if split == "train":
+        return fleet.pool[fleet.rows[members]], fleet.labels[members]
+    if split == "permuted":
+        order = torch.randperm(fleet.labels.shape[1], generator=torch.Generator().manual_seed(0))
+        return fleet.pool[fleet.rows[members]], fleet.labels[members][:, order.to(fleet.device)]
+    tests = [(s.test_inputs, s.test_labels) for s in fleet.samples[members]]
+    if any(x is None or y is None for x, y in tests):
+        raise InputError("look: expected held-out samples to measure on, got samples without any.")
+    x = torch.stack([x for x, _ in tests if x is not None]).to(fleet.device)
+    return x, torch.stack([y for _, y in tests if y is not None]).to(fleet.device)
+
+
+def _alike(features: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Neighbouring sites of one width, measured at once on a GPU, where calls are dear; one by one on a CPU."""
+    if features[0].device.type == "cpu":
+        yield from ([site] for site in features)
+    else:
+        for _, run in groupby(features, key=lambda site: site.shape[1]):
+            yield list(run)
+
+
+def _measured(sites: list[Tensor], labels: Tensor, classes: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """At each site (E, d, n): D (E,), share nearest to the own class mean (E,), D of each class (E, K)."""
+    E = len(labels)
+    features = sites[0].mT if len(sites) == 1 else torch.stack(sites).flatten(0, 1).mT  # (sites·E, n, d)
+    labels = labels.repeat(len(sites), 1)
+    sound = features.isfinite().all(-1).all(-1)  # (E,)
+    features = torch.where(sound[:, None, None], features, 0.0)  # a diverged member must not stop the others
+    sums = ClassSums.of(features, labels, classes)
+    # Thousands of small factorisations: a GPU would do them one after the other, slower than the CPU.
+    centres = find_centres(sums.to("cpu")).to(features.device)
+    coordinates, lengths = project(features, labels, Frame.of(centres))
+    scatter = Scatter.of(coordinates, lengths, labels, centres)
+    per_class = class_separation(centres, scatter)
+    D = (centres.weights * per_class.nan_to_num()).sum(-1)
+    defined = sound & (centres.rank > 0)
+    nearest = scatter.near.hits.sum(-1) / scatter.counts.sum(-1)
+    nan = D.new_tensor(float("nan"))
+    columns = (
+        torch.where(defined, D, nan),
+        torch.where(sound, nearest, nan),
+        torch.where(defined.unsqueeze(-1), per_class, nan),
+    )
+    return list(zip(*(column.view(len(sites), E, *column.shape[1:]) for column in columns), strict=True))
+
+
+def _number(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None  # also False for NaN
+
+
+def _numbers(values: list[float]) -> tuple[float | None, ...]:
+    return tuple(_number(value) for value in values)

@@ -1,0 +1,107 @@
+"""How a network is trained: one frozen, validated description, and grids of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+
+from layerlaw.errors import InputError
+from layerlaw.lab.shape import Shape
+
+Optimiser = Literal["sgd", "momentum", "adam"]
+MOMENTUM = 0.9
+ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one network is trained; the defaults are those of the law's authors (He & Su), 8 layers with Adam.
+
+    `data` names the samples it is trained on. The learning rate is divided by ten at the shares `drops` of the
+    training. `layers=(a, b)` trains the linear layers a … b−1 (from 0, each with its BatchNorm) and leaves the others as
+    they are. Weight decay is coupled L2 on all trained parameters, BatchNorm's too, as the authors had it.
+    """
+
+    shape: Shape = field(default_factory=lambda: Shape.even(8))
+    data: str = "data"
+    optimiser: Optimiser = "adam"
+    learning_rate: float = 1e-3
+    epochs: int = 600
+    batch_size: int = 128
+    weight_decay: float = 5e-4
+    drops: tuple[float, ...] = (1 / 3, 2 / 3)
+    layers: tuple[int, int] | None = None
+    seed: int = 666
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "drops", tuple(self.drops))
+        if self.optimiser not in get_args(Optimiser):
+            raise InputError(f"optimiser: expected 'sgd', 'momentum' or 'adam', got {self.optimiser!r}.")
+        for name in ("epochs", "batch_size", "seed"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise InputError(f"{name}: expected a whole number, got {value!r}.")
+        for name in ("learning_rate", "epochs", "batch_size"):
+            value = getattr(self, name)
+            if not 0 < value < float("inf"):
+                raise InputError(f"{name}: expected a positive number, got {value}.")
+        if not 0 <= self.weight_decay < float("inf"):
+            raise InputError(f"weight_decay: expected a number ≥ 0, got {self.weight_decay}.")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed: expected a number from 0 to 2**63 − 1, got {self.seed}.")
+        if any(not 0 < share < 1 for share in self.drops):
+            raise InputError(f"drops: expected shares of the training between 0 and 1, got {self.drops}.")
+        if self.layers is not None:
+            object.__setattr__(self, "layers", tuple(self.layers))
+            if len(self.layers) != 2 or not 0 <= self.layers[0] < self.layers[1] <= self.shape.depth:
+                raise InputError(
+                    f"layers: expected (first, beyond the last) within 0 … {self.shape.depth}, got {self.layers}."
+                )
+
+    @property
+    def trained(self) -> tuple[int, int]:
+        """The linear layers that learn, as (first, beyond the last)."""
+        return self.layers or (0, self.shape.depth)
+
+    def rate_at(self, epoch: int) -> float:
+        """Learning rate of an epoch, counted from 0.
+
+        >>> [Recipe(epochs=6).rate_at(epoch) for epoch in range(6)]
+        [0.001, 0.001, 0.0001, 0.0001, 1e-05, 1e-05]
+        """
+        dropped = sum(epoch >= int(share * self.epochs + 1e-9) for share in self.drops)
+        return float(f"{self.learning_rate / 10**dropped:.12g}")
+
+    def grid(self, **choices: Iterable[Any]) -> list[Recipe]:
+        """All combinations of these choices, the last one varying fastest.
+
+        >>> [(r.learning_rate, r.seed) for r in Recipe().grid(learning_rate=(0.1, 0.3), seed=(1, 2))]
+        [(0.1, 1), (0.1, 2), (0.3, 1), (0.3, 2)]
+        """
+        return [
+            replace(self, **dict(zip(choices, values, strict=True)))
+            for values in itertools.product(*(tuple(c) for c in choices.values()))
+        ]
+
+    def optimiser_for(self, network: nn.Module) -> torch.optim.Optimizer:
+        """The same rule for any module."""
+        lr, decay = self.learning_rate, self.weight_decay
+        if self.optimiser == "adam":
+            return torch.optim.Adam(network.parameters(), lr=lr, weight_decay=decay, fused=True)
+        momentum = MOMENTUM if self.optimiser == "momentum" else 0.0
+        return torch.optim.SGD(network.parameters(), lr=lr, momentum=momentum, weight_decay=decay, fused=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Recipe:
+        """The inverse of `to_dict`, also after a trip through JSON."""
+        shape = Shape(**{**data["shape"], "widths": tuple(data["shape"]["widths"])})
+        return cls(**{**data, "shape": shape})

@@ -1,0 +1,93 @@
+"""What networks are trained on: flat inputs with labels, and held-out ones."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlaw.errors import FeatureError, LabelError
+from layerlaw.stats.labels import check_counts, checked_labels
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Inputs (n, d) in float32 with labels (n,), and held-out ones where there are any.
+
+    The order is kept: BatchNorm with batch statistics measures in chunks of this order.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    test_inputs: Tensor | None = None
+    test_labels: Tensor | None = None
+    classes: int = 0
+    class_names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, train: Any, test: Any = None, *, class_names: tuple[str, ...] = ()) -> Samples:
+        """From pairs (inputs, labels) of tensors or arrays; images are flattened."""
+        x, y = _pair(train, "training data")
+        y, K = checked_labels(y, len(class_names) or None, where="training labels")
+        check_counts(torch.bincount(y, minlength=K), where="training data", names=class_names or None)
+        test_x, test_y = (None, None) if test is None else _pair(test, "test data")
+        if test_x is not None and test_y is not None:
+            test_y, _ = checked_labels(test_y, K, where="test labels")
+            if test_x.shape[1] != x.shape[1]:
+                raise FeatureError(f"test data: expected {x.shape[1]} numbers per sample, got {test_x.shape[1]}.")
+        return cls(x, y, test_x, test_y, K, class_names or tuple(str(k) for k in range(K)))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Training samples of every class."""
+        return tuple(torch.bincount(self.labels, minlength=self.classes).tolist())
+
+    @cached_property
+    def checksum(self) -> str:
+        """sha256 of the bytes of inputs and labels, held-out ones included."""
+        digest = hashlib.sha256()
+        for part in (self.inputs, self.labels, self.test_inputs, self.test_labels):
+            if part is not None:
+                digest.update(np.ascontiguousarray(part.cpu().numpy()).data)
+        return digest.hexdigest()
+
+    def with_random_labels(self, seed: int = 0) -> Samples:
+        """The same inputs with their labels shuffled: a null that leaves nothing to learn but the samples."""
+        order = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(seed))
+        return replace(self, labels=self.labels[order])
+
+    def held_back(self, share: float = 0.2, seed: int = 0) -> Samples:
+        """Split the training samples: a share of every class becomes the held-out part, the test samples are dropped."""
+        if not 0 < share < 1:
+            raise FeatureError(f"share: expected a number between 0 and 1, got {share}.")
+        generator = torch.Generator().manual_seed(seed)
+        kept = torch.ones(len(self.labels), dtype=torch.bool)
+        for k in range(self.classes):
+            index = (self.labels == k).nonzero().flatten()
+            out = round(share * len(index))
+            if not 1 <= out < len(index):
+                raise LabelError(
+                    f"class {k}: expected enough samples to hold a share of {share:g} back, got {len(index)} samples."
+                )
+            kept[index[torch.randperm(len(index), generator=generator)[:out]]] = False
+        x, y = self.inputs, self.labels
+        return replace(self, inputs=x[kept], labels=y[kept], test_inputs=x[~kept], test_labels=y[~kept])
+
+
+def _pair(data: Any, where: str) -> tuple[Tensor, Tensor]:
+    if not (isinstance(data, (tuple, list)) and len(data) == 2):
+        raise FeatureError(f"{where}: expected a pair (inputs, labels), got {type(data).__name__}.")
+    x, y = torch.as_tensor(data[0]), torch.as_tensor(data[1])
+    if x.dim() < 2 or len(x) != len(y) or y.dim() != 1:
+        raise FeatureError(
+            f"{where}: expected inputs (n, …) and labels (n,), got shapes {tuple(x.shape)} and {tuple(y.shape)}."
+        )
+    x = x.flatten(1).float().contiguous()
+    if not bool(x.isfinite().all()):
+        raise FeatureError(f"{where}: expected finite inputs, got NaN or infinity.")
+    return x, y

@@ -1,0 +1,178 @@
+"""Fleets on several cores: one process per core, each with one thread.
+
+A fleet on one core keeps to its cache, and two threads inside one fleet help little. The processes are started as
+programs of their own, so that a script without a `__main__` guard is not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from layerlaw.errors import LayerlawError
+from layerlaw.lab.engine import Job, Progress, run
+from layerlaw.progress import Counter
+
+WORTH_PROCESSES = 1e12  # multiplications; below, starting processes takes longer than they save
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def work(jobs: Sequence[Job]) -> float:
+    """About how many multiplications the jobs take."""
+    return float(
+        sum(
+            3 * sum(i * o for i, o in r.shape.sides) * len(s.labels) * r.epochs
+            for job in jobs
+            for r, s in zip(job.recipes, job.samples, strict=True)
+        )
+    )
+
+
+def run_here(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> tuple[list[Progress], bool]:
+    """One fleet after the other in this process; returns what they reached, and whether all came to their end."""
+    finished = []
+    with _one_thread(jobs[0].device):
+        for job in jobs:
+
+            def report(epoch: int, loss: float, job: Job = job) -> bool:
+                bar.step(_where(job, epoch, loss))
+                return not stop.is_set()
+
+            finished.append(run(job, report))
+            if stop.is_set():
+                break
+    return finished, all(part.done for part in finished) and len(finished) == len(jobs)
+
+
+@contextmanager
+def _one_thread(device: str) -> Iterator[None]:
+    """Small matrices on a CPU: a second thread costs more than it brings."""
+    threads = torch.get_num_threads()
+    if torch.device(device).type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _where(job: Job, epoch: int, loss: float) -> str:
+    known = f", loss {loss:.4f}" if loss == loss else ""
+    return f"{len(job.recipes)} × {job.recipes[0].shape}, epoch {epoch}{known}"
+
+
+def run_in_processes(
+    jobs: Sequence[Job], processes: int, bar: Counter, stop: threading.Event
+) -> tuple[list[Progress], bool]:
+    """The same in several processes, which take one job after the other."""
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in range(len(jobs)):
+        waiting.put(number)
+    with tempfile.TemporaryDirectory(prefix="layerlaw-") as scratch:
+        files = [job.file or Path(scratch) / f"result-{number}.pt" for number, job in enumerate(jobs)]
+        for number, job in enumerate(jobs):
+            with open(Path(scratch) / f"job-{number}", "wb") as file:
+                pickle.dump(replace(job, file=files[number]), file)
+        errors: list[str] = []
+        lock = threading.Lock()
+
+        def drive() -> None:
+            try:
+                with subprocess.Popen(
+                    [sys.executable, "-c", _PROGRAM, scratch],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+                    start_new_session=True,  # Ctrl-C reaches this process alone, which then asks the workers to stop
+                ) as worker:
+                    hand_out(worker)
+            except Exception as error:  # in a thread: else nobody would hear of it
+                errors.append(f"{type(error).__name__}: {error}")
+
+        def hand_out(worker: subprocess.Popen[str]) -> None:
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            while not (stop.is_set() or errors):
+                try:
+                    number = waiting.get_nowait()
+                except queue.Empty:
+                    break
+                print(number, file=worker.stdin, flush=True)
+                for line in worker.stdout:
+                    said = json.loads(line)
+                    if "epoch" in said:
+                        with lock:
+                            bar.step(_where(jobs[number], said["epoch"], said["loss"]))
+                        continue
+                    if said.get("error"):
+                        errors.append(said["error"])
+                    break
+                else:
+                    errors.append(f"a worker process ended with exit code {worker.wait()} while training.")
+
+        threads = [threading.Thread(target=drive, daemon=True) for _ in range(min(processes, len(jobs)))]
+        for thread in threads:
+            thread.start()
+        try:
+            while any(thread.is_alive() for thread in threads):
+                for thread in threads:
+                    thread.join(0.1)
+                if stop.is_set() or errors:
+                    (Path(scratch) / "stop").touch()
+        finally:
+            (Path(scratch) / "stop").touch()
+            for thread in threads:
+                thread.join()
+        if errors:
+            raise LayerlawError(f"training failed: {errors[0]}")
+        finished = [Progress.from_file(file)[0] for file in files if file.exists()]
+    return finished, len(finished) == len(jobs) and all(part.done for part in finished)
+
+
+_PROGRAM = "from layerlaw.lab.workers import serve; serve()"
+
+
+def serve() -> None:
+    """What a worker does: take the number of a job from standard input, train, tell about it on standard output."""
+    scratch = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    parent = os.getppid()
+
+    def report(epoch: int, loss: float) -> bool:
+        if os.getppid() != parent:  # whoever asked is gone: save, and go
+            return False
+        print(json.dumps({"epoch": epoch, "loss": loss}), flush=True)
+        return not (scratch / "stop").exists()
+
+    for line in sys.stdin:
+        try:
+            with open(scratch / f"job-{int(line)}", "rb") as file:
+                job: Job = pickle.load(file)
+            run(job, report)
+            if os.getppid() != parent:  # nobody else is left to tidy up
+                shutil.rmtree(scratch, ignore_errors=True)
+                return
+            print(json.dumps({"done": True}), flush=True)
+        except BrokenPipeError:
+            return
+        except Exception as error:
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+            return

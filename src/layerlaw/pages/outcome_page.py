@@ -1,0 +1,206 @@
+"""One self-contained HTML file about reproduced figures: numbers beside the paper's, drawings, how it was run.
+
+It holds no script, and its policy allows none: drawings are inline SVG, what is folded unfolds without one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from layerlaw.errors import InputError
+from layerlaw.pages import theme
+from layerlaw.pages.inline_svg import inline_svg
+from layerlaw.pages.numbers import clean, counted, escaped, sentence
+from layerlaw.pages.outcome import Outcome, Panel, Row, Sheet, Table
+from layerlaw.pages.outcome_words import (
+    QUICK,
+    heading,
+    provenance_items,
+    run_facts,
+    tally,
+    verdict_line,
+    written,
+    written_row,
+)
+from layerlaw.pages.sheets import draw_sheet
+from layerlaw.record import write_whole
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+WORDS = {True: ("yes", "✓ yes"), False: ("no", "✗ no"), None: ("none", "–")}  # class and text of a verdict
+MANY_ROWS = 30
+
+
+def outcome_page(
+    outcomes: Outcome | Sequence[Outcome], path: str | os.PathLike[str], *, title: str | None = None
+) -> Path:
+    """Write one self-contained page about an outcome, or about several with a table of contents."""
+    return write_whole(path, outcome_html(outcomes, title=title))
+
+
+def outcome_html(outcomes: Outcome | Sequence[Outcome], *, title: str | None = None) -> str:
+    """The page as text."""
+    chosen = _checked(outcomes)
+    alone = len(chosen) == 1
+    head = clean(title or "") or (heading(chosen[0]) if alone else "Reproduced figures")
+    facts = run_facts(chosen[0]) if alone else f"{verdict_line(tally(chosen))}, in {counted(len(chosen), 'figure')}"
+    contents = "" if alone else _contents(chosen)
+    main = "\n".join(_article(outcome, f"o{i}", alone=alone) for i, outcome in enumerate(chosen))
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="layerlaw">
+<link rel="icon" href="data:,">
+<title>{escaped(head)}</title>
+<style>{theme.style_sheet()}{_own_style()}</style>
+</head>
+<body>
+<header>
+<h1>{escaped(head)}</h1>
+<p class="subtitle">{escaped(facts)}</p>
+</header>
+<main>
+{contents}
+{main}
+</main>
+</body>
+</html>
+"""
+
+
+def _contents(outcomes: Sequence[Outcome]) -> str:
+    items = "".join(
+        f'<li><a href="#o{i}">{escaped(heading(outcome))}</a><span>{escaped(verdict_line(outcome.reproduced))}'
+        f"{', quick run' if outcome.provenance.get('quick') else ''}</span></li>"
+        for i, outcome in enumerate(outcomes)
+    )
+    return f'<section data-panel="contents"><nav aria-label="figures"><ol>{items}</ol></nav></section>'
+
+
+def _article(outcome: Outcome, key: str, *, alone: bool) -> str:
+    """Everything about one outcome; `key` makes ids unique on the page."""
+    label = escaped(heading(outcome))
+    parts = [
+        "" if alone else f"<h2>{label}</h2>",
+        _verdict(outcome),
+        _section("numbers", "", _numbers(outcome)) if outcome.rows else "",
+        *(_section("sheet", sheet.title, _drawing(sheet, f"{key}s{i}")) for i, sheet in enumerate(outcome.sheets)),
+        _section("tables", "Supporting tables", "".join(map(_folded, outcome.tables))) if outcome.tables else "",
+        _section("notes", "Notes", _notes(outcome)) if outcome.notes else "",
+        _section("provenance", "How it was run", _provenance(outcome)) if outcome.provenance else "",
+    ]
+    return f'<article id="{key}" aria-label="{label}">{"".join(parts)}</article>'
+
+
+def _verdict(outcome: Outcome) -> str:
+    line = verdict_line(outcome.reproduced)
+    unjudged = sum(row.reproduced is None for row in outcome.rows)
+    facts = [f"{counted(unjudged, 'number')} of ours without one in the paper"] if unjudged else []
+    quick = f'<p class="facts quick">This is {escaped(QUICK)}.</p>' if outcome.provenance.get("quick") else ""
+    more = f'<p class="facts">{escaped(" · ".join(facts))}</p>' if facts else ""
+    return _section("verdict", "", f'<p class="headline">{escaped(line[:1].upper() + line[1:])}.</p>{more}{quick}')
+
+
+def _numbers(outcome: Outcome) -> str:
+    """Paper, ours, reproduced? What was accepted comes last: on a telephone the verdict should be seen first."""
+    bounds = any(row.tolerance for row in outcome.rows)
+    heads = {"what": "site", "paper": "paper", "ours (mean, range over seeds)": "value", "reproduced?": "verdict"}
+    heads |= {"accepted": "tolerance"} if bounds else {}
+    head = "".join(f'<th scope="col" class="{kind}">{text}</th>' for text, kind in heads.items())
+    body = "".join(_number_row(row, bounds) for row in outcome.rows)
+    return (
+        f'{_scroll("numbers beside the paper’s", tall=False)}<table class="layers beside">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _number_row(row: Row, bounds: bool) -> str:
+    text = written_row(row)
+    reason = f'<span class="reason">{escaped(text.reason)}</span>' if text.reason else ""
+    here, there = ("", reason) if row.ours is None else (reason, "")  # where the number would stand, if it is missing
+    kind, word = WORDS[row.reproduced]
+    span = f' <span class="range">{escaped(text.range)}</span>' if text.range else ""
+    cells = [
+        f'<th scope="row" class="site">{escaped(text.name)}{here}</th>',
+        f'<td class="paper">{escaped(text.paper)}</td>',
+        f'<td class="value"><span class="ours">{escaped(text.ours)}</span>{span}{there}</td>',
+        f'<td class="verdict {kind}">{word}</td>',
+        f'<td class="tolerance">{escaped(text.tolerance)}</td>' if bounds else "",
+    ]
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _drawing(sheet: Sheet, key: str) -> str:
+    panels = [f"{p.title}: {p.note}" if isinstance(p, Panel) and p.note else p.title for p in sheet.panels]
+    description = f"{counted(len(panels), 'panel')}. {'; '.join(panels)}. {sheet.caption}"
+    svg = inline_svg(draw_sheet(sheet, heading=False), key, title=sheet.title or "figure", description=description)
+    caption = f"<figcaption>{escaped(sentence(sheet.caption))}</figcaption>" if sheet.caption else ""
+    name = escaped(sheet.title or "figure")
+    scroll = f'<div class="drawing" tabindex="0" role="region" aria-label="{name}">'
+    return f'<figure class="sheet">{scroll}{svg}</div>{caption}</figure>'
+
+
+def _folded(table: Table) -> str:
+    """A supporting table; columns of numbers are set flush right."""
+    words = [any(isinstance(row[i], str) for row in table.rows) for i in range(len(table.columns))]
+    kinds = [' class="site"' if i == 0 else ' class="words"' if w else "" for i, w in enumerate(words)]
+    head = "".join(
+        f'<th scope="col"{kind}>{escaped(column)}</th>' for kind, column in zip(kinds, table.columns, strict=True)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{kind}>{escaped(written(cell, column))}</td>"
+            for kind, cell, column in zip(kinds, row, table.columns, strict=True)
+        )
+        + "</tr>"
+        for row in table.rows
+    )
+    note = f'<p class="note">{escaped(sentence(table.note))}</p>' if table.note else ""
+    return (
+        f'<details class="table"><summary>{escaped(sentence(table.title))}<span>{counted(len(table.rows), "row")}</span>'
+        f"</summary>{_scroll(table.title, tall=len(table.rows) > MANY_ROWS)}"
+        f'<table class="layers"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}</details>'
+    )
+
+
+def _notes(outcome: Outcome) -> str:
+    items = "".join(f"<li>{escaped(sentence(note))}</li>" for note in outcome.notes)
+    return f'<ul class="notes plain">{items}</ul>'
+
+
+def _provenance(outcome: Outcome) -> str:
+    rows = "".join(
+        f"<dt>{escaped(what)}</dt><dd>{f'<code>{escaped(words)}</code>' if what == 'command' else escaped(words)}</dd>"
+        for what, words in provenance_items(outcome)
+    )
+    return f'<dl class="settings">{rows}</dl>'
+
+
+def _section(panel: str, title: str, body: str) -> str:
+    head = f"<h3>{escaped(sentence(title))}</h3>" if title else ""
+    kind = ' class="provenance"' if panel == "provenance" else ""
+    return f'<section data-panel="{panel}"{kind}>{head}{body}</section>'
+
+
+def _scroll(label: str, *, tall: bool) -> str:
+    return f'<div class="scroll{" tall" if tall else ""}" tabindex="0" role="region" aria-label="{escaped(label)}">'
+
+
+def _own_style() -> str:
+    return resources.files("layerlaw.pages").joinpath("outcome.css").read_text(encoding="utf-8")
+
+
+def _checked(outcomes: Outcome | Sequence[Outcome]) -> list[Outcome]:
+    out = [outcomes] if isinstance(outcomes, Outcome) else list(outcomes)
+    for outcome in out:
+        if not isinstance(outcome, Outcome):
+            raise InputError(f"outcome_page: expected an Outcome or a list of them, got {type(outcome).__name__}.")
+    if not out:
+        raise InputError("outcome_page: expected at least one outcome, got an empty list.")
+    return out

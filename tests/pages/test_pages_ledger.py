@@ -1,0 +1,116 @@
+"""The ledger: Markdown whose tables stay tables, whatever stands in them."""
+
+import re
+
+import pytest
+from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outcome
+
+from layerlaw.errors import InputError
+from layerlaw.pages import Outcome, Row, Table, ledger
+
+ALL = [law_outcome(), epoch_outcome(), bare_outcome()]
+
+
+def cells(line):
+    """The cells of a row, split as Markdown does."""
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def tables(text):
+    """Blocks of lines that begin with a pipe."""
+    return [[cells(line) for line in block.splitlines()] for block in text.split("\n\n") if block.startswith("|")]
+
+
+def test_the_first_table_has_one_row_per_figure():
+    head, rule, *rows = tables(ledger(ALL))[0]
+    assert head == ["figure", "what", "paper", "ours", "reproduced", "command", "device", "wall time"]
+    assert set(rule) == {"---"}
+    assert rows[0] == [
+        "[Fig. 1](#fig1)", "The law holds", "−0.997 (Adam, 8 layers: Pearson r)", "−0.9981 [−0.9987, −0.9972]",
+        "2 of 4", "`layerlaw reproduce fig1`", "NVIDIA H200", "21 min 24 s",
+    ]  # fmt: skip
+    assert rows[1][:5] == ["[Fig. S4](#s4)", "The law emerges", "about 300 (epoch)", "290", "1 of 1"]
+    assert rows[2] == ["[Planes](#planes)", "Only pictures", "–", "–", "–", "–", "–", "–"]
+    assert "In all, 3 of 5 numbers reproduced, in 3 figures." in ledger(ALL)
+
+
+def test_every_link_has_its_anchor():
+    text = ledger(ALL)
+    links = re.findall(r"\]\(#([^)]+)\)", text)
+    assert links == re.findall(r'<a id="([^"]+)"></a>', text)
+    assert len(links) == 3
+
+
+def test_every_number_of_a_figure_stands_in_its_section():
+    section = ledger(ALL).split('<a id="fig1"></a>')[1].split('<a id="s4"></a>')[0]
+    assert section.strip().startswith("## Fig. 1 · The law holds\n\n2 of 4 numbers reproduced.")
+    head, _, *rows = tables(section)[0]
+    assert head == ["", "paper", "ours (mean, range over seeds)", "reproduced", "accepted"]
+    assert rows[1] == ["Adam, 8 layers: ρ", "≈ 0.53", "0.527 [0.525, 0.530]", "✓", "± 0.01"]
+    assert rows[2] == ["SGD, 20 layers: ρ", "0.85", "– (diverged in epoch 12)", "✗", "± 0.01"]
+    assert rows[3][0] == "final D (the paper does not give its learning rate)"
+    assert rows[4] == ["Greenwood p (a control)", "–", "0.00026 [< 0.0001, 0.00046]", "–", ""]
+    assert "- With running statistics r = −0.985.\n" in section
+    assert "`layerlaw reproduce fig1` · device: NVIDIA H200 · wall time: 21 min 24 s · seeds: 666, 1, 2" in section
+
+
+def test_supporting_tables_are_folded_and_their_pipes_kept():
+    text = ledger([law_outcome()])
+    folded = re.search(r"<details><summary>The grid \(2 rows\)</summary>\n\n(.*?)\n\n</details>", text, re.S)
+    assert folded
+    rows = tables(folded[1])[0]
+    assert rows[2] == ["SGD", "0.001", "666", "−0.9912", "–"]
+    assert rows[3] == [r"SGD \| Nesterov", "0.3", "1", "–", "diverged"]
+    assert folded[1].endswith("The best is taken.")
+
+
+@pytest.mark.parametrize("outcome", [*ALL, nasty_outcome(), law_outcome(quick=True)])
+def test_all_rows_of_a_table_have_the_same_cells(outcome):
+    found = tables(ledger([outcome]))
+    assert found
+    for table in found:
+        assert len({len(row) for row in table}) == 1
+
+
+def test_text_is_neither_markup_nor_markdown():
+    text = re.sub(r"`[^`]*`", "", ledger([nasty_outcome()]))  # within code nothing is read
+    assert "<script" not in text
+    assert "<img" not in text
+    assert r"\$x\$" in text
+    outcome = Outcome(
+        "fig1", "*bold* _it_ a_b [x](y) [0.1, 0.2] &lt; 3 < 4", (Row("r", "`a|b`", 1.0),), (), notes=("# no heading",)
+    )
+    text = ledger([outcome])
+    assert r"\*bold\* \_it\_ a_b [x\](y) [0.1, 0.2] &amp;lt; 3 < 4" in text
+    assert r"\`a\|b\`" in text
+    assert "- \\# no heading" in text
+
+
+def test_a_command_with_a_pipe_stays_in_its_cell():
+    text = ledger([Outcome("fig1", "x", (), (), provenance={"command": "a | b `c`"})])
+    assert tables(text)[0][2][5] == r"`` a \| b `c` ``"
+
+
+def test_a_quick_run_is_called_one_twice():
+    text = ledger([law_outcome(quick=True)])
+    assert tables(text)[0][2][4] == "2 of 4, quick run"
+    assert "**This is a quick run" in text
+    assert "quick" not in ledger([law_outcome()])
+
+
+def test_the_introduction_comes_first_as_it_is():
+    assert ledger(ALL, intro="# Reproduction\n\n*By* us.").startswith("# Reproduction\n\n*By* us.\n\n| figure |")
+
+
+def test_an_empty_ledger_says_so():
+    assert ledger([]) == "Nothing has been run yet.\n"
+
+
+def test_what_is_no_outcome_is_refused():
+    with pytest.raises(InputError, match="expected a list of outcomes, got Row"):
+        ledger([Row("r", 1, 1.0)])
+
+
+def test_a_table_without_rows_is_still_a_table():
+    text = ledger([Outcome("fig1", "x", (), (), (Table("empty", ("a", "b"), ()),))])
+    assert "| a | b |\n| --- | --- |\n\n</details>" in text

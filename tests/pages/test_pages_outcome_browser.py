@@ -1,0 +1,125 @@
+"""The page of outcomes in a real browser: it fits, it asks for nothing, it unfolds on paper without a script."""
+
+import functools
+import shutil
+
+import pytest
+from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outcome
+from pages_records import NASTY
+
+from layerlaw.pages import outcome_page
+
+pytestmark = pytest.mark.browser
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CASES = {
+    "several": lambda: [law_outcome(quick=True), epoch_outcome(), bare_outcome()],
+    "one": law_outcome,
+    "nasty": lambda: [nasty_outcome(), nasty_outcome()],
+}
+OVERFLOW = "document.documentElement.scrollWidth - innerWidth"
+SIZES = """[...document.querySelectorAll("section")].map(
+    e => [e.dataset.panel, e.getBoundingClientRect().width, e.getBoundingClientRect().height])"""
+DRAWINGS = """[...document.querySelectorAll(".sheet svg")].map(e => [e.getBoundingClientRect().width,
+    e.getBoundingClientRect().height, e.querySelectorAll("path, use").length])"""
+TEXT_OUTSIDE = """[...document.querySelectorAll(".sheet svg")].flatMap(svg => { const box = svg.getBoundingClientRect();
+    return [...svg.querySelectorAll("text")].filter(t => { const b = t.getBoundingClientRect();
+    return b.left < box.left - 2 || b.right > box.right + 2 || b.top < box.top - 2 || b.bottom > box.bottom + 2; })
+    .map(t => t.textContent); })"""
+STRAYS = """[...document.querySelectorAll(".sheet svg")].flatMap(svg =>
+    [...svg.querySelectorAll("[clip-path], use")].filter(e => {
+    const id = (e.getAttribute("clip-path") || e.getAttribute("xlink:href")).match(/#([^)]+)/)[1];
+    return !svg.contains(document.getElementById(id)); }).map(e => e.outerHTML))"""  # each reference leads into its own
+CELL_IS_SHOWN = "document.querySelector('details.table td').checkVisibility()"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """One file per case, written when first asked for."""
+    folder = tmp_path_factory.mktemp("outcomes")
+    return functools.cache(lambda name: outcome_page(CASES[name](), folder / f"{name}.html"))
+
+
+@pytest.fixture
+def opened(browser, pages):
+    """Opens a case in a tab; at the end nothing may have gone wrong in it."""
+    trouble, tabs = [], []
+
+    def open_page(name):
+        path = pages(name)
+        tab = browser.new_page(viewport={"width": 1280, "height": 900})
+        tabs.append(tab)
+        tab.on("console", lambda m: trouble.append(f"console: {m.text}"))
+        tab.on("pageerror", lambda error: trouble.append(f"page error: {error}"))
+        tab.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        tab.on("request", lambda request: trouble.append(f"request: {request.url}"))
+        tab.goto(path.as_uri())
+        trouble.remove(f"request: {path.as_uri()}")
+        return tab
+
+    yield open_page
+    for tab in tabs:
+        tab.close()
+    assert [line for line in trouble if not line.startswith("request: data:")] == []
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_everything_is_visible_and_nothing_overflows(opened, name):
+    tab = opened(name)
+    for width in (400, 1280):
+        tab.set_viewport_size({"width": width, "height": 900})
+        assert tab.evaluate(OVERFLOW) <= 0, f"{name} is wider than {width} pixels"
+        sizes = tab.evaluate(SIZES)
+        assert {"verdict", "sheet"} <= {panel for panel, *_ in sizes}
+        assert all(w > 100 and h > 20 for _, w, h in sizes), sizes
+        drawings = tab.evaluate(DRAWINGS)
+        assert len(drawings) == {"several": 3, "one": 1, "nasty": 2}[name]
+        assert all(w > 250 and h > 150 and ink > 10 for w, h, ink in drawings), drawings
+
+
+def test_all_words_of_a_drawing_are_within_it(opened):
+    assert opened("several").evaluate(TEXT_OUTSIDE) == []
+
+
+def test_a_table_unfolds_when_asked_and_on_paper(opened):
+    tab = opened("one")
+    assert not tab.evaluate(CELL_IS_SHOWN)
+    tab.click("details.table summary")
+    assert tab.evaluate(CELL_IS_SHOWN)
+    tab.click("details.table summary")
+    assert not tab.evaluate(CELL_IS_SHOWN)
+    tab.emulate_media(media="print")
+    assert tab.evaluate(CELL_IS_SHOWN)
+    assert tab.evaluate("document.querySelector('details.table').open") is False
+    tab.emulate_media(media="screen")
+    assert tab.pdf(format="A4")[:4] == b"%PDF"
+
+
+def test_contents_lead_to_their_figure(opened):
+    tab = opened("several")
+    tab.click("nav a >> nth=1")
+    tab.wait_for_function("scrollY > 400")
+    assert abs(tab.evaluate("document.getElementById('o1').getBoundingClientRect().top")) < 900
+    assert tab.inner_text("#o1 h2") == "Fig. S4 · The law emerges"
+
+
+def test_drawings_of_one_page_do_not_clip_one_another(opened):
+    assert opened("several").evaluate(STRAYS) == []
+
+
+def test_text_is_shown_and_never_run(opened):
+    tab = opened("nasty")
+    assert NASTY in tab.inner_text("h2 >> nth=0")
+    assert tab.evaluate("window.__pwned") is None
+    assert tab.evaluate("document.images.length + document.scripts.length") == 0
+    assert any(NASTY[:8] in text for text in tab.locator("svg text").all_text_contents())
