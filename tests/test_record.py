@@ -79,14 +79,7 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path, monk
         raise OSError("disk full")
 
     if step == "write":
-        real = os.fdopen
-
-        def broken(*args, **kwargs):
-            file = real(*args, **kwargs)
-            file.write = fail
-            return file
-
-        monkeypatch.setattr(os, "fdopen", broken)
+        monkeypatch.setattr(Path, "write_text", fail)
     else:
         monkeypatch.setattr(os, step, fail)
     with pytest.raises(OSError, match="disk full"):
