@@ -26,11 +26,11 @@ def test_the_first_table_has_one_row_per_figure():
     assert head == ["figure", "what", "paper", "ours", "reproduced", "command", "device", "wall time"]
     assert set(rule) == {"---"}
     assert rows[0] == [
-        "[Fig. 1](#fig1)", "The law holds", "−0.997 (Adam, 8 layers: Pearson r)", "−0.9981 [−0.9987, −0.9972]",
+        "Fig. 1", "[The law holds](#fig1)", "−0.997 (Adam, 8 layers: Pearson r)", "−0.9981 [−0.9987, −0.9972]",
         "2 of 4", "`layerlaw reproduce fig1`", "NVIDIA H200", "21 min 24 s",
     ]  # fmt: skip
-    assert rows[1][:5] == ["[Fig. S4](#s4)", "The law emerges", "about 300 (epoch)", "290", "1 of 1"]
-    assert rows[2] == ["[Planes](#planes)", "Only pictures", "–", "–", "–", "–", "–", "–"]
+    assert rows[1][:5] == ["Fig. S4", "[The law emerges](#s4)", "about 300 (epoch)", "290", "1 of 1"]
+    assert rows[2] == ["Planes", "[Only pictures](#planes)", "–", "–", "–", "–", "–", "–"]
     assert "In all, 3 of 5 numbers reproduced, in 3 figures." in ledger(ALL)
 
 

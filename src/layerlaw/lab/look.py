@@ -13,8 +13,8 @@ from torch import Tensor
 from layerlaw.errors import InputError
 from layerlaw.lab.fleet import Fleet
 from layerlaw.measures.separation import class_separation
-from layerlaw.stats import ClassSums, Frame, Scatter, find_centres, project
-from layerlaw.stats.precision import full_precision
+from layerlaw.stats import Centres, ClassSums, Frame, NearestCentre, Scatter, find_centres, project
+from layerlaw.stats.precision import double, full_precision
 
 Mode = Literal["train", "eval", "full"]
 Split = Literal["train", "test", "permuted"]
@@ -65,8 +65,10 @@ class Reading:
     """What was measured of one member at one time: numbers along depth, the input first.
 
     `separation` is D at the input and after each hidden layer (`None` where it is not defined), `nearest` the share of
-    samples nearest to their own class mean; `by_class` D of every class at each place. Loss and accuracy are those of
-    the network on these samples; `None` for permuted labels.
+    samples nearest to their own class mean (for test samples: among the class means of the training samples); `rank` is
+    the number of dimensions the class means span (where it falls below the others', D falls without anything being
+    separated better); `by_class` D of every class at each place. Loss and accuracy are those of the network on these samples; `None` for
+    permuted labels.
     """
 
     epoch: int
@@ -74,6 +76,7 @@ class Reading:
     split: Split
     separation: tuple[float | None, ...]
     nearest: tuple[float | None, ...]
+    rank: tuple[int, ...] = ()
     loss: float | None = None
     accuracy: float | None = None
     by_class: tuple[tuple[float | None, ...], ...] | None = None
@@ -81,7 +84,7 @@ class Reading:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Reading:
         """The inverse of `asdict`, also after a trip through JSON."""
-        lists = {k: tuple(data[k]) for k in ("separation", "nearest")}
+        lists = {k: tuple(data.get(k, ())) for k in ("separation", "nearest", "rank")}
         by_class = data.get("by_class")
         return cls(**{**data, **lists, "by_class": None if by_class is None else tuple(map(tuple, by_class))})
 
@@ -91,32 +94,42 @@ def look_at(fleet: Fleet, look: Look, epoch: int) -> list[list[Reading]]:
     found: list[list[Reading]] = [[] for _ in range(len(fleet))]
     with full_precision():
         for mode in look.modes:
+            known: dict[int, list[Centres]] = {}
             for split in look.splits:
-                for member, reading in _read(fleet, look, mode, split, epoch):
+                for member, reading in _read(fleet, look, mode, split, epoch, known):
                     found[member].append(reading)
     return found
 
 
-def _read(fleet: Fleet, look: Look, mode: Mode, split: Split, epoch: int) -> Iterator[tuple[int, Reading]]:
-    n = _length(fleet, split)
+def _read(
+    fleet: Fleet, look: Look, mode: Mode, split: Split, epoch: int, known: dict[int, list[Centres]]
+) -> Iterator[tuple[int, Reading]]:
+    """Readings of one mode and split. `known` keeps the training samples' class means, the test samples' references."""
+    n, most = _length(fleet, split), max(_length(fleet, each) for each in look.splits)
     wide = max(fleet.shape.inputs, *fleet.shape.widths)
     held = 6 * (2 if fleet.device.type == "cpu" else fleet.shape.depth)  # copies of a site's features
-    step = max(1, SCRATCH.get(fleet.device.type, SCRATCH["cuda"]) // (4 * held * n * wide))
+    step = max(1, SCRATCH.get(fleet.device.type, SCRATCH["cuda"]) // (4 * held * most * wide))
     chunk = {"train": CHUNK, "eval": None, "full": n}[mode]
-    K = max(s.classes for s in fleet.samples)
-    for start in range(0, len(fleet), step):
-        members = slice(start, min(start + step, len(fleet)))
+    for members in _blocks(fleet, step):
+        K = fleet.samples[members.start].classes
         x, labels = _samples(fleet, split, members)
         inputs = x.mT  # (E, d, n)
         *features, logits = [inputs, *fleet.site_features(inputs, chunk=chunk, members=members)]
-        columns = [found for run in _alike(features) for found in _measured(run, labels, K)]
-        D, nearest, per_class = (torch.stack(c, -1) for c in zip(*columns, strict=True))  # (E, sites), (E, K, sites)
+        columns = []
+        for i, run in enumerate(_alike(features)):
+            found, centres = _measured(run, labels, K, known[members.start][i] if split == "test" else None)
+            columns += found
+            if split == "train" and look.test:
+                known.setdefault(members.start, []).append(centres)
+        D, nearest, rank, per_class = (
+            torch.stack(c, -1) for c in zip(*columns, strict=True)
+        )  # (E, sites), (E, K, sites)
         log_p = torch.log_softmax(logits, 1)
         at = labels.unsqueeze(1)
         loss, hits = -log_p.gather(1, at).mean((1, 2)), (logits.argmax(1) == labels).double().mean(-1)
-        plain = [t.cpu().tolist() for t in (D, nearest, loss, hits, per_class.mT)]
-        for i, (separation, near, losses, right, classes) in enumerate(zip(*plain, strict=True)):
-            known = split != "permuted"
+        plain = [t.cpu().tolist() for t in (D, nearest, rank, loss, hits, per_class.mT)]
+        for i, (separation, near, ranks, losses, right, classes) in enumerate(zip(*plain, strict=True)):
+            real = split != "permuted"
             yield (
                 members.start + i,
                 Reading(
@@ -125,11 +138,21 @@ def _read(fleet: Fleet, look: Look, mode: Mode, split: Split, epoch: int) -> Ite
                     split=split,
                     separation=_numbers(separation),
                     nearest=_numbers(near),
-                    loss=_number(losses) if known else None,
-                    accuracy=right if known and _number(losses) is not None else None,
-                    by_class=tuple(_numbers(c) for c in classes) if look.by_class and known else None,
+                    rank=tuple(ranks),
+                    loss=_number(losses) if real else None,
+                    accuracy=right if real and _number(losses) is not None else None,
+                    by_class=tuple(_numbers(c) for c in classes) if look.by_class and real else None,
                 ),
             )
+
+
+def _blocks(fleet: Fleet, step: int) -> Iterator[slice]:
+    """Neighbouring members with equally many classes, at most `step` at once: a class without samples has no mean."""
+    start = 0
+    for _, run in groupby(fleet.samples, key=lambda s: s.classes):
+        stop = start + len(list(run))
+        yield from (slice(at, min(at + step, stop)) for at in range(start, stop, step))
+        start = stop
 
 
 def _length(fleet: Fleet, split: Split) -> int:
@@ -160,8 +183,13 @@ def _alike(features: list[Tensor]) -> Iterator[list[Tensor]]:
             yield list(run)
 
 
-def _measured(sites: list[Tensor], labels: Tensor, classes: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """At each site (E, d, n): D (E,), share nearest to the own class mean (E,), D of each class (E, K)."""
+def _measured(
+    sites: list[Tensor], labels: Tensor, classes: int, reference: Centres | None
+) -> tuple[list[tuple[Tensor, ...]], Centres]:
+    """At each site (E, d, n): D, share nearest to the own class mean, rank (E,), D of each class (E, K); and the centres.
+
+    The nearest class mean is looked for among those of the reference, where there is one.
+    """
     E = len(labels)
     features = sites[0].mT if len(sites) == 1 else torch.stack(sites).flatten(0, 1).mT  # (sites·E, n, d)
     labels = labels.repeat(len(sites), 1)
@@ -175,14 +203,20 @@ def _measured(sites: list[Tensor], labels: Tensor, classes: int) -> list[tuple[T
     per_class = class_separation(centres, scatter)
     D = (centres.weights * per_class.nan_to_num()).sum(-1)
     defined = sound & (centres.rank > 0)
-    nearest = scatter.near.hits.sum(-1) / scatter.counts.sum(-1)
+    near = scatter.near
+    if reference is not None:
+        points = reference.basis.to(features) @ (features - reference.mean.to(features).unsqueeze(-2)).mT  # (…, r, n)
+        near = NearestCentre.of(double(points), reference, labels, None)
+    nearest = near.hits.sum(-1) / scatter.counts.sum(-1)
     nan = D.new_tensor(float("nan"))
     columns = (
         torch.where(defined, D, nan),
         torch.where(sound, nearest, nan),
+        torch.where(sound, centres.rank, 0),
         torch.where(defined.unsqueeze(-1), per_class, nan),
     )
-    return list(zip(*(column.view(len(sites), E, *column.shape[1:]) for column in columns), strict=True))
+    found = list(zip(*(column.view(len(sites), E, *column.shape[1:]) for column in columns), strict=True))
+    return found, centres
 
 
 def _number(value: float) -> float | None:

@@ -69,6 +69,15 @@ class Run:
         known = [value for value in values if value is not None and value > 0]
         return fit_law(known) if len(known) == len(values) else None
 
+    def lost_rank(self, *, epoch: int | None = None, mode: Mode = "train", split: Split = "train") -> list[int]:
+        """Places (0: the input) where the class means span fewer dimensions than they could: D is not comparable there."""
+        shape = self.recipe.shape
+        sides = (shape.inputs, *shape.widths)
+        ranks = self.reading(epoch=epoch, mode=mode, split=split).rank
+        return [
+            i for i, (rank, side) in enumerate(zip(ranks, sides, strict=True)) if rank < min(shape.classes - 1, side)
+        ]
+
     def network(self, epoch: int | None = None) -> FeedForward:
         """The trained network as a module, in eval mode; or as it was after an epoch at which it was kept."""
         state = self.state if epoch is None else self.snapshots.get(epoch)
@@ -122,7 +131,7 @@ def sweep(
         done, jobs = _found(place, recipes, samples, keys, look, start, copied, str(device))
     going = {key for job in jobs for key in job.keys}
     missing = [i for i in dict(zip(keys, range(len(keys)), strict=True)).values() if keys[i] not in done.keys() | going]
-    for chosen in _fleets(recipes, samples, missing, str(device), members):
+    for chosen in _fleets(recipes, samples, missing, str(device), members, workers):
         picked = [keys[i] for i in chosen]
         file = (
             None if place is None else place / f"fleet-{hashlib.sha256(''.join(picked).encode()).hexdigest()[:12]}.pt"
@@ -213,7 +222,12 @@ def _keys(
 
 
 def _fleets(
-    recipes: Sequence[Recipe], samples: Sequence[Samples], missing: Sequence[int], device: str, members: int | None
+    recipes: Sequence[Recipe],
+    samples: Sequence[Samples],
+    missing: Sequence[int],
+    device: str,
+    members: int | None,
+    workers: int | None,
 ) -> Iterator[list[int]]:
     """Members that can go together, the deepest first: equal shape, samples, batches, epochs, trained layers."""
     groups: dict[Any, list[int]] = {}
@@ -222,10 +236,16 @@ def _fleets(
         held_out = samples[i].test_labels
         tests = 0 if held_out is None else len(held_out)
         groups.setdefault((r.shape, n, tests, samples[i].classes, r.batch_size, r.epochs, r.trained), []).append(i)
+    shares = 1
+    if (
+        torch.device(device).type == "cpu"
+        and work([recipes[i] for i in missing], [samples[i] for i in missing]) > WORTH_PROCESSES
+    ):
+        shares = -(-(workers or cores()) // max(1, len(groups)))  # no core without a fleet
     for group in sorted(groups.values(), key=lambda g: -len(g) * member_bytes(recipes[g[0]], samples[g[0]])):
         group.sort(key=lambda i: recipes[i].optimiser)  # neighbours share an update
         most = members or _most(recipes[group[0]], samples[group[0]], device)
-        parts = -(-len(group) // most)
+        parts = min(len(group), max(-(-len(group) // most), shares))
         size = -(-len(group) // parts)
         for at in range(0, len(group), size):
             yield group[at : at + size]
@@ -326,7 +346,8 @@ def _train(jobs: list[Job], progress: bool | Bar, workers: int | None) -> tuple[
         bar = Counter(progress, total, f"{count} network{'s' * (count > 1)}")
         try:
             processes = 1 if torch.device(jobs[0].device).type != "cpu" else workers or cores()
-            if processes > 1 and len(jobs) > 1 and work(jobs) > WORTH_PROCESSES:
+            worth = workers is not None or sum(work(job.recipes, job.samples) for job in jobs) > WORTH_PROCESSES
+            if processes > 1 and len(jobs) > 1 and worth:
                 return run_in_processes(jobs, processes, bar, stop)
             return run_here(jobs, bar, stop)
         finally:

@@ -19,19 +19,21 @@ def train(
     recipe: Recipe,
     *,
     at_epochs: Collection[int] = (),
-    visit: Callable[[int], None] | None = None,
+    visit: Callable[[int], object] | None = None,
     progress: bool | Progress = True,
 ) -> list[float]:
     """Train in place; returns the mean loss of each epoch. `visit(epoch)` is called at the chosen epochs (0: before).
 
+    Training stops early when `visit` returns `True` (that very object: a record, say, does not stop it).
     The network may be any; of the recipe, shape and layers are not used.
     """
     generator = torch.Generator().manual_seed(recipe.seed)
     optimiser = recipe.optimiser_for(network)
     cross_entropy = nn.CrossEntropyLoss()
     losses: list[float] = []
-    if visit is not None and 0 in at_epochs:
-        visit(0)
+    if visit is not None and 0 in at_epochs and visit(0) is True:
+        network.eval()
+        return losses
     for epoch in choose(progress)(range(1, recipe.epochs + 1), "training", recipe.epochs):
         network.train()
         for group in optimiser.param_groups:
@@ -46,7 +48,7 @@ def train(
         losses.append(float(total) / len(y))
         if losses[-1] != losses[-1]:
             raise LayerlawError(f"training diverged in epoch {epoch} (the loss is NaN): use a lower learning rate.")
-        if visit is not None and epoch in at_epochs:
-            visit(epoch)
+        if visit is not None and epoch in at_epochs and visit(epoch) is True:
+            break
     network.eval()
     return losses

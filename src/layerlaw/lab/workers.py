@@ -24,9 +24,11 @@ import torch
 
 from layerlaw.errors import LayerlawError
 from layerlaw.lab.engine import Job, Progress, run
+from layerlaw.lab.recipe import Recipe
+from layerlaw.lab.samples import Samples
 from layerlaw.progress import Counter
 
-WORTH_PROCESSES = 1e12  # multiplications; below, starting processes takes longer than they save
+WORTH_PROCESSES = 3e11  # multiplications; below, starting processes takes longer than they save
 
 
 def cores() -> int:
@@ -34,13 +36,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def work(jobs: Sequence[Job]) -> float:
-    """About how many multiplications the jobs take."""
+def work(recipes: Sequence[Recipe], samples: Sequence[Samples]) -> float:
+    """About how many multiplications training takes."""
     return float(
         sum(
             3 * sum(i * o for i, o in r.shape.sides) * len(s.labels) * r.epochs
-            for job in jobs
-            for r, s in zip(job.recipes, job.samples, strict=True)
+            for r, s in zip(recipes, samples, strict=True)
         )
     )
 
@@ -96,7 +97,7 @@ def run_in_processes(
         def drive() -> None:
             try:
                 with subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, scratch],
+                    [sys.executable, "-c", _PROGRAM, scratch, str(os.getpid())],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
@@ -152,27 +153,32 @@ _PROGRAM = "from layerlaw.lab.workers import serve; serve()"
 
 def serve() -> None:
     """What a worker does: take the number of a job from standard input, train, tell about it on standard output."""
-    scratch = Path(sys.argv[1])
+    scratch, parent = Path(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
-    parent = os.getppid()
+
+    def alone() -> bool:
+        return os.getppid() != parent
 
     def report(epoch: int, loss: float) -> bool:
-        if os.getppid() != parent:  # whoever asked is gone: save, and go
+        if alone():  # whoever asked is gone: save, and go
             return False
         print(json.dumps({"epoch": epoch, "loss": loss}), flush=True)
         return not (scratch / "stop").exists()
 
     for line in sys.stdin:
+        if alone():
+            break
         try:
             with open(scratch / f"job-{int(line)}", "rb") as file:
                 job: Job = pickle.load(file)
             run(job, report)
-            if os.getppid() != parent:  # nobody else is left to tidy up
-                shutil.rmtree(scratch, ignore_errors=True)
-                return
+            if alone():
+                break
             print(json.dumps({"done": True}), flush=True)
         except BrokenPipeError:
-            return
+            break
         except Exception as error:
             print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
-            return
+            break
+    if alone():  # nobody else is left to tidy up
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -51,8 +51,8 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
         quick = ", quick run" if outcome.provenance.get("quick") else ""
         rows.append(
             [
-                f"[{_text(figure_label(outcome.name))}](#{_anchor(outcome)})",
-                _text(sentence(outcome.title)),
+                _text(figure_label(outcome.name)),
+                f"[{_text(sentence(outcome.title))}](#{_anchor(outcome)})",
                 paper,
                 ABSENT if row is None else _text(_ours(row)),
                 (f"{count.reproduced} of {count.judged}" if count.judged else ABSENT) + quick,

@@ -1,0 +1,254 @@
+"""Depth, width and shape by training: candidates × learning rates × paired seeds in one sweep, compared by final D."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from layerlaw.advice.choice import Choice, Kind
+from layerlaw.advice.material import SPLIT_SEED, Material
+from layerlaw.advice.trial import MODE, Candidate, Trial
+from layerlaw.errors import InputError
+from layerlaw.lab import Look, Recipe, Run, Shape, sweep
+from layerlaw.lab.recipe import Optimiser
+from layerlaw.probing.assembly import code_version
+from layerlaw.progress import Progress
+
+RATES = (1e-4, 3e-4, 1e-3, 3e-3)
+BATCH = 128
+SHAPES = ((100,) * 7, (50,) * 4 + (200,) * 3, (200,) * 4 + (50,) * 3)  # even, narrow to wide, wide to narrow
+LOOK = Look(modes=(MODE,), test=True, permuted=True)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How every candidate is trained; checked before anything is loaded."""
+
+    rates: Sequence[float]
+    optimiser: Optimiser
+    seeds: Sequence[int]
+    epochs: int
+    norm: bool
+
+    def __post_init__(self) -> None:
+        for name in ("rates", "seeds"):
+            values = tuple(getattr(self, name))
+            if not values or len(set(values)) < len(values):
+                raise InputError(f"{name}: expected at least one, all different, got {list(values)}.")
+            object.__setattr__(self, name, values)
+        Recipe(optimiser=self.optimiser, epochs=self.epochs).grid(learning_rate=self.rates, seed=self.seeds)
+
+    def recipes(self, shape: Shape, samples: int) -> list[Recipe]:
+        """Rates × seeds for one shape, the seeds varying fastest."""
+        batch = next(b for b in range(BATCH, 1, -1) if samples % b != 1)  # BatchNorm cannot do with a batch of one
+        base = Recipe(shape=shape, optimiser=self.optimiser, epochs=self.epochs, batch_size=batch)
+        return base.grid(learning_rate=self.rates, seed=self.seeds)
+
+
+def choose_depth(
+    data: Any,
+    *,
+    depths: Sequence[int] = range(3, 13),
+    width: int = 100,
+    rates: Sequence[float] = RATES,
+    optimiser: Optimiser = "adam",
+    seeds: Sequence[int] = (0, 1, 2),
+    epochs: int = 200,
+    validation: float = 0.2,
+    test: Any = None,
+    norm: bool = True,
+    size: int | None = None,
+    per_class: int | None = None,
+    device: str = "cpu",
+    folder: str | Path | None = None,
+    progress: bool | Progress = True,
+) -> Choice:
+    """Which depth separates the training data best? Depth counts all linear layers, the classifier included.
+
+    The rule of He & Su (PNAS 2023, Fig. 5) is the depth of lowest final D. Here it is asked of paired seeds, with the
+    one-standard-error rule (the smallest depth that is as good), the learning rate chosen per depth by validation
+    accuracy, and held-out accuracy beside it: low D on training data is no promise for others.
+
+    data        a pair of tensors or arrays, `lab.Samples`, `data.Labelled`, a data set's name, or a folder of pictures
+    validation  the share of every class that is held back to choose learning rates
+    test        data that nothing is chosen by; their accuracy is the last number, for the recommended depth alone
+    size, per_class   for images: pixels a side, and how many of every class
+    folder      keeps the sweep, which then can be interrupted and taken up again
+    """
+    shapes = {f"depth {depth}": (width,) * (depth - 1) for depth in _several(depths, "depths", least=2)}
+    training = Training(rates, optimiser, seeds, epochs, norm)
+    cut = {"validation": validation, "test": test, "size": size, "per_class": per_class}
+    return _choose("depth", shapes, data, training, cut, device, folder, progress)
+
+
+def choose_width(
+    data: Any,
+    *,
+    widths: Sequence[int] = (20, 50, 100, 200, 500),
+    depth: int = 8,
+    rates: Sequence[float] = RATES,
+    optimiser: Optimiser = "adam",
+    seeds: Sequence[int] = (0, 1, 2),
+    epochs: int = 200,
+    validation: float = 0.2,
+    test: Any = None,
+    norm: bool = True,
+    size: int | None = None,
+    per_class: int | None = None,
+    device: str = "cpu",
+    folder: str | Path | None = None,
+    progress: bool | Progress = True,
+) -> Choice:
+    """Which width is enough? All hidden layers have one width; otherwise as `choose_depth`.
+
+    Wider layers have a lower D from noise alone (with no signal D ≈ n(K−1)/d_eff), so D with shuffled labels is reported
+    beside it.
+    """
+    if depth < 2:
+        raise InputError(f"depth: expected at least 2 (one hidden layer and the classifier), got {depth}.")
+    shapes = {f"width {width}": (width,) * (depth - 1) for width in _several(widths, "widths", least=1)}
+    training = Training(rates, optimiser, seeds, epochs, norm)
+    cut = {"validation": validation, "test": test, "size": size, "per_class": per_class}
+    return _choose("width", shapes, data, training, cut, device, folder, progress)
+
+
+def choose_shape(
+    data: Any,
+    *,
+    shapes: Sequence[Sequence[int]] = SHAPES,
+    rates: Sequence[float] = RATES,
+    optimiser: Optimiser = "adam",
+    seeds: Sequence[int] = (0, 1, 2),
+    epochs: int = 200,
+    validation: float = 0.2,
+    test: Any = None,
+    norm: bool = True,
+    size: int | None = None,
+    per_class: int | None = None,
+    device: str = "cpu",
+    folder: str | Path | None = None,
+    progress: bool | Progress = True,
+) -> Choice:
+    """Wide below or wide above? `shapes` are the hidden widths from the input on; otherwise as `choose_width`."""
+    labelled = {shape_label(widths): tuple(widths) for widths in shapes}
+    if len(labelled) < len(shapes) or len(labelled) < 2:
+        raise InputError(f"shapes: expected at least 2, all different, got {len(labelled)} different of {len(shapes)}.")
+    training = Training(rates, optimiser, seeds, epochs, norm)
+    cut = {"validation": validation, "test": test, "size": size, "per_class": per_class}
+    return _choose("shape", labelled, data, training, cut, device, folder, progress)
+
+
+def shape_label(widths: Sequence[int]) -> str:
+    """Hidden widths in short.
+
+    >>> shape_label((100, 100, 100, 1000, 1000, 50))
+    '100×3 → 1000×2 → 50'
+    """
+    runs = [(width, len(list(run))) for width, run in groupby(widths)]
+    return " → ".join(f"{width}×{times}" if times > 1 else str(width) for width, times in runs)
+
+
+def _several(values: Sequence[int], name: str, least: int) -> list[int]:
+    if any(isinstance(value, bool) or not isinstance(value, int) for value in values):
+        raise InputError(f"{name}: expected whole numbers, got {list(values)}.")
+    chosen = sorted(set(values))
+    if len(chosen) < 2:
+        raise InputError(f"{name}: expected at least 2 different ones to choose from, got {list(values)}.")
+    if chosen[0] < least:
+        what = " (one hidden layer and the classifier)" if name == "depths" else ""
+        raise InputError(f"{name}: expected numbers of at least {least}{what}, got {chosen[0]}.")
+    return chosen
+
+
+def _choose(
+    kind: Kind,
+    shapes: Mapping[str, tuple[int, ...]],
+    data: Any,
+    training: Training,
+    cut: dict[str, Any],
+    device: str,
+    folder: str | Path | None,
+    progress: bool | Progress,
+) -> Choice:
+    began = time.perf_counter()
+    _check_device(device)
+    material = Material.of(data, cut["test"], **{name: cut[name] for name in ("validation", "size", "per_class")})
+    samples = material.samples
+    made = {
+        label: Shape(samples.inputs.shape[1], widths, samples.classes, training.norm)
+        for label, widths in shapes.items()
+    }
+    grid = [(label, r) for label, shape in made.items() for r in training.recipes(shape, len(samples.labels))]
+    runs = sweep([r for _, r in grid], samples, look=LOOK, device=device, folder=folder, progress=progress)
+    trials: dict[tuple[str, float], list[Run]] = {}
+    for (label, recipe), run in zip(grid, runs, strict=True):
+        trials.setdefault((label, recipe.learning_rate), []).append(run)
+    candidates = [
+        Candidate.of(label, shape, [Trial.of(trials[label, rate]) for rate in training.rates])
+        for label, shape in made.items()
+    ]
+    choice = Choice.of(kind, candidates, validation=material.validation)
+    chosen = choice.recommended
+    tested = _tested(trials[chosen.label, chosen.trial.rate], material)
+    provenance = _provenance(material, grid[0][1], training, cut["validation"], device)
+    provenance["seconds"] = round(time.perf_counter() - began, 3)
+    return replace(choice, test_accuracies=tested, provenance=provenance)
+
+
+def _check_device(device: str) -> None:
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise InputError(f"device: expected cpu, cuda, cuda:1, …, got {device!r}.") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device: expected one that is here, got {device!r}, but torch sees no GPU. Use 'cpu'.")
+
+
+def _tested(runs: Sequence[Run], material: Material) -> tuple[float, ...]:
+    """Accuracy on the test data, per seed."""
+    if material.test is None:
+        return ()
+    x, y = material.test
+    with torch.no_grad():
+        return tuple(fmean((run.network()(x).argmax(1) == y).tolist()) for run in runs)
+
+
+def _provenance(
+    material: Material, recipe: Recipe, training: Training, validation: float, device: str
+) -> dict[str, Any]:
+    samples, test = material.samples, material.test
+    where = torch.device(device)
+    return {
+        "layerlaw": code_version(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": torch.cuda.get_device_name(where) if where.type == "cuda" else str(where),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "data": {
+            "name": material.name,
+            "sha256": material.checksum,
+            "inputs": samples.inputs.shape[1],
+            "classes": samples.classes,
+            "train": len(samples.labels),
+            "validation": material.validation,
+            "test": 0 if test is None else len(test[1]),
+        },
+        "settings": {
+            "mode": MODE,
+            "rates": list(training.rates),
+            "seeds": list(training.seeds),
+            "validation": validation,
+            "split_seed": SPLIT_SEED,
+            **{name: getattr(recipe, name) for name in ("optimiser", "epochs", "batch_size", "weight_decay", "drops")},
+            "norm": training.norm,
+        },
+    }

@@ -1,0 +1,87 @@
+"""Data in any form → flat training samples with a validation part, and test data that nothing is chosen by."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from layerlaw.data import Labelled, load, names
+from layerlaw.errors import InputError
+from layerlaw.lab import Samples
+
+SPLIT_SEED = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """What candidates are compared on: `samples` hold the training part, and the validation part as held-out samples."""
+
+    samples: Samples
+    test: tuple[Tensor, Tensor] | None
+    name: str
+    checksum: str
+    """Of everything that was given, test data included."""
+
+    @classmethod
+    def of(
+        cls,
+        data: Any,
+        test: Any = None,
+        *,
+        validation: float = 0.2,
+        size: int | None = None,
+        per_class: int | None = None,
+    ) -> Material:
+        """From a pair of tensors or arrays, `Samples`, `Labelled`, the name of a data set or the path of a folder.
+
+        A share `validation` of every class is held back (the same one every time); test samples that `Samples` bring
+        along are kept as test data.
+        """
+        whole = flat_samples(data, test, size=size, per_class=per_class)
+        x, y = whole.test_inputs, whole.test_labels
+        parts = whole.held_back(validation, seed=SPLIT_SEED)
+        return cls(parts, None if x is None or y is None else (x, y), _name(data), whole.checksum)
+
+    @property
+    def validation(self) -> int:
+        """How many samples the validation part has."""
+        return 0 if self.samples.test_labels is None else len(self.samples.test_labels)
+
+
+def flat_samples(data: Any, test: Any = None, *, size: int | None = None, per_class: int | None = None) -> Samples:
+    """Samples from any form of data; `size` and `per_class` cut images, which tensors no longer are."""
+    if isinstance(data, (str, os.PathLike)):
+        data = load(data, size=None if data in names() else size)  # fewer to resize once they are cut
+    if isinstance(data, Labelled):
+        data = data if per_class is None else data.balanced(per_class)
+        held_out = None if test is None else _pair(test, size)
+        return Samples.of(_flat(data, size), held_out, class_names=data.class_names)
+    if size is not None or per_class is not None:
+        raise InputError(
+            "size, per_class: expected with images (the name of a data set, a folder, Labelled), got tensors. "
+            "Cut those before."
+        )
+    if isinstance(data, Samples):
+        if test is None:
+            return data
+        return Samples.of((data.inputs, data.labels), _pair(test, None), class_names=data.class_names)
+    return Samples.of(data, None if test is None else _pair(test, None))
+
+
+def _pair(data: Any, size: int | None) -> Any:
+    if isinstance(data, (str, os.PathLike)):
+        data = load(data, split="test", size=None if data in names() else size)
+    return _flat(data, size) if isinstance(data, Labelled) else data
+
+
+def _flat(data: Labelled, size: int | None) -> tuple[Tensor, Tensor]:
+    return (data if size is None else data.resized(size)).tensors(flat=True)
+
+
+def _name(data: Any) -> str:
+    if isinstance(data, (str, os.PathLike)):
+        return os.fspath(data)
+    return data.name if isinstance(data, Labelled) else "tensors"

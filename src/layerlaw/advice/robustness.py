@@ -1,0 +1,248 @@
+"""Proposition 1, tried out: disturb the weights, and see what becomes of D_{L−1}/D_0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from layerlaw.advice.perturbing import Array, Noise, draw, subject_of
+from layerlaw.errors import InputError
+from layerlaw.lab import Run
+from layerlaw.lab.look import Mode
+from layerlaw.law import LawFit, fit_law
+from layerlaw.pages.numbers import sentence
+
+Prediction = Literal["formula", "added", "local"]
+ACCURATE = 0.1  # a prediction is called accurate up to this relative error
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What noise of one relative size did; every number is a relative change of R = D_{L−1}/D_0, one per draw.
+
+    measured   all layers disturbed together
+    formula    Σ_l (D_{l−1}/D_l)·ε_l, the first order of the proposition, with the ε_l that all layers together produce
+    added      the changes from disturbing one layer at a time, summed: first order in the noise
+    local      the formula with ε_l from disturbing layer l alone, as if the layers above did not notice
+
+    `epsilon` and `local_epsilon` are those ε_l = change of D_l/D_{l−1}, (draws, layers).
+    """
+
+    scale: float
+    measured: tuple[float, ...]
+    formula: tuple[float, ...]
+    added: tuple[float, ...]
+    local: tuple[float, ...]
+    epsilon: tuple[tuple[float, ...], ...]
+    local_epsilon: tuple[tuple[float, ...], ...]
+
+    def error(self, which: Prediction) -> float:
+        """Root mean square of prediction − measurement over that of the measurement."""
+        gap = np.subtract(getattr(self, which), self.measured)
+        return float(np.sqrt((gap**2).mean() / (np.square(self.measured)).mean()))
+
+    def slope(self, which: Prediction) -> float:
+        """Predicted over measured change: the least-squares line through the origin. 1 is right, below 1 too small."""
+        return float(np.dot(getattr(self, which), self.measured) / np.square(self.measured).sum())
+
+    def correlation(self, which: Prediction) -> float | None:
+        """Between prediction and measurement over draws; `None` for fewer than three."""
+        x, y = np.array(getattr(self, which)), np.array(self.measured)
+        if len(x) < 3 or not x.std() or not y.std():
+            return None
+        return float(np.corrcoef(x, y)[0, 1])
+
+    @property
+    def size(self) -> float:
+        """Root mean square of the measured change."""
+        return float(np.sqrt(np.square(self.measured).mean()))
+
+    @property
+    def by_layer(self) -> tuple[float, ...]:
+        """Root mean square of ε_l over draws, all layers disturbed."""
+        return tuple(np.sqrt(np.square(self.epsilon).mean(0)).tolist())
+
+    @property
+    def inequality(self) -> float:
+        """Largest over smallest |ε_l|; the proposition assumes 1."""
+        sizes = self.by_layer
+        return max(sizes) / min(sizes) if min(sizes) > 0 else math.inf
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        which: tuple[Prediction, ...] = ("formula", "added", "local")
+        told = {
+            name: {"slope": self.slope(name), "error": self.error(name), "correlation": self.correlation(name)}
+            for name in which
+        }
+        return {**asdict(self), "predictions": told, "epsilon_by_layer": self.by_layer, "inequality": self.inequality}
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """How sensitive R is to noise on the weights, by measurement and by Proposition 1. `layers` names the disturbed ones."""
+
+    fit: LawFit
+    layers: tuple[str, ...]
+    effects: tuple[Effect, ...]
+    mode: Mode
+    repeats: int
+    seed: int
+
+    @property
+    def reduction(self) -> float:
+        """R = D_{L−1}/D_0 of the undisturbed network."""
+        return self.fit.values[-1] / self.fit.values[0]
+
+    @property
+    def linear_until(self) -> float | None:
+        """The largest scale up to which the formula is accurate to a tenth; `None` if it never is."""
+        found = None
+        for effect in self.effects:
+            if effect.error("formula") > ACCURATE:
+                break
+            found = effect.scale
+        return found
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What was found, without overselling the proposition."""
+        return self._size(), self._linearity(), self._locality(), self._inequality(), self._efficiency()
+
+    def _size(self) -> str:
+        sizes = ", ".join(f"{e.size:.2g} at {e.scale:g}" for e in self.effects)
+        return (
+            f"Noise on all weights changes R = D_last/D_first = {self.reduction:.3g} by these shares of itself (root mean "
+            f"square of {self.repeats} draws, by relative size of the noise): {sizes}."
+        )
+
+    def _linearity(self) -> str:
+        until, last = self.linear_until, self.effects[-1].scale
+        if until is None:
+            return f"The first-order formula is off by more than a tenth already at noise of {self.effects[0].scale:g}."
+        more = "the largest tried" if until == last else "beyond it second-order terms count"
+        return (
+            f"Given the ε of every ratio, the first-order formula is right to a tenth up to noise of {until:g}: {more}."
+        )
+
+    def _locality(self) -> str:
+        effect = self._steadiest()
+        local, added, at = effect.slope("local"), effect.slope("added"), f"at noise of {effect.scale:g}"
+        both = (
+            f"the formula gives {local:.2f} of the change {at}; the changes of R themselves add up to {added:.2f} of it"
+        )
+        if abs(local - 1) <= 0.2:
+            return f"ε can be read off one layer at a time: with ε from disturbing each layer alone {both}."
+        return sentence(
+            f"ε is no matter of one layer: with ε from disturbing each layer alone {both}. Noise in a layer also changes "
+            "the ratios above it."
+        )
+
+    def _steadiest(self) -> Effect:
+        """The largest noise at which the formula is right: smaller ones drown in the luck of the draws."""
+        return next((e for e in self.effects if e.scale == self.linear_until), self.effects[0])
+
+    def _inequality(self) -> str:
+        effect = self._steadiest()
+        at = max(range(len(self.layers)), key=lambda i: effect.by_layer[i])
+        return (
+            f"The proposition assumes one ε for all layers; measured |ε| differ by a factor of {effect.inequality:.1f} "
+            f"(largest at '{self.layers[at]}', noise of {effect.scale:g})."
+        )
+
+    def _efficiency(self) -> str:
+        return (
+            f"With equal ratios and the same R, an equal ε would change R {self.fit.inefficiency:.2f} times less "
+            "than with the ratios of this network."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "separation": list(self.fit.values),
+            "reduction": self.reduction,
+            "layers": list(self.layers),
+            "mode": self.mode,
+            "repeats": self.repeats,
+            "seed": self.seed,
+            "linear_until": self.linear_until,
+            "effects": [effect.to_dict() for effect in self.effects],
+            "sentences": list(self.sentences),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+
+def robustness(
+    network: nn.Module | Run,
+    data: Any,
+    *,
+    scales: Sequence[float] = (0.001, 0.003, 0.01, 0.03),
+    repeats: int = 5,
+    mode: Mode = "eval",
+    seed: int = 0,
+) -> Robustness:
+    """Disturb the weights of every layer, alone and together, and compare with Proposition 1 of He & Su.
+
+    With R = Π_l D_l/D_{l−1} = D_{L−1}/D_0, a change of every ratio by ε_l changes R, to first order, by
+
+        ΔR = R · Σ_l (D_{l−1}/D_l) · ε_l,
+
+    which for equal ε and fixed R is least when all ratios are equal: when the law holds. Here the weights of layer l get
+    Gaussian noise of `scale` times their Frobenius norm, `repeats` times, the same noise at every scale. The classifier
+    is left alone: no D depends on it.
+
+    `network` is a `lab.FeedForward`, a `lab.Run`, or any module that `probe` can measure; `data` as for `choose_depth`, or
+    for other modules as for `probe`. `mode="train"` and "full" let BatchNorm make up for the noise.
+    """
+    chosen = sorted(set(scales))
+    if not chosen or not 0 < chosen[0] <= chosen[-1] < math.inf:
+        raise InputError(f"scales: expected positive numbers, got {list(scales)}.")
+    if repeats < 1:
+        raise InputError(f"repeats: expected at least 1, got {repeats}.")
+    subject = subject_of(network, data, mode)
+    m = len(subject.layers)
+    base = subject.measure([[None] * m])[0]
+    if not (np.isfinite(base) & (base > 0)).all() or len(base) != m + 1:
+        raise InputError(f"robustness: expected D > 0 before and after each of {m} layers, got {base.tolist()}.")
+    generator = torch.Generator().manual_seed(seed)
+    draws = [draw(subject.weights, generator) for _ in range(repeats)]
+    effects = []
+    for scale in chosen:
+        noises = [noise for whole in draws for noise in _disturbances(whole, scale)]
+        D = subject.measure(noises).reshape(repeats, m + 1, m + 1)
+        if not (np.isfinite(D) & (D > 0)).all():
+            raise InputError(f"robustness: D is not defined any more at noise of {scale:g}. Use smaller scales.")
+        effects.append(_effect(scale, D, base))
+    return Robustness(fit_law(base), tuple(subject.layers), tuple(effects), mode, repeats, seed)
+
+
+def _disturbances(whole: Noise, scale: float) -> list[list[list[Tensor] | None]]:
+    """Every layer alone, then all together."""
+    scaled: list[list[Tensor] | None] = [[scale * n for n in layer] for layer in whole]
+    alone = [[layer if i == at else None for i, layer in enumerate(scaled)] for at in range(len(whole))]
+    return [*alone, scaled]
+
+
+def _effect(scale: float, D: Array, base: Array) -> Effect:
+    """D (draws, layers + 1 disturbances, layers + 1 places), the last disturbance being that of all layers."""
+    ratios, then = D[..., 1:] / D[..., :-1], base[1:] / base[:-1]
+    own = np.diagonal(ratios[:, :-1], axis1=1, axis2=2) - then  # (draws, layers)
+    joint = ratios[:, -1] - then
+    change = D[..., -1] / D[..., 0] / (base[-1] / base[0]) - 1  # (draws, disturbances)
+    return Effect(
+        scale=scale,
+        measured=tuple(change[:, -1].tolist()),
+        formula=tuple((joint / then).sum(-1).tolist()),
+        added=tuple(change[:, :-1].sum(-1).tolist()),
+        local=tuple((own / then).sum(-1).tolist()),
+        epsilon=tuple(map(tuple, joint.tolist())),
+        local_epsilon=tuple(map(tuple, own.tolist())),
+    )

@@ -1,0 +1,160 @@
+"""When to stop training on the source: when lower and upper layers reduce D equally."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any
+
+from layerlaw.advice.history import History, Moment, moments
+from layerlaw.errors import InputError
+from layerlaw.lab.look import Mode
+from layerlaw.pages.outcome import Panel, Series, Sheet
+
+BAND = (0.8, 1.25)
+"""Per-layer work of the lower half over that of the upper half: equal within a quarter, the same in both directions."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One probe: the mean drop of log D per layer in either half, and how much it has grown since the probe before."""
+
+    epoch: int
+    lower: float | None
+    upper: float | None
+    lower_gain: float | None
+    upper_gain: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Lower over upper; `None` unless both halves reduce D."""
+        if self.lower is None or self.upper is None or self.lower <= 0 or self.upper <= 0:
+            return None
+        return self.lower / self.upper
+
+
+@dataclass(frozen=True)
+class Balance:
+    """The course of the two halves; `epoch` is the first from which they stay balanced to the end (`None`: they do not).
+
+    `stretches` are all (first, last) epochs between which they were, at two probes or more.
+    """
+
+    epoch: int | None
+    stretches: tuple[tuple[int, int], ...]
+    band: tuple[float, float]
+    layers: tuple[int, int]
+    """How many layers the lower and the upper half have."""
+    stages: tuple[Stage, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What it means for the training on the source."""
+        last = self.stages[-1]
+        if self.epoch is not None:
+            return (
+                f"From epoch {self.epoch} on, lower and upper layers reduce D about equally (ratio per layer "
+                f"{_words(last)} at the end): a sensible time to stop training on the source."
+            )
+        if last.ratio is None:
+            return "The halves never came into balance: at the last probe one of them does not reduce D at all."
+        if self.band[0] <= last.ratio <= self.band[1]:
+            return (
+                f"Balanced at the last probe alone (epoch {last.epoch}, ratio per layer {_words(last)}): one probe proves "
+                "little, train and measure on."
+            )
+        ahead, behind = ("upper", "lower") if last.ratio < 1 else ("lower", "upper")
+        now = f"the {ahead} layers reduce D more than the {behind} ones (lower over upper, per layer: {_words(last)})"
+        if self.stretches:
+            a, b = max(self.stretches, key=lambda s: s[1] - s[0])
+            return (
+                f"Lower and upper layers reduced D about equally from epoch {a} to {b}, a sensible time to stop training on "
+                f"the source; at epoch {last.epoch} {now}."
+            )
+        return f"Not balanced by epoch {last.epoch}: {now}."
+
+    def sheet(self) -> Sheet:
+        """The figure as plain data: per-layer drop of log D in both halves against the epoch, and its growth below."""
+        x = tuple(stage.epoch for stage in self.stages)
+        names = ("lower", "upper")
+        levels = [Series(x, tuple(getattr(s, name) for s in self.stages), f"{name} layers") for name in names]
+        gains = [Series(x, tuple(getattr(s, f"{name}_gain") for s in self.stages), f"{name} layers") for name in names]
+        about: dict[str, Any] = {"xlabel": "epoch", "log_y": False, "marked": self.epoch}
+        panels = (
+            Panel("drop of log D per layer", tuple(levels), ylabel="drop of log D", **about),
+            Panel("its growth since the probe before", tuple(gains), ylabel="growth", **about),
+        )
+        return Sheet("Lower and upper layers during training", panels, columns=1, caption=self.sentence)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        stages = [{**asdict(stage), "ratio": stage.ratio} for stage in self.stages]
+        return {**asdict(self), "stages": stages, "sentence": self.sentence}
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def transfer_balance(history: History, *, mode: Mode = "train", band: tuple[float, float] = BAND) -> Balance:
+    """The epoch from which the lower and the upper half of the layers reduce D equally, layer for layer.
+
+    He & Su on how long to train on the source task: "a sensible balance is to find when the improvement in reducing
+    separation fuzziness is roughly the same between the bottom and top layers". Early in training the lower layers do
+    most, then the upper ones catch up (their Fig. S7); once both do the same per layer, more training on the source serves
+    the top layers, which transfer throws away. With m layers and h = ⌊m/2⌋ the work per layer is
+
+        lower = (log D_0 − log D_h)/h,    upper = (log D_h − log D_m)/(m − h),
+
+    and "roughly the same" is read as 0.8 ≤ lower/upper ≤ 1.25 at that probe and all later ones, two at least. A random
+    split of the drop falls into this band in 22 % of cases at 7 layers, in 37 % at 19: staying in it means something, being
+    in it once does not. `history` is as for `emergence`.
+
+    >>> early, late = [16.0, 4, 2, 1.5, 1.2], [16.0, 8, 4, 2, 1]
+    >>> transfer_balance({0: early, 10: late, 20: late}).epoch
+    10
+    """
+    if not 0 < band[0] < band[1]:
+        raise InputError(f"band: expected 0 < low < high, got {band}.")
+    seen = moments(history, mode=mode)
+    sizes = {moment.fit.layers for moment in seen if moment.fit is not None}
+    if len(sizes) > 1 or (sizes and min(sizes) < 2):
+        raise InputError(f"history: expected one number of layers at all epochs, 2 or more, got {sorted(sizes)}.")
+    m = max(sizes, default=0)
+    stages: list[Stage] = []
+    for moment in seen:
+        lower, upper = _halves(moment)
+        before = stages[-1] if stages else Stage(0, None, None, None, None)
+        gains = _minus(lower, before.lower), _minus(upper, before.upper)
+        stages.append(Stage(moment.epoch, lower, upper, *gains))
+    stretches = _stretches(stages, band)
+    lasting = [first for first, last in stretches if last == stages[-1].epoch]
+    return Balance(lasting[0] if lasting else None, stretches, band, (m // 2, m - m // 2), tuple(stages))
+
+
+def _stretches(stages: list[Stage], band: tuple[float, float]) -> tuple[tuple[int, int], ...]:
+    """First and last epochs of two or more probes in a row within the band."""
+    found = []
+    inside = [stage.ratio is not None and band[0] <= stage.ratio <= band[1] for stage in stages]
+    for yes, run in groupby(zip(inside, stages, strict=True), key=lambda pair: pair[0]):
+        epochs = [stage.epoch for _, stage in run]
+        if yes and len(epochs) > 1:
+            found.append((epochs[0], epochs[-1]))
+    return tuple(found)
+
+
+def _halves(moment: Moment) -> tuple[float | None, float | None]:
+    if moment.fit is None:
+        return None, None
+    y = [math.log(value) for value in moment.fit.values]
+    m = len(y) - 1
+    h = m // 2
+    return (y[0] - y[h]) / h, (y[h] - y[m]) / (m - h)
+
+
+def _minus(now: float | None, then: float | None) -> float | None:
+    return None if now is None or then is None else now - then
+
+
+def _words(stage: Stage) -> str:
+    return "–" if stage.ratio is None else f"{stage.ratio:.2f}"

@@ -1,0 +1,108 @@
+"""`layerlaw reproduce`: a figure of the papers, beside its numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from layerlaw.cli.app import JsonFlag, app, console, emit
+from layerlaw.errors import DataError, InputError
+from layerlaw.experiments import NAMES, find, reproduce, title
+from layerlaw.pages import Outcome, draw_sheet, outcome_page, print_outcome
+
+
+@app.command("reproduce")
+def reproduce_command(
+    figures: Annotated[list[str] | None, typer.Argument(help="Figures (see --list), or all.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few epochs, one seed: does everything work?")] = False,
+    seeds: Annotated[int, typer.Option(help="Seeds: the authors' 666, then 1, 2, …")] = 3,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
+    out: Annotated[Path, typer.Option(help="Folder for records, figures and pages.")] = Path("layerlaw-reproduce"),
+    listed: Annotated[bool, typer.Option("--list", help="List the figures and leave.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train the networks of a paper's figure, and print the paper's numbers beside ours.
+
+    Leaves the record, the figure as PNG and PDF and a page in the folder. An interrupted run goes on where it was when it
+    is started again.
+    """
+    screen = console(as_json)
+    if listed:
+        table = Table(box=None, show_header=False)
+        for name in NAMES:
+            table.add_row(name, title(name))
+        screen.print(table)
+        if as_json:
+            emit({"figures": {name: title(name) for name in NAMES}})
+        return
+    if not figures:
+        raise InputError(f"expected a figure to reproduce: some of {', '.join(NAMES)}, or all.")
+    names = NAMES if figures == ["all"] else tuple(dict.fromkeys(figures))
+    for name in names:
+        find(name)
+    _check_device(device)
+    if out.exists() and not out.is_dir():
+        raise DataError(f"{out}: expected a folder, got a file.")
+    outcomes = []
+    for name in names:
+        outcome = reproduce(name, quick=quick, seeds=seeds, device=device, folder=out / "sweeps" / _kind(quick))
+        print_outcome(outcome, screen)
+        page = leave(outcome, out)
+        screen.print(f"Record, figures and page: {page.parent}/{name}*", markup=False, highlight=False, soft_wrap=True)
+        outcomes.append(outcome)
+    if len(outcomes) > 1:
+        outcome_page(outcomes, out / "all.html")
+    if as_json:
+        emit(summary(outcomes))
+
+
+def leave(outcome: Outcome, out: Path) -> Path:
+    """Write record, figures and page of an outcome; returns the page."""
+    out.mkdir(parents=True, exist_ok=True)
+    outcome.save(out / f"{outcome.name}.json")
+    for i, sheet in enumerate(outcome.sheets):
+        if sheet.panels:
+            drawn = draw_sheet(sheet)
+            for kind in ("png", "pdf"):
+                drawn.savefig(out / f"{outcome.name}{f'-{i + 1}' * (i > 0)}.{kind}", dpi=160)
+    return outcome_page([outcome], out / f"{outcome.name}.html")
+
+
+def summary(outcomes: list[Outcome]) -> dict[str, Any]:
+    """Rows for scripts; with several figures their names carry the figure's."""
+    several = len(outcomes) > 1
+    return {
+        "rows": [
+            {
+                "name": f"{outcome.name}/{row.name}" if several else row.name,
+                "paper": row.paper,
+                "ours": row.ours,
+                "low": row.low,
+                "high": row.high,
+                "reproduced": row.reproduced,
+                "tolerance": row.tolerance,
+                "reason": row.reason,
+            }
+            for outcome in outcomes
+            for row in outcome.rows
+        ],
+        "notes": [note for outcome in outcomes for note in outcome.notes],
+        "provenance": [outcome.provenance for outcome in outcomes],
+    }
+
+
+def _kind(quick: bool) -> str:
+    return "quick" if quick else "full"
+
+
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).splitlines()[0]
+        raise InputError(f"device: expected one that torch can use here (cpu, cuda), got {device!r}: {said}") from None

@@ -1,0 +1,237 @@
+"""Figure 3: the law on CIFAR-10, on imbalanced data, and at several learning rates of SGD.
+
+    layerlaw reproduce fig3            three depths × five learning rates of Adam on four samples, and 9 layers with SGD:
+                                       63 networks per seed (about a minute on a GPU, an hour on two cores)
+    layerlaw reproduce fig3 --quick    one learning rate, 5 epochs, an imbalanced sample a fifth as large
+
+The learning rate of Adam is the one with the best law, as in the paper, chosen anew for every seed. The paper shows the
+panels without numbers: the law holds when the mean r over seeds is at most −0.990.
+
+Imbalanced: classes 0–4 with 500 images, classes 5–9 with 100. The paper finds the half-life "significantly larger than in
+the balanced case" of 1000 images; we ask for a mean ratio of at least 1.1. That comparison has three times the images on
+one side. Controls of ours: a balanced sample of the same 3000 images (300 per class); the same networks measured in mixed
+order (the images come in file order until each class is full, so that the authors' chunks of 100 after the first thousand
+hold no minority image); eval mode; and the cosines between the rows of the classifier, in which the paper suspects the
+cause (minority collapse would bring those of the minority classes to 1; −1/9 is a simplex).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from layerlaw.experiments.afterwards import half_life_on
+from layerlaw.experiments.drawing import curves_panel, ends_table, grid_table, law_panel
+from layerlaw.experiments.images import samples, stand_in
+from layerlaw.experiments.numbers import at_least, at_most, best_of_seeds, law_of, law_rows, row
+from layerlaw.experiments.pairs import ratios
+from layerlaw.experiments.setting import Setting
+from layerlaw.lab import Look, Recipe, Run, Samples, Shape
+from layerlaw.lab.look import Mode
+from layerlaw.pages import Outcome, Row, Sheet, Table
+
+TITLE = "The law on CIFAR-10, on imbalanced data and over learning rates"
+DEPTHS = (4, 8, 20)
+ADAM = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
+SGD = (0.01, 0.03, 0.1)
+MAJORITY, MINORITY = range(5), range(5, 10)  # classes
+SIMPLEX = -1 / 9  # cosine of any two rows of a simplex of 10 classes
+CAPTION = "Mean and range over seeds; other learning rates faint."
+Cells = dict[tuple[str, int], list[Run]]
+NAMES = {
+    "cifar10": "CIFAR-10",
+    "imbalanced": "imbalanced",
+    "equal": "balanced, as many images",
+    "fashion_mnist": "balanced, 1000 images",
+}
+
+
+def run(setting: Setting) -> Outcome:
+    """Train the grid, tell what came out."""
+    data = _data(setting)
+    base = Recipe(epochs=setting.epochs(quick=5))
+    rates = (1e-3,) if setting.quick else ADAM
+    adam = base.grid(shape=map(Shape.even, DEPTHS), data=data, learning_rate=rates, seed=setting.seeds())
+    sgd = replace(base, shape=Shape.even(9), data="fashion_mnist", optimiser="sgd")
+    recipes = [*adam, *sgd.grid(learning_rate=SGD, seed=setting.seeds())]
+    runs = setting.train("grid", recipes, data, Look(test=True, permuted=True))
+    grid: Cells = {(name, depth): _of(runs, name, depth) for name in data for depth in DEPTHS}
+    best = {cell: best_of_seeds(found) for cell, found in grid.items()}
+    by_rate = {rate: [r for r in _of(runs, "fashion_mnist", 9) if r.recipe.learning_rate == rate] for rate in SGD}
+    rows = [*_law_rows(best, by_rate, len(rates)), *_imbalance_rows(best, data["imbalanced"]), *_cosine_rows(best)]
+    names = [f"{NAMES[r.recipe.data]}, {r.recipe.optimiser}, {r.recipe.shape.depth} layers" for r in runs]
+    return Outcome(
+        "fig3",
+        TITLE,
+        rows,
+        _sheets(grid, best, by_rate),
+        [
+            grid_table("Every network of the grid", runs, names=names),
+            ends_table("What comes out at the end", runs, names=names),
+            _cosine_table(best),
+        ],
+        [*_notes(rows), *_quick_notes(setting)],
+    )
+
+
+def _data(setting: Setting) -> dict[str, Samples]:
+    few, many, tests = (20, 100, 50) if setting.quick else (100, 500, 200)
+    return {
+        "cifar10": samples(setting, "cifar10", tests=tests),
+        "fashion_mnist": samples(setting, "fashion_mnist", tests=tests),
+        "imbalanced": samples(setting, "fashion_mnist", (many,) * 5 + (few,) * 5, tests=tests),
+        "equal": samples(setting, "fashion_mnist", (many + few) // 2, tests=tests),
+    }
+
+
+def _of(runs: Sequence[Run], data: str, depth: int) -> list[Run]:
+    return [r for r in runs if (r.recipe.data, r.recipe.shape.depth) == (data, depth)]
+
+
+def _law_rows(best: Cells, by_rate: dict[float, list[Run]], choices: int) -> list[Row]:
+    holds, tolerance = at_most(-0.990)
+    rows = []
+    for name in ("cifar10", "imbalanced"):
+        for depth in DEPTHS:
+            found = best[name, depth]
+            rows += law_rows(f"{name}-{depth}", found, choices=choices, paper="holds", holds=holds, tolerance=tolerance)
+    for rate, runs in by_rate.items():
+        rows += law_rows(f"sgd-9-lr-{rate:g}", runs, paper="holds", holds=holds, tolerance=tolerance)
+    return rows
+
+
+def _imbalance_rows(best: Cells, imbalanced: Samples) -> list[Row]:
+    rows = []
+    longer, tolerance = at_least(1.1)
+    for depth in DEPTHS:
+        ours, small, equal = (best[name, depth] for name in ("imbalanced", "fashion_mnist", "equal"))
+        name, why = f"imbalanced-{depth}/half-life", "D does not fall with depth in one of the networks"
+        rows.append(row(name, [_half_life(r) for r in ours], reason=why))
+        longer_by = ratios(ours, small, _half_life)
+        claim = {"paper": "larger", "holds": longer, "tolerance": tolerance}
+        rows.append(row(f"{name}-over-balanced-1000", longer_by, **claim, reason=why))  # type: ignore[arg-type]
+        again = ratios(ours, equal, _half_life, lambda r: half_life_on(r, mixed(imbalanced)))
+        for control, values in {
+            "1000-eval": ratios(ours, small, _half_life_eval),
+            "equal": ratios(ours, equal, _half_life),
+            "equal-eval": ratios(ours, equal, _half_life_eval),
+            "equal-mixed-order": again,
+        }.items():
+            rows.append(row(f"{name}-over-balanced-{control}", values, reason=why))
+    return rows
+
+
+def _half_life(run: Run, mode: Mode = "train") -> float | None:
+    law = law_of(run, mode=mode)
+    return law.half_life if law else None
+
+
+def _half_life_eval(run: Run) -> float | None:
+    return _half_life(run, "eval")
+
+
+def mixed(data: Samples, seed: int = 0) -> Samples:
+    """The training samples in random order, so that chunks of them have all classes."""
+    order = torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(seed))
+    return replace(data, inputs=data.inputs[order], labels=data.labels[order])
+
+
+def mean_cosine(rows: Tensor) -> float:
+    """Mean cosine of all pairs of rows (K, d).
+
+    >>> mean_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]])) * 3  # pairs: 0, 1, 0
+    1.0
+    """
+    unit = rows.double() / rows.double().norm(dim=1, keepdim=True)
+    K = len(unit)
+    return float(((unit @ unit.mT).sum() - K) / (K * (K - 1)))
+
+
+def classifier_cosines(run: Run, *, centred: bool = False) -> tuple[float, float]:
+    """Mean cosine between the classifier's rows, of the minority classes and of the majority classes."""
+    assert run.state is not None
+    W = run.state["classifier.weight"]
+    W = W - W.mean(0) if centred else W
+    return mean_cosine(W[list(MINORITY)]), mean_cosine(W[list(MAJORITY)])
+
+
+def _cosine_rows(best: Cells) -> list[Row]:
+    rows = []
+    for depth in DEPTHS:
+        for name in ("imbalanced", "equal"):
+            pairs = [classifier_cosines(r) for r in best[name, depth]]
+            for i, group in enumerate(("minority", "majority")):
+                title = f"{'balanced-equal' if name == 'equal' else name}-{depth}/cosine-{group}-classes"
+                rows.append(row(title, [pair[i] for pair in pairs]))
+    return rows
+
+
+def _cosine_table(best: Cells) -> Table:
+    columns = ("network", "lr", "seed", "minority", "majority", "minority centred", "majority centred", "norm ratio")
+    rows = []
+    for name in ("imbalanced", "equal", "fashion_mnist"):
+        for depth in DEPTHS:
+            for r in best[name, depth]:
+                assert r.state is not None
+                norms = r.state["classifier.weight"].norm(dim=1)
+                ratio = float(norms[list(MINORITY)].mean() / norms[list(MAJORITY)].mean())
+                cosines = (*classifier_cosines(r), *classifier_cosines(r, centred=True))
+                rows.append((f"{NAMES[name]}, {depth} layers", r.recipe.learning_rate, r.recipe.seed, *cosines, ratio))
+    note = (
+        f"Mean cosine of pairs of rows of the classifier, plain and with the mean of all rows taken off; a simplex has "
+        f"{SIMPLEX:.3f}, collapsed classifiers 1. Minority are classes 5–9 in every network, also where they are not fewer."
+    )
+    return Table("Cosines between the classifier's rows", columns, tuple(rows), note.replace("-0.", "−0."))
+
+
+def _sheets(grid: Cells, best: Cells, by_rate: dict[float, list[Run]]) -> list[Sheet]:
+    sheets = []
+    for mode, title in (("train", "The law in many settings"), ("eval", "The same networks in eval mode")):
+        panels = []
+        for name in ("cifar10", "imbalanced"):
+            for depth in DEPTHS:
+                behind = grid[name, depth] if mode == "train" else ()
+                panels.append(law_panel(f"{NAMES[name]}, {depth} layers", best[name, depth], faint=behind, mode=mode))  # type: ignore[arg-type]
+        panels += [law_panel(f"SGD, lr {rate:g}, 9 layers", runs, mode=mode) for rate, runs in by_rate.items()]  # type: ignore[arg-type]
+        sheets.append(Sheet(title, panels, caption=CAPTION if mode == "train" else ""))
+    groups = {depth: {NAMES[k]: best[k, depth] for k in ("imbalanced", "equal", "fashion_mnist")} for depth in DEPTHS}
+    panels = [curves_panel(f"{depth} layers", group) for depth, group in groups.items()]
+    sheets.append(Sheet("Imbalanced against balanced, with 1000 and with as many images", panels, share_y=True))
+    return sheets
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    known = {r.name: r.ours for r in rows if r.ours is not None}
+    notes = []
+    for depth in DEPTHS:
+        parts = ("1000", "equal", "equal-eval", "equal-mixed-order")
+        a, b, c, d = (known.get(f"imbalanced-{depth}/half-life-over-balanced-{part}") for part in parts)
+        if a is None or b is None or c is None or d is None:
+            notes.append(f"{depth} layers: no half-life on one side, nothing to compare.")
+            continue
+        notes.append(
+            f"{depth} layers: the imbalanced half-life is {a:.2f} times the one of 1000 balanced images, but {b:.2f} times "
+            f"the one of as many balanced images ({c:.2f} in eval mode, {d:.2f} with the images in mixed order)."
+        )
+    cosines = {
+        k: [v for name, v in known.items() if name.startswith("imbalanced") and k in name] for k in ("minor", "major")
+    }
+    if all(cosines.values()):
+        low, high = fmean(cosines["minor"]), fmean(cosines["major"])
+        near = "nearer to collapse" if low > high + 0.05 else "no nearer to collapse"
+        notes.append(
+            f"In the imbalanced networks the rows of the classifier have a mean cosine of {low:.3f} among the minority and "
+            f"{high:.3f} among the majority classes (a simplex: {SIMPLEX:.3f}): the minority is {near}.".replace(
+                "-0.", "−0."
+            )
+        )
+    return notes
+
+
+def _quick_notes(setting: Setting) -> list[str]:
+    small = ["Quick run: 100 and 20 images per class instead of 500 and 100."] if setting.quick else []
+    return [*stand_in(setting, "cifar10"), *small]

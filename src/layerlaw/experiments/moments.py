@@ -1,0 +1,101 @@
+"""When something happens in training: the law emerges, a number settles, the samples are interpolated.
+
+All epochs are probed epochs: an answer is never finer than the probes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from layerlaw.experiments.numbers import law_of
+from layerlaw.lab import Run
+from layerlaw.lab.look import Mode
+
+STRAIGHT = -0.99  # Pearson r from which on we speak of the law
+
+
+def scaled(epochs: Sequence[int], total: int, of: int = 600) -> tuple[int, ...]:
+    """The paper's epochs in a training of another length, each once.
+
+    >>> scaled((0, 10, 100, 600), 60)
+    (0, 1, 10, 60)
+    """
+    return tuple(sorted({round(epoch * total / of) for epoch in epochs}))
+
+
+def probed(run: Run, *, mode: Mode = "train") -> list[int]:
+    """The epochs after which a run was measured."""
+    return sorted({r.epoch for r in run.readings if (r.mode, r.split) == (mode, "train")})
+
+
+def since(epochs: Sequence[int], holds: Sequence[bool]) -> int | None:
+    """The first epoch from which on something holds without a break; `None` when it does not hold at the end.
+
+    >>> since([0, 10, 20, 30], [True, False, True, True]), since([0, 10], [True, False])
+    (20, None)
+    """
+    found = None
+    for epoch, true in zip(epochs, holds, strict=True):
+        found = (epoch if found is None else found) if true else None
+    return found
+
+
+def settling(epochs: Sequence[int], values: Sequence[float | None], share: float) -> int | None:
+    """The first epoch from which on the value stays within this share of its last value.
+
+    >>> settling([0, 10, 20, 30], [9.0, 1.04, 1.2, 1.0], 0.1), settling([0, 10, 20], [2.0, 1.04, 1.0], 0.05)
+    (30, 10)
+    """
+    last = values[-1]
+    if last is None:
+        return None
+    return since(epochs, [v is not None and abs(v - last) <= share * abs(last) * (1 + 1e-12) for v in values])
+
+
+def emergence(run: Run, *, mode: Mode = "train", limit: float = STRAIGHT) -> int | None:
+    """The epoch from which on r ≤ `limit` at every later probe; `None` where this is never so."""
+    epochs = probed(run, mode=mode)
+    laws = [law_of(run, epoch=epoch, mode=mode) for epoch in epochs]
+    return since(epochs, [law is not None and law.pearson is not None and law.pearson <= limit for law in laws])
+
+
+def interpolation(run: Run, *, mode: Mode = "eval") -> int | None:
+    """The first probed epoch at which every training sample is classified correctly."""
+    for epoch in probed(run, mode=mode):
+        if run.reading(epoch=epoch, mode=mode).accuracy == 1.0:
+            return epoch
+    return None
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Spearman's rank correlation, ties at their mean rank; `None` where one side is constant.
+
+    >>> spearman([1, 2, 3, 4], [10, 20, 20, 90]), spearman([1, 2], [5, 5])
+    (0.9486832980505138, None)
+    """
+    a, b = _ranks(x), _ranks(y)
+    a, b = a - a.mean(), b - b.mean()
+    size = math.sqrt(float((a**2).sum() * (b**2).sum()))
+    return None if size == 0 else float((a * b).sum()) / size
+
+
+def page_p(correlations: Sequence[float], ranked: int) -> float:
+    """Page's test for a common order in independent rankings of so many things: one-sided p of their mean Spearman.
+
+    Without an order each correlation has mean 0 and variance 1/(m − 1); the mean of several is close to normal.
+
+    >>> round(page_p([0.0, 0.0], 7), 6), round(page_p([0.8, 0.8], 7), 4)
+    (0.5, 0.0028)
+    """
+    z = sum(correlations) / len(correlations) * math.sqrt(len(correlations) * (ranked - 1))
+    return 0.5 * math.erfc(z / math.sqrt(2))
+
+
+def _ranks(values: Sequence[float]) -> np.ndarray:
+    v = np.asarray(values, dtype=np.float64)
+    below, equal = (v[:, None] > v).sum(1), (v[:, None] == v).sum(1)
+    ranks: np.ndarray = below + (equal - 1) / 2
+    return ranks

@@ -1,0 +1,148 @@
+"""Choosing by real training on the embedded sample, and what cannot be chosen from."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from layerlaw.advice import Choice, choose_depth, choose_shape, choose_width
+from layerlaw.advice.material import Material
+from layerlaw.data import load
+from layerlaw.errors import DataError, FeatureError, InputError, LabelError
+from layerlaw.lab import Recipe, Samples, Shape, sweep
+from layerlaw.pages import draw_sheet
+
+SAMPLE = "fashion_mnist_sample"
+QUICK: dict[str, Any] = {"rates": (1e-3, 3e-3), "epochs": 30, "seeds": (0, 1, 2), "progress": False}
+
+
+@pytest.fixture(scope="module")
+def choice(tmp_path_factory: pytest.TempPathFactory) -> Choice:
+    folder = tmp_path_factory.mktemp("sweep")
+    test = load(SAMPLE, split="test")
+    return choose_depth(SAMPLE, size=10, per_class=40, depths=(2, 4, 6), test=test, folder=folder, **QUICK)
+
+
+def test_depth_is_chosen_on_real_data(choice: Choice) -> None:
+    assert [c.label for c in choice.candidates] == ["depth 2", "depth 4", "depth 6"]
+    assert choice.recommended.label in {"depth 4", "depth 6"}  # depth 2 cannot separate as well
+    finals = [c.trial.separation for c in choice.candidates]
+    assert finals[0] is not None
+    assert finals[2] is not None
+    assert finals[0] > 2 * finals[2]
+    assert all(0.5 < (c.trial.accuracy or 0) < 0.95 for c in choice.candidates)
+    assert choice.test_accuracy is not None
+    assert choice.test_accuracy > 0.6
+    settings = choice.provenance["data"]
+    assert (settings["train"], settings["validation"], settings["test"]) == (320, 80, 2000)
+
+
+def test_its_numbers_are_those_of_the_networks(choice: Choice) -> None:
+    """One network of the grid, trained alone on the same split, has the same D and validation accuracy."""
+    material = Material.of(SAMPLE, size=10, per_class=40)
+    rate = choice.candidates[1].trial.rate
+    run, *_ = sweep([Recipe(Shape.even(4), learning_rate=rate, epochs=30, seed=1)], material.samples, progress=False)
+    reading = run.reading(mode="eval")
+    assert choice.candidates[1].trial.finals[1] == pytest.approx(reading.separation[-1], rel=0.02)
+    x, y = material.samples.test_inputs, material.samples.test_labels
+    assert x is not None
+    with torch.no_grad():
+        accuracy = float((run.network()(x).argmax(1) == y).double().mean())
+    assert choice.candidates[1].trial.accuracies[1] == pytest.approx(accuracy, abs=0.03)
+
+
+def test_it_is_saved_and_drawn(choice: Choice, tmp_path: Path) -> None:
+    data = json.loads(choice.save(tmp_path / "choice.json").read_text())
+    assert data["format"] == "layerlaw choice"
+    assert data["recommended"] == choice.recommended.label
+    assert [len(row["trials"]) for row in data["candidates"]] == [2, 2, 2]
+    draw_sheet(choice.sheet()).savefig(tmp_path / "choice.png")
+    assert (tmp_path / "choice.png").stat().st_size > 10_000
+
+
+def test_width_and_shape_report_noise_floors_and_count_parameters() -> None:
+    x, y = load(SAMPLE).balanced(20).resized(6).tensors(flat=True)
+    few = {**QUICK, "epochs": 3, "seeds": (0, 1), "rates": (3e-3,)}
+    width = choose_width((x.numpy(), y.numpy()), widths=(30, 10), depth=3, **few)
+    assert [c.label for c in width.candidates] == ["width 10", "width 30"]
+    assert width.candidates[0].parameters == 36 * 10 + 10 + 10 * 10 + 10 + 10 * 10 + 10 + 2 * 20
+    shape = choose_shape(Samples.of((x, y)), shapes=((10, 10, 30), (30, 10, 10)), norm=False, **few)
+    assert [c.label for c in shape.candidates] == ["10×2 → 30", "30 → 10×2"]
+    for found in (width, shape):
+        assert any("noise floors" in line for line in found.caveats)
+        assert "flatter" in found.sentences[-1]  # no test data
+
+
+def test_the_split_is_stratified_the_same_every_time_and_keeps_test_samples_apart() -> None:
+    x, y = torch.randn(100, 5), torch.arange(100) % 4
+    samples = Samples.of((x, y), (x[:8] + 1, y[:8]))
+    a, b = Material.of(samples, validation=0.2), Material.of(samples, validation=0.2)
+    assert a.samples.counts == (20, 20, 20, 20)
+    assert torch.bincount(a.samples.test_labels).tolist() == [5] * 4
+    assert torch.equal(a.samples.inputs, b.samples.inputs)
+    assert a.test is not None
+    assert torch.equal(a.test[0], x[:8] + 1)
+    rows = {tuple(row) for part in (a.samples.inputs, a.samples.test_inputs) for row in part.tolist()}
+    assert len(rows) == 100
+
+
+def test_a_last_batch_of_one_sample_is_avoided() -> None:
+    x, y = torch.randn(162, 4), torch.arange(162) % 2
+    found = choose_depth((x, y), depths=(2, 3), rates=(1e-3,), seeds=(0,), epochs=1, progress=False)
+    settings = found.provenance["settings"]
+    assert found.provenance["data"]["train"] % settings["batch_size"] != 1
+
+
+PAIR = (np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "error", "words"),
+    [
+        (PAIR, {"depths": (1, 3)}, InputError, "depths: expected numbers of at least 2 (one hidden layer"),
+        (PAIR, {"depths": ()}, InputError, "expected at least 2 different ones to choose from, got []"),
+        (PAIR, {"depths": (4, 4)}, InputError, "expected at least 2 different ones"),
+        (PAIR, {"depths": (3, 4.5)}, InputError, "expected whole numbers"),
+        (PAIR, {"rates": ()}, InputError, "rates: expected at least one"),
+        (PAIR, {"rates": (0.0,)}, InputError, "learning_rate: expected a positive number"),
+        (PAIR, {"seeds": (1, 1)}, InputError, "seeds: expected at least one, all different"),
+        (PAIR, {"epochs": 0}, InputError, "epochs: expected a positive number"),
+        (PAIR, {"width": 0}, InputError, "width: expected at least 1"),
+        (PAIR, {"validation": 0.0}, FeatureError, "share: expected a number between 0 and 1"),
+        (PAIR, {"validation": 0.999}, LabelError, "expected enough samples to hold a share of 0.999 back"),
+        (PAIR, {"per_class": 5}, InputError, "expected with images"),
+        (PAIR, {"test": (PAIR[0][:, :2], PAIR[1])}, FeatureError, "expected 3 numbers per sample, got 2"),
+        ((PAIR[0], np.zeros(40, dtype=int)), {}, LabelError, "expected at least 2 classes, got 1"),
+        ((PAIR[0], PAIR[1].astype(float)), {}, LabelError, "expected whole-number class labels"),
+        ((np.full((40, 3), np.nan), PAIR[1]), {}, FeatureError, "expected finite inputs"),
+        (np.zeros(3), {}, FeatureError, "expected a pair (inputs, labels)"),
+        ("fashion_mnist_sampel", {}, DataError, "did you mean 'fashion_mnist_sample'"),
+        (SAMPLE, {"per_class": 501}, DataError, "more images than there are"),
+    ],
+)
+def test_bad_input_is_answered(data: Any, options: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error) as caught:
+        choose_depth(data, **{"epochs": 1, "progress": False, **options})
+    assert words in str(caught.value)
+
+
+def test_bad_widths_and_shapes_are_answered() -> None:
+    with pytest.raises(InputError, match="depth: expected at least 2"):
+        choose_width(PAIR, depth=1)
+    with pytest.raises(InputError, match="shapes: expected at least 2, all different, got 1 different of 2"):
+        choose_shape(PAIR, shapes=((10, 10), (10, 10)))
+    with pytest.raises(InputError, match="expected at least 2"):
+        choose_shape(PAIR, shapes=((10,), ()))
+
+
+def test_diverged_runs_are_reported_not_dropped() -> None:
+    """A learning rate of 1e30 blows every network up; the sane rate is taken, and the report counts the others."""
+    x, y = torch.randn(60, 4), torch.arange(60) % 2
+    found = choose_depth(
+        (x, y), depths=(2, 3), rates=(1e-3, 1e30), optimiser="sgd", seeds=(0, 1), epochs=3, norm=False, progress=False
+    )
+    assert all(c.trial.rate == 1e-3 for c in found.candidates)
+    assert any("4 of 8 runs diverged" in line for line in found.caveats)

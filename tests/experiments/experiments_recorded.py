@@ -1,0 +1,88 @@
+"""What the tests of the training figures share: a setting that keeps its runs, runs made by hand, features of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerlaw.experiments import find
+from layerlaw.experiments.setting import Setting
+from layerlaw.lab import FeedForward, Reading, Recipe, Run, Samples, Shape
+from layerlaw.pages import Outcome, Row, Table
+
+
+@dataclass
+class Recording(Setting):
+    """A quick setting that remembers what was trained, on which data."""
+
+    quick: bool = True
+    progress: bool = False
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    data: dict[str, Samples] = field(default_factory=dict)
+
+    def train(self, name: str, recipes: Any, data: Any, look: Any, **how: Any) -> list[Run]:
+        self.data |= data
+        self.runs[name] = super().train(name, recipes, data, look, **how)
+        return self.runs[name]
+
+
+@dataclass
+class Quick:
+    """A quick experiment and what it was made of."""
+
+    outcome: Outcome
+    setting: Recording
+
+    def row(self, name: str) -> Row:
+        (found,) = [row for row in self.outcome.rows if row.name == name]
+        return found
+
+    def table(self, title: str) -> Table:
+        (found,) = [table for table in self.outcome.tables if table.title == title]
+        return found
+
+
+def quickly(name: str) -> Quick:
+    setting = Recording()
+    return Quick(find(name).run(setting), setting)
+
+
+def survives_json(outcome: Outcome, folder: Any) -> bool:
+    return Outcome.load(outcome.save(folder / "outcome.json")) == outcome
+
+
+def made_run(
+    curves: Mapping[int, Sequence[float | None]],
+    *,
+    accuracy: Mapping[int, float] | None = None,
+    modes: Sequence[Any] = ("train", "eval"),
+    loss: float = 0.1,
+    diverged: int | None = None,
+    **recipe: Any,
+) -> Run:
+    """A run whose D along depth is given for every probed epoch."""
+    last = max(curves)
+    depth = len(curves[last])
+    shape = recipe.pop("shape", Shape.even(depth))
+    readings = [
+        Reading(epoch, mode, "train", tuple(D), (1.0,) * len(D), accuracy=(accuracy or {}).get(epoch, 0.5))
+        for epoch, D in curves.items()
+        for mode in modes
+    ]
+    return Run(Recipe(shape, epochs=max(last, 1), **recipe), (loss,) * max(last, 1), tuple(readings), last, diverged)
+
+
+def hidden(network: FeedForward, x: Tensor, *, full: bool = False) -> list[Tensor]:
+    """The input and the output of every hidden layer; `full` normalises by the statistics of all samples."""
+    found, kinds = [x], (nn.ReLU, nn.Identity)
+    network = network.train() if full else network.eval()
+    for part in network.children():
+        if part is network.classifier:
+            break
+        x = part(x)
+        found += [x] if isinstance(part, kinds) else []
+    return [f.detach().to(torch.float64) for f in found]

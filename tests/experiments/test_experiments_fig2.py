@@ -1,0 +1,87 @@
+"""Figure 2, quickly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from experiments_recorded import Quick, hidden, made_run, quickly, survives_json
+
+from layerlaw.experiments import fig2
+from layerlaw.law import fit_law
+from layerlaw.measures import separation_fuzziness
+from layerlaw.pages import Panel
+
+
+@pytest.fixture(scope="module")
+def quick() -> Quick:
+    return quickly("fig2")
+
+
+def test_real_and_shuffled_labels_are_measured_in_three_modes(quick: Quick) -> None:
+    real, null = quick.setting.runs["epochs"]
+    assert (real.recipe.shape.depth, real.recipe.learning_rate) == (20, 3e-4)
+    assert {r.mode for r in real.readings} == {"train", "eval", "full"}
+    for run in (real, null):
+        samples = quick.setting.data[run.recipe.data]
+        D = separation_fuzziness(samples.inputs, samples.labels)
+        assert run.reading(epoch=0).separation[0] == pytest.approx(float(D), rel=1e-6)
+        assert len(run.reading().separation) == 20
+    assert quick.setting.data["random labels"].counts == quick.setting.data["fashion_mnist"].counts
+    assert null.reading().separation[0] != pytest.approx(real.reading().separation[0], rel=0.5)
+
+
+def test_full_mode_normalises_by_all_samples(quick: Quick) -> None:
+    real = quick.setting.runs["epochs"][0]
+    samples = quick.setting.data["fashion_mnist"]
+    features = hidden(real.network(), samples.inputs, full=True)
+    assert len(features) == 20
+    D = separation_fuzziness(features[3], samples.labels)
+    assert real.reading(mode="full").separation[3] == pytest.approx(float(D), rel=1e-3)
+
+
+def test_rows_are_the_law_at_the_papers_epochs(quick: Quick) -> None:
+    real = quick.setting.runs["epochs"][0]
+    start = fit_law(real.reading(epoch=0).separation)
+    assert quick.row("epoch-0/rho").ours == pytest.approx(start.rho)
+    assert quick.row("epoch-0/rho").reproduced is (start.rho >= 1)
+    assert quick.row("epoch-4/pearson").paper == -0.996  # the paper's epoch 100 in a training of 24
+    assert quick.row("epoch-4/pearson").ours == pytest.approx(real.law(epoch=4).pearson)
+    assert quick.row("epoch-24/pearson-eval").ours == pytest.approx(real.law(mode="eval").pearson)
+    change = real.law(epoch=24).rho - real.law(epoch=4).rho
+    assert quick.row("rho-at-24-minus-4").ours == pytest.approx(change)
+    assert quick.row("rho-at-24-minus-4").reproduced is (change < 0)
+    names = {row.name for row in quick.outcome.rows}
+    assert {"emergence-epoch", "emergence-epoch-eval", "interpolation-epoch", "epoch-0/pearson-full"} <= names
+    assert {"random-labels/pearson", "random-labels/greenwood-p", "random-labels/train-accuracy"} <= names
+
+
+def test_sheets_have_a_panel_per_epoch(quick: Quick) -> None:
+    sheets = quick.outcome.sheets
+    assert [panel.title for panel in sheets[0].panels] == [f"epoch {e}" for e in (0, 1, 2, 4, 8, 12, 24)]
+    assert sheets[0].columns == 3
+    last = sheets[0].panels[-1]
+    assert isinstance(last, Panel)
+    assert last.series[-1].y == pytest.approx(quick.setting.runs["epochs"][0].reading().separation)
+    assert [row[0] for row in quick.table("Every probed epoch").rows] == [0, 1, 2, 4, 8, 12, 24]
+
+
+def test_survives_json(quick: Quick, tmp_path: Path) -> None:
+    assert survives_json(quick.outcome, tmp_path)
+
+
+def test_a_full_run_probes_the_papers_epochs() -> None:
+    assert fig2.EPOCHS == (0, 10, 20, 30, 50, 100, 200, 300, 600)
+    assert fig2.RATE == 3e-4
+
+
+def test_a_law_that_does_not_emerge_in_every_seed_is_not_reproduced() -> None:
+    straight = [0.8**layer for layer in range(20)]
+    bent = [1.0] * 19 + [0.01]
+    good = made_run({0: bent, 60: straight, 600: straight}, accuracy={600: 1.0})
+    bad = made_run({0: bent, 60: straight, 600: bent}, seed=1)
+    found = {row.name: row for row in fig2._moment_rows([good, good], 600)}
+    assert (found["emergence-epoch"].ours, found["emergence-epoch"].reproduced) == (60, True)
+    assert found["interpolation-epoch"].ours == 600
+    found = {row.name: row for row in fig2._moment_rows([good, bad], 600)}
+    assert found["emergence-epoch"].reproduced is False

@@ -1,0 +1,105 @@
+"""Figure 3, quickly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from experiments_recorded import Quick, hidden, quickly, survives_json
+
+from layerlaw.experiments import fig3
+from layerlaw.experiments.afterwards import half_life_on, probed
+from layerlaw.measures import separation_fuzziness
+
+
+@pytest.fixture(scope="module")
+def quick() -> Quick:
+    return quickly("fig3")
+
+
+def chosen(quick: Quick, data: str, depth: int) -> fig3.Run:
+    (run,) = [
+        r
+        for r in quick.setting.runs["grid"]
+        if (r.recipe.data, r.recipe.shape.depth, r.recipe.optimiser) == (data, depth, "adam")
+    ]
+    return run
+
+
+def test_every_panel_has_its_law_in_both_modes(quick: Quick) -> None:
+    names = {row.name for row in quick.outcome.rows}
+    panels = [f"{data}-{depth}" for data in ("cifar10", "imbalanced") for depth in (4, 8, 20)]
+    panels += [f"sgd-9-lr-{rate}" for rate in ("0.01", "0.03", "0.1")]
+    assert {f"{panel}/{what}" for panel in panels for what in ("pearson", "greenwood-p", "pearson-eval")} <= names
+    assert [quick.row(f"{panel}/pearson").paper for panel in panels] == ["holds"] * 9
+    assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [9, 9, 3]
+
+
+def test_the_imbalanced_sample_and_its_control_are_equally_large(quick: Quick) -> None:
+    data = quick.setting.data
+    assert data["imbalanced"].counts == (100,) * 5 + (20,) * 5
+    assert data["equal"].counts == (60,) * 10
+
+
+def test_the_first_number_of_a_curve_is_that_of_the_raw_images(quick: Quick) -> None:
+    for name in ("imbalanced", "equal"):
+        samples, run = quick.setting.data[name], chosen(quick, name, 8)
+        D = [separation_fuzziness(f, samples.labels) for f in hidden(run.network(), samples.inputs)]
+        assert run.reading(mode="eval").separation == pytest.approx([float(d) for d in D], rel=1e-3)
+        assert len(D) == 8
+
+
+def test_half_life_ratios_are_those_of_the_runs(quick: Quick) -> None:
+    ours, other, small = (chosen(quick, name, 4).law().half_life for name in ("imbalanced", "equal", "fashion_mnist"))
+    assert quick.row("imbalanced-4/half-life-over-balanced-equal").ours == pytest.approx(ours / other)
+    row = quick.row("imbalanced-4/half-life-over-balanced-1000")
+    assert row.ours == pytest.approx(ours / small)
+    assert row.reproduced is (ours / small >= 1.1)
+
+
+def test_the_images_of_the_minority_come_early_and_mixing_changes_that(quick: Quick) -> None:
+    samples = quick.setting.data["imbalanced"]
+    mixed = fig3.mixed(samples)
+    assert int((samples.labels[-100:] >= 5).sum()) == 0  # the last chunk in file order has no minority image
+    assert int((mixed.labels[-100:] >= 5).sum()) > 5
+    assert mixed.counts == samples.counts
+    run = chosen(quick, "imbalanced", 4)
+    in_order = probed(run, samples).law()
+    assert in_order.values == pytest.approx(run.law().values, rel=1e-4)  # probe and fleet measure alike
+    by_hand = half_life_on(run, mixed)
+    ratio = by_hand / chosen(quick, "equal", 4).law().half_life
+    assert quick.row("imbalanced-4/half-life-over-balanced-equal-mixed-order").ours == pytest.approx(ratio)
+
+
+def test_cosines_are_those_of_the_classifier(quick: Quick) -> None:
+    W = chosen(quick, "imbalanced", 8).network().classifier.weight.detach().double()
+    cosines = torch.nn.functional.cosine_similarity(W[:, None], W[None], dim=-1)
+    pairs = torch.triu_indices(5, 5, 1)
+    assert quick.row("imbalanced-8/cosine-majority-classes").ours == pytest.approx(
+        cosines[:5, :5][*pairs].mean().item()
+    )
+    assert quick.row("imbalanced-8/cosine-minority-classes").ours == pytest.approx(
+        cosines[5:, 5:][*pairs].mean().item()
+    )
+    assert quick.row("balanced-equal-8/cosine-minority-classes").ours is not None
+    assert "−0.111" in quick.table("Cosines between the classifier's rows").note
+
+
+def test_a_simplex_has_the_cosine_of_the_note() -> None:
+    simplex = torch.eye(10) - 0.1
+    assert fig3.mean_cosine(simplex) == pytest.approx(fig3.SIMPLEX)
+    assert fig3.mean_cosine(torch.ones(4, 3)) == pytest.approx(1.0)
+
+
+def test_tables_and_notes(quick: Quick) -> None:
+    assert len(quick.table("Every network of the grid").rows) == quick.setting.networks == 15
+    assert len(quick.table("Cosines between the classifier's rows").rows) == 9
+    assert any("stands in for CIFAR-10" in note for note in quick.outcome.notes)
+    assert (
+        sum("the imbalanced half-life is" in note or "nothing to compare" in note for note in quick.outcome.notes) == 3
+    )
+
+
+def test_survives_json(quick: Quick, tmp_path: Path) -> None:
+    assert survives_json(quick.outcome, tmp_path)

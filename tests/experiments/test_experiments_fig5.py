@@ -1,0 +1,71 @@
+"""Figure 5, quickly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from experiments_recorded import Quick, made_run, quickly, survives_json
+
+from layerlaw.experiments import fig5
+
+
+@pytest.fixture(scope="module")
+def quick() -> Quick:
+    return quickly("fig5")
+
+
+def test_every_data_set_has_the_papers_depth_and_the_controls(quick: Quick) -> None:
+    for name, paper in {"mnist": 6, "fashion_mnist": 10, "cifar10": 12}.items():
+        row = quick.row(f"{name}/lowest-D-depth")
+        assert row.paper == paper
+        assert row.reproduced is (abs(row.ours - paper) <= 2)
+        for control in ("one-standard-error-depth", "lowest-D-depth-eval", "lowest-D-depth-rate-by-validation"):
+            assert quick.row(f"{name}/{control}").reproduced is None
+        assert quick.row(f"{name}/best-validation-depth").ours in (3, 6, 10)
+
+
+def test_the_lowest_depth_is_that_of_the_chosen_runs(quick: Quick) -> None:
+    ends = {}
+    for depth in (3, 6, 10):
+        grid = [r for r in quick.setting.runs["grid"] if r.recipe.data == "mnist" and r.recipe.shape.depth == depth]
+        assert len(grid) == 2
+        best = min(grid, key=lambda r: r.law().pearson)
+        ends[depth] = best.reading().separation[-1]
+    assert quick.row("mnist/lowest-D-depth").ours == min(ends, key=ends.__getitem__)
+
+
+def test_validation_images_are_neither_trained_on_nor_tested_on(quick: Quick) -> None:
+    samples = quick.setting.data["fashion_mnist"]
+    assert samples.counts == (100,) * 10
+    assert torch.bincount(samples.test_labels).tolist() == [100] * 10
+    distances = torch.cdist(samples.test_inputs, samples.inputs, compute_mode="donot_use_mm_for_euclid_dist")
+    assert float(distances.min()) > 0
+
+
+def test_the_first_of_each_class_are_skipped() -> None:
+    assert fig5.beyond(torch.tensor([1, 0, 1, 1, 0]), 2).tolist() == [False, False, False, True, False]
+
+
+def test_test_accuracy_is_that_of_the_network(quick: Quick) -> None:
+    run = quick.setting.runs["grid"][0]
+    samples = quick.setting.data[run.recipe.data]  # its held-out part are the validation images
+    assert fig5.accuracy(run, samples) == pytest.approx(fig5.validation(run), abs=2e-3)
+
+
+def test_a_depth_without_all_its_seeds_is_left_out() -> None:
+    run = made_run({1: (16.0, 4.0, 1.0)})
+    kept = fig5.finals({3: {1: run, 2: run}, 4: {1: run}})
+    assert kept == {3: [0.0, 0.0]}
+
+
+def test_sheets_and_tables(quick: Quick) -> None:
+    assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [3, 3, 3]
+    assert [len(series.x) for series in quick.outcome.sheets[0].panels[0].series] == [3, 6, 10]  # points: the depth
+    assert len(quick.table("The whole grid, means over seeds").rows) == 3 * 3 * 2
+    assert len(quick.table("The networks chosen").rows) == 9
+
+
+def test_survives_json(quick: Quick, tmp_path: Path) -> None:
+    assert survives_json(quick.outcome, tmp_path)

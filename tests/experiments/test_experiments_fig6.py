@@ -1,0 +1,69 @@
+"""Figure 6, quickly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from experiments_recorded import Quick, hidden, quickly, survives_json
+
+from layerlaw.experiments import fig6
+from layerlaw.lab import Run
+from layerlaw.measures import separation_fuzziness
+
+
+@pytest.fixture(scope="module")
+def quick() -> Quick:
+    return quickly("fig6")
+
+
+def network_of(quick: Quick, name: str) -> Run:
+    (run,) = [r for r in quick.setting.runs["grid"] if r.recipe.shape.widths == fig6.QUICK[name]]
+    return run
+
+
+def test_the_widths_are_those_of_the_paper() -> None:
+    assert fig6.WIDTHS["narrow-wide"] == (100, 100, 100, 100, 1000, 1000, 1000)
+    assert fig6.WIDTHS["wide-narrow"] == (1000, 1000, 1000, 1000, 100, 100, 100)
+    assert fig6.WIDTHS["mixed"] == (100, 500, 500, 2500, 2500, 500, 500)
+    assert {len(widths) + 1 for widths in fig6.WIDTHS.values()} == {8}
+
+
+def test_claims_are_ratios_of_final_d_and_have_their_floor_beside_them(quick: Quick) -> None:
+    ends = {name: network_of(quick, name).reading().separation[-1] for name in fig6.QUICK}
+    floors = {name: network_of(quick, name).reading(split="permuted").separation[-1] for name in fig6.QUICK}
+    for above, below, words in (
+        ("width-20", "width-100", "much larger"),
+        ("width-1000", "width-100", "about the same"),
+        ("wide-narrow", "narrow-wide", "lower"),
+    ):
+        row = quick.row(f"{above}-over-{below}/final-D")
+        assert row.ours == pytest.approx(ends[above] / ends[below])
+        assert row.paper == words
+        floor = quick.row(f"{above}-over-{below}/final-D-over-permuted")
+        assert floor.ours == pytest.approx(ends[above] / floors[above] / (ends[below] / floors[below]))
+        assert floor.reproduced is None
+    assert quick.row("width-20-over-width-100/final-D").reproduced is (ends["width-20"] / ends["width-100"] >= 3)
+
+
+def test_d_along_a_mixed_shape_is_that_of_its_features(quick: Quick) -> None:
+    run, samples = network_of(quick, "mixed"), quick.setting.data["fashion_mnist"]
+    features = hidden(run.network(), samples.inputs)
+    assert [f.shape[1] for f in features] == [100, *fig6.QUICK["mixed"]]
+    D = [float(separation_fuzziness(f, samples.labels)) for f in features]
+    assert run.reading(mode="eval").separation == pytest.approx(D, rel=1e-3)
+
+
+def test_every_network_has_law_floor_and_accuracy(quick: Quick) -> None:
+    names = {row.name for row in quick.outcome.rows}
+    for name in fig6.WIDTHS:
+        parts = ("final-D", "final-D-permuted", "final-D-over-permuted", "test-accuracy", "pearson", "pearson-eval")
+        assert {f"{name}/{part}" for part in parts} <= names
+    assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [6, 6, 6]
+    assert {series.style for series in quick.outcome.sheets[1].panels[0].series} >= {"null"}
+    assert len(quick.table("What comes out at the end of every network").rows) == 6
+    assert any("at most 200 units" in note for note in quick.outcome.notes)
+
+
+def test_survives_json(quick: Quick, tmp_path: Path) -> None:
+    assert survives_json(quick.outcome, tmp_path)

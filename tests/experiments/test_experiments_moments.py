@@ -1,0 +1,132 @@
+"""When things happen, and the numbers around a law: hand-computed answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from experiments_recorded import made_run
+
+from layerlaw.experiments.drawing import epoch_series, law_panel
+from layerlaw.experiments.moments import (
+    emergence,
+    interpolation,
+    page_p,
+    probed,
+    scaled,
+    settling,
+    since,
+    spearman,
+)
+from layerlaw.experiments.numbers import is_clear, law_row, random_split_r, row, trouble
+from layerlaw.law import fit_law
+
+STRAIGHT, BENT = (8.0, 4.0, 2.0, 1.0), (8.0, 7.9, 7.8, 1.0)
+RISING = (1.0, 2.0, 3.0, 4.0)
+
+
+def test_epochs_are_scaled_to_the_length_of_training() -> None:
+    assert scaled((600, 0, 100, 101), 600) == (0, 100, 101, 600)
+    assert scaled((0, 10, 20, 30, 50, 100, 200, 300, 600), 60) == (0, 1, 2, 3, 5, 10, 20, 30, 60)
+    assert scaled((0, 10, 20, 30), 6) == (0,)  # they fall together, and come once
+
+
+def test_something_holds_since_its_last_interruption() -> None:
+    assert since([0, 1, 2, 3], [True, False, True, True]) == 2
+    assert since([0, 1, 2], [True, True, True]) == 0
+    assert since([0, 1, 2], [True, True, False]) is None
+    assert since([], []) is None
+
+
+def test_a_value_settles_when_it_stays_near_its_last_value() -> None:
+    assert settling([0, 5, 9], [3.0, 1.05, 1.0], 0.05) == 5
+    assert settling([0, 5, 9], [3.0, 1.06, 1.0], 0.05) == 9
+    assert settling([0, 5, 9], [0.96, 1.2, 1.0], 0.05) == 9  # passing by is not staying
+    assert settling([0, 5], [None, 1.0], 0.05) == 5
+    assert settling([0, 5], [1.0, None], 0.05) is None
+
+
+def test_the_law_emerges_after_its_last_bend() -> None:
+    run = made_run({0: RISING, 10: STRAIGHT, 20: BENT, 30: STRAIGHT, 40: STRAIGHT})
+    assert emergence(run) == 30
+    assert emergence(made_run({0: STRAIGHT, 10: BENT})) is None
+    assert emergence(made_run({0: STRAIGHT, 10: STRAIGHT}, diverged=3)) is None
+    assert probed(run) == [0, 10, 20, 30, 40]
+    assert probed(run, mode="full") == []
+
+
+def test_interpolation_is_the_first_probe_without_a_mistake() -> None:
+    run = made_run(dict.fromkeys((0, 5, 9, 12), STRAIGHT), accuracy={5: 0.999, 9: 1.0, 12: 0.999})
+    assert interpolation(run) == 9
+    assert interpolation(made_run({0: STRAIGHT})) is None
+
+
+def test_spearman_equals_pearson_of_the_ranks() -> None:
+    assert spearman([1, 2, 3], [5, 1, -4]) == pytest.approx(-1)
+    x, y = [3.0, 1.0, 4.0, 1.0, 5.0], [2.0, 7.0, 1.0, 8.0, 2.0]
+    ranks = [2.0, 0.5, 3.0, 0.5, 4.0], [1.5, 3.0, 0.0, 4.0, 1.5]
+    assert spearman(x, y) == pytest.approx(np.corrcoef(ranks)[0, 1])
+    assert spearman([1, 2, 3], [4, 4, 4]) is None
+
+
+def test_page_p_agrees_with_random_orders() -> None:
+    generator = np.random.default_rng(0)
+    layers = np.arange(7)
+    found = [np.mean([spearman(layers, generator.permutation(7)) for _ in range(10)]) for _ in range(800)]
+    for observed in (0.1, 0.2, 0.25):
+        assert page_p([observed] * 10, 7) == pytest.approx(np.mean(np.array(found) >= observed), abs=0.03)
+
+
+def test_a_clear_law_is_straight_and_even_beyond_choosing() -> None:
+    even = fit_law([0.7**layer for layer in range(8)])
+    assert is_clear(even)
+    assert is_clear(even, 5)
+    assert not is_clear(fit_law(BENT))
+    assert not is_clear(fit_law(RISING))
+    assert not is_clear(None)
+    nearly = fit_law([1.0, 0.46, 0.25, 0.125])  # four points: straight, but choosing among nine does as well
+    assert nearly.pearson is not None
+    assert nearly.pearson < -0.99
+    assert is_clear(nearly)
+    assert not is_clear(nearly, 9)
+
+
+def test_a_random_split_is_nearly_straight() -> None:
+    for layers, known in ((3, -0.956), (7, -0.968), (19, -0.985)):
+        assert random_split_r(layers) == pytest.approx(known, abs=0.002)
+
+
+def test_trouble_tells_who_and_why() -> None:
+    fine, dead = made_run({0: STRAIGHT}, seed=1), made_run({0: (8.0, None, None, 1.0)}, seed=2, learning_rate=0.3)
+    lost = made_run({4: STRAIGHT}, seed=3, diverged=2)
+    assert trouble([fine]) == ""
+    assert trouble([fine, dead, lost]) == (
+        "lr 0.3, seed 2: D is not defined at layer 1 (of 2 such): the class means coincide; "
+        "lr 0.001, seed 3: diverged in epoch 2"
+    )
+
+
+def test_law_row_says_why_there_is_no_number() -> None:
+    assert law_row("r", [made_run({0: STRAIGHT})], "pearson").ours == pytest.approx(-1)
+    assert law_row("p", [made_run({0: RISING})], "greenwood_p").reason == "D does not fall with depth"
+    assert law_row("r", [], "pearson").reason == "no run to choose from"
+    lost = law_row("r", [made_run({4: STRAIGHT}, diverged=2)], "pearson", holds=lambda r: True)
+    assert (lost.ours, lost.reproduced) == (None, False)
+    assert "diverged in epoch 2" in lost.reason
+    assert row("x", [None]).reason == "no run gave a number"
+
+
+def test_a_course_has_mean_and_range_and_leaves_out_the_diverged() -> None:
+    runs = [
+        made_run({0: STRAIGHT, 10: BENT}),
+        made_run({0: BENT, 10: BENT}),
+        made_run({0: RISING, 10: RISING}, diverged=1),
+    ]
+    series = epoch_series("D", runs, [0, 10], lambda run, epoch: run.reading(epoch=epoch).separation[1])
+    assert (series.y, series.low, series.high) == ((5.95, 7.9), (4.0, 7.9), (7.9, 7.9))
+
+
+def test_a_panel_without_a_law_still_shows_where_d_is_known() -> None:
+    panel = law_panel("dead", [made_run({0: (8.0, 4.0, None, 1.0)})])
+    assert [series.y for series in panel.series] == [(8.0, 4.0, None, 1.0)]
+    assert panel.note == "no law can be fitted"
+    assert law_panel("lost", [made_run({4: STRAIGHT}, diverged=2)]).note == "diverged in epoch 2"

@@ -1,0 +1,66 @@
+"""Figure S1, quickly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from experiments_recorded import Quick, hidden, made_run, quickly, survives_json
+
+from layerlaw.experiments import s1
+from layerlaw.measures import separation_fuzziness
+
+
+@pytest.fixture(scope="module")
+def quick() -> Quick:
+    return quickly("s1")
+
+
+def test_falling_and_constant_rate_part_at_the_first_drop(quick: Quick) -> None:
+    falling, constant = quick.setting.runs["last-layer"]
+    assert constant.recipe.drops == ()
+    drop = falling.recipe.epochs // 3
+    assert falling.losses[:drop] == pytest.approx(constant.losses[:drop], rel=1e-6)
+    assert falling.losses[drop + 1] != pytest.approx(constant.losses[drop + 1], rel=1e-3)
+
+
+def test_rows_are_d_of_the_last_hidden_layer(quick: Quick) -> None:
+    falling = quick.setting.runs["last-layer"][0]
+    samples = quick.setting.data["fashion_mnist"]
+    last = hidden(falling.network(), samples.inputs)[-1]
+    assert last.shape == (1000, 100)
+    D = float(separation_fuzziness(last, samples.labels))
+    assert quick.row("last-D/epoch-24-eval").ours == pytest.approx(D, rel=1e-3)
+    assert quick.row("last-D/epoch-24").ours == pytest.approx(falling.reading().separation[-1])
+    assert quick.row("last-D/epoch-4").paper == 1.8
+    assert quick.row("convergence-epoch").paper == "after 16"
+
+
+def test_controls_and_figures_are_there(quick: Quick) -> None:
+    names = {row.name for row in quick.outcome.rows}
+    assert {"constant-rate/convergence-epoch", "nearest-mean-epoch", "convergence-minus-emergence-eval"} <= names
+    first, second = quick.outcome.sheets
+    assert [series.label for series in first.panels[0].series] == ["train mode", "eval mode"]
+    assert first.panels[0].series[0].x[0] == 4  # the paper's figure begins at epoch 100 of 600
+    assert len(second.panels) == 2
+    assert [row[0] for row in quick.outcome.tables[0].rows] == ["falling", "constant"]
+
+
+def test_survives_json(quick: Quick, tmp_path: Path) -> None:
+    assert survives_json(quick.outcome, tmp_path)
+
+
+def test_convergence_and_law_by_hand() -> None:
+    straight = [0.8**layer for layer in range(20)]
+    risen = [v * (1 + 0.5 * layer / 19) for layer, v in enumerate(straight)]  # the last layer is half as much again
+    bent = [1.0] * 19 + [0.1]
+    run = made_run({0: bent, 100: risen, 400: risen, 410: straight, 600: straight})
+    assert s1.convergence(run) == 410
+    assert s1.convergence(run, share=0.6) == 100
+    rows = {row.name: row for row in s1._moment_rows([run], 600)}
+    assert (rows["convergence-epoch"].ours, rows["convergence-epoch"].reproduced) == (410, True)
+    assert (rows["convergence-minus-emergence"].ours, rows["convergence-minus-emergence"].reproduced) == (310, True)
+    early = made_run({0: bent, 100: straight, 400: straight, 600: straight})
+    rows = {row.name: row for row in s1._moment_rows([early], 600)}
+    assert rows["convergence-epoch"].reproduced is False
+    assert rows["convergence-minus-emergence"].reproduced is False  # both at epoch 100

@@ -1,0 +1,69 @@
+"""Figure S11, quickly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from experiments_recorded import Quick, made_run, quickly, survives_json
+
+from layerlaw.experiments import s11
+from layerlaw.lab import Run
+from layerlaw.law import fit_law
+
+
+@pytest.fixture(scope="module")
+def quick() -> Quick:
+    return quickly("s11")
+
+
+def trained(quick: Quick) -> tuple[Run, Run, Run]:
+    """20 layers, 15 from scratch, ten fixed and five new."""
+    source, scratch = sorted(quick.setting.runs["whole"], key=lambda r: -r.recipe.shape.depth)
+    return source, scratch, *quick.setting.runs["new"]  # type: ignore[return-value]
+
+
+def test_ten_layers_are_those_of_the_source_and_stay(quick: Quick) -> None:
+    source, scratch, new = trained(quick)
+    assert (source.recipe.shape.depth, scratch.recipe.shape.depth, new.recipe.shape.depth) == (20, 15, 15)
+    for i in range(1, 15):
+        for part in (f"linear{i}.weight", f"linear{i}.bias", f"norm{i}.weight", f"norm{i}.bias"):
+            assert torch.equal(source.state[part], new.state[part]) is (i <= 10), part
+    assert (source.recipe.seed, new.recipe.seed) == (666, 1666)
+    assert new.reading().separation[:11] == pytest.approx(source.reading().separation[:11], rel=1e-4)
+
+
+def test_rows_of_the_new_layers_are_those_of_five_points(quick: Quick) -> None:
+    source, scratch, new = trained(quick)
+    assert len(new.law().values) == 15
+    tail, head = fit_law(new.law().values[10:]), fit_law(new.law().values[:11])
+    assert quick.row("new-layers/pearson").ours == pytest.approx(tail.pearson)
+    assert quick.row("new-layers/rho").ours == pytest.approx(tail.rho)
+    assert quick.row("fixed-layers/rho").ours == pytest.approx(head.rho)
+    assert quick.row("new-layers-over-scratch/rho").ours == pytest.approx(tail.rho / scratch.law().rho)
+    assert quick.row("pretrained/pearson").ours == pytest.approx(new.law().pearson)
+    assert quick.row("source/pearson").ours == pytest.approx(source.law().pearson)
+    assert quick.row("new-layers/pearson-eval").ours == pytest.approx(fit_law(new.law(mode="eval").values[10:]).pearson)
+
+
+def test_the_rate_is_chosen_by_the_new_layers() -> None:
+    head = [2.0**-i for i in range(11)]
+    straight = made_run({1: (*head, *(head[-1] * 2.0**-i for i in range(1, 5)))}, learning_rate=1e-3)
+    bent = made_run({1: (*head, *(head[-1] * 2.0**-i for i in (3, 4, 5, 6)))}, learning_rate=3e-3)
+    lost = made_run({1: (*head, 1.0, 1.0, 1.0, 1.0)}, diverged=1)
+    assert s11.best_new([bent, straight, lost]) == [straight]
+    assert s11.new_law(straight).points == 5
+    assert s11.fixed_law(bent).pearson == pytest.approx(-1.0)
+
+
+def test_the_panel_has_two_lines_and_the_boundary(quick: Quick) -> None:
+    *_, panel = quick.outcome.sheets[0].panels
+    lines = [series for series in panel.series if series.style == "fit"]
+    assert [(series.x[0], series.x[-1]) for series in lines] == [(0.0, 10.0), (10.0, 14.0)]
+    assert panel.marked == 10
+    assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [3, 3, 1]
+
+
+def test_survives_json(quick: Quick, tmp_path: Path) -> None:
+    assert survives_json(quick.outcome, tmp_path)

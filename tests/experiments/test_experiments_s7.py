@@ -1,0 +1,78 @@
+"""Figure S7, quickly."""
+
+from __future__ import annotations
+
+import math
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+from experiments_recorded import Quick, made_run, quickly, survives_json
+
+from layerlaw.experiments import s7
+from layerlaw.experiments.moments import spearman
+
+
+@pytest.fixture(scope="module")
+def quick() -> Quick:
+    return quickly("s7")
+
+
+def curve(ratios: list[float]) -> list[float]:
+    """D along depth from its ratios, 10 at the input."""
+    return list(accumulate(ratios, lambda a, b: a * b, initial=10.0))
+
+
+def test_ratios_multiply_to_the_whole_fall(quick: Quick) -> None:
+    (run,) = quick.setting.runs["ratios"]
+    ratios = s7.ratios(run, run.epoch)
+    assert len(ratios) == 7
+    D = run.reading().separation
+    assert math.prod(ratios) == pytest.approx(D[-1] / D[0])
+    assert ratios[0] == pytest.approx(D[1] / D[0])
+
+
+def test_the_order_of_convergence_by_hand() -> None:
+    start, end = [1.0] * 7, [0.5] * 7
+    run = made_run(
+        {epoch: curve(end[:epoch] + start[epoch:]) for epoch in range(8)}
+    )  # layer k has converged at epoch k
+    assert s7.convergence(run) == [1, 2, 3, 4, 5, 6, 7]
+    assert s7.order(run) == pytest.approx(1)
+    backwards = made_run({epoch: curve(start[epoch:] + end[:epoch]) for epoch in range(8)})
+    assert s7.order(backwards) == pytest.approx(-1)
+    at_once = made_run({0: curve(start), 1: curve(end)})
+    assert s7.order(at_once) is None
+    assert s7.head_start(run, 3) == pytest.approx(spearman(range(7), [0, 0, 0, 1, 1, 1, 1]))
+
+
+def test_ten_percent_is_ten_percent() -> None:
+    run = made_run({0: curve([0.551] + [0.5] * 6), 1: curve([0.549] + [0.5] * 6), 2: curve([0.5] * 7)})
+    assert s7.convergence(run)[0] == 1
+    assert s7.convergence(run, share=0.05)[0] == 2
+
+
+def test_rows_and_controls(quick: Quick) -> None:
+    (run,) = quick.setting.runs["ratios"]
+    (constant,) = quick.setting.runs["constant"]
+    assert constant.recipe.drops == ()
+    assert constant.recipe.learning_rate == run.recipe.learning_rate
+    assert quick.row("layer-and-convergence/spearman").ours == pytest.approx(s7.order(run))
+    assert quick.row("layer-and-convergence/spearman").paper == "lower layers first"
+    assert quick.row("convergence-epoch/layer-7").ours == s7.convergence(run)[-1]
+    names = {row.name for row in quick.outcome.rows}
+    assert {"layer-and-convergence/spearman-eval", "layer-and-convergence/page-p", "constant-rate/spearman"} <= names
+    assert {"layer-and-convergence/spearman-within-5%", "layer-and-ratio-at-2/spearman-eval"} <= names
+    assert [len(panel.series) for panel in quick.outcome.sheets[0].panels] == [7, 7]
+    assert any("stands in for CIFAR-10" in note for note in quick.outcome.notes)
+
+
+def test_survives_json(quick: Quick, tmp_path: Path) -> None:
+    assert survives_json(quick.outcome, tmp_path)
+
+
+def test_all_runs_lost_is_told_not_raised() -> None:
+    rows = s7._rows([], 20)
+    assert all(row.ours is None and row.reason for row in rows)
+    assert [row.reproduced for row in rows if row.paper] == [False, False]
+    assert s7._sheets([], [])[0].panels == ()

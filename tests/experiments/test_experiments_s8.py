@@ -1,0 +1,68 @@
+"""Figure S8, quickly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from experiments_recorded import Quick, hidden, quickly, survives_json
+
+from layerlaw.experiments import s8
+from layerlaw.lab import Samples
+from layerlaw.law import fit_law
+from layerlaw.measures import separation_fuzziness
+
+
+@pytest.fixture(scope="module")
+def quick() -> Quick:
+    return quickly("s8")
+
+
+def test_test_d_is_around_the_test_images_own_means(quick: Quick) -> None:
+    samples = quick.setting.data["fashion_mnist"]
+    run = next(r for r in quick.setting.runs["test"] if r.recipe.shape.depth == 8)
+    D = [float(separation_fuzziness(f, samples.test_labels)) for f in hidden(run.network(), samples.test_inputs)]
+    assert len(D) == 8
+    assert run.reading(mode="eval", split="test").separation == pytest.approx(D, rel=1e-4)
+    assert quick.row("depth-8/test-pearson-eval").ours == pytest.approx(fit_law(D).pearson, abs=1e-5)
+    train, test = (run.law(split=split) for split in ("train", "test"))
+    assert quick.row("depth-8/test-minus-train-pearson").ours == pytest.approx(test.pearson - train.pearson)
+    assert quick.row("depth-8/test-pearson").reproduced is (test.pearson <= -0.90)
+
+
+def test_equal_numbers_of_samples_and_the_correction(quick: Quick) -> None:
+    samples = quick.setting.data["fashion_mnist"]
+    run = next(r for r in quick.setting.runs["test"] if r.recipe.shape.depth == 4)
+    fair = s8.fairly(run, samples, mode="eval")
+    x, y = s8.first_of_each(samples)
+    D = [float(separation_fuzziness(f, y)) for f in hidden(run.network(), x)]
+    assert fair.same_n == pytest.approx(D, rel=1e-4)
+    assert fair.train_corrected[-1] > run.reading(mode="eval").separation[-1]  # D is biased low at 100 per class
+    trained = s8.fairly(run, samples, mode="train")
+    assert quick.row("depth-4/test-same-n-last-D").ours == pytest.approx(trained.same_n[-1])
+    assert quick.row("depth-4/train-last-D-corrected").ours == pytest.approx(trained.train_corrected[-1])
+
+
+def test_as_many_test_as_training_images_of_every_class() -> None:
+    x, y = torch.arange(6.0)[:, None], torch.tensor([0, 0, 1, 1, 1, 0])
+    test_x, test_y = torch.arange(10.0)[:, None], torch.tensor([1, 0, 1, 0, 1, 0, 1, 0, 1, 0])
+    chosen_x, chosen_y = s8.first_of_each(Samples.of((x, y), (test_x, test_y)))
+    assert chosen_y.tolist() == [1, 0, 1, 0, 1, 0]
+    assert chosen_x.flatten().tolist() == [0, 1, 2, 3, 4, 5]
+    few = Samples.of((x[1:5], y[1:5]), (test_x, test_y))  # one of class 0, three of class 1
+    assert s8.first_of_each(few)[1].tolist() == [1, 0, 1, 1]
+
+
+def test_every_depth_has_rows_panels_and_layers(quick: Quick) -> None:
+    names = {row.name for row in quick.outcome.rows}
+    for depth in (4, 8, 20):
+        assert {f"depth-{depth}/test-pearson", f"depth-{depth}/train-pearson-eval"} <= names
+        assert {f"depth-{depth}/test-greenwood-p", f"depth-{depth}/test-last-D-corrected"} <= names
+    assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [3, 3, 3]
+    assert len(quick.table("Every layer").rows) == 2 * (4 + 8 + 20)
+    assert any("biased low" in note for note in quick.outcome.notes)
+
+
+def test_survives_json(quick: Quick, tmp_path: Path) -> None:
+    assert survives_json(quick.outcome, tmp_path)

@@ -1,0 +1,272 @@
+"""A sweep gives one run per recipe, however the recipes are put together, trained and interrupted."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lab_parts import (
+    LOOK,
+    clouds,
+    numbers,
+    plain_loop,
+    same_networks,
+    slow_worker,
+    small_sweep,
+    sweeping,
+    uninterrupted,
+)
+
+import layerlaw.lab
+from layerlaw.lab import Look, Recipe, Samples, Shape, sweep
+
+SAMPLES = clouds(150)
+BASE = Recipe(shape=Shape(12, (16, 10), 4), epochs=4, batch_size=32, learning_rate=0.01)
+
+
+def quiet(recipes: list[Recipe], data: Any = SAMPLES, **how: Any) -> list[layerlaw.lab.Run]:
+    return sweep(recipes, data, **{"progress": False, "workers": 1, **how})
+
+
+def interrupting(at: int, times: int = 1) -> Callable[..., Iterator[int]]:
+    """A progress that presses Ctrl-C when so many epochs are done."""
+
+    def progress(items: Iterable[int], label: str, total: int | None) -> Iterator[int]:
+        for step, item in enumerate(items, 1):
+            if step == at:
+                for _ in range(times):
+                    os.kill(os.getpid(), signal.SIGINT)
+            yield item
+
+    return progress
+
+
+def test_runs_come_in_the_order_of_the_recipes() -> None:
+    data = {"four": SAMPLES, "short": clouds(90, seed=5), "three": clouds(150, classes=3, seed=6)}
+    recipes = [
+        replace(BASE, data="four", optimiser="sgd"),
+        replace(BASE, data="short"),
+        replace(BASE, data="four", shape=Shape(12, (9,), 4)),
+        replace(BASE, data="four", optimiser="adam", seed=3),
+        replace(BASE, data="three"),
+        replace(BASE, data="four", batch_size=50),
+        replace(BASE, data="four", epochs=3),
+        replace(BASE, data="four", layers=(1, 3)),
+        replace(BASE, data="four", optimiser="sgd", seed=2),
+    ]
+    expected = {r: plain_loop(r, data[r.data].inputs, data[r.data].labels, r.epochs).losses for r in recipes}
+    for members in (None, 1, 2):
+        for order in (recipes, recipes[::-1]):
+            runs = quiet(order, data, members=members)
+            assert [run.recipe for run in runs] == order
+            for run in runs:
+                assert list(run.losses) == pytest.approx(expected[run.recipe], rel=1e-3)
+                assert run.finished
+                assert run.diverged is None
+
+
+def test_the_same_recipe_twice_is_trained_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = counted(monkeypatch)
+    first, other, second = quiet([BASE, replace(BASE, seed=1), BASE])
+    assert sum(map(len, trained)) == 2
+    assert first.losses == second.losses != other.losses
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[list[Recipe]]:
+    """The recipes of every fleet that is trained from now on."""
+    trained: list[list[Recipe]] = []
+    run = layerlaw.lab.workers.run
+
+    def counting(job: Any, *args: Any) -> Any:
+        trained.append(job.recipes)
+        return run(job, *args)
+
+    monkeypatch.setattr(layerlaw.lab.workers, "run", counting)
+    return trained
+
+
+def test_members_that_fit_together_are_trained_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = counted(monkeypatch)
+    quiet([*BASE.grid(seed=range(5)), *replace(BASE, shape=Shape(12, (9,), 4)).grid(seed=range(2))], members=3)
+    assert sorted(map(len, trained)) == [2, 2, 3]
+    assert all(len({r.shape for r in fleet}) == 1 for fleet in trained)
+
+
+def test_training_twice_gives_the_same_bits() -> None:
+    recipes, samples = small_sweep()
+    again = quiet(recipes, samples, look=LOOK, members=2)
+    assert numbers(again) == numbers(uninterrupted())
+    assert same_networks(again, uninterrupted())
+
+
+def test_two_processes_give_the_same_bits_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipes, samples = small_sweep()
+    one = uninterrupted()
+    trained = counted(monkeypatch)
+    monkeypatch.setattr(sweeping, "WORTH_PROCESSES", 0)
+    steps: list[int] = []
+
+    def progress(items: Iterable[int], label: str, total: int | None) -> Iterator[int]:
+        assert (label, total) == ("5 networks", 90)
+        for item in items:
+            steps.append(item)
+            yield item
+
+    two = quiet(recipes, samples, look=LOOK, members=2, workers=2, progress=progress)
+    assert not trained  # not here, that is
+    assert len(steps) == 90
+    assert numbers(one) == numbers(two)
+    assert same_networks(one, two)
+
+
+def test_what_goes_wrong_in_a_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "WORTH_PROCESSES", 0)
+    monkeypatch.setattr(layerlaw.lab.workers, "_PROGRAM", "import sys; sys.exit(3)")
+    with pytest.raises(
+        layerlaw.LayerlawError, match=r"training failed: (a worker process ended with exit code 3|Broken)"
+    ):
+        quiet(BASE.grid(seed=range(2)), members=1, workers=2)
+
+
+def test_a_transferred_network_keeps_the_layers_it_got(tmp_path: Path) -> None:
+    source = quiet([replace(BASE, seed=seed) for seed in (1, 2)])
+    states = [run.state for run in source]
+    other = clouds(150, seed=9)
+    m, depth = 2, BASE.shape.depth
+    recipes = [replace(BASE, seed=seed, layers=(m, depth)) for seed in (11, 12)]
+    for run, state in zip(quiet(recipes, other, start=states, copied=(0, m)), states, strict=True):
+        assert run.state is not None
+        assert state is not None
+        for name in ("linear1", "linear2", "norm1", "norm2"):
+            for what in ("weight", "bias"):
+                assert torch.equal(run.state[f"{name}.{what}"], state[f"{name}.{what}"])
+        assert not torch.equal(run.state["classifier.weight"], state["classifier.weight"])
+        assert not torch.equal(run.state["norm1.running_mean"], state["norm1.running_mean"])
+
+
+def test_only_the_copied_layers_come_from_the_start() -> None:
+    state = quiet([replace(BASE, seed=1)])[0].network().state_dict()
+    target = replace(BASE, seed=11)
+    fleet = layerlaw.lab.Fleet([target], [SAMPLES])
+    fresh = fleet.state_dict(0)
+    fleet.load_state_dict(0, state, (1, 2))
+    mine = fleet.state_dict(0)
+    for name in [name for name in mine if "tracked" not in name]:
+        wanted = state if name.split(".")[0] in ("linear2", "norm2") else fresh
+        assert torch.equal(mine[name], wanted[name]), name
+    fleet.load_state_dict(0, state)
+    assert all(torch.equal(fleet.state_dict(0)[name], state[name]) for name in mine if "tracked" not in name)
+
+
+def test_a_start_is_where_the_training_starts() -> None:
+    recipe = replace(BASE, optimiser="sgd", learning_rate=0.1, drops=())
+    first = quiet([recipe])[0]
+    again = quiet([recipe], start=[first.state])[0]
+    assert again.losses[0] < 0.9 * first.losses[0]
+    look = Look(epochs=(0,), modes=("eval",))
+    onward = quiet([BASE], start=[first.state], look=look)[0]
+    assert onward.reading(epoch=0, mode="eval").separation == first.reading(mode="eval").separation
+
+
+def test_a_member_that_diverges_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    base = Recipe(shape=Shape(12, (16, 10), 4, norm=False), optimiser="momentum", epochs=6, batch_size=32, drops=())
+    good, wild, other = base.grid(learning_rate=(0.01, 1e4, 0.02))
+    runs = quiet([good, wild, other], look=Look(epochs=(0,), by_class=True), folder=tmp_path)
+    assert [run.diverged is None for run in runs] == [True, False, True]
+    assert runs[1].diverged == 1 + next(i for i, loss in enumerate(runs[1].losses) if not math.isfinite(loss))
+    assert len(runs[1].losses) == 6
+    last = runs[1].reading()
+    assert last.separation[1:] == (None, None)
+    assert (last.loss, last.accuracy) == (None, None)
+    assert runs[1].law() is None
+    assert runs[1].reading(epoch=0).separation[1] is not None
+    for run, recipe in ((runs[0], good), (runs[2], other)):
+        alone = plain_loop(recipe, SAMPLES.inputs, SAMPLES.labels, 6).losses
+        assert list(run.losses) == pytest.approx(alone, rel=1e-3)
+    text = (tmp_path / "sweep.json").read_text()
+    table = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert table["runs"][1]["diverged"] == runs[1].diverged
+    assert table["runs"][1]["losses"][-1] is None
+
+
+def test_progress_is_told_of_every_epoch() -> None:
+    told: list[Any] = []
+
+    def progress(items: Iterable[int], label: str, total: int | None) -> Iterator[int]:
+        told.append((label, total))
+        for item in items:
+            told.append(item)
+            yield item
+
+    quiet([BASE, replace(BASE, seed=2), replace(BASE, epochs=3)], progress=progress)
+    assert told == [("3 networks", 7), *range(7)]
+
+
+def test_the_bar_is_there_and_gone(capfd: pytest.CaptureFixture[str]) -> None:
+    quiet([BASE], progress=True)
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_saves_and_a_second_call_goes_on(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "WORTH_PROCESSES", 0)
+    monkeypatch.setattr(layerlaw.lab.workers, "_PROGRAM", slow_worker())
+    recipes, samples = small_sweep()
+    how: dict[str, Any] = {"look": LOOK, "members": 2, "workers": workers}
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        quiet(recipes, samples, folder=tmp_path, progress=interrupting(40 if workers == 1 else 8), **how)
+    assert signal.getsignal(signal.SIGINT) is handler
+    table = json.loads((tmp_path / "sweep.json").read_text())
+    assert (table["format"], table["version"]) == ("layerlaw sweep", 1)
+    epochs = [run["epoch"] for run in table["runs"]]
+    assert any(0 < epoch < 30 for epoch in epochs)
+    assert all(len(run["losses"]) == run["epoch"] for run in table["runs"])
+    monkeypatch.setattr(sweeping, "WORTH_PROCESSES", math.inf)
+    partial = {json.dumps(run["recipe"]): run for run in table["runs"]}
+    for run in uninterrupted():  # what is there is right
+        known = partial.get(json.dumps(run.recipe.to_dict()))
+        if known is not None:
+            assert known["losses"] == list(run.losses)[: known["epoch"]]
+    resumed = quiet(recipes, samples, folder=tmp_path, **how)
+    assert numbers(resumed) == numbers(uninterrupted())
+    assert same_networks(resumed, uninterrupted())
+    assert json.loads((tmp_path / "sweep.json").read_text())["runs"] == json.loads(json.dumps(numbers(uninterrupted())))
+
+
+def test_ctrl_c_without_a_folder_still_stops() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        quiet([BASE], progress=interrupting(2))
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        quiet([BASE], folder=tmp_path, progress=interrupting(2, times=2))
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert not (tmp_path / "sweep.json").exists()
+
+
+def test_a_run_gives_its_network_and_one_stopped_on_the_way_says_so() -> None:
+    run = quiet([BASE])[0]
+    network = run.network()
+    assert not network.training
+    plain = plain_loop(BASE, SAMPLES.inputs, SAMPLES.labels, 4).network
+    torch.testing.assert_close(network.linear1.weight, plain.linear1.weight, rtol=1e-3, atol=1e-4)
+    with pytest.raises(layerlaw.errors.InputError, match="expected a finished run with its state"):
+        replace(run, state=None).network()
+
+
+def test_samples_may_be_given_for_all_recipes_or_by_name() -> None:
+    other: Samples = clouds(150, seed=8)
+    mine, theirs = quiet([replace(BASE, data="mine"), replace(BASE, data="theirs")], {"mine": SAMPLES, "theirs": other})
+    assert quiet([replace(BASE, data="mine")], SAMPLES)[0].losses == pytest.approx(mine.losses, rel=1e-5)
+    assert mine.losses[0] != pytest.approx(theirs.losses[0], rel=1e-3)
