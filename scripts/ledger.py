@@ -41,7 +41,9 @@ def misses(outcomes: list[Outcome]) -> str:
                 name = f"{outcome.name}/{row.name}"
                 ours = "none" if row.ours is None else f"{row.ours:.4g}".replace("-", "−")
                 paper = str(row.paper).replace("-", "−")
-                lines.append(f"- **{name}**: paper {paper}, ours {ours} (accepted {row.tolerance}). {TRIED.get(name, '')}".rstrip())
+                lines.append(
+                    f"- **{name}**: paper {paper}, ours {ours} (accepted {row.tolerance}). {TRIED.get(name, '')}".rstrip()
+                )
     return "\n\n## What did not come out\n\n" + "\n".join(lines) if lines else ""
 
 

@@ -66,5 +66,6 @@ class Counter:
 
     def close(self) -> None:
         """Take the bar off the screen."""
+        next(self._items, None)  # lets a generator that has given all its items end
         if self._bar is not None:
             self._bar.close()

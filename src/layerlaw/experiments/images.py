@@ -62,8 +62,8 @@ def _samples(name: str, counts: tuple[int, ...], size: int, tests: int) -> Sampl
     assert made.test_labels is not None
     parts = {"x": made.inputs, "y": made.labels, "test_x": made.test_inputs, "test_y": made.test_labels}
     file.parent.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, Any] = {key: part.numpy() for key, part in parts.items()}
-    np.savez_compressed(file, names=np.array(made.class_names), **arrays)
+    plain: dict[str, Any] = {key: part.numpy() for key, part in parts.items()}
+    np.savez_compressed(file, names=np.array(made.class_names), **plain)
     return made
 
 

@@ -28,7 +28,8 @@ GRAPH_FROM = 5  # epochs: fewer are not worth a capture
 class Job:
     """Members that are trained as one fleet, and where their progress is kept.
 
-    `start` holds a state of a `FeedForward` per member to start from; `copied` says which layers are taken from it.
+    `start` holds a state of a `FeedForward` per member to start from; `copied` says which layers are taken from it;
+    `begun` is how many epochs the file already holds.
     """
 
     recipes: list[Recipe]
@@ -39,6 +40,7 @@ class Job:
     copied: tuple[int, int] | None = None
     file: Path | None = None
     device: str = "cpu"
+    begun: int = 0
 
 
 @dataclass

@@ -67,8 +67,8 @@ class Reading:
     `separation` is D at the input and after each hidden layer (`None` where it is not defined), `nearest` the share of
     samples nearest to their own class mean (for test samples: among the class means of the training samples); `rank` is
     the number of dimensions the class means span (where it falls below the others', D falls without anything being
-    separated better); `by_class` D of every class at each place. Loss and accuracy are those of the network on these samples; `None` for
-    permuted labels.
+    separated better); `by_class` D of every class at each place. Loss and accuracy are those of the network on these
+    samples; `None` for permuted labels.
     """
 
     epoch: int

@@ -69,12 +69,12 @@ class Recipe:
         return self.layers or (0, self.shape.depth)
 
     def rate_at(self, epoch: int) -> float:
-        """Learning rate of an epoch, counted from 0.
+        """Learning rate of an epoch, counted from 0; the first one always has the whole rate.
 
         >>> [Recipe(epochs=6).rate_at(epoch) for epoch in range(6)]
         [0.001, 0.001, 0.0001, 0.0001, 1e-05, 1e-05]
         """
-        dropped = sum(epoch >= int(share * self.epochs + 1e-9) for share in self.drops)
+        dropped = sum(epoch >= max(1, int(share * self.epochs + 1e-9)) for share in self.drops)
         return float(f"{self.learning_rate / 10**dropped:.12g}")
 
     def grid(self, **choices: Iterable[Any]) -> list[Recipe]:

@@ -182,6 +182,10 @@ def _checked(
     samples = [_samples_of(recipe, data) for recipe in recipes]
     for recipe, s in zip(recipes, samples, strict=True):
         check([recipe], [s])
+        if max(look.epochs, default=0) > recipe.epochs:
+            raise InputError(
+                f"look: expected epochs up to {recipe.epochs}, the last one that is trained, got {max(look.epochs)}."
+            )
         if look.test and s.test_labels is None:
             raise InputError(f"look: expected held-out samples to measure on, but {recipe.data!r} has none.")
         if copied is not None and not 0 <= copied[0] < copied[1] <= recipe.shape.depth:
@@ -292,7 +296,7 @@ def _found(
             at = [index[key] for key in part.keys]
             states = None if start is None else [start[i] for i in at]
             picked = [recipes[i] for i in at], [samples[i] for i in at]
-            jobs.append(Job(*picked, look, part.keys, states, copied, file, device))
+            jobs.append(Job(*picked, look, part.keys, states, copied, file, device, part.epoch))
     if files and len(others) == len(files):
         raise DataError(f"{place}: expected an empty folder or one of this sweep. {_difference(others, recipes)}")
     jobs = [job for job in jobs if not set(job.keys) & done.keys()]
@@ -340,7 +344,7 @@ def _train(jobs: list[Job], progress: bool | Bar, workers: int | None) -> tuple[
     """Run the jobs; returns what they reached, and whether all came to their end."""
     if not jobs:
         return [], True
-    total = sum(job.recipes[0].epochs for job in jobs)
+    total = sum(job.recipes[0].epochs - job.begun for job in jobs)
     count = sum(len(job.recipes) for job in jobs)
     with _stopping() as stop:
         bar = Counter(progress, total, f"{count} network{'s' * (count > 1)}")
