@@ -28,7 +28,7 @@ TRIED = {  # what was tried about a number that did not come out
     "fig9/frozen/training-accuracy": "The same networks.",
     "s5/2000-over-1000-images/half-life": "Also not with running statistics (0.99), on the same 1000 images (0.99) or corrected "
     "for the bias of D (0.96); 5000 images do show it.",
-    "s6/7/pearson": "A hair above the limit, and the least straight of the ten: the first layer alone divides its D by 4.8.",
+    "s6/sneaker/pearson": "A hair above the limit, and the least straight of the ten: the first layer alone divides its D by 4.8.",
 }
 
 

@@ -1,0 +1,81 @@
+"""`layerlaw reproduce` through its real entry point."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from layerlaw.pages import Outcome
+
+COMMAND = [str(Path(sys.executable).parent / "layerlaw"), "reproduce"]
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def reproduce(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, timeout=200, env=ENVIRONMENT)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def test_json_rows_record_figure_and_page(tmp_path: Path) -> None:
+    done = reproduce("s6", "s5", "--quick", "--json", "--out", "r", cwd=tmp_path)
+    data = json.loads(done.stdout)
+    first = data["rows"][0]
+    assert first["name"].startswith("s6/")
+    assert {"name", "paper", "ours", "low", "high", "reproduced", "reason"} <= first.keys()
+    outcome = Outcome.load(tmp_path / "r" / "s6.json")
+    assert len([r for r in data["rows"] if r["name"].startswith("s6/")]) == len(outcome.rows)
+    assert outcome.provenance["command"] == "layerlaw reproduce s6 --quick --device cpu"
+    assert outcome.provenance["quick"] is True
+    for name in ("s6.png", "s6.pdf", "s6.html", "s5.html", "all.html"):
+        assert (tmp_path / "r" / name).stat().st_size > 1000
+    assert "paper" in done.stderr
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+    sweeps = tmp_path / "layerlaw-reproduce" / "sweeps"
+    running = subprocess.Popen([*COMMAND, "fig1", "--quick"], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    for _ in range(600):
+        time.sleep(0.1)
+        if running.poll() is not None or list(sweeps.rglob("fleet-*.pt")):
+            break
+    running.send_signal(signal.SIGINT)
+    assert running.wait(60) in (0, 130)
+    kept = {file: file.stat().st_mtime_ns for file in sweeps.rglob("fleet-*.pt")}
+    assert kept
+    done = [file for file in kept if _finished(file)]
+    reproduce("fig1", "--quick", "--json", cwd=tmp_path)
+    assert [file.stat().st_mtime_ns for file in done] == [kept[file] for file in done]  # not trained again
+    assert all(map(_finished, sweeps.rglob("fleet-*.pt")))
+
+
+def _finished(file: Path) -> bool:
+    from layerlaw.lab.engine import Progress
+
+    return Progress.from_file(file)[0].done
+
+
+def test_bad_input_is_one_line(tmp_path: Path) -> None:
+    for arguments, words in (
+        (("fig4",), "expected one of the experiments fig1"),
+        ((), "expected a figure to reproduce"),
+        (("fig1", "--seeds", "0"), "seeds: expected at least 1"),
+        (("fig1", "--device", "nowhere"), "device: expected one that torch can use here"),
+    ):
+        done = reproduce(*arguments, cwd=tmp_path, code=1)
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+    (tmp_path / "file").touch()
+    assert "expected a folder, got a file" in reproduce("s6", "--out", "file", cwd=tmp_path, code=1).stderr
+    assert not (tmp_path / "layerlaw-reproduce").exists()
+
+
+def test_the_list_names_every_figure(tmp_path: Path) -> None:
+    assert set(json.loads(reproduce("--list", "--json", cwd=tmp_path).stdout)["figures"]) > {
+        "fig1",
+        "s11",
+        "linearised",
+    }

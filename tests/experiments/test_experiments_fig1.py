@@ -1,0 +1,69 @@
+"""Figure 1, quickly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from experiments_recorded import Quick, made_run, quickly, survives_json
+
+import layerlaw as ll
+from layerlaw.experiments import fig1
+from layerlaw.pages import draw_sheet
+
+CELLS = [f"{optimiser}-{depth}" for optimiser in ("sgd", "momentum", "adam") for depth in (4, 8, 20)]
+
+
+@pytest.fixture(scope="module")
+def quick() -> Quick:
+    return quickly("fig1")
+
+
+def test_nine_cells_stand_beside_the_papers_nine(quick: Quick) -> None:
+    rows = [quick.row(f"{cell}/pearson") for cell in CELLS]
+    assert [row.paper for row in rows] == [-1.0, -0.998, -0.997, -0.999, -0.998, -0.998, -1.0, -0.997, -0.999]
+    assert all(row.ours is not None and row.tolerance == "≤ −0.99" for row in rows)
+    assert [row.reproduced for row in rows] == [row.ours <= -0.99 for row in rows]
+    assert all(quick.row(f"{cell}/pearson-eval").reproduced is None for cell in CELLS)
+    assert quick.row("adam-20/rho").paper == 0.818
+    assert quick.row("adam-8/half-life").paper == 1.1
+
+
+def test_the_networks_are_the_papers(quick: Quick) -> None:
+    runs = quick.setting.runs["grid"]
+    found = {(r.recipe.optimiser, r.recipe.shape.depth): r.recipe.learning_rate for r in runs}
+    assert found == {cell: rate for cell, (rate, _) in fig1.SHOWN.items()}
+    assert all(r.recipe.seed == 666 and r.recipe.batch_size == 128 and r.recipe.weight_decay == 5e-4 for r in runs)
+    samples = quick.setting.data["fashion_mnist"]
+    assert samples.counts == (100,) * 10
+    d0 = float(ll.separation_fuzziness(samples.inputs, samples.labels))
+    assert all(r.reading().separation[0] == pytest.approx(d0, rel=1e-6) for r in runs)
+    assert [len(r.reading().separation) for r in runs] == [r.recipe.shape.depth for r in runs]
+
+
+def test_a_cell_tells_what_a_probe_of_its_network_tells(quick: Quick) -> None:
+    (run,) = (r for r in quick.setting.runs["grid"] if (r.recipe.optimiser, r.recipe.shape.depth) == ("adam", 8))
+    samples = quick.setting.data["fashion_mnist"]
+    for mode, name in (("train", "adam-8/pearson"), ("eval", "adam-8/pearson-eval")):
+        record = ll.probe(run.network(), (samples.inputs, samples.labels), mode=mode, progress=False)
+        assert quick.row(name).ours == pytest.approx(record.law().pearson, abs=1e-5)
+
+
+def test_the_page_has_the_papers_arrangement_and_every_plane(quick: Quick) -> None:
+    law, running, planes = quick.outcome.sheets
+    assert (len(law.panels), law.columns, len(running.panels)) == (9, 3, 9)
+    assert [panel.title for panel in planes.panels] == ["input", *(f"layer {i}" for i in range(1, 8))]
+    assert len(quick.table("Every network of the grid").rows) == 9
+    assert len(draw_sheet(law).axes) == 9
+
+
+def test_the_outcome_survives_json(quick: Quick, tmp_path: Path) -> None:
+    assert survives_json(quick.outcome, tmp_path)
+
+
+def test_diverged_runs_are_told_not_dropped() -> None:
+    lost = made_run({20: [36.0, 10.0, 3.0, 1.0]}, diverged=12)
+    (row, *_) = fig1._rows(("sgd", 4), [lost], [], -1.0, 1)
+    assert row.ours is None
+    assert row.reproduced is False
+    assert "epoch 12" in row.reason
