@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:
         return version("layerlaw")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in ("advice", "data", "lab"):
+    if name in ("advice", "peeled", "data", "lab"):
         return importlib.import_module(f"layerlaw.{name}")
     raise AttributeError(f"module 'layerlaw' has no attribute {name!r}")
 

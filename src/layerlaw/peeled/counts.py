@@ -1,0 +1,151 @@
+"""Class counts as groups: classes of one size are interchangeable, so all that matters is which sizes there are."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from layerlaw.errors import InputError, LabelError
+
+Array = npt.NDArray[np.float64]
+Counts = Sequence[int] | Mapping[int, int] | npt.NDArray[Any]
+MOST = 2**53  # whole numbers beyond this are not exact in double precision
+MOST_C = 1e8
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Classes by their number of samples, the largest first.
+
+    >>> g = grouped([10, 1000, 10])
+    >>> g.sizes, g.classes, g.member
+    (array([1000.,   10.]), array([1., 2.]), array([1, 0, 1]))
+    """
+
+    sizes: Array
+    """(G,) samples in each class of the group, falling."""
+    classes: Array
+    """(G,) how many classes have that size."""
+    member: npt.NDArray[np.intp] | None = None
+    """(K,) the group of each class, in the order the counts came in; `None`: group after group."""
+
+    @property
+    def K(self) -> int:
+        """Classes in all."""
+        return int(self.classes.sum())
+
+    @property
+    def N(self) -> float:
+        """Samples in all."""
+        return float(self.sizes @ self.classes)
+
+    @property
+    def shares(self) -> Array:
+        """(G,) n_g / N, the share of one class of the group in all samples."""
+        return self.sizes / self.N
+
+    @property
+    def members(self) -> npt.NDArray[np.intp]:
+        """(K,) the group of each class."""
+        if self.member is not None:
+            return self.member
+        return np.repeat(np.arange(len(self.sizes)), self.classes.astype(np.intp))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+def grouped(counts: Counts) -> Groups:
+    """Groups of a sequence of samples per class, or of a mapping {samples in a class: how many such classes}.
+
+    A `Counter` is taken for what it is, samples per label.
+
+    >>> len(grouped({5000: 3, 50: 7})), grouped({5000: 3, 50: 7}).K
+    (2, 10)
+    """
+    if isinstance(counts, Groups):
+        return counts
+    if isinstance(counts, Counter):
+        counts = list(counts.values())
+    if isinstance(counts, Mapping):
+        where = (
+            "counts, a mapping {samples in a class: number of such classes}"  # of {label: samples} give the values()
+        )
+        whole = ((_whole(n, where), _whole(m, f"{where}, at {n}")) for n, m in counts.items())
+        pairs = sorted(whole, reverse=True)
+        sizes, classes = np.array([n for n, _ in pairs], float), np.array([m for _, m in pairs], float)
+        _enough(int(classes.sum()) if len(classes) else 0)
+        return Groups(sizes, classes)
+    values = _array(counts)
+    _enough(len(values))
+    unique, member, classes = np.unique(values, return_inverse=True, return_counts=True)
+    last = len(unique) - 1
+    return Groups(unique[::-1].copy(), classes[::-1].astype(np.float64), last - member)
+
+
+def checked_classes(K: object, name: str) -> int:
+    """A number of classes, at least one."""
+    return _whole(K, name)
+
+
+def checked_budgets(E_W: object, E_H: object) -> float:
+    """c = √(E_W E_H), all that the angles and the loss depend on."""
+    todo = "Measure it as the mean of ‖w_k‖² over classifier rows, or of ‖h_k‖² over class means."
+    c = math.sqrt(positive(E_W, "E_W", "budget", todo)) * math.sqrt(positive(E_H, "E_H", "budget", todo))
+    if not MOST_C**-1 < c < MOST_C:
+        raise InputError(f"E_W, E_H: expected √(E_W E_H) between 1e-8 and 1e8, got {c:.3g}. Scale the features.")
+    return c
+
+
+def positive(value: object, name: str, what: str = "number", todo: str = "") -> float:
+    """A positive, finite number as a float."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (float, int, np.floating, np.integer)):
+        raise InputError(f"{name}: expected a positive, finite {what}, got {value!r}. {todo}".rstrip())
+    if not 0 < value < math.inf:
+        raise InputError(f"{name}: expected a positive, finite {what}, got {value!r}. {todo}".rstrip())
+    return float(value)
+
+
+def _array(counts: object) -> Array:
+    """A sequence of counts as float64, each checked to be a positive whole number."""
+    try:
+        raw = np.asarray(counts)
+        values = raw.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise LabelError(f"counts: expected a sequence of whole numbers, one per class, got {counts!r}.") from None
+    if raw.dtype == np.bool_ or raw.dtype.kind not in "iufO" or values.ndim != 1:
+        raise LabelError(
+            f"counts: expected a sequence of whole numbers, one per class, got shape {raw.shape} of {raw.dtype}."
+        )
+    bad = np.flatnonzero(~(values >= 1) | (values != np.floor(values)) | (values > MOST))
+    if len(bad):
+        _whole(raw[bad[0]].item() if hasattr(raw[bad[0]], "item") else raw[bad[0]], f"counts[{bad[0]}]")
+    return values
+
+
+def _whole(value: object, where: str) -> int:
+    """A whole number ≥ 1, or a LabelError that says what it is instead."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not whole:
+        raise LabelError(f"{where}: expected a whole number, got {value!r}. Count samples, do not weigh them.")
+    assert isinstance(value, (int, float))
+    if value < 1:
+        raise LabelError(f"{where}: expected at least 1, got {value!r}. Drop classes without samples.")
+    if value > MOST:
+        raise LabelError(
+            f"{where}: expected at most 2^53, got {value!r}: larger numbers are not exact. Scale all counts."
+        )
+    return int(value)
+
+
+def _enough(K: int) -> None:
+    if K < 2:
+        raise LabelError(f"counts: expected at least 2 classes, got {K}. One class has nothing to be separated from.")

@@ -1,0 +1,303 @@
+"""What an optimum of the Layer-Peeled Model says: phases, angles, logits, accuracy, neural collapse."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from layerlaw.errors import InputError
+from layerlaw.peeled.blocks import Blocks, fits
+from layerlaw.peeled.counts import Groups
+from layerlaw.peeled.reduced import Logits, Loss
+
+Array = npt.NDArray[np.float64]
+Phase = Literal["separated", "collapsed", "vanished"]
+ZERO = 1e-12  # a squared norm or singular value below this share of the mean is none
+
+
+@dataclass(frozen=True)
+class NeuralCollapse:
+    """NC1–NC4 at the optimum, named as the columns of a record; 0 is perfect collapse, `None` where a vector is 0.
+
+    Features are equal within a class (the loss is convex), so NC1 is always 0; what imbalance destroys is NC2 and NC3.
+    """
+
+    nc1: float
+    nc2_norms: float | None
+    """Coefficient of variation of the centred class means' norms."""
+    nc2_angles: float | None
+    """Mean of |cos + 1/(K−1)| between centred class means."""
+    nc2_norms_classifier: float | None
+    nc2_angles_classifier: float | None
+    nc3: float | None
+    """‖W/‖W‖ − M/‖M‖‖², M the centred class means."""
+    nc4: float
+    """Share of samples whose best logits belong to other classes than the nearest class means (ties compared as sets)."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A global minimiser, in numbers per group of equal-size classes (the largest first).
+
+    The loss is the minimum up to `gap`. `E_W` and `E_H` only fix the lengths; angles, loss and phases depend on
+    c = √(E_W E_H) alone.
+    """
+
+    groups: Groups
+    E_W: float
+    E_H: float
+    kind: Loss
+    bias: bool
+    value: Logits = field(repr=False)
+    loss: float
+    multiplier: float
+    """λ, what a unit of nuclear norm is worth: −d loss/d(K c)."""
+    gap: float
+    """Certificate: loss − minimum ≤ gap, by convex duality, whichever way the optimum was found."""
+
+    @property
+    def c(self) -> float:
+        """√(E_W E_H)."""
+        return math.sqrt(self.E_W) * math.sqrt(self.E_H)
+
+    @property
+    def K(self) -> int:
+        """Number of classes."""
+        return self.groups.K
+
+    @property
+    def slack(self) -> Array:
+        """(G,) n_g/(N λ), the distance to collapse: classes of a size with slack ≤ 1 have no direction of their own."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(self.groups.shares / np.float64(self.multiplier))
+
+    @property
+    def _stretch(self) -> float:
+        """√(E_W/E_H), how much of the logits' size the classifiers carry."""
+        return math.sqrt(self.E_W / self.E_H) if self.E_H > 0 else 1.0
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """Per group: separated, collapsed (classifiers of the group coincide) or vanished (they are 0).
+
+        A size with one class only cannot coincide with itself: it counts as collapsed when its slack is at most 1 and there
+        are other such classes, which it then is nearly parallel to (`cosines`).
+        """
+        gone = self.classifier_blocks.own <= ZERO * self.c * self._stretch
+        below = float(self.groups.classes[self.slack <= 1].sum())
+        single = self.groups.classes == 1
+        together = np.where(single, (self.slack <= 1) & (below > 1), self.value.z == 0)
+        return tuple(
+            "vanished" if g else "collapsed" if t else "separated" for g, t in zip(gone, together, strict=True)
+        )
+
+    @cached_property
+    def rank(self) -> int:
+        """Dimensions the classifiers span: what p must at least be; K−1 when nothing is collapsed."""
+        inner = int((self.groups.classes - 1)[self.value.z > 0].sum())
+        return inner + len(self._between[1])
+
+    @cached_property
+    def _between(self) -> tuple[Array, Array, Array]:
+        """T = U diag(S) Vᵀ without its zero singular values."""
+        U, S, Vt = np.linalg.svd(self.value.T)
+        used = int((ZERO * max(float(S[0]), float(self.value.z.max())) < S).sum())
+        return U[:, :used], S[:used], Vt[:used]
+
+    @cached_property
+    def classifier_blocks(self) -> Blocks:
+        """W Wᵀ per group."""
+        _, S, Vt = self._between
+        rows = Vt.T * np.sqrt(S)
+        return Blocks.of(self.groups, self._stretch * self.value.z, self._stretch * (rows @ rows.T))
+
+    @cached_property
+    def feature_blocks(self) -> Blocks:
+        """Gram of the class means of the features, per group."""
+        U, S, _ = self._between
+        rows = U * np.sqrt(S)
+        return Blocks.of(self.groups, self.value.z / self._stretch, rows @ rows.T / self._stretch)
+
+    @property
+    def classifier_gram(self) -> Array:
+        """(K, K) W Wᵀ, in the order the classes came in; built when asked for."""
+        return self.classifier_blocks.dense()
+
+    @property
+    def feature_gram(self) -> Array:
+        """(K, K) H Hᵀ of the class means."""
+        return self.feature_blocks.dense()
+
+    @cached_property
+    def cosines(self) -> Array:
+        """(G, G) cosines between classifiers, within a group on the diagonal; NaN: undefined (vanished, or one class)."""
+        return self.classifier_blocks.cosines()
+
+    @property
+    def feature_cosines(self) -> Array:
+        """(G, G) the same for the class means of the features, not centred."""
+        return self.feature_blocks.cosines()
+
+    @property
+    def minority_cosine(self) -> float | None:
+        """Cosine between classifiers of the rarest size; 1 in collapse, `None` where undefined."""
+        value = float(self.cosines[-1, -1])
+        return None if math.isnan(value) else value
+
+    @property
+    def norms(self) -> Array:
+        """(G,) norms of the classifiers."""
+        return np.sqrt(np.maximum(self.classifier_blocks.own, 0.0))
+
+    @property
+    def feature_norms(self) -> Array:
+        """(G,) norms of the features."""
+        return np.sqrt(np.maximum(self.feature_blocks.own, 0.0))
+
+    @property
+    def biases(self) -> Array:
+        """(G,) bias of the classes of each group, with mean 0 over the classes."""
+        return self.value.b
+
+    def W(self, p: int | None = None) -> Array:
+        """(K, p) classifiers; p at least the rank (the default), further columns are 0. Any rotation is as good."""
+        _, S, Vt = self._between
+        return self._vectors(p, Vt.T * np.sqrt(S), math.sqrt(self._stretch))
+
+    def H(self, p: int | None = None) -> Array:
+        """(K, p) class means of the features, in the coordinates of `W(p)`; every sample lies on its class mean."""
+        U, S, _ = self._between
+        return self._vectors(p, U * np.sqrt(S), 1 / math.sqrt(self._stretch))
+
+    def _vectors(self, p: int | None, between: Array, size: float) -> Array:
+        p = max(1, self.rank) if p is None else p
+        if p < self.rank:
+            raise InputError(
+                f"W, H: expected p ≥ {self.rank}, the rank of this optimum, got p = {p}. In fewer dimensions the optimum is "
+                "another one: solve_direct(counts, p=…) finds it."
+            )
+        fits(self.K, p, "W or H")
+        out = np.zeros((self.K, p))
+        member = self.groups.members
+        out[:, : between.shape[1]] = (between / np.sqrt(self.groups.classes)[:, None])[member]
+        at = between.shape[1]
+        for g, (k, z) in enumerate(zip(self.groups.classes.astype(int), self.value.z, strict=True)):
+            if k > 1 and z > 0:
+                out[np.flatnonzero(member == g), at : at + k - 1] = math.sqrt(z) * helmert(k)
+                at += k - 1
+        return size * out
+
+    @property
+    def logits(self) -> Array:
+        """(K, K) logits of a sample of each class (row) for each class, bias included; built when asked for."""
+        own, same, between = self.value.rows(self.groups)
+        return Blocks(self.groups, own, same, between).dense()
+
+    @cached_property
+    def accuracy(self) -> Array:
+        """(G,) expected share of correct training samples, ties broken fairly: 1/K_g in collapse, 1/K when vanished."""
+        own, _, _ = self.value.rows(self.groups)
+        best, ties = self._best()
+        return np.where(own >= best, 1 / ties, 0.0)
+
+    @property
+    def total_accuracy(self) -> float:
+        """Over all training samples."""
+        return float(self.groups.sizes * self.groups.classes @ self.accuracy / self.groups.N)
+
+    def _rivals(self) -> tuple[Array, Array]:
+        """Logits of a sample of g (G, 1+G) for its own class, then for the other classes of each group, and how many."""
+        own, same, between = self.value.rows(self.groups)
+        others, many = between.copy(), np.broadcast_to(self.groups.classes, between.shape).copy()
+        np.fill_diagonal(others, np.where(self.groups.classes > 1, same, -np.inf))
+        np.fill_diagonal(many, self.groups.classes - 1)
+        ones = np.ones((len(own), 1))
+        return np.hstack([own[:, None], others]), np.hstack([ones, many])
+
+    def _best(self) -> tuple[Array, Array]:
+        values, many = self._rivals()
+        best = values.max(1)
+        return best, (many * (values >= best[:, None])).sum(1)
+
+    @cached_property
+    def collapse(self) -> NeuralCollapse:
+        """NC1–NC4 of this optimum."""
+        means, rows = self.feature_blocks.centred(), self.classifier_blocks
+        spread, size = float(self.groups.classes @ means.own), float(self.groups.classes @ rows.own)
+        root, T = np.sqrt(self.groups.classes), self.value.T
+        # ⟨W, M⟩ = tr Z − 1ᵀZ1/K
+        inner = float((self.groups.classes - 1) @ self.value.z + np.trace(T) - root @ T @ root / self.K)
+        nc3 = 2 - 2 * inner / math.sqrt(spread * size) if spread > 0 and size > 0 else None
+        return NeuralCollapse(0.0, *means.norms_and_angles(), *rows.norms_and_angles(), nc3, self._nc4())
+
+    def _nc4(self) -> float:
+        values, many = self._rivals()
+        chosen = (values >= values.max(1, keepdims=True)) & (many > 0)  # (G, 1+G): own, then groups
+        zero = self.feature_blocks.own <= ZERO * self.c / self._stretch
+        nearest = np.hstack([np.ones((len(zero), 1), bool), np.outer(zero, zero)])
+        i = np.arange(len(zero))
+        nearest[i, 1 + i] |= self.value.z == 0  # features of a collapsed group coincide
+        differ = ((chosen != nearest) & (many > 0)).any(1)
+        return float(self.groups.sizes * self.groups.classes @ differ / self.groups.N)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers for JSON: the whole, and one entry per group; `None` where undefined."""
+        whole = {"classes": self.K, "E_W": self.E_W, "E_H": self.E_H, "c": self.c, "loss": self.loss, "gap": self.gap}
+        return {
+            **whole,
+            "kind": self.kind,
+            "bias": self.bias,
+            "multiplier": self.multiplier,
+            "rank": self.rank,
+            "accuracy": self.total_accuracy,
+            "collapse": asdict(self.collapse),
+            "groups": [
+                {
+                    "samples": float(self.groups.sizes[g]),
+                    "classes": int(self.groups.classes[g]),
+                    "phase": self.phases[g],
+                    "slack": _finite(self.slack[g]),
+                    "cosine": _finite(self.cosines[g, g]),
+                    "norm": float(self.norms[g]),
+                    "feature_norm": float(self.feature_norms[g]),
+                    "accuracy": float(self.accuracy[g]),
+                }
+                for g in range(len(self.groups))
+            ],
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{self.K:,} classes, c = {self.c:.4g}: loss {self.loss:.4g}, rank {self.rank}. "
+            + " ".join(_group_words(self, g) for g in range(min(len(self.groups), 4)))
+            + ("" if len(self.groups) <= 4 else f" … {len(self.groups)} sizes in all.")
+        )
+
+
+def helmert(k: int) -> Array:
+    """(k, k−1) orthonormal columns that sum to 0.
+
+    >>> helmert(2).round(4).T
+    array([[ 0.7071, -0.7071]])
+    """
+    j = np.arange(1, k)
+    out = np.triu(np.ones((k, k - 1)))
+    out[j, j - 1] = -j
+    return out / np.sqrt(j * (j + 1.0))
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _group_words(s: Solution, g: int) -> str:
+    k, n = int(s.groups.classes[g]), s.groups.sizes[g]
+    cosine = s.cosines[g, g]
+    angle = "" if math.isnan(cosine) else f", cosine {cosine:.3f}".replace("-", "−")
+    one = "class" if k == 1 else "classes"
+    return f"{k:,} {one} of {n:,.6g}: {s.phases[g]}{angle}, accuracy {s.accuracy[g]:.3g}."
