@@ -19,7 +19,7 @@ draw_sheet(choice.sheet()).savefig("choice.png")
 x, y = images.tensors(flat=True)
 shape = Shape(100, (100,) * 6)
 network, rule = FeedForward.of(shape), UntilLaw(patience=3, every=5)
-recipe = Recipe(shape, learning_rate=choice.recommended.trial.rate, epochs=60)
+recipe = Recipe(shape, learning_rate=(choice.recommended or choice.best).trial.rate, epochs=60)
 train(
     network,
     x,

@@ -134,6 +134,24 @@ def norms_and_angles(rows: Array) -> tuple[float, float]:
     return float(np.std(norms) / np.mean(norms)), float(np.mean(angles))
 
 
+def mean_cosine(rows: Array) -> float:
+    pairs = [_cosine(rows[i], rows[j]) for i in range(len(rows)) for j in range(i)]
+    return float(np.mean(pairs))
+
+
+def feature_square(x: Any, y: Any, K: int) -> float:
+    """E_H of the Layer-Peeled Model: the mean over classes of the mean squared norm of their samples."""
+    x, y = as_array(x), as_labels(y)
+    return float(np.mean([np.mean([row @ row for row in x[y == k]]) for k in range(K)]))
+
+
+def used_budget(x: Any, y: Any, K: int, weight: Any) -> float:
+    """‖M Wᵀ‖_*/K with both centred, as the trace of the root of (MWᵀ)(MWᵀ)ᵀ."""
+    rows = as_array(weight)
+    Z = centred_means(x, y, K) @ (rows - rows.mean(0)).T
+    return float(np.sqrt(np.maximum(np.linalg.eigvalsh(Z @ Z.T), 0)).sum() / K)
+
+
 def centred_means(x: Any, y: Any, K: int) -> Array:
     means = class_means(as_array(x), as_labels(y), K)
     return means - means.mean(0)

@@ -127,6 +127,21 @@ def test_collapse_at_the_last_site_is_told() -> None:
     assert "At 's7': NC1 = 0.0312, NC3 = 0.25, the nearest class center disagrees with the network on 1.5%." in text
 
 
+def test_rare_rows_are_told_only_where_they_are_clearly_closer() -> None:
+    def said(rare: float | None, counts: list[int]) -> str:
+        values = {"minority": rare, "majority": -0.16}
+        columns = {f"classifier_cosine_{name}": [None] * 7 + [value] for name, value in values.items()}
+        columns |= {"classifier_norm_minority": [None] * 7 + [0.5], "classifier_norm_majority": [None] * 7 + [1.7]}
+        made = record(EVEN, **columns)
+        made.counts = counts
+        return words(judge(made))
+
+    assert "mean cosine 0.67 against -0.16; mean norm 0.50 against 1.70" in said(0.67, [500, 5])
+    assert "rows of the rare" not in said(-0.10, [500, 5])
+    assert "rows of the rare" not in said(None, [500, 5])
+    assert "rows of the rare" not in said(0.67, [500, 400])
+
+
 def test_an_early_right_center_advises_an_exit() -> None:
     r = record(EVEN, ncc_accuracy=[0.5, 0.8, 0.97, 0.992, 1.0, 1.0, 1.0, 1.0])
     r.accuracy, r.counts = 1.0, [50, 50]

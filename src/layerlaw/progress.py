@@ -17,10 +17,10 @@ class Progress(Protocol):
 
 
 def bar(items: Iterable[T], label: str, total: int | None) -> Iterator[T]:
-    """Show a progress bar with the time left on standard error; gone when done."""
+    """Show a progress bar with the time left on standard error, if that is a terminal; gone when done."""
     from tqdm import tqdm
 
-    yield from tqdm(items, desc=label, total=total, leave=False, dynamic_ncols=True, delay=0.5)
+    yield from tqdm(items, desc=label, total=total, leave=False, dynamic_ncols=True, delay=0.5, disable=None)
 
 
 def silent(items: Iterable[T], label: str, total: int | None) -> Iterator[T]:
@@ -53,7 +53,7 @@ class Counter:
         if progress is True:
             from tqdm import tqdm
 
-            self._bar = tqdm(desc=label, total=total, leave=False, dynamic_ncols=True, delay=0.5)
+            self._bar = tqdm(desc=label, total=total, leave=False, dynamic_ncols=True, delay=0.5, disable=None)
         elif callable(progress):
             self._items = iter(progress(range(total), label, total))
 

@@ -206,7 +206,17 @@ class Record:
         )
 
 
-NO_LAW = ("ncc_accuracy", "discrimination", "rank", "full_rank", "separation_log_se")  # not 0 at collapse
+NO_LAW = (  # not 0 at collapse
+    "ncc_accuracy",
+    "discrimination",
+    "rank",
+    "full_rank",
+    "separation_log_se",
+    *(f"classifier_{what}{group}" for what in ("cosine", "norm") for group in ("", "_majority", "_minority")),
+    "classifier_square",
+    "classifier_budget",
+    "feature_square",
+)
 NOTEBOOK_COLUMNS = ("separation", "nc1", "ncc_accuracy", "ncc_mismatch", "cdnv", "test_separation", "test_ncc_accuracy")
 
 

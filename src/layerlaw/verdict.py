@@ -10,6 +10,7 @@ from layerlaw.law import LawFit
 from layerlaw.record import Record, SiteRow
 
 IDLE_SHARE = 0.25  # a layer is idle when it does less than a quarter of an even share
+CLOSER = 0.2  # a mean cosine of rare classes' rows so much above the frequent ones' is no accident of similar classes
 NOISE_RATIO = 0.5  # a separation above half of what random labels give says little
 
 
@@ -169,8 +170,24 @@ def _balance(record: Record) -> list[str]:
     weighs = "by their size" if record.settings.get("weighting", "samples") == "samples" else "equally"
     return [
         f"The classes have {min(record.counts)} to {max(record.counts)} samples; D weighs them {weighs} "
-        "(weighting='samples' or 'classes')."
+        "(weighting='samples' or 'classes').",
+        *_rare_rows(record),
     ]
+
+
+def _rare_rows(record: Record) -> list[str]:
+    """Are the classifier's rows of rare classes clearly closer to each other than those of frequent ones?"""
+    names = ("cosine_minority", "cosine_majority", "norm_minority", "norm_majority")
+    for site in record.sites:
+        rare, frequent, small, large = (site.values.get(f"classifier_{name}") for name in names)
+        if rare is None or frequent is None or rare < frequent + CLOSER:
+            continue
+        norms = "" if small is None or large is None else f"; mean norm {small:.2f} against {large:.2f}"
+        return [
+            f"The classifier's rows of the rare classes lie closer together than those of the frequent ones (mean cosine "
+            f"{rare:.2f} against {frequent:.2f}{norms}): the way to minority collapse. `layerlaw imbalance` says how far."
+        ]
+    return []
 
 
 def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from layerlaw.advice import Choice, choose_depth, choose_shape, choose_width
 from layerlaw.advice.material import Material
+from layerlaw.advice.plan import Plan
 from layerlaw.data import load
 from layerlaw.errors import DataError, FeatureError, InputError, LabelError
 from layerlaw.lab import Recipe, Samples, Shape, sweep
@@ -28,6 +30,7 @@ def choice(tmp_path_factory: pytest.TempPathFactory) -> Choice:
 
 def test_depth_is_chosen_on_real_data(choice: Choice) -> None:
     assert [c.label for c in choice.candidates] == ["depth 2", "depth 4", "depth 6"]
+    assert choice.recommended is not None
     assert choice.recommended.label in {"depth 4", "depth 6"}  # depth 2 cannot separate as well
     finals = [c.trial.separation for c in choice.candidates]
     assert finals[0] is not None
@@ -57,6 +60,7 @@ def test_its_numbers_are_those_of_the_networks(choice: Choice) -> None:
 def test_it_is_saved_and_drawn(choice: Choice, tmp_path: Path) -> None:
     data = json.loads(choice.save(tmp_path / "choice.json").read_text())
     assert data["format"] == "layerlaw choice"
+    assert choice.recommended is not None
     assert data["recommended"] == choice.recommended.label
     assert [len(row["trials"]) for row in data["candidates"]] == [2, 2, 2]
     draw_sheet(choice.sheet()).savefig(tmp_path / "choice.png")
@@ -65,13 +69,15 @@ def test_it_is_saved_and_drawn(choice: Choice, tmp_path: Path) -> None:
 
 def test_width_and_shape_report_noise_floors_and_count_parameters() -> None:
     x, y = load(SAMPLE).balanced(20).resized(6).tensors(flat=True)
-    few = {**QUICK, "epochs": 3, "seeds": (0, 1), "rates": (3e-3,)}
+    few = {**QUICK, "epochs": 40, "seeds": (0, 1), "rates": (3e-3,)}
     width = choose_width((x.numpy(), y.numpy()), widths=(30, 10), depth=3, **few)
     assert [c.label for c in width.candidates] == ["width 10", "width 30"]
     assert width.candidates[0].parameters == 36 * 10 + 10 + 10 * 10 + 10 + 10 * 10 + 10 + 2 * 20
-    shape = choose_shape(Samples.of((x, y)), shapes=((10, 10, 30), (30, 10, 10)), norm=False, **few)
-    assert [c.label for c in shape.candidates] == ["10×2 → 30", "30 → 10×2"]
+    shape = choose_shape(Samples.of((x, y)), shapes=((20, 20, 40), (40, 20, 20)), **few)
+    assert [c.label for c in shape.candidates] == ["20×2 → 40", "40 → 20×2"]
     for found in (width, shape):
+        assert found.over_floor
+        assert "D over its noise floor" in found.headline
         assert any("noise floors" in line for line in found.caveats)
         assert "flatter" in found.sentences[-1]  # no test data
 
@@ -107,11 +113,15 @@ PAIR = (np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2)
         (PAIR, {"depths": (4, 4)}, InputError, "expected at least 2 different ones"),
         (PAIR, {"depths": (3, 4.5)}, InputError, "expected whole numbers"),
         (PAIR, {"rates": ()}, InputError, "rates: expected at least one"),
-        (PAIR, {"rates": (0.0,)}, InputError, "learning_rate: expected a positive number"),
+        (PAIR, {"rates": (0.0,)}, InputError, "rates: expected positive learning rates, got 0.0"),
         (PAIR, {"seeds": (1, 1)}, InputError, "seeds: expected at least one, all different"),
         (PAIR, {"epochs": 0}, InputError, "epochs: expected a positive number"),
         (PAIR, {"width": 0}, InputError, "width: expected at least 1"),
-        (PAIR, {"validation": 0.0}, FeatureError, "share: expected a number between 0 and 1"),
+        (PAIR, {"validation": 0.0}, InputError, "validation: expected a share between 0 and 1, such as 0.2, got 0.0"),
+        (PAIR, {"validation": "half"}, InputError, "validation: expected a share between 0 and 1"),
+        (PAIR, {"seeds": 2}, InputError, "seeds: expected a sequence of numbers, such as (1, 2, 3), got 2"),
+        (PAIR, {"depths": 5}, InputError, "depths: expected a sequence"),
+        (PAIR, {"rates": 0.01}, InputError, "rates: expected a sequence"),
         (PAIR, {"validation": 0.999}, LabelError, "expected enough samples to hold a share of 0.999 back"),
         (PAIR, {"per_class": 5}, InputError, "expected with images"),
         (PAIR, {"test": (PAIR[0][:, :2], PAIR[1])}, FeatureError, "expected 3 numbers per sample, got 2"),
@@ -136,6 +146,44 @@ def test_bad_widths_and_shapes_are_answered() -> None:
         choose_shape(PAIR, shapes=((10, 10), (10, 10)))
     with pytest.raises(InputError, match="expected at least 2"):
         choose_shape(PAIR, shapes=((10,), ()))
+    with pytest.raises(InputError, match="shapes: expected a sequence"):
+        choose_shape(PAIR, shapes=5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="shapes: every shape: expected a sequence"):
+        choose_shape(PAIR, shapes=(5, 6))  # type: ignore[arg-type]
+
+
+def test_labels_without_meaning_give_no_recommendation() -> None:
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(200, 10, generator=g), torch.arange(200) % 4
+    how = {**QUICK, "epochs": 20, "rates": (3e-3,)}
+    found = choose_depth((x, y), depths=(2, 3), width=30, test=(x[:20], y[:20]), **how)
+    assert found.recommended is None
+    assert found.headline.startswith("No recommendation: no network learned anything that shows on the validation data")
+    assert found.to_dict()["recommended"] is None
+    assert found.test_accuracies == ()
+    draw_sheet(found.sheet())
+
+
+def test_the_plan_is_told_before_training() -> None:
+    told: list[Plan] = []
+    x, y = torch.randn(60, 4), torch.arange(60) % 2
+    choose_depth((x, y), depths=(2, 3), rates=(1e-3,), seeds=(0, 1), epochs=1, progress=False, tell=told.append)
+    assert str(told[0]).startswith(
+        "4 networks of 2–3 layers, 1 epoch each, on 48 samples of 4 numbers: roughly 10 seconds"
+    )
+
+
+def test_a_folder_of_grey_pictures_has_one_channel_and_keeps_all_of_them(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0)
+    for name, count in (("cat", 12), ("dog", 5)):
+        (tmp_path / name).mkdir()
+        for i in range(count):
+            Image.fromarray(noise.integers(0, 256, (6, 6), dtype=np.uint8)).save(tmp_path / name / f"{i}.png")
+    grey = Material.of(tmp_path)
+    assert grey.samples.inputs.shape[1] == 36
+    assert grey.counts == (12, 5)
+    Image.new("RGB", (6, 6), (200, 0, 0)).save(tmp_path / "dog" / "red.png")
+    assert Material.of(tmp_path).samples.inputs.shape[1] == 108
 
 
 def test_diverged_runs_are_reported_not_dropped() -> None:

@@ -25,7 +25,10 @@ def layerlaw(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedP
 
 def test_depth_prints_the_recommendation_first_and_leaves_files(tmp_path: Path) -> None:
     done = layerlaw("depth", "--depths", "2-4", *SMALL, "--out", "found", cwd=tmp_path)
-    assert done.stdout.startswith("Take depth ")
+    assert done.stdout.startswith(("Take depth ", "By D take depth "))
+    assert "6 networks of 2–4 layers, 3 epochs each, on 160 samples of 36 numbers: roughly 10 seconds" in done.stderr
+    assert "you may stop and go on, all is kept in found" in done.stderr
+    assert "D with running statistics (eval mode)" in done.stdout
     assert all(word in done.stdout for word in ("final D", "val. accuracy", "160 training + 40 validation", "→"))
     assert "On the test data" in done.stdout
     saved = json.loads((tmp_path / "found" / "choice.json").read_text())
@@ -42,8 +45,10 @@ def test_width_and_shape_give_one_json_object(tmp_path: Path) -> None:
     data = json.loads(done.stdout)
     assert data["kind"] == "width"
     assert data["test_accuracy"] is None
-    assert data["sentences"][0].startswith("Take width ")
-    assert "D/shuffled" in done.stderr
+    assert data["compared_by"] == "separation_over_permuted"
+    assert "D over its noise floor" in done.stderr
+    assert "‰" not in done.stderr
+    assert "4 networks of 3 layers" in done.stderr
     done = layerlaw("shape", "--shapes", "5x2,10; 10,5x2", *SMALL, "--no-norm", cwd=tmp_path)
     assert "5×2 → 10" in done.stdout
     assert "10 → 5×2" in done.stdout
@@ -57,6 +62,8 @@ def test_width_and_shape_give_one_json_object(tmp_path: Path) -> None:
         (("depth", "--depths", "4"), "expected at least 2 different ones"),
         (("depth", "--depths", "three"), "expected whole numbers and ranges such as 3-12"),
         (("depth", "--rates", "fast"), "rates: expected numbers separated by commas"),
+        (("depth", "--rates", "0"), "rates: expected positive learning rates, got 0.0"),
+        (("depth", "--validation", "0"), "validation: expected a share between 0 and 1"),
         (("depth", "--seeds", "0"), "seeds: expected at least 1"),
         (("depth", "--device", "gpu"), "device: expected cpu, cuda"),
         (("depth", "--optimiser", "adamw"), "optimiser: expected 'sgd', 'momentum' or 'adam'"),
@@ -96,6 +103,19 @@ def test_bad_input_is_one_line_and_exit_code_one(
     assert said.err.startswith("error: ")
     assert words in said.err
     assert not said.out
+
+
+def test_a_folder_of_unequal_classes_is_used_whole_and_said_so(tmp_path: Path) -> None:
+    for shade, (name, count) in enumerate((("cat", 30), ("dog", 12))):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for i in range(count):
+            Image.new("L", (6, 6), 120 * shade + 3 * i).save(tmp_path / "pets" / name / f"{i}.png")
+    how = ("--quick", "--depths", "2,3", "--epochs", "2", "--seeds", "1", "--size", "4")
+    done = layerlaw("depth", "--data", "./pets", *how, cwd=tmp_path)
+    assert "Classes have 12 to 30 images, all of them used; --per-class 12 balances them." in done.stdout
+    assert "on 34 samples of 16 numbers" in done.stderr  # grey: one channel
+    assert "nothing is kept: --out FOLDER lets you stop and go on" in done.stderr
+    assert "[default: (fashion_mnist_sample)]" in layerlaw("depth", "--help", cwd=tmp_path).stdout
 
 
 def test_bad_input_in_a_process_of_its_own(tmp_path: Path) -> None:

@@ -139,6 +139,11 @@ def test_only_true_stops_training(samples: Samples) -> None:
         (lambda: UntilLaw(every=0), "every: expected at least 1, got 0"),
         (lambda: UntilLaw().update(0, [4.0, 2.0, 1.0, 0.5]), "so few make no law"),
         (lambda: UntilLaw().update(0, 3.0), "expected a fit, a record, or at least 2 numbers"),
+        (lambda: UntilLaw(r=0.5), "r: expected a correlation from −1 to below 0 (log D falls along depth), got 0.5"),
+        (lambda: UntilLaw(p=2), "p: expected a probability above 0 and up to 1, got 2"),
+        (lambda: emergence({0: STRAIGHT}, r=0.5), "r: expected a correlation"),
+        (lambda: emergence({0: [4.0, -2.0, 1.0]}), "expected D ≥ 0 everywhere along depth, got -2 at place 1"),
+        (lambda: emergence({0: [4.0, "two", 1.0]}), "expected numbers along depth, got 'two' at place 1"),
         (lambda: emergence({}), "got 0"),
         (lambda: emergence({0: "abc"}), "expected a fit, a record"),
     ],
@@ -147,6 +152,15 @@ def test_bad_input_is_answered(call: object, words: str) -> None:
     with pytest.raises(InputError) as caught:
         call()  # type: ignore[operator]
     assert words in str(caught.value)
+
+
+def test_the_rule_tells_its_state() -> None:
+    rule = UntilLaw(patience=2)
+    assert repr(rule) == "UntilLaw(patience=2, every=1, r=-0.99, p=0.05): no probe yet"
+    rule.update(3, STRAIGHT)
+    assert repr(rule).endswith("held at the last 1 of 2 probes needed, up to epoch 3")
+    rule.update(4, STRAIGHT)
+    assert repr(rule).endswith("the law has held since epoch 3, known at epoch 4")
 
 
 def test_epochs_go_forward() -> None:

@@ -100,8 +100,16 @@ def test_any_module_is_disturbed_through_a_probe_with_the_same_result(run: Run, 
 
 def test_it_says_what_it_found_and_is_plain_data(found: Robustness) -> None:
     text = str(found)
-    assert "up to noise of 0.01: beyond it second-order terms count" in text
-    assert "The proposition assumes one ε for all layers" in text
+    first, head, *rows, last = text.splitlines()
+    assert first.startswith("R = D_last/D_first = ")
+    assert [cell.strip() for cell in head.split("|")][1:] == [
+        "measured change of R",
+        "formula, joint ε",
+        "sum of single layers",
+        "local ε",
+    ]
+    assert [row.split("|")[0].strip() for row in rows] == ["0.001", "0.01", "0.5"]
+    assert "right to a tenth up to noise of 0.01; with ε read off one layer at a time" in last
     data = json.loads(json.dumps(found.to_dict()))
     assert len(data["effects"]) == 3
     assert set(data["effects"][0]["predictions"]) == {"formula", "added", "local"}

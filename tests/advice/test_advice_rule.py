@@ -1,13 +1,15 @@
 """The one-standard-error rule and the caveats, on tables whose answer is known."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from advice_candidates import candidate, trial
 
 from layerlaw.advice import Candidate, Choice
-from layerlaw.advice.rule import by_rate, decide
+from layerlaw.advice.rule import Guess, by_rate, decide
 from layerlaw.errors import LayerlawError
+from layerlaw.pages.scales import y_scale
 
 
 def logs(*values: float) -> list[float]:
@@ -75,9 +77,17 @@ def test_losing_accuracy_against_the_most_accurate_candidate_is_told() -> None:
     choice = Choice.of("depth", [accurate, best], validation=200)
     assert choice.recommended is best
     assert "depth 4 has the best validation accuracy, 85.0%, 4.0 ± 0.0 points above depth 8" in choice.caveats[0]
+    assert choice.headline.startswith(
+        "By D take depth 8; by validation accuracy take depth 4 (85.0 against 81.0%). Depth 8 has the lowest final D, 1.00"
+    )
+    assert choice.by_accuracy is accurate
+    assert choice.to_dict()["recommended_by_accuracy"] == "depth 4"
     assert "200 validation samples alone leave an accuracy open to ±2.8" in choice.caveats[0]
     noisy = candidate(4, trial([2.0] * 3, [0.90, 0.70, 0.84]))  # mean .813: ahead by .003 ± .06
     assert not any("disagree" in line for line in Choice.of("depth", [noisy, best]).caveats)
+    one = [candidate(4, trial([2.0], [0.83])), candidate(8, trial([1.0], [0.81]))]
+    assert Choice.of("depth", one, validation=200).by_accuracy is None  # 2 points, and 200 samples leave ±2.8 open
+    assert Choice.of("depth", one, validation=2000).by_accuracy is one[0]
 
 
 def test_the_minimum_at_the_edge_of_the_range_is_told() -> None:
@@ -105,9 +115,50 @@ def test_a_choice_that_the_learning_rate_makes_is_told() -> None:
 def test_widths_are_told_with_their_noise_floors() -> None:
     narrow = Candidate("width 20", (20,) * 5, 2000, (trial([2.0] * 3, floor=2000),))  # .001 of its floor
     wide = Candidate("width 500", (500,) * 5, 9000, (trial([1.0] * 3, floor=100),))  # .01 of its floor
-    caveats = Choice.of("width", [narrow, wide]).caveats
-    assert any("relative to the floor width 20 is lowest, 0.00100 against 0.0100" in line for line in caveats)
-    assert not any("floor" in line for line in Choice.of("depth", [narrow, wide]).caveats)
+    choice = Choice.of("width", [narrow, wide])
+    assert choice.recommended is narrow  # by D itself it would be the wide one
+    assert choice.headline.startswith(
+        "Take width 20: it has the lowest D over its noise floor (the last widths differ), 0.001"
+    )
+    assert any("D with shuffled labels: 100 to 2,000" in line for line in choice.caveats)
+    assert any("D itself is lowest at width 500, 1.00 against 2.00 at width 20" in line for line in choice.caveats)
+    assert choice.sheet().panels[0].series[-1].y == pytest.approx((0.001, 0.01))  # type: ignore[union-attr]
+    same = replace(wide, trials=(trial([1.0] * 3, floor=2000),))
+    assert any("(D with shuffled labels: 2,000)" in line for line in Choice.of("width", [narrow, same]).caveats)
+    alike = [replace(c, widths=(50, 100)) for c in (narrow, wide)]
+    assert not Choice.of("shape", alike).over_floor
+
+
+def test_nothing_learned_or_a_rising_D_gives_no_recommendation() -> None:
+    guess = Guess(0.1, train=1000, validation=100)  # up to 10 + 3·√(.1·.9/100) = 19% may be luck
+    table = [candidate(d, trial([1.0 / d] * 3, [0.18] * 3)) for d in (3, 5)]
+    choice = Choice.of("depth", table, validation=100, guess=guess)
+    assert choice.recommended is None
+    assert "best accuracy 18.0%; guessing reaches 10.0%, and up to 19.0% may be luck" in choice.headline
+    assert choice.to_dict()["recommended"] is None
+    assert choice.sheet().panels[0].marked is None  # type: ignore[union-attr]
+    assert "no recommendation" in choice.sheet().title
+    learned = [candidate(d, trial([1.0 / d] * 3, [0.20] * 3)) for d in (3, 5)]
+    assert Choice.of("depth", learned, validation=100, guess=guess).recommended is not None
+    unfitted = [candidate(d, trial([1.0 / d] * 3, [0.5] * 3, fitted=0.12)) for d in (3, 5)]
+    assert "shows on the training data" in Choice.of("depth", unfitted, guess=guess).headline
+    rising = Choice.of("depth", [candidate(d, trial([40.0 * d] * 3)) for d in (3, 5)])
+    assert rising.recommended is None
+    assert rising.headline == "No recommendation: D does not fall along depth in any candidate."
+    # Lowest over its floor, by accident.
+    lost_rank = Candidate("width 10", (10,) * 5, 500, (trial([90.0] * 3, floor=1e6),))
+    sound = Candidate("width 50", (50,) * 5, 2000, (trial([2.0] * 3, floor=500),))
+    passed_over = Choice.of("width", [lost_rank, sound])
+    assert passed_over.recommended is passed_over.best is sound
+    assert any("D does not fall along depth at width 10: left out" in line for line in passed_over.caveats)
+
+
+def test_curves_of_other_rates_are_not_cut_off_by_the_axis() -> None:
+    table = [candidate(d, trial([1.0] * 3), trial([1e-4] * 3, [0.7] * 3, rate=0.1)) for d in (3, 5)]
+    for panel in Choice.of("depth", table).sheet().panels:
+        scale = y_scale(panel)  # type: ignore[arg-type]
+        assert scale is not None
+        assert all(scale.low < v < scale.high for s in panel.series for v in s.y if v is not None)  # type: ignore[union-attr]
 
 
 def test_headline_and_dictionary_give_the_numbers() -> None:
@@ -115,8 +166,8 @@ def test_headline_and_dictionary_give_the_numbers() -> None:
     best = candidate(8, trial(logs(0.0, 0.0, 0.0)))
     choice = Choice.of("depth", [near, best], test_accuracies=(0.7, 0.8))
     assert choice.headline.startswith(
-        "Take depth 6: its final D of 1.03 [0.819, 1.22] over 3 seeds is within one standard error of the lowest (1.00 at "
-        "depth 8), and it is smaller; validation accuracy 81.0 ± 0.6%, learning rate 0.001."
+        "Take depth 6: it is the smallest whose final D, 1.03 [0.819, 1.22] over 3 seeds, is within one standard error of "
+        "the lowest (1.00 at depth 8); validation accuracy 81.0 ± 0.6%, learning rate 0.001."
     )
     assert choice.sentences[-1].endswith("depth 6 is right in 75.0 ± 5.0%.")
     row = choice.to_dict()["candidates"][0]

@@ -1,14 +1,12 @@
 """Data of every kind become batches."""
 
-import hashlib
-
 import numpy as np
 import pytest
 import torch
 from capture_networks import clouds
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from layerlaw.capture.batches import Batch, Batches, as_batch
+from layerlaw.capture.batches import Batch, Batches, Checksum, as_batch
 from layerlaw.errors import DataError, LabelError
 
 X, Y = clouds(50, 6)
@@ -210,7 +208,7 @@ def test_data_on_another_device_are_refused() -> None:
 
 def test_a_checksum_sees_every_byte() -> None:
     def digest(*args: object) -> str:
-        checksum = hashlib.sha256()
+        checksum = Checksum()
         as_batch(args, "data").feed(checksum)
         return checksum.hexdigest()
 
@@ -221,3 +219,13 @@ def test_a_checksum_sees_every_byte() -> None:
     assert digest(X, Y) != digest(changed, Y)
     for dtype in (torch.bfloat16, torch.bool, torch.uint8):
         assert digest(X.to(dtype), Y)
+
+
+def test_a_checksum_does_not_depend_on_the_batches() -> None:
+    def digest(size: int) -> str:
+        checksum = Checksum()
+        for x, y in zip(X.split(size), Y.split(size), strict=True):
+            as_batch((x, y), "data").feed(checksum)
+        return checksum.hexdigest()
+
+    assert digest(len(X)) == digest(2) == digest(3)

@@ -26,17 +26,22 @@ def test_json_rows_record_figure_and_page(tmp_path: Path) -> None:
     first = data["rows"][0]
     assert first["name"].startswith("s6/")
     assert {"name", "paper", "ours", "low", "high", "reproduced", "reason"} <= first.keys()
-    outcome = Outcome.load(tmp_path / "r" / "s6.json")
+    place = tmp_path / "r" / "quick"  # a trial never takes the place of a result
+    outcome = Outcome.load(place / "s6.json")
     assert len([r for r in data["rows"] if r["name"].startswith("s6/")]) == len(outcome.rows)
     assert outcome.provenance["command"] == "layerlaw reproduce s6 --quick --device cpu"
     assert outcome.provenance["quick"] is True
     for name in ("s6.png", "s6.pdf", "s6.html", "s5.html", "all.html"):
-        assert (tmp_path / "r" / name).stat().st_size > 1000
+        assert (place / name).stat().st_size > 1000
+    assert not any(row["reproduced"] is not None for row in data["rows"])  # nothing is judged by a quick run
+    before = outcome.provenance["wall_s"]
+    reproduce("s6", "--quick", "--out", "r", cwd=tmp_path)  # everything is there already
+    assert Outcome.load(place / "s6.json").provenance["wall_s"] >= before
     assert "paper" in done.stderr
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
-    sweeps = tmp_path / "layerlaw-reproduce" / "sweeps"
+    sweeps = tmp_path / "layerlaw-reproduce" / "quick" / "sweeps"
     running = subprocess.Popen([*COMMAND, "fig1", "--quick"], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
     for _ in range(600):
         time.sleep(0.1)
@@ -63,6 +68,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         (("fig4",), "expected one of the experiments fig1"),
         ((), "expected a figure to reproduce"),
         (("fig1", "--seeds", "0"), "seeds: expected at least 1"),
+        (("fig1", "--list"), "expected no figure beside it"),
         (("fig1", "--device", "nowhere"), "device: expected one that torch can use here"),
     ):
         done = reproduce(*arguments, cwd=tmp_path, code=1)

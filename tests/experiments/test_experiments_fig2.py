@@ -45,12 +45,17 @@ def test_rows_are_the_law_at_the_papers_epochs(quick: Quick) -> None:
     start = fit_law(real.reading(epoch=0).separation)
     assert quick.row("epoch-0/rho").ours == pytest.approx(start.rho)
     assert quick.row("epoch-0/rho").reproduced is (start.rho >= 1)
-    assert quick.row("epoch-4/pearson").paper == -0.996  # the paper's epoch 100 in a training of 24
-    assert quick.row("epoch-4/pearson").ours == pytest.approx(real.law(epoch=4).pearson)
-    assert quick.row("epoch-24/pearson-eval").ours == pytest.approx(real.law(mode="eval").pearson)
+    assert quick.row("epoch-100/pearson").paper == -0.996
+    assert quick.row("epoch-100/pearson").ours == pytest.approx(
+        real.law(epoch=4).pearson
+    )  # the paper's epoch 100 in a training of 24
+    assert quick.row("epoch-600/pearson-eval").ours == pytest.approx(real.law(mode="eval").pearson)
     change = real.law(epoch=24).rho - real.law(epoch=4).rho
-    assert quick.row("rho-at-24-minus-4").ours == pytest.approx(change)
-    assert quick.row("rho-at-24-minus-4").reproduced is (change < 0)
+    assert quick.row("rho-at-600-minus-100").ours == pytest.approx(change)
+    assert quick.row("rho-at-600-minus-100").reproduced is (change < 0)
+    assert quick.row("emergence-epoch").paper == 100
+    assert quick.row("emergence-epoch").tolerance == "50 to 150, in every seed"
+    assert any("epoch 100 of 600 stands for epoch 4 of 24" in note for note in quick.outcome.notes)
     names = {row.name for row in quick.outcome.rows}
     assert {"emergence-epoch", "emergence-epoch-eval", "interpolation-epoch", "epoch-0/pearson-full"} <= names
     assert {"random-labels/pearson", "random-labels/greenwood-p", "random-labels/train-accuracy"} <= names
@@ -58,12 +63,12 @@ def test_rows_are_the_law_at_the_papers_epochs(quick: Quick) -> None:
 
 def test_sheets_have_a_panel_per_epoch(quick: Quick) -> None:
     sheets = quick.outcome.sheets
-    assert [panel.title for panel in sheets[0].panels] == [f"epoch {e}" for e in (0, 1, 2, 4, 8, 12, 24)]
+    assert [panel.title for panel in sheets[0].panels] == [f"epoch {e}" for e in (0, 20, 50, 100, 200, 300, 600)]
     assert sheets[0].columns == 3
     last = sheets[0].panels[-1]
     assert isinstance(last, Panel)
     assert last.series[-1].y == pytest.approx(quick.setting.runs["epochs"][0].reading().separation)
-    assert [row[0] for row in quick.table("Every probed epoch").rows] == [0, 1, 2, 4, 8, 12, 24]
+    assert [row[0] for row in quick.table("Every probed epoch").rows] == [0, 25, 50, 100, 200, 300, 600]
 
 
 def test_survives_json(quick: Quick, tmp_path: Path) -> None:
@@ -73,6 +78,15 @@ def test_survives_json(quick: Quick, tmp_path: Path) -> None:
 def test_a_full_run_probes_the_papers_epochs() -> None:
     assert fig2.EPOCHS == (0, 10, 20, 30, 50, 100, 200, 300, 600)
     assert fig2.RATE == 3e-4
+
+
+def test_a_curve_that_rises_is_never_clearer() -> None:
+    straight = [0.8**layer for layer in range(20)]
+    rising, steeper = [1.2**layer for layer in range(20)], [1.2**layer + 0.1 * layer for layer in range(20)]
+    for first, last, clear in ((rising, steeper, False), (steeper, rising, False), (steeper, straight, True)):
+        found = {row.name: row for row in fig2._law_rows([made_run({0: first, 100: first, 600: last})], 600)}
+        assert found["epoch-600/pearson"].reproduced is clear
+    assert found["epoch-600/pearson"].tolerance == "≤ −0.99 and lower than at epoch 100"
 
 
 def test_a_law_that_does_not_emerge_in_every_seed_is_not_reproduced() -> None:

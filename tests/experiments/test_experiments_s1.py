@@ -30,10 +30,11 @@ def test_rows_are_d_of_the_last_hidden_layer(quick: Quick) -> None:
     last = hidden(falling.network(), samples.inputs)[-1]
     assert last.shape == (1000, 100)
     D = float(separation_fuzziness(last, samples.labels))
-    assert quick.row("last-D/epoch-24-eval").ours == pytest.approx(D, rel=1e-3)
-    assert quick.row("last-D/epoch-24").ours == pytest.approx(falling.reading().separation[-1])
-    assert quick.row("last-D/epoch-4").paper == 1.8
-    assert quick.row("convergence-epoch").paper == "after 16"
+    assert quick.row("last-D/epoch-600-eval").ours == pytest.approx(D, rel=1e-3)
+    assert quick.row("last-D/epoch-600").ours == pytest.approx(falling.reading().separation[-1])
+    assert quick.row("last-D/epoch-100").paper == 1.8
+    assert quick.row("convergence-epoch").paper == "after 400"
+    assert any("epoch 4 of 24" in note for note in quick.outcome.notes)
 
 
 def test_controls_and_figures_are_there(quick: Quick) -> None:
@@ -41,7 +42,7 @@ def test_controls_and_figures_are_there(quick: Quick) -> None:
     assert {"constant-rate/convergence-epoch", "nearest-mean-epoch", "convergence-minus-emergence-eval"} <= names
     first, second = quick.outcome.sheets
     assert [series.label for series in first.panels[0].series] == ["train mode", "eval mode"]
-    assert first.panels[0].series[0].x[0] == 4  # the paper's figure begins at epoch 100 of 600
+    assert first.panels[0].series[0].x[0] == 100  # where the paper's figure begins
     assert len(second.panels) == 2
     assert [row[0] for row in quick.outcome.tables[0].rows] == ["falling", "constant"]
 

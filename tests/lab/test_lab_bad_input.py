@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lab_parts import clouds, sweeping
 
 import layerlaw.lab
-from layerlaw.errors import FeatureError, InputError, LabelError, LayerlawError, MemoryBudgetError
+from layerlaw.errors import DataError, FeatureError, InputError, LabelError, LayerlawError, MemoryBudgetError
 from layerlaw.lab import FeedForward, Fleet, Look, Recipe, Run, Samples, Shape, sweep
 
 SAMPLES = clouds(150)
@@ -248,3 +251,42 @@ def test_recipes_survive_a_trip_through_json() -> None:
         again = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
         assert again == recipe
         assert hash(again) == hash(recipe)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: BASE.grid(lr=(0.1,)), "got 'lr'. Did you mean learning_rate?"),
+        (lambda: BASE.grid(learning_rate=0.1), "expected several values of learning_rate, got 0.1"),
+        (lambda: replace(BASE, learning_rate="a"), "learning_rate: expected a number, got 'a'"),
+        (lambda: Shape(20, 30, 4), "widths: expected the widths of the hidden layers"),
+        (lambda: Look(epochs=5), "epochs: expected whole numbers, (0, 100, …), got 5"),
+        (lambda: Look(epochs=("a",)), "epochs: expected whole numbers"),
+        (lambda: sweep(BASE, clouds(60)), "sweep: expected a list of recipes"),
+        (lambda: sweep([BASE], clouds(60), look=Look(epochs=(0, 10**6))), "look: expected epochs up to"),
+        (lambda: sweep([BASE], clouds(60), start=[3]), "start: expected the states of networks"),
+        (
+            lambda: sweep([BASE], clouds(60, classes=3)),
+            "expected a classifier of 3 outputs for samples of 3 classes, got 4",
+        ),
+        (lambda: sweep([BASE], clouds(60), device="nowhere"), "device: expected one that torch can use here (cpu"),
+        (lambda: Samples(np.zeros((4, 2)), np.zeros(4)), "inputs: expected a tensor, got ndarray"),
+        (lambda: Samples.of((np.zeros((4, 2)), np.array(["a", "b", "a", "b"]))), "expected numbers, got <U1"),
+    ],
+)
+def test_slips_of_the_pen_are_answered(wrong: Callable[[], object], words: str) -> None:
+    with pytest.raises(InputError, match=re.escape(words)):
+        wrong()
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="expected a folder that can be made or used"):
+        sweep([BASE], clouds(60), folder=tmp_path / "file", progress=False)
+
+
+def test_tables_of_pandas_are_taken() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [0.0, 1.0, 2.0, 3.0], "b": [1.0, 1.0, 0.0, 0.0]}, index=[20, 21, 22, 23])
+    found = Samples.of((frame, pandas.Series([0, 1, 0, 1], index=frame.index)))
+    assert found.inputs.tolist() == [[0.0, 1.0], [1.0, 1.0], [2.0, 0.0], [3.0, 0.0]]

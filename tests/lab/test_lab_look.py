@@ -263,7 +263,8 @@ def test_a_law_is_fitted_to_the_separation_along_depth(runs: list[Run]) -> None:
 
 def test_readings_that_were_not_taken_are_told_with_those_that_were(runs: list[Run]) -> None:
     with pytest.raises(
-        InputError, match=r"expected a reading of epoch 3, mode train, train data; there are \[\(6, 'eval'"
+        InputError,
+        match=r"expected a reading of epoch 3, mode 'train', 'train' data; there are epochs \[6\], modes",
     ):
         runs[0].reading(epoch=3)
 

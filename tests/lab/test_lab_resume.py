@@ -203,7 +203,7 @@ def test_a_truncated_file_is_told(rest: float, tmp_path: Path) -> None:
     before = files_of(tmp_path)
     with pytest.raises(
         DataError,
-        match=rf"{path}: expected the progress of a fleet, but it cannot be read \(.*\)\. Delete it, and its mem",
+        match=rf"{path}: expected the progress of a fleet, but it cannot be read \(\w+\): is it cut off\? Delete it",
     ):
         quiet([BASE], folder=tmp_path)
     assert files_of(tmp_path) == before

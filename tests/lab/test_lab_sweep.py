@@ -56,7 +56,7 @@ def test_runs_come_in_the_order_of_the_recipes() -> None:
         replace(BASE, data="short"),
         replace(BASE, data="four", shape=Shape(12, (9,), 4)),
         replace(BASE, data="four", optimiser="adam", seed=3),
-        replace(BASE, data="three"),
+        replace(BASE, data="three", shape=replace(BASE.shape, classes=3)),
         replace(BASE, data="four", batch_size=50),
         replace(BASE, data="four", epochs=3),
         replace(BASE, data="four", layers=(1, 3)),

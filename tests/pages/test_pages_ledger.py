@@ -31,7 +31,7 @@ def test_the_first_table_has_one_row_per_figure():
     ]  # fmt: skip
     assert rows[1][:5] == ["Fig. S4", "[The law emerges](#s4)", "about 300 (epoch)", "290", "1 of 1"]
     assert rows[2] == ["Planes", "[Only pictures](#planes)", "–", "–", "–", "–", "–", "–"]
-    assert "In all, 3 of 5 numbers reproduced, in 3 figures." in ledger(ALL)
+    assert "In all, 1 of 3 numbers and 2 of 2 statements reproduced, in 3 figures." in ledger(ALL)
 
 
 def test_every_link_has_its_anchor():
@@ -43,7 +43,7 @@ def test_every_link_has_its_anchor():
 
 def test_every_number_of_a_figure_stands_in_its_section():
     section = ledger(ALL).split('<a id="fig1"></a>')[1].split('<a id="s4"></a>')[0]
-    assert section.strip().startswith("## Fig. 1 · The law holds\n\n2 of 4 numbers reproduced.")
+    assert section.strip().startswith("## Fig. 1 · The law holds\n\n1 of 3 numbers and 1 of 1 statement reproduced.")
     head, _, *rows = tables(section)[0]
     assert head == ["", "paper", "ours (mean, range over seeds)", "reproduced", "accepted"]
     assert rows[1] == ["Adam, 8 layers: ρ", "≈ 0.53", "0.527 [0.525, 0.530]", "✓", "± 0.01"]

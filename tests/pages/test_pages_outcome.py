@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -165,7 +166,8 @@ def test_mean_and_range_have_the_digits_of_their_kind_and_of_the_paper():
         (123456.7, "steps", "123,457"),
         (50000, "samples", "50,000"),
         (666, "seed", "666"),
-        (0.0001, "lr", "1.00·10⁻⁴"),
+        (0.0001, "lr", "0.0001"),
+        (3e-5, "learning rate", "3·10⁻⁵"),
         (0.03, "lr", "0.03"),
         (True, "ok", "yes"),
         (None, "D", "–"),
@@ -210,7 +212,7 @@ def test_every_row_stands_beside_the_papers_at_eighty_columns():
     assert ["SGD,", "20", "layers:", "ρ", "0.85", "–", "✗"] in lines
     assert ["Greenwood", "p", "(a", "control)", "–", "0.00026", "[<", "0.0001,", "0.00046]", "–"] in lines
     text = printed(law_outcome())
-    assert "2 of 4 numbers reproduced" in text
+    assert "1 of 3 numbers and 1 of 1 statement reproduced" in text
     assert text.index("diverged in epoch 12") < text.index("Batch statistics") < text.index("$ layerlaw reproduce fig1")
     assert "r = −0.985" in text
     assert "NVIDIA H200 · wall time 21 min 24 s · seeds 666, 1, 2 · epochs 600" in text
@@ -228,6 +230,46 @@ def test_nothing_is_wider_than_the_console_and_no_verdict_is_lost(make, width):
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     for row in make().rows:
         assert written_row(row).mark in text
+
+
+def test_names_fold_between_their_parts_and_reasons_take_the_whole_width():
+    name = "frozen-minus-standard/pearson-eval-at-3e-4-standard-error"
+    reason = "lr 0.003, seed 666: D is not defined at layer 7: the class means coincide"
+    row = Row(name, -0.5, None, reproduced=False, tolerance="mean > 0 by more than two standard errors", reason=reason)
+    lines = printed(Outcome("fig1", "x", (row, Row("r", 0.5, 0.49, 0.48, 0.5, True)), ()), 80).splitlines()
+    assert f"  {reason}" in lines
+    assert "  accepted: mean > 0 by more than two standard errors" in lines
+    first = next(i for i, line in enumerate(lines) if line.startswith("frozen"))
+    parts = [
+        line.split()[0] for line in lines[first : lines.index("  accepted: mean > 0 by more than two standard errors")]
+    ]
+    assert "".join(parts) == name
+    assert all(part.endswith(("/", "-")) for part in parts[:-1])
+    assert not any(part.endswith("3e-") for part in parts)
+
+
+def test_small_ends_of_a_range_are_not_written_as_nothing():
+    rate = Row("adam-4/learning-rate-best-of-grid", 0.003, 0.001, 3e-5, 0.003)
+    assert written_row(rate).ours_and_range == "0.001 [3·10⁻⁵, 0.003]"
+    assert written_row(Row("a/learning-rate", 0.0001, 0.0003, 0.0001, 0.0003)).ours == "0.0003"
+    assert written_row(Row("share", None, 0.5, 0.003, 0.9)).ours_and_range == "0.500 [0.003, 0.900]"
+    assert written_row(Row("share", None, 0.5, 2e-9, 0.9)).range.startswith("[2.00·10⁻⁹,")
+    assert written_row(Row("sgd-9-lr-0.01/pearson", None, -0.5)).ours == "−0.5000"
+
+
+def test_one_seed_has_no_range_and_a_correlation_three_decimals():
+    assert written_row(Row("D", 0.4, 0.408, 0.408, 0.408)).range == ""
+    assert written_row(Row("D", 0.4, 0.408, 0.408, 0.409)).range == "[0.408, 0.409]"
+    assert written_row(Row("sgd-4/pearson", -1.0, -0.99)).paper == "−1.000"
+    assert written_row(Row("accuracy", 1.0, 0.99)).paper == "1"
+
+
+def test_a_quick_run_is_not_judged():
+    rows = [replace(row, reproduced=None) for row in law_outcome().rows]
+    text = printed(replace(law_outcome(quick=True), rows=rows))
+    assert "quick run: numbers shown, not judged" in text
+    assert "reproduced" not in text.partition("$ layerlaw")[0]
+    assert "not judged" not in printed(replace(law_outcome(), rows=rows))
 
 
 def test_long_names_are_folded_not_cropped():

@@ -1,13 +1,14 @@
 """The page of outcomes as text: what is in it, what is not, how large it is."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outcome
 
 from layerlaw.errors import InputError
-from layerlaw.pages import outcome_page
+from layerlaw.pages import Outcome, Row, outcome_page
 from layerlaw.pages.outcome_page import outcome_html
 
 VOID = {"meta", "link"}
@@ -64,12 +65,16 @@ def test_the_numbers_stand_beside_the_papers(page):
     assert rows[0] == ["what", "paper", "ours (mean, range over seeds)", "reproduced?", "accepted"]
     assert rows[1] == ["Adam, 8 layers: Pearson r", "−0.997", "−0.9981 [−0.9987, −0.9972]", "✓ yes", "± 0.005"]
     assert rows[3] == ["SGD, 20 layers: ρ", "0.85", "–diverged in epoch 12", "✗ no", "± 0.01"]
-    assert rows[5] == ["Greenwood p (a control)", "–", "0.00026 [< 0.0001, 0.00046]", "–", ""]
+    assert rows[5:7] == [
+        ["what", "ours (mean, range over seeds)"], ["Greenwood p (a control)", "0.00026 [< 0.0001, 0.00046]"],
+    ]  # fmt: skip
+    assert '<details class="table more"><summary>1 more number of ours</summary>' in page
+    assert page.index('data-panel="sheet"') < page.index('data-panel="numbers"') < page.index('data-panel="tables"')
 
 
 def test_title_verdict_notes_and_provenance_are_there(page):
     assert "<h1>Fig. 1 · The law holds</h1>" in page
-    assert '<p class="headline">2 of 4 numbers reproduced.</p>' in page
+    assert '<p class="headline">1 of 3 numbers and 1 of 1 statement reproduced.</p>' in page
     assert "1 number of ours without one in the paper" in page
     assert "<li>With running statistics r = −0.985.</li>" in page
     assert "<dd><code>layerlaw reproduce fig1</code></dd>" in page
@@ -99,13 +104,27 @@ def test_ids_are_unique_and_links_lead_somewhere(several):
 
 
 def test_several_outcomes_have_contents_and_headings(several):
-    assert "3 of 5 numbers reproduced, in 3 figures" in several
+    assert "1 of 3 numbers and 2 of 2 statements reproduced, in 3 figures" in several
     assert "<h2>Fig. S4 · The law emerges</h2>" in several
-    assert "<span>2 of 4 numbers reproduced, quick run</span>" in several
+    assert "<span>1 of 3 numbers and 1 of 1 statement reproduced, quick run</span>" in several
     assert several.count("This is a quick run") == 1
-    assert "No number to compare with the paper." in several
+    assert "compare" not in several
     assert '<nav aria-label="figures">' in several
     assert "<nav" not in outcome_html(epoch_outcome())
+
+
+def test_a_quick_run_that_is_not_judged_says_so_once():
+    rows = [replace(row, reproduced=None) for row in law_outcome().rows]
+    page = outcome_html(replace(law_outcome(quick=True), rows=rows))
+    assert '<p class="headline">Quick run: numbers shown, not judged.</p>' in page
+    assert "This is a quick run" not in page
+    assert "reproduced?" not in page
+    assert "0 of 0" not in page
+
+
+def test_one_seed_has_no_range():
+    page = outcome_html(Outcome("fig1", "x", [Row("a", 0.5, 0.408, 0.408, 0.408, True)], []))
+    assert read(page).rows == [["what", "paper", "ours", "reproduced?"], ["a", "0.5", "0.408", "✓ yes"]]
 
 
 def test_the_page_asks_for_nothing_and_runs_nothing(several):

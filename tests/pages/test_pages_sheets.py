@@ -355,3 +355,12 @@ def test_labels_cannot_be_markup():
     assert "<script" not in svg
     assert "<img" not in svg
     assert "&lt;script&gt;" in svg
+
+
+def test_named_classes_are_explained_once_per_sheet():
+    points, names = tuple((i, i % 3) for i in range(12)), ("T-shirt", "Trouser", "Bag")
+    planes = tuple(PlanePanel(f"layer {k}", points, tuple(i % 3 for i in range(12)), names) for k in range(2))
+    (legend,) = draw_sheet(Sheet("", planes, 2)).legends
+    assert [text.get_text() for text in legend.get_texts()] == list(names)
+    assert [to_hex(line.get_color()) for line in legend.get_lines()] == theme.class_colours(3)
+    assert not draw_sheet(plane_sheet()).legends

@@ -55,6 +55,23 @@ def networks() -> dict[str, tuple[nn.Module, torch.Tensor, torch.Tensor]]:
     }
 
 
+def check_rows(site: SiteRow, x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> None:
+    """Cosines, norms and budgets of the classifier's rows; the counts of `y` are unequal."""
+    rows, counts = weight.double().numpy(), torch.bincount(y).numpy()
+    rare = counts < np.sqrt(counts.min() * counts.max())
+    for name, chosen in (("", slice(None)), ("_minority", rare), ("_majority", ~rare)):
+        norm, cosine = site.values[f"classifier_norm{name}"], site.values[f"classifier_cosine{name}"]
+        assert norm == pytest.approx(np.linalg.norm(rows[chosen], axis=1).mean())
+        if len(rows[chosen]) > 1:
+            assert cosine == pytest.approx(oracle.mean_cosine(rows[chosen]), abs=1e-9)
+        else:
+            assert cosine is None
+    assert site.by_class["classifier_norm"] == pytest.approx(np.linalg.norm(rows, axis=1).tolist())
+    assert site.values["classifier_square"] == pytest.approx((rows**2).sum(1).mean())
+    assert site.values["feature_square"] == pytest.approx(oracle.feature_square(x, y, K), rel=1e-6)
+    assert site.values["classifier_budget"] == pytest.approx(oracle.used_budget(x, y, K, rows), rel=1e-5)
+
+
 @pytest.mark.parametrize("name", ["fnn", "resnet20", "in-place resnet", "dense net"])
 @pytest.mark.parametrize("weighting", ["samples", "classes"])
 def test_every_column_equals_the_oracle_on_features_captured_by_hand(name: str, weighting: str) -> None:
@@ -78,6 +95,7 @@ def test_every_column_equals_the_oracle_on_features_captured_by_hand(name: str, 
             for column in ("nc2_norms_classifier", "nc2_angles_classifier", "nc3"):
                 assert site.values[column] == pytest.approx(expected[column], rel=1e-6)
             assert site.values["nc4"] == pytest.approx(expected["ncc_mismatch"])
+            check_rows(site, features[site.name], y, weight)
         else:
             assert "nc3" not in site.values
 

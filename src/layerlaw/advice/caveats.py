@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from layerlaw.advice.paired import difference
-from layerlaw.advice.rule import by_rate
+from layerlaw.advice.rule import Rival, by_rate, relative, sampling_error
 from layerlaw.advice.trial import Candidate
 from layerlaw.pages.numbers import counted, number, percent
 
@@ -15,38 +14,41 @@ FEW_SEEDS = 3
 
 
 def caveats(
-    kind: str, candidates: Sequence[Candidate], best: Candidate, recommended: Candidate, validation: int
+    kind: str,
+    candidates: Sequence[Candidate],
+    best: Candidate,
+    recommended: Candidate,
+    rival: Rival | None,
+    validation: int,
 ) -> list[str]:
     """All that apply, the weightiest first."""
     return [
-        *_accuracy(candidates, recommended, validation),
+        *_accuracy(recommended, rival, validation),
         *_common_rate(candidates, recommended),
         *_edge(kind, candidates, best),
         *_unfitted(candidates, recommended),
         *_seeds(recommended),
-        *_floors(kind, candidates, recommended),
-        *_failed(candidates),
+        *_floors(candidates, best),
+        *_risers(candidates),
+        *failures(candidates),
         *_rate_edge(recommended),
     ]
 
 
-def _accuracy(candidates: Sequence[Candidate], recommended: Candidate, validation: int) -> Iterator[str]:
-    known = [c for c in candidates if c.comparable and c.trial.accuracy is not None]
-    if recommended not in known:
+def _accuracy(recommended: Candidate, rival: Rival | None, validation: int) -> Iterator[str]:
+    if rival is None:
         return
-    top = max(known, key=lambda c: (c.trial.accuracy or 0.0, -c.parameters))
-    lost, error = difference(_known(top.trial.accuracies), _known(recommended.trial.accuracies))
-    noise = ""
-    if validation:
-        a = recommended.trial.accuracy or 0.0
-        own = math.sqrt(a * (1 - a) / validation)
-        noise = f" ({counted(validation, 'validation sample')} alone leave an accuracy open to ±{percent(own)[:-1]})"
-    if lost > 0 and (error is None or lost > error):
-        by = f"{100 * lost:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
-        yield (
-            f"D and accuracy disagree: {top.label} has the best validation accuracy, {percent(top.trial.accuracy)}, "
-            f"{by} points above {recommended.label}{noise}. If accuracy is what counts, take {top.label}."
-        )
+    by = f"{100 * rival.ahead:.1f}" + ("" if rival.error is None else f" ± {100 * rival.error:.1f}")
+    own = sampling_error(recommended, validation)
+    noise = (
+        ""
+        if own is None
+        else f" ({counted(validation, 'validation sample')} alone leave an accuracy open to ±{percent(own)[:-1]})"
+    )
+    yield (
+        f"D and accuracy disagree: {rival.candidate.label} has the best validation accuracy, "
+        f"{percent(rival.candidate.trial.accuracy)}, {by} points above {recommended.label}{noise}."
+    )
 
 
 def _common_rate(candidates: Sequence[Candidate], recommended: Candidate) -> Iterator[str]:
@@ -62,8 +64,9 @@ def _edge(kind: str, candidates: Sequence[Candidate], best: Candidate) -> Iterat
         return
     ordered = sorted(candidates, key=lambda c: c.parameters)
     if best in (ordered[0], ordered[-1]):
+        what = "D over its noise floor" if relative(candidates) else "D"
         end, further = ("upper", "larger") if best is ordered[-1] else ("lower", "smaller")
-        yield f"The lowest D lies at the {end} end of the range, {best.label}: try {further} ones."
+        yield f"The lowest {what} lies at the {end} end of the range, {best.label}: try {further} ones."
 
 
 def _unfitted(candidates: Sequence[Candidate], recommended: Candidate) -> Iterator[str]:
@@ -85,29 +88,36 @@ def _seeds(recommended: Candidate) -> Iterator[str]:
         yield f"{n} seeds give a poor standard error: use at least {FEW_SEEDS}."
 
 
-def _floors(kind: str, candidates: Sequence[Candidate], recommended: Candidate) -> Iterator[str]:
+def _floors(candidates: Sequence[Candidate], best: Candidate) -> Iterator[str]:
     """Wide layers look separated from noise alone, so their D has a floor of its own."""
-    if kind == "depth":
+    if not relative(candidates):
         return
-    ratios = {c.label: D / floor for c in candidates if (D := c.trial.separation) and (floor := c.trial.floor)}
-    if recommended.label not in ratios:
-        return
-    lowest = min(ratios, key=lambda label: ratios[label])
-    floors = [c.trial.floor for c in candidates if c.trial.floor]
+    floors = [floor for c in candidates if (floor := c.trial.floor) is not None]
+    ends = list(dict.fromkeys((number(min(floors)), number(max(floors)))))
     words = (
-        f"Last layers of different widths have different noise floors (D with shuffled labels from "
-        f"{number(min(floors))} to {number(max(floors))})"
+        f"Last layers of different widths have different noise floors (D with shuffled labels: {' to '.join(ends)}), so D "
+        "is compared over its floor"
     )
-    if lowest == recommended.label:
-        yield f"{words}; relative to its floor {recommended.label} has the lowest D too."
+    lowest = min(
+        (c for c in candidates if c.comparable and c.trial.falls), key=lambda c: c.trial.separation or math.inf
+    )
+    if lowest is best:
+        yield f"{words}; {best.label} has the lowest D itself too."
     else:
         yield (
-            f"{words}; relative to the floor {lowest} is lowest, {number(ratios[lowest])} against "
-            f"{number(ratios[recommended.label])} at {recommended.label}."
+            f"{words}; D itself is lowest at {lowest.label}, {number(lowest.trial.separation)} against "
+            f"{number(best.trial.separation)} at {best.label}."
         )
 
 
-def _failed(candidates: Sequence[Candidate]) -> Iterator[str]:
+def _risers(candidates: Sequence[Candidate]) -> Iterator[str]:
+    rising = [c.label for c in candidates if c.comparable and not c.trial.falls]
+    if rising:
+        yield f"D does not fall along depth at {', '.join(rising)}: left out of the choice."
+
+
+def failures(candidates: Sequence[Candidate]) -> Iterator[str]:
+    """How many runs came to nothing."""
     failed = sum(c.failed for c in candidates)
     if failed:
         runs = sum(len(t.curves) for c in candidates for t in c.trials)
@@ -122,7 +132,3 @@ def _rate_edge(recommended: Candidate) -> Iterator[str]:
     if len(rates) > 1 and rate in (rates[0], rates[-1]):
         end, further = ("highest", "higher") if rate == rates[-1] else ("lowest", "lower")
         yield f"The learning rate of {recommended.label}, {rate:g}, is the {end} tried: {further} ones may do better."
-
-
-def _known(values: Sequence[float | None]) -> list[float]:
-    return [value for value in values if value is not None]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import math
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -16,6 +17,8 @@ import torch
 
 from layerlaw.advice.choice import Choice, Kind
 from layerlaw.advice.material import SPLIT_SEED, Material
+from layerlaw.advice.plan import Plan
+from layerlaw.advice.rule import Guess
 from layerlaw.advice.trial import MODE, Candidate, Trial
 from layerlaw.errors import InputError
 from layerlaw.lab import Look, Recipe, Run, Shape, sweep
@@ -27,6 +30,7 @@ RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 BATCH = 128
 SHAPES = ((100,) * 7, (50,) * 4 + (200,) * 3, (200,) * 4 + (50,) * 3)  # even, narrow to wide, wide to narrow
 LOOK = Look(modes=(MODE,), test=True, permuted=True)
+Tell = Callable[[Plan], object]
 
 
 @dataclass(frozen=True)
@@ -41,10 +45,13 @@ class Training:
 
     def __post_init__(self) -> None:
         for name in ("rates", "seeds"):
-            values = tuple(getattr(self, name))
+            values = _sequence(getattr(self, name), name)
             if not values or len(set(values)) < len(values):
                 raise InputError(f"{name}: expected at least one, all different, got {list(values)}.")
             object.__setattr__(self, name, values)
+        for rate in self.rates:
+            if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < math.inf:
+                raise InputError(f"rates: expected positive learning rates, got {rate!r}.")
         Recipe(optimiser=self.optimiser, epochs=self.epochs).grid(learning_rate=self.rates, seed=self.seeds)
 
     def recipes(self, shape: Shape, samples: int) -> list[Recipe]:
@@ -71,6 +78,7 @@ def choose_depth(
     device: str = "cpu",
     folder: str | Path | None = None,
     progress: bool | Progress = True,
+    tell: Tell | None = None,
 ) -> Choice:
     """Which depth separates the training data best? Depth counts all linear layers, the classifier included.
 
@@ -83,11 +91,12 @@ def choose_depth(
     test        data that nothing is chosen by; their accuracy is the last number, for the recommended depth alone
     size, per_class   for images: pixels a side, and how many of every class
     folder      keeps the sweep, which then can be interrupted and taken up again
+    tell        is called with the `Plan` before training: how many networks, and roughly how long (`print` will do)
     """
     shapes = {f"depth {depth}": (width,) * (depth - 1) for depth in _several(depths, "depths", least=2)}
     training = Training(rates, optimiser, seeds, epochs, norm)
     cut = {"validation": validation, "test": test, "size": size, "per_class": per_class}
-    return _choose("depth", shapes, data, training, cut, device, folder, progress)
+    return _choose("depth", shapes, data, training, cut, device, folder, progress, tell)
 
 
 def choose_width(
@@ -107,18 +116,19 @@ def choose_width(
     device: str = "cpu",
     folder: str | Path | None = None,
     progress: bool | Progress = True,
+    tell: Tell | None = None,
 ) -> Choice:
     """Which width is enough? All hidden layers have one width; otherwise as `choose_depth`.
 
-    Wider layers have a lower D from noise alone (with no signal D ≈ n(K−1)/d_eff), so D with shuffled labels is reported
-    beside it.
+    Wider layers have a lower D from noise alone (with no signal D ≈ n(K−1)/d_eff), so what is compared is D over that
+    with shuffled labels, its noise floor.
     """
     if depth < 2:
         raise InputError(f"depth: expected at least 2 (one hidden layer and the classifier), got {depth}.")
     shapes = {f"width {width}": (width,) * (depth - 1) for width in _several(widths, "widths", least=1)}
     training = Training(rates, optimiser, seeds, epochs, norm)
     cut = {"validation": validation, "test": test, "size": size, "per_class": per_class}
-    return _choose("width", shapes, data, training, cut, device, folder, progress)
+    return _choose("width", shapes, data, training, cut, device, folder, progress, tell)
 
 
 def choose_shape(
@@ -137,14 +147,16 @@ def choose_shape(
     device: str = "cpu",
     folder: str | Path | None = None,
     progress: bool | Progress = True,
+    tell: Tell | None = None,
 ) -> Choice:
     """Wide below or wide above? `shapes` are the hidden widths from the input on; otherwise as `choose_width`."""
-    labelled = {shape_label(widths): tuple(widths) for widths in shapes}
-    if len(labelled) < len(shapes) or len(labelled) < 2:
-        raise InputError(f"shapes: expected at least 2, all different, got {len(labelled)} different of {len(shapes)}.")
+    given = [_sequence(widths, "shapes: every shape") for widths in _sequence(shapes, "shapes")]
+    labelled = {shape_label(widths): widths for widths in given}
+    if len(labelled) < len(given) or len(labelled) < 2:
+        raise InputError(f"shapes: expected at least 2, all different, got {len(labelled)} different of {len(given)}.")
     training = Training(rates, optimiser, seeds, epochs, norm)
     cut = {"validation": validation, "test": test, "size": size, "per_class": per_class}
-    return _choose("shape", labelled, data, training, cut, device, folder, progress)
+    return _choose("shape", labelled, data, training, cut, device, folder, progress, tell)
 
 
 def shape_label(widths: Sequence[int]) -> str:
@@ -157,7 +169,14 @@ def shape_label(widths: Sequence[int]) -> str:
     return " → ".join(f"{width}×{times}" if times > 1 else str(width) for width, times in runs)
 
 
+def _sequence(values: Any, name: str) -> tuple[Any, ...]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InputError(f"{name}: expected a sequence of numbers, such as (1, 2, 3), got {values!r}.")
+    return tuple(values)
+
+
 def _several(values: Sequence[int], name: str, least: int) -> list[int]:
+    values = _sequence(values, name)
     if any(isinstance(value, bool) or not isinstance(value, int) for value in values):
         raise InputError(f"{name}: expected whole numbers, got {list(values)}.")
     chosen = sorted(set(values))
@@ -178,9 +197,13 @@ def _choose(
     device: str,
     folder: str | Path | None,
     progress: bool | Progress,
+    tell: Tell | None,
 ) -> Choice:
     began = time.perf_counter()
     _check_device(device)
+    share = cut["validation"]
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < 1:
+        raise InputError(f"validation: expected a share between 0 and 1, such as 0.2, got {share!r}.")
     material = Material.of(data, cut["test"], **{name: cut[name] for name in ("validation", "size", "per_class")})
     samples = material.samples
     made = {
@@ -188,6 +211,8 @@ def _choose(
         for label, widths in shapes.items()
     }
     grid = [(label, r) for label, shape in made.items() for r in training.recipes(shape, len(samples.labels))]
+    if tell is not None:
+        tell(Plan.of([r for _, r in grid], samples, device))
     runs = sweep([r for _, r in grid], samples, look=LOOK, device=device, folder=folder, progress=progress)
     trials: dict[tuple[str, float], list[Run]] = {}
     for (label, recipe), run in zip(grid, runs, strict=True):
@@ -196,9 +221,10 @@ def _choose(
         Candidate.of(label, shape, [Trial.of(trials[label, rate]) for rate in training.rates])
         for label, shape in made.items()
     ]
-    choice = Choice.of(kind, candidates, validation=material.validation)
+    guess = Guess(max(samples.counts) / len(samples.labels), len(samples.labels), material.validation)
+    choice = Choice.of(kind, candidates, validation=material.validation, guess=guess)
     chosen = choice.recommended
-    tested = _tested(trials[chosen.label, chosen.trial.rate], material)
+    tested = () if chosen is None else _tested(trials[chosen.label, chosen.trial.rate], material)
     provenance = _provenance(material, grid[0][1], training, cut["validation"], device)
     provenance["seconds"] = round(time.perf_counter() - began, 3)
     return replace(choice, test_accuracies=tested, provenance=provenance)
@@ -240,6 +266,7 @@ def _provenance(
             "classes": samples.classes,
             "train": len(samples.labels),
             "validation": material.validation,
+            "per_class": list(material.counts),
             "test": 0 if test is None else len(test[1]),
         },
         "settings": {

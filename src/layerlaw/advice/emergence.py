@@ -24,6 +24,7 @@ def law_holds(fit: LawFit | None, *, r: float = -0.99, p: float = 0.05) -> bool:
     >>> law_holds(fit_law([32, 16, 8, 4, 2, 1])), law_holds(fit_law([32, 31, 30, 4, 2, 1]))
     (True, False)
     """
+    _check_rule(r, p)
     return (
         fit is not None
         and fit.points >= FEWEST
@@ -168,6 +169,7 @@ class UntilLaw:
         for name, value in (("patience", patience), ("every", every)):
             if value < 1:
                 raise InputError(f"{name}: expected at least 1, got {value}.")
+        _check_rule(r, p)
         self.patience, self.every, self.r, self.p = patience, every, r, p
         self.since: int | None = None
         """The epoch from which the law has held, once that is sure."""
@@ -175,6 +177,14 @@ class UntilLaw:
         """The epoch at which it became sure."""
         self._row: list[int] = []
         self._last: int | None = None
+
+    def __repr__(self) -> str:
+        rule = f"UntilLaw(patience={self.patience}, every={self.every}, r={self.r:g}, p={self.p:g})"
+        if self.stopped is not None:
+            return f"{rule}: the law has held since epoch {self.since}, known at epoch {self.stopped}"
+        if self._last is None:
+            return f"{rule}: no probe yet"
+        return f"{rule}: held at the last {len(self._row)} of {self.patience} probes needed, up to epoch {self._last}"
 
     def due(self, epoch: int) -> bool:
         """Whether a probe is wanted after this epoch."""
@@ -192,6 +202,13 @@ class UntilLaw:
         if self.stopped is None and len(self._row) >= self.patience:
             self.since, self.stopped = self._row[0], moment.epoch
         return self.stopped is not None
+
+
+def _check_rule(r: float, p: float) -> None:
+    if not -1 <= r < 0:
+        raise InputError(f"r: expected a correlation from −1 to below 0 (log D falls along depth), got {r:g}.")
+    if not 0 < p <= 1:
+        raise InputError(f"p: expected a probability above 0 and up to 1, got {p:g}.")
 
 
 def _enough(fit: LawFit | None) -> LawFit | None:

@@ -41,9 +41,7 @@ def moments(
     else:
         readings = [r for r in (history.readings if isinstance(history, Run) else history) if r.split == "train"]
         used = {r.epoch: r.accuracy for r in readings if r.mode == "eval"}  # batch statistics cost some accuracy
-        found = [
-            Moment(r.epoch, fitted(r.separation), used.get(r.epoch, r.accuracy)) for r in readings if r.mode == mode
-        ]
+        found = [Moment(r.epoch, _fit(r.separation), used.get(r.epoch, r.accuracy)) for r in readings if r.mode == mode]
     found = sorted((Moment(m.epoch, m.fit, accuracies.get(m.epoch, m.accuracy)) for m in found), key=lambda m: m.epoch)
     if len(found) < least:
         raise InputError(
@@ -56,7 +54,7 @@ def moments(
 
 
 def fitted(what: Fitted) -> LawFit | None:
-    """The law through these numbers; `None` where one of them is missing or not positive (a diverged or dead network).
+    """The law through these numbers; `None` where one of them is missing, infinite or 0 (a diverged or dead network).
 
     >>> fitted([4.0, 2.0, 1.0]).rho, fitted([4.0, None, 1.0])
     (0.5, None)
@@ -64,11 +62,20 @@ def fitted(what: Fitted) -> LawFit | None:
     if isinstance(what, LawFit):
         return what
     if isinstance(what, Record):
-        what = [site.values.get("separation") for site in what.sites if site.in_fit]
-    elif hasattr(what, "tolist"):
+        return _fit([site.values.get("separation") for site in what.sites if site.in_fit])
+    if hasattr(what, "tolist"):
         what = what.tolist()
     if not isinstance(what, Sequence) or isinstance(what, str) or len(what) < 2:
         raise InputError(f"history: expected a fit, a record, or at least 2 numbers along depth, got {what!r}.")
+    for place, value in enumerate(what):
+        if value is not None and (isinstance(value, str) or not hasattr(value, "__float__")):
+            raise InputError(f"history: expected numbers along depth, got {value!r} at place {place}.")
+        if value is not None and value < 0:
+            raise InputError(f"history: expected D ≥ 0 everywhere along depth, got {value:g} at place {place}.")
+    return _fit(what)
+
+
+def _fit(what: Sequence[float | None]) -> LawFit | None:
     known = [value for value in what if value is not None and math.isfinite(value) and value > 0]
     return fit_law(known) if len(known) == len(what) else None
 

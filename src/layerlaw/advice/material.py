@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from layerlaw.data import Labelled, load, names
@@ -46,6 +47,14 @@ class Material:
         return cls(parts, None if x is None or y is None else (x, y), _name(data), whole.checksum)
 
     @property
+    def counts(self) -> tuple[int, ...]:
+        """How many samples every class has, validation part included."""
+        held_out = [0] * self.samples.classes
+        if self.samples.test_labels is not None:
+            held_out = torch.bincount(self.samples.test_labels, minlength=self.samples.classes).tolist()
+        return tuple(a + b for a, b in zip(self.samples.counts, held_out, strict=True))
+
+    @property
     def validation(self) -> int:
         """How many samples the validation part has."""
         return 0 if self.samples.test_labels is None else len(self.samples.test_labels)
@@ -54,10 +63,10 @@ class Material:
 def flat_samples(data: Any, test: Any = None, *, size: int | None = None, per_class: int | None = None) -> Samples:
     """Samples from any form of data; `size` and `per_class` cut images, which tensors no longer are."""
     if isinstance(data, (str, os.PathLike)):
-        data = load(data, size=None if data in names() else size)  # fewer to resize once they are cut
+        data = pictures(data, size)
     if isinstance(data, Labelled):
         data = data if per_class is None else data.balanced(per_class)
-        held_out = None if test is None else _pair(test, size)
+        held_out = None if test is None else _pair(test, size, data.images.shape[1])
         return Samples.of(_flat(data, size), held_out, class_names=data.class_names)
     if size is not None or per_class is not None:
         raise InputError(
@@ -71,9 +80,22 @@ def flat_samples(data: Any, test: Any = None, *, size: int | None = None, per_cl
     return Samples.of(data, None if test is None else _pair(test, None))
 
 
-def _pair(data: Any, size: int | None) -> Any:
+def pictures(source: str | os.PathLike[str], size: int | None) -> Labelled:
+    """The training images of a data set or a folder; a folder in which all are grey has one channel.
+
+    A folder is resized at once, as its pictures may differ in size; a data set later, when fewer are left.
+    """
+    if source in names():
+        return load(source)
+    data = load(source, size=size)
+    grey = data.images[:, :1]
+    return replace(data, images=grey.clone()) if bool((data.images == grey).all()) else data
+
+
+def _pair(data: Any, size: int | None, channels: int | None = None) -> Any:
     if isinstance(data, (str, os.PathLike)):
-        data = load(data, split="test", size=None if data in names() else size)
+        known = data in names()
+        data = load(data, split="test", size=None if known else size, channels=None if known else channels)
     return _flat(data, size) if isinstance(data, Labelled) else data
 
 

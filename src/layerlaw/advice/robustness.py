@@ -16,7 +16,7 @@ from layerlaw.errors import InputError
 from layerlaw.lab import Run
 from layerlaw.lab.look import Mode
 from layerlaw.law import LawFit, fit_law
-from layerlaw.pages.numbers import sentence
+from layerlaw.pages.numbers import number, percent, sentence
 
 Prediction = Literal["formula", "added", "local"]
 ACCURATE = 0.1  # a prediction is called accurate up to this relative error
@@ -61,7 +61,7 @@ class Effect:
     @property
     def size(self) -> float:
         """Root mean square of the measured change."""
-        return float(np.sqrt(np.square(self.measured).mean()))
+        return _rms(self.measured)
 
     @property
     def by_layer(self) -> tuple[float, ...]:
@@ -111,56 +111,38 @@ class Robustness:
         return found
 
     @property
-    def sentences(self) -> tuple[str, ...]:
+    def sentence(self) -> str:
         """What was found, without overselling the proposition."""
-        return self._size(), self._linearity(), self._locality(), self._inequality(), self._efficiency()
-
-    def _size(self) -> str:
-        sizes = ", ".join(f"{e.size:.2g} at {e.scale:g}" for e in self.effects)
-        return (
-            f"Noise on all weights changes R = D_last/D_first = {self.reduction:.3g} by these shares of itself (root mean "
-            f"square of {self.repeats} draws, by relative size of the noise): {sizes}."
-        )
-
-    def _linearity(self) -> str:
-        until, last = self.linear_until, self.effects[-1].scale
-        if until is None:
-            return f"The first-order formula is off by more than a tenth already at noise of {self.effects[0].scale:g}."
-        more = "the largest tried" if until == last else "beyond it second-order terms count"
-        return (
-            f"Given the ε of every ratio, the first-order formula is right to a tenth up to noise of {until:g}: {more}."
-        )
-
-    def _locality(self) -> str:
         effect = self._steadiest()
-        local, added, at = effect.slope("local"), effect.slope("added"), f"at noise of {effect.scale:g}"
-        both = (
-            f"the formula gives {local:.2f} of the change {at}; the changes of R themselves add up to {added:.2f} of it"
-        )
-        if abs(local - 1) <= 0.2:
-            return f"ε can be read off one layer at a time: with ε from disturbing each layer alone {both}."
-        return sentence(
-            f"ε is no matter of one layer: with ε from disturbing each layer alone {both}. Noise in a layer also changes "
-            "the ratios above it."
+        local = f"with ε read off one layer at a time (local) it gives {effect.slope('local'):.2f} of the change"
+        if self.linear_until is None:
+            return sentence(
+                f"The formula is off by more than a tenth already at noise of {effect.scale:g}, the smallest tried; {local}."
+            )
+        until = f"{self.linear_until:g}" + (", the largest tried" if effect is self.effects[-1] else "")
+        return sentence(f"Given all ε the formula is right to a tenth up to noise of {until}; {local} there.")
+
+    @property
+    def table(self) -> str:
+        """One line per size of the noise: the measured change of R, and how much of it three predictions foretell.
+
+        A prediction of the right size for the wrong draws foretells nothing: what is shown is its slope times the measured
+        change.
+        """
+        which: tuple[Prediction, ...] = ("formula", "added", "local")
+        heads = ("noise", "measured change of R", "formula, joint ε", "sum of single layers", "local ε")
+        rows = [
+            (f"{e.scale:g}", *(percent(share * e.size, 2) for share in (1.0, *map(e.slope, which))))
+            for e in self.effects
+        ]
+        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        return "\n".join(
+            " | ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in (heads, *rows)
         )
 
     def _steadiest(self) -> Effect:
         """The largest noise at which the formula is right: smaller ones drown in the luck of the draws."""
         return next((e for e in self.effects if e.scale == self.linear_until), self.effects[0])
-
-    def _inequality(self) -> str:
-        effect = self._steadiest()
-        at = max(range(len(self.layers)), key=lambda i: effect.by_layer[i])
-        return (
-            f"The proposition assumes one ε for all layers; measured |ε| differ by a factor of {effect.inequality:.1f} "
-            f"(largest at '{self.layers[at]}', noise of {effect.scale:g})."
-        )
-
-    def _efficiency(self) -> str:
-        return (
-            f"With equal ratios and the same R, an equal ε would change R {self.fit.inefficiency:.2f} times less "
-            "than with the ratios of this network."
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -173,11 +155,16 @@ class Robustness:
             "seed": self.seed,
             "linear_until": self.linear_until,
             "effects": [effect.to_dict() for effect in self.effects],
-            "sentences": list(self.sentences),
+            "inefficiency": self.fit.inefficiency,
+            "sentence": self.sentence,
         }
 
     def __str__(self) -> str:
-        return "\n".join(self.sentences)
+        draws = "one draw" if self.repeats == 1 else f"root mean square of {self.repeats} draws"
+        head = (
+            f"R = D_last/D_first = {number(self.reduction)}; its change in % ({draws}), and what predictions give of it"
+        )
+        return f"{head}\n{self.table}\n{self.sentence}"
 
 
 def robustness(
@@ -222,6 +209,10 @@ def robustness(
             raise InputError(f"robustness: D is not defined any more at noise of {scale:g}. Use smaller scales.")
         effects.append(_effect(scale, D, base))
     return Robustness(fit_law(base), tuple(subject.layers), tuple(effects), mode, repeats, seed)
+
+
+def _rms(values: Sequence[float]) -> float:
+    return float(np.sqrt(np.square(values).mean()))
 
 
 def _disturbances(whole: Noise, scale: float) -> list[list[list[Tensor] | None]]:

@@ -73,6 +73,21 @@ class Trial:
         """Geometric mean of the final D with shuffled labels."""
         return _geometric([v for v in self.permuted if v is not None and v > 0])
 
+    @cached_property
+    def over_floor(self) -> tuple[float, ...]:
+        """Final D over that with shuffled labels, seed by seed; empty where one of the floors is not known."""
+        pairs = [
+            (curve[-1], floor) for curve, floor in zip(self.curves, self.permuted, strict=False) if curve is not None
+        ]
+        known = [D / floor for D, floor in pairs if floor is not None and floor > 0]
+        return tuple(known) if len(known) == len(self.finals) else ()
+
+    @property
+    def falls(self) -> bool:
+        """Whether D falls along depth: it ends below where it began, and r (mean over seeds) is not above 0."""
+        r = self.law(lambda fit: fit.pearson)
+        return self.curve is not None and self.curve[-1] < self.curve[0] and (r is None or r <= 0)
+
     @property
     def accuracy(self) -> float | None:
         """Mean validation accuracy."""

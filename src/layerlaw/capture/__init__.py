@@ -11,7 +11,7 @@ hooks       features handed over while the forward runs
 network     the network's state while it is probed
 """
 
-from layerlaw.capture.batches import Batch, Batches
+from layerlaw.capture.batches import Batch, Batches, Checksum
 from layerlaw.capture.classifier import classifier_weight, logits_of
 from layerlaw.capture.hooks import Capture, capturing
 from layerlaw.capture.network import Mode, Randomness, network_of, placed, probing_state, untrained
@@ -24,6 +24,7 @@ __all__ = [
     "Batch",
     "Batches",
     "Capture",
+    "Checksum",
     "Mode",
     "Plan",
     "Randomness",

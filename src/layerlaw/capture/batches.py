@@ -70,11 +70,10 @@ class Batch:
         cut_down = self._each(cut)
         return Batch(cut_down.args, cut_down.kwargs, self.labels[:n])
 
-    def feed(self, checksum: hashlib._Hash) -> None:
+    def feed(self, checksum: Checksum) -> None:
         """Add the bytes of inputs and labels to a checksum."""
-        for value in (*self.tensors(), self.labels):
-            plain = value.detach().cpu().contiguous()
-            checksum.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+        for i, value in enumerate((self.labels, *self.tensors())):
+            checksum.update(i, value.detach().cpu().contiguous())
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """Every input tensor changed, also inside tuples, lists and dictionaries."""
@@ -89,6 +88,31 @@ class Batch:
             return {k: changed(v) for k, v in value.items()} if isinstance(value, dict) else value
 
         return Batch(changed(self.args), changed(self.kwargs), self.labels)
+
+
+class Checksum:
+    """A sha256 of samples in their order that does not depend on how they are cut into batches.
+
+    >>> whole, cut = Checksum(), Checksum()
+    >>> whole.update(0, torch.arange(4))
+    >>> cut.update(0, torch.arange(2)), cut.update(0, torch.arange(2, 4))
+    (None, None)
+    >>> whole.hexdigest() == cut.hexdigest()
+    True
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[hashlib._Hash] = []
+
+    def update(self, part: int, values: Tensor) -> None:
+        """Add a tensor to one of the parts (labels, first input, second input …), each of which is one stream of bytes."""
+        while len(self._parts) <= part:
+            self._parts.append(hashlib.sha256())
+        self._parts[part].update(values.reshape(-1).view(torch.uint8).numpy().data)
+
+    def hexdigest(self) -> str:
+        """64 characters."""
+        return hashlib.sha256(b"".join(part.digest() for part in self._parts)).hexdigest()
 
 
 class Batches:

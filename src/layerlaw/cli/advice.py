@@ -15,13 +15,19 @@ from rich.text import Text
 from layerlaw.advice import Candidate, Choice, choose_depth, choose_shape, choose_width
 from layerlaw.advice.choice import with_error
 from layerlaw.advice.choosing import RATES, SHAPES
+from layerlaw.advice.material import pictures
+from layerlaw.advice.plan import Plan
 from layerlaw.cli.app import JsonFlag, app, console, emit
-from layerlaw.cli.inputs import DataName, Size, images
+from layerlaw.cli.inputs import Size
 from layerlaw.data import DEFAULT, Labelled, load, names
 from layerlaw.errors import DataError, InputError
 from layerlaw.pages import draw_sheet
 from layerlaw.pages.numbers import correlation, number
 
+DataName = Annotated[
+    str | None,
+    typer.Option("--data", help=f"{', '.join(names())}, or a folder of class folders of images.", show_default=DEFAULT),
+]
 Rates = Annotated[str | None, typer.Option(help="Learning rates, e.g. 0.001,0.003.", show_default="1e-4 … 3e-3")]
 Seeds = Annotated[int, typer.Option(help="Seeds per candidate and learning rate, the same for all.")]
 Epochs = Annotated[int | None, typer.Option(help="Epochs of training.", show_default="200")]
@@ -30,7 +36,7 @@ Validation = Annotated[float, typer.Option(help="Share of every class held back 
 Norm = Annotated[bool, typer.Option(help="Networks with BatchNorm.")]
 Test = Annotated[bool, typer.Option(help="Give the accuracy on the test split, as the last number.")]
 Quick = Annotated[
-    bool, typer.Option("--quick", help="Fewer candidates, rates, epochs, and 100 images per class at 10×10.")
+    bool, typer.Option("--quick", help="Fewer candidates, rates, epochs, and at most 100 images per class at 10×10.")
 ]
 Out = Annotated[
     Path | None, typer.Option(help="Folder for choice.json, choice.png and the networks; a second call goes on there.")
@@ -38,6 +44,7 @@ Out = Annotated[
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
 OptimiserName = Annotated[str, typer.Option(help="adam, sgd or momentum.")]
 
+OVER_FLOOR = "D over its noise floor"
 QUICK_RATES, QUICK_EPOCHS, QUICK_PER_CLASS, QUICK_SIZE = (1e-3, 3e-3), 60, 100, 10
 
 
@@ -67,8 +74,8 @@ def depth(
     """
     chosen = whole_numbers(depths or ("3,4,6,8,10,12" if quick else "3-12"), "depths")
     wish = Wish(data, size, per_class, rates, optimiser, seeds, epochs, validation, norm, test, quick, device, out)
-    options = wish.options()
-    show(choose_depth(wish.images(), depths=chosen, width=width, **options), wish, as_json)
+    options, images = wish.options(), wish.images()
+    show(choose_depth(images, depths=chosen, width=width, test=wish.held_out(images), **options), wish, as_json)
 
 
 @app.command()
@@ -93,8 +100,8 @@ def width(
     """Which width is enough? As `layerlaw depth`, for several widths at one depth."""
     chosen = whole_numbers(widths or ("10,20,50,100,200" if quick else "20,50,100,200,500"), "widths")
     wish = Wish(data, size, per_class, rates, optimiser, seeds, epochs, validation, norm, test, quick, device, out)
-    options = wish.options()
-    show(choose_width(wish.images(), widths=chosen, depth=depth, **options), wish, as_json)
+    options, images = wish.options(), wish.images()
+    show(choose_width(images, widths=chosen, depth=depth, test=wish.held_out(images), **options), wish, as_json)
 
 
 @app.command()
@@ -124,8 +131,8 @@ def shape(
     """Wide below or wide above? As `layerlaw depth`, for networks of given widths."""
     chosen = list(SHAPES) if shapes is None else [hidden_widths(part) for part in shapes.strip(" ;").split(";")]
     wish = Wish(data, size, per_class, rates, optimiser, seeds, epochs, validation, norm, test, quick, device, out)
-    options = wish.options()
-    show(choose_shape(wish.images(), shapes=chosen, **options), wish, as_json)
+    options, images = wish.options(), wish.images()
+    show(choose_shape(images, shapes=chosen, test=wish.held_out(images), **options), wish, as_json)
 
 
 @dataclass(frozen=True)
@@ -147,17 +154,29 @@ class Wish:
     out: Path | None
 
     def images(self) -> Labelled:
-        """The training images, cut and resized."""
+        """The training images, cut and resized; balanced only where --per-class asks for it."""
         folder = self.out
         if folder is not None and folder.exists() and not folder.is_dir():
             raise DataError(f"{folder}: expected a folder, got a file.")
-        source = self.data or DEFAULT
-        data = load(source, size=None if source in names() else self._size)
-        per_class = self.per_class
-        if self.quick and per_class is None:
-            per_class = min(QUICK_PER_CLASS, *data.counts())
-        data = data if per_class is None else data.balanced(per_class)
+        data = pictures(self.data or DEFAULT, self._size)
+        if self.per_class is not None:
+            data = data.balanced(self.per_class)
+        elif self.quick:
+            data = data.imbalanced([min(QUICK_PER_CLASS, count) for count in data.counts()])
         return data if self._size is None else data.resized(self._size)
+
+    def held_out(self, data: Labelled) -> Labelled | None:
+        """The test split, with as many channels as the training images."""
+        source = self.data or DEFAULT
+        if not self.test:
+            return None
+        if source in names():
+            found = load(source, split="test")
+            return found if self._size is None else found.resized(self._size)
+        try:
+            return load(source, split="test", size=self._size, channels=data.images.shape[1])
+        except DataError:
+            return None  # a flat folder of classes has no test split
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `choose_depth` and its siblings."""
@@ -171,23 +190,24 @@ class Wish:
             "epochs": self.epochs if self.epochs is not None else QUICK_EPOCHS if self.quick else 200,
             "validation": self.validation,
             "norm": self.norm,
-            "test": self._held_out() if self.test else None,
             "device": self.device,
             "folder": None if self.out is None else self.out / "networks",
+            "tell": self._announce,
         }
+
+    def _announce(self, plan: Plan) -> None:
+        """What is going to be trained, on standard error before it begins."""
+        shorter = "" if self.quick else "--quick is shorter; "
+        if self.out is None:
+            kept = "nothing is kept: --out FOLDER lets you stop and go on"
+        else:
+            kept = f"you may stop and go on, all is kept in {self.out}"
+        words = f"{plan}; {shorter}{kept}."
+        Console(stderr=True, soft_wrap=True, highlight=False).print(words, style="dim", markup=False)
 
     @property
     def _size(self) -> int | None:
         return QUICK_SIZE if self.quick and self.size is None else self.size
-
-    def _held_out(self) -> Labelled | None:
-        source = self.data or DEFAULT
-        try:
-            return images(source, "test", size=self._size, per_class=None)
-        except DataError:
-            if source in names():
-                raise
-            return None  # a flat folder of classes has no test split
 
 
 def show(choice: Choice, wish: Wish, as_json: bool) -> None:
@@ -214,14 +234,35 @@ def print_choice(choice: Choice, screen: Console) -> None:
         f"{how['optimiser']}, {how['epochs']} epochs · {choice.provenance['seconds']:.0f} s"
     )
     screen.print(Text(facts, style="dim"))
+    counts = about["per_class"]
+    if min(counts) < max(counts):
+        low, high = min(counts), max(counts)
+        unequal = f"Classes have {low} to {high} images, all of them used; --per-class {low} balances them."
+        screen.print(Text(unequal, style="dim"))
     screen.print()
     screen.print(choice_table(choice, screen.width))
+    screen.print(Text(_caption(choice), style="dim"))
     screen.print()
     for line in choice.caveats:
         grid = Table.grid(padding=(0, 1))
         grid.add_row(" ·", Text(line))
         screen.print(grid)
     screen.print(Text(choice.last_sentence))
+
+
+def _caption(choice: Choice) -> str:
+    """What D is, and what the arrows mean."""
+    norm = choice.provenance["settings"]["norm"]
+    what = "D with running statistics (eval mode)" if norm else "D (eval mode, no BatchNorm)"
+    lowest = OVER_FLOOR if choice.over_floor else "D"
+    if choice.recommended is None:
+        arrows = f"↓ lowest {lowest}"
+    elif choice.recommended is choice.best:
+        arrows = f"→ recommended by {lowest}"
+    else:
+        arrows = f"→ recommended by {lowest}, ↓ lowest {lowest}"
+    floor = "; noise floor: D with shuffled labels" if choice.over_floor else ""
+    return f"{what}, training data; {arrows}{floor}"
 
 
 def choice_table(choice: Choice, width: int) -> Table:
@@ -233,7 +274,7 @@ def choice_table(choice: Choice, width: int) -> Table:
         ("rate", 2),
         ("final D", 0),
         ("range over seeds", 3),
-        *([("D/shuffled", 1)] if choice.kind != "depth" else []),
+        *([(OVER_FLOOR, 0)] if choice.over_floor else []),
         ("ρ", 4),
         ("r", 4),
         ("effective layers", 5),
@@ -267,7 +308,7 @@ def _cells(candidate: Candidate, kind: str) -> dict[str, str]:
         "rate": f"{trial.rate:g}",
         "final D": number(trial.separation),
         "range over seeds": f"{low} … {high}" if len(trial.finals) > 1 else "–",
-        "D/shuffled": "–" if ratio is None else f"{number(1000 * ratio)}‰",
+        OVER_FLOOR: number(ratio),
         "ρ": number(row["rho"]),
         "r": correlation(row["pearson"]),
         "effective layers": "–" if effective is None else f"{effective:.1f} of {candidate.depth - 1}",

@@ -11,6 +11,7 @@ from rich.table import Table
 from layerlaw.cli.app import JsonFlag, app, console, emit
 from layerlaw.errors import DataError, InputError
 from layerlaw.experiments import NAMES, find, reproduce, title
+from layerlaw.lab.engine import check_device
 from layerlaw.pages import Outcome, draw_sheet, outcome_page, print_outcome
 
 
@@ -18,7 +19,10 @@ from layerlaw.pages import Outcome, draw_sheet, outcome_page, print_outcome
 def reproduce_command(
     figures: Annotated[list[str] | None, typer.Argument(help="Figures (see --list), or all.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few epochs, one seed: does everything work?")] = False,
-    seeds: Annotated[int, typer.Option(help="Seeds: the authors' 666, then 1, 2, …")] = 3,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Seeds (666, 1, 2, …): 3, or 1 in a quick run; paired comparisons take at least 5 or 10."),
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for records, figures and pages.")] = Path("layerlaw-reproduce"),
     listed: Annotated[bool, typer.Option("--list", help="List the figures and leave.")] = False,
@@ -26,10 +30,12 @@ def reproduce_command(
 ) -> None:
     """Train the networks of a paper's figure, and print the paper's numbers beside ours.
 
-    Leaves the record, the figure as PNG and PDF and a page in the folder. An interrupted run goes on where it was when it
-    is started again.
+    Leaves the record, the figure as PNG and PDF and a page in the folder, those of quick runs in its folder quick; all.html
+    shows every figure there. An interrupted run goes on where it was when it is started again.
     """
     screen = console(as_json)
+    if listed and figures:
+        raise InputError(f"--list: expected no figure beside it, got {', '.join(figures)}.")
     if listed:
         table = Table(box=None, show_header=False)
         for name in NAMES:
@@ -43,18 +49,23 @@ def reproduce_command(
     names = NAMES if figures == ["all"] else tuple(dict.fromkeys(figures))
     for name in names:
         find(name)
-    _check_device(device)
+    check_device(device)
     if out.exists() and not out.is_dir():
         raise DataError(f"{out}: expected a folder, got a file.")
+    place = out / "quick" if quick else out  # a trial must not take the place of a result
     outcomes = []
     for name in names:
-        outcome = reproduce(name, quick=quick, seeds=seeds, device=device, folder=out / "sweeps" / _kind(quick))
+        try:
+            outcome = reproduce(name, quick=quick, seeds=seeds, device=device, folder=place / "sweeps")
+        except KeyboardInterrupt:
+            screen.print(f"Stopped; what was trained is kept in {place}. Start it again to go on.", soft_wrap=True)
+            raise typer.Exit(130) from None
         print_outcome(outcome, screen)
-        page = leave(outcome, out)
+        page = leave(outcome, place)
         screen.print(f"Record, figures and page: {page.parent}/{name}*", markup=False, highlight=False, soft_wrap=True)
         outcomes.append(outcome)
-    if len(outcomes) > 1:
-        outcome_page(outcomes, out / "all.html")
+    everything = [Outcome.load(place / f"{name}.json") for name in NAMES if (place / f"{name}.json").exists()]
+    outcome_page(everything, place / "all.html")
     if as_json:
         emit(summary(outcomes))
 
@@ -92,17 +103,3 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
         "notes": [note for outcome in outcomes for note in outcome.notes],
         "provenance": [outcome.provenance for outcome in outcomes],
     }
-
-
-def _kind(quick: bool) -> str:
-    return "quick" if quick else "full"
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        said = str(error).splitlines()[0]
-        raise InputError(f"device: expected one that torch can use here (cpu, cuda), got {device!r}: {said}") from None

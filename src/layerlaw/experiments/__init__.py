@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import importlib
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -13,9 +15,11 @@ import torch
 
 from layerlaw.errors import InputError
 from layerlaw.experiments.setting import Setting
+from layerlaw.lab.workers import cores
 from layerlaw.pages import Outcome
 from layerlaw.probing.assembly import code_version as code_version
 from layerlaw.progress import Progress
+from layerlaw.record import write_whole
 
 NAMES = ("fig1", "fig2", "fig3", "fig5", "fig6", "fig9", "s1", "s4", "s5", "s6", "s7", "s8", "s10", "s11", "linearised")
 
@@ -37,25 +41,26 @@ def reproduce(
     name: str,
     *,
     quick: bool = False,
-    seeds: int = 3,
+    seeds: int | None = None,
     device: str = "cpu",
     folder: str | Path | None = None,
     progress: bool | Progress = True,
 ) -> Outcome:
     """Run one experiment; with a folder, an interrupted one goes on where it was.
 
-    A quick run takes few epochs and one seed: it shows that everything works, not what the paper shows.
+    A quick run takes few epochs and one seed (unless told otherwise): it shows that everything works, and nothing is
+    judged by it.
     """
     module = find(name)
     place = None if folder is None else Path(folder) / name
     setting = Setting(quick, seeds, device, place, progress)
-    began = time.monotonic()
-    outcome: Outcome = module.run(setting)
-    words = [f"layerlaw reproduce {name}", "--quick" * quick, f"--seeds {seeds}" * (not quick), f"--device {device}"]
+    with _clock(place) as spent:
+        outcome: Outcome = module.run(setting)
+    words = [f"layerlaw reproduce {name}", "--quick" * quick, f"--seeds {seeds}" * bool(seeds), f"--device {device}"]
     known = {
         "command": " ".join(word for word in words if word),
-        "device": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else f"CPU, {device}",
-        "wall_s": round(time.monotonic() - began, 1),
+        "device": _device_name(device),
+        "wall_s": round(spent(), 1),
         "seeds": sorted(setting.used_seeds),
         "networks": setting.networks,
         "quick": quick,
@@ -64,5 +69,29 @@ def reproduce(
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "data": setting.checksums,
     }
-    notes = (*(("Quick run: few epochs and one seed, not the paper's setting.",) if quick else ()), *outcome.notes)
-    return replace(outcome, notes=notes, provenance={**known, **outcome.provenance})
+    rows, notes = outcome.rows, outcome.notes
+    if quick:
+        rows = [replace(row, reproduced=None) for row in rows]
+        notes = ["Quick run: few epochs, not the paper's setting; nothing is judged by it.", *notes]
+    return replace(outcome, rows=rows, notes=notes, provenance={**known, **outcome.provenance})
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else f"{device}, {cores()} cores"
+
+
+@contextmanager
+def _clock(place: Path | None) -> Iterator[Callable[[], float]]:
+    """Seconds spent so far, those of earlier calls in the same folder included."""
+    file = None if place is None else place / "seconds"
+    before = float(file.read_text()) if file is not None and file.exists() else 0.0
+    began = time.monotonic()
+
+    def spent() -> float:
+        return before + time.monotonic() - began
+
+    try:
+        yield spent
+    finally:
+        if file is not None and file.parent.exists():
+            write_whole(file, f"{spent():.1f}")

@@ -6,12 +6,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
+from layerlaw.experiments.moments import FULL
 from layerlaw.experiments.numbers import final_separation, law_of, over
 from layerlaw.lab import Run
 from layerlaw.lab.look import Mode, Split
 from layerlaw.law import LawFit, fit_law
 from layerlaw.pages import Panel, Series, Table
+from layerlaw.pages.numbers import p_value
 from layerlaw.pages.outcome import Style
+
+LOSS = "last epoch's loss"
+LOSS_NOTE = (
+    "Last epoch's loss: the running mean during the last epoch of training. Rows called training-loss are measured after "
+    "training, in eval mode."
+)
 
 
 def law_panel(
@@ -30,18 +38,18 @@ def law_panel(
     `floor` adds the level that shuffled labels give.
     """
     curves = [law.values for run in runs if (law := law_of(run, epoch=epoch, mode=mode, split=split))]
-    others = [run for run in (*faint, *(() if curves else runs)) if run.diverged is None]
+    shown = {id(run) for run in runs} if curves else set()
+    others = [run for run in (*faint, *(() if curves else runs)) if run.diverged is None and id(run) not in shown]
     behind = [
         run.reading(epoch=epoch, mode=mode, split=split).separation for run in others
     ]  # with holes where undefined
     series = [Series(tuple(range(len(values))), values, style="faint") for values in behind]
     if curves:
-        low, high = map(min, zip(*curves, strict=True)), map(max, zip(*curves, strict=True))
         mean = curve_mean(curves)
         fit = fit_law(mean)
         x = tuple(range(len(mean)))
         series.append(Series(x, fit.line, style="fit", label="line"))
-        series.append(Series(x, mean, low=tuple(low), high=tuple(high), label="D"))
+        series.append(Series(x, mean, "D", *_ends(curves)))
     if floor and curves:
         levels = [law_of(run, epoch=epoch, mode=mode, split="permuted") for run in runs]
         known = [level.values for level in levels if level is not None]
@@ -58,6 +66,25 @@ def curve_mean(curves: Sequence[Sequence[float]]) -> tuple[float, ...]:
     (2.0, 4.0)
     """
     return tuple(math.exp(fmean(map(math.log, values))) for values in zip(*curves, strict=True))
+
+
+def _ends(curves: Sequence[Sequence[float]]) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """The range over seeds, layer by layer; none for one seed."""
+    columns = list(zip(*curves, strict=True))
+    return (tuple(map(min, columns)), tuple(map(max, columns))) if len(curves) > 1 else (None, None)
+
+
+def caption(panels: Sequence[Panel], *more: str, faint: str = "other learning rates faint") -> str:
+    """What ranges and faint curves are, as far as there are any; then further sentences.
+
+    >>> caption([Panel("", [Series((0, 1), (2.0, 1.0), style="faint")])], "Train mode.")
+    'Other learning rates faint. Train mode.'
+    """
+    drawn = [series for panel in panels for series in panel.series]
+    parts = ["mean and range over seeds"] if any(series.low is not None for series in drawn) else []
+    parts += [faint] if any(series.style == "faint" for series in drawn) else []
+    first = "; ".join(parts)
+    return " ".join([f"{first[:1].upper()}{first[1:]}.", *more] if first else more)
 
 
 def law_note(runs: Sequence[Run], *, epoch: int | None = None, mode: Mode = "train", split: Split = "train") -> str:
@@ -78,7 +105,16 @@ def law_note(runs: Sequence[Run], *, epoch: int | None = None, mode: Mode = "tra
     if lost:  # D then falls without anything being separated better
         return f"{first}\nclass means lose rank at {len(lost)} layer{'s' * (len(lost) > 1)}"
     p = fmean(law.greenwood_p or 0.0 for law in laws)
-    return f"{first}\n{fmean(effective):.1f} of {laws[0].layers} layers, p = {p:.2g}"
+    return f"{first}\n{fmean(effective):.1f} of {laws[0].layers} layers, {p_words(p)}"
+
+
+def p_words(p: float) -> str:
+    """A probability in a sentence, as tables write it.
+
+    >>> p_words(0.00026), p_words(3e-9)
+    ('p = 0.00026', 'p < 0.0001')
+    """
+    return f"p = {p_value(p)}".replace("= <", "<")
 
 
 def grid_table(title: str, runs: Sequence[Run], *, label: str = "network", names: Sequence[str] | None = None) -> Table:
@@ -94,7 +130,7 @@ def grid_table(title: str, runs: Sequence[Run], *, label: str = "network", names
         "r eval",
         "ρ eval",
         "p eval",
-        "loss",
+        LOSS,
         "test acc.",
     )
     rows: list[tuple[str | float | int | None, ...]] = []
@@ -106,7 +142,7 @@ def grid_table(title: str, runs: Sequence[Run], *, label: str = "network", names
             continue
         fits = [law_of(run, mode=mode) for mode in ("train", "eval")]
         rows.append((name, recipe.learning_rate, recipe.seed, *_cells(fits[0]), *_eval_cells(fits[1]), *_end(run)))
-    return Table(title, columns, tuple(rows))
+    return Table(title, columns, tuple(rows), LOSS_NOTE)
 
 
 def _cells(law: LawFit | None) -> tuple[float | None, ...]:
@@ -130,12 +166,17 @@ def epoch_series(
     *,
     style: Style = "line",
     colour: int | None = None,
+    total: int = FULL,
 ) -> Series:
-    """A number over the epochs of training: mean and range over the runs that have it."""
+    """A number over the epochs of training: mean and range over the runs that have it.
+
+    Epochs of a shortened training (`total`) are drawn as the paper's.
+    """
     columns = [[v for run in runs if run.diverged is None and (v := value(run, epoch)) is not None] for epoch in epochs]
     mean, low, high = (tuple(f(column) if column else None for column in columns) for f in (fmean, min, max))
     alone = len(runs) < 2
-    return Series(tuple(epochs), mean, label, None if alone else low, None if alone else high, style, colour)
+    x = tuple(round(epoch * FULL / total) for epoch in epochs)
+    return Series(x, mean, label, None if alone else low, None if alone else high, style, colour)
 
 
 def curves_panel(
@@ -150,11 +191,7 @@ def curves_panel(
     for label, runs in groups.items():
         curves = [law.values for run in runs if (law := law_of(run, mode=mode))]
         if curves:
-            low, high = map(min, zip(*curves, strict=True)), map(max, zip(*curves, strict=True))
-            x = tuple(range(len(curves[0])))
-            alone = len(curves) < 2
-            ends = (None, None) if alone else (tuple(low), tuple(high))
-            series.append(Series(x, curve_mean(curves), label, *ends))
+            series.append(Series(tuple(range(len(curves[0]))), curve_mean(curves), label, *_ends(curves)))
     return Panel(title, tuple(series), note=note)
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from statistics import median
 
-from layerlaw.experiments.drawing import grid_table, law_panel
+from layerlaw.experiments.drawing import caption, grid_table, law_panel
 from layerlaw.experiments.images import samples
 from layerlaw.experiments.numbers import at_most, best_law, law_of, row, selected_p, within
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Shape
+from layerlaw.lab import Look, Recipe, Run, Samples, Shape
 from layerlaw.pages import Outcome, PlanePanel, Row, Sheet
 from layerlaw.probing import probe
 
@@ -68,8 +68,7 @@ def run(setting: Setting) -> Outcome:
             Sheet(
                 "D at the authors' learning rates",
                 panels,
-                caption="Mean and range over seeds, BatchNorm as the authors had it (batches of 100); other learning rates "
-                "faint.",
+                caption=caption(panels, "BatchNorm as the authors had it (batches of 100)."),
             ),
             Sheet("The same networks with running statistics (eval mode)", panels_eval),
             *(
@@ -77,7 +76,7 @@ def run(setting: Setting) -> Outcome:
                 if setting.quick
                 else [Sheet("The learning rate with the best law, as the paper chose it", panels_best)]
             ),
-            _planes(cells["adam", 8], data["fashion_mnist"].inputs, data["fashion_mnist"].labels),
+            _planes(cells["adam", 8], data["fashion_mnist"]),
         ],
         [grid_table("Every network of the grid", runs)],
         _notes(rows, cells),
@@ -142,17 +141,23 @@ def _rows(cell: tuple[str, int], shown: list[Run], best: list[Run], paper: float
     return rows
 
 
-def _planes(runs: list[Run], x: object, y: object) -> Sheet:
+def _planes(runs: list[Run], data: Samples) -> Sheet:
     """The principal plane of every layer of the 8-layer network trained with Adam."""
     shown = next((r for r in runs if r.recipe.learning_rate == 1e-3 and r.diverged is None), None)
     if shown is None:
         return Sheet("Principal planes of the 8-layer network", [])
-    record = probe(shown.network(), (x, y), mode="train", jackknife=False, permuted=False, progress=False)
+    record = probe(
+        shown.network(), (data.inputs, data.labels), mode="train", jackknife=False, permuted=False, progress=False
+    )
     sites = [site for site in record.sites if site.plane and site.in_fit]
     panels = [
         PlanePanel(
-            "input" if i == 0 else f"layer {i}", tuple((a, b) for a, b in site.plane), tuple(record.plane_labels)
+            "input" if i == 0 else f"layer {i}",
+            tuple((a, b) for a, b in site.plane),
+            tuple(record.plane_labels),
+            data.class_names,
         )
         for i, site in enumerate(sites)
     ]
-    return Sheet("Principal planes of the 8-layer network (Adam)", panels, columns=4)
+    who = f"Adam, seed {shown.recipe.seed}, batch statistics"
+    return Sheet(f"Principal planes of the 8-layer network ({who})", panels, columns=4)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.experiments.afterwards import half_life_on
-from layerlaw.experiments.drawing import curves_panel, ends_table, grid_table, law_panel
+from layerlaw.experiments.drawing import caption, curves_panel, ends_table, grid_table, law_panel
 from layerlaw.experiments.images import samples, stand_in
 from layerlaw.experiments.numbers import at_least, at_most, best_of_seeds, law_of, law_rows, row
 from layerlaw.experiments.pairs import ratios
@@ -40,7 +40,6 @@ ADAM = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
 SGD = (0.01, 0.03, 0.1)
 MAJORITY, MINORITY = range(5), range(5, 10)  # classes
 SIMPLEX = -1 / 9  # cosine of any two rows of a simplex of 10 classes
-CAPTION = "Mean and range over seeds; other learning rates faint."
 Cells = dict[tuple[str, int], list[Run]]
 NAMES = {
     "cifar10": "CIFAR-10",
@@ -197,7 +196,7 @@ def _sheets(grid: Cells, best: Cells, by_rate: dict[float, list[Run]]) -> list[S
                 behind = grid[name, depth] if mode == "train" else ()
                 panels.append(law_panel(f"{NAMES[name]}, {depth} layers", best[name, depth], faint=behind, mode=mode))  # type: ignore[arg-type]
         panels += [law_panel(f"SGD, lr {rate:g}, 9 layers", runs, mode=mode) for rate, runs in by_rate.items()]  # type: ignore[arg-type]
-        sheets.append(Sheet(title, panels, caption=CAPTION if mode == "train" else ""))
+        sheets.append(Sheet(title, panels, caption=caption(panels) if mode == "train" else ""))
     groups = {depth: {NAMES[k]: best[k, depth] for k in ("imbalanced", "equal", "fashion_mnist")} for depth in DEPTHS}
     panels = [curves_panel(f"{depth} layers", group) for depth, group in groups.items()]
     sheets.append(Sheet("Imbalanced against balanced, with 1000 and with as many images", panels, share_y=True))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from layerlaw.experiments.drawing import ends_table, grid_table, law_panel
+from layerlaw.experiments.drawing import caption, ends_table, grid_table, law_panel
 from layerlaw.experiments.images import samples
 from layerlaw.experiments.numbers import (
     Compare,
@@ -115,7 +115,7 @@ def _sheets(best: Best, grid: Mapping[str, Sequence[Run]]) -> list[Sheet]:
     floor = [law_panel(titles[name], runs, floor=True, note="") for name, runs in best.items()]
     other = [law_panel(titles[name], runs, mode="eval") for name, runs in best.items()]
     return [
-        Sheet("D along depth", train, caption="Mean and range over seeds; other learning rates faint.", share_y=True),
+        Sheet("D along depth", train, caption=caption(train), share_y=True),
         Sheet("D beside the level of noise alone (permuted labels)", floor, share_y=True),
         Sheet("The same networks in eval mode", other, share_y=True),
     ]
@@ -130,9 +130,8 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         if plain.ours is None or floored.ours is None or other.ours is None:
             notes.append(f"{first} and {second}: one of them gave no number.")
             continue
-        verdict = "as the paper says" if plain.reproduced else "not as the paper says"
         notes.append(
-            f"The final D of {first} is {plain.ours:.2g} times that of {second} ({verdict}: {plain.paper}); over the level "
+            f"The final D of {first} is {plain.ours:.2g} times that of {second} (the paper: {plain.paper}); over the level "
             f"of permuted labels {floored.ours:.2g} times, in eval mode {other.ours:.2g} times."
         )
     return notes

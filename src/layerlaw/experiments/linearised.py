@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlaw.experiments.drawing import grid_table, law_panel
+from layerlaw.experiments.drawing import caption, grid_table, law_panel
 from layerlaw.experiments.fig1 import RATES
 from layerlaw.experiments.images import samples
 from layerlaw.experiments.numbers import (
@@ -128,9 +128,10 @@ def _sheets(cells: dict[Cell, list[Run]]) -> list[Sheet]:
             for (kind, depth), runs in cells.items()
         ]
 
-    caption = "The rate with the best law of each seed, the rest of the grid faint. Mean and range over seeds."
+    best, rest = "The rate with the best law of each seed.", "the rest of the grid faint"
+    train = panels("train")
     return [
-        Sheet("D without and with an activation, train mode", panels("train"), 2, caption),
+        Sheet("D without and with an activation, train mode", train, 2, caption(train, best, faint=rest)),
         Sheet("The same networks with running statistics (eval mode)", panels("eval"), 2),
     ]
 

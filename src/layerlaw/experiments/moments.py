@@ -15,15 +15,48 @@ from layerlaw.lab import Run
 from layerlaw.lab.look import Mode
 
 STRAIGHT = -0.99  # Pearson r from which on we speak of the law
+FULL = 600  # epochs of the paper's trainings
 
 
-def scaled(epochs: Sequence[int], total: int, of: int = 600) -> tuple[int, ...]:
+def scaled(epochs: Sequence[int], total: int, of: int = FULL) -> tuple[int, ...]:
     """The paper's epochs in a training of another length, each once.
 
     >>> scaled((0, 10, 100, 600), 60)
     (0, 1, 10, 60)
     """
     return tuple(sorted({round(epoch * total / of) for epoch in epochs}))
+
+
+def marks(epochs: Sequence[int], total: int, of: int = FULL) -> dict[int, int]:
+    """The paper's epochs and those that stand for them in a training of another length, each of ours once.
+
+    >>> marks((0, 10, 20, 100), 24)
+    {0: 0, 20: 1, 100: 4}
+    """
+    ours: dict[int, int] = {}
+    for epoch in sorted(epochs):
+        ours.setdefault(round(epoch * total / of), epoch)
+    return {paper: epoch for epoch, paper in ours.items()}
+
+
+def told(epoch: int | None, total: int, of: int = FULL) -> int | None:
+    """An epoch of a shortened training in the paper's epochs, as all epochs are told.
+
+    >>> told(4, 24), told(100, 600), told(None, 24)
+    (100, 100, None)
+    """
+    return None if epoch is None else round(epoch * of / total)
+
+
+def shortened(total: int, of: int = FULL) -> list[str]:
+    """A note where a training is not as long as the paper's.
+
+    >>> shortened(24), shortened(600)
+    (['Quick run: epoch 100 of 600 stands for epoch 4 of 24; all epochs are told so.'], [])
+    """
+    if total == of:
+        return []
+    return [f"Quick run: epoch 100 of {of} stands for epoch {100 * total / of:g} of {total}; all epochs are told so."]
 
 
 def probed(run: Run, *, mode: Mode = "train") -> list[int]:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from layerlaw.experiments.drawing import grid_table, law_panel
+from layerlaw.experiments.drawing import caption, grid_table, law_panel
 from layerlaw.experiments.fig1 import RATES
 from layerlaw.experiments.images import samples
 from layerlaw.experiments.numbers import best_of_seeds, is_clear, law_of, law_row, mean_of, row, selected_p
@@ -164,15 +164,18 @@ def _sheets(cells: dict[Cell, list[Run]]) -> list[Sheet]:
         ]
 
     lowest = [
-        law_panel(f"{o}, {d} layers", chosen, note=f"loss {mean_of(r.losses[-1] for r in chosen) or 0:.2g}")
+        law_panel(
+            f"{o}, {d} layers", chosen, note=f"last epoch's loss {mean_of(r.losses[-1] for r in chosen) or 0:.2g}"
+        )
         for o in optimisers
         for d in DEPTHS
         if (chosen := lowest_loss(cells[o, d, False]))
     ]
-    caption = "The rate with the best law of each seed, the rest of the grid faint. Mean and range over seeds."
+    best, rest = "The rate with the best law of each seed.", "the rest of the grid faint"
+    bare, twins = panels(norm=False), panels(norm=True)
     return [
-        Sheet("Without BatchNorm", panels(norm=False), caption=caption),
-        Sheet("The twins with BatchNorm, train mode", panels(norm=True), caption=caption),
+        Sheet("Without BatchNorm", bare, caption=caption(bare, best, faint=rest)),
+        Sheet("The twins with BatchNorm, train mode", twins, caption=caption(twins, best, faint=rest)),
         Sheet("The twins with BatchNorm, eval mode", panels(norm=True, mode="eval")),
         Sheet("Without BatchNorm, the rate with the lowest training loss", lowest),
     ]

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from layerlaw.experiments.drawing import curves_panel, grid_table, law_panel
+from layerlaw.experiments.drawing import curves_panel, grid_table, law_panel, p_words
 from layerlaw.experiments.images import samples
 from layerlaw.experiments.numbers import at_most, best_of_seeds, law_of, law_rows, over, row, selected_p
 from layerlaw.experiments.setting import Setting
@@ -181,7 +181,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         return ["The new layers have no law to speak of."]
     even = "more evenly than by chance" if p < 0.05 else "no more evenly than by chance"
     return [
-        f"The new layers share their work {even} (r = {r.ours:.3f} over 5 points, p = {p:.2g} with the choice of the "
+        f"The new layers share their work {even} (r = {r.ours:.3f} over 5 points, {p_words(p)} with the choice of the "
         "learning rate in it).".replace("= -", "= −"),
         f"A new layer multiplies D by {rho:.2f}, a fixed one by {fixed:.2f}, a layer of 15 from scratch by {scratch:.2f}.",
     ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median_low
 
-from layerlaw.experiments.drawing import ends_table, grid_table, law_panel
+from layerlaw.experiments.drawing import caption, ends_table, grid_table, law_panel
 from layerlaw.experiments.images import TITLES, samples, stand_in
 from layerlaw.experiments.numbers import above_floor, at_most, best_of_seeds, law_rows, over, row
 from layerlaw.experiments.setting import Setting
@@ -83,7 +83,7 @@ def _sheets(grid: Cells, best: Cells) -> list[Sheet]:
     floor = [law_panel(title, best[cell], floor=True, note="") for cell, title in titles.items()]
     other = [law_panel(title, best[cell], mode="eval") for cell, title in titles.items()]
     return [
-        Sheet("D along depth", train, caption="Mean and range over seeds; other learning rates faint."),
+        Sheet("D along depth", train, caption=caption(train)),
         Sheet("D beside the level of noise alone (permuted labels)", floor),
         Sheet("The same networks in eval mode", other),
     ]

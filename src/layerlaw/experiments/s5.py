@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from layerlaw.experiments.afterwards import corrected_half_life, half_life_on
-from layerlaw.experiments.drawing import curves_panel, ends_table, grid_table, law_panel
+from layerlaw.experiments.drawing import caption, curves_panel, ends_table, grid_table, law_panel
 from layerlaw.experiments.images import samples
 from layerlaw.experiments.numbers import above_floor, at_least, at_most, best_of_seeds, law_of, law_rows, row
 from layerlaw.experiments.pairs import ratios
@@ -97,9 +97,8 @@ def _sheets(grid: Best, best: Best) -> list[Sheet]:
     floor = [law_panel(f"{n} images", runs, floor=True, note="") for n, runs in best.items()]
     other = [law_panel(f"{n} images", runs, mode="eval") for n, runs in best.items()]
     together = curves_panel("", {f"{n} images": runs for n, runs in best.items()})
-    caption = "Mean and range over seeds; other learning rates faint."
     return [
-        Sheet("D along depth", train, caption=caption, share_y=True),
+        Sheet("D along depth", train, caption=caption(train), share_y=True),
         Sheet("The same networks in eval mode", other, share_y=True),
         Sheet("D beside the level of noise alone (permuted labels)", floor, share_y=True),
         Sheet("The three sizes together", [together], 1),

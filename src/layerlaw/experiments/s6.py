@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from layerlaw.experiments.drawing import law_panel
+from layerlaw.experiments.drawing import caption, law_panel
 from layerlaw.experiments.fig1 import RATES, SHOWN
 from layerlaw.experiments.images import samples
 from layerlaw.experiments.numbers import at_most, law_of, law_row, mean_of, minus, random_split_r, row, trouble
@@ -40,12 +40,13 @@ def run(setting: Setting) -> Outcome:
     runs = setting.train("classes", base.grid(learning_rate=rates, seed=setting.seeds()), data, Look(by_class=True))
     shown = [r for r in runs if r.recipe.learning_rate == RATE]
     names = data["fashion_mnist"].class_names
+    every = _panels(shown, names, "train")
     return Outcome(
         "s6",
         TITLE,
         [*_class_rows(shown, names), *_summary_rows(shown)],
         [
-            Sheet("D of each class", _panels(shown, names, "train"), 4, "Mean and range over seeds, train mode."),
+            Sheet("D of each class", every, 4, caption(every, "Train mode.")),
             Sheet("The same networks with running statistics (eval mode)", _panels(shown, names, "eval"), 4),
             Sheet("All classes in one", [_together(shown, names, mode) for mode in ("train", "eval")], 2),
         ],

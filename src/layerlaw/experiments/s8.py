@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from layerlaw.experiments.drawing import law_panel
+from layerlaw.experiments.drawing import caption, law_panel, p_words
 from layerlaw.experiments.fig1 import RATES, SHOWN
 from layerlaw.experiments.images import samples
 from layerlaw.experiments.numbers import (
@@ -179,13 +179,14 @@ def _accuracy(run: Run) -> float | None:
 
 
 def _sheets(shown: dict[int, list[Run]], fair: Fairs, counts: tuple[int, int]) -> list[Sheet]:
-    caption = f"Mean and range over seeds. {counts[1]:,} test images; D around their own class means."
+    about = f"{counts[1]:,} test images; D around their own class means."
     sheets = []
     for mode, title in (("train", "D of test data"), ("eval", "The same networks with running statistics (eval mode)")):
         panels = [law_panel(f"{depth} layers", runs, mode=mode, split="test") for depth, runs in shown.items()]  # type: ignore[arg-type]
-        sheets.append(Sheet(title, panels, caption=caption if mode == "train" else ""))
+        sheets.append(Sheet(title, panels, caption=caption(panels, about) if mode == "train" else ""))
     beside = [_beside(depth, runs, fair, counts) for depth, runs in shown.items()]
-    words = "Means over seeds, train mode. Fewer samples give a lower D; the correction exists where the bias is below 30 %."
+    seeds = "Means over seeds, train mode." if any(len(runs) > 1 for runs in shown.values()) else "Train mode."
+    words = f"{seeds} Fewer samples give a lower D; the correction exists where the bias is below 30 %."
     return [*sheets, Sheet("Training and test data, and equal numbers of samples", beside, caption=words)]
 
 
@@ -279,7 +280,7 @@ def _notes(shown: dict[int, list[Run]], fair: Fairs, counts: tuple[int, int]) ->
         straighter = "straighter" if r < chance else "no straighter"
         words = (
             f"{depth} layers on test data: r = {r:.3f}, {straighter} than the median of random splits of the same drop "
-            f"({chance:.3f}), {'D does not fall' if p is None else f'p = {p:.2g}'}; on {counts[0]:,} test images "
+            f"({chance:.3f}), {'D does not fall' if p is None else p_words(p)}; on {counts[0]:,} test images "
             f"r = {same:.3f}."
         )
         notes.append(words.replace(" -", " −").replace("(-", "(−"))

@@ -22,7 +22,7 @@ class Setting:
     """
 
     quick: bool = False
-    seed_count: int = 3
+    seed_count: int | None = None
     device: str = "cpu"
     folder: Path | None = None
     progress: bool | Progress = True
@@ -31,12 +31,12 @@ class Setting:
     networks: int = 0
 
     def __post_init__(self) -> None:
-        if self.seed_count < 1:
+        if self.seed_count is not None and self.seed_count < 1:
             raise InputError(f"seeds: expected at least 1, got {self.seed_count}.")
 
     def seeds(self, least: int = 1) -> tuple[int, ...]:
         """The authors' seed, then 1, 2, …; `least` where a claim needs more than a few (not in a quick run)."""
-        count = 1 if self.quick else max(self.seed_count, least)
+        count = self.seed_count or 1 if self.quick else max(self.seed_count or 3, least)
         return (PAPER_SEED, *range(1, count))
 
     def epochs(self, full: int = 600, quick: int = 60) -> int:
@@ -55,7 +55,8 @@ class Setting:
     ) -> list[Run]:
         """Train and measure; `name` tells the sweeps of one experiment apart in its folder."""
         used = {recipe.data for recipe in recipes}
-        self.checksums |= {key: samples.checksum for key, samples in data.items() if key in used}
+        which = " (embedded Fashion-MNIST)" if self.quick else ""
+        self.checksums |= {key + which: samples.checksum for key, samples in data.items() if key in used}
         self.used_seeds |= {recipe.seed for recipe in recipes}
         self.networks += len(recipes)
         folder = None if self.folder is None else self.folder / name

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlaw.errors import MemoryBudgetError
+from layerlaw.errors import InputError, MemoryBudgetError
 from layerlaw.lab.fleet import Fleet
 from layerlaw.lab.graphs import EpochGraph
 from layerlaw.lab.look import Look, Reading, look_at
@@ -72,6 +72,18 @@ class Progress:
         plain["losses"] = plain["losses"].tolist()
         plain["readings"] = [[Reading.from_dict(r) for r in member] for member in plain["readings"]]
         return cls(**plain), state
+
+
+def check_device(device: str) -> None:
+    """Raise unless torch can use the device here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        kinds = [kind for kind in ("cuda", "mps", "xpu") if torch.get_device_module(kind).is_available()]
+        said = str(error).splitlines()[0]
+        raise InputError(
+            f"device: expected one that torch can use here ({', '.join(['cpu', *kinds])}), got {device!r}: {said}"
+        ) from None
 
 
 Report = Callable[[int, float], bool]

@@ -41,6 +41,9 @@ class Look:
     keep: bool = False
 
     def __post_init__(self) -> None:
+        epochs: Any = self.epochs
+        if isinstance(epochs, int) or any(not isinstance(epoch, int) for epoch in epochs):
+            raise InputError(f"epochs: expected whole numbers, (0, 100, …), got {epochs!r}.")
         object.__setattr__(self, "epochs", tuple(sorted(set(self.epochs))))
         object.__setattr__(self, "modes", tuple(self.modes))
         unknown = [mode for mode in self.modes if mode not in get_args(Mode)]

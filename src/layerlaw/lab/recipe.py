@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import torch
@@ -46,6 +48,10 @@ class Recipe:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
                 raise InputError(f"{name}: expected a whole number, got {value!r}.")
+        for name in ("learning_rate", "weight_decay"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise InputError(f"{name}: expected a number, got {value!r}.")
         for name in ("learning_rate", "epochs", "batch_size"):
             value = getattr(self, name)
             if not 0 < value < float("inf"):
@@ -83,6 +89,19 @@ class Recipe:
         >>> [(r.learning_rate, r.seed) for r in Recipe().grid(learning_rate=(0.1, 0.3), seed=(1, 2))]
         [(0.1, 1), (0.1, 2), (0.3, 1), (0.3, 2)]
         """
+        known = [f.name for f in fields(self)]
+        for name, values in choices.items():
+            if name not in known:
+                near = difflib.get_close_matches(name, [*known, "lr"], 1, 0.4)
+                hint = {"lr": "learning_rate"}.get(name) or next(iter(near), None)
+                raise InputError(
+                    f"grid: expected some of {', '.join(known)}, got {name!r}."
+                    + (f" Did you mean {hint}?" if hint else "")
+                )
+            if isinstance(values, str) or not isinstance(values, Iterable):
+                raise InputError(
+                    f"grid: expected several values of {name}, got {values!r}. Write {name}=({values!r},)."
+                )
         return [
             replace(self, **dict(zip(choices, values, strict=True)))
             for values in itertools.product(*(tuple(c) for c in choices.values()))

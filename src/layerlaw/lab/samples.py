@@ -29,6 +29,14 @@ class Samples:
     classes: int = 0
     class_names: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for name in ("inputs", "labels", "test_inputs", "test_labels"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Tensor):
+                raise FeatureError(
+                    f"{name}: expected a tensor, got {type(value).__name__}. Samples.of((inputs, labels)) takes arrays too."
+                )
+
     @classmethod
     def of(cls, train: Any, test: Any = None, *, class_names: tuple[str, ...] = ()) -> Samples:
         """From pairs (inputs, labels) of tensors or arrays; images are flattened."""
@@ -79,10 +87,26 @@ class Samples:
         return replace(self, inputs=x[kept], labels=y[kept], test_inputs=x[~kept], test_labels=y[~kept])
 
 
+def _tensor(values: Any, where: str) -> Tensor:
+    """Torch, NumPy or pandas as a tensor."""
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy()
+    if isinstance(values, np.ndarray) and not (values.flags.writeable and all(step >= 0 for step in values.strides)):
+        values = values.copy()
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = getattr(values, "dtype", type(values).__name__)
+        raise FeatureError(
+            f"{where}: expected numbers, got {kind} ({error}). Number the classes from 0: "
+            "np.unique(labels, return_inverse=True)[1]."
+        ) from None
+
+
 def _pair(data: Any, where: str) -> tuple[Tensor, Tensor]:
     if not (isinstance(data, (tuple, list)) and len(data) == 2):
         raise FeatureError(f"{where}: expected a pair (inputs, labels), got {type(data).__name__}.")
-    x, y = torch.as_tensor(data[0]), torch.as_tensor(data[1])
+    x, y = (_tensor(part, where) for part in data)
     if x.dim() < 2 or len(x) != len(y) or y.dim() != 1:
         raise FeatureError(
             f"{where}: expected inputs (n, …) and labels (n,), got shapes {tuple(x.shape)} and {tuple(y.shape)}."

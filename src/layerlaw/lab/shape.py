@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from layerlaw.errors import InputError
 
@@ -29,6 +29,12 @@ class Shape:
     activation: Activation = "relu"
 
     def __post_init__(self) -> None:
+        widths: Any = self.widths
+        if isinstance(widths, int):
+            raise InputError(
+                f"widths: expected the widths of the hidden layers, ({widths}, …), got {widths}. "
+                "Shape.even(depth, width=…) makes them all alike."
+            )
         object.__setattr__(self, "widths", tuple(self.widths))
         if not self.widths:
             raise InputError("depth: expected at least 2 (one hidden layer and the classifier), got 1.")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import DataError, InputError
-from layerlaw.lab.engine import Job, Progress, member_bytes
+from layerlaw.lab.engine import Job, Progress, check_device, member_bytes
 from layerlaw.lab.fleet import check
 from layerlaw.lab.look import Look, Mode, Reading, Split
 from layerlaw.lab.recipe import Recipe
@@ -60,8 +60,11 @@ class Run:
         for reading in self.readings:
             if (reading.epoch, reading.mode, reading.split) == (at, mode, split):
                 return reading
-        seen = sorted({(r.epoch, r.mode, r.split) for r in self.readings})
-        raise InputError(f"run: expected a reading of epoch {at}, mode {mode}, {split} data; there are {seen}.")
+        there = [sorted({getattr(r, name) for r in self.readings}) for name in ("epoch", "mode", "split")]
+        raise InputError(
+            f"run: expected a reading of epoch {at}, mode {mode!r}, {split!r} data; there are epochs {there[0]}, modes "
+            f"{there[1]}, {there[2]} data. Look(epochs=…, modes=…, test=…, permuted=…) says what is measured."
+        )
 
     def law(self, *, epoch: int | None = None, mode: Mode = "train", split: Split = "train") -> LawFit | None:
         """The law along depth; `None` where D is not defined at every layer (a diverged or dead network)."""
@@ -122,12 +125,16 @@ def sweep(
     most that are trained at once; `workers` the number of processes on a CPU (1: none beside this one).
     """
     samples = _checked(recipes, data, look, start, copied, members, workers)
+    check_device(str(device))
     keys = _keys(recipes, samples, look, start, copied)
     place = None if folder is None else Path(folder)
     done: dict[str, Run] = {}
     jobs: list[Job] = []
     if place is not None:
-        place.mkdir(parents=True, exist_ok=True)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{place}: expected a folder that can be made or used ({error.strerror}).") from None
         done, jobs = _found(place, recipes, samples, keys, look, start, copied, str(device))
     going = {key for job in jobs for key in job.keys}
     missing = [i for i in dict(zip(keys, range(len(keys)), strict=True)).values() if keys[i] not in done.keys() | going]
@@ -154,9 +161,9 @@ def sweep(
         done |= _runs(part)
     runs = [done[key] for key in keys if key in done]
     if place is not None:
-        _write_table(place, runs)
+        _write_table(place, keys)
     if not complete:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt("stopped; " + ("call it again to go on" if place else "nothing was kept (no folder)"))
     return runs
 
 
@@ -170,8 +177,12 @@ def _checked(
     workers: int | None,
 ) -> list[Samples]:
     """The samples of every recipe; whatever is wrong with any of them is said before hours of training, not after."""
+    if isinstance(recipes, Recipe) or not all(isinstance(recipe, Recipe) for recipe in recipes):
+        raise InputError("sweep: expected a list of recipes, [Recipe(…), …] or Recipe(…).grid(…).")
     if not recipes:
         raise InputError("sweep: expected at least one recipe, got none.")
+    if any(not isinstance(state, Mapping) for state in start or ()):
+        raise InputError("start: expected the states of networks, [run.state for run in …] or network.state_dict().")
     for name, value in (("members", members), ("workers", workers)):
         if value is not None and value < 1:
             raise InputError(f"{name}: expected at least 1, got {value}.")
@@ -185,6 +196,11 @@ def _checked(
         if max(look.epochs, default=0) > recipe.epochs:
             raise InputError(
                 f"look: expected epochs up to {recipe.epochs}, the last one that is trained, got {max(look.epochs)}."
+            )
+        if s.classes != recipe.shape.classes:
+            raise InputError(
+                f"sweep: expected a classifier of {s.classes} outputs for samples of {s.classes} classes, got "
+                f"{recipe.shape.classes}. Shape(…, classes={s.classes}) or Shape.even(…, classes={s.classes})."
             )
         if look.test and s.test_labels is None:
             raise InputError(f"look: expected held-out samples to measure on, but {recipe.data!r} has none.")
@@ -283,9 +299,8 @@ def _found(
         try:
             part, _ = Progress.from_file(file)
         except Exception as error:
-            reason = str(error).partition("\n")[0]
             raise DataError(
-                f"{file}: expected the progress of a fleet, but it cannot be read ({type(error).__name__}: {reason}). "
+                f"{file}: expected the progress of a fleet, but it cannot be read ({type(error).__name__}): is it cut off? "
                 "Delete it, and its members are trained again."
             ) from None
         if not index.keys() & set(part.keys):
@@ -334,8 +349,15 @@ def _runs(part: Progress) -> dict[str, Run]:
     return runs
 
 
-def _write_table(place: Path, runs: Sequence[Run]) -> None:
-    """A plain copy of all numbers, for other programs and for a look at an interrupted sweep."""
+def _write_table(place: Path, keys: Sequence[str]) -> None:
+    """A plain copy of all numbers in the folder, for other programs and for a look at an interrupted sweep.
+
+    The members asked for come first, in their order; then those of other calls.
+    """
+    found: dict[str, Run] = {}
+    for file in sorted(place.glob("fleet-*.pt")):
+        found |= _runs(Progress.from_file(file)[0])
+    runs = [found[key] for key in dict.fromkeys([*keys, *found]) if key in found]
     text = json.dumps({"format": "layerlaw sweep", "version": 1, "runs": [run.to_dict() for run in runs]})
     write_whole(place / "sweep.json", text)
 
@@ -365,15 +387,18 @@ def _stopping() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = signal.getsignal(signal.SIGINT)
+    signals = (signal.SIGINT, signal.SIGTERM)  # the second is what a cluster sends before it kills
+    before = [signal.getsignal(each) for each in signals]
 
     def handle(number: int, frame: Any) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
-    signal.signal(signal.SIGINT, handle)
+    for each in signals:
+        signal.signal(each, handle)
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, old in zip(signals, before, strict=True):
+            signal.signal(each, old)

@@ -8,12 +8,14 @@ from torch import Tensor
 
 from layerlaw.measures.collapse import classifier_geometry, means_geometry, self_duality
 from layerlaw.measures.jackknife import jackknife
+from layerlaw.measures.rows import mean_cosine, mean_norm, mean_square, rare_classes, used_budget
 from layerlaw.measures.separation import class_separation, equal_separation
 from layerlaw.measures.variability import class_distance_variance, class_variances, compression, discrimination
 from layerlaw.stats.passes import Around
 from layerlaw.stats.scatter import NearestCentre, Scatter
 
 Columns = dict[str, float | None]
+MOST_SINGULAR = 2048  # of class means against rows: beyond, their singular values take longer than the probe
 
 
 def site_columns(
@@ -65,6 +67,25 @@ def classifier_columns(means: Tensor, weight: Tensor, mismatch: float | None) ->
         "nc3": number(self_duality(means, rows)),
         "nc4": mismatch,
     }
+
+
+def row_columns(around: Around, scatter: Scatter, weight: Tensor) -> tuple[Columns, dict[str, list[float | None]]]:
+    """Cosines and norms of the classifier's rows, of rare and frequent classes apart where counts differ; norm budgets."""
+    centres = around.centres
+    rows = weight.to(centres.means.device)
+    columns: Columns = {"classifier_cosine": number(mean_cosine(rows)), "classifier_norm": number(mean_norm(rows))}
+    counts = centres.counts.tolist()
+    rare = rare_classes(counts)
+    if rare is not None:
+        frequent = sorted(set(range(len(counts))) - set(rare))
+        for name, ids in (("majority", frequent), ("minority", rare)):
+            columns[f"classifier_cosine_{name}"] = number(mean_cosine(rows[ids]))
+            columns[f"classifier_norm_{name}"] = number(mean_norm(rows[ids]))
+    squares = centres.means.square().sum(-1) + class_variances(centres, scatter)  # (K,) mean of ‖h_ki‖² in each class
+    columns["classifier_square"], columns["feature_square"] = number(mean_square(rows)), number(squares.mean())
+    if min(rows.shape) <= MOST_SINGULAR:
+        columns["classifier_budget"] = number(used_budget(centres.means, rows))
+    return columns, {"classifier_norm": _numbers(rows.norm(dim=-1))}
 
 
 def _numbers(values: Tensor) -> list[float | None]:

@@ -9,12 +9,11 @@ from layerlaw.errors import InputError
 from layerlaw.pages.numbers import ABSENT, clean, counted, sentence
 from layerlaw.pages.outcome import Outcome, Row, Table
 from layerlaw.pages.outcome_words import (
-    QUICK,
     figure_label,
     heading,
     paper_text,
     provenance_items,
-    tally,
+    quick_words,
     verdict_line,
     written,
     written_row,
@@ -37,7 +36,8 @@ def ledger(outcomes: Sequence[Outcome], *, intro: str = "") -> str:
     for outcome in outcomes:
         if not isinstance(outcome, Outcome):
             raise InputError(f"ledger: expected a list of outcomes, got {type(outcome).__name__} in it.")
-    total = f"In all, {verdict_line(tally(outcomes))}, in {counted(len(outcomes), 'figure')}." if outcomes else ""
+    verdict = verdict_line(outcomes)
+    total = f"In all, {verdict}, in {counted(len(outcomes), 'figure')}." if verdict else ""
     blocks = [intro.strip(), _summary(outcomes) if outcomes else "Nothing has been run yet.", total]
     return "\n\n".join(block for block in [*blocks, *map(_section, outcomes)] if block) + "\n"
 
@@ -47,7 +47,7 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
     for outcome in outcomes:
         known = dict(provenance_items(outcome))
         row, count = _telling(outcome.rows), outcome.reproduced
-        paper = ABSENT if row is None else f"{_text(paper_text(row.paper))} ({_text(written_row(row).name)})"
+        paper = ABSENT if row is None else f"{_text(paper_text(row.paper, row.name))} ({_text(written_row(row).name)})"
         quick = ", quick run" if outcome.provenance.get("quick") else ""
         rows.append(
             [
@@ -65,10 +65,10 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
 
 
 def _section(outcome: Outcome) -> str:
-    line = verdict_line(outcome.reproduced)
-    parts = [f'<a id="{_anchor(outcome)}"></a>\n\n## {_text(heading(outcome))}', f"{line[:1].upper()}{line[1:]}."]
-    if outcome.provenance.get("quick"):
-        parts.append(f"**This is {QUICK}.**")
+    line, quick = verdict_line([outcome]), quick_words(outcome)
+    parts = [f'<a id="{_anchor(outcome)}"></a>\n\n## {_text(heading(outcome))}']
+    parts += [f"{line[:1].upper()}{line[1:]}."] if line else []
+    parts += [f"**{quick}**"] if quick else []
     if outcome.rows:
         parts.append(_numbers(outcome.rows))
     parts += map(_folded, outcome.tables)
@@ -83,7 +83,7 @@ def _section(outcome: Outcome) -> str:
 
 def _numbers(rows: Sequence[Row]) -> str:
     bounds = any(row.tolerance for row in rows)
-    ranged = any(row.low is not None or row.high is not None for row in rows)
+    ranged = any(written_row(row).range for row in rows)
     heads = ["", "paper", "ours (mean, range over seeds)" if ranged else "ours", "reproduced"]
     body = []
     for row in rows:

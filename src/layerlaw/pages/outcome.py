@@ -84,11 +84,15 @@ class Panel:
 
 @dataclass(frozen=True)
 class PlanePanel:
-    """The samples of one layer in the plane (principal components), coloured by class. Only finite points are kept."""
+    """The samples of one layer in the plane (principal components), coloured by class. Only finite points are kept.
+
+    `classes` are the names of the classes, in the order of the labels; a sheet explains its colours once.
+    """
 
     title: str
     points: Sequence[tuple[float, float]]
     labels: Sequence[int]
+    classes: Sequence[str] = ()
     kind: Literal["plane"] = field(default="plane", init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +102,7 @@ class PlanePanel:
             raise InputError(f"panel '{self.title}': expected a label per point, got {len(labels)} for {len(points)}.")
         kept = [i for i, point in enumerate(points) if all(map(math.isfinite, point))]
         _set(self, points=tuple(points[i] for i in kept), labels=tuple(labels[i] for i in kept))
+        _set(self, classes=tuple(map(str, self.classes)))
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,10 @@ from layerlaw.pages.inline_svg import inline_svg
 from layerlaw.pages.numbers import clean, counted, escaped, sentence
 from layerlaw.pages.outcome import Outcome, Panel, Row, Sheet, Table
 from layerlaw.pages.outcome_words import (
-    QUICK,
     heading,
     provenance_items,
+    quick_words,
     run_facts,
-    tally,
     verdict_line,
     written,
     written_row,
@@ -45,7 +44,8 @@ def outcome_html(outcomes: Outcome | Sequence[Outcome], *, title: str | None = N
     chosen = _checked(outcomes)
     alone = len(chosen) == 1
     head = clean(title or "") or (heading(chosen[0]) if alone else "Reproduced figures")
-    facts = run_facts(chosen[0]) if alone else f"{verdict_line(tally(chosen))}, in {counted(len(chosen), 'figure')}"
+    count = [line for line in (verdict_line(chosen), f"in {counted(len(chosen), 'figure')}") if line]
+    facts = run_facts(chosen[0]) if alone else ", ".join(count)
     contents = "" if alone else _contents(chosen)
     main = "\n".join(_article(outcome, f"o{i}", alone=alone) for i, outcome in enumerate(chosen))
     return f"""<!doctype html>
@@ -75,8 +75,8 @@ def outcome_html(outcomes: Outcome | Sequence[Outcome], *, title: str | None = N
 
 def _contents(outcomes: Sequence[Outcome]) -> str:
     items = "".join(
-        f'<li><a href="#o{i}">{escaped(heading(outcome))}</a><span>{escaped(verdict_line(outcome.reproduced))}'
-        f"{', quick run' if outcome.provenance.get('quick') else ''}</span></li>"
+        f'<li><a href="#o{i}">{escaped(heading(outcome))}</a><span>{escaped(verdict_line([outcome]))}'
+        f"{', quick run' if quick_words(outcome) else ''}</span></li>"
         for i, outcome in enumerate(outcomes)
     )
     return f'<section data-panel="contents"><nav aria-label="figures"><ol>{items}</ol></nav></section>'
@@ -88,8 +88,8 @@ def _article(outcome: Outcome, key: str, *, alone: bool) -> str:
     parts = [
         "" if alone else f"<h2>{label}</h2>",
         _verdict(outcome),
-        _section("numbers", "", _numbers(outcome)) if outcome.rows else "",
         *(_section("sheet", sheet.title, _drawing(sheet, f"{key}s{i}")) for i, sheet in enumerate(outcome.sheets)),
+        _section("numbers", "Numbers", _numbers(outcome)) if outcome.rows else "",
         _section("tables", "Supporting tables", "".join(map(_folded, outcome.tables))) if outcome.tables else "",
         _section("notes", "Notes", _notes(outcome)) if outcome.notes else "",
         _section("provenance", "How it was run", _provenance(outcome)) if outcome.provenance else "",
@@ -98,28 +98,47 @@ def _article(outcome: Outcome, key: str, *, alone: bool) -> str:
 
 
 def _verdict(outcome: Outcome) -> str:
-    line = verdict_line(outcome.reproduced)
-    unjudged = sum(row.reproduced is None for row in outcome.rows)
-    facts = [f"{counted(unjudged, 'number')} of ours without one in the paper"] if unjudged else []
-    quick = f'<p class="facts quick">This is {escaped(QUICK)}.</p>' if outcome.provenance.get("quick") else ""
-    more = f'<p class="facts">{escaped(" · ".join(facts))}</p>' if facts else ""
-    return _section("verdict", "", f'<p class="headline">{escaped(line[:1].upper() + line[1:])}.</p>{more}{quick}')
+    line, quick = verdict_line([outcome]), quick_words(outcome)
+    own = sum(row.paper is None for row in outcome.rows)
+    facts = f"{counted(own, 'number')} of ours without one in the paper" if own else ""
+    parts = [
+        f'<p class="headline">{escaped(line[:1].upper() + line[1:])}.</p>' if line else "",
+        f'<p class="facts">{escaped(facts)}</p>' if facts else "",
+        f'<p class="facts quick">{escaped(quick)}</p>' if quick else "",
+    ]
+    return _section("verdict", "", "".join(parts)) if any(parts) else ""
 
 
 def _numbers(outcome: Outcome) -> str:
+    """What the paper has stands open; our further numbers are folded."""
+    beside = [row for row in outcome.rows if row.paper is not None or row.reproduced is not None]
+    further = [row for row in outcome.rows if row not in beside]
+    if not beside:
+        return _number_table(further)
+    folded = (
+        f'<details class="table more"><summary>{counted(len(further), "more number")} of ours</summary>'
+        f"{_number_table(further)}</details>"
+    )
+    return _number_table(beside) + (folded if further else "")
+
+
+def _number_table(rows: Sequence[Row]) -> str:
     """Paper, ours, reproduced? What was accepted comes last: on a telephone the verdict should be seen first."""
-    bounds = any(row.tolerance for row in outcome.rows)
-    heads = {"what": "site", "paper": "paper", "ours (mean, range over seeds)": "value", "reproduced?": "verdict"}
-    heads |= {"accepted": "tolerance"} if bounds else {}
+    texts = [written_row(row) for row in rows]
+    bounds, judged = any(text.tolerance for text in texts), any(row.reproduced is not None for row in rows)
+    paper, ranged = any(row.paper is not None for row in rows), any(text.range for text in texts)
+    heads = {"what": "site"} | ({"paper": "paper"} if paper else {})
+    heads |= {"ours (mean, range over seeds)" if ranged else "ours": "value"}
+    heads |= ({"reproduced?": "verdict"} if judged else {}) | ({"accepted": "tolerance"} if bounds else {})
     head = "".join(f'<th scope="col" class="{kind}">{text}</th>' for text, kind in heads.items())
-    body = "".join(_number_row(row, bounds) for row in outcome.rows)
+    body = "".join(_number_row(row, set(heads.values())) for row in rows)
     return (
         f'{_scroll("numbers beside the paper’s", tall=False)}<table class="layers beside">'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
-def _number_row(row: Row, bounds: bool) -> str:
+def _number_row(row: Row, columns: set[str]) -> str:
     text = written_row(row)
     reason = f'<span class="reason">{escaped(text.reason)}</span>' if text.reason else ""
     here, there = ("", reason) if row.ours is None else (reason, "")  # where the number would stand, if it is missing
@@ -127,10 +146,10 @@ def _number_row(row: Row, bounds: bool) -> str:
     span = f' <span class="range">{escaped(text.range)}</span>' if text.range else ""
     cells = [
         f'<th scope="row" class="site">{escaped(text.name)}{here}</th>',
-        f'<td class="paper">{escaped(text.paper)}</td>',
+        f'<td class="paper">{escaped(text.paper)}</td>' if "paper" in columns else "",
         f'<td class="value"><span class="ours">{escaped(text.ours)}</span>{span}{there}</td>',
-        f'<td class="verdict {kind}">{word}</td>',
-        f'<td class="tolerance">{escaped(text.tolerance)}</td>' if bounds else "",
+        f'<td class="verdict {kind}">{word}</td>' if "verdict" in columns else "",
+        f'<td class="tolerance">{escaped(text.tolerance)}</td>' if "tolerance" in columns else "",
     ]
     return f"<tr>{''.join(cells)}</tr>"
 

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from layerlaw.pages.numbers import ABSENT, beginning, clean, finite, number, p_value, sentence
-from layerlaw.pages.outcome import Cell, Outcome, Row, Tally
+from layerlaw.pages.numbers import ABSENT, beginning, clean, counted, finite, number, p_value, sentence
+from layerlaw.pages.outcome import Cell, Outcome, Row
 from layerlaw.pages.words import written_value
 
 MARKS = {True: "✓", False: "✗", None: ABSENT}
 QUICK = "a quick run: shortened, not the paper’s protocol"
+UNJUDGED = "quick run: numbers shown, not judged"
 KNOWN_PROVENANCE = {
     "command": "command",
     "device": "device",
@@ -28,9 +29,12 @@ KNOWN_PROVENANCE = {
 }
 _FIGURE = re.compile(r"(?:fig(?:ure)?)?[\s._-]*(s?)[\s._-]*(\d+)[\s._-]*([a-z]?)", re.IGNORECASE)
 _KINDS = re.compile(r"(?<![\w.])(?:(r|[Pp]earson|[Cc]orrelation)|(ρ|rho)|(p|p-value|[Gg]reenwood))(?![\w²])")
+_RATE = re.compile(r"(?:^|/)\s*(?:lr|learning[ _-]rate)(?![a-z])", re.IGNORECASE)
 R_DECIMALS = 4
+PAPER_R_DECIMALS = 3
 RHO_DECIMALS = 3
 MOST_DECIMALS = 6
+ROUNDING = 1e-12
 CHECKSUM = 13
 FACTS = ("device", "wall time", "seeds", "epochs")
 
@@ -71,34 +75,53 @@ def heading(outcome: Outcome) -> str:
     return " · ".join(part for part in (figure_label(outcome.name), sentence(clean(outcome.title))) if part)
 
 
-def tally(outcomes: Sequence[Outcome]) -> Tally:
-    """The counts of several outcomes together."""
-    return Tally(sum(o.reproduced.reproduced for o in outcomes), sum(o.reproduced.judged for o in outcomes))
+def verdict_line(outcomes: Sequence[Outcome]) -> str:
+    """One sentence without a full stop: numbers are what the paper gives in digits, statements what it gives in words.
 
+    Empty where nothing was judged, unless that is so because all runs were quick.
 
-def verdict_line(count: Tally) -> str:
-    """One sentence without a full stop.
-
-    >>> verdict_line(Tally(14, 18)), verdict_line(Tally(1, 1)), verdict_line(Tally(0, 0))
-    ('14 of 18 numbers reproduced', '1 of 1 number reproduced', 'no number to compare with the paper')
+    >>> rows = [Row("r", -0.99, -1.0, reproduced=True), Row("ρ", "falls", 1.0, reproduced=False)]
+    >>> verdict_line([Outcome("a", "", rows, [])])
+    '1 of 1 number and 0 of 1 statement reproduced'
     """
-    if not count.judged:
-        return "no number to compare with the paper"
-    return f"{count.reproduced} of {count.judged} number{'s' if count.judged != 1 else ''} reproduced"
+    judged = [row for outcome in outcomes for row in outcome.rows if row.reproduced is not None]
+    if not judged:
+        quick = [outcome.provenance.get("quick") for outcome in outcomes if outcome.rows]
+        return UNJUDGED if quick and all(quick) else ""
+    words = [row for row in judged if isinstance(row.paper, str)]
+    numbers = [row for row in judged if not isinstance(row.paper, str)]
+    parts = [
+        f"{sum(row.reproduced is True for row in rows)} of {counted(len(rows), noun)}"
+        for noun, rows in (("number", numbers), ("statement", words))
+        if rows
+    ]
+    return f"{' and '.join(parts)} reproduced"
+
+
+def quick_words(outcome: Outcome) -> str:
+    """That a judged run was a quick one; empty where it was not, or where the verdict says so already."""
+    told = outcome.provenance.get("quick") and verdict_line([outcome]) != UNJUDGED
+    return f"This is {QUICK}." if told else ""
 
 
 def written_row(row: Row) -> Written:
-    """A row in words: mean and range to the same decimals, and at least as many as the paper gives."""
+    """A row in words: mean and range to the same decimals, at least as many as the paper gives, nothing rounded to 0.
+
+    One seed has no range.
+    """
     value = row.ours if row.ours is not None else row.low if row.low is not None else row.high
     decimals = None if value is None else _decimals(value, row.name)
-    if decimals is not None and isinstance(row.paper, float):
-        decimals = min(MOST_DECIMALS, max(decimals, _printed_decimals(row.paper)))
+    if decimals is not None:
+        if isinstance(row.paper, float):
+            decimals = max(decimals, _printed_decimals(row.paper))
+        decimals = min(MOST_DECIMALS, max(decimals, *map(_needed_decimals, (row.ours, row.low, row.high))))
     ours, low, high = (_with(v, row.name, decimals) for v in (row.ours, row.low, row.high))
+    alone = (row.low is None and row.high is None) or row.low == row.high == row.ours
     return Written(
         name=sentence(clean(row.name)),
-        paper=paper_text(row.paper),
+        paper=paper_text(row.paper, row.name),
         ours=ours,
-        range="" if row.low is None and row.high is None else f"[{low}, {high}]",
+        range="" if alone else f"[{low}, {high}]",
         tolerance=_words(row.tolerance),
         reason=_words(row.reason),
         mark=MARKS[row.reproduced],
@@ -108,8 +131,8 @@ def written_row(row: Row) -> Written:
 def written(value: Cell, name: str = "") -> str:
     """A number in the digits its name asks for: r four decimals, ρ three, else three significant digits.
 
-    >>> written(-0.99812, "r, Adam"), written(0.5274, "ρ"), written(36.814, "D"), written(0.001, "lr"), written(600)
-    ('−0.9981', '0.527', '36.8', '0.001', '600')
+    >>> written(-0.99812, "r, Adam"), written(0.5274, "ρ"), written(36.814, "D"), written(0.0003, "lr"), written(600)
+    ('−0.9981', '0.527', '36.8', '0.0003', '600')
     """
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -120,15 +143,20 @@ def written(value: Cell, name: str = "") -> str:
     return _with(value, name, None if finite(value) is None else _decimals(value or 0.0, name))
 
 
-def paper_text(paper: float | str | None) -> str:
-    """What the paper says, with the digits it gives.
+def paper_text(paper: float | str | None, name: str = "") -> str:
+    """What the paper says, with the digits it gives; a correlation with three decimals, as papers write it.
 
-    >>> paper_text(-0.997), paper_text("≈ -0.5"), paper_text(None)
-    ('−0.997', '≈ −0.5', '–')
+    >>> paper_text(-0.997), paper_text("≈ -0.5"), paper_text(None), paper_text(-1.0, "sgd-4/pearson")
+    ('−0.997', '≈ −0.5', '–', '−1.000')
     """
     if isinstance(paper, str):
         return _words(paper) or ABSENT
-    return ABSENT if finite(paper) is None else sentence(f" {paper:.10g}").strip()
+    if paper is None or finite(paper) is None:
+        return ABSENT
+    kind = _KINDS.search(name)
+    if kind and kind[1] and abs(paper) <= 1 and _printed_decimals(paper) < PAPER_R_DECIMALS:
+        return _with(paper, name, PAPER_R_DECIMALS)
+    return sentence(f" {paper:.10g}").strip()
 
 
 def duration(seconds: float | None) -> str:
@@ -175,6 +203,8 @@ def _provenance_text(key: str, value: Any) -> str:
 
 def _decimals(value: float, name: str) -> int | None:
     """Decimals for a number of this name; `None` where powers of ten or a probability read better."""
+    if _RATE.search(name):
+        return None
     kind = _KINDS.search(name)
     if kind and kind[1] and abs(value) <= 1:
         return R_DECIMALS
@@ -198,13 +228,23 @@ def _printed_decimals(value: float) -> int:
     return len(text.partition(".")[2]) if "e" not in text else 0
 
 
+def _needed_decimals(value: float | None) -> int:
+    """How many decimals it takes not to write 0 for another number; rounding errors are 0."""
+    value = finite(value)
+    return 0 if value is None or abs(value) < ROUNDING else max(0, -math.floor(math.log10(abs(value)) + 1e-12))
+
+
 def _with(value: float | None, name: str, decimals: int | None) -> str:
     value = finite(value)
     if value is None:
         return ABSENT
     if decimals is None:
+        if _RATE.search(name):
+            return sentence(f" {value:.3g}").strip()
         kind = _KINDS.search(name)
         return p_value(value) if kind and kind[3] and 0 <= value <= 1 else number(value)
+    if _needed_decimals(value) > max(decimals, MOST_DECIMALS):
+        return number(value)
     text = f"{value:,.{decimals}f}"
     return (text if text.strip("-0.,") else text.lstrip("-")).replace("-", "−")  # no minus before a rounded zero
 

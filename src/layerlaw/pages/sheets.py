@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 WIDTHS = {1: 5.2, 2: 3.7, 3: 3.0, 4: 2.45, 5: 2.05}  # inches of a panel, by columns
 NARROWEST = 1.78
 MOST_IN_A_PANEL = 5  # labels; more go below the panels
+MOST_CLASSES = 20  # named in a legend
 MANY_PANELS = 4  # where one panel explains the curves, it explains them for all
 MOST_VECTOR_POINTS = 3000  # of planes; beyond, an SVG of them would be larger than a picture
 MOST_Y = 7  # ticks
@@ -81,7 +82,9 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
         _dress(place, across, size)
     _label(sheet, places, across, size)
     shared = _shared_labels(drawn)
-    _legend_below(figure, drawn, shared, size)
+    explained = {label: next(p.handles[label] for p in drawn if label in p.handles) for label in shared}
+    _legend_below(figure, explained, size)
+    _legend_below(figure, _class_handles(planes, classes), size)
     _place_words(figure, drawn, shared, together=sheet.share_y, size=size)
     return figure
 
@@ -177,15 +180,26 @@ def _shared_labels(places: Sequence[Place]) -> list[str]:
     return [label for label, n in count.items() if n > 1 or alone or crowded]
 
 
-def _legend_below(figure: Figure, places: Sequence[Place], shared: Sequence[str], size: float) -> None:
-    if not shared:
+def _class_handles(planes: Sequence[PlanePanel], colours: Sequence[str]) -> dict[str, Artist]:
+    """A dot per class that has a name, for all planes of a sheet."""
+    from matplotlib.lines import Line2D
+
+    names = max((plane.classes for plane in planes), key=len, default=())
+    if len(names) > MOST_CLASSES:
+        return {}
+    seen = sorted({k for plane in planes for k in plane.labels if k < len(names)})
+    return {clean(names[k]): Line2D([], [], ls="", marker="o", ms=4, mec="none", color=colours[k]) for k in seen}
+
+
+def _legend_below(figure: Figure, handles: dict[str, Artist], size: float) -> None:
+    if not handles:
         return
-    handles = {label: place.handles[label] for place in reversed(places) for label in shared if label in place.handles}
-    longest = max(len(label) for label in shared)
+    longest = max(map(len, handles))
     fitting = int(72 * figure.get_figwidth() / (8 * size * CHARACTER * longest + 40))
+    rows = math.ceil(len(handles) / max(1, fitting))  # as even as can be
     legend = figure.legend(
-        [handles[label] for label in shared], [_legend_words(label) for label in shared], loc="outside lower center",
-        ncols=max(1, min(len(shared), fitting)), fontsize=8 * size, frameon=False, handlelength=1.9,
+        list(handles.values()), [_legend_words(label) for label in handles], loc="outside lower center",
+        ncols=math.ceil(len(handles) / rows), fontsize=8 * size, frameon=False, handlelength=1.9,
     )  # fmt: skip
     _as_written(legend)
 

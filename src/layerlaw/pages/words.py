@@ -111,6 +111,10 @@ def collapse_cards(reading: Reading) -> str:
         ("NC2 angles", "nc2_angles_classifier", "of the classifier’s rows"),
         ("NC3", "nc3", "classifier against class means"),
         ("NC4", "nc4", "nearest center against network"),
+        ("cosine", "classifier_cosine", "mean, between the classifier’s rows"),
+        ("rare cosine", "classifier_cosine_minority", "mean, between rows of rare classes"),
+        ("rare norm", "classifier_norm_minority", "mean, of rows of rare classes"),
+        ("frequent norm", "classifier_norm_majority", "mean, of rows of frequent classes"),
     )
     known = [
         (head, number(value), tail) for head, column, tail in wanted if (value := reading.last(column)) is not None

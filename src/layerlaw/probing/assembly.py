@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.capture import Batches, classifier_weight, modules_of
-from layerlaw.measures.columns import classifier_columns, site_columns
+from layerlaw.measures.columns import classifier_columns, row_columns, site_columns
 from layerlaw.probing.budget import GROUPS
 from layerlaw.probing.run import Run, Split
 from layerlaw.record import Record, SiteRow
@@ -69,6 +69,8 @@ def _rows(run: Run, train: Split, test: Split | None, null: Split | None, weight
             values, by_class = site_columns(around, train.scatters[site])
             if site.name == run.plan.reads and isinstance(weight, Tensor):
                 values |= classifier_columns(around.centres.means, weight, values["ncc_mismatch"])
+                of_rows, norms = row_columns(around, train.scatters[site], weight)
+                values, by_class = values | of_rows, by_class | norms
             if null is not None:
                 values["separation_untrained"] = site_columns(null.around[site], null.scatters[site])[0]["separation"]
             if test is not None:

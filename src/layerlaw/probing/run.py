@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from layerlaw.capture import Batch, Batches, Capture, Plan, Randomness, Site, capturing
+from layerlaw.capture import Batch, Batches, Capture, Checksum, Plan, Randomness, Site, capturing
 from layerlaw.errors import DataError, LabelError, PassError
 from layerlaw.probing.budget import GROUPS, WHY_NOT, Extras
 from layerlaw.probing.classes import Classes
@@ -94,7 +93,7 @@ class Run:
         data: Batches,
         label: str,
         consume: Callable[[Site, Tensor], None],
-        checksum: hashlib._Hash | None,
+        checksum: Checksum | None,
     ) -> Iterator[Iterator[Step]]:
         """Hooks in place, and the steps over the data; the bytes of the data are added to the checksum."""
         alone = self.options.mode == "train" and any(isinstance(m, _BatchNorm) for m in self.network.modules())
@@ -138,7 +137,7 @@ class _GroupRun:
         self.dealer = Dealer(K, groups=groups, permuted=extras.permuted, seed=run.options.seed, all_labels=known)
         self.first = FirstPass(K, groups)
         self.sample = PlaneSample(K) if plane else None
-        self.checksum = hashlib.sha256()
+        self.checksum = Checksum()
 
     def into(self, split: Split) -> None:
         """Run both passes and leave the results."""
@@ -252,7 +251,7 @@ class _GroupRun:
     def _pass_two(self, second: SecondPass) -> None:
         self.run.randomness.rewind()
         ordered = bool(self.dealer.groups) or self.dealer.permuted
-        again = hashlib.sha256() if ordered else None
+        again = Checksum() if ordered else None
         title = f"{self.label}, pass 2"
         with self.run.stepping(self.sites, self.data, title, lambda s, x: second.update(s.name, x), again) as steps:
             for step in steps:
@@ -260,7 +259,7 @@ class _GroupRun:
                 second.decision = step.forward()
                 with full_precision():
                     second.end()
-        if again is not None and again.digest() != self.checksum.digest():
+        if again is not None and again.hexdigest() != self.checksum.hexdigest():
             raise PassError(
                 f"{self.label}: the samples or their order changed between the two passes, and standard errors and "
                 "permuted labels need the same samples in the same order: pass data that do not change, or "

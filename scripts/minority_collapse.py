@@ -1,0 +1,222 @@
+"""Minority collapse in real networks: does the cosine between rare classes' classifiers rise with R as the Layer-Peeled Model says?
+
+    .venv/bin/python scripts/minority_collapse.py [--folder sweep]     # about three minutes on 2 cores
+
+Six-layer feed-forward networks on the embedded Fashion-MNIST sample at 10×10: five frequent classes of 500 images, five rare ones of
+500/R, drawn anew for each seed; R = 1, 10, 100, and R = 100 with the rare images repeated 10 and 100 times; two weight decays.
+Writes docs/minority_collapse.md and docs/minority_collapse.png. Expected: measured cosines rise with R and with weight decay, at
+R = 100 and weight decay 5e-3 to 0.5 … 0.7; repeated 100 times they are back below 0.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from layerlaw.advice import Forecast, forecast
+from layerlaw.advice.imbalance_words import ratio_words
+from layerlaw.data import load
+from layerlaw.lab import Look, Recipe, Run, Samples, Shape, sweep
+from layerlaw.measures.rows import mean_cosine
+from layerlaw.pages import draw_sheet
+from layerlaw.pages.outcome import Panel, Series, Sheet
+from layerlaw.peeled import collapse_ratio
+from layerlaw.probing import probe
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+SEEDS = (3, 4, 5)  # the norm in use was chosen on 0, 1, 2
+DECAYS = (5e-4, 5e-3)
+SETTINGS = ((1, 1), (10, 1), (100, 1), (100, 10), (100, 100))  # (R, times every rare image is shown)
+MOST = 500
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One trained network: what the forecast says, and what there is."""
+
+    said: Forecast
+    cosine: float
+    centred: float
+    frequent: float
+    norms: tuple[float, float]
+    fitted: tuple[float, float]
+    tested: tuple[float, float]
+
+
+def rare_of(seed: int) -> list[int]:
+    """Five rare classes, others for every seed: which classes look alike matters more than the seed of the training."""
+    return sorted(torch.randperm(10, generator=torch.Generator().manual_seed(seed))[:5].tolist())
+
+
+def material(R: int, times: int, seed: int) -> Samples:
+    rare = rare_of(seed)
+    images = load().resized(10).imbalanced([MOST // R if k in rare else MOST for k in range(10)], seed=seed)
+    x, y = images.tensors(flat=True)
+    repeats = torch.where(torch.isin(y, torch.tensor(rare)), times, 1)
+    x, y = x.repeat_interleave(repeats, 0), y.repeat_interleave(repeats)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    return Samples.of((x[order], y[order]), load(split="test").resized(10).tensors(flat=True))
+
+
+def measured(run: Run, samples: Samples, seed: int) -> Measured:
+    network, rare = run.network(), torch.tensor(rare_of(seed))
+    frequent = torch.tensor(sorted(set(range(10)) - set(rare.tolist())))
+    record = probe(network, (samples.inputs, samples.labels), jackknife=False, permuted=False, progress=False)
+    W = network.classifier.weight.detach().double()  # type: ignore[union-attr,operator]
+
+    def right(x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
+        with torch.no_grad():
+            hits = (network(x).argmax(1) == y).double()
+        few = torch.isin(y, rare)
+        return float(hits[~few].mean()), float(hits[few].mean())
+
+    assert samples.test_inputs is not None
+    assert samples.test_labels is not None
+    return Measured(
+        said=forecast(record=record),
+        cosine=float(mean_cosine(W[rare])),
+        centred=float(mean_cosine((W - W.mean(0))[rare])),
+        frequent=float(mean_cosine(W[frequent])),
+        norms=(float(W[frequent].norm(dim=1).mean()), float(W[rare].norm(dim=1).mean())),
+        fitted=right(samples.inputs, samples.labels),
+        tested=right(samples.test_inputs, samples.test_labels),
+    )
+
+
+def trained(folder: str | None) -> dict[tuple[float, int, int], list[tuple[Run, Samples, int]]]:
+    data = {f"{R}/{times}/{seed}": material(R, times, seed) for R, times in SETTINGS for seed in SEEDS}
+    base = Recipe(Shape.even(6), optimiser="momentum", learning_rate=0.05, epochs=120)
+    keys = [(decay, R, times, seed) for decay in DECAYS for R, times in SETTINGS for seed in SEEDS]
+    recipes = [base.grid(data=[f"{R}/{t}/{seed}"], weight_decay=[decay], seed=[seed])[0] for decay, R, t, seed in keys]
+    runs = sweep(recipes, data, look=Look(modes=("eval",)), folder=folder, progress=False)
+    found: dict[tuple[float, int, int], list[tuple[Run, Samples, int]]] = {}
+    for (decay, R, times, seed), recipe, run in zip(keys, recipes, runs, strict=True):
+        found.setdefault((decay, R, times), []).append((run, data[recipe.data], seed))
+    return found
+
+
+def spread(values: list[float], digits: int = 2) -> str:
+    """Mean and range over seeds."""
+    words = [f"{v:.{digits}f}".replace("-", "−") for v in (statistics.fmean(values), min(values), max(values))]
+    return f"{words[0]} [{words[1]}, {words[2]}]"
+
+
+def predicted(found: list[Measured], which: int) -> list[float]:
+    """Cosine by the norms (0) or by the norm in use (1); the simplex's where classes are balanced."""
+    return [-1 / 9 if (cosine := m.said.outlooks[which].cosine) is None else cosine for m in found]
+
+
+def threshold(found: list[Measured], which: int) -> str:
+    """R0 over seeds, at the sizes K_A = K_B = 5 of all settings."""
+    logs = [collapse_ratio(5, 5, E_W=(c := m.said.outlooks[which].c), E_H=c, log=True) for m in found]
+    return f"{ratio_words(min(logs))} … {ratio_words(max(logs))}"
+
+
+def page(found: dict[tuple[float, int, int], list[Measured]]) -> str:
+    lines = [
+        "# Minority collapse in trained networks, against the Layer-Peeled Model",
+        "",
+        "Written by `scripts/minority_collapse.py`. Six-layer feed-forward networks (width 100, BatchNorm, SGD with momentum 0.9, rate 0.05",
+        f"divided by ten at 1/3 and 2/3 of 120 epochs, batch 128) on the embedded Fashion-MNIST sample at 10×10: K_A = K_B = 5, {MOST} images of each",
+        f"frequent class, {MOST}/R of each rare one; {len(SEEDS)} seeds, each with rare classes of its own. Means over seeds, ranges in brackets; {len(SEEDS)} seeds",
+        'allow no more. "Repeated w": every rare image is shown w times per epoch, so the model\'s R is R/w.',
+        "",
+        "Predictions are exact optima of the one-layer model with each network's own norms, measured after training on its training data: *by",
+        "norms* with E_W, E_H as the model defines them, *in use* with the least norm that gives the class means their logits, ‖M Wᵀ‖_*/K",
+        "(`classifier_budget`). The balanced value is −1/9 = −0.11.",
+        "",
+        "| weight decay | R | repeated | cosine of rare rows | the same, centred | frequent rows | predicted by norms | predicted in use | R0 by norms | R0 in use |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (decay, R, times), ms in found.items():
+        cells = [
+            f"{decay:g}", str(R), str(times), spread([m.cosine for m in ms]), spread([m.centred for m in ms]),
+            spread([m.frequent for m in ms]), spread(predicted(ms, 0)), spread(predicted(ms, 1)), threshold(ms, 0), threshold(ms, 1),
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        "| weight decay | R | repeated | norm, frequent rows | norm, rare rows | train accuracy, frequent | rare | test accuracy, frequent | rare |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (decay, R, times), ms in found.items():
+        parts = [
+            spread([pair[i] for pair in column])
+            for column in ([m.norms for m in ms], [m.fitted for m in ms], [m.tested for m in ms])
+            for i in (0, 1)
+        ]
+        lines.append(f"| {decay:g} | {R} | {times} | " + " | ".join(parts) + " |")
+    shares = [m.said.by_use.c / m.said.by_norms.c for ms in found.values() for m in ms if m.said.by_use]
+    said = [line.replace("SHARE", f"{min(shares):.2f} … {max(shares):.2f}") for line in CONCLUSIONS]
+    return "\n".join([*lines, "", "![cosine of rare rows](minority_collapse.png)", "", *said, ""])
+
+
+CONCLUSIONS = (
+    "## What it says",
+    "",
+    "- **The cosine rises with R**, in all seeds and at both weight decays, and frequent rows move apart a little on average. So far as the model says.",
+    "- **The model comes too late.** By the norms as it defines them, hardly anything should have happened at R = 100 (at most 0.12; measured up to",
+    "  0.67). Part of the norm serves no class: spread within classes, a common offset after the ReLU, rows and means that do not line up; the norm in",
+    "  use is SHARE of √(E_W E_H). With it the prediction is near the truth",
+    "  where collapse is near (weight decay 5e-3, R = 100: 0.46 against 0.57), with a wide range, since the curve is steep there; elsewhere it is",
+    "  below the measured cosine by about 0.1 (R = 10) to 0.2 (R = 100, weight decay 5e-4). R0 is where it is over, not where it begins.",
+    "- **Accuracy goes before the angle.** At R = 100 and weight decay 5e-3 a fifth of the rare *training* images is right at a cosine of 0.57; the model",
+    "  promises all of them until R0.",
+    "- **Norms are a result of training.** At weight decay 5e-3 the norm in use of the balanced networks says R0 = 7,400 … 16,000, that of the networks",
+    "  trained at R = 100 says 80 … 610. The norms of a balanced training mislead about an imbalanced one: measure the network in question.",
+    "- **Repeating rare images undoes it**: shown 100 times, cosines and norms are nearly those of balanced classes, and all rare training images are right. Test",
+    "  accuracy on rare classes comes back where it had collapsed (0.10 → 0.37, weight decay 5e-3) but does not move where it had not (0.36 → 0.38, weight",
+    "  decay 5e-4), and stays far from the 0.86 of balanced data: five images per class are five images. Ten times gives nearly the same.",
+)
+
+
+def figure(found: dict[tuple[float, int, int], list[Measured]]) -> Sheet:
+    panels = []
+    for decay in DECAYS:
+        plain = {R: found[decay, R, times] for R, times in SETTINGS if times == 1}
+        again = {R / times: found[decay, R, times] for R, times in SETTINGS if R == 100}
+        series = [_series("measured", plain, lambda ms: [m.cosine for m in ms])]
+        series.append(_series("predicted in use", plain, lambda ms: predicted(ms, 1)))
+        series.append(_series("predicted by norms", plain, lambda ms: predicted(ms, 0)))
+        series.append(
+            _series("measured, R = 100 repeated", dict(sorted(again.items())), lambda ms: [m.cosine for m in ms])
+        )
+        panels.append(
+            Panel(f"weight decay {decay:g}", series, xlabel="ratio of images shown",
+                  ylabel="cosine between rare rows", log_x=True, log_y=False)
+        )  # fmt: skip
+    caption = "Six-layer networks on Fashion-MNIST, mean and range over three seeds; predictions from each network's own norms."
+    return Sheet("Minority collapse: networks and model", panels, columns=2, share_y=True, caption=caption)
+
+
+def _series(
+    label: str, by_ratio: dict[float, list[Measured]], values: Callable[[list[Measured]], list[float]]
+) -> Series:
+    rows = [values(ms) for ms in by_ratio.values()]
+    return Series(
+        list(by_ratio),
+        [statistics.fmean(r) for r in rows],
+        label,
+        low=[min(r) for r in rows],
+        high=[max(r) for r in rows],
+    )
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", default=None, help="keep the trained networks here")
+    started = time.perf_counter()
+    runs = trained(parser.parse_args().folder)
+    found = {key: [measured(*one) for one in ones] for key, ones in runs.items()}
+    (DOCS / "minority_collapse.md").write_text(page(found), encoding="utf-8")
+    draw_sheet(figure(found)).savefig(DOCS / "minority_collapse.png", dpi=110)
+    print(f"{time.perf_counter() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

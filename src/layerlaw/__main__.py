@@ -1,0 +1,5 @@
+"""`python -m layerlaw`: the command line."""
+
+from layerlaw.cli import main
+
+main()

@@ -1,0 +1,226 @@
+"""Will rare classes lose their classifiers? A forecast from class counts and norms, by the Layer-Peeled Model."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from layerlaw.advice.class_groups import ClassGroup, as_sizes, class_groups
+from layerlaw.advice.imbalance_sheet import imbalance_sheet
+from layerlaw.advice.imbalance_words import caveats, findings, headline
+from layerlaw.advice.norms import Norms, of_features, of_record, of_rows
+from layerlaw.advice.outlook import Outlook, outlook
+from layerlaw.errors import InputError, LabelError
+from layerlaw.measures.rows import mean_cosine, mean_norm, mean_square, rare_classes
+from layerlaw.pages.outcome import Sheet
+from layerlaw.peeled import critical_budget
+from layerlaw.peeled.counts import Counts, checked_budgets, positive
+from layerlaw.record import Record, _finite, write_whole
+
+FORMAT, VERSION = "layerlaw forecast", 1
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a trained classifier in one group: mean norm, mean cosine as they are and around the mean of all rows.
+
+    In the model the rows sum to 0, so the centred cosine is the one to hold against it; `None` for a single row.
+    """
+
+    norm: float
+    cosine: float | None
+    centred: float | None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What becomes of rare classes, and what is there already.
+
+    `by_norms` takes the norms as the model defines them; `by_use` the least norm that gives the class means their logits,
+    which leaves out what goes into spread and a common offset of the features (known with class means and classifier
+    only). `measured` are the rows of the trained classifier, group by group.
+    """
+
+    groups: tuple[ClassGroup, ...]
+    E_W: float
+    E_H: float
+    bias: bool
+    by_norms: Outlook
+    by_use: Outlook | None
+    measured: tuple[Rows, ...] | None
+    rare: Rows | None
+    """Of all rare classes together."""
+    frequent: Rows | None
+
+    @property
+    def ratio(self) -> float:
+        """R: mean samples of a frequent class over those of a rare one; 1 when balanced."""
+        means = []
+        for rare in (False, True):
+            chosen = [g for g in self.groups if g.rare is rare]
+            total = sum(len(g.classes) for g in chosen)
+            means.append(sum(g.size * len(g.classes) for g in chosen) / total if total else math.nan)
+        return 1.0 if math.isnan(means[1]) else means[0] / means[1]
+
+    @property
+    def outlooks(self) -> tuple[Outlook, ...]:
+        """By the norms, then by their use where it is known."""
+        return (self.by_norms,) if self.by_use is None else (self.by_norms, self.by_use)
+
+    @property
+    def closest(self) -> Outlook:
+        """The less favourable one, with the smaller budget."""
+        return min(self.outlooks, key=lambda o: o.c)
+
+    @property
+    def headline(self) -> str:
+        """Collapse or not, in one sentence."""
+        return headline(self)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What the model does not know."""
+        return caveats(self)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The headline, what was found, what speaks against it."""
+        return (self.headline, *findings(self), *self.caveats)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        plain: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "ratio": self.ratio,
+            "E_W": self.E_W,
+            "E_H": self.E_H,
+            "bias": self.bias,
+            "by_norms": self.by_norms.to_dict(),
+            "by_use": None if self.by_use is None else self.by_use.to_dict(),
+            "groups": [g.to_dict() for g in self.groups],
+            "measured": None if self.measured is None else [asdict(rows) for rows in self.measured],
+            "rare": None if self.rare is None else asdict(self.rare),
+            "frequent": None if self.frequent is None else asdict(self.frequent),
+            "sentences": self.sentences,
+        }
+        return {key: _finite(value) for key, value in plain.items()}
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write one JSON file, whole or not at all."""
+        return write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False))
+
+    def sheet(self) -> Sheet:
+        """The figure as plain data: predicted cosine against R with this place marked, and how far each class is."""
+        return imbalance_sheet(self)
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *(f"· {line}" for line in self.sentences[1:])])
+
+
+def forecast(
+    counts: Counts | None = None,
+    *,
+    E_W: float | None = None,
+    E_H: float | None = None,
+    classifier: Any = None,
+    features: Any = None,
+    record: Record | None = None,
+    bias: bool = False,
+) -> Forecast:
+    """Which classes keep a classifier of their own, by the exact optimum of the Layer-Peeled Model.
+
+    counts      samples per class (or {samples: number of such classes}); a record knows them
+    E_W         mean of ‖w_k‖² over the classifier's rows, or `classifier`: a linear layer or its rows (K, d)
+    E_H         mean over classes of the mean of ‖h‖² in front of the classifier, or `features`: a pair (h (n, d), labels)
+    record      of a probe: counts and norms as measured there
+    bias        the model with a free bias; without (the paper's) collapse comes a little earlier
+
+    Norms given as numbers go before measured ones.
+
+    >>> found = forecast({5000: 5, 50: 5}, E_W=1, E_H=5)
+    >>> found.by_norms.phases, found.by_norms.cosine, round(found.by_norms.repeats, 3)
+    (('separated', 'collapsed'), 1.0, 8.202)
+    """
+    if record is not None and counts is None:
+        counts = record.counts
+    if counts is None:
+        raise InputError("counts: expected samples per class, or a record that knows them, got neither.")
+    groups = class_groups(counts)
+    K = sum(len(g.classes) for g in groups)
+    rows = None if classifier is None else of_rows(_weight(classifier), K)
+    if record is not None and len(record.counts) != K:
+        raise LabelError(f"counts: expected {len(record.counts)}, one per class of the record, got {K}.")
+    known = _norms(record, rows, features, K)
+    used = None if E_W is not None or E_H is not None else known.used
+    E_W, E_H = (known.E_W if E_W is None else E_W), (known.E_H if E_H is None else E_H)
+    if E_W is None or E_H is None:
+        missing = "E_W and E_H" if E_W is E_H else "E_W" if E_W is None else "E_H"
+        critical = critical_budget(as_sizes(groups), bias=bias)  # type: ignore[arg-type]
+        below = f" These counts collapse where √(E_W E_H) is below {critical:.3g}." if critical else ""
+        raise InputError(
+            f"{missing}: expected norms, given as numbers or measured on a model, its features or a record, got none.{below}"
+        )
+    c = checked_budgets(positive(E_W, "E_W", "budget"), positive(E_H, "E_H", "budget"))
+    measured = None if rows is None else tuple(_rows(rows, list(g.classes)) for g in groups)
+    few, many = ([k for g in groups if g.rare is rare for k in g.classes] for rare in (True, False))
+    if rows is None:
+        rare, frequent = _recorded(record, few)
+    else:
+        rare, frequent = (_rows(rows, few) if few else None), _rows(rows, many)
+    return Forecast(
+        groups=groups,
+        E_W=float(E_W),
+        E_H=float(E_H),
+        bias=bias,
+        by_norms=outlook(groups, c, bias=bias),
+        by_use=None if used is None or used <= 0 else outlook(groups, used, bias=bias),
+        measured=measured,
+        rare=rare,
+        frequent=frequent,
+    )
+
+
+def _weight(classifier: Any) -> Any:
+    return classifier.weight if isinstance(classifier, nn.Module) and hasattr(classifier, "weight") else classifier
+
+
+def _norms(record: Record | None, rows: Tensor | None, features: Any, K: int) -> Norms:
+    """What is known of the norms: of features and rows at hand first, then of a record."""
+    own = (
+        of_features(features, rows, K)
+        if features is not None
+        else Norms(E_W=None if rows is None else float(mean_square(rows)))
+    )
+    then = Norms() if record is None else of_record(record)
+    pairs = ((own.E_W, then.E_W), (own.E_H, then.E_H), (own.used, then.used))
+    return Norms(*(second if first is None else first for first, second in pairs))
+
+
+def _rows(rows: Tensor, ids: list[int]) -> Rows:
+    own, centred = rows[ids], (rows - rows.mean(0))[ids]
+    return Rows(float(mean_norm(own)), _number(mean_cosine(own)), _number(mean_cosine(centred)))
+
+
+def _recorded(record: Record | None, rare: list[int]) -> tuple[Rows | None, Rows | None]:
+    """Rare and frequent rows as a record knows them, if it means the same classes by these words."""
+    if record is None or not rare or rare_classes(record.counts) != sorted(rare):
+        return None, None
+    site = next((s for s in record.sites if s.values.get("classifier_norm_minority") is not None), None)
+    if site is None:
+        return None, None
+    norms, cosines = ([site.values.get(f"classifier_{what}_{name}") for name in ("minority", "majority")]
+                      for what in ("norm", "cosine"))  # fmt: skip
+    few, many = (None if n is None else Rows(n, c, None) for n, c in zip(norms, cosines, strict=True))
+    return few, many
+
+
+def _number(value: Tensor) -> float | None:
+    plain = float(value)
+    return plain if math.isfinite(plain) else None

@@ -1,0 +1,304 @@
+"""The forecast of minority collapse: numbers against the solver, words, bad input, and the command."""
+
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import layerlaw as ll
+import oracle
+from layerlaw.advice import Forecast, forecast
+from layerlaw.advice.class_groups import MOST_BINS, as_sizes, class_groups
+from layerlaw.cli.imbalance import class_counts
+from layerlaw.errors import FeatureError, InputError, LabelError
+from layerlaw.pages import draw_sheet
+from layerlaw.peeled import collapse_curve, collapse_ratio, oversampling, solve, vanish_ratio
+
+TAIL = [int(n) for n in np.geomspace(1280, 5, 100)]
+COUNTS = [60, 50, 6, 5]
+
+
+def trained_like(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Features, labels and a classifier: three numbers per sample, four classes, two of them rare."""
+    x, y = oracle.blobs(COUNTS, 7, seed=seed, offset=0.5)
+    return x, y, torch.randn(4, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_two_sizes_say_what_the_solver_says() -> None:
+    found = forecast([5000] * 5 + [1000] * 5, E_W=1, E_H=5)
+    exact = solve([5000] * 5 + [1000] * 5, E_W=1, E_H=5)
+    assert found.ratio == 5
+    assert found.by_norms.phases == exact.phases == ("separated", "separated")
+    assert found.by_norms.cosine == pytest.approx(exact.minority_cosine)
+    assert found.by_norms.cosine == pytest.approx(collapse_curve(5, 5, [5], E_W=1, E_H=5).cosines[0])
+    assert math.exp(found.by_norms.log_collapse) == pytest.approx(collapse_ratio(5, 5, E_W=1, E_H=5))
+    assert found.by_norms.slack == pytest.approx(exact.slack.tolist())
+    assert [n * math.sqrt(found.E_W) for n in found.by_norms.norms] == pytest.approx(exact.norms.tolist())
+    assert found.by_use is None
+    assert found.measured is None
+    assert found.headline == "No collapse predicted: R = 5.00 lies below the threshold R0 = 12.2 (0.41 of it)."
+
+
+def test_the_lengths_do_not_depend_on_how_the_budget_is_split() -> None:
+    found = forecast({100: 5, 20: 5}, E_W=4, E_H=1.25)
+    exact = solve({100: 5, 20: 5}, E_W=4, E_H=1.25)
+    assert [n * 2 for n in found.by_norms.norms] == pytest.approx(exact.norms.tolist())
+
+
+def test_collapse_is_said_with_the_factor_that_leaves_it() -> None:
+    counts = {6000: 5, 6: 5}
+    found = forecast(counts, E_W=1, E_H=10)
+    assert found.by_norms.factors == pytest.approx(oversampling(counts, E_W=1, E_H=10).factors.tolist())
+    assert found.headline == (
+        "Minority collapse predicted: one common row for 5 classes; R = 1,000 lies above the threshold R0 = 81.1. "
+        "Show the rarest samples 12.3 times as often to leave it."
+    )
+    assert found.by_norms.cosine == 1
+    repeated = forecast({6000: 5, 6 * 13: 5}, E_W=1, E_H=10)
+    assert not repeated.by_norms.collapses
+
+
+def test_vanishing_is_said_and_a_single_rare_class_has_a_factor_too() -> None:
+    gone = forecast({1000: 7, 10: 3}, E_W=1, E_H=5)
+    assert gone.by_norms.phases == ("separated", "vanished")
+    assert gone.by_norms.cosine is None
+    assert "rows of 0 for 3 classes" in gone.headline
+    single = forecast([500] * 9 + [5], E_W=1, E_H=3)
+    assert "a single rare class has no other to coincide with" in single.headline
+    assert single.by_norms.repeats == pytest.approx(100 / vanish_ratio(9, 1, E_W=1, E_H=3))
+
+
+def test_balanced_and_nearly_balanced_classes_do_not_collapse() -> None:
+    assert forecast([100] * 4, E_W=1, E_H=2).headline.startswith("No collapse: all 4 classes have the same size")
+    near = forecast([500 + i for i in range(10)], E_W=1, E_H=2)
+    assert near.ratio == 1
+    assert "nearly one size" in near.headline
+    assert len(near.groups) == 1
+
+
+def test_many_sizes_are_binned_without_losing_samples_or_classes() -> None:
+    groups = class_groups(TAIL)
+    assert len(groups) <= MOST_BINS
+    assert pytest.approx(sum(TAIL)) == as_sizes(groups).N
+    assert sorted(k for g in groups for k in g.classes) == list(range(100))
+    assert all(g.low <= TAIL[k] <= g.high for g in groups for k in g.classes)
+    assert all(a.low > b.high for a, b in itertools.pairwise(groups))
+    found = forecast(TAIL, E_W=1, E_H=9)
+    assert found.by_norms.collapses
+    assert any("equal steps of the logarithm" in line for line in found.sentences)
+    assert "the slack n/(Nλ) of the smallest classes is" in found.headline
+
+
+def test_binned_sizes_collapse_where_the_exact_ones_do() -> None:
+    found = forecast(TAIL, E_W=1, E_H=9)
+    exact = solve(TAIL, E_W=1, E_H=9)
+    group = {k: i for i, g in enumerate(found.groups) for k in g.classes}
+    told = [found.by_norms.phases[group[k]] != "separated" for k in range(100)]
+    truth = [exact.slack[exact.groups.members[k]] <= 1 for k in range(100)]
+    assert np.mean(np.equal(told, truth)) >= 0.9  # whole groups: a class at the edge goes with its neighbours
+
+
+def test_measured_norms_are_those_of_the_model() -> None:
+    x, y, W = trained_like()
+    found = forecast(COUNTS, classifier=W, features=(x, y))
+    assert pytest.approx(float(W.square().sum(1).mean())) == found.E_W
+    assert pytest.approx(oracle.feature_square(x, y, 4)) == found.E_H
+    assert found.by_use is not None
+    assert found.by_use.c == pytest.approx(oracle.used_budget(x, y, 4, W), rel=1e-6)
+    assert found.closest is found.by_use
+    assert found.rare is not None
+    assert found.rare.cosine == pytest.approx(oracle.mean_cosine(W.numpy()[2:]))
+    assert found.rare.centred == pytest.approx(oracle.mean_cosine((W - W.mean(0)).numpy()[2:]))
+    assert found.rare.norm == pytest.approx(float(W[2:].norm(dim=1).mean()))
+    assert found.measured is not None
+    assert [rows.norm for rows in found.measured] == pytest.approx(W.norm(dim=1).tolist())
+
+
+def test_rotating_features_and_trading_their_scale_change_no_forecast() -> None:
+    x, y, W = trained_like()
+    Q = torch.linalg.qr(torch.randn(7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(3)))[0]
+    plain = forecast(COUNTS, classifier=W, features=(x, y))
+    turned = forecast(COUNTS, classifier=W @ Q / 5, features=(5 * x.double() @ Q, y))
+    for a, b in zip(plain.outlooks, turned.outlooks, strict=True):
+        assert a.c == pytest.approx(b.c)
+        assert a.cosine == pytest.approx(b.cosine)
+        assert a.slack == pytest.approx(b.slack)
+
+
+def test_a_record_knows_everything_that_features_and_rows_know() -> None:
+    x, y, W = trained_like()
+    layer = torch.nn.Linear(7, 4, bias=False, dtype=torch.float64)
+    layer.weight.data = W
+    record = ll.probe(torch.nn.Sequential(torch.nn.Identity(), layer), (x.double(), y), progress=False)
+    by_hand, recorded = forecast(COUNTS, classifier=layer, features=(x, y)), forecast(record=record)
+    assert pytest.approx(by_hand.E_W) == recorded.E_W
+    assert pytest.approx(by_hand.E_H, rel=1e-6) == recorded.E_H
+    assert recorded.by_use is not None
+    assert by_hand.by_use is not None
+    assert recorded.by_use.c == pytest.approx(by_hand.by_use.c, rel=1e-6)
+    assert recorded.rare is not None
+    assert by_hand.rare is not None
+    assert recorded.rare.cosine == pytest.approx(by_hand.rare.cosine)
+    twice = forecast([2 * n for n in COUNTS], record=record)
+    assert twice.by_norms.cosine == pytest.approx(recorded.by_norms.cosine)
+
+
+def test_given_norms_go_before_measured_ones() -> None:
+    x, y, W = trained_like()
+    found = forecast(COUNTS, E_W=1, E_H=5, classifier=W, features=(x, y))
+    assert (found.E_W, found.E_H, found.by_use) == (1, 5, None)
+    assert found.rare is not None
+
+
+def test_enormous_norms_are_no_obstacle() -> None:
+    found = forecast({1000: 500, 1: 500}, E_W=50, E_H=1e6)
+    assert not found.by_norms.collapses
+    assert "R0 = 10" in found.headline
+
+
+def test_collapse_by_use_alone_is_within_reach() -> None:
+    exact = solve([500, 500, 5, 5], E_W=1, E_H=1.5)
+    means, W = torch.from_numpy(exact.H(6)), torch.from_numpy(exact.W(6))
+    generator = torch.Generator().manual_seed(0)
+    x = means.repeat_interleave(50, 0)
+    x = x + 3 * torch.randn(x.shape, dtype=x.dtype, generator=generator)  # spread that no class uses
+    found = forecast([500, 500, 5, 5], classifier=W, features=(x, torch.arange(4).repeat_interleave(50)))
+    assert found.headline.startswith("Minority collapse within reach: one common row for 2 classes")
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_forecast_is_plain_data_and_a_figure(tmp_path: Path, bias: bool) -> None:
+    x, y, W = trained_like()
+    for found in (
+        forecast(COUNTS, classifier=W, features=(x, y), bias=bias),
+        forecast([7, 7], E_W=1, E_H=1, bias=bias),
+        forecast(TAIL[::10], E_W=1, E_H=4, bias=bias),
+        forecast([500] * 9 + [5], E_W=1, E_H=3, bias=bias),
+    ):
+        data = json.loads(found.save(tmp_path / "forecast.json").read_text())
+        assert data["format"] == "layerlaw forecast"
+        assert data["sentences"] == list(found.sentences)
+        assert str(found).startswith(found.headline)
+        draw_sheet(found.sheet()).savefig(tmp_path / "forecast.png")
+
+
+def test_caveats_speak_of_depth_decay_and_this_training() -> None:
+    text = " ".join(forecast({100: 5, 10: 5}, E_W=1, E_H=5).caveats)
+    for words in ("no safe bound for deep networks", "Weight decay is no norm budget", "no test of significance"):
+        assert words in text
+
+
+def refused(kind: type[Exception], match: str, *counts: object, **known: object) -> None:
+    with pytest.raises(kind, match=match):
+        forecast(*counts, **known)  # type: ignore[arg-type]
+
+
+def test_bad_input_is_answered_with_what_was_expected() -> None:
+    x, y, W = trained_like()
+    refused(InputError, "counts: expected samples per class")
+    refused(InputError, r"E_W and E_H: expected norms.*collapse where √\(E_W E_H\) is below", {100: 5, 10: 5})
+    refused(InputError, "^E_H: expected norms", COUNTS, E_W=1)
+    refused(InputError, "E_W: expected a positive, finite budget, got 0", COUNTS, E_W=0, E_H=1)
+    refused(LabelError, r"counts\[1\]: expected at least 1, got 0", [5, 0], E_W=1, E_H=1)
+    refused(LabelError, "expected at least 2 classes", [5], E_W=1, E_H=1)
+    refused(LabelError, "expected 4, one per row of the classifier, got 2", [5, 5], classifier=W, E_H=1)
+    refused(InputError, r"expected a linear layer or its rows \(K, d\)", COUNTS, classifier=W[0], E_H=1)
+    refused(FeatureError, "expected finite rows", COUNTS, classifier=W * math.nan, E_H=1)
+    refused(FeatureError, "expected a pair", COUNTS, features=x, E_W=1)
+    refused(
+        FeatureError, "expected 7 numbers, as the classifier reads, got 3", COUNTS, classifier=W, features=(x[:, :3], y)
+    )
+    refused(LabelError, "got none of class 3", COUNTS, features=(x[y < 3], y[y < 3]), E_W=1)
+    record = ll.probe(torch.nn.Linear(7, 4).double(), (x.double(), y), progress=False)
+    refused(LabelError, "expected 4, one per class of the record, got 2", [5, 5], record=record)
+    softmax = torch.nn.Sequential(torch.nn.Linear(7, 4), torch.nn.Softmax(1)).double()
+    none = ll.probe(softmax, (x.double(), y), progress=False)
+    refused(InputError, "expected norms of its classifier, found none", record=none)
+
+
+def test_counts_are_read_in_every_spelling(tmp_path: Path) -> None:
+    (tmp_path / "counts.txt").write_text("5000\n5000\n50\n")
+    assert class_counts(None, tmp_path / "counts.txt") == class_counts("5000×2;50", None) == [5000, 5000, 50]
+
+
+MODEL = """
+import torch
+def make():
+    torch.manual_seed(0)
+    y = torch.cat([torch.zeros(40), torch.ones(40), torch.full((4,), 2), torch.full((4,), 3)]).long()
+    x = torch.randn(88, 6) + 3 * torch.eye(6)[y]
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)), (x, y)
+"""
+
+
+def layerlaw(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).parent / "layerlaw"), "imbalance", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=240, env=environment)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def test_the_command_says_the_headline_first_and_leaves_files(tmp_path: Path) -> None:
+    done = layerlaw("--counts", "5000x5,50x5", "--E-W", "1", "--E-H", "5", "--out", "found", cwd=tmp_path)
+    assert done.stdout.startswith("Minority collapse predicted: one common row for 5 classes")
+    assert "5 classes of 50 " in done.stdout
+    assert "8.20×" in done.stdout
+    assert json.loads((tmp_path / "found" / "forecast.json").read_text())["ratio"] == 100
+    assert (tmp_path / "found" / "forecast.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_measures_a_model(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    done = layerlaw("--model", "model.py:make", "--json", cwd=tmp_path)
+    data = json.loads(done.stdout)
+    assert data["ratio"] == 10
+    assert data["by_use"]["c"] < data["by_norms"]["c"]
+    assert "measured cosine" in done.stderr
+    wrong = layerlaw("--model", "model.py:make", "--counts", "5,5", cwd=tmp_path, code=1)
+    assert "expected 4, one per row of the classifier, got 2" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "expected --counts, --counts-file, --data or --model"),
+        (("--counts", "5"), "expected at least 2 classes"),
+        (("--counts", "50,0"), "expected at least 1, got 0"),
+        (("--counts", "50,-3"), "expected at least 1, got -3"),
+        (("--counts", "50,2.5"), "expected whole numbers such as"),
+        (("--counts", "50x0,5"), "a number of classes from 1"),
+        (("--counts", "100x5,10x5"), "collapse where √(E_W E_H) is below 2.13"),
+        (("--counts", "50,5", "--E-W", "-1", "--E-H", "3"), "E_W: expected a positive, finite budget"),
+        (("--counts", "50,5", "--weights", "w.pt"), "--weights: expected with --model"),
+        (("--counts-file", "missing.txt"), "missing.txt: expected a text file of class counts"),
+        (("--data", "nonsense", "--E-W", "1", "--E-H", "1"), "nonsense"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from layerlaw.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["layerlaw", "imbalance", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main()
+    said = capsys.readouterr().err
+    assert left.value.code == 1
+    assert words in said
+    assert said.startswith("error: ")
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_a_forecast_is_frozen() -> None:
+    found = forecast([10, 5], E_W=1, E_H=1)
+    assert isinstance(found, Forecast)
+    with pytest.raises(AttributeError):
+        found.E_W = 2.0  # type: ignore[misc]
