@@ -135,7 +135,7 @@ def _unsafe(found: Forecast) -> Iterator[str]:
         return
     yield (
         "One free layer is no safe bound for deep networks: with two, collapse came at R = 18 … 20 where one layer says 67 "
-        "(docs/peeled.md), and trained networks were past the prediction too (docs/minority_collapse.md)."
+        "(docs/peeled.md), and trained networks were past what their norms predict (docs/minority_collapse.md)."
     )
 
 
