@@ -169,7 +169,7 @@ CONCLUSIONS = (
     "  of 0.4 to 0.6, where the model promises all of them; of the others most are given to a frequent class, not to another rare one.",
     "- **Norms are a result of training.** At weight decay 5e-3 the norm in use of the balanced networks says R0 = 10⁴, that of the networks trained at R =",
     "  100 says 80 … 380. The norms of a balanced training mislead about an imbalanced one: measure the network in question.",
-    "- **Repeating rare images undoes it**: shown 100 times, cosines and norms are those of balanced classes, and all rare training images are right. Test",
+    "- **Repeating rare images undoes it**: shown 100 times, cosines and norms are nearly those of balanced classes, and all rare training images are right. Test",
     "  accuracy on rare classes comes back where it was lost with the angle (0.11 → 0.33, weight decay 5e-3), gains little where it was not (0.25 →",
     "  0.32, weight decay 5e-4), and stays far from the 0.84 of balanced data: five images per class are five images. Ten times does most of it.",
     "",

@@ -1,6 +1,5 @@
 """The forecast of minority collapse: numbers against the solver, words, bad input, and the command."""
 
-import itertools
 import json
 import math
 import os
@@ -90,7 +89,7 @@ def test_many_sizes_are_binned_without_losing_samples_or_classes() -> None:
     assert pytest.approx(sum(TAIL)) == as_sizes(groups).N
     assert sorted(k for g in groups for k in g.classes) == list(range(100))
     assert all(g.low <= TAIL[k] <= g.high for g in groups for k in g.classes)
-    assert all(a.low > b.high for a, b in itertools.pairwise(groups))
+    assert all(a.low > b.high for a, b in pairwise(groups))
     found = forecast(TAIL, E_W=1, E_H=9)
     assert found.by_norms.collapses
     assert any("equal steps of the logarithm" in line for line in found.sentences)
