@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from layerlaw.errors import LayerlawError
+from layerlaw.errors import DataError, LayerlawError
 
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="One JSON object on standard output; human words on standard error.")
@@ -48,6 +49,17 @@ def console(as_json: bool) -> Console:
 def emit(data: dict[str, Any]) -> None:
     """The one JSON object of a command."""
     print(json.dumps(data, ensure_ascii=False, allow_nan=False))
+
+
+def made_folder(path: Path) -> Path:
+    """The folder for what a command leaves, made if need be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise DataError(f"{path}: expected a folder, got a file.") from None
+    except OSError as error:
+        raise DataError(f"{path}: expected a folder that can be made or used ({error.strerror}).") from None
+    return path
 
 
 def _version(shown: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from layerlaw.cli.app import JsonFlag, app, console, emit
+from layerlaw.cli.app import JsonFlag, app, console, emit, made_folder
 from layerlaw.cli.probe import summary
 from layerlaw.data import load
 from layerlaw.errors import DataError
@@ -35,7 +35,7 @@ def demo(
     screen = console(as_json)
     if out.exists() and not out.is_dir():
         raise DataError(f"{out}: expected a folder, got a file.")
-    out.mkdir(parents=True, exist_ok=True)
+    made_folder(out)
     epochs = 60 if quick else epochs
     images, held_out = load(split="train").balanced(100).resized(10), load(split="test").resized(10)
     data, test = images.tensors(flat=True), held_out.tensors(flat=True)

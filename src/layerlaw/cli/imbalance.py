@@ -16,7 +16,7 @@ from rich.text import Text
 from layerlaw.advice import Forecast, forecast
 from layerlaw.advice.imbalance_words import signed
 from layerlaw.capture import classifier_weight, modules_of, network_of
-from layerlaw.cli.app import JsonFlag, app, console, emit
+from layerlaw.cli.app import JsonFlag, app, console, emit, made_folder
 from layerlaw.cli.inputs import DataName, Flat, Normalise, Size, chosen_data, explained_inputs
 from layerlaw.cli.model_file import load_model, load_weights
 from layerlaw.data import load
@@ -65,7 +65,7 @@ def imbalance(
     found = forecast(given, E_W=e_w, E_H=e_h, classifier=rows, record=record, bias=bias)
     screen, written = console(as_json), {}
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        made_folder(out)
         figure = out / "forecast.png"
         draw_sheet(found.sheet()).savefig(figure, dpi=160)
         written = {"forecast": str(found.save(out / "forecast.json")), "figure": str(figure)}

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from layerlaw.cli.app import JsonFlag, app, console, emit
+from layerlaw.cli.app import JsonFlag, app, console, emit, made_folder
 from layerlaw.errors import DataError, InputError
 from layerlaw.experiments import NAMES, find, reproduce, title
 from layerlaw.lab.engine import check_device
@@ -72,7 +72,7 @@ def reproduce_command(
 
 def leave(outcome: Outcome, out: Path) -> Path:
     """Write record, figures and page of an outcome; returns the page."""
-    out.mkdir(parents=True, exist_ok=True)
+    made_folder(out)
     outcome.save(out / f"{outcome.name}.json")
     for i, sheet in enumerate(outcome.sheets):
         if sheet.panels:
