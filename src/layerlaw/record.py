@@ -126,7 +126,7 @@ class Record:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one JSON file, whole or not at all."""
-        return write_whole(path, json.dumps(_finite(self.to_dict()), ensure_ascii=False, allow_nan=False))
+        return write_whole(path, json.dumps(finite(self.to_dict()), ensure_ascii=False, allow_nan=False))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Record:
@@ -249,12 +249,12 @@ def _short(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-def _finite(data: Any) -> Any:
+def finite(data: Any) -> Any:
     """JSON knows no infinity and no NaN: they become null."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, dict):
-        return {str(k): _finite(v) for k, v in data.items()}
+        return {str(k): finite(v) for k, v in data.items()}
     if isinstance(data, Sequence) and not isinstance(data, str):
-        return [_finite(v) for v in data]
+        return [finite(v) for v in data]
     return data

@@ -1,7 +1,5 @@
 """The page in a real browser: it draws, it asks for nothing, it runs nothing of a record's."""
 
-import shutil
-
 import pytest
 from pages_records import (
     NASTY,
@@ -16,7 +14,6 @@ from pages_records import (
 from layerlaw.pages import report
 
 pytestmark = pytest.mark.browser
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PANELS = {"verdict", "law", "shares", "table", "classes", "ncc", "collapse", "plane", "method"}
 CASES = {
     "full": full_record,
@@ -31,17 +28,6 @@ PANEL_SIZES = """[...document.querySelectorAll("[data-panel]")].filter(e => !e.c
 OVERFLOW = "document.documentElement.scrollWidth - innerWidth"
 CHART_WIDTHS = """[...document.querySelectorAll(".chart")].filter(e => !e.closest("details:not([open])")).map(
     e => [e.clientWidth, e.querySelector(".main-svg").getBoundingClientRect().width])"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The page of outcomes in a real browser: it fits, it asks for nothing, it unfolds on paper without a script."""
 
 import functools
-import shutil
 
 import pytest
 from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outcome
@@ -10,7 +9,6 @@ from pages_records import NASTY
 from layerlaw.pages import outcome_page
 
 pytestmark = pytest.mark.browser
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 CASES = {
     "several": lambda: [law_outcome(quick=True), epoch_outcome(), bare_outcome()],
     "one": law_outcome,
@@ -30,17 +28,6 @@ STRAYS = """[...document.querySelectorAll(".sheet svg")].flatMap(svg =>
     const id = (e.getAttribute("clip-path") || e.getAttribute("xlink:href")).match(/#([^)]+)/)[1];
     return !svg.contains(document.getElementById(id)); }).map(e => e.outerHTML))"""  # each reference leads into its own
 CELL_IS_SHOWN = "document.querySelector('details.table td').checkVisibility()"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from layerlaw.advice.rule import Guess, Rival, by_rate, compared, decide, middle
 from layerlaw.advice.trial import Candidate
 from layerlaw.pages.numbers import number, percent
 from layerlaw.pages.outcome import Sheet
-from layerlaw.record import _finite, write_whole
+from layerlaw.record import finite, write_whole
 
 Kind = Literal["depth", "width", "shape"]
 FORMAT, VERSION = "layerlaw choice", 1
@@ -111,7 +111,7 @@ class Choice:
             "test_accuracy_error": standard_error(self.test_accuracies),
             "provenance": self.provenance,
         }
-        return {key: _finite(value) for key, value in plain.items()}
+        return {key: finite(value) for key, value in plain.items()}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one JSON file, whole or not at all."""

@@ -21,7 +21,7 @@ from layerlaw.measures.rows import mean_cosine, mean_norm, mean_square, rare_cla
 from layerlaw.pages.outcome import Sheet
 from layerlaw.peeled import critical_budget
 from layerlaw.peeled.counts import Counts, checked_budgets, positive
-from layerlaw.record import Record, _finite, write_whole
+from layerlaw.record import Record, finite, write_whole
 
 FORMAT, VERSION = "layerlaw forecast", 1
 
@@ -110,7 +110,7 @@ class Forecast:
             "frequent": None if self.frequent is None else asdict(self.frequent),
             "sentences": self.sentences,
         }
-        return {key: _finite(value) for key, value in plain.items()}
+        return {key: finite(value) for key, value in plain.items()}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one JSON file, whole or not at all."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from layerlaw.errors import DataError, InputError
-from layerlaw.record import _finite, write_whole
+from layerlaw.record import finite, write_whole
 
 FORMAT = "layerlaw outcome"
 VERSION = 1
@@ -211,7 +211,7 @@ class Outcome:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one JSON file, whole or not at all."""
-        return write_whole(path, json.dumps(_finite(self.to_dict()), ensure_ascii=False, allow_nan=False))
+        return write_whole(path, json.dumps(finite(self.to_dict()), ensure_ascii=False, allow_nan=False))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Outcome:
