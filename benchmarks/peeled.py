@@ -34,7 +34,7 @@ def median(job: Callable[[], object], rounds: int) -> float:
 
 
 def everything(s: lp.Solution) -> lp.Solution:
-    _ = s.phases, s.rank, s.cosines, s.accuracy, s.collapse
+    _ = s.phases, s.rank, s.cosines, s.accuracy, s.neural_collapse
     return s
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layerlaw.errors import InputError
-from layerlaw.law import LawFit, fit_law, greenwood_p
+from layerlaw.law import LawFit, fit_law, greenwood_p, law_errors
 
 MEASURED = [36.814, 15.455, 9.480, 5.550, 3.197, 1.652, 0.742, 0.467]  # 8-layer Adam net of the project's facts
 CORE = settings(deadline=None, derandomize=True, max_examples=50)
@@ -343,3 +343,105 @@ def test_greenwood_beyond_its_range(m: int) -> None:
 def test_fits_compare_by_value() -> None:
     assert fit_law(MEASURED) == fit_law(tuple(MEASURED))
     assert isinstance(fit_law(MEASURED), LawFit)
+
+
+# Prediction residuals, and errors over groups of documents.
+
+
+def test_a_residual_that_falls_by_a_tenth_is_not_called_little() -> None:
+    values = [0.90 * 0.9965**i for i in range(30)]
+    assert fit_law(values).verdict.startswith("No law to speak of")
+    residual = fit_law(values, quantity="PR")
+    assert not residual.little
+    assert residual.verdict.startswith("The law holds: every layer takes about the same share of log PR")
+    assert "ρ = 0.9965 per layer, r = −1.000" in residual.verdict
+    assert "half-life" not in residual.verdict
+
+
+def test_rises_of_a_residual_are_counted() -> None:
+    values = [0.90 * 0.99**i for i in range(10)]
+    values[5] = values[4] * 1.01
+    assert "rises at 1 of 9 layers" in fit_law(values, quantity="PR").verdict
+
+
+def test_autocorrelation_tells_a_curve_from_noise() -> None:
+    x = np.linspace(-1, 1, 30)
+    assert fit_law(np.exp(-x + 0.3 * x**2)).autocorrelation > 0.7
+    noise = np.random.default_rng(0).normal(0, 0.1, (200, 30))
+    mean = np.mean([fit_law(np.exp(-x + e)).autocorrelation for e in noise])
+    assert abs(mean) < 0.15
+    assert fit_law([8.0, 4.0, 2.0, 1.0, 0.5]).autocorrelation is None  # an exact line leaves rounding only
+    e = np.array(fit_law([5.0, 3.0, 2.9, 1.0, 0.8]).residuals)
+    assert fit_law([5.0, 3.0, 2.9, 1.0, 0.8]).autocorrelation == pytest.approx((e[1:] @ e[:-1]) / (e @ e))
+
+
+def test_jackknife_errors_agree_with_a_computation_by_hand() -> None:
+    values = [0.9, 0.86, 0.85, 0.80, 0.79]
+    without = np.array([values] * 4).T * np.exp(np.random.default_rng(1).normal(0, 0.01, (5, 4)))
+    fit = fit_law(values, quantity="PR")
+    errors = law_errors(fit, without.tolist())
+    slopes = [np.polyfit(np.arange(5), np.log(column), 1)[0] for column in without.T]
+    se = np.sqrt(3 / 4 * np.sum((slopes - np.mean(slopes)) ** 2))
+    assert errors.log_rho == pytest.approx(se)
+    t = 3.182446305  # Student's t with 3 degrees of freedom
+    assert errors.t == pytest.approx(t)
+    assert errors.rho_interval == pytest.approx((fit.rho * np.exp(-t * se), fit.rho * np.exp(t * se)))
+    z = [np.arctanh(np.corrcoef(np.arange(5), np.log(column))[0, 1]) for column in without.T]
+    assert errors.fisher_z == pytest.approx(np.sqrt(3 / 4 * np.sum((z - np.mean(z)) ** 2)))
+    centre = np.arctanh(fit.pearson)
+    assert errors.pearson_interval == pytest.approx(
+        np.tanh([centre - t * errors.fisher_z, centre + t * errors.fisher_z])
+    )
+    steps = np.diff(np.log(without), axis=0)
+    assert errors.steps == pytest.approx(np.sqrt(3 / 4 * ((steps - steps.mean(1, keepdims=True)) ** 2).sum(1)))
+    assert len(errors.residuals) == 5
+
+
+def covered(ripple: float, noise: float, *, trials: int = 300) -> tuple[float, float]:
+    """How often the intervals of ρ and r hold their true values, over groups with a common and an own error."""
+    rng = np.random.default_rng(2)
+    points, g = 12, 8
+    x = np.arange(points)
+    truth = 1.2 - 0.02 * x + ripple * np.sin(x)
+    rho, r = math.exp(np.polyfit(x, np.log(truth), 1)[0]), np.corrcoef(x, np.log(truth))[0, 1]
+    hits = np.zeros(2)
+    for _ in range(trials):
+        groups = truth[:, None] * (1 + rng.normal(0, 0.02, (1, g)) + rng.normal(0, noise, (points, g)))
+        total = groups.sum(1)
+        errors = law_errors(fit_law(total / g, quantity="PR"), ((total[:, None] - groups) / (g - 1)).tolist())
+        (a, b), (c, d) = errors.rho_interval, errors.pearson_interval
+        hits += [a < rho < b, c < r < d]
+    return tuple(hits / trials)
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+    assert covered(0.02, 0.01) == pytest.approx((0.95, 0.95), abs=0.04)
+
+
+def test_noise_pulls_r_towards_zero_and_its_interval_with_it() -> None:
+    rho, r = covered(0.004, 0.03)
+    assert rho == pytest.approx(0.95, abs=0.04)
+    assert r < 0.5  # as LawErrors says: an interval of r at this much text
+
+
+@pytest.mark.parametrize(
+    "left_out",
+    [
+        [[], [], []],
+        [[1.0], [1.0], [1.0]],
+        [[1.0, 2.0]] * 2,
+        [[1.0, None]] * 3,
+        [[1.0, 0.0]] * 3,
+        [[1.0, 1.0], [1.0], [1.0, 1.0]],
+    ],
+    ids=["none", "one group", "a point missing", "a hole", "a zero", "ragged"],
+)
+def test_without_groups_there_are_no_errors(left_out) -> None:
+    assert law_errors(fit_law([4.0, 2.0, 1.1]), left_out) is None
+
+
+def test_a_perfect_line_has_an_interval_for_rho_but_none_for_r() -> None:
+    errors = law_errors(fit_law([4.0, 2.0, 1.0]), [[4.0, 8.0], [2.0, 4.0], [1.0, 2.0]])
+    assert errors.pearson_interval is None
+    assert errors.fisher_z is None
+    assert errors.rho_interval == pytest.approx((0.5, 0.5))

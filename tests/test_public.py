@@ -21,6 +21,11 @@ def test_there_are_at_most_fifteen_public_names_and_all_of_them_load() -> None:
     assert set(ll._HOMES) == set(ll.__all__)
 
 
+def test_rooms_come_with_their_first_use() -> None:
+    assert all(getattr(ll, room).__name__ == f"layerlaw.{room}" for room in ll._ROOMS)
+    assert {*ll.__all__, *ll._ROOMS} <= set(dir(ll))
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = ll.nonsense
@@ -32,7 +37,8 @@ import sys, numpy, torch
 before = set(sys.modules)
 import layerlaw
 new = {name.split(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
-heavy = {"matplotlib", "plotly", "rich", "typer", "pandas", "scipy", "transformers", "PIL", "pooch", "torchmetrics"}
+heavy = {"matplotlib", "plotly", "rich", "typer", "pandas", "scipy", "transformers", "PIL", "pooch", "torchmetrics",
+         "tokenizers", "accelerate", "gguf", "datasets", "sklearn"}
 print(sorted(new), sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -42,7 +48,8 @@ print(sorted(new), sorted(heavy & set(sys.modules)))
 def test_probing_needs_no_extra() -> None:
     code = """
 import sys
-heavy = {"matplotlib", "plotly", "rich", "typer", "pandas", "scipy", "transformers", "PIL", "pooch"}
+heavy = {"matplotlib", "plotly", "rich", "typer", "pandas", "scipy", "transformers", "PIL", "pooch",
+         "tokenizers", "accelerate", "gguf", "datasets", "sklearn"}
 for name in heavy:
     sys.modules[name] = None
 import torch, layerlaw as ll

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from layerlaw.errors import DataError, InputError, LayerlawError
+from layerlaw.law import fit_law
 from layerlaw.record import VERSION, Record, SiteRow, write_whole
 
 FIXTURE = Path(__file__).parent / "fixtures" / "record_v1.json"
@@ -361,3 +362,77 @@ def test_the_notebook_table_shows_what_exists() -> None:
     r = record()
     r.sites[1].values["separation"] = None
     assert "<td>–</td>" in r._repr_html_()
+
+
+# Language models.
+
+
+def language_model(**columns: list[float | None]) -> Record:
+    """The embedded input, then blocks."""
+    length = len(next(iter(columns.values())))
+    sites = [
+        SiteRow(f"h.{i}", "Block", (8,), 8, in_fit=i > 0, values={name: c[i] for name, c in columns.items()})
+        for i in range(length)
+    ]
+    return Record(name="lm", kind="language model", classes=[], counts=[12_000], sites=sites)
+
+
+def test_held_out_residuals_lead_where_there_are_any() -> None:
+    inside, held = [0.95, 0.9, 0.8, 0.7], [1.0, 0.95, 0.9, 0.8]
+    assert language_model(residual=inside).leading == "residual"
+    assert language_model(residual=inside, residual_held_out=[None] * 4).leading == "residual"
+    record = language_model(residual=inside, residual_held_out=held)
+    assert record.leading == "residual_held_out"
+    assert record.law().values == (0.95, 0.9, 0.8)  # the embedded input is no point
+    assert record.law().quantity == "PR"
+    assert Record(name="c", sites=[], classes=[]).leading == "separation"
+
+
+def test_the_last_sites_can_be_left_out_of_the_law() -> None:
+    record = language_model(residual=[0.95, 0.9, 0.8, 0.7, 0.75])
+    assert record.law("residual", drop_last=1).values == (0.9, 0.8, 0.7)
+    assert record.law("residual", drop_last=2) == fit_law([0.9, 0.8], quantity="PR")
+    for too_many in (3, 4, 5, 50):
+        with pytest.raises(InputError, match="at least 2 numbers"):
+            record.law("residual", drop_last=too_many)
+    with pytest.raises(InputError, match="drop_last ≥ 0, got -1"):
+        record.law("residual", drop_last=-1)
+
+
+@pytest.mark.parametrize("column", ["rank", "residual_log_se", "residual_held_out_log_se", "residual_onehot_log_se"])
+def test_ranks_and_standard_errors_carry_no_law(column: str) -> None:
+    with pytest.raises(InputError, match="0 at collapse"):
+        language_model(**{column: [0.1, 0.2, 0.1]}).law(column)
+
+
+@pytest.mark.parametrize("column", ["residual_embedding", "residual_rank_held_out", "residual_held_out_untrained"])
+def test_every_residual_is_one_of_the_same_kind(column: str) -> None:
+    assert language_model(**{column: [0.9, 0.8, 0.7]}).law(column).quantity == "PR"
+
+
+def test_errors_of_the_law_come_from_the_groups_left_out() -> None:
+    record = language_model(residual=[0.95, 0.9, 0.8, 0.75])
+    assert record.law_errors("residual") is None
+    for site in record.sites:
+        value = site.values["residual"] or 0.0
+        site.left_out["residual"] = [value * f for f in (1.01, 0.99, 1.0)]
+    record.sites[-1].left_out["residual"] = [0.74, 0.76, 0.75]
+    errors = record.law_errors("residual")
+    assert errors is not None
+    assert errors.groups == 3
+    assert len(errors.steps) == 2
+    shorter = record.law_errors("residual", drop_last=1)
+    assert shorter is not None
+    assert shorter.log_rho == pytest.approx(0.0, abs=1e-12)  # there all sites move together
+
+
+def test_left_out_values_come_back_from_a_file(tmp_path: Path) -> None:
+    record = language_model(residual=[0.95, 0.9, 0.8])
+    record.sites[1].left_out["residual"] = [0.9, 0.91]
+    assert Record.load(record.save(tmp_path / "lm.json")) == record
+
+
+def test_a_language_model_counts_tokens_not_classes() -> None:
+    record = language_model(residual=[0.95, 0.9], residual_held_out=[1.0, 0.95])
+    assert repr(record) == "<Record 'lm': 2 sites, 12,000 tokens>"
+    assert "residual_held_out" in str(record)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from layerlaw.capture.network import untrained
     from layerlaw.errors import LayerlawError
     from layerlaw.law import LawFit, fit_law
+    from layerlaw.lm import probe_lm
     from layerlaw.measures import cdnv, measure, nc1, ncc_accuracy, separation_fuzziness
     from layerlaw.pages import plot, report
     from layerlaw.probing import probe, sites
@@ -34,6 +35,7 @@ __all__ = [
     "ncc_accuracy",
     "plot",
     "probe",
+    "probe_lm",
     "report",
     "separation_fuzziness",
     "sites",
@@ -51,11 +53,14 @@ _HOMES = {
     "ncc_accuracy": "layerlaw.measures",
     "plot": "layerlaw.pages",
     "probe": "layerlaw.probing",
+    "probe_lm": "layerlaw.lm",
     "report": "layerlaw.pages",
     "separation_fuzziness": "layerlaw.measures",
     "sites": "layerlaw.probing",
     "untrained": "layerlaw.capture.network",
 }
+
+_ROOMS = ("advice", "data", "lab", "lm", "peeled")
 
 
 def __getattr__(name: str) -> Any:
@@ -65,10 +70,10 @@ def __getattr__(name: str) -> Any:
         return version("layerlaw")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in ("advice", "peeled", "data", "lab"):
+    if name in _ROOMS:
         return importlib.import_module(f"layerlaw.{name}")
     raise AttributeError(f"module 'layerlaw' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "data"])
+    return sorted([*__all__, *_ROOMS, "__version__"])

@@ -22,6 +22,9 @@ from layerlaw.errors import InputError
 Array = npt.NDArray[np.float64]
 UNCHANGED = 1e-3  # a relative change below this is no rise
 LITTLE = 0.9  # when the last value is more than this share of the first, hardly anything has happened
+RESIDUAL = (
+    "PR"  # the quantity of language models: that of a token's id falls from .90 to .82 where D falls to a hundredth
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,20 @@ class LawFit:
     def layers(self) -> int:
         """How many steps lie between the points."""
         return len(self.values) - 1
+
+    @property
+    def little(self) -> bool:
+        """Whether the values fall by so little that there is nothing to share; never said of a prediction residual."""
+        return self.quantity != RESIDUAL and self.values[-1] > LITTLE * self.values[0]
+
+    @property
+    def autocorrelation(self) -> float | None:
+        """Lag-1 correlation of the residuals: near 0 for noise about the line, near 1 for a curve beside it."""
+        e = np.array(self.residuals)
+        square = float((e**2).sum())
+        if len(e) < 5 or square <= 1e-24 * max(1.0, float((np.log(self.values) ** 2).sum())):
+            return None  # of few points it is negative whatever they are; of an exact line it is rounding
+        return float((e[1:] * e[:-1]).sum() / square)
 
     @property
     def rising(self) -> list[int]:
@@ -136,6 +153,104 @@ def fit_law(values: Sequence[float] | Array | Any, *, quantity: str = "D") -> La
         sensitivity=sensitivity,
         inefficiency=inefficiency,
     )
+
+
+@dataclass(frozen=True)
+class LawErrors:
+    """How far a fit would move with other documents: delete-group jackknife over g groups, 95 % intervals with t of g−1.
+
+    It says nothing on whether a line is the right curve. Noise pulls r towards 0: its interval is about the r of as much
+    text as this, not of endless text (simulated). `None` where the points allow no number.
+    """
+
+    groups: int
+    log_rho: float
+    """Standard error of ln ρ."""
+    rho_interval: tuple[float, float]
+    fisher_z: float | None
+    """Standard error of artanh r."""
+    pearson_interval: tuple[float, float] | None
+    residuals: tuple[float, ...]
+    """Standard error of each residual of the line."""
+    steps: tuple[float, ...]
+    """Standard error of each step ln D_l − ln D_{l−1}: smaller than those of its ends, which see the same tokens."""
+
+    @property
+    def t(self) -> float:
+        """Half the width of a 95 % interval, in standard errors."""
+        return t_quantile(self.groups - 1)
+
+
+def law_errors(fit: LawFit, left_out: Sequence[Sequence[float | None]]) -> LawErrors | None:
+    """Standard errors of a fit from its values with one group missing, `left_out` (points, groups).
+
+    With θ the number in question and θ_i the same without group i: se² = (g−1)/g · Σ (θ_i − mean θ_i)².
+    `None` with fewer than two groups, or where a value has no logarithm.
+
+    >>> fit = fit_law([4.0, 2.0, 1.0])
+    >>> errors = law_errors(fit, [[4.0, 4.0], [2.0, 2.0], [1.1, 0.9]])  # slopes ln(1.1/4)/2 and ln(0.9/4)/2
+    >>> round(errors.log_rho, 4), errors.groups
+    (0.0502, 2)
+    """
+    g = min((len(row) for row in left_out), default=0)
+    if g < 2 or len(left_out) != fit.points or any(len(row) != g for row in left_out):
+        return None
+    if any(v is None or not math.isfinite(v) or v <= 0 for row in left_out for v in row):
+        return None
+    fits = [fit_law([row[i] for row in left_out], quantity=fit.quantity) for i in range(g)]
+    t = t_quantile(g - 1)
+    log_rho = _jackknife_error([f.slope for f in fits])
+    with np.errstate(over="ignore"):
+        low, high = (float(np.exp(fit.slope + sign * t * log_rho)) for sign in (-1, 1))
+    correlations = [f.pearson for f in (fit, *fits)]
+    fisher_z = pearson_interval = None
+    known = [r for r in correlations if r is not None and abs(r) < 1 - 1e-12]  # artanh 1 is infinite
+    if len(known) == g + 1:
+        z, *others = (math.atanh(r) for r in known)
+        fisher_z = _jackknife_error(others)
+        pearson_interval = (math.tanh(z - t * fisher_z), math.tanh(z + t * fisher_z))
+    logs = np.log(np.array(left_out, dtype=np.float64))  # (points, g)
+    return LawErrors(
+        groups=g,
+        log_rho=log_rho,
+        rho_interval=(low, high),
+        fisher_z=fisher_z,
+        pearson_interval=pearson_interval,
+        residuals=tuple(_jackknife_error([f.residuals[l] for f in fits]) for l in range(fit.points)),  # noqa: E741
+        steps=tuple(_jackknife_error(row) for row in np.diff(logs, axis=0).tolist()),
+    )
+
+
+def _jackknife_error(without: Sequence[float]) -> float:
+    values = np.array(without)
+    g = len(values)
+    return float(np.sqrt((g - 1) / g * ((values - values.mean()) ** 2).sum()))
+
+
+@cache
+def t_quantile(freedom: int, probability: float = 0.975) -> float:
+    """The point that Student's t with so many degrees of freedom stays below with this probability.
+
+    >>> round(t_quantile(1), 3), round(t_quantile(7), 3), round(t_quantile(1000), 2)
+    (12.706, 2.365, 1.96)
+    """
+    low, high = 0.0, 1e6
+    for _ in range(100):  # bisection: sixty halvings give every digit
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_within(middle, freedom) < 2 * probability - 1 else (low, middle)
+    return high
+
+
+def _t_within(t: float, freedom: int) -> float:
+    """P(|T| ≤ t): the finite sums of Abramowitz & Stegun 26.7.3 and 26.7.4."""
+    angle = math.atan2(t, math.sqrt(freedom))
+    sine, square = math.sin(angle), math.cos(angle) ** 2
+    odd = freedom % 2
+    total, term = 0.0, math.cos(angle) if odd else 1.0
+    for k in range(odd, freedom - 1, 2):
+        total += term
+        term *= square * (k + 1) / (k + 2)
+    return (2 / math.pi) * (angle + sine * total) if odd else sine * total
 
 
 def _checked(values: Any) -> Array:
@@ -217,9 +332,11 @@ def _verdict(fit: LawFit) -> str:
         return f"No law: {Q} does not fall with depth (ρ = {fit.rho:.3g} over {fit.points} points)."
     half_life = f"{fit.half_life:.2f}" if fit.half_life is not None and fit.half_life < 100 else "over 100"
     facts = f"ρ = {fit.rho:.3f} per layer, half-life {half_life} layers"
+    if Q == RESIDUAL:  # 1 − ρ is a few thousandths, and no network is so deep that its residual is halved
+        facts = f"ρ = {fit.rho:.4f} per layer"
     if r is None:
         return f"Two points make no law: {Q} falls from {first:.3g} to {last:.3g} ({facts})."
-    if last > LITTLE * first:
+    if fit.little:
         return f"No law to speak of: {Q} falls by only {1 - last / first:.2g} of its first value over {m} layers ({facts})."
     assert fit.effective_layers is not None
     assert fit.greenwood_p is not None

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerlaw.errors import DataError, InputError, MissingExtraError
-from layerlaw.law import LawFit, fit_law
+from layerlaw.law import RESIDUAL, LawErrors, LawFit, fit_law, law_errors
 
 if TYPE_CHECKING:
     import pandas
 
 VERSION = 1
 FORMAT = "layerlaw record"
+LANGUAGE_MODEL = "language model"
 
 
 @dataclass
@@ -28,8 +29,9 @@ class SiteRow:
 
     `values` holds the columns of the table (`None` where a number does not exist), `by_class` one number per class,
     `plane` the first two principal components of at most 200 samples, as [[x, y], …] in the order of the record's
-    `plane_labels`. `at` says whether the features are the input or the output of the named module. Sites with
-    `in_fit=False` (the logits) are shown but are no point of the law.
+    `plane_labels`, `left_out` a column's values with one group of documents missing. `at` says whether the features are
+    the input or the output of the named module. Sites with `in_fit=False` (the logits, the embedded input of a language
+    model) are shown but are no point of the law.
     """
 
     name: str
@@ -41,6 +43,7 @@ class SiteRow:
     values: dict[str, float | None] = field(default_factory=dict)
     by_class: dict[str, list[float | None]] = field(default_factory=dict)
     plane: list[list[float]] = field(default_factory=list, repr=False)
+    left_out: dict[str, list[float | None]] = field(default_factory=dict, repr=False)
 
 
 @dataclass(repr=False)
@@ -80,23 +83,49 @@ class Record:
             raise InputError(f"record '{self.name}': expected one of the columns {self.columns}, got {name!r}.")
         return [site.values.get(name) for site in self.sites]
 
-    def law(self, column: str = "separation") -> LawFit:
-        """The law along the sites of the fit, for one column that falls to 0 at collapse."""
+    @property
+    def leading(self) -> str:
+        """The column the verdict is on: D, or the residual of a language model, held out where that was measured.
+
+        Tokens of a text depend on each other and its features are many: the residual in-sample flatters.
+        """
+        if self.kind != LANGUAGE_MODEL:
+            return "separation"
+        held_out = any(site.values.get("residual_held_out") is not None for site in self.sites)
+        return "residual_held_out" if held_out else "residual"
+
+    def law(self, column: str | None = None, *, drop_last: int = 0) -> LawFit:
+        """The law along the sites of the fit, less the last `drop_last`, for one column that falls to 0 at collapse.
+
+        Without a column, of the leading one: the separation, or a language model's prediction residual.
+        """
+        column = column or self.leading
         self.column(column)
-        if column.removeprefix("test_") in NO_LAW:
+        if not carries_law(column):
             raise InputError(
                 f"record '{self.name}': expected a column that is 0 at collapse, got {column!r}, which is not."
             )
-        chosen = [site for site in self.sites if site.in_fit]
         values: list[float] = []
-        for site in chosen:
+        for site in self._fitted(drop_last):
             value = site.values.get(column)
             if value is None:
                 raise InputError(
                     f"record '{self.name}': expected {column} at every site of the fit, none at '{site.name}'."
                 )
             values.append(value)
-        return fit_law(values, quantity="D" if column.endswith("separation") else column)
+        return fit_law(values, quantity=_quantity(column))
+
+    def law_errors(self, column: str | None = None, *, drop_last: int = 0) -> LawErrors | None:
+        """Standard errors and 95 % intervals of `law`, over groups of documents; `None` where no groups were kept."""
+        column = column or self.leading
+        fit = self.law(column, drop_last=drop_last)
+        return law_errors(fit, [site.left_out.get(column, []) for site in self._fitted(drop_last)])
+
+    def _fitted(self, drop_last: int) -> list[SiteRow]:
+        sites = [site for site in self.sites if site.in_fit]
+        if drop_last < 0:
+            raise InputError(f"record '{self.name}': expected drop_last ≥ 0, got {drop_last}.")
+        return sites[: max(0, len(sites) - drop_last)]  # an empty list is answered by the fit
 
     def effective_depth(self, epsilon: float = 0.01) -> int | None:
         """Index of the first site whose nearest-class-center error on the training data is ≤ ε (Galanti et al.)."""
@@ -184,6 +213,8 @@ class Record:
         return "\n".join([repr(self), *lines])
 
     def __repr__(self) -> str:
+        if self.kind == LANGUAGE_MODEL:
+            return f"<Record '{self.name}': {len(self.sites)} sites, {sum(self.counts):,} tokens>"
         samples = f", {sum(self.counts)} samples" if self.counts else ""
         return f"<Record '{self.name}': {len(self.sites)} sites, {len(self.classes)} classes{samples}>"
 
@@ -217,7 +248,29 @@ NO_LAW = (  # not 0 at collapse
     "classifier_budget",
     "feature_square",
 )
-NOTEBOOK_COLUMNS = ("separation", "nc1", "ncc_accuracy", "ncc_mismatch", "cdnv", "test_separation", "test_ncc_accuracy")
+NOTEBOOK_COLUMNS = (
+    "residual_held_out",
+    "residual",
+    "residual_held_out_untrained",
+    "separation",
+    "nc1",
+    "ncc_accuracy",
+    "ncc_mismatch",
+    "cdnv",
+    "test_separation",
+    "test_ncc_accuracy",
+)
+
+
+def carries_law(column: str) -> bool:
+    """Whether a law can be asked of a column: it is positive and 0 at collapse, no accuracy, rank or standard error."""
+    return column.removeprefix("test_") not in NO_LAW and not column.endswith("_log_se")
+
+
+def _quantity(column: str) -> str:
+    if column == "residual" or column.startswith("residual_"):
+        return RESIDUAL
+    return "D" if column.endswith("separation") else column
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> Path:

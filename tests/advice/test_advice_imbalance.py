@@ -19,6 +19,7 @@ from layerlaw.advice.class_groups import MOST_BINS, as_sizes, class_groups
 from layerlaw.cli.imbalance import class_counts
 from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.pages import draw_sheet
+from layerlaw.pages.numbers import number
 from layerlaw.peeled import collapse_curve, collapse_ratio, oversampling, solve, vanish_ratio
 
 TAIL = [int(n) for n in np.geomspace(1280, 5, 100)]
@@ -58,7 +59,7 @@ def test_collapse_is_said_with_the_factor_that_leaves_it() -> None:
     assert found.by_norms.factors == pytest.approx(oversampling(counts, E_W=1, E_H=10).factors.tolist())
     assert found.headline == (
         "Minority collapse predicted: one common row for 5 classes; R = 1,000 lies above the threshold R0 = 81.1. "
-        "Show the rarest samples 12.3 times as often to leave it."
+        "Showing the rarest samples 13 times separates all classes."
     )
     assert found.by_norms.cosine == 1
     repeated = forecast({6000: 5, 6 * 13: 5}, E_W=1, E_H=10)
@@ -93,7 +94,9 @@ def test_many_sizes_are_binned_without_losing_samples_or_classes() -> None:
     found = forecast(TAIL, E_W=1, E_H=9)
     assert found.by_norms.collapses
     assert any("equal steps of the logarithm" in line for line in found.sentences)
-    assert "the slack n/(Nλ) of the smallest classes is" in found.headline
+    assert "lies below the critical budget" in found.headline
+    assert "nearly one row" in found.headline
+    assert "about" in found.headline  # solved for the groups, not for each size
 
 
 def test_binned_sizes_collapse_where_the_exact_ones_do() -> None:
@@ -170,7 +173,11 @@ def test_collapse_by_use_alone_is_within_reach() -> None:
     x = means.repeat_interleave(50, 0)
     x = x + 3 * torch.randn(x.shape, dtype=x.dtype, generator=generator)  # spread that no class uses
     found = forecast([500, 500, 5, 5], classifier=W, features=(x, torch.arange(4).repeat_interleave(50)))
-    assert found.headline.startswith("Minority collapse within reach: one common row for 2 classes")
+    assert found.by_use is not None
+    assert found.headline.startswith(
+        "Minority collapse within reach, though not if all of the norm counted: one common row for 2 classes"
+    )
+    assert f"by the norm in use (c = {number(found.by_use.c)}) R = 100 lies above" in found.headline
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -193,6 +200,57 @@ def test_caveats_speak_of_depth_decay_and_this_training() -> None:
     text = " ".join(forecast({100: 5, 10: 5}, E_W=1, E_H=5).caveats)
     for words in ("no safe bound for deep networks", "Weight decay is no norm budget", "no test of significance"):
         assert words in text
+    found = forecast({100: 5, 1: 5}, E_W=1, E_H=5)
+    assert len(" ".join(found.caveats)) < 2 * len(found.headline)
+
+
+def test_at_the_threshold_the_digits_tell_which_side() -> None:
+    for n, words in ((12_192_400, "R = 12.19240 lies right below the threshold R0 = 12.19245"),
+                     (12_192_500, "R = 12.193 lies above the threshold R0 = 12.192")):  # fmt: skip
+        assert words in forecast({n: 5, 10**6: 5}, E_W=1, E_H=5).headline
+
+
+def test_a_size_of_one_class_is_said_with_its_cosine_not_as_a_common_row() -> None:
+    found = forecast([100, 50, 20, 20, 5], E_W=1, E_H=3)
+    assert found.by_norms.phases[-1] == "confused"
+    cosine = solve([100, 50, 20, 20, 5], E_W=1, E_H=3).cosines[3, 2]
+    assert f"samples of 1 class given to others (cosine {cosine:.2f} between the rows)" in found.headline
+    assert "common row" not in found.headline
+    tail = forecast([264, 24, 17, 6, 5, 2], E_W=0.7268826, E_H=0.7268826)
+    assert "samples of 3 classes given to others (cosine" in tail.headline
+    assert "Showing the rarest samples 24 times separates all classes" in tail.headline
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_headline_phases_critical_budget_and_copies_agree(bias: bool) -> None:
+    rng = np.random.default_rng(8)
+    for _ in range(25):
+        sizes = np.unique(np.round(10 ** rng.uniform(0, 3, rng.integers(2, 6))).astype(int))
+        counts = np.repeat(sizes, rng.integers(1, 4, len(sizes)))
+        if len(counts) < 2:
+            continue
+        c = 10 ** rng.uniform(-0.5, 0.7)
+        found, exact = forecast(counts.tolist(), E_W=c, E_H=c, bias=bias), solve(counts, E_W=c, E_H=c, bias=bias)
+        assert found.by_norms.phases == exact.phases
+        assert found.by_norms.collapses is not exact.separated
+        assert found.by_norms.collapses == (c < found.critical)
+        assert found.headline.startswith("No collapse" if exact.separated else "Minority collapse predicted")
+        assert (max(found.by_norms.copies or [2]) > 1) is not exact.separated
+
+
+def test_the_json_carries_plain_ratios_and_names_its_norms() -> None:
+    found = forecast({100: 5, 20: 5}, E_W=4, E_H=1.25)
+    plain = found.to_dict()["by_norms"]
+    assert plain["R0"] == pytest.approx(collapse_ratio(5, 5, E_W=4, E_H=1.25))
+    assert plain["log_collapse"] == pytest.approx(math.log(plain["R0"]))
+    assert plain["R_vanish"] is None
+    assert plain["predicted_row_norms"] == pytest.approx(solve({100: 5, 20: 5}, E_W=4, E_H=1.25).norms.tolist())
+    large = forecast({1000: 500, 1: 500}, E_W=50, E_H=1e6).to_dict()["by_norms"]
+    assert large["R0"] is None
+    assert large["log_collapse"] > 700
+    x, y, W = trained_like()
+    measured = forecast(COUNTS, classifier=W, features=(x, y)).to_dict()
+    assert set(measured["rare"]) == {"mean_row_norm", "mean_cosine", "mean_cosine_centred"}
 
 
 def refused(kind: type[Exception], match: str, *counts: object, **known: object) -> None:
@@ -203,7 +261,7 @@ def refused(kind: type[Exception], match: str, *counts: object, **known: object)
 def test_bad_input_is_answered_with_what_was_expected() -> None:
     x, y, W = trained_like()
     refused(InputError, "counts: expected samples per class")
-    refused(InputError, r"E_W and E_H: expected norms.*collapse where √\(E_W E_H\) is below", {100: 5, 10: 5})
+    refused(InputError, r"E_W and E_H: expected norms.*lose classes where √\(E_W E_H\) is below", {100: 5, 10: 5})
     refused(InputError, "^E_H: expected norms", COUNTS, E_W=1)
     refused(InputError, "E_W: expected a positive, finite budget, got 0", COUNTS, E_W=0, E_H=1)
     refused(LabelError, r"counts\[1\]: expected at least 1, got 0", [5, 0], E_W=1, E_H=1)
@@ -238,9 +296,9 @@ def make():
 """
 
 
-def layerlaw(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+def layerlaw(*arguments: str, cwd: Path, code: int = 0, columns: int = 120) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).parent / "layerlaw"), "imbalance", *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": str(columns)}
     done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=240, env=environment)
     assert done.returncode == code, done.stdout + done.stderr
     return done
@@ -250,7 +308,7 @@ def test_the_command_says_the_headline_first_and_leaves_files(tmp_path: Path) ->
     done = layerlaw("--counts", "5000x5,50x5", "--E-W", "1", "--E-H", "5", "--out", "found", cwd=tmp_path)
     assert done.stdout.startswith("Minority collapse predicted: one common row for 5 classes")
     assert "5 classes of 50 " in done.stdout
-    assert "8.20×" in done.stdout
+    assert "9×" in done.stdout
     assert json.loads((tmp_path / "found" / "forecast.json").read_text())["ratio"] == 100
     assert (tmp_path / "found" / "forecast.png").read_bytes().startswith(b"\x89PNG")
 
@@ -261,7 +319,14 @@ def test_the_command_measures_a_model(tmp_path: Path) -> None:
     data = json.loads(done.stdout)
     assert data["ratio"] == 10
     assert data["by_use"]["c"] < data["by_norms"]["c"]
-    assert "measured cosine" in done.stderr
+    assert "measured" in done.stderr
+    assert "by the norm in use (c = " in done.stderr
+    narrow = layerlaw("--model", "model.py:make", cwd=tmp_path, columns=80)
+    assert "…" not in narrow.stdout
+    assert max(map(len, narrow.stdout.splitlines())) <= 80
+    (tmp_path / "bare.py").write_text(MODEL.replace(", (x, y)", ""))
+    bare = layerlaw("--model", "bare.py:make", "--E-W", "1", "--E-H", "5", cwd=tmp_path, code=1)
+    assert "leave out --model and give --counts, --E-W and --E-H" in " ".join(bare.stderr.split())
     wrong = layerlaw("--model", "model.py:make", "--counts", "5,5", cwd=tmp_path, code=1)
     assert "expected 4, one per row of the classifier, got 2" in wrong.stderr
 
@@ -275,7 +340,7 @@ def test_the_command_measures_a_model(tmp_path: Path) -> None:
         (("--counts", "50,-3"), "expected at least 1, got -3"),
         (("--counts", "50,2.5"), "expected whole numbers such as"),
         (("--counts", "50x0,5"), "a number of classes from 1"),
-        (("--counts", "100x5,10x5"), "collapse where √(E_W E_H) is below 2.13"),
+        (("--counts", "100x5,10x5"), "lose classes where √(E_W E_H) is below 2.13"),
         (("--counts", "50,5", "--E-W", "-1", "--E-H", "3"), "E_W: expected a positive, finite budget"),
         (("--counts", "50,5", "--weights", "w.pt"), "--weights: expected with --model"),
         (("--counts-file", "missing.txt"), "missing.txt: expected a text file of class counts"),

@@ -84,9 +84,49 @@ def test_numbers_of_classes_and_ratios() -> None:
         lp.collapse_ratio(0, 5, E_W=1, E_H=1)
     with pytest.raises(LabelError, match=r"K_B: expected a whole number, got 2\.5"):
         lp.vanish_ratio(3, 2.5, E_W=1, E_H=1)
+    with pytest.raises(LabelError, match=r"K_B: expected a whole number, got 2\.5\. Count classes"):
+        lp.collapse_ratio(3, 2.5, E_W=1, E_H=1)
+    with pytest.raises(InputError, match=r"ratios: expected a sequence of ratios n_A/n_B, got 3\. Put it in brackets"):
+        lp.collapse_curve(5, 5, 3, E_W=1, E_H=1)
     for ratio in (0, -1, math.nan):
         with pytest.raises(InputError, match=r"ratios\[1\]: expected a positive, finite ratio"):
             lp.collapse_curve(3, 3, [1.0, ratio], E_W=1, E_H=1)
+
+
+def test_each_budget_is_told_how_to_be_measured() -> None:
+    with pytest.raises(InputError, match=r"E_W: .*mean of ‖w_k‖² over the rows"):
+        lp.solve([2, 1], E_W=0, E_H=1)
+    with pytest.raises(InputError, match=r"E_H: .*mean of ‖h‖² over the samples of a class, then over the classes"):
+        lp.solve([2, 1], E_W=1, E_H=0)
+
+
+@pytest.mark.parametrize("bias", ["yes", None, 1])
+def test_a_flag_is_true_or_false(bias) -> None:
+    budgets = {"E_W": 1, "E_H": 1, "bias": bias}
+    for call in (
+        lambda: lp.solve([2, 1], **budgets),
+        lambda: lp.solve_penalised([2, 1], lambda_W=0.1, lambda_H=0.1, bias=bias),
+        lambda: lp.collapse_ratio(2, 2, **budgets),
+        lambda: lp.vanish_ratio(2, 2, **budgets),
+        lambda: lp.collapse_curve(2, 2, [1], **budgets),
+        lambda: lp.critical_budget([2, 1], bias=bias),
+        lambda: lp.oversampling([2, 1], **budgets),
+        lambda: lp.solve_direct([2, 1], **budgets),
+    ):
+        with pytest.raises(InputError, match=f"bias: expected True or False, got {bias!r}"):
+            call()
+
+
+def test_seeds_and_simplices() -> None:
+    for call in (
+        lambda: lp.solve_direct([2, 1], E_W=1, E_H=1, seed=-1),
+        lambda: lp.solve_two_layers([2, 1], E_W=1, E_V=1, E_H=1, seed=-1),
+        lambda: lp.best_simplex(3, 3, E_W=1, E_H=1, q=2, seed=-1),
+    ):
+        with pytest.raises(InputError, match="seed: expected a whole number of at least 0, got -1"):
+            call()
+    with pytest.raises(InputError, match="K: expected a whole number of at least 2, got 1"):
+        lp.best_simplex(1, 2, E_W=1, E_H=1, q=2)
 
 
 def test_an_unknown_loss_lists_the_known() -> None:

@@ -65,7 +65,7 @@ def test_two_groups_with_a_bias_are_optimal_in_every_phase() -> None:
         if closed is not None:
             assert slope(groups, closed).loss == pytest.approx(s.loss, abs=1e-12)
         seen.add(pair.phase)
-    assert seen == {"separated", "collapsed", "vanished"}
+    assert seen == {"separated", "confused", "collapsed", "vanished"}
 
 
 def test_a_bias_never_hurts_and_balanced_classes_need_none() -> None:

@@ -104,7 +104,7 @@ def test_accuracy_counts_ties_fairly(problem) -> None:
 def test_neural_collapse_is_what_the_measures_say(problem) -> None:
     counts, s = problem
     W, M = torch.from_numpy(s.W()), torch.from_numpy(s.H())
-    found = s.collapse
+    found = s.neural_collapse
     assert found.nc1 == 0
     norms, angles = (float(v) for v in means_geometry(M))
     assert found.nc2_norms == pytest.approx(norms, abs=1e-9)
@@ -131,7 +131,7 @@ def test_balanced_classes_are_a_simplex(K: int, c: float) -> None:
     assert s.loss == pytest.approx(math.log1p((K - 1) * math.exp(-K * c / (K - 1))), rel=1e-12)
     assert s.minority_cosine == pytest.approx(-1 / (K - 1), abs=1e-14)
     assert s.rank == K - 1
-    collapse = s.collapse
+    collapse = s.neural_collapse
     assert max(collapse.nc2_norms, collapse.nc2_angles, collapse.nc2_angles_classifier, collapse.nc4) < 1e-7
     assert abs(collapse.nc3) < 1e-12
     if K <= 10:  # h_k = √(E_H/E_W) w_k = √E_H m_k
@@ -204,11 +204,63 @@ def test_the_multiplier_is_the_price_of_the_budget() -> None:
 
 def test_a_long_tail_shares_one_direction() -> None:
     s = lp.solve([1000, 900, 800, 700, 600, 10, 9, 8, 7, 6], E_W=1, E_H=5)
-    assert s.phases == ("separated",) * 5 + ("collapsed",) * 5
     assert s.rank == 5
     assert np.nanmin(s.cosines[5:, 5:]) > 0.9999
-    assert (s.accuracy[:5] == 1).all()
     assert s.accuracy[6:].max() == 0  # the largest of the tail takes all of its samples
+    assert s.phases == ("separated",) * 6 + ("confused",) * 4
+    spread = lp.solve([264, 24, 17, 6, 5, 2], E_W=0.7268826, E_H=0.7268826)  # not every tail is parallel
+    assert spread.phases == ("separated",) * 3 + ("confused",) * 3
+    assert 0.9 < np.nanmin(spread.cosines[2:, 2:]) < 0.97
+
+
+def test_a_single_rare_class_that_loses_its_samples_is_not_called_separated() -> None:
+    s = lp.solve([100, 50, 20, 20, 5], E_W=1, E_H=3)
+    assert s.phases == ("separated", "separated", "separated", "confused")
+    assert s.accuracy.tolist() == [1, 1, 1, 0]
+    assert not s.separated
+    outvoted = lp.solve(
+        [55] * 5 + [10], E_W=1, E_H=5, bias=True
+    )  # the bias speaks for the majority before the row is 0
+    assert outvoted.phases == ("separated", "confused")
+    assert outvoted.norms[1] > 0
+    assert outvoted.accuracy[1] == 0
+
+
+def test_separated_means_accuracy_one_and_nothing_else() -> None:
+    rng = np.random.default_rng(11)
+    seen = set()
+    for _ in range(80):
+        counts = np.maximum(1, np.round(10 ** rng.uniform(0, 4, rng.integers(2, 9)))).astype(int)
+        counts = np.repeat(counts, rng.integers(1, 4, len(counts)))
+        c = 10 ** rng.uniform(-1, 1)
+        s = lp.solve(counts, E_W=c, E_H=c, bias=bool(rng.integers(2)))
+        assert [phase == "separated" for phase in s.phases] == (s.accuracy == 1).tolist()
+        assert s.separated == (s.total_accuracy == 1)
+        assert all(phase != "collapsed" or k > 1 for phase, k in zip(s.phases, s.groups.classes, strict=True))
+        seen |= set(s.phases)
+    assert seen == {"separated", "confused", "collapsed", "vanished"}
+
+
+def test_a_vanished_size_among_many_ties_with_all_classes() -> None:
+    s = lp.solve([1000] * 7 + [700] * 2 + [3] * 2, E_W=1, E_H=0.5)
+    assert s.phases == ("separated", "vanished", "vanished")
+    assert s.accuracy.tolist() == [1, 1 / 11, 1 / 11]
+    assert np.isnan(s.cosines[1:]).all()
+
+
+def test_a_solution_is_represented_in_a_line() -> None:
+    s = lp.solve(np.arange(1, 40), E_W=1, E_H=5, loss="mse")
+    assert repr(s).startswith("Solution(39 classes of 39 sizes, c=2.236, kind='mse', bias=False, loss=")
+    assert len(repr(s)) < 150
+    assert "array" not in repr(lp.collapse_curve(5, 5, [1, 2], E_W=1, E_H=5))
+
+
+@pytest.mark.parametrize("p", ["a", 3.5, True, 0])
+def test_dimensions_are_whole_numbers(p) -> None:
+    s = lp.solve([10, 10, 1, 1], E_W=1, E_H=4)
+    for vectors in (s.W, s.H):
+        with pytest.raises(InputError, match="p: expected a whole number of at least 1, got"):
+            vectors(p)
 
 
 def test_a_million_classes_need_no_large_matrix() -> None:

@@ -19,7 +19,7 @@ def best_of(job: Callable[[], object], rounds: int = 5) -> float:
 
 
 def everything(s: lp.Solution) -> None:
-    _ = s.phases, s.rank, s.cosines, s.accuracy, s.collapse, s.gap
+    _ = s.phases, s.rank, s.cosines, s.accuracy, s.neural_collapse, s.gap
 
 
 def test_a_sweep_of_41_ratios_takes_milliseconds() -> None:

@@ -32,7 +32,7 @@ def test_phases_change_at_the_ratios_and_nowhere_else(
     assert list(curve.phases) == expected
     assert curve.cosines[0] < 1
     assert all(c == 1 for c, phase in zip(curve.cosines, expected, strict=True) if phase == "collapsed")
-    assert math.exp(curve.collapse) == pytest.approx(R0)
+    assert math.exp(curve.log_collapse) == pytest.approx(R0)
 
 
 def test_the_table_in_the_docs_is_what_the_code_gives() -> None:
@@ -108,8 +108,10 @@ def test_ratios_below_one_swap_the_groups_and_say_so() -> None:
 
 
 def test_one_minority_class_cannot_collapse_but_vanish() -> None:
-    with pytest.raises(InputError, match="at least 2 minority classes"):
-        lp.collapse_ratio(9, 1, E_W=1, E_H=1)
+    for bias in (False, True):
+        assert lp.collapse_ratio(9, 1, E_W=1, E_H=1, bias=bias) == math.inf
+        assert lp.collapse_ratio(9, 1, E_W=1, E_H=1, bias=bias, log=True) == math.inf
+        assert lp.collapse_curve(9, 1, [2.0], E_W=1, E_H=1, bias=bias).log_collapse == math.inf
     gone = lp.vanish_ratio(9, 1, E_W=1, E_H=1)
     assert math.isfinite(gone)
     for factor, phase in ((0.999, "separated"), (1.001, "vanished")):
@@ -137,9 +139,27 @@ class TestCriticalBudget:
         assert before.phases[-1] == "collapsed"
         assert set(after.phases) == {"separated"}
 
-    def test_balanced_classes_need_none(self) -> None:
+    def test_balanced_classes_and_two_classes_need_none(self) -> None:
         assert lp.critical_budget([7, 7, 7]) == 0
-        assert lp.critical_budget([7, 6, 5]) == 0  # no two classes of one size
+        assert lp.critical_budget([1000, 1]) == 0  # one direction is enough
+
+    def test_a_long_tail_of_single_classes_needs_one(self) -> None:
+        for counts in ([7, 6, 5], [1000, 500, 200, 80, 30, 10, 3], [1000] * 5 + [10], [1000] * 5 + [30, 10]):
+            c = lp.critical_budget(counts)
+            below, above = (lp.solve(counts, E_W=c * f, E_H=c * f) for f in (0.9999, 1.0001))
+            assert not below.separated
+            assert above.separated
+
+    def test_solving_just_below_and_just_above_agrees_with_it(self) -> None:
+        rng = np.random.default_rng(3)
+        for counts in random_counts(rng, 40):
+            for bias in (False, True):
+                c = lp.critical_budget(counts, bias=bias)
+                if c > 0:
+                    below, above = (lp.solve(counts, E_W=c * f, E_H=c * f, bias=bias) for f in (0.999, 1.001))
+                    assert (below.separated, above.separated) == (False, True), (counts, bias)
+                else:
+                    assert lp.solve(counts, E_W=0.01, E_H=0.01, bias=bias).separated
 
 
 class TestOversampling:
@@ -159,11 +179,82 @@ class TestOversampling:
         for factor, collapsed in ((0.99, True), (1.01, False)):
             level = plan.level * factor
             whole = [round(1000 * max(n, level)) for n in counts]
-            assert ("collapsed" in lp.solve(whole, E_W=1, E_H=4).phases) is collapsed
+            assert lp.solve(whole, E_W=1, E_H=4).separated is not collapsed
 
     def test_nothing_to_do_is_said(self) -> None:
         for counts in ([5, 5, 5], {100: 5, 90: 5}, [30, 20, 20, 10], [9, 9, 1]):
+            assert lp.solve(counts, E_W=2, E_H=8).separated
             plan = lp.oversampling(counts, E_W=2, E_H=8)
             assert not plan.needed
             assert (plan.copies == 1).all()
             assert "nothing to oversample" in str(plan)
+
+    def test_a_vanished_single_class_is_repeated_too(self) -> None:
+        counts = [1000] * 5 + [10]
+        assert lp.solve(counts, E_W=1, E_H=5).phases[1] == "vanished"
+        plan = lp.oversampling(counts, E_W=1, E_H=5)
+        assert plan.factors[1] == pytest.approx(100 / lp.vanish_ratio(5, 1, E_W=1, E_H=5))
+        assert plan.copies is not None
+        assert plan.copies.tolist() == [1, 16]
+        assert str(plan).startswith("Repeat the samples of 1 class up to 159.775 each")
+
+    @pytest.mark.parametrize(
+        ("counts", "c", "bias"),
+        [([264, 24, 17, 6, 5, 2], 0.7268826, False), ([462, 340, 248, 6, 2, 2], 1.3402927, True)],
+    )
+    def test_rounding_up_alone_is_not_enough(self, counts: list[int], c: float, bias: bool) -> None:
+        plan = lp.oversampling(counts, E_W=c, E_H=c, bias=bias)
+        rounded = np.floor(plan.factors).astype(int) + (plan.factors > 1)
+        assert not lp.solve(np.array(counts) * rounded[plan.groups.members], E_W=c, E_H=c, bias=bias).separated
+        assert plan.copies is not None
+        assert lp.solve(np.array(counts) * plan.copies[plan.groups.members], E_W=c, E_H=c, bias=bias).separated
+
+    def test_copies_separate_every_class_when_solved_again(self) -> None:
+        rng = np.random.default_rng(4)
+        needed = 0
+        for counts in random_counts(rng, 60):
+            bias, c = bool(rng.integers(2)), 10 ** rng.uniform(-1, 0.7)
+            plan = lp.oversampling(counts, E_W=c, E_H=c, bias=bias)
+            assert plan.needed is not lp.solve(counts, E_W=c, E_H=c, bias=bias).separated
+            assert plan.copies is not None
+            after = lp.solve(np.array(counts) * plan.copies[plan.groups.members], E_W=c, E_H=c, bias=bias)
+            assert after.separated, (counts, bias, c)
+            assert after.total_accuracy == 1
+            needed += plan.needed
+        assert needed > 20
+
+    def test_where_only_equal_sizes_do_and_cannot_be_had_that_is_said(self) -> None:
+        plan = lp.oversampling({10**6 + 3: 2, 10**6 - 17: 3}, E_W=1e-7, E_H=1e-7)
+        assert plan.needed
+        assert plan.copies is None
+        assert "by weights" in str(plan)
+
+    def test_budgets_too_large_to_solve_for_need_nothing(self) -> None:
+        assert not lp.oversampling({100: 5, 1: 5}, E_W=2000, E_H=2000).needed
+        assert not lp.oversampling([100, 50, 1], E_W=2000, E_H=2000, bias=True).needed
+
+    def test_progress_is_told(self) -> None:
+        seen = []
+
+        def notice(items, label, total):
+            seen.append(label)
+            yield from items
+
+        lp.oversampling([264, 24, 17, 6, 5, 2], E_W=0.7, E_H=0.7, progress=notice)
+        lp.critical_budget([264, 24, 17, 6, 5, 2], progress=notice)
+        assert seen == ["oversampling", "critical budget"]
+
+
+def random_counts(rng: np.random.Generator, many: int) -> list[list[int]]:
+    """Sizes of all kinds: single classes, long tails, few sizes shared by several."""
+    out = []
+    for i in range(many):
+        K, top = int(rng.integers(2, 9)), 10 ** rng.uniform(0.7, 4)
+        if i % 3 == 0:
+            sizes = top ** rng.uniform(0, 1, K)
+        elif i % 3 == 1:
+            sizes = rng.choice([top, top**0.5, 2.0], K)
+        else:
+            sizes = top * rng.uniform(0.4, 0.9) ** np.arange(K)
+        out.append([int(n) for n in np.maximum(1, np.round(sizes))])
+    return out

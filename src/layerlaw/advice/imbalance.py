@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from layerlaw.errors import InputError, LabelError
 from layerlaw.measures.rows import mean_cosine, mean_norm, mean_square, rare_classes
 from layerlaw.pages.outcome import Sheet
 from layerlaw.peeled import critical_budget
-from layerlaw.peeled.counts import Counts, checked_budgets, positive
+from layerlaw.peeled.counts import Counts, checked_budgets, checked_flag
 from layerlaw.record import Record, finite, write_whole
 
-FORMAT, VERSION = "layerlaw forecast", 1
+FORMAT, VERSION = "layerlaw forecast", 2  # 2: plain R0 and R_vanish, copies, norms in the units of the rows
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,10 @@ class Rows:
     norm: float
     cosine: float | None
     centred: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, with names that say what they are."""
+        return {"mean_row_norm": self.norm, "mean_cosine": self.cosine, "mean_cosine_centred": self.centred}
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Forecast:
     E_W: float
     E_H: float
     bias: bool
+    critical: float
+    """The least c = √(E_W E_H) above which every class is separated."""
     by_norms: Outlook
     by_use: Outlook | None
     measured: tuple[Rows, ...] | None
@@ -102,12 +108,13 @@ class Forecast:
             "E_W": self.E_W,
             "E_H": self.E_H,
             "bias": self.bias,
-            "by_norms": self.by_norms.to_dict(),
-            "by_use": None if self.by_use is None else self.by_use.to_dict(),
+            "critical_c": self.critical,
+            "by_norms": self.by_norms.to_dict(self.E_W),
+            "by_use": None if self.by_use is None else self.by_use.to_dict(self.E_W),
             "groups": [g.to_dict() for g in self.groups],
-            "measured": None if self.measured is None else [asdict(rows) for rows in self.measured],
-            "rare": None if self.rare is None else asdict(self.rare),
-            "frequent": None if self.frequent is None else asdict(self.frequent),
+            "measured": None if self.measured is None else [rows.to_dict() for rows in self.measured],
+            "rare": None if self.rare is None else self.rare.to_dict(),
+            "frequent": None if self.frequent is None else self.frequent.to_dict(),
             "sentences": self.sentences,
         }
         return {key: finite(value) for key, value in plain.items()}
@@ -148,6 +155,7 @@ def forecast(
     >>> found.by_norms.phases, found.by_norms.cosine, round(found.by_norms.repeats, 3)
     (('separated', 'collapsed'), 1.0, 8.202)
     """
+    checked_flag(bias, "bias")
     if record is not None and counts is None:
         counts = record.counts
     if counts is None:
@@ -160,14 +168,14 @@ def forecast(
     known = _norms(record, rows, features, K)
     used = None if E_W is not None or E_H is not None else known.used
     E_W, E_H = (known.E_W if E_W is None else E_W), (known.E_H if E_H is None else E_H)
+    critical = critical_budget(as_sizes(groups), bias=bias, progress=False)  # type: ignore[arg-type]
     if E_W is None or E_H is None:
         missing = "E_W and E_H" if E_W is E_H else "E_W" if E_W is None else "E_H"
-        critical = critical_budget(as_sizes(groups), bias=bias)  # type: ignore[arg-type]
-        below = f" These counts collapse where √(E_W E_H) is below {critical:.3g}." if critical else ""
+        below = f" These counts lose classes where √(E_W E_H) is below {critical:.3g}." if critical else ""
         raise InputError(
             f"{missing}: expected norms, given as numbers or measured on a model, its features or a record, got none.{below}"
         )
-    c = checked_budgets(positive(E_W, "E_W", "budget"), positive(E_H, "E_H", "budget"))
+    c = checked_budgets(E_W, E_H)
     measured = None if rows is None else tuple(_rows(rows, list(g.classes)) for g in groups)
     few, many = ([k for g in groups if g.rare is rare for k in g.classes] for rare in (True, False))
     if rows is None:
@@ -179,6 +187,7 @@ def forecast(
         E_W=float(E_W),
         E_H=float(E_H),
         bias=bias,
+        critical=critical,
         by_norms=outlook(groups, c, bias=bias),
         by_use=None if used is None or used <= 0 else outlook(groups, used, bias=bias),
         measured=measured,

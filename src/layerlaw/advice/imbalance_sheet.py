@@ -11,6 +11,7 @@ from layerlaw.advice.imbalance_words import ratio_words
 from layerlaw.advice.outlook import LARGEST_C
 from layerlaw.pages.outcome import Panel, Series, Sheet
 from layerlaw.peeled import collapse_curve
+from layerlaw.peeled.figures import vanishing
 
 if TYPE_CHECKING:
     from layerlaw.advice.imbalance import Forecast
@@ -33,12 +34,14 @@ def _curve(found: Forecast) -> Panel:
     reach = [o.log_collapse + 0.5 for o in found.outlooks if o.log_collapse < FURTHEST]
     end = max([math.log(R) + 1.0, math.log(100), *reach])
     ratios = np.exp(np.linspace(0, end, POINTS))
-    series = []
+    series, curves = [], []
     names = ("predicted by the norms", "predicted by the norm in use")
     for at, name in zip(found.outlooks, names, strict=False):
         c = min(at.c, LARGEST_C)
         curve = collapse_curve(K_A, K_B, ratios, E_W=c, E_H=c, bias=found.bias)
         series.append(Series(ratios.tolist(), curve.cosines.tolist(), name, style="line"))
+        curves.append(curve)
+    series += vanishing(curves)
     if found.rare is not None and found.rare.cosine is not None:
         series.append(Series((R,), (found.rare.cosine,), "measured", colour=3))
     R0 = " and ".join(ratio_words(o.log_collapse) for o in found.outlooks)
@@ -61,7 +64,7 @@ def _classes(found: Forecast) -> Panel:
     for at, name in zip(found.outlooks, ("by the norms", "by the norm in use"), strict=False):
         series.append(Series(sizes, at.slack, name))
     ends = (min(sizes) * 0.8, max(sizes) * 1.25)
-    series.append(Series(ends, (1.0, 1.0), "collapsed at 1 and below", style="fit", colour=7))
+    series.append(Series(ends, (1.0, 1.0), "classes of one size coincide at 1 and below", style="fit", colour=7))
     return Panel(
         "distance to collapse of each group of classes",
         series,

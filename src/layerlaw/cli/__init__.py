@@ -1,4 +1,4 @@
-"""`layerlaw demo | probe | sites | report`: thin commands over the library."""
+"""`layerlaw demo | probe | lm | sites | report` and more: thin commands over the library."""
 
 import sys
 

@@ -28,7 +28,7 @@ app = typer.Typer(
 
 def run() -> None:
     """Run a command; an error of ours becomes one line and exit code 1."""
-    from layerlaw.cli import advice, demo, imbalance, probe, report, reproduce, sites  # noqa: F401  (each adds its command)
+    from layerlaw.cli import advice, demo, imbalance, lm, probe, report, reproduce, sites  # noqa: F401  (adds its command)
 
     try:
         app()

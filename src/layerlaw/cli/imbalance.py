@@ -112,7 +112,10 @@ def _measured(reference: str, weights: Path | None, data: str | None, **how: Any
     if weights is not None:
         load_weights(network, weights)
     if data is None and given is None:
-        raise InputError("--model: expected data to measure its norms on, from `make` or --data, got none.")
+        raise InputError(
+            "--model: expected data to find its classifier and measure its norms on, from `make` or --data, got none. Give "
+            "--data; or leave out --model and give --counts, --E-W and --E-H."
+        )
     train, _, names = chosen_data(data, given, None, test=False, per_class=None, **how)
     with explained_inputs():
         record = probe(network, train, class_names=names, jackknife=False, permuted=False)
@@ -134,22 +137,23 @@ def print_forecast(found: Forecast, screen: Console) -> None:
 
 
 def forecast_table(found: Forecast) -> Table:
-    """One row per group and budget: phase, slack, cosine and norm as predicted, how often to repeat; then as measured."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
-    both = found.by_use is not None
-    heads = ["classes", *(["budget"] if both else []), "phase", "slack", "cosine", "norm", "repeat"]
-    for head in [*heads, *(["measured cosine", "norm"] if found.measured else [])]:
-        table.add_column(head, justify="left" if head in ("classes", "budget", "phase") else "right", no_wrap=True)
+    """Per group one row as predicted by the norms, one by the norm in use, one as measured; fits into 80 columns."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    several = found.by_use is not None or found.measured is not None
+    for head in ["classes", *(["by"] if several else []), "phase", "slack", "cosine", "norm", "repeat"]:
+        table.add_column(head, justify="left" if head in ("classes", "by", "phase") else "right", no_wrap=True)
     for i, group in enumerate(found.groups):
+        rows = []
         for at, name in zip(found.outlooks, ("norms", "in use"), strict=False):
-            first = name == "norms"
-            cells = [group.words if first else "", *([name] if both else []), at.phases[i], number(at.slack[i])]
-            cells += [_cosine(at.cosines[i]), number(at.norms[i] * math.sqrt(found.E_W))]
-            cells.append(f"{number(at.factors[i])}×" if at.collapses and at.factors[i] > 1 else ABSENT)
-            if found.measured:
-                own = found.measured[i]
-                cells += [_cosine(own.cosine), number(own.norm)] if first else ["", ""]
-            table.add_row(*cells)
+            copies = 1 if at.copies is None else at.copies[i]
+            often = f"{copies:,}×" if copies > 1 else f"{number(at.factors[i])}×" if at.factors[i] > 1 else ABSENT
+            norm = number(at.norms[i] * math.sqrt(found.E_W))
+            rows.append([name, at.phases[i], number(at.slack[i]), _cosine(at.cosines[i]), norm, often])
+        if found.measured is not None:
+            own = found.measured[i]
+            rows.append(["measured", "", "", _cosine(own.cosine), number(own.norm), ""])
+        for j, cells in enumerate(rows):
+            table.add_row("" if j else group.words, *(cells if several else cells[1:]))
     return table
 
 

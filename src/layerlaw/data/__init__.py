@@ -1,4 +1,4 @@
-"""Labelled images: an embedded Fashion-MNIST sample, the official data sets, and folders of pictures.
+"""Labelled images: an embedded Fashion-MNIST sample, the official data sets, and folders of pictures; and texts.
 
     labelled   Labelled: images, labels, class names; choosing samples and classes
     pixels     resizing (Pillow) and scaling
@@ -10,11 +10,14 @@
     cifar      CIFAR-10, binary and python layout
     pickles    unpickling that runs nothing
     folder     a folder of class folders of pictures
+    texts      load_text(name or path): documents for language models
+    text_files plain text and JSON lines, also gzipped
 
-Pillow and pooch (extra "data") are imported when first needed, not before.
+Pillow and pooch (extra "data") and datasets (extra "datasets") are imported when first needed, not before.
 """
 
 from layerlaw.data.labelled import Labelled
 from layerlaw.data.sources import DEFAULT, load, names
+from layerlaw.data.texts import Text, load_text, text_names
 
-__all__ = ["DEFAULT", "Labelled", "load", "names"]
+__all__ = ["DEFAULT", "Labelled", "Text", "load", "load_text", "names", "text_names"]

@@ -21,7 +21,29 @@ from layerlaw.probing.assembly import code_version as code_version
 from layerlaw.progress import Progress
 from layerlaw.record import write_whole
 
-NAMES = ("fig1", "fig2", "fig3", "fig5", "fig6", "fig9", "s1", "s4", "s5", "s6", "s7", "s8", "s10", "s11", "linearised")
+SEPARATION = (
+    "fig1",
+    "fig2",
+    "fig3",
+    "fig5",
+    "fig6",
+    "fig9",
+    "s1",
+    "s4",
+    "s5",
+    "s6",
+    "s7",
+    "s8",
+    "s9",
+    "s10",
+    "s11",
+    "linearised",
+)
+NEXT_TOKEN = (
+    *("lm_law", "lm_targets", "lm_normalisation", "lm_flow", "lm_tokens", "lm_words"),
+    *("lm_training", "lm_sizes", "lm_task"),
+)
+NAMES = (*SEPARATION, *NEXT_TOKEN)
 
 
 def find(name: str) -> ModuleType:

@@ -11,9 +11,18 @@
     layers      the per-layer HTML table
     words       verdict, key numbers, method: the written sections
     comparison  several records side by side
+    sections    a section of a page, the box of a chart
     page        one self-contained HTML file
     figures     matplotlib, in the style of the papers
     terminal    tables of rich
+
+for language models:
+
+    lm_columns  what a table says of a block
+    lm_charts   the residual along depth, what the line leaves, what each block takes
+    lm_targets  other targets, the separation of frequent tokens
+    lm_words    key numbers, captions, definitions
+    lm_page     the sections of the page
 
 and, for reproductions of a paper's figures:
 
@@ -78,8 +87,11 @@ def report(records: Record | Sequence[Record], path: str | os.PathLike[str], *, 
     return write_page(records, path, title=title)
 
 
-def plot(record: Record, column: str = "separation", *, ax: Axes | None = None) -> Figure:
-    """One column against depth, in the style of the papers: log axis, points, fitted dashed line, ρ and r."""
+def plot(record: Record, column: str | None = None, *, ax: Axes | None = None) -> Figure:
+    """One column against depth, in the style of the papers: log axis, points, fitted dashed line, ρ and r.
+
+    Without a column the leading one: the separation of a classifier, the (held-out) residual of a language model.
+    """
     from layerlaw.pages.figures import draw_column
 
     return draw_column(record, column, ax=ax)

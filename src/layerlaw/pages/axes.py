@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
-from layerlaw.pages.numbers import for_plotly, number, power
+from layerlaw.pages.numbers import for_plotly, number, power, shortened
 from layerlaw.pages.reading import Reading
 
 
@@ -41,14 +42,35 @@ def strided(count: int, most: int) -> list[int]:
     return list(range(0, count, max(1, math.ceil((count - 1) / max(1, most - 1)))))
 
 
-def log_axis(values: Iterable[float | None], title: str) -> dict[str, Any]:
-    """A log axis that spans the positive values, with ticks at 1, 2, 5 or at whole decades."""
+def block_axis(reading: Reading) -> dict[str, Any]:
+    """An x axis of blocks by the numbers that end their names, or, where names do not end so, by their positions."""
+    numbered = [re.fullmatch(r"(.*?)(\d+)", site.name) for site in reading.sites]
+    inside = [numbered[p] for p in reading.fit_positions]
+    stems = {match[1] if match else None for match in inside}
+    stem = stems.pop() if len(stems) == 1 else None
+    names = [
+        (match[2] if match and stem is not None else str(i)) if site.in_fit else "in" if i == 0 else "·"
+        for i, (site, match) in enumerate(zip(reading.sites, numbered, strict=True))
+    ]
+    shown = strided(len(names), 12)
+    plain = stem is not None and re.fullmatch(r"[\w.]+", stem) is not None  # "$…$" in a title would ask for MathJax
+    title = f"block of {shortened(stem.rstrip('.'), 30)}" if stem and plain else "block"
+    return {
+        "tickvals": shown,
+        "ticktext": [names[i] for i in shown],
+        "range": [-0.5, len(names) - 0.5],
+        "title": {"text": title + ("; in: embedded input" if "in" in names else "")},
+    }
+
+
+def log_axis(values: Iterable[float | None], title: str, *, least_pad: float = 0.08, parts: int = 4) -> dict[str, Any]:
+    """A log axis that spans the positive values, with ticks at 1, 2, 5 or at whole decades (or in about `parts` steps)."""
     positive = [v for v in values if v is not None and v > 0 and math.isfinite(v)]
     low, high = (min(positive), max(positive)) if positive else (0.1, 10.0)
     bottom, top = math.log10(low), math.log10(high)
-    pad = max(0.06 * (top - bottom), 0.08)
+    pad = max(0.06 * (top - bottom), least_pad)
     bottom, top = bottom - pad, top + pad
-    ticks = log_ticks(bottom, top)
+    ticks = log_ticks(bottom, top, parts)
     return {
         "type": "log",
         "range": [round(bottom, 4), round(top, 4)],
@@ -58,7 +80,7 @@ def log_axis(values: Iterable[float | None], title: str) -> dict[str, Any]:
     }
 
 
-def log_ticks(bottom: float, top: float) -> list[float]:
+def log_ticks(bottom: float, top: float, parts: int = 4) -> list[float]:
     """Tick positions between 10^bottom and 10^top.
 
     >>> log_ticks(-1.1, 1.2), log_ticks(-6, 2)
@@ -66,7 +88,7 @@ def log_ticks(bottom: float, top: float) -> list[float]:
     """
     span = top - bottom
     if span < 0.35:  # within a factor of about two: even steps
-        return _even_ticks(10**bottom, 10**top)
+        return _even_ticks(10**bottom, 10**top, parts)
     digits = (1, 2, 3, 5, 7) if span < 0.9 else (1, 2, 5) if span < 3.2 else (1,)
     every = max(1, math.ceil(span / 7)) if span >= 3.2 else 1
     first = math.floor(bottom / every) * every
@@ -75,8 +97,8 @@ def log_ticks(bottom: float, top: float) -> list[float]:
     return [t for t in candidates if 10**bottom <= t <= 10**top]
 
 
-def _even_ticks(low: float, high: float) -> list[float]:
-    raw = (high - low) / 4
+def _even_ticks(low: float, high: float, parts: int) -> list[float]:
+    raw = (high - low) / parts
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * s for s in (1, 2, 5, 10) if unit * s >= raw)
     first = math.ceil(low / step)

@@ -11,6 +11,10 @@ from layerlaw.pages.drawing import go, new_figure, rounded
 from layerlaw.pages.numbers import correlation, escaped, for_plotly, number, p_value, percent, shortened
 from layerlaw.pages.reading import Reading
 
+LM_HEADS = (
+    "record", "blocks", "ρ", "r", "95% of r", "without the last", "effective layers", "p", "first PR", "lowest PR",
+    "final PR", "tokens", "per feature",
+)  # fmt: skip
 HEADS = ("record", "layers", "ρ", "half-life", "r", "effective layers", "p", "final D", "train acc.", "test acc.")
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")
 
@@ -22,11 +26,12 @@ def compare_figure(readings: Sequence[Reading]) -> Any:
     longest = 0
     for i, reading in enumerate(readings):
         positions = reading.fit_positions
-        train = reading.series("separation")
+        train = reading.series(reading.column)
         D = [train[p] for p in positions]
         if not any(v is not None and v > 0 for v in D):
             continue
         colour = theme.QUALITATIVE[i % len(theme.QUALITATIVE)]
+        what = "PR" if reading.language_model else "D"
         symbol = SYMBOLS[i // len(theme.QUALITATIVE) % len(SYMBOLS)]
         traces.append(
             go.Scatter(
@@ -37,8 +42,8 @@ def compare_figure(readings: Sequence[Reading]) -> Any:
                 marker={"color": colour, "size": 8, "symbol": symbol},
                 line={"color": colour, "width": 1.2},
                 text=[f"{k} · {for_plotly(reading.sites[p].name, 40)}" for k, p in enumerate(positions)],
-                customdata=[number(v) for v in D],
-                hovertemplate="<b>%{fullData.name}</b><br>%{text}<br>D = %{customdata}<extra></extra>",
+                customdata=[number(v, 4 if reading.language_model else 3) for v in D],
+                hovertemplate=f"<b>%{{fullData.name}}</b><br>%{{text}}<br>{what} = %{{customdata}}<extra></extra>",
             )
         )
         if reading.fit:
@@ -54,6 +59,12 @@ def compare_figure(readings: Sequence[Reading]) -> Any:
             )
         every += D
         longest = max(longest, len(D))
+    if any(reading.language_model for reading in readings):
+        if not traces:
+            return "None of the records holds a prediction residual."
+        yaxis = log_axis(every, "prediction residual PR", least_pad=0.004, parts=7)
+        xaxis = {**index_axis(longest), "title": {"text": "block, counted along the fit"}}
+        return new_figure(traces, height=460, xaxis=xaxis, yaxis=yaxis, showlegend=True)
     if not traces:
         return "None of the records holds a separation D."
     yaxis = log_axis(every, "separation fuzziness D")
@@ -62,7 +73,8 @@ def compare_figure(readings: Sequence[Reading]) -> Any:
 
 def compare_table(readings: Sequence[Reading]) -> str:
     """ρ, half-life, r, effective layers, p, final D and accuracies, one row per record."""
-    heads = "".join(f'<th scope="col"{" class=site" if head == "record" else ""}>{head}</th>' for head in HEADS)
+    names = LM_HEADS if readings[0].language_model else HEADS
+    heads = "".join(f'<th scope="col"{" class=site" if head == "record" else ""}>{head}</th>' for head in names)
     rows = "".join(f"<tr>{_row(reading, i)}</tr>" for i, reading in enumerate(readings))
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="law numbers per record">'
@@ -77,6 +89,8 @@ def _row(reading: Reading, i: int) -> str:
         f'<th scope="row" class="site" title="{escaped(reading.label)}"><i class="dot" style="background:{colour}"></i>'
         f"{escaped(shortened(reading.label, 40))}</th>"
     )
+    if reading.language_model:
+        return name + "".join(f"<td>{escaped(cell)}</td>" for cell in _lm_cells(reading))
     numbers = (
         ["–"] * 6
         if fit is None
@@ -92,3 +106,24 @@ def _row(reading: Reading, i: int) -> str:
     final = fit.values[-1] if fit else reading.last("separation")
     cells = [*numbers, number(final), percent(record.accuracy), percent(record.test_accuracy)]
     return name + "".join(f"<td>{escaped(cell)}</td>" for cell in cells)
+
+
+def _lm_cells(reading: Reading) -> list[str]:
+    fit, errors, record = reading.fit, reading.errors, reading.record
+    each = record.settings.get("tokens_per_feature")
+    size = [f"{sum(record.counts):,}", number(each, 2) if isinstance(each, (int, float)) else "–"]
+    if fit is None:
+        return ["–"] * 10 + size
+    interval = None if errors is None else errors.pearson_interval
+    short = record.law(reading.column, drop_last=1).pearson if fit.points > 2 else None
+    return [
+        str(fit.points),
+        f"{fit.rho:.4f}",
+        correlation(fit.pearson),
+        "–" if interval is None else f"{correlation(interval[0])} … {correlation(interval[1])}",
+        correlation(short),
+        number(fit.effective_layers, 2),
+        p_value(fit.greenwood_p),
+        *(f"{value:.3f}" for value in (fit.values[0], min(fit.values), fit.values[-1])),
+        *size,
+    ]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from layerlaw.errors import InputError, MissingExtraError
-from layerlaw.law import LawFit
+from layerlaw.law import RESIDUAL, LawFit
 from layerlaw.pages import theme
 from layerlaw.pages.axes import log_ticks, strided, tick_text
 from layerlaw.pages.numbers import clean, correlation, finite, number, shortened
-from layerlaw.record import Record
+from layerlaw.record import LANGUAGE_MODEL, Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,17 +32,18 @@ LABELS = {
 }
 
 
-def draw_column(record: Record, column: str = "separation", *, ax: Axes | None = None) -> Figure:
+def draw_column(record: Record, column: str | None = None, *, ax: Axes | None = None) -> Figure:
     """Points, fitted dashed line, ρ and Pearson r in the title; a log axis when all values are positive."""
     if not isinstance(record, Record):
         raise InputError(
             f"plot: expected one record, got {type(record).__name__}; ll.report compares several on a page."
         )
+    column = column or record.leading
     values = [finite(v) for v in record.column(column)]
     known = [v for v in values if v is not None]
     if not known:
         raise InputError(f"plot: record '{record.name}' holds no finite number in column {column!r}.")
-    linear = column.removeprefix("test_") in LINEAR
+    linear = column.removeprefix("test_") in LINEAR or column.endswith("_log_se")
     fit = None if linear else _fit(record, column)
     if ax is None:
         ax = _new_figure(4.2, 3.4).add_subplot()
@@ -56,8 +58,10 @@ def draw_column(record: Record, column: str = "separation", *, ax: Axes | None =
         ax.plot(positions, fit.line, "--", color=theme.RISE, lw=1.4, zorder=2)
     if min(known) > 0 and not linear:
         ax.set_yscale("log")
-        _plain_log_ticks(ax, min(known), max(known))
-    _dress(ax, len(values), LABELS.get(column, clean(column)))
+        residual = fit is not None and fit.quantity == RESIDUAL  # it hardly moves: its line and ticks need every digit
+        spanned = [*known, *fit.line] if residual and fit is not None else known
+        _plain_log_ticks(ax, spanned, *((0.004, 7) if residual else (0.08, 4)))
+    _dress(ax, len(values), LABELS.get(column) or _residual_label(column) or clean(column))
     ax.set_title(_title(record, fit), fontsize=10, parse_math=False)
     figure: Figure = ax.figure.figure  # of a sub-figure, the whole
     return figure
@@ -85,8 +89,9 @@ def draw_planes(record: Record, *, columns: int | None = None) -> Figure:
         ax.set_yticks([])
         for spine in ax.spines.values():
             spine.set_color(theme.RULE)
-        D = site.values.get("separation")
-        below = "" if D is None else f"\nD = {number(D)}"
+        value = site.values.get(record.leading)
+        symbol = "PR" if record.kind == LANGUAGE_MODEL else "D"
+        below = "" if value is None else f"\n{symbol} = {number(value)}"
         ax.set_title(f"{index} · {shortened(site.name, 20)}{below}", fontsize=7.5, parse_math=False)
     return figure
 
@@ -110,7 +115,7 @@ def _title(record: Record, fit: LawFit | None) -> str:
     name = shortened(record.name, 48)
     if fit is None:
         return name
-    numbers = f"ρ = {number(fit.rho)}"
+    numbers = f"ρ = {number(fit.rho, 4 if fit.quantity == RESIDUAL else 3)}"
     if fit.pearson is not None:
         numbers += f",  r = {correlation(fit.pearson)}"
     return f"{name}\n{numbers}"
@@ -125,13 +130,25 @@ def _dress(ax: Axes, count: int, label: str) -> None:
     ax.tick_params(labelsize=9)
 
 
-def _plain_log_ticks(ax: Axes, low: float, high: float) -> None:
+def _residual_label(column: str) -> str:
+    """ "prediction residual", and of what: held out, another target, untrained."""
+    if column != "residual" and not column.startswith("residual_"):
+        return ""
+    untrained = column.endswith("_untrained")
+    rest = column.removeprefix("residual").removesuffix("_untrained")
+    held_out = rest.endswith("_held_out")
+    target = rest.removesuffix("_held_out").removeprefix("_").replace("_", " ")
+    parts = [clean(target)] * bool(target) + ["held out"] * held_out + ["untrained"] * untrained
+    return "prediction residual" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _plain_log_ticks(ax: Axes, values: Sequence[float], least_pad: float, parts: int) -> None:
     """Readable numbers on the log axis: matplotlib labels nothing between decades, or everything."""
     from matplotlib.ticker import FixedLocator, NullFormatter
 
-    bottom, top = math.log10(low), math.log10(high)
-    pad = max(0.06 * (top - bottom), 0.08)
-    ticks = log_ticks(bottom - pad, top + pad)
+    bottom, top = math.log10(min(values)), math.log10(max(values))
+    pad = max(0.06 * (top - bottom), least_pad)
+    ticks = log_ticks(bottom - pad, top + pad, parts)
     ax.set_ylim(10 ** (bottom - pad), 10 ** (top + pad))
     ax.yaxis.set_major_locator(FixedLocator(ticks))
     ax.yaxis.set_major_formatter(lambda value, _: tick_text(value))

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from layerlaw.pages.numbers import ABSENT, escaped, finite, interval_factor, number, percent
+from layerlaw.pages.lm_columns import GAIN, even_gain, lm_columns
+from layerlaw.pages.numbers import ABSENT, escaped, finite, interval_factor, number, percent, shortened
 from layerlaw.pages.reading import Reading
 from layerlaw.record import SiteRow
 from layerlaw.verdict import IDLE_SHARE
 
 RANK_MARK = "†"
+LONGEST_BLOCK = 17
+KIND_HEADS = (
+    '<th scope="col" class="text">type</th><th scope="col" title="numbers per sample at this site">features</th>'
+)
 
 
 @dataclass(frozen=True)
@@ -42,13 +47,17 @@ COLUMNS = (
 
 def layers_html(reading: Reading) -> str:
     """The table; columns that are empty at every site are left out."""
-    cells = {column.head: [column.cell(site) for site in reading.sites] for column in COLUMNS}
-    cells["share"] = share_cells(reading)
-    shown = [column for column in COLUMNS if any(cell != ABSENT for cell in cells[column.head])]
+    columns: tuple[Column, ...] = COLUMNS
+    if reading.language_model:
+        columns = tuple(Column(c.head, c.meaning, c.cell) for c in lm_columns(reading))
+    cells = {column.head: [column.cell(site) for site in reading.sites] for column in columns}
+    cells |= {GAIN: gain_cells(reading)} if reading.language_model else {"share": share_cells(reading)}
+    shown = [column for column in columns if any(cell != ABSENT for cell in cells[column.head])]
     heads = "".join(f'<th scope="col" title="{escaped(c.meaning)}">{c.head}</th>' for c in shown)
+    alike = _alike(reading)
     body = "".join(
         ("<tr>" if site.in_fit else '<tr class="aside">')
-        + _site_cells(site, i)
+        + (_block_cell(site) if alike else _site_cells(site, i))
         + "".join(f"<td>{cells[column.head][i]}</td>" for column in shown)
         + "</tr>"
         for i, site in enumerate(reading.sites)
@@ -57,8 +66,7 @@ def layers_html(reading: Reading) -> str:
     return (
         f'<div class="scroll{tall}" tabindex="0" role="region" aria-label="per-layer table">'
         '<table class="layers"><thead><tr>'
-        '<th scope="col" class="site">site</th><th scope="col" class="text">type</th>'
-        f'<th scope="col" title="numbers per sample at this site">features</th>{heads}'
+        f'<th scope="col" class="site">{"block" if alike else "site"}</th>{"" if alike else KIND_HEADS}{heads}'
         f"</tr></thead><tbody>{body}</tbody></table></div>{_footnotes(reading)}"
     )
 
@@ -66,18 +74,26 @@ def layers_html(reading: Reading) -> str:
 def share_cells(reading: Reading) -> list[str]:
     """A bar and a percentage per site; the longest bar is the largest share."""
     shares = reading.shares
-    largest = max((abs(s) for s in shares.values()), default=0.0)
-    even = 1 / len(shares) if shares else 0.0
+    return _bars(shares, len(reading.sites), 1 / len(shares) if shares else 0.0)
+
+
+def gain_cells(reading: Reading) -> list[str]:
+    """The same for what each block takes off the residual."""
+    return _bars(reading.gains, len(reading.sites), even_gain(reading) or 0.0, digits=2)
+
+
+def _bars(parts: dict[int, float], count: int, even: float, *, digits: int = 1) -> list[str]:
+    largest = max((abs(s) for s in parts.values()), default=0.0)
     out = []
-    for i in range(len(reading.sites)):
-        if i not in shares or largest == 0:
+    for i in range(count):
+        if i not in parts or largest == 0:
             out.append(ABSENT)
             continue
-        s = shares[i]
+        s = parts[i]
         kind = "rise" if s < 0 else "idle" if s < IDLE_SHARE * even else "work"
         out.append(
             f'<span class="share"><span class="bar {kind}" style="width:{100 * abs(s) / largest:.0f}%"></span></span>'
-            f'<span class="num">{percent(s)}</span>'
+            f'<span class="num">{percent(s, digits)}</span>'
         )
     return out
 
@@ -88,6 +104,19 @@ def _site_cells(site: SiteRow, index: int) -> str:
         f'<th scope="row" class="site" title="{name}"><span class="index">{index}</span>{name}</th>'
         f'<td class="text">{escaped(site.type)}</td><td>{site.features:,}</td>'
     )
+
+
+def _block_cell(site: SiteRow) -> str:
+    """A name ends in its number, so its middle goes for room."""
+    return (
+        f'<th scope="row" class="site" title="{escaped(site.name)}">{escaped(shortened(site.name, LONGEST_BLOCK))}</th>'
+    )
+
+
+def _alike(reading: Reading) -> bool:
+    """Whether all blocks of a language model are of one kind, so that a line below the table says it once."""
+    kinds = {(reading.sites[p].type, reading.sites[p].features) for p in reading.fit_positions}
+    return reading.language_model and len(kinds) == 1
 
 
 def _separation(site: SiteRow) -> str:
@@ -107,6 +136,9 @@ def _against_floor(site: SiteRow) -> str:
 
 def _footnotes(reading: Reading) -> str:
     notes = []
+    if _alike(reading):
+        block = reading.sites[reading.fit_positions[0]]
+        notes.append(f"Every block: {escaped(block.type)}, {block.features:,} features.")
     if any(site.values.get("full_rank") == 0.0 for site in reading.sites):
         notes.append(f"{RANK_MARK} the class means span fewer than K−1 dimensions here; D jumps at such sites.")
     if any(not site.in_fit for site in reading.sites):

@@ -66,7 +66,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `note` is a short text inside, `marked` an x with a vertical line through it."""
+    """One pair of axes. `note` is a short text inside, `marked` an x with a vertical line through it.
+
+    `tight`: a log axis keeps close to numbers that move little; otherwise a nearly flat curve is drawn flat.
+    """
 
     title: str
     series: Sequence[Series]
@@ -76,6 +79,7 @@ class Panel:
     log_x: bool = False
     note: str = ""
     marked: float | None = None
+    tight: bool = False
     kind: Literal["axes"] = field(default="axes", init=False, repr=False)
 
     def __post_init__(self) -> None:

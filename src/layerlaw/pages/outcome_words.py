@@ -60,14 +60,14 @@ class Written:
 def figure_label(name: str) -> str:
     """A figure's short name as papers write it.
 
-    >>> figure_label("fig1"), figure_label("s4"), figure_label("fig_s12b"), figure_label("batch_norm")
-    ('Fig. 1', 'Fig. S4', 'Fig. S12b', 'Batch norm')
+    >>> figure_label("fig1"), figure_label("fig_s12b"), figure_label("batch_norm"), figure_label("lm_law")
+    ('Fig. 1', 'Fig. S12b', 'Batch norm', 'LM law')
     """
     name = clean(name).strip()
     if found := _FIGURE.fullmatch(name):
         return f"Fig. {found[1].upper()}{found[2]}{found[3].lower()}"
     words = name.replace("_", " ").strip()
-    return words[:1].upper() + words[1:]
+    return f"LM {words[3:]}" if words.startswith("lm ") else words[:1].upper() + words[1:]
 
 
 def heading(outcome: Outcome) -> str:
@@ -209,7 +209,7 @@ def _decimals(value: float, name: str) -> int | None:
     if kind and kind[1] and abs(value) <= 1:
         return R_DECIMALS
     if kind and kind[2] and abs(value) < 10:
-        return RHO_DECIMALS
+        return RHO_DECIMALS + (0.99 < value < 1.01)  # factors of prediction residuals lie close to 1
     if kind and kind[3] and 0 <= value <= 1:
         return None
     if value == 0:

@@ -19,9 +19,12 @@ from layerlaw.pages.classes import classes_figure, classes_note
 from layerlaw.pages.comparison import compare_figure, compare_table
 from layerlaw.pages.drawing import plotly_source
 from layerlaw.pages.layers import layers_html
+from layerlaw.pages.lm_page import lm_sections
+from layerlaw.pages.lm_words import lm_formulas_html
 from layerlaw.pages.numbers import clean, escaped, percent, sentence
 from layerlaw.pages.planes import plane_positions, planes_html, planes_note
 from layerlaw.pages.reading import Reading, read_all
+from layerlaw.pages.sections import chart, inert, section
 from layerlaw.pages.words import (
     collapse_cards,
     formulas_html,
@@ -50,7 +53,7 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
     under = subtitle(readings[0]) if alone else escaped(" · ".join(reading.label for reading in readings))
     planes = sum(len(plane_positions(reading)) for reading in readings)
     points = min(500, PLANE_POINTS // max(1, planes))
-    main = _record(readings[0], "r0", points) + _definitions() if alone else _several(readings, points)
+    main = _sections(readings[0], "r0", points) + _definitions(readings) if alone else _several(readings, points)
     plotly, own = plotly_source(), theme.script()
     return f"""<!doctype html>
 <html lang="en">
@@ -83,55 +86,69 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
 def _several(readings: Sequence[Reading], points: int) -> str:
     """The comparison, then every record folded but the first; each drawing of a plane has at most `points` dots."""
     parts = [
-        _section(
+        section(
             "compare",
             "all",
             "Side by side",
-            _figure("all-compare", compare_figure(readings)) + compare_table(readings),
-            "D along the layers of each fit; dashed, the fitted law." + _other_data(readings),
+            chart("all-compare", compare_figure(readings)) + compare_table(readings),
+            _comparison_caption(readings),
         )
     ]
     for i, reading in enumerate(readings):
         parts.append(
             f'<details class="record"{" open" if i == len(readings) - 1 else ""}><summary><b>{escaped(reading.label)}</b>'
             f"<span>{escaped(sentence(split_headline(reading)[0]))}</span></summary>"
-            f'<p class="subtitle">{subtitle(reading)}</p>{_record(reading, f"r{i}", points)}</details>'
+            f'<p class="subtitle">{subtitle(reading)}</p>{_sections(reading, f"r{i}", points)}</details>'
         )
-    return "\n".join([*parts, _definitions()])
+    return "\n".join([*parts, _definitions(readings)])
+
+
+def _sections(reading: Reading, key: str, points: int) -> str:
+    return lm_sections(reading, key, points) if reading.language_model else _record(reading, key, points)
 
 
 def _record(reading: Reading, key: str, points: int) -> str:
-    """All sections of one record; `key` makes element ids unique on the page."""
+    """All sections of a classifier; `key` makes element ids unique on the page."""
     pair = (
-        _section(
-            "ncc", key, "Nearest class center", _figure(f"{key}-ncc", charts.nearest_figure(reading)),
+        section(
+            "ncc", key, "Nearest class center", chart(f"{key}-ncc", charts.nearest_figure(reading)),
             "Error: the nearest class mean is not the sample’s own. Mismatch: it is not what the network decides.",
         )
-        + _section(
+        + section(
             "collapse", key, "Neural collapse",
-            _figure(f"{key}-collapse", charts.collapse_figure(reading)) + collapse_cards(reading),
+            chart(f"{key}-collapse", charts.collapse_figure(reading)) + collapse_cards(reading),
             "How far each site is from collapse; everything tends to 0 there.",
         )
     )  # fmt: skip
     return "\n".join(
         [
-            _section("verdict", key, "", verdict_html(reading)),
-            _section(
+            section("verdict", key, "", verdict_html(reading)),
+            section(
                 "law", key, "Separation along depth",
-                law_cards(reading) + _figure(f"{key}-law", charts.law_figure(reading)), _law_caption(reading),
+                law_cards(reading) + chart(f"{key}-law", charts.law_figure(reading)), _law_caption(reading),
             ),
-            _section(
-                "shares", key, "Who does the work", _figure(f"{key}-shares", charts.shares_figure(reading)),
+            section(
+                "shares", key, "Who does the work", chart(f"{key}-shares", charts.shares_figure(reading)),
                 _shares_caption(reading),
             ),
-            _section("table", key, "Layer by layer", layers_html(reading)),
-            _section("classes", key, "Class by class", _figure(f"{key}-classes", classes_figure(reading)),
+            section("table", key, "Layer by layer", layers_html(reading)),
+            section("classes", key, "Class by class", chart(f"{key}-classes", classes_figure(reading)),
                      escaped(classes_note(reading)).replace("D_k", "D<sub>k</sub>")),
             f'<div class="pair">{pair}</div>',
-            _section("plane", key, "In the plane", planes_html(reading, points), planes_note(reading, points)),
-            _section("method", key, "How it was measured", method_html(reading)),
+            section("plane", key, "In the plane", planes_html(reading, points), planes_note(reading, points)),
+            section("method", key, "How it was measured", method_html(reading)),
         ]
     )  # fmt: skip
+
+
+def _comparison_caption(readings: Sequence[Reading]) -> str:
+    if not readings[0].language_model:
+        return "D along the layers of each fit; dashed, the fitted law." + _other_data(readings)
+    held_out = " held out" if readings[0].column == "residual_held_out" else " in-sample"
+    return (
+        f"PR{held_out} along the blocks of each fit; dashed, the fitted law. Models with different tokenizers predict "
+        "different ids: compare their shapes rather than their heights." + _other_data(readings)
+    )
 
 
 def _other_data(readings: Sequence[Reading]) -> str:
@@ -139,8 +156,9 @@ def _other_data(readings: Sequence[Reading]) -> str:
     return " The records were measured on different data." if len(known) > 1 else ""
 
 
-def _definitions() -> str:
-    return _section("definitions", "all", "Definitions and sources", formulas_html())
+def _definitions(readings: Sequence[Reading]) -> str:
+    written = lm_formulas_html(readings) if readings[0].language_model else formulas_html()
+    return section("definitions", "all", "Definitions and sources", written)
 
 
 def _law_caption(reading: Reading) -> str:
@@ -166,31 +184,8 @@ def _shares_caption(reading: Reading) -> str:
     return " ".join(parts)
 
 
-def _section(panel: str, key: str, heading: str, body: str, caption: str = "") -> str:
-    head = f"<h2>{heading}</h2>" if heading else ""
-    note = f'<p class="caption">{caption}</p>' if caption else ""
-    return f'<section id="{key}-{panel}-panel" data-panel="{panel}">{head}{note}{body}</section>'
-
-
-def _figure(key: str, figure: Any) -> str:
-    """A Plotly figure as an empty box and its JSON, drawn by page.js; or the sentence that stands in its place."""
-    if isinstance(figure, str):
-        return f'<p class="empty">{escaped(figure)}</p>'
-    data = _inert(figure.to_json())
-    height = int(figure.layout.height)
-    return (
-        f'<div class="chart" id="{key}" style="height:{height}px"></div>'
-        f'<script type="application/json" data-figure="{key}">{data}</script>'
-    )
-
-
 def _json(data: Any) -> str:
-    return _inert(json.dumps(data))
-
-
-def _inert(text: str) -> str:
-    """JSON in which no tag, no comment and no end of a script can stand."""
-    return text.replace("<", "\\u003c")
+    return inert(json.dumps(data))
 
 
 def _checked(records: Record | Sequence[Record]) -> list[Record]:
@@ -202,6 +197,12 @@ def _checked(records: Record | Sequence[Record]) -> list[Record]:
             raise InputError(f"report: expected at least one site, record '{record.name}' has none.")
     if not out:
         raise InputError("report: expected at least one record, got an empty list.")
+    other = next((record for record in out if record.kind != out[0].kind), None)
+    if other is not None:  # D and PR have no axis in common
+        raise InputError(
+            f"report: expected records of one kind, got a {out[0].kind} ('{out[0].name}') and a {other.kind} "
+            f"('{other.name}'). Write a page for each kind."
+        )
     return out
 
 

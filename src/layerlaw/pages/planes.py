@@ -28,7 +28,13 @@ def planes_html(reading: Reading, most_points: int = 500) -> str:
         return '<p class="empty">No plane coordinates were recorded.</p>'
     labels = reading.record.plane_labels
     colours = class_colours(max([len(reading.record.classes), *(k + 1 for k in labels)]))
-    drawings = "".join(_drawing(reading.sites[i], i, labels, colours, most_points) for i in chosen)
+    symbol = "PR" if reading.language_model else "D"
+    drawings = "".join(
+        _drawing(
+            reading.sites[i], i, labels, colours, most_points, (symbol, reading.sites[i].values.get(reading.column))
+        )
+        for i in chosen
+    )
     return f'{_legend(reading, colours)}<div class="planes">{drawings}</div>'
 
 
@@ -58,11 +64,18 @@ def svg_paths(plane: list[list[float]], labels: list[int], colours: list[str]) -
     return "".join(f'<path stroke="{colour}" d="{"".join(d)}"/>' for colour, d in sorted(strokes.items()))
 
 
-def _drawing(site: SiteRow, index: int, labels: list[int], colours: list[str], most_points: int) -> str:
+def _drawing(
+    site: SiteRow,
+    index: int,
+    labels: list[int],
+    colours: list[str],
+    most_points: int,
+    measured: tuple[str, float | None],
+) -> str:
     step = _step(site, most_points)
-    D = site.values.get("separation")
+    symbol, value = measured
     name = escaped(shortened(site.name, 24))
-    known = "" if D is None else f'<span class="num">D = {number(D)}</span>'
+    known = "" if value is None else f'<span class="num">{symbol} = {number(value)}</span>'
     return (
         f'<figure><svg viewBox="0 0 {SIDE} {SIDE}" role="img" aria-label="principal components at {name}">'
         f"{svg_paths(site.plane[::step], labels[::step], colours)}</svg>"

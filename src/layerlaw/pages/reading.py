@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from layerlaw.errors import InputError
-from layerlaw.law import LITTLE, LawFit
+from layerlaw.law import LawErrors, LawFit
 from layerlaw.pages.numbers import clean, finite
-from layerlaw.record import Record, SiteRow
+from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 from layerlaw.verdict import Verdict, judge, working_sites
 
 
@@ -22,11 +22,20 @@ class Reading:
     """The record's name; numbered where several records bear the same."""
     fit: LawFit | None
     verdict: Verdict
+    column: str = "separation"
+    """What the law is fitted to."""
+    errors: LawErrors | None = None
+    """How far the fit would move with other documents; only language models know."""
 
     @property
     def sites(self) -> list[SiteRow]:
         """All sites, in depth order."""
         return self.record.sites
+
+    @property
+    def language_model(self) -> bool:
+        """Whether the points are prediction residuals along blocks."""
+        return self.record.kind == LANGUAGE_MODEL
 
     @property
     def fit_positions(self) -> list[int]:
@@ -36,7 +45,7 @@ class Reading:
     @property
     def shares(self) -> dict[int, float]:
         """Share of the drop by the position of the site whose module did it; empty when hardly anything drops."""
-        if self.fit is None or self.fit.shares is None or self.fit.values[-1] > LITTLE * self.fit.values[0]:
+        if self.fit is None or self.fit.shares is None or self.fit.little:
             return {}
         sites = [self.sites[p] for p in self.fit_positions]
         return {self.fit_positions[i]: s for i, s in zip(working_sites(sites), self.fit.shares, strict=True)}
@@ -45,6 +54,13 @@ class Reading:
     def of_inputs(self) -> bool:
         """Whether the points of the law are what enters the named layers."""
         return all(self.sites[p].at == "input" for p in self.fit_positions)
+
+    @property
+    def gains(self) -> dict[int, float]:
+        """By how much of itself the fitted column falls at each site of the fit, from the one before; negative: rises."""
+        values = self.series(self.column)
+        pairs = {i: (values[i - 1], values[i]) for i in self.fit_positions if i > 0}
+        return {i: 1 - b / a for i, (a, b) in pairs.items() if a is not None and b is not None and a > 0}
 
     def series(self, column: str) -> list[float | None]:
         """A column along depth; `None` where it was not measured or is not finite."""
@@ -59,24 +75,29 @@ class Reading:
         return next((value for value in reversed(self.series(column)) if value is not None), None)
 
 
-def read(record: Record, label: str | None = None) -> Reading:
-    """Fit and judge one record; never raises because a number is missing."""
+def read(record: Record, label: str | None = None, column: str | None = None) -> Reading:
+    """Fit (the leading column, unless told) and judge one record; never raises because a number is missing."""
+    column = column or record.leading
+    fit, errors = None, None
     try:
-        fit = record.law("separation")
+        fit = record.law(column)
+        errors = record.law_errors(column)
     except InputError:  # the verdict says why
-        fit = None
-    return Reading(record, clean(label or record.name) or "unnamed", fit, judge(record))
+        pass
+    return Reading(record, clean(label or record.name) or "unnamed", fit, judge(record), column, errors)
 
 
 def read_all(records: Sequence[Record]) -> list[Reading]:
     """Readings with labels that tell records of the same name apart."""
     total = Counter(record.name for record in records)
+    leading = {record.leading for record in records}
+    column = None if len(leading) == 1 else "residual"  # not everywhere held out: like is compared with like
     seen: Counter[str] = Counter()
     out = []
     for record in records:
         seen[record.name] += 1
         numbered = total[record.name] > 1
-        out.append(read(record, f"{record.name} ({seen[record.name]})" if numbered else None))
+        out.append(read(record, f"{record.name} ({seen[record.name]})" if numbered else None, column))
     return out
 
 

@@ -102,9 +102,10 @@ def y_scale(panel: Panel) -> Scale | None:
     back = _drawable(_heights(s for s in panel.series if s.style in BACKGROUND), panel.log_y)
     if not panel.log_y and any(series.style == "bars" for series in panel.series):
         front.append(0.0)
+    least = 0.004 if panel.tight else 0.08
     if not front:
-        return _padded(back, panel.log_y, 0.06, 0.08) if back else None
-    scale = _padded(front, panel.log_y, 0.06, 0.08)
+        return _padded(back, panel.log_y, 0.06, least) if back else None
+    scale = _padded(front, panel.log_y, 0.06, least)
     if not back:
         return scale
     reach = scale.stretched(MOST_BEYOND, MOST_BEYOND)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layerlaw.errors import MissingExtraError
+from layerlaw.pages.lm_columns import GAIN, lm_columns
 from layerlaw.pages.numbers import ABSENT, clean, number, percent, sentence, shortened
 from layerlaw.pages.reading import Reading, read
 from layerlaw.pages.words import facts
@@ -23,6 +24,7 @@ GAP = 2
 BLOCKS = " ▏▎▍▌▋▊▉█"
 LONGEST_SITE = 28
 SHORTEST_SITE = 10
+SHORTEST_BLOCK = 16  # 'model.layers.27' whole: what tells blocks apart is the end of a long name
 
 
 @dataclass(frozen=True)
@@ -100,13 +102,14 @@ def _table(reading: Reading, width: int) -> Table:
     cells = _cells(reading)
     room = width - len(str(len(reading.sites) - 1)) - GAP
     longest = min(LONGEST_SITE, max([len("site"), *(cell_len(clean(site.name)) for site in reading.sites)]))
-    shown = _fitting(cells, room - min(longest, SHORTEST_SITE))
+    least = SHORTEST_BLOCK if reading.language_model else SHORTEST_SITE
+    shown = _fitting(reading, cells, room - min(longest, least))
     longest = max(SHORTEST_SITE, min(longest, room - _width(cells, shown)))
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
     table.add_column("#", justify="right", style="dim", no_wrap=True)
     table.add_column("site", no_wrap=True, overflow="ellipsis", max_width=longest)
     for head in shown:
-        table.add_column(head, justify="left" if head == SHARE else "right", no_wrap=True)
+        table.add_column(head, justify="left" if head in (SHARE, GAIN) else "right", no_wrap=True)
     for i, site in enumerate(reading.sites):
         row = [Text(cells[head][i]) for head in shown]
         table.add_row(str(i), Text(shortened(site.name, longest)), *row, style=None if site.in_fit else "dim")
@@ -115,19 +118,26 @@ def _table(reading: Reading, width: int) -> Table:
 
 def _cells(reading: Reading) -> dict[str, list[str]]:
     """The columns that say anything, by heading."""
-    cells = {column.head: [column.cell(site) for site in reading.sites] for column in COLUMNS}
-    shares = reading.shares
-    largest = max(shares.values(), default=0.0)
-    cells[SHARE] = [
-        f"{share_bar(shares[i], largest)}{percent(shares[i], 0):>5}" if i in shares else ABSENT
+    cells = {column.head: [column.cell(site) for site in reading.sites] for column in _columns(reading)}
+    parts, digits = (reading.gains, 1) if reading.language_model else (reading.shares, 0)
+    largest = max(parts.values(), default=0.0)
+    room = max((1 + len(percent(part, digits)) for part in parts.values()), default=0) if reading.language_model else 5
+    cells[GAIN if reading.language_model else SHARE] = [
+        f"{share_bar(parts[i], largest)}{percent(parts[i], digits):>{room}}" if i in parts else ABSENT
         for i in range(len(reading.sites))
     ]
     return {head: column for head, column in cells.items() if any(cell != ABSENT for cell in column)}
 
 
-def _fitting(cells: dict[str, list[str]], room: int) -> list[str]:
+def _columns(reading: Reading) -> tuple[Column, ...]:
+    if not reading.language_model:
+        return COLUMNS
+    return tuple(Column(column.short, column.cell, column.goes) for column in lm_columns(reading))
+
+
+def _fitting(reading: Reading, cells: dict[str, list[str]], room: int) -> list[str]:
     """The headings that fit, in order."""
-    goes = {column.head: column.goes for column in COLUMNS}
+    goes = {column.head: column.goes for column in _columns(reading)}
     shown = list(cells)
     while _width(cells, shown) > room and any(goes[head] for head in shown):
         shown.remove(max(shown, key=lambda head: goes[head]))

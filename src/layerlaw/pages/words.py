@@ -42,6 +42,8 @@ CITATIONS = (
 def facts(reading: Reading) -> list[str]:
     """Samples, classes, sites and accuracies, as far as they are known."""
     record = reading.record
+    if reading.language_model:
+        return _lm_facts(reading)
     parts = [counted(sum(record.counts), "training sample")] if record.counts else []
     if record.test_counts:
         parts.append(counted(sum(record.test_counts), "test sample"))
@@ -53,6 +55,21 @@ def facts(reading: Reading) -> list[str]:
     if record.test_accuracy is not None:
         parts.append(f"test accuracy {percent(record.test_accuracy)}")
     return parts
+
+
+def _lm_facts(reading: Reading) -> list[str]:
+    """Tokens, blocks, task: as far as they are known."""
+    record, known = reading.record, reading.record.settings
+    parts = [counted(sum(record.counts), "token")] if record.counts else []
+    each = known.get("tokens_per_feature")
+    if parts and isinstance(each, (int, float)):
+        parts[0] += f" ({each:.0f} per feature)"
+    parts.append(counted(len(reading.fit_positions), "block"))
+    documents = known.get("documents")
+    if isinstance(documents, int):
+        parts.append(counted(documents, "document"))
+    task = {"next": "next token", "masked": "masked tokens", "span": "masked spans"}.get(str(known.get("task")))
+    return [*parts, f"task: {task}"] if task else parts
 
 
 def subtitle(reading: Reading) -> str:
@@ -142,9 +159,14 @@ def method_html(reading: Reading) -> str:
 
 
 def formulas_html() -> str:
-    """Definitions and citations, once per page."""
-    rows = "".join(f"<dt>{what}</dt><dd><span class='formula'>{how}</span>{why}</dd>" for what, how, why in FORMULAS)
-    papers = "".join(f"<li>{escaped(line)}</li>" for line in CITATIONS)
+    """Definitions and citations of classifiers, once per page."""
+    return definitions_html(FORMULAS, CITATIONS)
+
+
+def definitions_html(formulas: Iterable[tuple[str, str, str]], citations: Iterable[str]) -> str:
+    """What each symbol is, and who said so."""
+    rows = "".join(f"<dt>{what}</dt><dd><span class='formula'>{how}</span>{why}</dd>" for what, how, why in formulas)
+    papers = "".join(f"<li>{escaped(line)}</li>" for line in citations)
     return f"<dl class='formulas'>{rows}</dl><h3>Sources</h3><ul class='papers'>{papers}</ul>"
 
 

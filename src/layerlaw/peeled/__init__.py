@@ -2,8 +2,9 @@
 
     solving      solve: from class counts and budgets to the global optimum; the penalised form
     solution     what the optimum says: phases, angles, logits, accuracy, neural collapse
+    separation   whether every class is told apart: one answer for solving, thresholds and resampling
     thresholds   the ratio of minority collapse, the ratio of vanishing, curves, the critical budget
-    resampling   oversampling that leaves collapse
+    resampling   oversampling that separates every class
     counts       class counts as groups of equal size
     reduced      K×K logits as one number per group and a G×G matrix; gradient and certificate
     two_groups   two sizes of classes: one root, up to a million classes

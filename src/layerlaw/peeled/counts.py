@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ Array = npt.NDArray[np.float64]
 Counts = Sequence[int] | Mapping[int, int] | npt.NDArray[Any]
 MOST = 2**53  # whole numbers beyond this are not exact in double precision
 MOST_C = 1e8
+# What to do about a bad number of samples, and about a bad number of classes
+SAMPLES = ("Count samples, do not weigh them.", "Drop classes without samples.", "Scale all counts.")
+CLASSES = ("Count classes.", "A group has at least one class.", "No data set has so many classes.")
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Groups:
     """(G,) samples in each class of the group, falling."""
     classes: Array
     """(G,) how many classes have that size."""
-    member: npt.NDArray[np.intp] | None = None
+    member: npt.NDArray[np.intp] | None = field(default=None, repr=False)
     """(K,) the group of each class, in the order the counts came in; `None`: group after group."""
 
     @property
@@ -77,7 +80,7 @@ def grouped(counts: Counts) -> Groups:
         where = (
             "counts, a mapping {samples in a class: number of such classes}"  # of {label: samples} give the values()
         )
-        whole = ((_whole(n, where), _whole(m, f"{where}, at {n}")) for n, m in counts.items())
+        whole = ((_whole(n, where), _whole(m, f"{where}, at {n}", CLASSES)) for n, m in counts.items())
         pairs = sorted(whole, reverse=True)
         sizes, classes = np.array([n for n, _ in pairs], float), np.array([m for _, m in pairs], float)
         _enough(int(classes.sum()) if len(classes) else 0)
@@ -91,16 +94,42 @@ def grouped(counts: Counts) -> Groups:
 
 def checked_classes(K: object, name: str) -> int:
     """A number of classes, at least one."""
-    return _whole(K, name)
+    return _whole(K, name, CLASSES)
 
 
 def checked_budgets(E_W: object, E_H: object) -> float:
     """c = √(E_W E_H), all that the angles and the loss depend on."""
-    todo = "Measure it as the mean of ‖w_k‖² over classifier rows, or of ‖h_k‖² over class means."
-    c = math.sqrt(positive(E_W, "E_W", "budget", todo)) * math.sqrt(positive(E_H, "E_H", "budget", todo))
+    rows = "Measure it as the mean of ‖w_k‖² over the rows of the classifier."
+    features = "Measure it as the mean of ‖h‖² over the samples of a class, then over the classes."
+    c = math.sqrt(positive(E_W, "E_W", "budget", rows)) * math.sqrt(positive(E_H, "E_H", "budget", features))
     if not MOST_C**-1 < c < MOST_C:
         raise InputError(f"E_W, E_H: expected √(E_W E_H) between 1e-8 and 1e8, got {c:.3g}. Scale the features.")
     return c
+
+
+def checked_flag(value: object, name: str) -> bool:
+    """True or False; anything else, such as "no", would silently count as true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name}: expected True or False, got {value!r}.")
+    return bool(value)
+
+
+def checked_whole(value: object, name: str, least: int = 1) -> int:
+    """A whole number that is no count: dimensions, starts, a seed."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}.")
+    return int(value)
+
+
+def checked_some(values: object, name: str, what: str) -> list[Any]:
+    """A sequence that is not empty, as a list."""
+    try:
+        found = [] if isinstance(values, str) else list(values)  # type: ignore[call-overload]
+    except TypeError:
+        raise InputError(f"{name}: expected a sequence of {what}, got {values!r}. Put it in brackets.") from None
+    if not found:
+        raise InputError(f"{name}: expected at least one of {what}, got {values!r}.")
+    return found
 
 
 def positive(value: object, name: str, what: str = "number", todo: str = "") -> float:
@@ -129,20 +158,18 @@ def _array(counts: object) -> Array:
     return values
 
 
-def _whole(value: object, where: str) -> int:
-    """A whole number ≥ 1, or a LabelError that says what it is instead."""
+def _whole(value: object, where: str, todo: tuple[str, str, str] = SAMPLES) -> int:
+    """A whole number ≥ 1, or a LabelError that says what it is instead; `todo`: if broken, too small, too large."""
     if isinstance(value, np.generic):
         value = value.item()
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if isinstance(value, bool) or not whole:
-        raise LabelError(f"{where}: expected a whole number, got {value!r}. Count samples, do not weigh them.")
+        raise LabelError(f"{where}: expected a whole number, got {value!r}. {todo[0]}")
     assert isinstance(value, (int, float))
     if value < 1:
-        raise LabelError(f"{where}: expected at least 1, got {value!r}. Drop classes without samples.")
+        raise LabelError(f"{where}: expected at least 1, got {value!r}. {todo[1]}")
     if value > MOST:
-        raise LabelError(
-            f"{where}: expected at most 2^53, got {value!r}: larger numbers are not exact. Scale all counts."
-        )
+        raise LabelError(f"{where}: expected at most 2^53, got {value!r}: larger numbers are not exact. {todo[2]}")
     return int(value)
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from layerlaw.errors import InputError
-from layerlaw.peeled.counts import Counts, checked_budgets, grouped, positive
+from layerlaw.peeled.counts import Counts, checked_budgets, checked_flag, checked_whole, grouped, positive
 from layerlaw.peeled.scipy_door import lbfgs
 
 Array = npt.NDArray[np.float64]
@@ -27,15 +27,15 @@ class Direct:
     """The best of several starts."""
 
     loss: float
-    W: Array
+    W: Array = field(repr=False)
     """(K, p) classifiers."""
-    H: Array
+    H: Array = field(repr=False)
     """(n, p) features, `per_class` of each class."""
-    labels: Labels
+    labels: Labels = field(repr=False)
     """(n,) class of each feature."""
-    b: Array
+    b: Array = field(repr=False)
     """(K,) bias, zero without one."""
-    losses: Array
+    losses: Array = field(repr=False)
     """(starts,) where each start ended; many equal values speak for a global minimum, they do not prove it."""
 
     @cached_property
@@ -91,9 +91,10 @@ def solve_direct(
     checked_budgets(E_W, E_H)
     K = groups.K
     p = K if p is None else p
-    _whole(p, "p")
-    _whole(per_class, "per_class")
-    _whole(starts, "starts")
+    for value, name in ((p, "p"), (per_class, "per_class"), (starts, "starts")):
+        checked_whole(value, name)
+    checked_whole(seed, "seed", 0)
+    checked_flag(bias, "bias")
     if not positive(q, "q", "exponent") > 1:
         raise InputError(f"q: expected an exponent above 1, got {q!r}. At 1 and below the constraint has corners.")
     member = groups.members
@@ -168,8 +169,3 @@ def _on_norm(free: Array, total: float, q: float, per_class: int) -> tuple[Array
     there = scale * free
     slope = power * np.sign(free) / (size * per_class)  # d log size / q
     return there, lambda G: scale * G - (G * there).sum() * slope
-
-
-def _whole(value: object, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise InputError(f"{name}: expected a whole number of at least 1, got {value!r}.")

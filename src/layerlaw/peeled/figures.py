@@ -6,21 +6,25 @@ Everything is computed exactly at each point, so a sheet takes milliseconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from layerlaw.errors import InputError
 from layerlaw.pages.outcome import Panel, PlanePanel, Series, Sheet
+from layerlaw.peeled.counts import checked_classes, checked_some, checked_whole, positive
 from layerlaw.peeled.solution import helmert
-from layerlaw.peeled.thresholds import collapse_curve, collapse_ratio, vanish_ratio
+from layerlaw.peeled.thresholds import LARGEST, CollapseCurve, collapse_curve, collapse_ratio, vanish_ratio
 from layerlaw.peeled.two_groups import TwoGroups, solve_pair
 
 Array = npt.NDArray[np.float64]
 PAPER_RATIOS = tuple(float(R) for R in 10 ** np.linspace(0, 4, 41))
 BUDGETS = tuple(float(c) for c in np.linspace(0.02, 4, 200))
 LONGEST = 60  # points that draw one vector
+DASHES = 6  # of vectors that coincide
+COINCIDE = 1e-6  # of the longest vector: tips nearer than this are one
+VANISHED = 7  # the colour of "rows become 0"
 VIEW = np.array([[0.96, 0.10], [0.12, 0.86], [-0.26, 0.50]])  # (3, 2) a tetrahedron seen a little from above
 
 
@@ -30,18 +34,27 @@ def cosine_sheet(
     K_A: Sequence[int] = (3, 5, 7),
     E_H: Sequence[float] = (5, 10),
     E_W: float = 1.0,
-    ratios: Sequence[float] = PAPER_RATIOS,
+    ratios: Sequence[float] | None = None,
 ) -> Sheet:
     """Cosine between minority classifiers against the ratio R, one panel per E_H, one curve per K_A (after Fang et al.).
 
+    `ratios` are the paper's unless told: 41 from 1 to 10⁴.
+
     >>> [series.label for series in cosine_sheet().panels[0].series]
-    ['K_A = 3', 'K_A = 5', 'K_A = 7']
+    ['K_A = 3', 'K_A = 5', 'K_A = 7', 'rows become 0']
     """
     panels = []
-    for budget in E_H:
-        curves = {k: collapse_curve(k, K - k, ratios, E_W=E_W, E_H=budget) for k in K_A}
+    many = [checked_classes(k, "K_A") for k in checked_some(K_A, "K_A", "numbers of majority classes")]
+    if max(many) >= checked_whole(K, "K", 2):
+        raise InputError(
+            f"K_A: expected fewer majority classes than K = {K}, got {max(many)}. Some must be the minority."
+        )
+    ratios = PAPER_RATIOS if ratios is None else ratios
+    for budget in checked_some(E_H, "E_H", "feature budgets"):
+        curves = {k: collapse_curve(k, K - k, ratios, E_W=E_W, E_H=budget) for k in many}
         series = [Series(curve.ratios.tolist(), curve.cosines.tolist(), f"K_A = {k}") for k, curve in curves.items()]
-        found = ", ".join(f"{math.exp(curve.collapse):.4g}" for curve in curves.values())
+        series += vanishing(curves.values())
+        found = ", ".join(f"{ratio_in_words(curve.log_collapse)} (K_A = {k})" for k, curve in curves.items())
         panels.append(
             Panel(
                 f"E_W = {E_W:g}, E_H = {budget:g}",
@@ -58,20 +71,35 @@ def cosine_sheet(
         panels,
         columns=2,
         share_y=True,
-        caption="Cosine between two minority classifiers at the exact optimum: 1 from R0 on. A curve ends where they become "
-        "0 and have no angle.",
+        caption="Cosine between two minority classifiers at the exact optimum: 1 from R0 on. A curve ends where "
+        "they become 0 and have no angle.",
     )
+
+
+def vanishing(curves: Iterable[CollapseCurve]) -> list[Series]:
+    """A mark where each curve ends because the minority vanishes, if that is within its ratios; one label for all."""
+    ends = sorted({math.exp(c.log_vanish) for c in curves if c.log_vanish <= math.log(c.ratios.max())})
+    if not ends:
+        return []
+    apart = [x for R in ends for x in (R, R)]  # a gap after each mark, so that no line joins them
+    return [Series(apart, [1.0, None] * len(ends), "rows become 0", colour=VANISHED)]
 
 
 def phase_sheet(
     pairs: Sequence[tuple[int, int]] = ((3, 7), (5, 5), (7, 3)),
     *,
-    budgets: Sequence[float] = BUDGETS,
+    budgets: Sequence[float] | None = None,
     highest: float = 1e5,
 ) -> Sheet:
-    """Phases in the plane of c = √(E_W E_H) and R, with their exact boundaries, without a bias and with one."""
+    """Phases in the plane of c = √(E_W E_H) and R, with their exact boundaries, without a bias and with one.
+
+    `budgets` are values of c, 200 up to 4 unless told.
+    """
     panels = []
-    for K_A, K_B in pairs:
+    given = checked_some(BUDGETS if budgets is None else budgets, "budgets", "budgets c = √(E_W E_H)")
+    budgets = sorted(positive(c, f"budgets[{i}]", "budget") for i, c in enumerate(given))
+    positive(highest, "highest", "ratio")
+    for K_A, K_B in _pairs(pairs):
         series = []
         for bias in (False, True):
             words, style = (" (with a bias)", "fit") if bias else ("", "line")
@@ -95,7 +123,8 @@ def phase_sheet(
 def simplex_sheet(classes: Sequence[int] = (2, 3, 4)) -> Sheet:
     """Balanced classes: the classifiers are a simplex, all angles as large as can be."""
     panels = []
-    for K in classes:
+    for K in checked_some(classes, "classes", "numbers of classes"):
+        checked_whole(K, "classes", 2)
         rows = _rows(solve_pair(1, K - 1, 0.0, 1.0))
         panels.append(_rays(f"K = {K}, cosine {_signed(-1 / (K - 1))}", rows))
     return Sheet(
@@ -116,20 +145,52 @@ def collapse_sheet(
     One majority and two minority classes lie in a plane, so lengths and angles are true; four are seen in projection.
     """
     log_R0 = collapse_ratio(K_A, K_B, E_W=E_W, E_H=E_H, log=True)
-    pairs = [solve_pair(K_A, K_B, share * log_R0, math.sqrt(E_W * E_H)) for share in shares]
+    if math.isinf(log_R0):
+        raise InputError("K_B: expected at least 2 minority classes, which can coincide, got 1.")
+    given = checked_some(shares, "shares", "values of log R / log R0")
+    for i, share in enumerate(given):
+        if share != 0:
+            positive(share, f"shares[{i}]", "value of log R / log R0")
+    pairs = [solve_pair(K_A, K_B, share * log_R0, math.sqrt(E_W * E_H)) for share in given]
     seen = [_rows(pair) * (E_W / E_H) ** 0.25 for pair in pairs]
-    reach = max(float(np.abs(rows).max()) for rows in seen)
+    reach = max(float(np.linalg.norm(rows, axis=1).max()) for rows in seen)
     panels = []
     for pair, rows in zip(pairs, seen, strict=True):
         angle = "vanished" if pair.minority_cosine is None else f"cosine {_signed(pair.minority_cosine)}"
-        panels.append(_rays(f"R = {math.exp(pair.log_R):.4g}, {angle}", rows, reach))
+        panels.append(_rays(f"R = {math.exp(pair.log_R):.4g}, {angle}", rows, reach, _names(K_A, K_B)))
     return Sheet(
         f"Minority collapse: {K_A} majority and {K_B} minority classifiers as R grows",
         panels,
         columns=min(4, len(panels)),
-        caption=f"E_W = {E_W:g}, E_H = {E_H:g}, R0 = {math.exp(log_R0):.4g}. The first {K_A} colours are the majority. "
-        "The dots in the corners are the same everywhere: all panels have one scale.",
+        caption=f"E_W = {E_W:g}, E_H = {E_H:g}, R0 = {ratio_in_words(log_R0)}. Rows that coincide share a line of dashes in "
+        "their colours and have one ring within another.",
     )
+
+
+def ratio_in_words(log_ratio: float) -> str:
+    """A ratio from its logarithm to four digits, also where it is more than a double can hold.
+
+    >>> ratio_in_words(2.5), ratio_in_words(2000.0), ratio_in_words(math.inf)
+    ('12.18', '10^868.6', '∞')
+    """
+    if math.isinf(log_ratio):
+        return "∞"
+    return f"{math.exp(log_ratio):.4g}" if log_ratio < LARGEST else f"10^{log_ratio / math.log(10):.1f}"
+
+
+def _pairs(pairs: object) -> list[tuple[int, int]]:
+    found = []
+    for i, pair in enumerate(checked_some(pairs, "pairs", "pairs (K_A, K_B)")):
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
+            raise InputError(f"pairs[{i}]: expected a pair (K_A, K_B), got {pair!r}.")
+        found.append((checked_classes(pair[0], f"pairs[{i}], K_A"), checked_classes(pair[1], f"pairs[{i}], K_B")))
+    return found
+
+
+def _names(K_A: int, K_B: int) -> list[str]:
+    """What the colours mean; the last is the circle."""
+    majority = ["majority"] if K_A == 1 else [f"majority {k + 1}" for k in range(K_A)]
+    return [*majority, *(f"minority {k + 1}" for k in range(K_B)), "the longest row of all panels"]
 
 
 def _signed(value: float) -> str:
@@ -169,13 +230,36 @@ def _rows(pair: TwoGroups) -> Array:
     return solid @ VIEW if K == 4 else solid[:, :2]
 
 
-def _rays(title: str, tips: Array, reach: float | None = None) -> PlanePanel:
-    """Each vector as points from the origin to its tip, with a ring around it; dots in the corners fix a common scale."""
-    turn = np.linspace(0, 2 * math.pi, 17)[:-1]
-    ring = 0.03 * (reach or float(np.abs(tips).max())) * np.column_stack([np.cos(turn), np.sin(turn)])
-    points = np.concatenate([np.concatenate([np.linspace(0, 1, LONGEST)[:, None] * tip, tip + ring]) for tip in tips])
-    labels = np.repeat(np.arange(len(tips)), LONGEST + len(turn))
+def _rays(title: str, tips: Array, reach: float | None = None, names: Sequence[str] = ()) -> PlanePanel:
+    """Each vector as points from the origin to its tip, with a ring around it; a circle of radius `reach` fixes the scale.
+
+    Vectors that coincide are drawn as dashes in turn, their rings one within another, so that none is hidden.
+    """
+    size = reach or float(np.linalg.norm(tips, axis=1).max())
+    points, labels = [], []
+    for k, tip in enumerate(tips):
+        alike = [j for j in range(len(tips)) if np.linalg.norm(tips[j] - tip) < COINCIDE * size]
+        turn = alike.index(k)
+        ray = np.concatenate(
+            [_along(turn, len(alike))[:, None] * tip, tip + _circle((0.03 + 0.02 * turn) * size, 16 + 8 * turn)]
+        )
+        points.append(ray)
+        labels += [k] * len(ray)
     if reach is not None:
-        corners = 1.06 * reach * np.array([(x, y) for x in (-1, 1) for y in (-1, 1)])
-        points, labels = np.concatenate([points, corners]), np.concatenate([labels, np.full(4, len(tips))])
-    return PlanePanel(title, [(float(x), float(y)) for x, y in points], labels.tolist())
+        points.append(_circle(1.06 * reach, 120))
+        labels += [len(tips)] * 120
+    return PlanePanel(title, [(float(x), float(y)) for x, y in np.concatenate(points)], labels, names)
+
+
+def _along(turn: int, of: int) -> Array:
+    """Where from 0 to 1 the points of a ray lie: everywhere, or in every `of`-th of some dashes; the last is the tip."""
+    if of == 1:
+        return np.linspace(0, 1, LONGEST)
+    fine = np.linspace(0, 1, of * LONGEST)
+    mine = fine[(np.arange(len(fine)) * DASHES // len(fine)) % of == turn]
+    return np.append(mine[:: max(1, len(mine) // LONGEST)][: LONGEST - 1], 1.0)
+
+
+def _circle(radius: float, points: int) -> Array:
+    turn = np.linspace(0, 2 * math.pi, points + 1)[:-1]
+    return radius * np.column_stack([np.cos(turn), np.sin(turn)])

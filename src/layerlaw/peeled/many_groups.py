@@ -22,6 +22,7 @@ Array = npt.NDArray[np.float64]
 Objective = Callable[[Array], tuple[float, Array]]
 NULLS = (1e-7, 1e-5, 1e-3)  # singular values below this share of the largest belong to no direction
 ENOUGH = 1e-10  # certificate with which no smaller face is tried
+TRACE = 1e-12  # a squared norm below this share of the mean is none
 SOLVED = 1e-11  # norm of the gradient at which Newton has nothing left to do
 
 
@@ -90,7 +91,18 @@ def _solved(groups: Groups, total: float | None, penalty: float | None, bias: bo
         tried.append((_defect(groups, logits), logits))
         if tried[-1][0] <= ENOUGH:
             break
-    return min(tried, key=lambda one: one[0])[1]
+    return _without_traces(groups, min(tried, key=lambda one: one[0])[1])
+
+
+def _without_traces(groups: Groups, logits: Logits) -> Logits:
+    """Vanished groups exactly at 0, so that their logits tie instead of being ranked by rounding."""
+    U, S, Vt = np.linalg.svd(logits.T)
+    least = TRACE * logits.nuclear(groups) / groups.K
+    bare = logits.z == 0
+    classifiers, features = (S @ Vt**2) / groups.classes, (U**2 @ S) / groups.classes  # squared norms, on equal budgets
+    gone = bare & (classifiers <= least) & (features <= least)
+    T = np.where(gone[:, None] | gone, 0.0, logits.T)
+    return Logits(logits.z, T, logits.b)
 
 
 def _defect(groups: Groups, logits: Logits) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from layerlaw.errors import InputError
-from layerlaw.peeled.counts import checked_budgets, positive
+from layerlaw.peeled.counts import checked_budgets, checked_whole, positive
 from layerlaw.peeled.scipy_door import lbfgs
 
 Array = npt.NDArray[np.float64]
@@ -29,6 +29,10 @@ def best_simplex(K: int, p: int, *, E_W: float, E_H: float, q: float, starts: in
     """
     checked_budgets(E_W, E_H)
     positive(q, "q", "exponent")
+    checked_whole(K, "K", 2)
+    checked_whole(p, "p")
+    checked_whole(starts, "starts")
+    checked_whole(seed, "seed", 0)
     if p < K - 1:
         raise InputError(f"p: expected at least K − 1 = {K - 1} dimensions for a simplex of K = {K}, got {p}.")
     B = math.sqrt(K / (K - 1)) * np.linalg.eigh(np.eye(K) - 1 / K)[1][:, 1:]  # (K, K−1) rows m_k in their own space

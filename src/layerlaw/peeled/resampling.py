@@ -1,83 +1,165 @@
-"""How often must minority samples be repeated so that their classifiers no longer coincide?"""
+"""How often must samples of rare classes be repeated so that every class is told apart?"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from layerlaw.peeled.counts import Counts, Groups, checked_budgets, grouped
-from layerlaw.peeled.reduced import slope
-from layerlaw.peeled.roots import root
-from layerlaw.peeled.solving import optimum
-from layerlaw.peeled.thresholds import log_collapse_ratio
+from layerlaw.peeled.counts import Counts, Groups, checked_budgets, checked_flag, grouped
+from layerlaw.peeled.roots import root, root_near
+from layerlaw.peeled.separation import biased_critical_budget, log_separation_ratio, room, separated
+from layerlaw.progress import Counter, Progress
 
 Array = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
+ABOUT = 12  # solves that many sizes take
+LEVELS = 300  # tried for whole copies
+STRICTER = 0.99  # what comes after a candidate that failed must need so much less
+MOST_TIMES = 1000  # repetitions of the largest classes, tried where only nearly equal sizes will do
 
 
 @dataclass(frozen=True)
 class Oversampling:
     """Fill up: every class with fewer than `level` samples is repeated until it has that many."""
 
-    groups: Groups
+    groups: Groups = field(repr=False)
     level: float
-    """Samples per class that just suffice; the smallest count where nothing is collapsed."""
+    """Samples per class that just suffice; the smallest count where every class is separated already."""
     factors: Array
-    """(G,) level over size for the smaller classes, 1 for the others."""
+    """(G,) level over size for the smaller classes, 1 for the others: what sampling by weights needs."""
+    copies: Whole | None
+    """(G,) whole number of times to show each sample. Solved again with so many: every group is separated. `None`: no such
+    numbers were found, though the factors, or equal sizes, do it at any budget."""
 
     @property
     def needed(self) -> bool:
         """Whether anything has to be done."""
-        return bool((self.factors > 1).any())
-
-    @property
-    def copies(self) -> npt.NDArray[np.intp]:
-        """(G,) whole number of times to show each sample, enough to be clear of collapse."""
-        return np.where(self.factors > 1, np.floor(self.factors) + 1, 1).astype(np.intp)
+        return self.copies is None or bool((self.copies > 1).any())
 
     def __str__(self) -> str:
         if not self.needed:
-            return "No class group is collapsed: nothing to oversample."
+            return "Every class is separated: nothing to oversample."
         few, most = int(self.groups.classes[self.factors > 1].sum()), self.factors.max()
-        return f"Repeat the samples of {few:,} classes up to {self.level:,.6g} each, the rarest {most:.4g} times."
+        classes = "1 class" if few == 1 else f"{few:,} classes"
+        said = f"Repeat the samples of {classes} up to {self.level:,.6g} each, the rarest {most:.4g} times"
+        if self.copies is None:
+            return (
+                f"{said}, by weights: at this budget the sizes must be so nearly equal that whole copies do it only beyond "
+                f"{MOST_TIMES:,} copies of the largest classes."
+            )
+        return f"{said}; in whole copies {int(self.copies.max()):,} times (solved again: every class is separated)."
 
 
-def oversampling(counts: Counts, *, E_W: float, E_H: float, bias: bool = False) -> Oversampling:
-    """The least oversampling of the smaller classes that leaves collapse.
+def oversampling(
+    counts: Counts, *, E_W: float, E_H: float, bias: bool = False, progress: bool | Progress = True
+) -> Oversampling:
+    """The oversampling of the smaller classes that makes `solve` report every group separated.
 
-    All classes below a common level are repeated up to it; at the level sought the multiplier equals level/N. In two groups
-    the factor is R/R0: it is what brings n_A/n_B down to R0.
+    All classes below a common level are repeated up to it; the level is the least that suffices. In two groups the factor
+    is R/R0 (of a single rare class R/R_vanish): it brings n_A/n_B down to the threshold. Whole copies overshoot and may
+    push other classes out: those given have been solved again, and every class is separated. A dozen or two solves without a
+    bias: some seconds for a hundred sizes, which `progress` shows.
 
     >>> plan = oversampling({6000: 5, 6: 5}, E_W=1, E_H=10)  # R = 1000, R0 = 81.102…
     >>> round(float(plan.factors[1]), 6), plan.copies
     (12.330121, array([ 1, 13]))
     """
     groups, c = grouped(counts), checked_budgets(E_W, E_H)
-    sizes = groups.sizes
-    if len(groups) == 1 or (len(groups) == 2 and groups.classes[1] == 1):
-        return Oversampling(groups, float(sizes[-1]), np.ones(len(groups)))
+    checked_flag(bias, "bias")
+    counter = Counter(progress, ABOUT, "oversampling")
+
+    def spare(groups: Groups) -> float:
+        counter.step()
+        return room(groups, c, bias=bias)
+
+    def lost(groups: Groups) -> bool:
+        counter.step()
+        return not separated(groups, c, bias=bias)
+
+    try:
+        if _plenty(groups, c, bias) or not lost(groups):
+            none = np.ones(len(groups))
+            return Oversampling(groups, float(groups.sizes[-1]), none, none.astype(np.int64))
+        if len(groups) == 2:
+            K_A, K_B = (int(k) for k in groups.classes)
+            level = float(groups.sizes[0]) * math.exp(-log_separation_ratio(K_A, K_B, c, bias=bias))
+        else:
+            level = _least_level(groups, c, spare)
+        level = max(float(groups.sizes[-1]), level)
+        return Oversampling(groups, level, np.maximum(1.0, level / groups.sizes), _copies(groups, level, lost))
+    finally:
+        counter.close()
+
+
+def _plenty(groups: Groups, c: float, bias: bool) -> bool:
+    """Whether a closed form says that nothing is near: also at budgets whose loss is too small to be solved for."""
+    if len(groups) == 1:
+        return True
     if len(groups) == 2:
         K_A, K_B = (int(k) for k in groups.classes)
-        log_R0 = log_collapse_ratio(K_A, K_B, c, bias=bias)
-        level = max(float(sizes[1]), float(sizes[0]) * math.exp(-log_R0))
-        return Oversampling(groups, level, np.maximum(1.0, level / sizes))
-
-    def spare(log_level: float) -> float:
-        """log of (level/N)/λ with everything below the level filled up; positive when nothing is collapsed."""
-        filled = _filled(groups, math.exp(log_level))
-        multiplier = slope(filled, optimum(filled, c, bias=bias)).norm(filled)
-        return math.log(filled.shares[-1]) - math.log(multiplier)
-
-    low, high = math.log(_second(groups)), math.log(sizes[0])
-    level = float(sizes[-1]) if spare(low) > 0 else math.exp(root(spare, low, high, close=1e-9))
-    return Oversampling(groups, level, np.maximum(1.0, level / sizes))
+        log_R = math.log(groups.sizes[0]) - math.log(groups.sizes[1])
+        return log_R < log_separation_ratio(K_A, K_B, c, bias=bias) * (1 - 1e-9)
+    return bias and c > biased_critical_budget(groups) * (1 + 1e-9)
 
 
-def _second(groups: Groups) -> float:
-    """The size of the second smallest class: below it the smallest has no company it could coincide with."""
-    return float(groups.sizes[-1] if groups.classes[-1] > 1 else groups.sizes[-2])
+def _least_level(groups: Groups, c: float, spare: Callable[[Groups], float]) -> float:
+    """The level at which classes filled up to it begin to be separated; with a bias it is nearly the same, and cheap."""
+    sizes = groups.sizes
+
+    def beyond(log_level: float) -> float:
+        return spare(_filled(groups, math.exp(log_level)))
+
+    low, high = math.log(sizes[-1]), math.log(sizes[0])
+    with_bias = (
+        root(lambda log_level: c - biased_critical_budget(_filled(groups, math.exp(log_level))), low, high, close=1e-6)
+        if c < biased_critical_budget(groups)
+        else low
+    )
+    return math.exp(root_near(beyond, with_bias, low, high, step=0.01, close=1e-6))
+
+
+def _copies(groups: Groups, level: float, lost: Callable[[Groups], bool]) -> Whole | None:
+    """The fewest samples, in whole copies, that pass when solved.
+
+    Rounding makes sizes unequal, and unequal sizes need more budget. How much more is known in closed form with a bias
+    and is about the same without: so all candidates are judged by that, against its value at the level, and few are solved.
+    """
+    candidates = _candidates(groups.sizes, level)
+    need = _biased_need(groups, groups.sizes * candidates)  # (C,)
+    most = biased_critical_budget(_filled(groups, level))
+    for i in np.argsort(groups.sizes * groups.classes @ candidates.T, kind="stable"):  # by samples shown
+        if need[i] > most:
+            continue
+        if not lost(_repeated(groups, candidates[i])):
+            return np.asarray(candidates[i])
+        most = STRICTER * need[i]
+    return None
+
+
+def _candidates(sizes: Array, level: float) -> Whole:
+    """(C, G) copies of the smaller classes up to a level, rounded up or to the nearest; then copies of all classes."""
+    levels = np.geomspace(level, sizes[0], LEVELS)[:, None]
+    up = np.where(sizes < levels, np.floor(levels / sizes) + 1, 1)
+    times = np.arange(1, MOST_TIMES + 1)[:, None]
+    near = [np.maximum(1, np.rint(many / sizes)) for many in (levels, times * sizes[0])]
+    return np.unique(np.concatenate([up, *near]).astype(np.int64), axis=0)
+
+
+def _biased_need(groups: Groups, sizes: Array) -> Array:
+    """(C,) `biased_critical_budget` for classes of the sizes (C, G)."""
+    K = groups.K
+    spread = sizes / sizes.min(1, keepdims=True) - 1
+    return np.asarray((K - 1) / K**2 * (np.log1p(K * spread) @ groups.classes))
+
+
+def _repeated(groups: Groups, copies: Whole) -> Groups:
+    """The groups after repeating; sizes that have become equal are one."""
+    sizes, where = np.unique(-groups.sizes * copies, return_inverse=True)
+    return Groups(-sizes, np.bincount(where, weights=groups.classes).astype(np.float64))
 
 
 def _filled(groups: Groups, level: float) -> Groups:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 from layerlaw.errors import InputError
 
@@ -63,3 +64,26 @@ def root_above(f: Callable[[float], float], low: float, step: float = 1.0) -> fl
         low, step = high, 2 * step
         high = low + step
     raise InputError(f"root_above: expected a sign change above {low}, got {f(high)} at {high}.")
+
+
+def root_near(
+    f: Callable[[float], float], guess: float, low: float, high: float, *, step: float, close: float = CLOSE
+) -> float:
+    """The zero of a function that rises through it in [low, high], looked for from a guess in steps that double.
+
+    For functions that take long: with a good guess about six values suffice. An end of the interval is returned where
+    there is no zero up to it.
+
+    >>> round(root_near(lambda x: x - 3, 2.9, 0.0, 100.0, step=0.02), 9)
+    3.0
+    """
+    f = cache(f)
+    at = min(max(guess, low), high)
+    up = f(at) < 0  # the way to the zero
+    end = high if up else low
+    while at != end:
+        before, at = at, (min(at + step, end) if up else max(at - step, end))
+        if (f(at) < 0) != up:
+            return root(f, min(before, at), max(before, at), close=close)
+        step *= 2
+    return end

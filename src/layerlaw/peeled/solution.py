@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from layerlaw.errors import InputError
 from layerlaw.peeled.blocks import Blocks, fits
-from layerlaw.peeled.counts import Groups
+from layerlaw.peeled.counts import Groups, checked_whole
 from layerlaw.peeled.reduced import Logits, Loss
 
 Array = npt.NDArray[np.float64]
-Phase = Literal["separated", "collapsed", "vanished"]
+Phase = Literal["separated", "confused", "collapsed", "vanished"]
 ZERO = 1e-12  # a squared norm or singular value below this share of the mean is none
 
 
@@ -40,7 +40,7 @@ class NeuralCollapse:
     """Share of samples whose best logits belong to other classes than the nearest class means (ties compared as sets)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Solution:
     """A global minimiser, in numbers per group of equal-size classes (the largest first).
 
@@ -53,7 +53,7 @@ class Solution:
     E_H: float
     kind: Loss
     bias: bool
-    value: Logits = field(repr=False)
+    value: Logits
     loss: float
     multiplier: float
     """λ, what a unit of nuclear norm is worth: −d loss/d(K c)."""
@@ -72,7 +72,7 @@ class Solution:
 
     @property
     def slack(self) -> Array:
-        """(G,) n_g/(N λ), the distance to collapse: classes of a size with slack ≤ 1 have no direction of their own."""
+        """(G,) n_g/(N λ), the distance to collapse: classes that share a size coincide at 1 and below."""
         with np.errstate(divide="ignore"):
             return np.asarray(self.groups.shares / np.float64(self.multiplier))
 
@@ -83,18 +83,25 @@ class Solution:
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """Per group: separated, collapsed (classifiers of the group coincide) or vanished (they are 0).
+        """Per group: separated exactly where its accuracy is 1; else what has become of it.
 
-        A size with one class only cannot coincide with itself: it counts as collapsed when its slack is at most 1 and there
-        are other such classes, which it then is nearly parallel to (`cosines`).
+        vanished: its classifiers are 0. collapsed: the classifiers of its classes coincide. confused: they are neither, but
+        its samples are given to a class of another size. That happens to a size with one class only, which cannot coincide
+        with itself: it loses its own direction and lies more or less beside others (`cosines`). Two sizes without a bias
+        know no confusion.
         """
         gone = self.classifier_blocks.own <= ZERO * self.c * self._stretch
-        below = float(self.groups.classes[self.slack <= 1].sum())
-        single = self.groups.classes == 1
-        together = np.where(single, (self.slack <= 1) & (below > 1), self.value.z == 0)
+        together = (self.groups.classes > 1) & (self.value.z == 0)
+        right = (self.accuracy == 1) & (self.c > 0)  # without any norm a bias alone may be right
         return tuple(
-            "vanished" if g else "collapsed" if t else "separated" for g, t in zip(gone, together, strict=True)
+            "separated" if r else "vanished" if g else "collapsed" if t else "confused"
+            for r, g, t in zip(right, gone, together, strict=True)
         )
+
+    @property
+    def separated(self) -> bool:
+        """Whether every group is: all training samples are recognised."""
+        return all(phase == "separated" for phase in self.phases)
 
     @cached_property
     def rank(self) -> int:
@@ -175,7 +182,7 @@ class Solution:
         return self._vectors(p, U * np.sqrt(S), 1 / math.sqrt(self._stretch))
 
     def _vectors(self, p: int | None, between: Array, size: float) -> Array:
-        p = max(1, self.rank) if p is None else p
+        p = max(1, self.rank) if p is None else checked_whole(p, "p")
         if p < self.rank:
             raise InputError(
                 f"W, H: expected p ≥ {self.rank}, the rank of this optimum, got p = {p}. In fewer dimensions the optimum is "
@@ -200,7 +207,11 @@ class Solution:
 
     @cached_property
     def accuracy(self) -> Array:
-        """(G,) expected share of correct training samples, ties broken fairly: 1/K_g in collapse, 1/K when vanished."""
+        """(G,) expected share of correct training samples, ties broken fairly.
+
+        1 while separated. Without a bias 1/K_g in collapse unless another size takes the samples, 1/K when vanished; with a
+        bias 0 there, and 0 when confused.
+        """
         own, _, _ = self.value.rows(self.groups)
         best, ties = self._best()
         return np.where(own >= best, 1 / ties, 0.0)
@@ -225,7 +236,7 @@ class Solution:
         return best, (many * (values >= best[:, None])).sum(1)
 
     @cached_property
-    def collapse(self) -> NeuralCollapse:
+    def neural_collapse(self) -> NeuralCollapse:
         """NC1–NC4 of this optimum."""
         means, rows = self.feature_blocks.centred(), self.classifier_blocks
         spread, size = float(self.groups.classes @ means.own), float(self.groups.classes @ rows.own)
@@ -255,7 +266,7 @@ class Solution:
             "multiplier": self.multiplier,
             "rank": self.rank,
             "accuracy": self.total_accuracy,
-            "collapse": asdict(self.collapse),
+            "neural_collapse": asdict(self.neural_collapse),
             "groups": [
                 {
                     "samples": float(self.groups.sizes[g]),
@@ -270,6 +281,13 @@ class Solution:
                 for g in range(len(self.groups))
             ],
         }
+
+    def __repr__(self) -> str:
+        sizes = "1 size" if len(self.groups) == 1 else f"{len(self.groups)} sizes"
+        return (
+            f"Solution({self.K:,} classes of {sizes}, c={self.c:.4g}, kind={self.kind!r}, "
+            f"bias={self.bias}, loss={self.loss:.4g}, gap={self.gap:.1e}, {'' if self.separated else 'not '}separated)"
+        )
 
     def __str__(self) -> str:
         return (

@@ -12,7 +12,7 @@ import numpy as np
 
 from layerlaw.errors import InputError
 from layerlaw.peeled.biased import biased, biased_at, biased_pair, biased_pair_at
-from layerlaw.peeled.counts import Counts, Groups, checked_budgets, grouped, positive
+from layerlaw.peeled.counts import Counts, Groups, checked_budgets, checked_flag, grouped, positive
 from layerlaw.peeled.many_groups import solve_groups, solve_groups_penalised
 from layerlaw.peeled.reduced import Logits, Loss, gap, slope
 from layerlaw.peeled.roots import root
@@ -40,7 +40,7 @@ def solve(counts: Counts, *, E_W: float, E_H: float, loss: Loss = "ce", bias: bo
     (('separated', 'collapsed'), 1.0, array([1. , 0.2]), 5)
     """
     groups, c = grouped(counts), checked_budgets(E_W, E_H)
-    _checked(loss)
+    _checked(loss, bias)
     return _certified(groups, float(E_W), float(E_H), optimum(groups, c, loss=loss, bias=bias), loss, bias)
 
 
@@ -57,7 +57,7 @@ def solve_penalised(
     (('separated', 'collapsed'), 2.0698)
     """
     groups = grouped(counts)
-    _checked(loss)
+    _checked(loss, bias)
     root_W = math.sqrt(positive(lambda_W, "lambda_W", "penalty"))
     root_H = math.sqrt(positive(lambda_H, "lambda_H", "penalty"))
     penalty = root_W * root_H
@@ -145,7 +145,8 @@ def _certified(
     return Solution(groups, E_W, E_H, loss, bias, logits, s.loss, multiplier, max(0.0, gap(groups, logits, c, loss)))
 
 
-def _checked(loss: object) -> None:
+def _checked(loss: object, bias: object) -> None:
+    checked_flag(bias, "bias")
     if loss not in get_args(Loss):
         raise InputError(f"loss: expected one of {get_args(Loss)}, got {loss!r}.")
 

@@ -7,27 +7,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from layerlaw.errors import InputError
-from layerlaw.peeled.biased import biased_pair, log_biased_collapse_ratio, log_biased_vanish_ratio
-from layerlaw.peeled.counts import Counts, checked_budgets, checked_classes, grouped, positive
-from layerlaw.peeled.roots import root_above
+from layerlaw.peeled.biased import biased_pair, log_biased_vanish_ratio
+from layerlaw.peeled.counts import (
+    Counts,
+    Groups,
+    checked_budgets,
+    checked_classes,
+    checked_flag,
+    checked_some,
+    grouped,
+    positive,
+)
+from layerlaw.peeled.roots import root_above, root_near
+from layerlaw.peeled.separation import biased_critical_budget, log_separation_ratio, room
 from layerlaw.peeled.solving import optimum_penalised
 from layerlaw.peeled.two_groups import log_vanish_ratio, solve_pair, threshold
+from layerlaw.progress import Counter, Progress
 
 Array = npt.NDArray[np.float64]
 LARGEST = math.log(1.7e308)
+MOST_LOG_C = math.log(1e8)
+ABOUT = 12  # solves that a critical budget of many sizes takes
+LEAST_C = 2e-8  # just above the least budget that `solve` accepts
 
 
 def collapse_ratio(K_A: int, K_B: int, *, E_W: float, E_H: float, bias: bool = False, log: bool = False) -> float:
     """R0: from this ratio n_A/n_B on, all minority classifiers coincide (minority collapse).
 
-    Between 1 and ∞, larger is safer. Always finite: some imbalance collapses any number of classes. The threshold is
-    λ = n_B/N, explicit in the margin m of the minority towards the majority (docs/peeled.md, "The threshold"); with a bias
+    Above 1, larger is safer. Finite for two and more minority classes: some imbalance collapses them at any budget. ∞ for
+    one, which has no other to coincide with; it vanishes instead (`vanish_ratio`). The threshold is λ = n_B/N, explicit in
+    the margin m of the minority towards the majority (docs/peeled.md, "The threshold"); with a bias
     R0 = 1 + (e^{K²c/(K_A(K−1))} − 1)/K. With `log` its natural logarithm, which does not overflow.
 
     >>> round(collapse_ratio(5, 5, E_W=1, E_H=5), 6), round(collapse_ratio(3, 7, E_W=1, E_H=10), 4)
@@ -35,12 +50,7 @@ def collapse_ratio(K_A: int, K_B: int, *, E_W: float, E_H: float, bias: bool = F
     >>> round(collapse_ratio(5, 5, E_W=100, E_H=1000, log=True), 3)
     669.592
     """
-    K_A, K_B, c = _checked(K_A, K_B, E_W, E_H)
-    if K_B == 1:
-        raise InputError(
-            "collapse_ratio: expected at least 2 minority classes, got K_B = 1: one classifier has nothing to coincide "
-            "with. vanish_ratio says when it becomes 0."
-        )
+    K_A, K_B, c = _checked(K_A, K_B, E_W, E_H, bias=bias, log=log)
     return _plain(log_collapse_ratio(K_A, K_B, c, bias=bias), log, "collapse_ratio")
 
 
@@ -54,53 +64,81 @@ def vanish_ratio(K_A: int, K_B: int, *, E_W: float, E_H: float, bias: bool = Fal
     >>> round(vanish_ratio(7, 3, E_W=1, E_H=5), 4), vanish_ratio(5, 5, E_W=1, E_H=5)
     (5.7053, inf)
     """
-    K_A, K_B, c = _checked(K_A, K_B, E_W, E_H)
+    K_A, K_B, c = _checked(K_A, K_B, E_W, E_H, bias=bias, log=log)
     value = log_biased_vanish_ratio(K_A, K_B, c) if bias else log_vanish_ratio(K_A, K_B, c)
-    return math.inf if value == math.inf else _plain(value, log, "vanish_ratio")
+    return _plain(value, log, "vanish_ratio")
 
 
 def log_collapse_ratio(K_A: int, K_B: int, c: float, *, bias: bool = False) -> float:
-    """log R0 at c."""
-    if bias:
-        return log_biased_collapse_ratio(K_A, K_B, c)
-    m = root_above(lambda m: threshold(K_A, K_B, m)[0] - c, 0.0, 1e-3)
-    return threshold(K_A, K_B, m)[1]
+    """log R0 at c; ∞ for a single minority class."""
+    return log_separation_ratio(K_A, K_B, c, bias=bias) if K_B > 1 else math.inf
 
 
-def critical_budget(counts: Counts, *, bias: bool = False) -> float:
-    """The budget c = √(E_W E_H) above which no group of equal-size classes is collapsed; 0 for balanced classes.
+def critical_budget(counts: Counts, *, bias: bool = False, progress: bool | Progress = True) -> float:
+    """The least budget c = √(E_W E_H) above which `solve` finds every group separated; 0 where any budget suffices.
 
-    Smaller is safer. At this c the multiplier equals n_g/N of the smallest size that several classes share, so it is the
-    nuclear norm over K of the penalised optimum at that multiplier; two groups: the inverse of `collapse_ratio`.
+    Smaller is safer. With a bias (K−1)/K² Σ_k log(1 + K (n_k/n_min − 1)). Without: two groups invert `collapse_ratio` (a
+    single minority class `vanish_ratio`); of more, no group of several classes is collapsed above the nuclear norm over K
+    of the penalised optimum at λ = n_g/N, and where a size with one class is confused even then, a root in c says until
+    when. That is a dozen solves, some seconds for a hundred sizes; `progress` shows them.
 
     >>> round(critical_budget([12192447] * 5 + [1000000] * 5) ** 2, 6)  # R = R0 at E_W = 1, E_H = 5
     5.0
+    >>> round(critical_budget([7, 6, 5]), 4)  # three sizes need a second direction
+    0.1949
     """
     groups = grouped(counts)
-    several = np.flatnonzero(groups.classes > 1)
-    if len(groups) == 1 or not len(several):
+    if len(groups) == 1:
         return 0.0
-    if len(groups) == 2 and groups.classes[1] > 1 and not bias:
-        K_A, K_B = (int(k) for k in groups.classes)
-        log_R = math.log(groups.sizes[0]) - math.log(groups.sizes[1])
+    if checked_flag(bias, "bias"):
+        return biased_critical_budget(groups)
+    if len(groups) == 2:
+        return _critical_pair(groups)
+    counter = Counter(progress, ABOUT, "critical budget")
+    try:
+        return _critical_many(groups, counter)
+    finally:
+        counter.close()
+
+
+def _critical_pair(groups: Groups) -> float:
+    K_A, K_B = (int(k) for k in groups.classes)
+    log_R = math.log(groups.sizes[0]) - math.log(groups.sizes[1])
+    if K_B > 1:
         return threshold(K_A, K_B, root_above(lambda m: threshold(K_A, K_B, m)[1] - log_R, 0.0, 1e-3))[0]
-    at = float(groups.shares[several[-1]])
-    return optimum_penalised(groups, at, bias=bias).nuclear(groups) / groups.K
+    if K_A == 1:
+        return 0.0  # one direction separates two classes
+    return root_above(lambda c: min(log_vanish_ratio(K_A, K_B, c), 2 * log_R + 1) - log_R, 0.0, 1e-3)
+
+
+def _critical_many(groups: Groups, counter: Counter) -> float:
+    def spare(log_c: float) -> float:
+        counter.step()
+        return room(groups, math.exp(log_c))
+
+    several, least = groups.shares[groups.classes > 1], LEAST_C
+    if len(several):
+        least = max(least, optimum_penalised(groups, float(several[-1])).nuclear(groups) / groups.K)
+        if spare(math.log(least) + 1e-6) > 0:
+            return least
+    low, guess = math.log(least), math.log(biased_critical_budget(groups))  # with a bias it is about the same
+    found = root_near(spare, guess, low, MOST_LOG_C, step=0.01, close=1e-9)
+    return 0.0 if found == math.log(LEAST_C) else math.exp(found)
 
 
 @dataclass(frozen=True)
 class CollapseCurve:
     """Minority cosines along a sweep of ratios R."""
 
-    ratios: Array
-    cosines: Array
+    ratios: Array = field(repr=False)
+    cosines: Array = field(repr=False)
     """Cosine between two minority classifiers; exactly 1 in collapse, NaN where they have vanished."""
-    phases: tuple[str, ...]
-    swapped: npt.NDArray[np.bool_]
+    phases: tuple[str, ...] = field(repr=False)
+    swapped: npt.NDArray[np.bool_] = field(repr=False)
     """Where R < 1: the K_A classes are the smaller ones there, and cosine and phase are theirs."""
-    collapse: float
-    """log R0."""
-    vanish: float
+    log_collapse: float
+    """log R0, ∞ for a single minority class."""
+    log_vanish: float
     """log R_vanish, ∞ where there is none."""
 
     @property
@@ -125,28 +163,30 @@ def collapse_curve(
     >>> collapse_curve(5, 5, [1, 2, 5, 10, 20], E_W=1, E_H=5).cosines.round(6)
     array([-0.111111, -0.067283,  0.072527,  0.517496,  1.      ])
     """
-    K_A, K_B, c = _checked(K_A, K_B, E_W, E_H)
-    values = [positive(R, f"ratios[{i}]", "ratio n_A/n_B") for i, R in enumerate(np.asarray(ratios).tolist())]
+    K_A, K_B, c = _checked(K_A, K_B, E_W, E_H, bias=bias)
+    given = checked_some(ratios, "ratios", "ratios n_A/n_B")
+    values = [positive(R, f"ratios[{i}]", "ratio n_A/n_B") for i, R in enumerate(given)]
     best = biased_pair if bias else solve_pair
     pairs = [best(K_A, K_B, math.log(R), c) if R >= 1 else best(K_B, K_A, -math.log(R), c) for R in values]
     cosines = [math.nan if pair.minority_cosine is None else pair.minority_cosine for pair in pairs]
-    vanish = (log_biased_vanish_ratio if bias else log_vanish_ratio)(K_A, K_B, c)
     return CollapseCurve(
         ratios=np.array(values),
         cosines=np.array(cosines),
         phases=tuple(pair.phase for pair in pairs),
         swapped=np.array([R < 1 for R in values], dtype=bool),
-        collapse=log_collapse_ratio(K_A, K_B, c, bias=bias) if K_B > 1 else math.inf,
-        vanish=vanish,
+        log_collapse=log_collapse_ratio(K_A, K_B, c, bias=bias),
+        log_vanish=(log_biased_vanish_ratio if bias else log_vanish_ratio)(K_A, K_B, c),
     )
 
 
-def _checked(K_A: object, K_B: object, E_W: object, E_H: object) -> tuple[int, int, float]:
+def _checked(K_A: object, K_B: object, E_W: object, E_H: object, **flags: object) -> tuple[int, int, float]:
+    for name, value in flags.items():
+        checked_flag(value, name)
     return checked_classes(K_A, "K_A"), checked_classes(K_B, "K_B"), checked_budgets(E_W, E_H)
 
 
 def _plain(value: float, log: bool, name: str) -> float:
-    if log:
+    if log or value == math.inf:
         return value
     if value > LARGEST:
         raise InputError(f"{name}: exp({value:.6g}) is more than a double can hold. Ask for {name}(…, log=True).")

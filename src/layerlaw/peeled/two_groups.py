@@ -61,10 +61,13 @@ class TwoGroups:
 
     @property
     def phase(self) -> str:
-        """What has become of the minority: separated, collapsed or vanished."""
+        """What has become of the minority: separated, confused (a single class outvoted by a bias), collapsed, vanished."""
         if self.r == 0 and self.e == 0:
             return "vanished"
-        return "collapsed" if self.e == 0 and self.K_B > 1 else "separated"
+        if self.e == 0 and self.K_B > 1:
+            return "collapsed"
+        margin = self.e * (1 - 1 / self.K_B) + self.t_B * math.sqrt((self.K_A + self.K_B) / self.K_A) / self.K_B
+        return "separated" if margin > self.bias else "confused"
 
 
 def solve_pair(K_A: int, K_B: int, log_R: float, c: float) -> TwoGroups:

@@ -10,15 +10,23 @@ of which is an upper bound.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from layerlaw.errors import InputError
-from layerlaw.peeled.counts import Counts, Groups, checked_budgets, grouped, positive
-from layerlaw.peeled.directly import Labels, _on_sphere, _whole, cosines, log_cross_entropy
+from layerlaw.peeled.counts import (
+    Counts,
+    Groups,
+    checked_budgets,
+    checked_flag,
+    checked_whole,
+    grouped,
+    positive,
+)
+from layerlaw.peeled.directly import Labels, _on_sphere, cosines, log_cross_entropy
 from layerlaw.peeled.scipy_door import lbfgs
 
 Array = npt.NDArray[np.float64]
@@ -31,15 +39,15 @@ class TwoLayers:
 
     groups: Groups
     loss: float
-    W: Array
+    W: Array = field(repr=False)
     """(K, d) last layer."""
-    V: Array
+    V: Array = field(repr=False)
     """(d, p) the layer before."""
-    H: Array
+    H: Array = field(repr=False)
     """(n, p) features before it, `per_class` of each class."""
-    labels: Labels
+    labels: Labels = field(repr=False)
     relu: bool
-    losses: Array
+    losses: Array = field(repr=False)
     """(starts,) where each start ended."""
 
     @cached_property
@@ -109,7 +117,9 @@ def solve_two_layers(
     K = groups.K
     d, p = 2 * K if d is None else d, 2 * K if p is None else p
     for name, value in (("d", d), ("p", p), ("per_class", per_class), ("starts", starts)):
-        _whole(value, name)
+        checked_whole(value, name)
+    checked_whole(seed, "seed", 0)
+    checked_flag(relu, "relu")
     labels: Labels = np.repeat(np.arange(K), per_class)
     weight = (groups.shares[groups.members] / per_class)[labels]
     n = len(labels)

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerlaw.capture import Batches, classifier_weight, modules_of
 from layerlaw.measures.columns import classifier_columns, row_columns, site_columns
@@ -129,9 +129,9 @@ def code_version() -> str:
         return "not installed"
 
 
-def _parameter_digest(run: Run) -> str | None:
+def parameter_digest(network: nn.Module) -> str | None:
     """A checksum of all parameters and buffers; `None` where they are sharded or larger than is quickly read."""
-    tensors = [*run.network.parameters(), *run.network.buffers()]
+    tensors = [*network.parameters(), *network.buffers()]
     if sum(t.numel() * t.element_size() for t in tensors) > DIGEST_BYTES or any(
         hasattr(t, "full_tensor") for t in tensors
     ):
@@ -152,7 +152,7 @@ def _provenance(run: Run, train: Split, test: Split | None) -> dict[str, Any]:
         "processes": world_size(),
         "model": type(run.network).__name__,
         "parameters": sum(p.numel() for p in run.network.parameters()),
-        "parameters_sha256": _parameter_digest(run),
+        "parameters_sha256": parameter_digest(run.network),
         "data_sha256": train.checksum,
         "test_sha256": test.checksum if test else None,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -1,37 +1,25 @@
-"""Records in, sentences out: what holds, which layers are idle, what to do."""
+"""The verdict on a classifier: separation along depth, its nulls, the test data, collapse, balance."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from layerlaw.errors import InputError
 from layerlaw.law import LawFit
 from layerlaw.record import Record, SiteRow
+from layerlaw.verdict.sentences import Verdict, listed
+from layerlaw.verdict.steps import idle_layers, workers
 
-IDLE_SHARE = 0.25  # a layer is idle when it does less than a quarter of an even share
 CLOSER = 0.2  # a mean cosine of rare classes' rows so much above the frequent ones' is no accident of similar classes
 NOISE_RATIO = 0.5  # a separation above half of what random labels give says little
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """A headline (does the law hold?), findings (what the numbers say) and advice (what to do about it)."""
-
-    headline: str
-    findings: tuple[str, ...]
-    advice: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return "\n".join([self.headline, *(f"· {line}" for line in (*self.findings, *self.advice))])
-
-
-def judge(record: Record) -> Verdict:
-    """Read a record and say what it shows, without overselling."""
+def judge_classifier(record: Record) -> Verdict:
+    """Does D fall by equal factors, and what do the other measures say?"""
     sites = [site for site in record.sites if site.in_fit]
     dead = [site.name for site in sites if site.values.get("rank") == 0.0]
     if dead:
-        headline = f"No law can be fitted: the class means coincide at {_listed(dead)} (a dead layer?)."
+        headline = f"No law can be fitted: the class means coincide at {listed(dead)} (a dead layer?)."
         return Verdict(headline, tuple(record.notes), ())
     try:
         fit = record.law("separation")
@@ -49,25 +37,6 @@ def judge(record: Record) -> Verdict:
     return Verdict(fit.verdict, tuple(findings), tuple(_advice(record, fit, sites)))
 
 
-def workers(sites: list[SiteRow]) -> list[str]:
-    """Who does the work of each step."""
-    return [sites[i].name for i in working_sites(sites)]
-
-
-def working_sites(sites: list[SiteRow]) -> list[int]:
-    """Which site's module does the work of each step: between the inputs of two layers the first, else the second."""
-    inputs = [site.at == "input" and site.type != "input" for site in sites]
-    return [i if inputs[i] and inputs[i + 1] else i + 1 for i in range(len(sites) - 1)]
-
-
-def idle_layers(fit: LawFit, sites: list[SiteRow]) -> list[str]:
-    """Names of the layers after which D is hardly lower than before, and not higher either."""
-    if fit.shares is None:
-        return []
-    rising, names = fit.rising, workers(sites)
-    return [names[i] for i, share in enumerate(fit.shares) if share < IDLE_SHARE / fit.layers and i not in rising]
-
-
 def _work(fit: LawFit, sites: list[SiteRow]) -> list[str]:
     if fit.shares is None or fit.layers < 2:
         return []
@@ -78,7 +47,7 @@ def _work(fit: LawFit, sites: list[SiteRow]) -> list[str]:
     if not fit.rising:  # with rises the shares no longer are parts of a whole
         sentence += f": {fit.shares[most]:.0%} of the drop, where an even share would be {1 / fit.layers:.0%}"
     idle = idle_layers(fit, sites)
-    return [sentence + "." + (f" Hardly anything happens at {_listed(idle)}." if idle else "")]
+    return [sentence + "." + (f" Hardly anything happens at {listed(idle)}." if idle else "")]
 
 
 def _rises(fit: LawFit, sites: list[SiteRow]) -> list[str]:
@@ -106,7 +75,7 @@ def _floor(sites: list[SiteRow]) -> list[str]:
     if not close:
         return []
     return [
-        f"At {_listed(close)} D is more than half of what permuted labels give: with this many features and samples, "
+        f"At {listed(close)} D is more than half of what permuted labels give: with this many features and samples, "
         "noise alone separates that well."
     ]
 
@@ -158,7 +127,7 @@ def _collapse(record: Record, sites: list[SiteRow]) -> list[str]:
     short = [s.name for s in sites if (rank := s.values.get("rank")) is not None and rank < min(span, s.features)]
     if short:
         out.append(
-            f"At {_listed(short)} the class means span fewer dimensions than they could (some coincide or are in line): "
+            f"At {listed(short)} the class means span fewer dimensions than they could (some coincide or are in line): "
             "D is discontinuous there, compare it with its neighbours with care."
         )
     return out
@@ -225,8 +194,3 @@ def _early_exit(record: Record, sites: list[SiteRow]) -> int | None:
         if all(right[i:]) and as_good and not right[0]:
             return i
     return None
-
-
-def _listed(names: list[str]) -> str:
-    shown = [f"'{name}'" for name in names[:4]]
-    return ", ".join(shown) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -1,0 +1,139 @@
+"""What measuring a language model costs on a CPU: `python benchmarks/lm_cpu.py MODEL TEXT [--tokens 20000] [--threads 2]`.
+
+Times of one run, interleaved batch by batch: the bare forward without the head, the same with moments at every block (one
+group, and two groups), and the usual way: all hidden states collected, scikit-learn's LinearRegression on every layer.
+Memory is what each way keeps: the moments; the hidden states in float32. PR of both ways is compared.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.linear_model import LinearRegression
+
+from layerlaw.data import load_text
+from layerlaw.lm import anatomy, load, pieces_of
+from layerlaw.lm.blocks import Hooked, find_blocks
+from layerlaw.lm.stream import Pass, Plan
+from layerlaw.lm.targets import targets_of
+from layerlaw.lm.tasks import NextToken
+from layerlaw.measures.residual import prediction_residuals
+
+CPU = torch.device("cpu")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("text")
+    parser.add_argument("--tokens", type=int, default=20_480)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    loaded = load(asked.model, dtype="float32")
+    model = loaded.model.eval()
+    blocks = find_blocks(model, anatomy.dry_inputs(model, CPU))
+    pieces = pieces_of(load_text(asked.text).documents, loaded.tokenizer, wanted=asked.tokens).spread(asked.tokens)
+    body = anatomy.body_of(model, blocks.home)
+    inner = find_blocks(body, anatomy.dry_inputs(body, CPU))
+    vocabulary = anatomy.vocabulary_of(model)
+    targets = tuple(targets_of(["id"], vocabulary, None, torch.ones(vocabulary), 0))
+    plan = Plan(inner, targets)
+    one, two = Pass(plan, 1), Pass(plan, 2)
+    task = NextToken((1,))
+    kept: list[list[np.ndarray]] = [[] for _ in range(plan.sites)]
+    y: list[np.ndarray] = []
+    times: dict[str, list[float]] = {"forward": [], "one group": [], "two groups": [], "collected": []}
+    for at in range(0, len(pieces.ids), asked.batch_size):
+        batch = task.batch(pieces.ids[at : at + asked.batch_size], range(asked.batch_size))
+        times["forward"].append(timed(lambda b=batch: forward(body, b)))
+        for name, collecting, group in (("one group", one, 0), ("two groups", two, at // asked.batch_size % 2)):
+            with Hooked(body, inner, collecting.consume, embedding=True) as hooked:
+                times[name].append(timed(lambda b=batch, c=collecting, g=group, h=hooked: step(c, g, h, b)))
+        began = time.perf_counter()
+        collect(body, inner, batch, plan, kept)
+        times["collected"].append(time.perf_counter() - began)
+        y.append(batch.around[1].numpy().astype(np.float64))
+    bare = sum(times["forward"])
+    began = time.perf_counter()
+    solved = [
+        prediction_residuals(settled(site, one), one.targets, one.columns, where="here")["id"] for site in one.sites
+    ]
+    solve_one = time.perf_counter() - began
+    began = time.perf_counter()
+    for site in two.sites:
+        prediction_residuals(settled(site, two), two.targets, two.columns, where="here")
+    solve_two = time.perf_counter() - began
+    began = time.perf_counter()
+    target = np.concatenate(y)
+    theirs = []
+    for states in kept:
+        X = np.concatenate(states)
+        theirs.append(1 - LinearRegression().fit(X, target).score(X, target))
+    fitted = time.perf_counter() - began
+    ours = [sum(times["one group"]) - bare + solve_one, sum(times["two groups"]) - bare + solve_two]
+    usual = sum(times["collected"]) - bare + fitted
+    moments = sum(site.products.nbytes for site in one.sites)
+    states = sum(part.nbytes for site in kept for part in site)
+    result = {
+        "tokens": len(target),
+        "threads": asked.threads,
+        "forward_s": round(bare, 2),
+        "overhead of the pass, one group": round(statistics.median(ratios(times, "one group")) - 1, 4),
+        "overhead with solving, one group": round(ours[0] / bare, 4),
+        "overhead with solving, two groups and held out": round(ours[1] / bare, 4),
+        "overhead of collecting and scikit-learn": round(usual / bare, 4),
+        "measuring, times faster": round(usual / ours[0], 2),
+        "moments_mb": round(moments / 1e6, 1),
+        "hidden_states_mb": round(states / 1e6, 1),
+        "times less memory": round(states / moments, 1),
+        "worst difference of PR": float(max(abs(a.in_sample - b) for a, b in zip(solved, theirs, strict=True))),
+    }
+    print(json.dumps(result, indent=1))
+    if asked.out:
+        asked.out.write_text(json.dumps(result, indent=1))
+
+
+def forward(model, batch) -> None:
+    with torch.no_grad():
+        model(**batch.inputs, use_cache=False)
+
+
+def step(collecting, group, hooked, batch) -> None:
+    collecting.begin(group, batch)
+    hooked.run({**batch.inputs, "use_cache": False}, where="the benchmark")
+
+
+def collect(model, blocks, batch, plan, kept) -> None:
+    with torch.no_grad(), Hooked(model, blocks, lambda i, h: keep(i, h, batch, plan, kept), embedding=True) as hooked:
+        hooked.run({**batch.inputs, "use_cache": False}, where="the benchmark")
+
+
+def keep(site, hidden, batch, plan, kept) -> None:
+    rows = hidden.reshape(-1, hidden.shape[-1])[batch.rows]
+    kept[site].append(plan.normalised(rows).float().numpy())
+
+
+def settled(site, owner):
+    site.settle(owner.targets)
+    return site
+
+
+def ratios(times, name) -> list[float]:
+    return [a / b for a, b in zip(times[name], times["forward"], strict=True)]
+
+
+def timed(work) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""`layerlaw lm`: measure a language model block by block."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from layerlaw.cli.app import JsonFlag, app, console, emit
+from layerlaw.cli.lm_model import chosen_model
+from layerlaw.cli.probe import write
+from layerlaw.cli.torchrun import processes
+from layerlaw.data import Text, load_text, text_names
+from layerlaw.data.texts import MOST
+from layerlaw.errors import DataError, InputError
+from layerlaw.lm import probe_lm
+from layerlaw.lm.quiet import quiet_transformers
+from layerlaw.pages import print_record
+from layerlaw.record import Record, carries_law, finite
+from layerlaw.verdict import judge
+
+LONGEST = 16  # characters of a token, on average, in any text and vocabulary that is likely
+
+
+@app.command()
+def lm(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A folder, a Hugging Face name, a .gguf file, a .pt file of layerlaw.lab, or file.py:make (this runs your "
+            "own code: `make` returns a model or (model, tokenizer))."
+        ),
+    ],
+    text: Annotated[
+        str,
+        typer.Option(
+            help=f"A .txt, .md or .jsonl file (also .gz), a folder of .txt files, {', '.join(text_names())}, or a "
+            "Hugging Face dataset owner/name:config:split."
+        ),
+    ],
+    tokens: Annotated[int | None, typer.Option(help="Tokens to use; default: 100 per feature.")] = None,
+    target: Annotated[
+        str, typer.Option(help="id, embedding, onehot, shuffled, rank, previous, current, next2; with commas.")
+    ] = "id",
+    null: Annotated[bool, typer.Option("--null", help="Also measure an untrained model of the same kind.")] = False,
+    classes: Annotated[int, typer.Option(help="Also D of so many most frequent next tokens.")] = 0,
+    words: Annotated[str, typer.Option(help="Words to picture at every block, e.g. war,game (one token each).")] = "",
+    normalise: Annotated[str, typer.Option(help="fresh (a bare norm), none or standardised.")] = "fresh",
+    task: Annotated[str | None, typer.Option(help="next, masked or span; default: what fits the model.")] = None,
+    length: Annotated[int, typer.Option(help="Tokens that the model reads at once.")] = 512,
+    documents: Annotated[str, typer.Option(help="Long documents: cut, truncate or pack.")] = "cut",
+    articles: Annotated[bool, typer.Option("--articles", help="wikitext-2: an article is a document.")] = False,
+    groups: Annotated[int | None, typer.Option(help="Groups of documents for held-out values.")] = None,
+    bos: Annotated[
+        bool | None, typer.Option("--bos/--no-bos", help="A BOS before every piece; default: as the tokenizer does.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Pieces per forward.")] = 8,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: a GPU where there is one.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or float64.")] = None,
+    device_map: Annotated[str | None, typer.Option(help="auto: spread the model over all devices.")] = None,
+    memory_gib: Annotated[float, typer.Option(help="Memory for the statistics.")] = 2.0,
+    tokenizer: Annotated[str | None, typer.Option(help="A folder, a name, or a tokenizer.json.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all that is drawn at random.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the record here (JSON).")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write the report here (HTML).")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the record.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure language model MODEL block by block: does every block make the next token more predictable?
+
+    Prediction residual of a block: 1 − R² of a linear regression of the next
+    token on its output, in-sample and on held-out documents. Under torchrun the
+    processes share the text.
+    """
+    with processes(device, device_map) as process, quiet_transformers():
+        for path in (out, page):
+            _check_writable(path)
+        found = load_text(text, articles=articles, characters=_characters(tokens, documents))  # before the model: quick
+        network, own_tokenizer = chosen_model(model, tokenizer)
+        options: Any = {"documents": documents, "normalise": normalise, "task": task}
+        record = probe_lm(
+            network,
+            found.documents,
+            tokenizer=own_tokenizer,
+            targets=target,
+            tokens=tokens,
+            length=length,
+            null=null,
+            classes=classes,
+            words=[word.strip() for word in words.split(",") if word.strip()],
+            groups=groups,
+            bos=bos,
+            batch_size=batch_size,
+            device=process.device,
+            dtype=dtype,
+            device_map=device_map,
+            memory_gib=memory_gib,
+            seed=seed,
+            name=name,
+            progress=process.first,
+            **options,
+        )
+    if not process.first:
+        return
+    _remember(record, found, {"model": model, "tokenizer": tokenizer, "text": text, "articles": articles}, tokens)
+    written = write(record, out, page)
+    screen = console(as_json)
+    for what, value in {"found": record.settings["blocks"], "text": found}.items():
+        screen.print(f"{what}: {value}", markup=False, highlight=False)
+    print_record(record, screen)
+    for what, value in written.items():
+        screen.print(f"{what}: {value}", markup=False, highlight=False)
+    if as_json:
+        emit(summary(record) | written)
+
+
+def summary(record: Record) -> dict[str, Any]:
+    """What a script wants to know of the record of a language model."""
+    verdict = judge(record)
+    rows = [{"site": s.name, "type": s.type, "features": s.features, **s.values} for s in record.sites]
+    plain: dict[str, Any] = finite(
+        {
+            "name": record.name,
+            "tokens": record.settings.get("tokens"),
+            "blocks": record.settings.get("blocks"),
+            "law": {column: laws(record, column) for column in record.columns if _is_lawful(column)},
+            "verdict": [verdict.headline, *verdict.findings, *verdict.advice],
+            "rows": rows,
+            "settings": record.settings,
+            "provenance": record.provenance,
+            "notes": record.notes,
+        }
+    )
+    return plain
+
+
+def laws(record: Record, column: str) -> dict[str, Any]:
+    """The law of one column over all blocks, and without the last, which often departs from the line."""
+    found: dict[str, Any] = {}
+    for which, drop in (("all_blocks", 0), ("without_last", 1)):
+        try:
+            fit, errors = record.law(column, drop_last=drop), record.law_errors(column, drop_last=drop)
+            found[which] = fit.to_dict() | {"errors": asdict(errors) if errors else None}
+        except InputError:  # too few blocks, or a value that has no logarithm
+            found[which] = None
+    return found
+
+
+def _is_lawful(column: str) -> bool:
+    return carries_law(column) and column.startswith(("residual", "separation")) and "adjusted" not in column
+
+
+def _remember(record: Record, text: Text, command: dict[str, Any], tokens: int | None) -> None:
+    record.provenance["command"] = command
+    record.provenance["text"] = {"name": text.name, "documents": len(text.documents), "sha256": text.checksum}
+    used = int(record.settings["tokens"]) + int(record.settings["pieces"])  # the last of a piece has no next
+    if tokens is not None and record.settings["task"] == "next" and used < 0.98 * tokens:
+        record.notes.append(f"The text has fewer tokens than were asked for: about {used:,} instead of {tokens:,}.")
+
+
+def _characters(tokens: int | None, documents: str) -> int:
+    """How much of an endless text is enough; of truncated documents most is thrown away."""
+    return MOST if tokens is None or documents == "truncate" else max(1, min(MOST, LONGEST * tokens))
+
+
+def _check_writable(path: Path | None) -> None:
+    """Told before minutes of measuring, not after."""
+    if path is not None and path.is_dir():
+        raise DataError(f"{path}: expected the name of a file to write, got a folder.")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise DataError(f"{path}: expected the folder {path.parent} to exist. Create it first.")

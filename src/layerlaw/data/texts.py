@@ -1,0 +1,178 @@
+"""Text for language models: files, folders, named texts under LAYERLAW_DATA, and Hugging Face datasets."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from layerlaw.data.official import ENVIRONMENT, data_folder, find
+from layerlaw.data.text_files import folder_documents, is_text_name, json_lines, read_text
+from layerlaw.errors import DataError, MissingExtraError
+
+MOST = 50_000_000  # characters that are taken from JSON lines or a Hugging Face dataset, which may be endless
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[^:/]+){0,2}")
+ARTICLE = (
+    re.compile(  # " = Title = " between empty lines; a section is " = = Title = = ", mathematics has no empty lines
+        r"(?:\A|(?<=\A\n)|(?<=\A \n)|(?<=\n\n)|(?<=\n \n)) ?= (?!=)[^\n]*[^=\s] = ?(?=\n ?(?:\n|\Z))"
+    )
+)
+BOOK = re.compile(r"^# Title:", re.MULTILINE)  # "# VOLUME II" is a heading within a book
+
+
+@dataclass(frozen=True)
+class Text:
+    """Documents, what they are called, and a sha256 of their content."""
+
+    documents: list[str] = field(repr=False)
+    name: str
+    checksum: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        digest = hashlib.sha256()
+        for document in self.documents:
+            digest.update(document.encode("utf-8", "surrogatepass"))  # JSON may hold half of a pair
+            digest.update(b"\0")
+        object.__setattr__(self, "checksum", digest.hexdigest())
+
+    def __str__(self) -> str:
+        n, characters = len(self.documents), sum(map(len, self.documents))
+        return f"{self.name}, {n:,} document{'s' * (n != 1)}, {characters:,} characters"
+
+
+def text_names() -> tuple[str, ...]:
+    """List the texts that `load_text` knows by name.
+
+    >>> text_names()
+    ('wikitext-2', 'classic-books')
+    """
+    return tuple(_NAMED)
+
+
+def load_text(source: str | os.PathLike[str], *, articles: bool = False, characters: int = MOST) -> Text:
+    """Load documents from a file, a folder, a name, or a Hugging Face dataset.
+
+    A plain text file is one document; a .jsonl file has one per line, in the field "text"; both may be gzipped. A folder
+    gives one document per .txt file, in the order of their names. A named text is looked for in the folder that the
+    environment variable LAYERLAW_DATA names, and nowhere else: `wikitext-2` (validation and test part as one document;
+    `articles=True`: an article is a document), `classic-books` (a book is a document). "owner/name",
+    "owner/name:config" and "owner/name:config:split" are Hugging Face datasets with a field "text".
+    `characters`: reading JSON lines or a dataset stops after so many.
+    """
+    if isinstance(source, str) and source in _NAMED:
+        return _NAMED[source](articles)
+    if articles:
+        raise DataError(f"articles: expected with 'wikitext-2', which has articles, got {os.fspath(source)!r}")
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return Text(folder_documents(path), path.resolve().name)
+    if path.exists():
+        lines = path.name.removesuffix(".gz").endswith(".jsonl")
+        return Text(_upto(characters, json_lines(path)) if lines else [read_text(path)], path.name)
+    if isinstance(source, str) and HUB_NAME.fullmatch(source) and not is_text_name(source) and source[0] != ".":
+        return Text(_upto(characters, _dataset(source)), source)
+    raise _unknown(source)
+
+
+def _unknown(source: str | os.PathLike[str]) -> DataError:
+    given = os.fspath(source)
+    if not isinstance(source, str) or "/" in given or os.sep in given or is_text_name(given):
+        return DataError(f"{given}: expected a text file (.txt, .md, .jsonl, also .gz) or a folder of them, found none")
+    near = difflib.get_close_matches(given.lower().replace("_", "-").replace(" ", "-"), text_names(), cutoff=0.5)
+    hint = f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+    return DataError(
+        f"text: expected a file, a folder of .txt files, {' or '.join(text_names())} (looked for under {ENVIRONMENT}, never "
+        f"downloaded), or a Hugging Face dataset 'owner/name:config:split', got {given!r}.{hint}"
+    )
+
+
+def _wikitext(articles: bool) -> Text:
+    places = ("wikitext-2", "text/wikitext-2")
+    parts = [
+        read_text(_found("wikitext-2", places, (f"{part}.txt", f"wiki.{part}.tokens", f"wiki.{part}.raw")))
+        for part in ("valid", "test")
+    ]
+    whole = "".join(parts)
+    return Text(_split(whole, ARTICLE) if articles else [whole], "wikitext-2")
+
+
+def _books(articles: bool) -> Text:
+    if articles:
+        raise DataError(
+            "articles: expected with 'wikitext-2', which has articles, got 'classic-books', which has books"
+        )
+    spellings = ("classic_books.txt.gz", "classic_books.txt")
+    whole = read_text(_found("classic-books", ("", "text"), spellings))
+    return Text(_split(whole, BOOK), "classic-books")
+
+
+def _split(text: str, heading: re.Pattern[str]) -> list[str]:
+    """Documents from one heading to the next; what stands before the first belongs to nobody."""
+    starts = [match.start() for match in heading.finditer(text)]
+    ends = [*starts[1:], len(text)]
+    return [text[a:b] for a, b in zip(starts, ends, strict=True)] or [text]
+
+
+_NAMED: dict[str, Callable[[bool], Text]] = {"wikitext-2": _wikitext, "classic-books": _books}
+
+
+def _found(name: str, places: tuple[str, ...], spellings: tuple[str, ...]) -> Path:
+    path = find(places, spellings)
+    if path is not None:
+        return path
+    where = " or ".join(str(Path(ENVIRONMENT) / place) for place in places)
+    folder = data_folder()
+    state = f"none there ({ENVIRONMENT} is {folder})" if folder else f"{ENVIRONMENT} not set"
+    raise DataError(
+        f"{name}: expected {' or '.join(spellings)} in {where}, got {state}. Named texts are not downloaded: put the file "
+        f"there and let {ENVIRONMENT} name the folder, or give the path of a file of your own"
+    )
+
+
+def _upto(characters: int, documents: Iterable[str]) -> list[str]:
+    """Whole documents until so many characters are there."""
+    if characters < 1:
+        raise DataError(f"characters: expected at least 1, got {characters}")
+    taken, have = [], 0
+    for document in documents:
+        taken.append(document)
+        have += len(document)
+        if have >= characters:
+            break
+    return taken
+
+
+def _dataset(source: str) -> Iterable[str]:
+    """The field "text" of a Hugging Face dataset, streamed."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingExtraError(
+            "datasets", "datasets", f"'{source}' is no file or folder here; reading it as a Hugging Face dataset"
+        ) from error
+    name, config, split = (*source.split(":"), None, None)[:3]
+    where = f"Hugging Face dataset '{source}'"
+    try:
+        rows: Any = datasets.load_dataset(name, config, split=split or "train", streaming=True)
+        for number, row in enumerate(rows):
+            if not isinstance(row.get("text"), str):
+                raise DataError(f"{where}, row {number}: expected a field 'text', got the fields {', '.join(row)}")
+            if row["text"].strip():
+                yield row["text"]
+    except DataError:
+        raise
+    except Exception as error:  # the package raises its own, those of the network, and those of every file format
+        offline = [
+            key for key in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE") if os.environ.get(key, "0") not in ("", "0")
+        ]
+        hint = f"{offline[0]} is set, so nothing is downloaded" if offline else "is the name right, is there a network?"
+        said = " ".join(str(error).split())[:300]
+        raise DataError(
+            f"{where}: expected rows with a field 'text', got {type(error).__name__}: {said} ({hint}; a file or a folder of "
+            "text needs none)"
+        ) from error

@@ -1,0 +1,51 @@
+"""Information flow: how well each block tells the previous token, the token itself, the next, and the one after.
+
+    layerlaw reproduce lm_flow             SmolLM2-135M on wikitext-2, trained and untrained (seconds on a GPU)
+    layerlaw reproduce lm_flow --quick     a tiny GPT of our own on a Markov chain
+
+The authors find the law for the next token; what a block knows of the token itself and of those before it fades with depth.
+Judged: PR of the next token falls from the first block to the last, that of the token itself rises.
+"""
+
+from __future__ import annotations
+
+from layerlaw.experiments.language import measured
+from layerlaw.experiments.numbers import at_least, at_most, row
+from layerlaw.experiments.residuals import curve, law, law_table
+from layerlaw.experiments.setting import Setting
+from layerlaw.pages import Outcome, Panel, Row, Sheet
+from layerlaw.record import Record
+
+TITLE = "Information flow: previous, current, next and next-but-one token"
+COLUMNS = {
+    "previous": "residual_previous",
+    "current": "residual_current",
+    "next": "residual",
+    "next-but-one": "residual_next2",
+}
+
+
+def run(setting: Setting) -> Outcome:
+    """All four in one pass."""
+    record = measured(setting, targets="id,previous,current,next2", null=True)
+    panels = []
+    for title, kind in (("trained", ""), ("untrained", "_untrained")):
+        series = [curve(record, f"{column}{kind}", name) for name, column in COLUMNS.items()]
+        panels.append(Panel(title, series, xlabel="block", ylabel="prediction residual", log_y=False))
+    laws = {name: (record, column) for name, column in COLUMNS.items()}
+    return Outcome("lm_flow", TITLE, _rows(record), [Sheet("Token id", panels, 2, share_y=True)], [law_table("Fits", laws)],
+                   record.notes)  # fmt: skip
+
+
+def _rows(record: Record) -> list[Row]:
+    rows = []
+    for name, column in COLUMNS.items():
+        fit = law(record, column)
+        change = fit.values[-1] - fit.values[0]
+        judged = {"next": ("falls", *at_most(0.0)), "current": ("rises", *at_least(0.0))}.get(name)
+        paper, holds, tolerance = judged or (None, None, "")
+        rows.append(row(f"{name}/change-of-PR", [change], paper=paper, holds=holds, tolerance=tolerance))
+        rows.append(row(f"{name}/first-block", [fit.values[0]]))
+        rows.append(row(f"{name}/last-block", [fit.values[-1]]))
+        rows.append(row(f"{name}/pearson", [fit.pearson]))
+    return rows

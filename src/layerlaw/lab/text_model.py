@@ -1,0 +1,112 @@
+"""What all language models of the lab share: embedding, pre-norm blocks, final norm, a head tied to the embedding.
+
+Only the mixer of a block differs: the part that lets a token see others.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from layerlaw.errors import InputError
+
+EMBEDDING_STD = 0.02
+NORM_EPS = 1e-6
+
+
+class Mixer(nn.Module):
+    """The part of a block in which tokens see one another; `output` writes to the residual stream."""
+
+    output: nn.Linear
+
+    @abstractmethod
+    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
+        """(B, T, width) → (B, T, width); `real` (B, T) is false at padding."""
+
+
+class Block(nn.Module):
+    """x + mixer(norm x), then x + MLP(norm x); the MLP is four times as wide, with a GELU and no biases."""
+
+    def __init__(self, width: int, mixer: Mixer) -> None:
+        super().__init__()
+        self.mixer_norm = nn.RMSNorm(width, eps=NORM_EPS)
+        self.mixer = mixer
+        self.mlp_norm = nn.RMSNorm(width, eps=NORM_EPS)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """(B, T, width) → (B, T, width)."""
+        x = x + self.mixer(self.mixer_norm(x), real)
+        x = x + self.down(F.gelu(self.up(self.mlp_norm(x))))
+        return x
+
+
+class TextModel(nn.Module):
+    """Token ids → logits of the next (or the hidden) token; the base of `GPT` and `Recurrent`.
+
+    `causal` says that no token sees a later one, `arguments` what the model is made again from.
+    """
+
+    def __init__(
+        self, *, vocabulary: int, width: int, context: int, mixers: Sequence[Mixer], causal: bool, **arguments: Any
+    ) -> None:
+        super().__init__()
+        self.vocabulary, self.width, self.depth, self.context = vocabulary, width, len(mixers), context
+        self.causal = causal
+        shape = {"vocabulary": vocabulary, "width": width, "depth": self.depth, "context": context}
+        self.arguments: dict[str, int | bool] = shape | arguments
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList([Block(width, mixer) for mixer in mixers])
+        self.norm = nn.RMSNorm(width, eps=NORM_EPS)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self._initialise()
+        self.head.weight = self.embedding.weight
+
+    def _initialise(self) -> None:
+        """GPT-2's scheme, with its 0.02 at width 768 (= 1/√(3·768)) carried over to other widths."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=1 / math.sqrt(3 * module.in_features))
+        nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
+        for module in self.modules():
+            if isinstance(module, Block):
+                for layer in (module.mixer.output, module.down):
+                    layer.weight.data /= math.sqrt(2 * self.depth)  # 2·depth of them add up in the residual stream
+
+    def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Everything but the head: (B, T) ids → (B, T, width), after the final norm."""
+        if input_ids.ndim != 2 or not 1 <= input_ids.shape[1] <= self.context:
+            raise InputError(
+                f"input_ids: expected (texts, tokens) with 1 … {self.context} tokens (the context of the model), "
+                f"got the shape {tuple(input_ids.shape)}. Cut longer texts into windows."
+            )
+        if attention_mask is not None and attention_mask.shape != input_ids.shape:
+            raise InputError(
+                f"attention_mask: expected the shape of input_ids, {tuple(input_ids.shape)} (1 at tokens, 0 at padding), "
+                f"got {tuple(attention_mask.shape)}."
+            )
+        real = None if attention_mask is None else attention_mask.bool()
+        x = self.embedding(input_ids)
+        for block in self.blocks:
+            x = block(x, real)
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """(B, T) ids → (B, T, vocabulary) logits; what `attention_mask` marks with 0 is seen by no other token."""
+        logits: Tensor = self.head(self.hidden(input_ids, attention_mask))
+        return logits
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raise unless all of these are whole numbers of at least 1 (a vocabulary: 2)."""
+    for name, size in sizes.items():
+        least = 2 if name == "vocabulary" else 1
+        if isinstance(size, bool) or not isinstance(size, int) or size < least:
+            raise InputError(f"{name}: expected a whole number of at least {least}, got {size!r}.")

@@ -1,0 +1,141 @@
+"""Language models: the prediction residual of every block, in one streaming pass.
+
+    pieces     text → token ids, cut into pieces, dealt into groups of documents
+    loading    MODEL → a model and its tokenizer
+    quiet      a transformers that keeps quiet
+    anatomy    what the model is: vocabulary, output embedding, which way it reads
+    blocks     its blocks, found by structure, and hooks on them
+    tasks      what it is asked: next token, masked tokens, masked spans
+    targets    what is predicted: id, embedding, one-hot, shuffled ids, other tokens
+    stream     the pass: hidden states → second moments
+    classes    the most frequent next tokens as classes
+    words      pictures of chosen words
+    vocabulary a byte-pair vocabulary of one's own
+    assembly   moments → record
+
+The way of the data: pieces → task → blocks (hooks) → moments → residuals → record.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from layerlaw.capture.network import network_of, placed, probing_state, untrained
+from layerlaw.errors import InputError
+from layerlaw.lm import anatomy
+from layerlaw.lm.assembly import assembled
+from layerlaw.lm.blocks import Blocks, find_blocks
+from layerlaw.lm.bos import missing_bos
+from layerlaw.lm.checks import check_enough, check_ids, check_options
+from layerlaw.lm.classes import FrequentTokens
+from layerlaw.lm.loading import Loaded, load, load_tokenizer, untrained_twin
+from layerlaw.lm.pieces import Documents, counted, pieces_of
+from layerlaw.lm.stream import Normalise, Plan, Run, affordable, tokens_wanted
+from layerlaw.lm.targets import targets_of
+from layerlaw.lm.tasks import TaskName, task_for
+from layerlaw.lm.words import Words
+from layerlaw.progress import Progress
+from layerlaw.record import Record
+
+__all__ = ["Blocks", "Loaded", "find_blocks", "load", "load_tokenizer", "pieces_of", "probe_lm"]
+
+NULL_SEED = 1_000_003  # apart from any seed that the user may have drawn the model with
+
+
+def probe_lm(
+    model: nn.Module | str | os.PathLike[str],
+    text: Any,
+    *,
+    tokenizer: Any = None,
+    targets: Sequence[str] | str = "id",
+    tokens: int | None = None,
+    length: int = 512,
+    documents: Documents = "cut",
+    normalise: Normalise = "fresh",
+    task: TaskName | None = None,
+    null: bool = False,
+    classes: int = 0,
+    words: Sequence[str | int] = (),
+    groups: int | None = None,
+    bos: bool | None = None,
+    mask_id: int | None = None,
+    batch_size: int = 8,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    device_map: Any = None,
+    memory_gib: float = 2.0,
+    seed: int = 0,
+    name: str | None = None,
+    progress: bool | Progress = True,
+) -> Record:
+    """Measure how well each block of a language model predicts the next token linearly (prediction residual).
+
+    model       a loaded model, a local folder, a Hugging Face name, or a GGUF file; afterwards it is exactly as it was
+    text        a string, an iterable of documents, or token ids of shape (documents, length)
+    targets     beside the token's id (always): embedding, onehot, shuffled, rank, previous, current, next2
+    tokens      how many to use, spread over the text; default: 100 per feature (then numbers are stable)
+    length      tokens the model reads at once; longer documents are cut
+    documents   "cut" long ones into pieces, "truncate" them to one piece, or "pack" all into one stream
+    normalise   "fresh": a bare norm of the model's own kind, "none", or "standardised"
+    task        "next", "masked" (encoders) or "span" (encoder-decoders); default: what fits the model
+    null        also measure an untrained model of the same configuration
+    classes     also measure the separation D of so many most frequent next tokens
+    words       also keep pictures of these words (one token each) at every block
+    groups      groups of documents for held-out values and standard errors; default: 8, or as many as memory_gib allows
+    bos         put a BOS in front of every piece; default: where the tokenizer itself puts one
+    """
+    started = time.perf_counter()
+    check_options(normalise, task, batch_size, classes)
+    loaded = load(model, tokenizer=tokenizer, dtype=dtype, device_map=device_map)
+    network = network_of(loaded.model)
+    if device is not None and (device_map is not None or hasattr(network, "hf_device_map")):
+        raise InputError("device: expected none beside device_map, which says where the parts of the model are.")
+    names = [part.strip() for part in targets.split(",")] if isinstance(targets, str) else list(targets)
+    with placed(network, device) as home, probing_state(network, "eval"):
+        where = home or torch.device("cpu")
+        blocks = find_blocks(network, anatomy.dry_inputs(network, where))
+        asked = task or anatomy.task_of(network, blocks, where)
+        wanted = tokens if tokens is not None else tokens_wanted(blocks.width, asked)
+        longest = anatomy.longest_piece(network)
+        room = min(length, longest or length)
+        around = 2 if asked == "masked" else 0  # an encoder's special tokens need their places too
+        led = bos if asked == "next" else False
+        pieces = pieces_of(text, loaded.tokenizer, length=room - around, documents=documents, bos=led, wanted=wanted)
+        if room < length:
+            pieces = pieces.noted(f"Pieces have {room} tokens instead of {length}: the model has no places for more.")
+        if pieces.tokens > wanted:
+            pieces = pieces.spread(wanted)
+            if tokens is None:
+                pieces = pieces.noted(f"{wanted:,} tokens spread over the text were used, enough for this width.")
+        vocabulary = anatomy.vocabulary_of(network)
+        check_ids(pieces, vocabulary, loaded.tokenizer)
+        counts = counted(pieces.ids, vocabulary)
+        chosen = targets_of(names, vocabulary, anatomy.output_embedding(network), counts, seed)
+        frequent = FrequentTokens.of(counts, classes) if classes else None
+        shown = Words.of(words, loaded.tokenizer) if words else None
+        plan = Plan(blocks, tuple(chosen), normalise, frequent=frequent, words=shown)
+        pieces = pieces.dealt(*affordable(groups, plan, memory_gib))
+        if asked == "next":
+            pieces = pieces.noted(missing_bos(network, loaded.tokenizer, pieces, where))
+        config = getattr(network, "config", None)
+        offsets = tuple(sorted({target.offset for target in chosen} | ({0} if words else set())))
+        how = task_for(asked, offsets=offsets, tokenizer=loaded.tokenizer, config=config, mask_id=mask_id, seed=seed)
+        run = Run(plan, how, pieces, batch_size, where, progress)
+        measured = run.measure(network)
+        check_enough(measured, blocks.width, asked)
+        twin = run.measure(_untrained(network, seed)) if null else None
+        record = assembled(network, loaded, run, measured, twin)
+    record.settings |= {"length": room, "long_documents": documents, "seed": seed}
+    record.name = name or record.name
+    record.provenance["seconds"] = round(time.perf_counter() - started, 3)
+    return record
+
+
+def _untrained(network: nn.Module, seed: int) -> nn.Module:
+    return untrained_twin(network, NULL_SEED + seed) or untrained(network, seed=NULL_SEED + seed)

@@ -1,0 +1,145 @@
+"""From moments to a record: residuals, notes, settings, provenance."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from typing import Any
+
+import torch
+from torch import nn
+
+from layerlaw.lm.loading import Loaded
+from layerlaw.lm.pieces import Pieces
+from layerlaw.lm.stream import Measured, Plan, Run
+from layerlaw.measures.residual import Residual, prediction_residuals
+from layerlaw.probing.assembly import code_version, parameter_digest
+from layerlaw.record import Record, SiteRow
+from layerlaw.stats.ranks import world_size
+
+FEW = 20  # tokens per feature below which the numbers are not to be trusted
+KIND = "language model"
+
+
+def assembled(model: nn.Module, loaded: Loaded, run: Run, measured: Measured, twin: Measured | None) -> Record:
+    """The record of a language model."""
+    plan, pieces = run.plan, run.pieces
+    n = int(measured.targets.counts.sum())
+    return Record(
+        name=loaded.name,
+        kind=KIND,
+        classes=list(measured.words.names) if measured.words else [],
+        plane_labels=list(measured.words.labels) if measured.words else [],
+        counts=[n],
+        sites=_rows(plan, measured, twin),
+        notes=_notes(plan, pieces, n),
+        settings={
+            "task": run.task.name,
+            "targets": {target.name: target.about for target in plan.targets},
+            "normalise": plan.normalise,
+            "norm": plan.blocks.norm,
+            "blocks": str(plan.blocks),
+            "tokens": n,
+            "tokens_per_feature": round(n / plan.blocks.width, 2),
+            "pieces": len(pieces.ids),
+            "documents": len(set(pieces.documents)),
+            "groups": max(pieces.groups) + 1,
+            "bos": pieces.bos,
+            "batch_size": run.batch_size,
+        },
+        provenance={
+            "layerlaw": code_version(),
+            "torch": torch.__version__,
+            "transformers": _version_of_transformers(),
+            "python": platform.python_version(),
+            "device": _device_name(measured),
+            "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+            "processes": world_size(),
+            "model": type(model).__name__,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "parameters_sha256": parameter_digest(model),
+            "data_sha256": pieces.checksum,
+            "tokens_per_second": round(measured.tokens / max(measured.seconds, 1e-9), 1),
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        },
+    )
+
+
+def _rows(plan: Plan, measured: Measured, twin: Measured | None) -> list[SiteRow]:
+    names = (("embedded input", "input"),) * plan.embedding + tuple(
+        zip(plan.blocks.names, plan.blocks.types, strict=True)
+    )
+    planes = measured.words.planes() if measured.words else {}
+    rows = []
+    seen: dict[str, int] = {}
+    for i, (name, kind) in enumerate(names):
+        seen[name] = seen.get(name, 0) + 1
+        title = name if seen[name] == 1 else f"{name}#{seen[name]}"
+        values: dict[str, float | None] = {}
+        left_out: dict[str, list[float | None]] = {}
+        for target, residual in _residuals(plan, measured, i, title).items():
+            values |= _columns(target, residual, left_out)
+        if twin is not None:
+            for target, residual in _residuals(plan, twin, i, f"{title} (untrained)").items():
+                column = _column(target)
+                values[f"{column}_untrained"] = residual.in_sample
+                if residual.held_out is not None:
+                    values[f"{column}_held_out_untrained"] = residual.held_out
+        for measure, prefix in ((measured, ""), (twin, "_untrained")):
+            if measure is not None and measure.frequent is not None:
+                values[f"separation{prefix}"] = measure.frequent.separation(i)
+        block = not (plan.embedding and i == 0)
+        width = measured.sites[i].features
+        row = SiteRow(title, kind, (width,), width, in_fit=block, at="output" if block else "input")
+        row.values, row.left_out, row.plane = values, left_out, planes.get(i, [])
+        rows.append(row)
+    return rows
+
+
+def _residuals(plan: Plan, measured: Measured, site: int, where: str) -> dict[str, Residual]:
+    return prediction_residuals(
+        measured.sites[site], measured.targets, measured.columns, where=f"'{where}'", null_direction=plan.sums_to_zero
+    )
+
+
+def _column(target: str) -> str:
+    return "residual" if target == "id" else f"residual_{target}"
+
+
+def _columns(target: str, residual: Residual, left_out: dict[str, list[float | None]]) -> dict[str, float | None]:
+    column = _column(target)
+    values = {column: residual.in_sample, f"{column}_adjusted": residual.adjusted}
+    if residual.held_out is not None and residual.left_out is not None and residual.held_out_left_out is not None:
+        values[f"{column}_log_se"] = residual.log_error
+        values[f"{column}_held_out"] = residual.held_out
+        values[f"{column}_held_out_log_se"] = residual.held_out_log_error
+        left_out[column] = list(residual.left_out)
+        left_out[f"{column}_held_out"] = list(residual.held_out_left_out)
+    if target == "id":
+        values["rank"] = float(residual.rank)
+    return values
+
+
+def _notes(plan: Plan, pieces: Pieces, n: int) -> list[str]:
+    notes = list(pieces.notes)
+    d = plan.blocks.width
+    if n < FEW * d:
+        notes.append(
+            f"Only {n / d:.1f} tokens per feature ({n:,} for {d}): below {FEW} the residual in-sample is too low, and its "
+            "line along depth not to be trusted. Pass more text; the held-out values do not flatter."
+        )
+    if plan.blocks.others:
+        notes.append(f"Other lists of blocks were not measured: {', '.join(plan.blocks.others)}.")
+    return notes
+
+
+def _device_name(measured: Measured) -> str:
+    devices = list(dict.fromkeys(site.products.device for site in measured.sites))
+    return ", ".join(torch.cuda.get_device_name(d) if d.type == "cuda" else str(d) for d in devices)
+
+
+def _version_of_transformers() -> str | None:
+    import sys
+
+    known: Any = sys.modules.get("transformers")
+    return None if known is None else str(known.__version__)

@@ -1,0 +1,58 @@
+"""What is refused before or after a pass, and why."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from layerlaw.errors import InputError
+from layerlaw.lm.pieces import Pieces
+from layerlaw.lm.stream import Measured, Normalise
+from layerlaw.lm.tasks import TaskName
+
+
+def check_options(normalise: str, task: str | None, batch_size: int, classes: int) -> None:
+    """Words and numbers that have a fixed range."""
+    if normalise not in get_args(Normalise):
+        raise InputError(f"normalise: expected one of {', '.join(get_args(Normalise))}, got {normalise!r}.")
+    if task is not None and task not in get_args(TaskName):
+        raise InputError(f"task: expected one of {', '.join(get_args(TaskName))}, got {task!r}.")
+    if batch_size < 1:
+        raise InputError(f"batch_size: expected at least 1 piece, got {batch_size}.")
+    if classes < 0 or classes == 1:
+        raise InputError(f"classes: expected 0 (none) or at least 2 frequent tokens, got {classes}.")
+
+
+def check_ids(pieces: Pieces, vocabulary: int, tokenizer: Any) -> None:
+    """Token ids must be rows of the model's embedding."""
+    low = min(int(piece.min()) for piece in pieces.ids)
+    high = max(int(piece.max()) for piece in pieces.ids)
+    if low >= 0 and high < vocabulary:
+        return
+    what = "token ids that do"
+    if tokenizer is not None:
+        size = f" ({len(tokenizer):,} entries)" if hasattr(tokenizer, "__len__") else ""
+        what = f"a tokenizer{size} that does"
+    wrong = low if low < 0 else high
+    raise InputError(
+        f"text: expected token ids 0 … {vocabulary - 1}, as the model has embeddings, got {wrong}: {what} not belong "
+        "to this model."
+    )
+
+
+def check_enough(measured: Measured, width: int, task: str) -> None:
+    """A regression on d features with n ≤ d+1 rows explains everything and says nothing."""
+    n = int(measured.targets.counts.sum())
+    least = (
+        int((measured.targets.counts.sum() - measured.targets.counts).min()) if len(measured.targets.counts) > 1 else n
+    )
+    if n <= width + 1:
+        share = " (about 15 % of the tokens are masked)" if task != "next" else ""
+        raise InputError(
+            f"text: expected more predicted tokens than features, got {n} for {width}{share}. Pass a longer text; 20 tokens "
+            "per feature are the least for numbers to trust, 100 are good."
+        )
+    if least <= width + 1:
+        raise InputError(
+            f"groups: leaving one group out leaves {least} tokens for {width} features. Pass a longer text, or groups=1 (no "
+            "held-out values)."
+        )

@@ -1,0 +1,204 @@
+"""MODEL → a model and its tokenizer: a loaded one, a local folder, a Hugging Face name, or a GGUF file."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from layerlaw.errors import DataError, InputError, MissingExtraError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model, its tokenizer where it has one, and what it is called."""
+
+    model: nn.Module
+    tokenizer: Any
+    name: str
+
+
+def load(
+    model: nn.Module | str | os.PathLike[str],
+    *,
+    tokenizer: Any = None,
+    dtype: str | torch.dtype | None = None,
+    device_map: Any = None,
+) -> Loaded:
+    """Load what is not loaded yet.
+
+    dtype       of the weights; default: float32 on a CPU, as saved where there is a GPU
+    device_map  "auto" spreads the model over all devices (accelerate)
+    """
+    if isinstance(model, nn.Module):
+        if dtype is not None or device_map is not None:
+            raise InputError("dtype and device_map are for models that are loaded here; this one is loaded already.")
+        return Loaded(model, load_tokenizer(tokenizer), _name(model))
+    if not isinstance(model, (str, os.PathLike)):
+        raise InputError(
+            f"model: expected an nn.Module, a folder, a Hugging Face name or a GGUF file, got {type(model).__name__}."
+        )
+    transformers = _transformers(f"loading '{model}'")
+    options: dict[str, Any] = {"dtype": _dtype(dtype)}
+    if device_map is not None:
+        _need("accelerate", "spreading a model over devices (device_map)")
+        options["device_map"] = device_map
+    path = Path(model).expanduser()
+    if path.suffix == ".gguf":
+        return _gguf(transformers, path, tokenizer, options)
+    where = str(path) if path.exists() else str(model)
+    if not path.exists() and (path.is_absolute() or where.startswith((".", "~"))):
+        raise DataError(f"{path}: expected a model folder or a GGUF file, found nothing there.")
+    with _explained(where):
+        config = transformers.AutoConfig.from_pretrained(where)
+        found = _class_for(transformers, config).from_pretrained(where, config=config, **options)
+        words = transformers.AutoTokenizer.from_pretrained(where) if tokenizer is None else None
+    words = words if tokenizer is None else load_tokenizer(tokenizer)
+    return Loaded(found, words, path.name if path.exists() else str(model))
+
+
+def untrained_twin(model: nn.Module, seed: int) -> nn.Module | None:
+    """A model of the same configuration with freshly drawn weights; `None` for one that has no configuration."""
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(config, "to_dict"):
+        return None
+    config = copy.deepcopy(config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    first = next(model.parameters())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        twin: nn.Module = type(model)(config)
+    return twin.to(device=first.device, dtype=first.dtype)
+
+
+def drawn(kind: str, *, seed: int, **shape: Any) -> nn.Module:
+    """A model of a kind that transformers knows ("bert", "gpt2", …) in a shape of one's own, with freshly drawn weights."""
+    transformers = _transformers(f"building a model of the kind '{kind}'")
+    config = transformers.AutoConfig.for_model(kind, **shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: nn.Module = transformers.AutoModel.from_config(config)
+    return model
+
+
+def _class_for(transformers: Any, config: Any) -> Any:
+    """The class that the weights were saved from; else the one that fits the kind of model."""
+    for name in getattr(config, "architectures", None) or ():
+        if hasattr(transformers, name):
+            return getattr(transformers, name)
+    kind = type(config)
+    if getattr(config, "is_encoder_decoder", False):
+        return transformers.AutoModelForSeq2SeqLM
+    for auto in (transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM):
+        if kind in auto._model_mapping:
+            return auto
+    return transformers.AutoModel
+
+
+def _gguf(transformers: Any, path: Path, tokenizer: Any, options: dict[str, Any]) -> Loaded:
+    if not path.is_file():
+        raise DataError(f"{path}: expected a GGUF file, found none.")
+    for package in ("gguf", "accelerate"):
+        _need(package, f"reading the GGUF file {path.name}", "gguf")
+    place = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    with _explained(str(path)):
+        packed = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
+        words = _gguf_tokenizer(transformers, path, place) if tokenizer is None else None
+    words = words if tokenizer is None else load_tokenizer(tokenizer)
+    # A model read from GGUF still calls itself quantised and refuses to change its dtype: a plain one takes its weights.
+    config = copy.deepcopy(packed.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    plain = type(packed)(config)
+    plain.load_state_dict(packed.state_dict())
+    kind = options["dtype"]
+    return Loaded(plain if kind == "auto" else plain.to(kind), words, path.stem)
+
+
+def _gguf_tokenizer(transformers: Any, path: Path, place: dict[str, str]) -> Any:
+    """A tokenizer that lies beside the file loads at once; the one inside it takes a minute to convert."""
+    if (path.parent / "tokenizer.json").is_file():
+        return transformers.PreTrainedTokenizerFast.from_pretrained(str(path.parent))
+    return transformers.AutoTokenizer.from_pretrained(**place)
+
+
+def _dtype(dtype: str | torch.dtype | None) -> Any:
+    if dtype is None:
+        return "auto" if torch.cuda.is_available() else torch.float32
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype not in DTYPES:
+        raise InputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}.")
+    return DTYPES[dtype]
+
+
+def load_tokenizer(tokenizer: Any) -> Any:
+    """A tokenizer from a folder, a name or a tokenizer.json (of the library tokenizers); a loaded one is left as it is."""
+    if not isinstance(tokenizer, (str, os.PathLike)):
+        return tokenizer
+    transformers = _transformers("loading a tokenizer")
+    path = Path(tokenizer).expanduser()
+    if not path.exists() and (path.suffix == ".json" or str(tokenizer).startswith((".", "/", "~"))):
+        raise DataError(f"{tokenizer}: expected the folder of a tokenizer or a tokenizer.json, found none.")
+    if path.suffix == ".json":
+        try:
+            return transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
+        except Exception as error:  # the Rust side raises plain exceptions
+            raise DataError(
+                f"{tokenizer}: expected a tokenizer.json as the package tokenizers writes it, got: {_line(error)}"
+            ) from None
+    with _explained(str(tokenizer)):
+        return transformers.AutoTokenizer.from_pretrained(str(path) if path.exists() else str(tokenizer))
+
+
+def _name(model: nn.Module) -> str:
+    path = getattr(getattr(model, "config", None), "_name_or_path", "")
+    return Path(path).name if path else type(model).__name__
+
+
+def _transformers(purpose: str) -> Any:
+    _need("transformers", purpose)
+    import transformers
+
+    return transformers
+
+
+def _need(package: str, purpose: str, extra: str = "lm") -> None:
+    if importlib.util.find_spec(package) is None:
+        raise MissingExtraError(package, extra, purpose)
+
+
+@contextmanager
+def _explained(where: str) -> Iterator[None]:
+    """Errors of the loader, with what was looked for and what to do."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(
+            "transformers and what it asks for", "lm", f"loading '{where}' ({_line(error)})"
+        ) from error
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        hint = "Is the name right, is there a network? A local folder or a GGUF file needs none."
+        if Path(where).exists():
+            hint = "Is it whole, and is it a model (a folder with a config.json and weights, or a GGUF file)?"
+        elif os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"):
+            hint = "HF_HUB_OFFLINE is set, so nothing is downloaded: give a local folder or a GGUF file, or unset it."
+        raise DataError(
+            f"'{where}': expected a language model or tokenizer that transformers can load, got: {_line(error)} {hint}"
+        ) from error
+
+
+def _line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else f"{text[:300]}…"

@@ -1,0 +1,265 @@
+"""Text as pieces of token ids: documents are tokenised, cut, truncated or packed, and dealt into groups.
+
+A piece is what the model reads at once. Tokens of one document are not independent of each other, so groups (for held-out
+values and standard errors) are runs of whole documents; only a text of fewer documents than groups is cut between pieces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerlaw.errors import InputError
+
+Documents = Literal["cut", "truncate", "pack"]
+SHORTEST = 2  # a token and the next
+TIMES = 16  # a text is read up to so many times the tokens that are wanted: those used are spread over it
+STRING_PART = 200_000  # characters of a long string that are tokenised at once
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Token ids of the pieces, the document each belongs to, and the group it is dealt into."""
+
+    ids: tuple[Tensor, ...]
+    documents: tuple[int, ...]
+    groups: tuple[int, ...] = ()
+    bos: int | None = None
+    notes: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in all pieces, without the BOS in front."""
+        return sum(map(len, self.ids)) - len(self.ids) * (self.bos is not None)
+
+    @property
+    def checksum(self) -> str:
+        """sha256 of the ids, piece by piece."""
+        digest = hashlib.sha256()
+        for piece in self.ids:
+            digest.update(np.ascontiguousarray(piece.numpy()).data)
+            digest.update(b"|")
+        return digest.hexdigest()
+
+    def spread(self, tokens: int) -> Pieces:
+        """At most so many tokens, in pieces spread evenly over the text; the last one may be shortened."""
+        if tokens < SHORTEST:
+            raise InputError(f"tokens: expected at least {SHORTEST}, got {tokens}.")
+        share = min(1.0, tokens / self.tokens)
+        kept: list[Tensor] = []
+        owners, have, seen, extra = [], 0, 0, int(self.bos is not None)
+        for piece, owner in zip(self.ids, self.documents, strict=True):
+            seen += len(piece) - extra
+            left = tokens - have
+            if have < share * seen and left >= SHORTEST:
+                kept.append(piece[: left + extra])
+                owners.append(owner)
+                have += len(kept[-1]) - extra
+        return replace(self, ids=tuple(kept), documents=tuple(owners))
+
+    def noted(self, note: str) -> Pieces:
+        """The same with a remark for the record, unless it is empty."""
+        return replace(self, notes=(*self.notes, note)) if note else self
+
+    def dealt(self, groups: int, note: str = "") -> Pieces:
+        """Deal the pieces into groups of about equally many tokens: runs of whole documents where there are enough."""
+        whole = len(set(self.documents))
+        units = self.documents if whole >= groups else tuple(range(len(self.ids)))
+        groups = min(groups, len(set(units)))
+        sizes: dict[int, int] = {}
+        for unit, piece in zip(units, self.ids, strict=True):
+            sizes[unit] = sizes.get(unit, 0) + len(piece)
+        total, before, home, last = sum(sizes.values()), 0, {}, -1
+        for i, (unit, size) in enumerate(sizes.items()):
+            middle = int((before + size / 2) * groups / total)
+            behind = groups - (len(sizes) - i)  # a unit must be left for every later group
+            last = max(min(middle, last + 1), last, behind) if last >= 0 else 0
+            home[unit] = last
+            before += size
+        here = replace(self, groups=tuple(home[unit] for unit in units)).noted(note)
+        if whole >= groups:
+            return here
+        return here.noted(f"Of {whole} document{'s' * (whole > 1)}, groups are runs of pieces, not whole documents.")
+
+
+def pieces_of(
+    text: Any,
+    tokenizer: Any = None,
+    *,
+    length: int = 512,
+    documents: Documents = "cut",
+    bos: bool | None = None,
+    wanted: int | None = None,
+) -> Pieces:
+    """Pieces of a string, of documents (strings, or rows with a "text"), or of token ids (documents, length).
+
+    documents   "cut" every document into pieces of `length`, "truncate" it to one piece, or "pack" all into one stream
+    bos         put the tokenizer's BOS in front of every piece; `None`: where the tokenizer itself puts one
+    wanted      stop reading when many times as many tokens are there
+    """
+    if documents not in get_args(Documents):
+        raise InputError(f"documents: expected one of {', '.join(get_args(Documents))}, got {documents!r}.")
+    if length < SHORTEST:
+        raise InputError(f"length: expected at least {SHORTEST} tokens per piece, got {length}.")
+    first = None
+    if (given := _token_ids(text)) is not None:
+        if bos:
+            raise InputError("bos=True: token ids are taken as they are; put the BOS into them, or pass text.")
+        stream: Iterable[Tensor] = given
+    else:
+        tokenizer = _checked(tokenizer)
+        first = bos_of(tokenizer, bos)
+        end = getattr(tokenizer, "eos_token_id", None) if documents == "pack" else None
+        stream = tokenised(_strings(text), tokenizer, end)
+    room = length - (first is not None)
+    if room < 1:
+        raise InputError(f"length: expected room for a BOS and a token, got {length}.")
+    enough = None if wanted is None else TIMES * wanted
+    found, owners, have = [], [], 0
+    if documents == "pack":
+        stream = [_first(stream, enough)]
+    for number, ids in enumerate(stream):
+        cuts = torch.split(ids, room)[: 1 if documents == "truncate" else None]
+        for cut in cuts:
+            piece = cut if first is None else torch.cat([torch.tensor([first]), cut])
+            if len(piece) >= SHORTEST:
+                found.append(piece.long())
+                owners.append(number)
+                have += len(cut)
+        if enough is not None and have >= enough:
+            break
+    if not found:
+        raise InputError(_too_short(text))
+    return Pieces(tuple(found), tuple(owners), bos=first)
+
+
+def bos_of(tokenizer: Any, wanted: bool | None) -> int | None:
+    """The BOS to put in front of every piece: by the tokenizer's own habit, or as told."""
+    known = getattr(tokenizer, "bos_token_id", None)
+    if wanted is False:
+        return None
+    if wanted:
+        if known is None:
+            raise InputError("bos=True: expected a tokenizer with a BOS token, got one without.")
+        return int(known)
+    habit = tokenizer("a")["input_ids"]
+    return int(known) if known is not None and len(habit) and habit[0] == known else None
+
+
+def tokenised(documents: Iterable[str], tokenizer: Any, end: int | None) -> Iterator[Tensor]:
+    """Token ids of every document, without special tokens; `end` closes each where documents are packed."""
+    for document in documents:
+        ids: list[int] = []
+        for part in _parts(document):
+            ids += tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"]
+        yield torch.tensor(ids + ([end] if end is not None else []), dtype=torch.long)
+
+
+def _parts(document: str) -> Iterator[str]:
+    """A long text in parts that end at a line, so that a tokenizer need not hold all of it at once."""
+    at = 0
+    while at < len(document):
+        end = min(at + STRING_PART, len(document))
+        if end < len(document):
+            line, word = document.rfind("\n", at, end), document.rfind(" ", at, end)
+            end = line + 1 if line > at else word if word > at else end
+        yield document[at:end]
+        at = end
+
+
+def _first(stream: Iterable[Tensor], enough: int | None) -> Tensor:
+    taken, have = [torch.zeros(0, dtype=torch.long)], 0
+    for ids in stream:
+        taken.append(ids)
+        have += len(ids)
+        if enough is not None and have >= enough:
+            break
+    return torch.cat(taken)
+
+
+def _token_ids(text: Any) -> list[Tensor] | None:
+    """Token ids as a list of 1-D tensors, where that is what came; `None` for text."""
+    if isinstance(text, (Tensor, np.ndarray)):
+        ids = torch.as_tensor(text)
+        if ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
+            raise InputError(
+                f"text: expected token ids of shape (documents, length) as whole numbers, got {tuple(ids.shape)} "
+                f"{ids.dtype}. One long document of ids: ids[None]."
+            )
+        return list(ids.cpu())
+    if isinstance(text, Sequence) and not isinstance(text, str) and len(text) and _is_ids(text[0]):
+        return [torch.as_tensor(ids).long().cpu() for ids in text]
+    return None
+
+
+def _is_ids(item: Any) -> bool:
+    if isinstance(item, (Tensor, np.ndarray)):
+        return item.ndim == 1
+    return isinstance(item, Sequence) and not isinstance(item, str) and all(isinstance(i, int) for i in item[:8])
+
+
+def _strings(text: Any) -> Iterator[str]:
+    if isinstance(text, str):
+        yield text
+        return
+    if not isinstance(text, Iterable):
+        raise InputError(
+            "text: expected a string, an iterable of documents, or token ids of shape (documents, length), got "
+            f"{type(text).__name__}."
+        )
+    for number, item in enumerate(text):
+        if isinstance(item, Mapping) and "text" in item:
+            item = item["text"]
+        if not isinstance(item, str):
+            raise InputError(
+                f"text: expected documents that are strings (or rows with a 'text'), got {type(item).__name__} as document "
+                f"{number}."
+            )
+        if item.strip():
+            yield item
+
+
+def _checked(tokenizer: Any) -> Any:
+    if tokenizer is None:
+        raise InputError(
+            "tokenizer: expected one for this text, got none. Pass tokenizer=AutoTokenizer.from_pretrained(…), or token ids "
+            "of shape (documents, length) as text."
+        )
+    if not callable(tokenizer):
+        raise InputError(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}.")
+    return tokenizer
+
+
+def _too_short(text: Any) -> str:
+    hint = ""
+    if isinstance(text, str) and 0 < len(text) < 300 and "\n" not in text:
+        hint = f" It is {text!r}: if that is a file, pass its content (the command line takes names)."
+    return f"text: expected at least {SHORTEST} tokens in a row, got none.{hint}"
+
+
+def batches(pieces: Pieces, size: int) -> Iterator[tuple[int, list[int]]]:
+    """Groups and indices of pieces that are run together: of one group, of similar length, in a fixed order."""
+    by_group: dict[int, list[int]] = {}
+    for i, group in enumerate(pieces.groups):
+        by_group.setdefault(group, []).append(i)
+    for group, members in by_group.items():
+        members.sort(key=lambda i: -len(pieces.ids[i]))
+        for batch in itertools.batched(members, size) if hasattr(itertools, "batched") else _batched(members, size):
+            yield group, list(batch)
+
+
+def _batched(members: list[int], size: int) -> Iterator[list[int]]:
+    for at in range(0, len(members), size):
+        yield members[at : at + size]
+
+
+def counted(pieces: Sequence[Tensor], vocabulary: int) -> Tensor:
+    """How often each token occurs."""
+    return torch.bincount(torch.cat(list(pieces)), minlength=vocabulary)

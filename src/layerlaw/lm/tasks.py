@@ -1,0 +1,211 @@
+"""What the model is asked: the next token, masked tokens (encoders), or masked spans (encoder-decoders).
+
+A task turns pieces into model inputs and says which rows of hidden states are looked at and which tokens stand around them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from layerlaw.errors import InputError
+
+TaskName = Literal["next", "masked", "span"]
+MASKED_SHARE = 0.15
+SPAN = 3  # mean length of a masked span, as T5 was trained
+
+
+@dataclass
+class Batch:
+    """Inputs of one forward, the rows (of batch × time, flat) that are looked at, and the tokens at each offset (n,)."""
+
+    inputs: dict[str, Any]
+    rows: Tensor
+    around: dict[int, Tensor]
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on a device."""
+        move = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in self.inputs.items()}
+        return Batch(move, self.rows, self.around)
+
+
+class Task(Protocol):
+    """How pieces become a batch."""
+
+    @property
+    def name(self) -> TaskName:
+        """Its name."""
+
+    def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> Batch:
+        """Inputs and rows of these pieces, whose `numbers` seed what is drawn at random."""
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """Every token of a piece that has all the wanted neighbours within it."""
+
+    offsets: tuple[int, ...]
+    pad: int = 0
+    name: TaskName = "next"
+
+    def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> Batch:
+        """Right-padded ids; padding is masked and no row of it is looked at."""
+        ids, mask = padded(pieces, self.pad)
+        at = torch.arange(ids.shape[1])
+        lengths = mask.sum(1, keepdim=True)
+        fits = (at + min(0, *self.offsets) >= 0) & (at + max(0, *self.offsets) < lengths)  # (B, T)
+        rows = fits.reshape(-1).nonzero().flatten()
+        flat = ids.reshape(-1)
+        return Batch(_inputs(ids, mask), rows, {o: flat[rows + o] for o in self.offsets})
+
+
+@dataclass(frozen=True)
+class MaskedTokens:
+    """A random 15 % of the tokens are replaced by the mask; they are what is to be told."""
+
+    mask: int
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    pad: int = 0
+    seed: int = 0
+    name: TaskName = "masked"
+
+    def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> Batch:
+        """The tokenizer's special tokens around every piece are never masked."""
+        front, back = torch.tensor(self.before, dtype=torch.long), torch.tensor(self.after, dtype=torch.long)
+        whole = [torch.cat([front, piece, back]) for piece in pieces]
+        ids, mask = padded(whole, self.pad)
+        chosen = torch.zeros_like(ids, dtype=torch.bool)
+        for i, (piece, number) in enumerate(zip(pieces, numbers, strict=True)):
+            draw = torch.rand(len(piece), generator=_generator(self.seed, number)) < MASKED_SHARE
+            chosen[i, len(front) : len(front) + len(piece)] = draw
+        rows = chosen.reshape(-1).nonzero().flatten()
+        return Batch(_inputs(torch.where(chosen, self.mask, ids), mask), rows, {1: ids.reshape(-1)[rows]})
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Spans of about three tokens are cut out and a sentinel left; the decoder has to tell them, sentinel by sentinel."""
+
+    sentinels: tuple[int, ...]
+    start: int
+    end: int | None
+    pad: int = 0
+    seed: int = 0
+    name: TaskName = "span"
+
+    def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> Batch:
+        """The decoder reads what it has told so far; rows before a sentinel are not looked at."""
+        sources, labels, real = [], [], []
+        for piece, number in zip(pieces, numbers, strict=True):
+            source, label, is_token = self.corrupted(piece, _generator(self.seed, number))
+            sources.append(source)
+            labels.append(label)
+            real.append(is_token)
+        ids, mask = padded(sources, self.pad)
+        told, told_mask = padded(labels, self.pad)
+        tokens, _ = padded(real, 0)
+        before = torch.cat([torch.full((len(told), 1), self.start), told[:, :-1]], 1)
+        rows = (tokens.bool() & told_mask.bool()).reshape(-1).nonzero().flatten()
+        inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": before}
+        return Batch(inputs, rows, {1: told.reshape(-1)[rows]})
+
+    def corrupted(self, piece: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """What the encoder reads, what the decoder has to tell, and which of that are tokens of the text."""
+        n = len(piece)
+        spans = max(1, min(round(n * MASKED_SHARE / SPAN), len(self.sentinels), n // (2 * SPAN)))
+        hidden = max(spans, round(n * MASKED_SHARE))
+        lengths = _composition(hidden, spans, generator)
+        gaps = _composition(n - hidden, spans, generator)
+        source, label, real = [], [], []
+        at = 0
+        for gap, length, sentinel in zip(gaps, lengths, self.sentinels, strict=False):
+            source += [*piece[at : at + gap].tolist(), sentinel]
+            label += [sentinel, *piece[at + gap : at + gap + length].tolist()]
+            real += [0, *[1] * length]
+            at += gap + length
+        source += piece[at:].tolist() + ([self.end] if self.end is not None else [])
+        return torch.tensor(source), torch.tensor(label), torch.tensor(real)
+
+
+def task_for(
+    name: TaskName, *, offsets: tuple[int, ...], tokenizer: Any, config: Any, mask_id: int | None, seed: int
+) -> Task:
+    """The task with the special tokens that this tokenizer and model have."""
+    pad = getattr(tokenizer, "pad_token_id", None) or 0
+    if name == "next":
+        return NextToken(offsets, pad)
+    if set(offsets) != {1}:
+        raise InputError(
+            f"targets: previous, current, next2 and words belong to next-token prediction; with the task '{name}' only what "
+            "is masked can be told."
+        )
+    if name == "masked":
+        mask = mask_id if mask_id is not None else getattr(tokenizer, "mask_token_id", None)
+        if mask is None:
+            raise InputError("task 'masked': expected a tokenizer with a mask token, got none. Pass mask_id=….")
+        before, after = ((i,) if i is not None else () for i in _around(tokenizer))
+        return MaskedTokens(int(mask), before, after, pad, seed)
+    if name == "span":
+        if not getattr(config, "is_encoder_decoder", False):
+            raise InputError(
+                "task 'span': expected an encoder-decoder, got a model with one stack of blocks. Use 'next'."
+            )
+        return Spans(
+            _sentinels(tokenizer, config), int(_start(config)), getattr(config, "eos_token_id", None), pad, seed
+        )
+    raise InputError(f"task: expected next, masked or span, got {name!r}.")
+
+
+def padded(pieces: Sequence[Tensor], pad: int) -> tuple[Tensor, Tensor]:
+    """(B, T) ids with padding at the right, and where they are real."""
+    ids = torch.nn.utils.rnn.pad_sequence(list(pieces), batch_first=True, padding_value=pad)
+    lengths = torch.tensor([len(piece) for piece in pieces])
+    return ids, (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+
+
+def _inputs(ids: Tensor, mask: Tensor) -> dict[str, Any]:
+    """Without padding no mask: models then take their faster way."""
+    return {"input_ids": ids} if bool(mask.all()) else {"input_ids": ids, "attention_mask": mask}
+
+
+def _generator(seed: int, number: int) -> torch.Generator:
+    """By the number of the piece, so that batches, groups and ranks draw the same."""
+    return torch.Generator().manual_seed(seed * 1_000_003 + number)
+
+
+def _composition(total: int, parts: int, generator: torch.Generator) -> list[int]:
+    """A random way to write the total as a sum of so many positive numbers."""
+    cuts = (torch.randperm(total - 1, generator=generator)[: parts - 1] + 1).sort().values.tolist() if total > 1 else []
+    ends = [0, *cuts, total]
+    return [b - a for a, b in itertools.pairwise(ends)]
+
+
+def _around(tokenizer: Any) -> tuple[int | None, int | None]:
+    return getattr(tokenizer, "cls_token_id", None), getattr(tokenizer, "sep_token_id", None)
+
+
+def _sentinels(tokenizer: Any, config: Any) -> tuple[int, ...]:
+    """The tokenizer's <extra_id_…>, or the last hundred entries of the vocabulary as T5 has them."""
+    if tokenizer is not None and hasattr(tokenizer, "get_sentinel_token_ids"):
+        found = sorted(tokenizer.get_sentinel_token_ids(), reverse=True)
+        if found:
+            return tuple(found)
+    if tokenizer is not None:
+        named = [tokenizer.convert_tokens_to_ids(f"<extra_id_{i}>") for i in range(100)]
+        unknown = getattr(tokenizer, "unk_token_id", None)
+        named = [i for i in named if i is not None and i != unknown]
+        if named:
+            return tuple(named)
+    size = int(config.vocab_size)
+    return tuple(range(size - 1, max(size - 101, size // 2), -1))
+
+
+def _start(config: Any) -> int:
+    start = getattr(config, "decoder_start_token_id", None)
+    return start if start is not None else getattr(config, "pad_token_id", None) or 0

@@ -1,0 +1,69 @@
+"""Pictures of chosen words: the hidden states of their tokens in the plane of their two main directions, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlaw.errors import InputError
+from layerlaw.stats.plane import PlaneSample
+
+
+@dataclass
+class Words:
+    """The chosen words, the token that stands for each, and the samples kept so far."""
+
+    names: tuple[str, ...]
+    ids: Tensor
+    sample: PlaneSample = field(repr=False)
+
+    @classmethod
+    def of(cls, words: Sequence[str | int], tokenizer: Any) -> Words:
+        """Words by name (one token each, with or without a blank before them), or token ids."""
+        names, ids = [], []
+        for word in words:
+            names.append(str(word).strip())
+            ids.append(word if isinstance(word, int) else _single_token(word, tokenizer))
+        if len(set(ids)) < len(ids):
+            raise InputError(f"words: expected different words, got {', '.join(map(repr, words))}.")
+        return cls(tuple(names), torch.tensor(ids), PlaneSample(len(ids)))
+
+    def fresh(self) -> Words:
+        """Nothing kept yet."""
+        return Words(self.names, self.ids, PlaneSample(len(self.ids)))
+
+    def begin(self, tokens: Tensor) -> None:
+        """The tokens (n,) at the rows of a batch."""
+        hits = tokens[:, None] == self.ids  # (n, words)
+        self._rows = hits.any(1).nonzero().flatten()
+        self.sample.begin(hits[self._rows].long().argmax(1))
+
+    def update(self, site: int, X: Tensor) -> None:
+        """Features (n, d) of one site."""
+        if len(self._rows):
+            self.sample.update(site, X.index_select(0, self._rows.to(X.device)))
+
+    def planes(self) -> dict[object, list[list[float]]]:
+        """Coordinates at every site, in the order of `labels`."""
+        return self.sample.planes()
+
+    @property
+    def labels(self) -> list[int]:
+        """The number of the word of every sample."""
+        return self.sample.labels
+
+
+def _single_token(word: str, tokenizer: Any) -> int:
+    if tokenizer is None:
+        raise InputError(f"words: expected token ids where there is no tokenizer, got {word!r}.")
+    for spelling in (f" {word.strip()}", word.strip()):  # within a text a blank stands before a word
+        ids = tokenizer(spelling, add_special_tokens=False)["input_ids"]
+        if len(ids) == 1:
+            return int(ids[0])
+    raise InputError(
+        f"words: expected words that are one token each, got {word!r}, which is {len(ids)}. Choose others."
+    )

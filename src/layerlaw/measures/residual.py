@@ -1,0 +1,174 @@
+"""Prediction residual: the share of a target's variance that a linear regression on the features leaves unexplained.
+
+PR = Σ‖y − ŷ‖² / Σ‖y − ȳ‖² = 1 − R², between 0 (predicted exactly) and 1 (not at all); lower is better. ŷ is the
+least-squares fit with an intercept (He & Su, arXiv 2408.13442). Everything comes from second moments in groups of rows:
+in-sample from their sum, held out by fitting on the other groups, the jackknife by leaving one group out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from layerlaw.errors import FeatureError
+from layerlaw.stats.moments import Moments, TargetMoments
+
+SMALL_PIVOT = 1e-9  # of a scatter scaled to 1 on its diagonal: below it Cholesky's digits are not to be trusted
+CUT = 1e-11  # eigenvalues below this share of the largest are no directions of the features
+
+
+@dataclass(frozen=True)
+class Residual:
+    """PR of every target at one site.
+
+    `in_sample` is the papers'; `adjusted` corrects it for d fitted coefficients; `held_out` fits on all groups but one and
+    predicts that one, all groups in turn. `left_out` (g,) and `held_out_left_out` (g,) are the same with one group missing:
+    their spread gives standard errors. `None` where there is one group only.
+    """
+
+    in_sample: float
+    adjusted: float | None
+    held_out: float | None
+    left_out: tuple[float, ...] | None
+    held_out_left_out: tuple[float, ...] | None
+    rank: int
+
+    @property
+    def log_error(self) -> float | None:
+        """Standard error of ln PR by the delete-group jackknife."""
+        return None if self.left_out is None else log_error(self.left_out)
+
+    @property
+    def held_out_log_error(self) -> float | None:
+        """Standard error of ln PR held out: over the predicted groups, given what was fitted."""
+        return None if self.held_out_left_out is None else log_error(self.held_out_left_out)
+
+
+def log_error(left_out: tuple[float, ...]) -> float | None:
+    """Standard error of a logarithm from its values with one of g groups left out; `None` where one of them is 0.
+
+    >>> round(log_error((1.0, 1.1, 0.9, 1.0)), 4)
+    0.123
+    """
+    if min(left_out) <= 0:
+        return None
+    g = len(left_out)
+    logs = [math.log(value) for value in left_out]
+    mean = sum(logs) / g
+    return math.sqrt((g - 1) / g * sum((v - mean) ** 2 for v in logs))
+
+
+def prediction_residuals(
+    moments: Moments, targets: TargetMoments, columns: dict[str, slice], *, where: str, null_direction: bool = False
+) -> dict[str, Residual]:
+    """PR of every named target, whose columns of Y are added up (a vector target is one target).
+
+    `null_direction`: the features of every row add up to 0 (LayerNorm), so one of them says nothing new and is left out.
+    """
+    products, counts = moments.products, targets.counts.to(moments.products.device)
+    if null_direction:
+        d = moments.features
+        products = torch.cat([products[:, : d - 1, : d - 1], products[:, : d - 1, d:]], 2)
+    if not bool(products.isfinite().all()):
+        raise FeatureError(
+            f"{where}: expected finite features, got NaN or infinity. Half precision may overflow: measure in float32."
+        )
+    g = len(counts)
+    own = _Scatter.of(products, counts, targets)
+    whole = own.total()
+    solution, rank = whole.solve()
+    others = [own.without(k) for k in range(g)] if g > 1 else []
+    fits = [other.solve()[0] for other in others]
+    n = float(counts.sum())
+    found = {}
+    for name, chosen in columns.items():
+        total, left = whole.variation(chosen), whole.remainder(solution, chosen)
+        if total <= 0:
+            raise FeatureError(
+                f"{where}: the target '{name}' is the same for every token: there is nothing to predict."
+            )
+        held = held_left = left_out = None
+        if g > 1:
+            pairs = [own.predicted(k, others[k], fits[k], chosen) for k in range(g)]
+            errors, spreads = (sum(pair[i] for pair in pairs) for i in (0, 1))
+            held = errors / spreads
+            held_left = tuple((errors - e) / (spreads - s) for e, s in pairs)
+            left_out = tuple(o.remainder(f, chosen) / o.variation(chosen) for o, f in zip(others, fits, strict=True))
+        value = max(0.0, left / total)
+        adjusted = value * (n - 1) / (n - rank - 1) if n > rank + 1 else None
+        found[name] = Residual(value, adjusted, held, left_out, held_left, rank)
+    return found
+
+
+@dataclass
+class _Scatter:
+    """Sums over the rows of each group (g, …) or of all (…): counts, Xᵀ1, Xᵀ[X], Xᵀ[Y], 1ᵀY, and squares of Y."""
+
+    n: Tensor
+    x: Tensor
+    xx: Tensor
+    xy: Tensor
+    y: Tensor
+    yy: Tensor
+
+    @classmethod
+    def of(cls, products: Tensor, counts: Tensor, targets: TargetMoments) -> _Scatter:
+        d = products.shape[1]
+        y, yy = (t.to(products.device) for t in (targets.sums, targets.squares))
+        return cls(counts, products[:, :, -1], products[:, :, :d], products[:, :, d:-1], y, yy)
+
+    def total(self) -> _Scatter:
+        return _Scatter(*(t.sum(0) for t in (self.n, self.x, self.xx, self.xy, self.y, self.yy)))
+
+    def without(self, k: int) -> _Scatter:
+        whole = self.total()
+        mine = (self.n, self.x, self.xx, self.xy, self.y, self.yy)
+        every = (whole.n, whole.x, whole.xx, whole.xy, whole.y, whole.yy)
+        return _Scatter(*(a - b[k] for a, b in zip(every, mine, strict=True)))
+
+    @property
+    def centred(self) -> tuple[Tensor, Tensor]:
+        """Scatter of X (d, d) and of X with Y (d, q), about the means."""
+        return self.xx - torch.outer(self.x, self.x) / self.n, self.xy - torch.outer(self.x, self.y) / self.n
+
+    def variation(self, chosen: slice) -> float:
+        """Σ‖y − ȳ‖²."""
+        return float((self.yy - self.y.square() / self.n)[chosen].sum())
+
+    def solve(self) -> tuple[Tensor, int]:
+        """Coefficients (d, q) of the least-squares fit, the smallest ones where they are not unique, and the rank."""
+        C, b = self.centred
+        scale = C.diagonal().clamp(min=0).sqrt()
+        alive = scale > 1e-12 * scale.max()
+        inverse = torch.where(alive, 1 / torch.where(alive, scale, 1.0), 0.0)
+        R = C * inverse[:, None] * inverse  # correlations; rows of dead features are 0
+        R.diagonal().masked_fill_(~alive, 1.0)
+        factor, failed = torch.linalg.cholesky_ex(R)
+        if int(failed) == 0 and float(factor.diagonal().min()) ** 2 > SMALL_PIVOT:
+            half = torch.cholesky_solve(b * inverse[:, None], factor)
+            return half * inverse[:, None], int(alive.sum())
+        values, vectors = torch.linalg.eigh(R)
+        kept = values > CUT * values[-1]
+        V = vectors[:, kept]
+        half = V @ ((V.mT @ (b * inverse[:, None])) / values[kept, None])
+        return half * inverse[:, None], int(kept.sum()) - int((~alive).sum())
+
+    def remainder(self, beta: Tensor, chosen: slice) -> float:
+        """Σ‖y − ŷ‖² of this very fit."""
+        _, b = self.centred
+        return self.variation(chosen) - float((beta * b)[:, chosen].sum())
+
+    def predicted(self, k: int, fitted: _Scatter, beta: Tensor, chosen: slice) -> tuple[float, float]:
+        """Σ‖y − ŷ‖² and Σ‖y − ȳ‖² of group k, with ŷ and ȳ as fitted on the others."""
+        beta = beta[:, chosen]
+        n, x, xx, xy = self.n[k], self.x[k], self.xx[k], self.xy[k][:, chosen]
+        y, yy = self.y[k][chosen], self.yy[k][chosen]
+        mean_x, mean_y = fitted.x / fitted.n, (fitted.y / fitted.n)[chosen]
+        # Moments of the group about the means of the others.
+        C = xx - torch.outer(x, mean_x) - torch.outer(mean_x, x) + n * torch.outer(mean_x, mean_x)
+        b = xy - torch.outer(x, mean_y) - torch.outer(mean_x, y) + n * torch.outer(mean_x, mean_y)
+        spread = float((yy - 2 * y * mean_y + n * mean_y.square()).sum())
+        return spread - 2 * float((beta * b).sum()) + float((beta * (C @ beta)).sum()), spread

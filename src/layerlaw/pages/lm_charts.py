@@ -1,0 +1,167 @@
+"""Plotly figures of a language model's residuals along its blocks: the law, what it leaves, and what each block takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from layerlaw.pages import theme
+from layerlaw.pages.axes import block_axis, log_axis
+from layerlaw.pages.charts import Series, line
+from layerlaw.pages.drawing import go, new_figure, rounded, site_names
+from layerlaw.pages.lm_columns import even_gain
+from layerlaw.pages.numbers import percent
+from layerlaw.pages.reading import Reading
+from layerlaw.verdict import IDLE_SHARE
+
+LEAST_PAD = 0.004  # decades: residuals differ in their third digit
+PRESSING = 1.6  # a null that would stretch the axis more than this would press the curve flat
+
+
+def residual_figure(reading: Reading) -> Any:
+    """PR against depth on a log axis: points with jackknife bars, the line, in-sample, and the untrained model."""
+    lead = reading.series(reading.column)
+    if not any(v is not None and v > 0 for v in lead):
+        return "No prediction residual was measured, so there is nothing to draw."
+    ends = bar_ends(lead, reading)
+    every: list[float | None] = [*lead, *(v for pair in ends for v in pair or ())]
+    traces: list[Any] = []
+    if reading.column != "residual" and reading.has("residual"):
+        inside = reading.series("residual")
+        traces.append(line("in-sample", inside, theme.TEST, symbol="diamond", width=1.2, written=_digits(inside)))
+        every += inside
+    null = reading.series(f"{reading.column}_untrained")
+    if any(v is not None for v in null):
+        fits = _log_span([*every, *null]) <= PRESSING * _log_span(every)
+        known = [v for v in null if v is not None]
+        name = "untrained" if fits else f"untrained, off the axis: {min(known):.3f} to {max(known):.3f}"
+        traces.insert(0, line(name, null, theme.NULL, symbol="square-open", width=1, size=6, written=_digits(null)))
+        every += null if fits else []
+    if reading.fit is not None:
+        every += reading.fit.line
+        traces.append(
+            go.Scatter(
+                name=f"law: ρ = {reading.fit.rho:.4f} per block",
+                x=reading.fit_positions,
+                y=[rounded(v) for v in reading.fit.line],
+                mode="lines",
+                line={"color": theme.TRAIN, "dash": "dash", "width": 1.5},
+                hoverinfo="skip",
+                legendrank=2,
+            )
+        )
+    traces.append(_points(reading, lead, ends))
+    yaxis = log_axis(every, "prediction residual PR", least_pad=LEAST_PAD, parts=7)
+    return new_figure(traces, meta=site_names(reading), height=440, xaxis=block_axis(reading), yaxis=yaxis)
+
+
+def _points(reading: Reading, lead: Series, ends: Sequence[tuple[float, float] | None]) -> Any:
+    name = "held out" if reading.column == "residual_held_out" else "in-sample"
+    written = [
+        text if pair is None else f"{text} ({pair[0]:.4f} … {pair[1]:.4f})"
+        for text, pair in zip(_digits(lead), ends, strict=True)
+    ]
+    points = line(name, lead, theme.TRAIN, size=9, written=written)
+    points.mode = "markers"
+    points.marker.color = [theme.TRAIN if site.in_fit else "white" for site in reading.sites]
+    points.marker.line = {"color": theme.TRAIN, "width": 1.8}
+    points.legendrank = 1
+    if any(pair is not None for pair in ends):
+        points.error_y = _bars(
+            [0.0 if p is None or v is None else p[1] - v for p, v in zip(ends, lead, strict=True)],
+            [0.0 if p is None or v is None else v - p[0] for p, v in zip(ends, lead, strict=True)],
+        )
+    return points
+
+
+def deviations_figure(reading: Reading) -> Any:
+    """How far PR lies from its line, in percent, with 95% bars where documents were grouped."""
+    fit = reading.fit
+    if fit is None:
+        return "Without a fit there is nothing to be off."
+    off = [math.exp(e) - 1 for e in fit.residuals]
+    points = go.Scatter(
+        x=reading.fit_positions,
+        y=[rounded(v) for v in off],
+        mode="lines+markers",
+        line={"color": theme.PALE, "width": 1.2},
+        marker={"color": theme.TRAIN, "size": 7 if len(off) <= 40 else 4},
+        meta="sites",
+        customdata=[percent(v, 2) for v in off],
+        hovertemplate="%{text}<br>%{customdata} off the line<extra></extra>",
+    )
+    if reading.errors is not None:
+        wide = [reading.errors.t * se for se in reading.errors.residuals]
+        points.error_y = _bars(wide, wide)
+    yaxis = {"tickformat": ".3~%", "title": {"text": "PR above its line"}, "nticks": 6}
+    figure = _plain(reading, [points], yaxis, 340)
+    figure.add_hline(y=0, line={"color": theme.INK, "width": 1, "dash": "dash"})
+    return figure
+
+
+def gains_figure(reading: Reading) -> Any:
+    """By how much of itself PR falls at each block; hollow, the first one, from the embedded input."""
+    gains = reading.gains
+    if not gains:
+        return "Without two neighbouring residuals there is no gain to show."
+    even = even_gain(reading)
+    bar = 0.0 if even is None else IDLE_SHARE * even
+    first = reading.fit_positions[0]
+    colours = [theme.RISE if g < 0 else theme.PALE if g < bar else theme.TRAIN for g in gains.values()]
+    bars = go.Bar(
+        x=list(gains),
+        y=[rounded(g) for g in gains.values()],
+        marker={
+            "color": ["white" if i == first else c for i, c in zip(gains, colours, strict=True)],
+            "line": {"color": colours, "width": [1.5 if i == first else 0 for i in gains]},
+        },
+        width=0.62,
+        meta="sites",
+        textposition="none",
+        customdata=[f"falls by {percent(g, 2)}" if g >= 0 else f"rises by {percent(-g, 2)}" for g in gains.values()],
+        hovertemplate="%{text}<br>PR %{customdata}<extra></extra>",
+    )
+    if reading.errors is not None:
+        steps = dict(zip(reading.fit_positions[1:], reading.errors.steps, strict=True))
+        wide = [reading.errors.t * steps.get(i, 0.0) for i in gains]
+        bars.error_y = {**_bars(wide, wide), "color": theme.MUTED, "width": 0}
+    figure = _plain(reading, [bars], {"tickformat": ".3~%", "title": {"text": "PR falls by"}, "nticks": 6}, 340)
+    if even is not None and even > 0:
+        figure.add_hline(y=even, line={"color": theme.INK, "width": 1, "dash": "dash"})
+    return figure
+
+
+def bar_ends(values: Series, reading: Reading) -> list[tuple[float, float] | None]:
+    """Ends of the 95% interval at each site, with Student's t of the groups."""
+    t = reading.errors.t if reading.errors is not None else 1.96
+    errors = reading.series(f"{reading.column}_log_se")
+    factors = [None if e is None else math.exp(min(t * abs(e), 100.0)) for e in errors]
+    return [(v / f, v * f) if v and f else None for v, f in zip(values, factors, strict=True)]
+
+
+def _plain(reading: Reading, traces: list[Any], yaxis: dict[str, Any], height: int) -> Any:
+    return new_figure(
+        traces, meta=site_names(reading), height=height, xaxis=block_axis(reading), yaxis=yaxis, showlegend=False
+    )
+
+
+def _bars(up: Sequence[float], down: Sequence[float]) -> dict[str, Any]:
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [rounded(v) for v in up],
+        "arrayminus": [rounded(v) for v in down],
+        "color": theme.TRAIN,
+        "thickness": 1.1,
+        "width": 3,
+    }
+
+
+def _digits(values: Series) -> list[str]:
+    return ["–" if v is None else f"{v:.4f}" for v in values]
+
+
+def _log_span(values: Sequence[float | None]) -> float:
+    known = [math.log(v) for v in values if v is not None and v > 0]
+    return max(known) - min(known) if known else 0.0

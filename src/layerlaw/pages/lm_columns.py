@@ -1,0 +1,109 @@
+"""What a language model's table says of a block, on the page and in the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+
+from layerlaw.pages.numbers import ABSENT, finite, number, percent
+from layerlaw.pages.reading import Reading
+from layerlaw.record import SiteRow
+from layerlaw.verdict.targets import column_of, is_shuffled, target_name, targets
+
+GAIN = "gain"
+SHORT = {
+    "embedding": "embedding",
+    "onehot": "one-hot",
+    "rank": "freq. rank",
+    "current": "current",
+    "next2": "next but 1",
+}
+
+
+@dataclass(frozen=True)
+class LmColumn:
+    """A heading (and a shorter one), what it means, how a site fills it; the higher `goes`, the sooner it goes for room."""
+
+    head: str
+    short: str
+    meaning: str
+    cell: Callable[[SiteRow], str]
+    goes: int = 0
+
+
+def lm_columns(reading: Reading) -> list[LmColumn]:
+    """The residual first, then what is taken off it, then what it is to be compared with."""
+    lead, held_out = reading.column, reading.column == "residual_held_out"
+    t = reading.errors.t if reading.errors is not None else 1.96
+    name = "held-out PR" if held_out else "PR"
+    columns = [
+        LmColumn(name, name, "prediction residual of the next token’s id; lower is better", lambda s: of(s, lead)),
+        LmColumn(
+            "±", "±", "95% interval of PR by jackknife over documents, relative", lambda s: _interval(s, lead, t), 2
+        ),
+        LmColumn(
+            GAIN, GAIN, "by how much of itself PR falls at this block", lambda s: ABSENT
+        ),  # filled from the reading
+    ]
+    if held_out:
+        columns.append(
+            LmColumn("in-sample", "in-sample", "PR of the very tokens it was fitted to", lambda s: of(s, "residual"), 1)
+        )
+    columns += [
+        LmColumn("adjusted", "adjusted", "PR in-sample, less what features do", partial(of, column="residual_adjusted"), 31),
+        LmColumn("untrained", "untrained", "PR of the same model untrained", lambda s: of(s, f"{lead}_untrained"), 3),
+        *_other_targets(reading),
+        LmColumn("D", "D", "separation of the most frequent tokens", lambda s: number(s.values.get("separation")), 5),
+        LmColumn("rank", "rank", "directions the features span, where fewer than they could", _short_rank, 32),
+    ]  # fmt: skip
+    return columns
+
+
+def even_gain(reading: Reading) -> float | None:
+    """What every block would take if all took the same."""
+    fit = reading.fit
+    return None if fit is None else 1 - math.exp(math.log(fit.values[-1] / fit.values[0]) / fit.layers)
+
+
+def of(site: SiteRow, column: str) -> str:
+    """A residual to four decimals: what a block changes is in the third."""
+    value = finite(site.values.get(column))
+    return ABSENT if value is None else f"{value:.4f}" if 0.001 <= value < 100 else number(value)
+
+
+def _other_targets(reading: Reading) -> list[LmColumn]:
+    known = targets(reading.record)
+    out = [
+        LmColumn(
+            target_name(target),
+            SHORT.get(target, target),
+            f"PR of another target: {target_name(target)}",
+            partial(of, column=column_of(reading.record, target)),
+            6 if target == "embedding" else 10 + i,  # of the others the last named goes first
+        )
+        for i, target in enumerate(known)
+        if not is_shuffled(target)
+    ]
+    shuffled = [column_of(reading.record, target) for target in known if is_shuffled(target)]
+    if shuffled:
+        meaning = f"PR of the next token’s id in shuffled vocabularies, mean of {len(shuffled)}"
+        out.append(LmColumn("shuffled ids", "shuffled", meaning, lambda s: _mean(s, shuffled), 30))
+    return out
+
+
+def _mean(site: SiteRow, columns: list[str]) -> str:
+    values = [v for column in columns if (v := finite(site.values.get(column))) is not None]
+    return f"{fmean(values):.4f}" if values else ABSENT
+
+
+def _interval(site: SiteRow, column: str, t: float) -> str:
+    error = finite(site.values.get(f"{column}_log_se"))
+    return ABSENT if error is None else f"±{percent(math.exp(min(t * error, 100.0)) - 1)}"
+
+
+def _short_rank(site: SiteRow) -> str:
+    rank = finite(site.values.get("rank"))
+    return ABSENT if rank is None or rank >= site.features - 1 else f"{rank:,.0f}"  # LayerNorm always takes one

@@ -1,0 +1,159 @@
+"""Second moments of features and targets, streamed by groups: all that a linear regression needs to remember."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from layerlaw.stats.precision import full_precision
+
+CUT = 512  # rows of a piece of a thin product
+
+
+@dataclass
+class TargetMoments:
+    """Of the targets Y alone: how many rows (g,), their sums (g, q) and the sums of their squares (g, q)."""
+
+    counts: Tensor
+    sums: Tensor
+    squares: Tensor
+
+    @classmethod
+    def empty(cls, groups: int, targets: int) -> TargetMoments:
+        """Nothing seen yet."""
+        zeros = torch.zeros(groups, targets, dtype=torch.float64)
+        return cls(torch.zeros(groups, dtype=torch.float64), zeros, zeros.clone())
+
+    def update(self, group: int, Y: Tensor) -> None:
+        """Add the rows (n, q) of one batch."""
+        Y = Y.double().cpu()
+        self.counts[group] += len(Y)
+        self.sums[group] += Y.sum(0)
+        self.squares[group] += Y.square().sum(0)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What is added up over ranks."""
+        return [self.counts, self.sums, self.squares]
+
+
+class Columns:
+    """[Y, 1] (n, q+1) of one batch on one device, in the forms that products want; made once, used at every site."""
+
+    def __init__(self, T: Tensor, device: torch.device | str = "cpu") -> None:
+        self.plain = T.to(device)
+        self.width = T.shape[1]
+        self._thirds: Tensor | None = None
+
+    @property
+    def thirds(self) -> Tensor:
+        """Three bfloat16 numbers for each, with all its digits, since token ids need them; aligned, or products are slow."""
+        if self._thirds is None:
+            thirds = torch.cat(_parts(self.plain.float(), 3), 1)
+            self._thirds = torch.nn.functional.pad(thirds, (0, -thirds.shape[1] % 8))
+        return self._thirds
+
+
+@dataclass
+class Moments:
+    """Xᵀ[X, Y, 1] of features X (n, d) and targets Y (n, q), one (d, d+q+1) matrix in float64 for every group of rows.
+
+    While it grows, `reference` (d,), the mean of the first batch, is taken off X: some features of language models lie a
+    hundred times their spread away from 0, and a float32 product would keep little of the spread. `settle` puts it back.
+
+    float64 and float32 are multiplied as they are. On a GPU, where float32 products are slow, half-precision features are
+    multiplied as bfloat16 and added in float32, and a float32 number goes as two bfloat16 ones, x = high + low, which carry
+    16 of its 24 bits; the product of two low ones is too small to matter.
+    """
+
+    products: Tensor
+    reference: Tensor | None = None
+
+    @classmethod
+    def empty(cls, groups: int, features: int, targets: int, device: torch.device | str = "cpu") -> Moments:
+        """Nothing seen yet."""
+        shape = (groups, features, features + targets + 1)
+        return cls(torch.zeros(shape, dtype=torch.float64, device=device))
+
+    @property
+    def features(self) -> int:
+        """d."""
+        return self.products.shape[1]
+
+    def update(self, group: int, X: Tensor, T: Columns) -> None:
+        """Add the features X (n, d) of one batch and what goes with them: one large product, added in float64."""
+        into, d = self.products[group], self.features
+        if X.device.type == "cuda" and X.element_size() == 2:
+            X = X.bfloat16()  # what half precision has lost before cannot be won back by a reference
+            into[:, :d] += _mm(X.mT, X)
+            into[:, d:] += _thin(X, T)
+            return
+        if self.reference is None:
+            self.reference = X.mean(0, dtype=torch.float64).to(torch.promote_types(X.dtype, torch.float32))
+        if X.device.type == "cuda" and X.dtype == torch.float32:
+            high, low = _parts(X - self.reference, 2)
+            product = _mm(high.mT, torch.cat([high, low], 1))
+            mixed = product[:, d:]
+            into[:, :d] += product[:, :d] + mixed + mixed.mT
+            into[:, d:] += _thin(high, T) + _thin(low, T)
+        else:
+            into += _plain_product(X, self.reference, T.plain)
+
+    def settle(self, targets: TargetMoments) -> None:
+        """Moments about 0, as if no reference had been taken off; exact enough in float64, and equal for all ranks."""
+        if self.reference is None:
+            return
+        r, d = self.reference.double(), self.features
+        n = targets.counts.to(r.device)[:, None, None]
+        sums = self.products[:, :, -1]  # (g, d)
+        outer = sums[:, :, None] * r
+        self.products[:, :, :d] += outer + outer.mT + n * torch.outer(r, r)
+        self.products[:, :, d:-1] += r[:, None] * targets.sums.to(r.device)[:, None, :]
+        self.products[:, :, -1] += n[:, 0] * r
+        self.reference = None
+
+
+def gram(X: Tensor) -> Tensor:
+    """XᵀX of (n, d) in float64, as exact as moments are."""
+    moments = Moments.empty(1, X.shape[1], 0, X.device)
+    moments.reference = torch.zeros(X.shape[1], dtype=torch.promote_types(X.dtype, torch.float32), device=X.device)
+    moments.update(0, X, Columns(torch.zeros(len(X), 1), X.device))
+    return moments.products[0, :, :-1]
+
+
+def _plain_product(X: Tensor, reference: Tensor, T: Tensor) -> Tensor:
+    """(X − r)ᵀ[X − r, T] (d, d+t), in the dtype of the reference."""
+    d, kind = X.shape[1], reference.dtype
+    rows = torch.empty(len(X), d + T.shape[1], dtype=kind, device=X.device)
+    torch.sub(X.to(kind), reference, out=rows[:, :d])
+    rows[:, d:] = T
+    with full_precision():
+        return rows[:, :d].mT @ rows
+
+
+def _thin(X: Tensor, T: Columns) -> Tensor:
+    """Xᵀ[Y, 1] for bfloat16 X; a long, thin product keeps a GPU busy only when it is cut along its length."""
+    n, d = X.shape
+    pieces = n // CUT
+    thirds, even = T.thirds, pieces * CUT
+    total = _mm(X[even:].mT, thirds[even:])
+    if pieces:
+        cut = (part[:even].reshape(pieces, CUT, -1) for part in (X, thirds))
+        total = total + torch.bmm(next(cut).mT, next(cut), out_dtype=torch.float32).sum(0)
+    return total[:, : 3 * T.width].reshape(d, 3, T.width).sum(1)
+
+
+def _parts(values: Tensor, count: int) -> list[Tensor]:
+    """So many bfloat16 numbers that add up to the values."""
+    parts = []
+    for _ in range(count):
+        parts.append(values.bfloat16())
+        values = values - parts[-1]
+    return parts
+
+
+def _mm(A: Tensor, B: Tensor) -> Tensor:
+    """A product of bfloat16 matrices that is added and returned in float32 (CUDA only)."""
+    return torch.mm(A, B, out_dtype=torch.float32)

@@ -1,0 +1,69 @@
+"""Runs of blocks over which the residual hardly falls, and the run at the end over which it rises."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate
+
+from layerlaw.law import UNCHANGED, LawErrors, LawFit
+from layerlaw.verdict.steps import IDLE_SHARE
+
+SHORTEST = 3  # blocks: one or two that do little are no plateau
+
+
+@dataclass(frozen=True)
+class Run:
+    """The steps first … last (counted from 0, both included) and the share of the drop they take together."""
+
+    first: int
+    last: int
+    share: float
+    even: float
+
+    @property
+    def length(self) -> int:
+        """How many steps it has."""
+        return self.last - self.first + 1
+
+
+def plateau(fit: LawFit) -> Run | None:
+    """The longest run of at least three steps that together take less than a quarter of an even share.
+
+    A run, not single steps: of thirty blocks some always take little by chance.
+
+    >>> from layerlaw.law import fit_law
+    >>> run = plateau(fit_law([8.0, 8.0, 8.0, 8.0, 4.0, 2.0, 1.0]))
+    >>> run.first, run.last, run.share, run.even
+    (0, 2, 0.0, 0.5)
+    """
+    if fit.shares is None:
+        return None
+    m = fit.layers
+    taken = list(accumulate(fit.shares, initial=0.0))  # of the drop, after so many steps
+    for length in range(m - 1, SHORTEST - 1, -1):
+        limit = IDLE_SHARE * length / m
+        for first in range(m - length + 1):
+            share = taken[first + length] - taken[first]
+            middle = taken[first + length // 2]
+            # Neither half may work: a fall and a rise that cancel are no plateau.
+            halves = (middle - taken[first], taken[first + length] - middle)
+            if abs(share) < limit and max(halves) < limit:
+                return Run(first, first + length - 1, share, length / m)
+    return None
+
+
+def final_rise(fit: LawFit) -> Run | None:
+    """The steps from the lowest value to a last one that is higher; `None` where the values end at their lowest."""
+    lowest = min(range(fit.points), key=lambda i: fit.values[i])
+    if lowest == 0 or fit.values[-1] <= fit.values[lowest] * (1 + UNCHANGED):
+        return None
+    total = sum(fit.shares[lowest:]) if fit.shares is not None else 0.0
+    return Run(lowest, fit.layers - 1, total, (fit.layers - lowest) / fit.layers)
+
+
+def beyond_error(fit: LawFit, errors: LawErrors | None, steps: list[int]) -> list[int] | None:
+    """Which of these steps are larger than two standard errors; `None` where no errors are known."""
+    if errors is None:
+        return None
+    return [i for i in steps if abs(math.log(fit.values[i + 1] / fit.values[i])) > 2 * errors.steps[i]]

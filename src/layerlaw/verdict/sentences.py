@@ -1,0 +1,32 @@
+"""What a judgement is made of: a headline, findings, advice; and how names are listed in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A headline (does the law hold?), findings (what the numbers say) and advice (what to do about it)."""
+
+    headline: str
+    findings: tuple[str, ...]
+    advice: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *(f"· {line}" for line in (*self.findings, *self.advice))])
+
+
+def listed(names: list[str]) -> str:
+    """The first four names in quotes, and how many more there are."""
+    shown = [f"'{name}'" for name in names[:4]]
+    return ", ".join(shown) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """A correlation with its sign, which is half of what it says.
+
+    >>> signed(-0.9182), signed(0.78, 2)
+    ('−0.918', '+0.78')
+    """
+    return f"{value:+.{digits}f}".replace("-", "−")

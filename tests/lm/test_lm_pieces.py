@@ -1,0 +1,126 @@
+"""Text → pieces: cutting, truncating, packing, BOS, spreading, groups."""
+
+import pytest
+import torch
+
+from layerlaw.errors import InputError
+from layerlaw.lm.pieces import batches, pieces_of
+
+
+class Letters:
+    """A tokenizer of one token per letter; `habit`: it puts its BOS itself."""
+
+    bos_token_id, eos_token_id, pad_token_id = 1, 2, 0
+
+    def __init__(self, habit=False):
+        self.habit = habit
+
+    def __call__(self, text, add_special_tokens=True, verbose=True):
+        ids = [ord(letter) for letter in text]
+        return {"input_ids": ([1] if self.habit and add_special_tokens else []) + ids}
+
+
+def texts(pieces):
+    return ["".join(chr(i) if i > 9 else str(i) for i in piece.tolist()) for piece in pieces.ids]
+
+
+def test_documents_are_cut_truncated_or_packed():
+    documents = ["abcdefg", "hij", "k"]
+    cut = pieces_of(documents, Letters(), length=3)
+    assert texts(cut) == ["abc", "def", "hij"]  # a piece of one token has no next
+    assert cut.documents == (0, 0, 1)
+    assert texts(pieces_of(documents, Letters(), length=3, documents="truncate")) == ["abc", "hij"]
+    packed = pieces_of(documents, Letters(), length=4, documents="pack")
+    assert texts(packed) == ["abcd", "efg2", "hij2", "k2"]
+
+
+def test_a_long_string_is_tokenised_in_parts_without_losing_a_letter():
+    text = "a line of words\n" * 40_000
+    whole = pieces_of(text, Letters(), length=1000)
+    assert "".join(texts(whole)).replace("10", "\n") != ""
+    assert whole.tokens == len(text)
+
+
+def test_bos_by_the_tokenizers_habit_or_as_told():
+    assert texts(pieces_of("abcd", Letters(), length=3)) == ["abc"]
+    assert texts(pieces_of("abcd", Letters(habit=True), length=3)) == ["1ab", "1cd"]
+    assert texts(pieces_of("abcd", Letters(), length=3, bos=True)) == ["1ab", "1cd"]
+    assert texts(pieces_of("abcd", Letters(habit=True), length=4, bos=False)) == ["abcd"]
+    assert pieces_of("abcd", Letters(), length=3, bos=True).tokens == 4
+
+
+def test_tokens_are_spread_over_the_text():
+    ids = torch.arange(1000).reshape(100, 10)
+    chosen = pieces_of(ids, length=10).spread(200)
+    assert chosen.tokens == 200
+    starts = [int(piece[0]) for piece in chosen.ids]
+    assert starts == list(range(0, 1000, 50))
+    assert pieces_of(ids, length=10).spread(25).tokens == 25
+    assert pieces_of(ids, length=10).spread(5000).tokens == 1000
+
+
+def test_groups_are_runs_of_whole_documents_of_about_equal_size():
+    ids = [torch.zeros(length, dtype=torch.long) for length in (50, 50, 10, 10, 10, 30, 30, 10, 100, 100)]
+    dealt = pieces_of(ids, length=20).dealt(4)
+    owners: dict[int, set[int]] = {}
+    sizes = [0] * 4
+    for piece, document, group in zip(dealt.ids, dealt.documents, dealt.groups, strict=True):
+        owners.setdefault(document, set()).add(group)
+        sizes[group] += len(piece)
+    assert all(len(groups) == 1 for groups in owners.values())
+    assert list(dealt.groups) == sorted(dealt.groups)
+    assert min(sizes) > 0
+    assert max(sizes) <= 200
+    assert dealt.notes == ()
+
+
+def test_a_single_document_is_cut_between_pieces_and_that_is_told():
+    dealt = pieces_of(torch.zeros(1, 800, dtype=torch.long), length=100).dealt(4)
+    assert dealt.groups == (0, 0, 1, 1, 2, 2, 3, 3)
+    assert "1 document, groups are runs of pieces" in dealt.notes[0]
+    few = pieces_of(torch.zeros(1, 200, dtype=torch.long), length=100).dealt(4)
+    assert few.groups == (0, 1)
+
+
+@pytest.mark.parametrize("sizes", [[5], [9, 1], [1, 9], [3] * 7, [100, 1, 1, 1], [1, 1, 1, 100]])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_no_group_is_empty(sizes, groups):
+    ids = [torch.zeros(2 * size, dtype=torch.long) for size in sizes]
+    dealt = pieces_of(ids, length=2000).dealt(groups)
+    assert set(dealt.groups) == set(range(min(groups, len(sizes))))
+
+
+def test_a_batch_is_of_one_group_and_every_piece_comes_once():
+    dealt = pieces_of([torch.zeros(5 + i % 7, dtype=torch.long) for i in range(40)], length=50).dealt(3)
+    seen = []
+    for group, members in batches(dealt, 4):
+        assert len(members) <= 4
+        assert {dealt.groups[i] for i in members} == {group}
+        seen += members
+    assert sorted(seen) == list(range(40))
+
+
+def test_rows_with_a_text_are_documents():
+    assert texts(pieces_of([{"text": "abc"}, {"text": "de"}, {"text": "  "}], Letters())) == ["abc", "de"]
+
+
+@pytest.mark.parametrize(
+    ("text", "tokenizer", "options", "message"),
+    [
+        ("abc", None, {}, "tokenizer: expected one for this text, got none"),
+        ("", Letters(), {}, "expected at least 2 tokens in a row, got none"),
+        ("a", Letters(), {}, "It is 'a': if that is a file, pass its content"),
+        ([], Letters(), {}, "expected at least 2 tokens"),
+        (7, Letters(), {}, "expected a string, an iterable of documents, or token ids"),
+        ([3.5, "a"], Letters(), {}, "got float as document 0"),
+        (torch.zeros(3), None, {}, r"expected token ids of shape \(documents, length\)"),
+        (torch.zeros(2, 3), None, {}, "as whole numbers"),
+        (torch.zeros(2, 3, dtype=torch.long), None, {"bos": True}, "token ids are taken as they are"),
+        ("abc", Letters(), {"length": 1}, "length: expected at least 2"),
+        ("abc", Letters(), {"documents": "split"}, "documents: expected one of cut, truncate, pack"),
+        ("abc", "a name", {}, "tokenizer: expected one of transformers, got str"),
+    ],
+)
+def test_bad_text_is_answered(text, tokenizer, options, message):
+    with pytest.raises(InputError, match=message):
+        pieces_of(text, tokenizer, **options)

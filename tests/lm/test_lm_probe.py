@@ -1,0 +1,187 @@
+"""probe_lm: what a record holds, and that batches, groups, processes and normalisations do what they say."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from language_models import DEPTH, MASK, VOCABULARY, WIDTH, family, walks
+
+import layerlaw as ll
+from layerlaw.capture.network import untrained
+from layerlaw.lab import GPT
+from layerlaw.lm import probe_lm
+from layerlaw.lm.loading import untrained_twin
+
+HERE = Path(__file__).parent
+
+
+def values(record, column="residual"):
+    return [site.values[column] for site in record.sites]
+
+
+def test_record_has_one_row_per_block_and_a_law():
+    record = ll.probe_lm(family("llama"), walks(), null=True, targets="id,embedding", classes=10, progress=False)
+    frame = record.to_pandas()
+    assert frame["site"].tolist() == ["embedded input", *(f"model.layers.{i}" for i in range(DEPTH))]
+    assert {"residual", "residual_held_out", "residual_embedding", "residual_untrained", "separation"} <= set(frame)
+    assert record.law("residual").points == DEPTH
+    assert record.kind == "language model"
+    assert record.settings["tokens"] == record.counts[0] == record.settings["pieces"] * 63
+    again = ll.Record.from_dict(record.to_dict())
+    assert again.sites == record.sites
+
+
+def test_batches_do_not_change_the_record():
+    model = family("gpt2").double()
+    one, many = (probe_lm(model, walks(), batch_size=size, progress=False) for size in (1, 16))
+    for a, b in zip(one.sites, many.sites, strict=True):
+        assert a.values == pytest.approx(b.values, rel=1e-9)
+        assert a.left_out["residual"] == pytest.approx(b.left_out["residual"], rel=1e-9)
+
+
+def test_two_processes_give_the_record_of_one(tmp_path):
+    alone = ranked_record()
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node=2",
+        __file__,
+        str(tmp_path),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in range(2):
+        record = ll.Record.load(tmp_path / f"{rank}.json")
+        assert record.provenance["processes"] == 2
+        assert record.counts == alone.counts
+        for a, b in zip(record.sites, alone.sites, strict=True):
+            assert a.values == pytest.approx(b.values, rel=1e-9)
+
+
+def ranked_record():
+    return probe_lm(family("llama").double(), walks(), targets="id,embedding", classes=8, null=True, progress=False)
+
+
+def measured(model, kind):
+    return probe_lm(model, walks(), normalise=kind, progress=False)
+
+
+def test_normalisations_differ_and_standardised_is_layer_norm():
+    llama, neox = family("llama").double(), family("gpt_neox").double()
+    kinds = [values(measured(llama, kind))[-1] for kind in ("fresh", "none", "standardised")]
+    assert len({round(value, 9) for value in kinds}) == 3
+    plain, standard = (values(measured(neox, kind)) for kind in ("fresh", "standardised"))
+    assert plain == pytest.approx(standard, abs=1e-4)  # the same but for its epsilon
+
+
+def test_the_null_is_drawn_anew_and_the_model_is_not_touched():
+    model = family("llama")
+    twin = untrained_twin(model, 3)
+    assert type(twin) is type(model)
+    assert not torch.equal(twin.model.layers[0].mlp.up_proj.weight, model.model.layers[0].mlp.up_proj.weight)
+    again = untrained_twin(model, 3)
+    assert torch.equal(twin.lm_head.weight, again.lm_head.weight)
+    record = probe_lm(model, walks(), null=True, progress=False)
+    assert values(record) != values(record, "residual_untrained")
+    assert "residual_held_out_untrained" in record.columns
+
+
+def test_a_model_of_the_lab_is_measured_like_any_other():
+    torch.manual_seed(0)
+    model = GPT(vocabulary=VOCABULARY, width=WIDTH, depth=4, heads=4, context=64)
+    record = probe_lm(model, walks(), targets="embedding", null=True, progress=False)
+    assert len(record.sites) == 5
+    assert record.settings["norm"] == "rms"
+    assert record.settings["task"] == "next"
+    assert untrained_twin(model, 0) is None
+    assert isinstance(untrained(model), GPT)
+    masked = GPT(vocabulary=VOCABULARY, width=WIDTH, depth=4, heads=4, context=64, causal=False)
+    assert probe_lm(masked, walks(), mask_id=MASK, progress=False).settings["task"] == "masked"
+
+
+def test_pieces_are_as_long_as_the_model_has_places():
+    record = probe_lm(family("gpt2"), walks(20, 300), progress=False)
+    assert record.settings["length"] == 128
+    assert any("128 tokens instead of 512" in note for note in record.notes)
+    bert = family("bert")
+    assert probe_lm(bert, walks(30, 600), mask_id=MASK, progress=False).settings["length"] == 512
+
+
+def test_too_few_tokens_for_the_width_are_told():
+    record = probe_lm(family("llama"), walks(5, 64), groups=1, progress=False)
+    assert any("Only 9.8 tokens per feature" in note for note in record.notes)
+    assert record.sites[1].values.get("residual_held_out") is None
+
+
+def test_memory_decides_about_groups():
+    record = probe_lm(family("llama"), walks(), memory_gib=1e-4, progress=False)
+    assert record.settings["groups"] == 3
+    assert any("3 groups instead of 8" in note for note in record.notes)
+    record = probe_lm(family("llama"), walks(), memory_gib=1e-9, progress=False)
+    assert record.settings["groups"] == 1
+    assert any("no held-out values" in note for note in record.notes)
+
+
+def test_words_are_pictured_at_every_block():
+    ids = walks()
+    words = ids.reshape(-1).bincount().topk(3).indices.tolist()
+    record = probe_lm(family("llama"), ids, words=words, progress=False)
+    assert record.classes == [str(word) for word in words]
+    assert all(len(site.plane) == len(record.plane_labels) > 50 for site in record.sites)
+    assert set(record.plane_labels) == {0, 1, 2}
+
+
+def test_separation_of_frequent_tokens_equals_that_of_the_collected_states():
+    ids = walks(40, 64, size=20)
+    model = family("llama").double()
+    record = probe_lm(model, ids, classes=5, tokens=10**6, progress=False)
+    kept = []
+    hook = model.model.layers[1].register_forward_hook(lambda m, a, o: kept.append(o if torch.is_tensor(o) else o[0]))
+    with torch.no_grad():
+        model(input_ids=ids)
+    hook.remove()
+    X = torch.nn.functional.rms_norm(kept[0][:, :-1].reshape(-1, WIDTH), (WIDTH,), eps=1e-6)
+    y = ids[:, 1:].reshape(-1)
+    chosen = (
+        torch.argsort(ids.reshape(-1).bincount(minlength=VOCABULARY), descending=True, stable=True)[:5].sort().values
+    )
+    rows = torch.isin(y, chosen)
+    expected = ll.separation_fuzziness(X[rows], torch.searchsorted(chosen, y[rows]))
+    assert record.sites[2].values["separation"] == pytest.approx(float(expected), rel=1e-8)
+
+
+def test_a_missing_bos_is_noticed():
+    class Led(GPT):
+        """A model that is lost without token 1 in front."""
+
+        def forward(self, input_ids, attention_mask=None):
+            logits = super().forward(input_ids, attention_mask)
+            sure = 20 * torch.nn.functional.one_hot(input_ids.roll(-1, 1), VOCABULARY)
+            return logits + sure * (input_ids[:, :1, None] == 1)
+
+    class Numbers:
+        bos_token_id, eos_token_id, pad_token_id = 1, 2, 0
+
+        def __call__(self, text, add_special_tokens=True, verbose=True):
+            return {"input_ids": [int(word) for word in text.split()] if text != "a" else [4]}
+
+    model = Led(vocabulary=VOCABULARY, width=WIDTH, depth=2, heads=4, context=80)
+    text = [" ".join(map(str, piece.tolist())) for piece in walks()]
+    record = probe_lm(model, text, tokenizer=Numbers(), progress=False)
+    assert any("this model wants it (bos=True)" in note for note in record.notes)
+    record = probe_lm(model, text, tokenizer=Numbers(), bos=True, progress=False)
+    assert record.settings["bos"] == 1
+    assert not any("wants it" in note for note in record.notes)
+
+
+if __name__ == "__main__":
+    torch.distributed.init_process_group("gloo")
+    found = ranked_record()
+    found.save(Path(sys.argv[1]) / f"{torch.distributed.get_rank()}.json")
+    torch.distributed.destroy_process_group()

@@ -1,0 +1,293 @@
+"""Language models on the page, in the terminal and on paper."""
+
+import io
+import json
+import math
+import re
+from itertools import pairwise
+
+import pytest
+from lm_records import bare_lm_record, lm_record
+from pages_records import NASTIER, NASTY, full_record, minimal_record
+from rich.console import Console
+
+from layerlaw.errors import InputError
+from layerlaw.pages import plot, plot_planes, print_record, report, table
+from layerlaw.pages.axes import block_axis
+from layerlaw.pages.page import page_html
+from layerlaw.pages.reading import read, read_all
+
+PANELS = {"verdict", "law", "deviations", "gains", "table", "method", "definitions"}
+EXTRA = {"codes", "tokens", "separation", "plane"}
+
+
+def panels(page):
+    return set(re.findall(r'<section [^>]*data-panel="(\w+)"', page))
+
+
+def text_of(page):
+    return re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.S)
+
+
+def figure(page, key):
+    return json.loads(re.search(rf'data-figure="{key}">(.*?)</script>', page)[1])
+
+
+def printed(record, width):
+    console = Console(file=io.StringIO(), width=width)
+    print_record(record, console)
+    return console.file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def page():
+    return page_html(lm_record())
+
+
+def test_only_what_was_measured_has_a_panel(page):
+    assert panels(page) == PANELS | EXTRA
+    assert panels(page_html(bare_lm_record())) == PANELS
+    assert panels(page_html(minimal_record())).isdisjoint({"deviations", "gains", *EXTRA} - {"plane"})
+
+
+def test_the_law_is_drawn_through_held_out_residuals_with_their_intervals(page):
+    law = figure(page, "r0-law")
+    names = [trace["name"] for trace in law["data"]]
+    assert names == ["untrained", "in-sample", "law: ρ = 0.9964 per block", "held out"]
+    assert len(law["data"][2]["y"]) == 30
+    assert law["data"][2]["x"][0] == 1  # the embedded input is no point of it
+    points = law["data"][3]
+    assert points["marker"]["color"][0] == "white"
+    t, first = 2.364624, lm_record().sites[0].values["residual_held_out"]  # of 7 degrees of freedom
+    assert points["error_y"]["array"][0] == pytest.approx(first * (math.exp(t * 0.01) - 1), rel=1e-3)
+    assert law["layout"]["yaxis"]["type"] == "log"
+
+
+def test_a_null_far_above_does_not_press_the_curve_flat():
+    def span(record):
+        law = figure(page_html(record), "r0-law")
+        return law["layout"]["yaxis"]["range"], [trace["name"] for trace in law["data"]]
+
+    near, _ = span(lm_record(null=None))
+    far, names = span(lm_record(null=2.5))
+    assert far == near
+    assert "untrained, off the axis: 2.530 to 2.591" in names
+    beside, names = span(lm_record(null=0.93))
+    assert beside[1] > near[1]
+    assert "untrained" in names
+
+
+def test_the_axis_is_filled_by_the_curve():
+    law = figure(page_html(bare_lm_record()), "r0-law")
+    low, high = law["layout"]["yaxis"]["range"]
+    values = law["data"][-1]["y"]
+    assert math.log10(max(values) / min(values)) > 0.8 * (high - low)
+    assert 4 <= len(law["layout"]["yaxis"]["tickvals"]) <= 10
+
+
+def test_deviations_are_those_of_the_fit(page):
+    off = figure(page, "r0-deviations")["data"][0]
+    fit = lm_record().law()
+    assert off["y"] == pytest.approx([math.expm1(e) for e in fit.residuals], rel=1e-3)
+    assert len(off["error_y"]["array"]) == 30
+
+
+def test_gains_are_relative_falls_and_rises_are_red(page):
+    bars = figure(page, "r0-gains")["data"][0]
+    values = lm_record().column("residual_held_out")
+    assert bars["x"] == list(range(1, 31))
+    assert bars["y"] == pytest.approx([1 - b / a for a, b in pairwise(values)], rel=1e-3, abs=1e-6)
+    red = [x for x, colour in zip(bars["x"], bars["marker"]["color"], strict=True) if colour == "#b23a48"]
+    assert red == [28, 29, 30]
+    assert bars["marker"]["color"][0] == "white"
+
+
+def test_other_targets_are_drawn_over_their_first_block_with_r(page):
+    codes = figure(page, "r0-codes")["data"]
+    names = [trace["name"] for trace in codes]
+    assert re.fullmatch(r"shuffled ids \(8\), r = −0\.\d{3} … −0\.\d{3}", names[0])
+    assert len(codes[0]["x"]) == 8 * 31  # eight lines in one trace, with breaks
+    assert codes[0]["x"].count(None) == 8
+    assert all(re.search(r", r = [−+]\d\.\d{3}$", name) for name in names[1:])
+    assert [trace["y"][1] for trace in codes[1:]] == pytest.approx([1.0] * 4)
+    assert [trace["name"].split(",")[0] for trace in figure(page, "r0-tokens")["data"]] == [
+        "next token", "previous token", "the token itself", "token after next",
+    ]  # fmt: skip
+
+
+def test_key_numbers_and_sources_stand_on_the_page(page):
+    text = text_of(page)
+    record = lm_record()
+    fit = record.law()
+    for number in ("0.9964", f"{fit.pearson:.3f}".replace("-", "−"), f"{fit.autocorrelation:.2f}"):
+        assert f"<dd>{number}</dd>" in text
+    assert "arXiv:2408.13442" in text
+    assert "PNAS 120" in text
+    assert "PNAS" not in text_of(page_html(bare_lm_record()))
+    assert "(213 per feature)" in text
+    assert "task: next token" in text
+
+
+def test_word_planes_carry_the_residual_not_d(page):
+    text = text_of(page)
+    assert "Words in the plane" in text
+    assert "</i>patients</li>" in text
+    assert '<span class="num">PR = 0.922</span>' in text
+
+
+def test_the_table_names_blocks_by_their_ends(page):
+    text = text_of(page)
+    assert "Every block: LlamaDecoderLayer, 576 features." in text
+    assert '<th scope="col" class="site">block</th>' in text
+    assert ">features</th>" not in text
+    deep = text_of(page_html(lm_record(stem="transformer.decoder.blocks.", words=False)))
+    assert ">trans…r.blocks.29</th>" in deep
+    mixed = lm_record()
+    mixed.sites[3].type = "MambaBlock"
+    assert ">features</th>" in text_of(page_html(mixed))
+
+
+def test_ticks_are_the_numbers_of_the_names():
+    axis = block_axis(read(lm_record()))
+    assert axis["ticktext"][:3] == ["in", "2", "5"]
+    assert axis["title"]["text"] == "block of model.layers; in: embedded input"
+    record = lm_record(blocks=6)
+    record.sites[2].name = "shared#2"
+    assert block_axis(read(record))["ticktext"] == ["in", "1", "2", "3", "4", "5", "6"]
+
+
+def test_names_never_become_markup():
+    record = lm_record(NASTY, stem=NASTIER)
+    record.settings = {"task": NASTY, "targets": {NASTY: NASTIER}}
+    record.classes = [NASTY, NASTIER, "x"]
+    record.notes = [NASTIER]
+    for site in record.sites:
+        site.type = NASTY
+    page = page_html([record, lm_record()])
+    assert "<img" not in text_of(page)
+    assert "<script>window.__pwned" not in page
+    assert page.count("</script>") == len(re.findall(r"<script[ >]", page))
+
+
+def test_holes_leave_a_page():
+    record = lm_record(words=False)
+    record.sites[4].values = dict.fromkeys(record.sites[4].values)
+    text = text_of(page_html(record))
+    assert "No law can be fitted" in text
+    assert "none at &#x27;model.layers.3&#x27;" in text
+    empty = bare_lm_record()
+    for site in empty.sites:
+        site.values = {"residual": None}
+    assert "No prediction residual was measured" in text_of(page_html(empty))
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 120])
+def test_any_depth_has_a_page_and_a_table(blocks):
+    record = lm_record(blocks=blocks, words=False)
+    assert panels(page_html(record)) >= PANELS
+    assert max(map(len, printed(record, 80).splitlines())) <= 80
+
+
+def test_several_language_models_are_compared_by_like():
+    page = page_html([lm_record("A"), lm_record("B", blocks=12)])
+    text = text_of(page)
+    assert "PR held out along the blocks" in text
+    assert ">95% of r</th>" in text
+    assert "122,688" in text
+    assert "Separation fuzziness" in text
+    figure_ = figure(page, "all-compare")
+    assert figure_["layout"]["yaxis"]["title"]["text"] == "prediction residual PR"
+    assert figure_["layout"]["xaxis"]["title"]["text"] == "block, counted along the fit"
+    assert "PR = " in figure_["data"][0]["hovertemplate"]
+    mixed = read_all([lm_record("A"), bare_lm_record()])
+    assert {reading.column for reading in mixed} == {"residual"}  # one has nothing held out
+    assert "PR in-sample along the blocks" in text_of(page_html([lm_record("A"), bare_lm_record()]))
+
+
+def test_kinds_are_not_mixed_on_a_page(tmp_path):
+    with pytest.raises(InputError, match=r"one kind, got a classifier \('minimal'\) and a language model \('bare'\)"):
+        report([minimal_record(), bare_lm_record()], tmp_path / "page.html")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("width", "heads"),
+    [
+        (60, ["#", "site", "held-out PR", "gain", "in-sample"]),
+        (80, ["#", "site", "held-out PR", "±", "gain", "in-sample", "untrained"]),
+        (120, ["#", "site", "held-out PR", "±", "gain", "in-sample", "untrained", "embedding"]),
+    ],
+)
+def test_the_terminal_table_keeps_the_most_telling_columns(width, heads):
+    shown = [str(column.header) for column in table(lm_record(), width=width).columns]
+    assert shown[: len(heads)] == heads
+    assert max(len(line.rstrip()) for line in printed(lm_record(), width).splitlines()) <= width
+
+
+def test_the_terminal_shows_gains_as_bars_and_rises_as_marks():
+    lines = printed(lm_record(), 100).splitlines()
+    (low,) = (line for line in lines if re.match(r"\s*30  model.layers.29 ", line))
+    assert "▲" in low
+    assert "−0.6%" in low
+    (high,) = (line for line in lines if re.match(r"\s*25  model.layers.24 ", line))
+    assert "█" in high
+    assert "0.8380  ±2.4%" in high
+    assert [str(c.header) for c in table(bare_lm_record()).columns] == ["#", "site", "PR", "gain", "adjusted"]
+
+
+@pytest.mark.parametrize(
+    ("column", "label"),
+    [
+        ("residual", "prediction residual"),
+        ("residual_held_out", "prediction residual (held out)"),
+        ("residual_shuffled_3_held_out_untrained", "prediction residual (shuffled 3, held out, untrained)"),
+        (None, "prediction residual (held out)"),
+    ],
+)
+def test_residuals_can_be_plotted(column, label):
+    (ax,) = plot(lm_record(), column).axes
+    assert ax.get_ylabel() == label
+    assert ax.get_yscale() == "log"
+    assert "r = " in ax.get_title()
+    values = [v for line in ax.lines[:2] for v in line.get_ydata()]
+    low, high = ax.get_ylim()
+    assert math.log(max(values) / min(values)) > 0.5 * math.log(high / low)
+    assert all(low <= v <= high for line in ax.lines for v in line.get_ydata())  # the line of the law ends in sight
+    assert sum(low <= tick <= high for tick in ax.get_yticks()) >= 3
+
+
+def test_errors_and_ranks_are_plotted_without_a_law():
+    (ax,) = plot(lm_record(), "residual_log_se").axes
+    assert ax.get_yscale() == "linear"
+    assert "ρ" not in ax.get_title()
+
+
+def test_planes_on_paper_carry_the_residual():
+    assert plot_planes(lm_record(blocks=3)).axes[1].get_title() == "1 · model.layers.0\nPR = 0.913"
+    assert plot_planes(full_record()).axes[1].get_title() == "1 · layers.1.relu\nD = 15.5"
+
+
+def test_what_a_probe_leaves_can_be_shown(tmp_path):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    lm = pytest.importorskip("layerlaw.lm")
+    shape = {"vocab_size": 50, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 5}
+    config = transformers.LlamaConfig(
+        **shape, num_attention_heads=2, num_key_value_heads=2, bos_token_id=1, eos_token_id=2, pad_token_id=0
+    )
+    torch.manual_seed(0)
+    ids = torch.randint(3, 50, (24, 32))
+    record = lm.probe_lm(
+        transformers.LlamaForCausalLM(config),
+        ids,
+        null=True,
+        targets="id,embedding,shuffled",
+        progress=False,
+        name="tiny",
+    )
+    text = text_of(report(record, tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert "The same model untrained" in text
+    assert "shuffled ids" in text
+    assert panels(text) == PANELS | {"codes"}
+    assert record.law_errors() is not None
+    assert "held-out PR" in printed(record, 80)

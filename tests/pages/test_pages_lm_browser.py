@@ -1,0 +1,95 @@
+"""A language model's page in a real browser: it draws, names its blocks, fits a telephone, and asks for nothing."""
+
+import pytest
+from lm_records import lm_record
+from pages_records import NASTIER, NASTY
+
+from layerlaw.pages import report
+
+pytestmark = pytest.mark.browser
+OVERFLOW = "document.documentElement.scrollWidth - innerWidth"
+CHARTS = """[...document.querySelectorAll(".chart")].filter(e => !e.closest("details:not([open])")).map(
+    e => [e.clientWidth, e.querySelector(".main-svg").getBoundingClientRect().width])"""
+
+
+def nasty():
+    record = lm_record(NASTY, stem=NASTIER, blocks=5, words=False)
+    record.settings["task"] = NASTY
+    return record
+
+
+CASES = {
+    "full": (lm_record, 6),
+    "deep": (lambda: lm_record(blocks=96, words=False), 6),
+    "two": (lambda: [lm_record("B", blocks=12, words=False), nasty()], 7),
+}
+
+
+@pytest.fixture(scope="module")
+def tabs(browser, tmp_path_factory):
+    folder, kept = tmp_path_factory.mktemp("lm"), {}
+
+    def open_tab(name):
+        if name not in kept:
+            path = report(CASES[name][0](), folder / f"{name}.html")
+            tab, trouble = browser.new_page(viewport={"width": 420, "height": 900}), []
+            tab.on("console", lambda m: trouble.append(f"console: {m.text}"))
+            tab.on("pageerror", lambda error: trouble.append(f"page error: {error}"))
+            tab.on(
+                "request", lambda r: r.url.startswith(("data:", path.as_uri())) or trouble.append(f"request: {r.url}")
+            )
+            tab.goto(path.as_uri())
+            kept[name] = tab, trouble
+        return kept[name]
+
+    return open_tab
+
+
+def widened(tab, width):
+    tab.set_viewport_size({"width": width, "height": 900})
+    tab.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return tab
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_chart_is_drawn_to_its_box_and_nothing_overflows(tabs, name):
+    tab, trouble = tabs(name)
+    for width in (420, 1280):
+        widened(tab, width)
+        assert tab.evaluate(OVERFLOW) <= 0
+        widths = tab.evaluate(CHARTS)
+        assert len(widths) == CASES[name][1]
+        assert all(abs(box - drawn) <= 1 for box, drawn in widths), widths
+    assert tab.evaluate("window.__pwned") is None
+    assert trouble == []
+
+
+def test_hovering_a_point_names_its_block_and_its_interval(tabs):
+    tab, trouble = tabs("full")
+    widened(tab, 1280)
+    tab.hover('[data-panel="law"] .points .point >> nth=-1', force=True)
+    tab.wait_for_selector('[data-panel="law"] .hoverlayer text')
+    text = tab.text_content('[data-panel="law"] .hoverlayer')
+    assert "30 · model.layers.29" in text
+    assert "held out: 0.848" in text
+    assert "…" in text
+    assert trouble == []
+
+
+def test_hovering_a_shuffled_line_names_a_block(tabs):
+    tab, _ = tabs("full")
+    widened(tab, 1280)
+    tab.locator('[data-panel="codes"]').scroll_into_view_if_needed()
+    names = tab.evaluate("document.querySelector('#r0-codes').data[0].text")
+    assert len(names) == 8 * 31
+    assert names[0] == names[31] == "<b>1 · model.layers.0</b>"
+
+
+def test_the_held_out_residual_is_in_sight_on_a_telephone(tabs):
+    tab, _ = tabs("full")
+    widened(tab, 420)
+    cell = tab.locator('[data-panel="table"] tbody tr >> nth=12').locator("td >> nth=0")
+    box = cell.bounding_box()
+    assert box["x"] + box["width"] < 420
+    name = tab.locator('[data-panel="table"] tbody tr >> nth=30').locator("th")
+    assert name.evaluate("e => e.scrollWidth <= e.clientWidth")  # the number of the block is not cut off
