@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from language_models import DEPTH, MASK, VOCABULARY, WIDTH, family, walks
 
 import layerlaw as ll
 from layerlaw.capture.network import untrained
+from layerlaw.errors import InputError
 from layerlaw.lab import GPT
 from layerlaw.lm import probe_lm
 from layerlaw.lm.loading import untrained_twin
@@ -154,6 +156,23 @@ def test_separation_of_frequent_tokens_equals_that_of_the_collected_states():
     rows = torch.isin(y, chosen)
     expected = ll.separation_fuzziness(X[rows], torch.searchsorted(chosen, y[rows]))
     assert record.sites[2].values["separation"] == pytest.approx(float(expected), rel=1e-8)
+
+
+def test_a_model_spread_and_offloaded_by_accelerate_gives_the_same_record(tmp_path):
+    model = family("llama")
+    model.save_pretrained(tmp_path / "model")
+    alone = probe_lm(model, walks(), progress=False)
+    layers = {f"model.layers.{i}": "disk" if i == 1 else "cpu" for i in range(DEPTH)}
+    others = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
+    spread = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model", device_map={**layers, **others}, offload_folder=tmp_path / "off"
+    )
+    record = probe_lm(spread, walks(), progress=False)
+    assert record.provenance["parameters_sha256"] is None
+    for a, b in zip(record.sites, alone.sites, strict=True):
+        assert a.values == pytest.approx(b.values, rel=1e-6)
+    with pytest.raises(InputError, match="expected none beside device_map"):
+        probe_lm(spread, walks(), device="cpu", progress=False)
 
 
 def test_a_missing_bos_is_noticed():

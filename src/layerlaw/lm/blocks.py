@@ -177,7 +177,8 @@ def _kind_of_norm(module: nn.Module, d: int) -> Norm | None:
         return None
     first = next(module.parameters(), None)
     x = (10 * torch.linspace(-1.7, 2.3, d).sin()).reshape(1, 1, d)
-    x = x if first is None else x.to(first.device, first.dtype)
+    if first is not None:  # the weights of an offloaded module come when it is called
+        x = x.to("cpu" if first.is_meta else first.device, first.dtype)
     try:
         with torch.no_grad():
             plain, scaled, shifted = (module(v) for v in (x, 4 * x, x + 32))

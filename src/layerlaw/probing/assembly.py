@@ -130,10 +130,11 @@ def code_version() -> str:
 
 
 def parameter_digest(network: nn.Module) -> str | None:
-    """A checksum of all parameters and buffers; `None` where they are sharded or larger than is quickly read."""
+    """A checksum of all parameters and buffers; `None` where they are elsewhere or larger than is quickly read."""
     tensors = [*network.parameters(), *network.buffers()]
     if sum(t.numel() * t.element_size() for t in tensors) > DIGEST_BYTES or any(
-        hasattr(t, "full_tensor") for t in tensors
+        t.is_meta or hasattr(t, "full_tensor")
+        for t in tensors  # offloaded or sharded
     ):
         return None
     digest = hashlib.sha256()
