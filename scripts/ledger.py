@@ -30,7 +30,7 @@ running statistics beside it. Made by `python scripts/ledger.py`."""
 NEXT_TOKEN_INTRO = """The law of next-token prediction (He & Su, arXiv 2408.13442): log of the prediction residual PR falls linearly over the blocks
 of a language model. SmolLM2-135M-Instruct (4-bit weights, dequantised) on wikitext-2, and models of our own trained on 35 of 41
 classic books. The authors' models are not at hand, so a number of theirs stands beside ours only where it speaks of all
-models; "reference" is an earlier measurement of the same model and text by other code, the one the issue was written from. What a
+models; "reference" is an earlier measurement of the same model and text by other code. What a
 row accepts was written before its run, with these exceptions: the tolerances of the reference numbers of lm_law were known
 together with the numbers (1 % for PR and 0.01 for r were asked for), and a first run on the *first* 122,880 tokens of the text
 gave PR 2 % lower (.881, .808, .823 at blocks 1, 27, 30; r −.970), after which tokens were spread over the text.
@@ -57,11 +57,10 @@ TRIED = {  # what was tried about a number that did not come out
     "features (the mean over tokens) give a clear law at all three seeds, r = −0.997; dev sentences show none. MiniLM-L6 stands in for "
     "BERT-base-cased, which is not at hand: the model or the reading may make the difference.",
     "lm_targets/embedding/pearson": "Also not on the first tokens of the text (−0.944), with no norm or standardised tokens (−0.942, −0.944), or "
-    "with every entry of the embedding weighing the same (−0.942 at 43 tokens per feature). How the reference weighed the entries is "
-    "not known.",
+    "with every entry of the embedding weighing the same (tried by hand). How the reference weighed the entries is not known.",
     "lm_targets/one-hot/pearson": "Our target is a sketch; on a small model it is within 2 % of the exact PR (tests). The reference may have "
     "weighed tokens otherwise.",
-    "lm_tokens/7-per-feature/pearson": "The reference took the first tokens of the text; so did a first run of ours (−0.836). Spread over the "
+    "lm_tokens/7-per-feature/pearson": "The reference seems to have taken the first tokens of the text: a first run of ours did, and gave −0.836. Spread over the "
     "text, few tokens give the r of many: subjects matter more than numbers.",
     "lm_tokens/14-per-feature/pearson": "As before: −0.888 on the first tokens.",
     "s6/sneaker/pearson": "A hair above the limit, and the least straight of the ten: the first layer alone divides its D by 4.8.",
