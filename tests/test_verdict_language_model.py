@@ -129,7 +129,7 @@ def test_a_residual_of_one_or_more_is_worse_than_the_mean() -> None:
 def test_too_few_tokens_are_said(each: float, said: str) -> None:
     text = words(model(LINE, settings={"tokens_per_feature": each}))
     assert said in text
-    assert ("Pass more text: 800 tokens are 50 per feature." in text) is bool(said)
+    assert ("Use more tokens: about 800 of them give 50 predicted ones per feature." in text) is bool(said)
 
 
 def test_what_the_notes_say_is_not_said_twice() -> None:

@@ -15,12 +15,13 @@ import torch
 import layerlaw as ll
 import oracle
 from layerlaw.advice import Forecast, forecast
-from layerlaw.advice.class_groups import MOST_BINS, as_sizes, class_groups
+from layerlaw.advice.class_groups import MOST_BINS, MOST_GROUPS, class_groups, exact_sizes, solved_sizes
+from layerlaw.advice.imbalance_words import ratio_words
 from layerlaw.cli.imbalance import class_counts
 from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.pages import draw_sheet
 from layerlaw.pages.numbers import number
-from layerlaw.peeled import collapse_curve, collapse_ratio, oversampling, solve, vanish_ratio
+from layerlaw.peeled import collapse_curve, collapse_ratio, critical_budget, oversampling, solve, vanish_ratio
 
 TAIL = [int(n) for n in np.geomspace(1280, 5, 100)]
 COUNTS = [60, 50, 6, 5]
@@ -76,36 +77,142 @@ def test_vanishing_is_said_and_a_single_rare_class_has_a_factor_too() -> None:
     assert single.by_norms.repeats == pytest.approx(100 / vanish_ratio(9, 1, E_W=1, E_H=3))
 
 
-def test_balanced_and_nearly_balanced_classes_do_not_collapse() -> None:
+def test_balanced_classes_do_not_collapse_and_nearly_balanced_ones_depend_on_the_budget() -> None:
     assert forecast([100] * 4, E_W=1, E_H=2).headline.startswith("No collapse: all 4 classes have the same size")
     near = forecast([500 + i for i in range(10)], E_W=1, E_H=2)
-    assert near.ratio == 1
-    assert "nearly one size" in near.headline
+    assert near.headline.startswith("No class is predicted to be lost: c = 1.41 lies above the critical budget")
     assert len(near.groups) == 1
+    poor = [100, 91, 90, 92, 93, 94, 95, 96, 97, 98]
+    lost = forecast(poor, E_W=1, E_H=0.02)
+    assert lost.critical == pytest.approx(critical_budget(poor))
+    assert lost.by_norms.lost == (4,)
+    assert "samples of 4 classes given to others" in lost.headline
 
 
-def test_many_sizes_are_binned_without_losing_samples_or_classes() -> None:
+def test_sizes_are_shown_in_few_groups_without_losing_classes() -> None:
     groups = class_groups(TAIL)
-    assert len(groups) <= MOST_BINS
-    assert pytest.approx(sum(TAIL)) == as_sizes(groups).N
-    assert sorted(k for g in groups for k in g.classes) == list(range(100))
-    assert all(g.low <= TAIL[k] <= g.high for g in groups for k in g.classes)
+    assert len(groups) == MOST_GROUPS
+    assert sum(g.size * g.number for g in groups) == pytest.approx(sum(TAIL))
+    assert sorted(k for g in groups for k in g.classes or ()) == list(range(100))
+    assert all(g.low <= TAIL[k] <= g.high for g in groups for k in g.classes or ())
     assert all(a.low > b.high for a, b in pairwise(groups))
-    found = forecast(TAIL, E_W=1, E_H=9)
-    assert found.by_norms.collapses
-    assert any("equal steps of the logarithm" in line for line in found.sentences)
-    assert "lies below the critical budget" in found.headline
-    assert "nearly one row" in found.headline
-    assert "about" in found.headline  # solved for the groups, not for each size
+    middle = math.sqrt(max(TAIL) * min(TAIL))
+    assert all(g.rare is (TAIL[k] < middle) for g in groups for k in g.classes or ())
 
 
-def test_binned_sizes_collapse_where_the_exact_ones_do() -> None:
-    found = forecast(TAIL, E_W=1, E_H=9)
-    exact = solve(TAIL, E_W=1, E_H=9)
-    group = {k: i for i, g in enumerate(found.groups) for k in g.classes}
-    told = [found.by_norms.phases[group[k]] != "separated" for k in range(100)]
-    truth = [exact.slack[exact.groups.members[k]] <= 1 for k in range(100)]
-    assert np.mean(np.equal(told, truth)) >= 0.9  # whole groups: a class at the edge goes with its neighbours
+SMALL_TAIL = [1000, 457, 289, 209, 162, 132, 111, 95, 83, 74, 66]
+
+
+def test_up_to_forty_sizes_are_solved_as_they_are() -> None:
+    found, exact = forecast(SMALL_TAIL, E_W=1, E_H=4.463), solve(SMALL_TAIL, E_W=1, E_H=4.463)
+    assert found.critical == pytest.approx(critical_budget(SMALL_TAIL))
+    assert [size.phase for size in found.by_norms.sizes] == list(exact.phases)
+    assert sum(found.by_norms.lost) == sum(phase != "separated" for phase in exact.phases) == 1
+    assert found.by_norms.phases[-1] == "confused"  # a group is as its worst class
+    copies = found.by_norms.copies
+    assert copies is not None
+    assert len(copies) == len(SMALL_TAIL) > len(found.groups)
+    assert solve([n * k for n, k in zip(SMALL_TAIL, copies, strict=True)], E_W=1, E_H=4.463).separated
+    told = found.to_dict()
+    assert told["by_norms"]["copies"] == list(copies)
+    assert (told["ratio"], told["by_norms"]["R0"], told["by_norms"]["log_collapse"]) == (None, None, None)
+    assert "more than two class sizes" in told["ratio_note"]
+    assert "R0" not in str(found)
+    assert len(found.sheet().panels) == 1  # no curve against one ratio
+
+
+def test_more_sizes_are_binned_and_the_headline_says_so() -> None:
+    zipf = [100_000 // k for k in range(1, 101)]
+    found = forecast(zipf, E_W=1, E_H=3.1**2)
+    assert found.bounded
+    assert found.critical > 4.549  # of the true sizes
+    assert "Some classes may be lost (100 sizes taken as " in found.headline
+    assert abs(sum(found.by_norms.lost) - 32) <= 3  # 32 in truth
+    assert f"about {sum(found.by_norms.lost)} of 100 classes" in found.headline
+    assert "every class" not in found.headline
+    told = found.to_dict()["by_norms"]
+    assert told["copies"] is None
+    assert "binned" in told["copies_note"]
+    with_bias = forecast(zipf, E_W=1, E_H=4.6**2, bias=True)  # a closed form for any sizes
+    assert with_bias.critical == pytest.approx(critical_budget(zipf, bias=True))
+    assert with_bias.headline.startswith("No class is predicted to be lost")
+    assert not with_bias.bounded
+
+
+def random_sizes(rng: np.random.Generator, kind: int, G: int) -> list[int]:
+    sizes = (
+        10 ** rng.uniform(1, rng.uniform(1.3, 5), G),
+        1e5 / np.arange(1, G + 1) ** rng.uniform(0.3, 2),
+        np.linspace(rng.uniform(1, 100), rng.uniform(101, 1e4), G),
+        np.append(rng.uniform(1000, 1300, G // 2), rng.uniform(10, 12, G - G // 2) * rng.integers(1, 50)),
+    )[kind]
+    distinct = np.unique(np.maximum(1, sizes.astype(int)))
+    return [int(n) for n in np.repeat(distinct, rng.integers(1, 4, len(distinct)) if rng.random() < 0.5 else 1)]
+
+
+def test_bins_never_give_a_false_all_clear() -> None:
+    rng = np.random.default_rng(0)
+    for i in range(48):
+        counts = random_sizes(rng, i % 4, int(rng.integers(9, 16)))
+        bins = solved_sizes(counts, most=8, bins=8)
+        if not bins.binned:
+            continue
+        assert bins.groups.sizes[-1] == min(counts)
+        assert len(counts) == bins.groups.K
+        c = critical_budget(bins.groups, progress=False) * (1 + 1e-6)  # type: ignore[arg-type]  # Groups are taken
+        assert solve(counts, E_W=c, E_H=c).separated
+
+
+def test_bins_are_borders_of_the_groups_shown() -> None:
+    for counts in (list(range(1, 300)), TAIL, [1000 + i for i in range(60)] + [1]):
+        bins, every = solved_sizes(counts), exact_sizes(counts)
+        assert len(bins.groups) <= MOST_BINS + 1
+        groups = class_groups(counts)
+        for g in range(len(groups)):
+            assert bins.groups.classes[bins.shown == g].sum() == every.groups.classes[every.shown == g].sum()
+
+
+def test_counts_of_any_number_of_classes_are_never_listed() -> None:
+    found = forecast({5: 10**12, 3: 2}, E_W=1, E_H=1)
+    assert found.K == 10**12 + 2
+    assert found.to_dict()["groups"][0]["classes"] is None
+
+
+def test_measured_accuracy_comes_before_the_forecast() -> None:
+    x, y, W = trained_like()
+    found = forecast(COUNTS, classifier=W, features=(x, y), accuracy=[1, 0.9, 0, 0.1])
+    assert found.accuracy == (1, 0.9, 0, 0.1)
+    assert found.headline.startswith(
+        "Already lost in this network: training accuracy of 2 classes below half of the 1.00 of the most frequent. "
+        "Forecast: "
+    )
+    assert found.to_dict()["already_lost"] == 2
+    assert "Already" not in forecast(COUNTS, classifier=W, features=(x, y), accuracy=[1, 1, 1, 0.8]).headline
+    rows = torch.cat([W[:2], W[2:3], W[2:3]])
+    same = forecast({50: 2, 5: 2}, classifier=rows, E_H=100)
+    assert same.headline.startswith("Already lost in this network: rows of 2 classes coincide. Forecast: No collapse")
+
+
+def test_a_linear_layer_with_features_tells_its_accuracy() -> None:
+    x, y, W = trained_like()
+    layer = torch.nn.Linear(7, 4, dtype=torch.float64)
+    layer.weight.data, layer.bias.data = W, torch.tensor([0.0, 0.0, 0.0, 1e6], dtype=torch.float64)
+    assert forecast(COUNTS, classifier=layer, features=(x, y)).accuracy == (0, 0, 0, 1)
+    assert forecast(COUNTS, classifier=W, features=(x, y)).accuracy is None  # a bias may belong to the rows
+
+
+def test_the_norm_in_use_is_a_lower_bound_of_what_the_logits_need() -> None:
+    x, y, W = trained_like()
+    means = np.stack([x[y == k].double().mean(0).numpy() for k in range(4)])
+    needed = np.linalg.svd(means @ (W - W.mean(0)).numpy().T, compute_uv=False).sum() / 4  # without a bias: not centred
+    found = forecast(COUNTS, classifier=W, features=(x, y))
+    assert found.by_use is not None
+    assert found.by_use.c < needed < found.by_norms.c
+
+
+def test_powers_of_ten_carry_their_rounding() -> None:
+    assert ratio_words(math.log(1e9)) == "1.0·10⁹"
+    assert ratio_words(math.log(99_960)) == "1.0·10⁵"
 
 
 def test_measured_norms_are_those_of_the_model() -> None:
@@ -157,6 +264,7 @@ def test_given_norms_go_before_measured_ones() -> None:
     x, y, W = trained_like()
     found = forecast(COUNTS, E_W=1, E_H=5, classifier=W, features=(x, y))
     assert (found.E_W, found.E_H, found.by_use) == (1, 5, None)
+    assert any("Norms were given, so the norm in use" in line for line in found.sentences)
     assert found.rare is not None
 
 
@@ -175,6 +283,7 @@ def test_collapse_by_use_alone_is_within_reach() -> None:
     found = forecast([500, 500, 5, 5], classifier=W, features=(x, torch.arange(4).repeat_interleave(50)))
     assert found.by_use is not None
     assert found.headline.startswith(
+        "Already lost in this network: rows of 2 classes coincide. Forecast: "  # the model's own optimum
         "Minority collapse within reach, though not if all of the norm counted: one common row for 2 classes"
     )
     assert f"by the norm in use (c = {number(found.by_use.c)}) R = 100 lies above" in found.headline
@@ -214,11 +323,21 @@ def test_a_size_of_one_class_is_said_with_its_cosine_not_as_a_common_row() -> No
     found = forecast([100, 50, 20, 20, 5], E_W=1, E_H=3)
     assert found.by_norms.phases[-1] == "confused"
     cosine = solve([100, 50, 20, 20, 5], E_W=1, E_H=3).cosines[3, 2]
-    assert f"samples of 1 class given to others (cosine {cosine:.2f} between the rows)" in found.headline
+    between = f"(cosine {cosine:.2f} between its row and the one that takes its samples)"
+    assert f"Some classes are predicted to be lost: samples of 1 class given to others {between}" in found.headline
     assert "common row" not in found.headline
+    assert "collapse" not in found.headline
     tail = forecast([264, 24, 17, 6, 5, 2], E_W=0.7268826, E_H=0.7268826)
     assert "samples of 3 classes given to others (cosine" in tail.headline
-    assert "Showing the rarest samples 24 times separates all classes" in tail.headline
+    assert "Showing the rarest samples 23 times, others as listed, separates all classes" in tail.headline
+
+
+def test_advice_that_nobody_follows_becomes_weights() -> None:
+    found = forecast({10**9: 5, 1: 5}, E_W=1, E_H=1)
+    assert "Weighting the loss of the rarest samples" in found.headline
+    assert "as copies it would take" in found.headline
+    near = forecast([100, 91, 90, 92, 93, 94, 95, 96, 97, 98], E_W=1, E_H=0.02)
+    assert "Weighting the loss as if no class had fewer than" in near.headline
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -234,7 +353,8 @@ def test_headline_phases_critical_budget_and_copies_agree(bias: bool) -> None:
         assert found.by_norms.phases == exact.phases
         assert found.by_norms.collapses is not exact.separated
         assert found.by_norms.collapses == (c < found.critical)
-        assert found.headline.startswith("No collapse" if exact.separated else "Minority collapse predicted")
+        lost = "Some classes are" if "confused" in exact.phases else "Minority collapse"
+        assert found.headline.startswith("No c" if exact.separated else f"{lost} predicted")
         assert (max(found.by_norms.copies or [2]) > 1) is not exact.separated
 
 
@@ -268,6 +388,16 @@ def test_bad_input_is_answered_with_what_was_expected() -> None:
     refused(LabelError, "expected at least 2 classes", [5], E_W=1, E_H=1)
     refused(LabelError, "expected 4, one per row of the classifier, got 2", [5, 5], classifier=W, E_H=1)
     refused(InputError, r"expected a linear layer or its rows \(K, d\)", COUNTS, classifier=W[0], E_H=1)
+    for other, got in (
+        (torch.nn.ReLU(), "ReLU"),
+        (torch.nn.Sequential(torch.nn.Linear(7, 4)), "Sequential"),
+        ("a", "str"),
+    ):
+        refused(InputError, rf"a linear layer or its rows \(K, d\), got {got}", COUNTS, classifier=other, E_H=1)
+    for other in (3, "x"):
+        refused(InputError, "record: expected what `probe` returns", COUNTS, record=other, E_W=1, E_H=1)
+    for wrong in ([1, 1], [2, 0, 0, 0], "abcd"):
+        refused(InputError, "accuracy: expected 4 shares from 0 to 1", COUNTS, accuracy=wrong, E_W=1, E_H=1)
     refused(FeatureError, "expected finite rows", COUNTS, classifier=W * math.nan, E_H=1)
     refused(FeatureError, "expected a pair", COUNTS, features=x, E_W=1)
     refused(
@@ -320,6 +450,9 @@ def test_the_command_measures_a_model(tmp_path: Path) -> None:
     assert data["ratio"] == 10
     assert data["by_use"]["c"] < data["by_norms"]["c"]
     assert "measured" in done.stderr
+    assert len(data["accuracy"]) == 2
+    assert all(0 <= share <= 1 for share in data["accuracy"])
+    assert "right: share of these data" in done.stderr
     assert "by the norm in use (c = " in done.stderr
     narrow = layerlaw("--model", "model.py:make", cwd=tmp_path, columns=80)
     assert "…" not in narrow.stdout
@@ -327,8 +460,23 @@ def test_the_command_measures_a_model(tmp_path: Path) -> None:
     (tmp_path / "bare.py").write_text(MODEL.replace(", (x, y)", ""))
     bare = layerlaw("--model", "bare.py:make", "--E-W", "1", "--E-H", "5", cwd=tmp_path, code=1)
     assert "leave out --model and give --counts, --E-W and --E-H" in " ".join(bare.stderr.split())
+    given = layerlaw("--model", "model.py:make", "--E-W", "1", "--E-H", "5", cwd=tmp_path)
+    assert "the norm in use, which belongs to the measured ones, is left out" in " ".join(given.stdout.split())
     wrong = layerlaw("--model", "model.py:make", "--counts", "5,5", cwd=tmp_path, code=1)
     assert "expected 4, one per row of the classifier, got 2" in wrong.stderr
+
+
+def test_the_command_says_what_a_network_has_lost_and_refuses_broken_weights(tmp_path: Path) -> None:
+    trained = MODEL.replace("return torch.nn.Sequential", "net = torch.nn.Sequential").replace(", (x, y)\n", "\n")
+    dead = "    net[2].bias.data[:] = torch.tensor([9.0, 9.0, -99.0, -99.0])\n    return net, (x, y)\n"
+    (tmp_path / "dead.py").write_text(trained + dead)
+    done = layerlaw("--model", "dead.py:make", cwd=tmp_path)
+    assert "Already lost in this network: training accuracy of 2 classes below half" in " ".join(done.stdout.split())
+    (tmp_path / "broken.py").write_text(
+        trained + "    net[2].weight.data[0, 0] = float('nan')\n    return net, (x, y)\n"
+    )
+    broken = layerlaw("--model", "broken.py:make", cwd=tmp_path, code=1)
+    assert "expected finite weights, got NaN or infinity" in " ".join(broken.stderr.split())
 
 
 @pytest.mark.parametrize(

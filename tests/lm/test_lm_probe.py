@@ -12,7 +12,7 @@ from language_models import DEPTH, MASK, VOCABULARY, WIDTH, family, walks
 
 import layerlaw as ll
 from layerlaw.capture.network import untrained
-from layerlaw.errors import InputError
+from layerlaw.errors import CaptureError, InputError
 from layerlaw.lab import GPT
 from layerlaw.lm import probe_lm
 from layerlaw.lm.loading import untrained_twin
@@ -184,12 +184,6 @@ def test_a_missing_bos_is_noticed():
             sure = 20 * torch.nn.functional.one_hot(input_ids.roll(-1, 1), VOCABULARY)
             return logits + sure * (input_ids[:, :1, None] == 1)
 
-    class Numbers:
-        bos_token_id, eos_token_id, pad_token_id = 1, 2, 0
-
-        def __call__(self, text, add_special_tokens=True, verbose=True):
-            return {"input_ids": [int(word) for word in text.split()] if text != "a" else [4]}
-
     model = Led(vocabulary=VOCABULARY, width=WIDTH, depth=2, heads=4, context=80)
     text = [" ".join(map(str, piece.tolist())) for piece in walks()]
     record = probe_lm(model, text, tokenizer=Numbers(), progress=False)
@@ -197,6 +191,65 @@ def test_a_missing_bos_is_noticed():
     record = probe_lm(model, text, tokenizer=Numbers(), bos=True, progress=False)
     assert record.settings["bos"] == 1
     assert not any("wants it" in note for note in record.notes)
+
+
+class Numbers:
+    """A tokenizer for texts of numbers, with a BOS that it does not put itself."""
+
+    bos_token_id, eos_token_id, pad_token_id = 1, 2, 0
+
+    def __call__(self, text, add_special_tokens=True, verbose=True):
+        return {"input_ids": [int(word) for word in text.split()] if text != "a" else [4]}
+
+
+def test_pieces_as_long_as_the_model_are_looked_at_too():
+    model = GPT(vocabulary=VOCABULARY, width=WIDTH, depth=3, heads=4, context=64)
+    text = [" ".join(map(str, piece.tolist())) for piece in walks()]
+    record = probe_lm(model, text, tokenizer=Numbers(), progress=False)
+    assert record.settings["length"] == 64
+
+
+def test_a_plain_model_may_call_its_ids_as_it_likes_and_know_no_mask():
+    class Plain(torch.nn.Module):
+        def __init__(self, seed=0):
+            super().__init__()
+            torch.manual_seed(seed)
+            self.table = torch.nn.Embedding(VOCABULARY, WIDTH)
+            self.blocks = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+        def forward(self, idx):
+            x = self.table(idx)
+            for block in self.blocks:
+                x = x + torch.tanh(block(x))
+            return x
+
+    ragged = [piece[: 30 + 5 * (i % 6)] for i, piece in enumerate(walks())]
+    record = probe_lm(Plain(), ragged, progress=False)
+    assert record.settings["task"] == "next"
+    assert len(record.sites) == 4
+
+
+def test_time_before_batches_is_told():
+    class SequenceFirst(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(VOCABULARY, WIDTH)
+            self.blocks = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+        def forward(self, input_ids):
+            x = self.table(input_ids).transpose(0, 1)
+            for block in self.blocks:
+                x = block(x)
+            return x.transpose(0, 1)
+
+    with pytest.raises(CaptureError, match="blocks with time along axis 0 are not supported"):
+        probe_lm(SequenceFirst(), walks(), progress=False)
+
+
+def test_what_is_told_is_named_after_the_task():
+    record = probe_lm(family("bert"), walks(), mask_id=MASK, progress=False)
+    assert record.settings["targets"] == {"id": "the masked token's id"}
+    assert record.settings["pieces"] == 60  # a tokenizer that puts nothing around a text needs no room for it
 
 
 if __name__ == "__main__":

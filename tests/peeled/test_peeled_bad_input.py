@@ -33,6 +33,7 @@ from layerlaw.errors import InputError, LabelError
         ({0: 3}, "a mapping {samples in a class: number of such classes}: expected at least 1, got 0"),
         (None, "expected a sequence of whole numbers"),
         (5, "expected a sequence of whole numbers"),
+        ([1 + 2j, 3], "expected a sequence of whole numbers, one per class, got shape"),
     ],
 )
 def test_counts(counts, message: str) -> None:
@@ -154,3 +155,18 @@ except ImportError as error:
     assert first == "False False"
     assert second.startswith("MissingExtraError")
     assert "pip install 'layerlaw[peeled]'" in second
+
+
+@pytest.mark.parametrize(
+    ("q", "words"), [(0.5, "above 1, got 0.5"), (1, "above 1, got 1"), (1000, "at most 20, got 1000")]
+)
+def test_exponents_whose_norm_has_corners(q: float, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        lp.best_simplex(4, 4, E_W=1, E_H=1, q=q)
+    with pytest.raises(InputError, match=words):
+        lp.solve_direct([1] * 4, E_W=1, E_H=1, q=q)
+
+
+def test_a_start_is_an_optimum() -> None:
+    with pytest.raises(InputError, match="near: expected what solve_two_layers returned, got int"):
+        lp.solve_two_layers([1, 1], E_W=1, E_V=1, E_H=4, starts=1, near=3)  # type: ignore[arg-type]

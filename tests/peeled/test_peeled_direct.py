@@ -70,3 +70,13 @@ def test_bad_settings_are_answered() -> None:
         lp.solve_direct([1, 1], E_W=1, E_H=1, p=0)
     with pytest.raises(InputError, match="expected at least K − 1 = 3 dimensions"):
         lp.best_simplex(4, 2, E_W=1, E_H=1, q=3)
+
+
+@pytest.mark.parametrize("q", [10, 20])
+def test_large_exponents_find_the_corners_of_the_cube_from_any_seed(q: float) -> None:
+    found = [lp.best_simplex(4, 4, E_W=1, E_H=1, q=q, starts=1, seed=seed) for seed in range(3)]
+    cube = (1 / 3) ** (1 / 2)  # entries of the tetrahedron in three of the four dimensions
+    length = (1 / (3 * cube**q)) ** (1 / q)
+    assert found == pytest.approx([found[0]] * 3, abs=1e-6)
+    assert found[0] <= np.log1p(3 * np.exp(-length * 4 / 3)) + 1e-9
+    assert lp.solve_direct([1] * 4, E_W=1, E_H=1, q=q, starts=4).loss < found[0]

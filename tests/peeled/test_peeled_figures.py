@@ -116,3 +116,7 @@ def test_every_sheet_can_be_drawn(make, tmp_path) -> None:
     assert (tmp_path / "sheet.png").stat().st_size > 5000
     assert math.isfinite(sheet.columns)
     assert sheet.caption
+
+
+def test_ratios_beyond_a_double_are_written_as_powers() -> None:
+    assert lp.collapse_sheet(E_H=1e6).panels[-1].title.startswith("R = 10^")

@@ -46,3 +46,14 @@ def test_with_a_bias_balanced_classes_are_a_simplex_again() -> None:
     s = lp.solve([4] * 5, E_W=0.5, E_H=0.5, loss="mse", bias=True)
     assert s.minority_cosine == pytest.approx(-1 / 4)
     assert s.rank == 4
+
+
+def test_budget_left_over_leaves_the_angles_open() -> None:
+    tight, loose = (lp.solve([6, 2], E_W=c, E_H=c, loss="mse") for c in (0.5, 2.0))
+    assert tight.angles_unique
+    assert not loose.angles_unique
+    assert "not the only ones" in str(loose)
+    assert loose.to_dict()["angles_unique"] is False
+    W = np.array([[1.0, 0.5], [0.0, 1.0]])  # other angles, the same logits within the budgets
+    assert np.linalg.norm(W) ** 2 <= 2 * 2
+    assert np.linalg.norm(np.linalg.inv(W)) ** 2 <= 2 * 2

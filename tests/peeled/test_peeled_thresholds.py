@@ -258,3 +258,14 @@ def random_counts(rng: np.random.Generator, many: int) -> list[list[int]]:
             sizes = top * rng.uniform(0.4, 0.9) ** np.arange(K)
         out.append([int(n) for n in np.maximum(1, np.round(sizes))])
     return out
+
+
+def test_no_entry_of_the_copies_can_be_lowered_by_itself() -> None:
+    counts = [874, 118, 91, 22, 2]
+    plan = lp.oversampling(counts, E_W=1, E_H=2.9, progress=False)
+    assert plan.copies is not None
+    assert plan.copies.tolist() == [1, 1, 1, 2, 17]
+    for g in (3, 4):
+        fewer = plan.copies.copy()
+        fewer[g] -= 1
+        assert not lp.solve((np.array(counts) * fewer).tolist(), E_W=1, E_H=2.9).separated

@@ -1,4 +1,4 @@
-"""Class counts as few groups of like sizes, and which of them are rare."""
+"""Class counts as few groups of like sizes to be shown, and as the sizes the model is solved for."""
 
 from __future__ import annotations
 
@@ -12,70 +12,127 @@ import numpy.typing as npt
 from layerlaw.peeled import Groups
 from layerlaw.peeled.counts import Counts, grouped
 
-MOST_SIZES = 6  # distinct sizes kept as they are; the cost of the exact optimum grows with their number
-MOST_BINS = 8
-NARROWEST = math.log(1.25)  # sizes within a quarter of each other are one
+Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+MOST_GROUPS = 8  # rows of a table that are still read; a power of 2, so that the rare half begins at a border
+MOST_SOLVED = 40  # distinct sizes solved as they are, some seconds; the cost grows with their cube and more
+MOST_BINS = 24  # for more sizes; a multiple of the groups shown
+NARROWEST = math.log(1.25)  # sizes within a quarter of each other are shown as one group
+MOST_LISTED = 10**6  # classes whose numbers are listed; a mapping may stand for any number
 
 
 @dataclass(frozen=True)
 class ClassGroup:
-    """Classes of one size, or of sizes between `low` and `high` taken as their mean."""
+    """Classes of one size, or of sizes between `low` and `high`, shown together."""
 
-    classes: tuple[int, ...]
+    number: int
+    """How many classes."""
+    classes: tuple[int, ...] | None
+    """Which, in the order of the counts; `None` where they are too many to list."""
     low: int
     high: int
     size: float
+    """Mean number of samples."""
     rare: bool
 
     @property
     def words(self) -> str:
         """How many classes of how many samples."""
-        one = "class" if len(self.classes) == 1 else "classes"
+        one = "class" if self.number == 1 else "classes"
         sizes = f"{self.low:,}" if self.low == self.high else f"{self.low:,}–{self.high:,}"
-        return f"{len(self.classes):,} {one} of {sizes}"
+        return f"{self.number:,} {one} of {sizes}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {"classes": list(self.classes), "low": self.low, "high": self.high, "size": self.size, "rare": self.rare}
+        listed = None if self.classes is None else list(self.classes)
+        sizes = {"low": self.low, "high": self.high, "size": self.size}
+        return {"number": self.number, "classes": listed, **sizes, "rare": self.rare}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes for which the model is solved, and the group each is shown in."""
+
+    groups: Groups
+    shown: Index
+    """(G,) place among the groups that are shown."""
+    of: int
+    """Distinct sizes there are; more than `len(groups)` where they were binned."""
+
+    @property
+    def binned(self) -> bool:
+        """Whether some sizes were taken as larger than they are."""
+        return len(self.groups) < self.of
 
 
 def class_groups(counts: Counts) -> tuple[ClassGroup, ...]:
-    """Groups of classes, the largest first.
+    """Groups of classes to be shown, the largest first.
 
-    Up to 6 distinct sizes each are a group. More are put into at most 8 bins of equal width in the logarithm (no narrower
-    than a factor of 1.25), each taken as its mean size, so that the number of samples stays the same. Rare are the groups
-    below the geometric middle of the smallest and the largest size; none when all sizes are equal.
+    Up to 8 distinct sizes each are a group. More are put into 2, 4 or 8 bins of equal width in the logarithm, as wide as
+    a factor of 1.25 at least; all within that are one. Rare are the classes below the geometric middle of the smallest and
+    the largest size; none when there is one group.
 
     >>> [g.words for g in class_groups([100, 5000, 100, 5000, 5000])]
     ['3 classes of 5,000', '2 classes of 100']
     """
     whole = grouped(counts)
-    member = bins(whole.sizes)[whole.members]
-    sizes = whole.sizes[whole.members]  # (K,) samples of every class
-    means = [float(sizes[member == b].mean()) for b in range(int(member.max()) + 1)]
-    middle = math.sqrt(means[0]) * math.sqrt(means[-1])
-    return tuple(
-        ClassGroup(
-            classes=tuple(np.flatnonzero(member == b).tolist()),
-            low=int(sizes[member == b].min()),
-            high=int(sizes[member == b].max()),
-            size=mean,
-            rare=len(means) > 1 and mean < middle,
+    shown = _shown(whole.sizes)
+    several = int(shown[-1]) > 0
+    middle = math.sqrt(whole.sizes[0]) * math.sqrt(whole.sizes[-1])
+    members = whole.members if whole.K <= MOST_LISTED else None
+    found = []
+    for b in range(int(shown[-1]) + 1):
+        own = np.flatnonzero(shown == b)
+        sizes, classes = whole.sizes[own], whole.classes[own]
+        found.append(
+            ClassGroup(
+                number=int(classes.sum()),
+                classes=None if members is None else tuple(np.flatnonzero(np.isin(members, own)).tolist()),
+                low=int(sizes[-1]),
+                high=int(sizes[0]),
+                size=float(sizes @ classes / classes.sum()),
+                rare=several and bool(sizes[0] < middle),
+            )
         )
-        for b, mean in enumerate(means)
+    return tuple(found)
+
+
+def exact_sizes(counts: Counts) -> Sizes:
+    """Every distinct size as it is."""
+    whole = grouped(counts)
+    return Sizes(whole, _shown(whole.sizes), len(whole))
+
+
+def solved_sizes(counts: Counts, most: int = MOST_SOLVED, bins: int = MOST_BINS) -> Sizes:
+    """The sizes as they are, or, where they are more than `most`, in bins, each taken as its largest.
+
+    The smallest size stays what it is. So every class is at least as frequent as in truth and the rarest is not: the budget
+    that separates all can only come out larger. (With a bias its closed form says so; without, no exception was found in
+    400 random lists.)
+    """
+    exact = exact_sizes(counts)
+    if exact.of <= most:
+        return exact
+    sizes, classes = exact.groups.sizes, exact.groups.classes
+    fine = _bins(sizes, bins)  # borders of the groups shown are borders here too
+    fine[-1] += 1
+    place = np.unique(fine, return_inverse=True)[1]
+    first = np.flatnonzero(np.diff(place, prepend=-1))
+    return Sizes(
+        Groups(sizes[first], np.bincount(place, weights=classes).astype(np.float64)), exact.shown[first], exact.of
     )
 
 
-def bins(sizes: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
-    """The bin of each of these falling, distinct sizes; bins without any are left out."""
-    if len(sizes) <= MOST_SIZES:
+def _shown(sizes: Array) -> Index:
+    """The group of each of these falling, distinct sizes."""
+    if len(sizes) <= MOST_GROUPS:
         return np.arange(len(sizes))
+    steps = math.log(sizes[0] / sizes[-1]) / NARROWEST
+    many = 1 if steps <= 1 else min(MOST_GROUPS, 2 ** max(1, math.floor(math.log2(steps))))
+    return np.unique(_bins(sizes, many), return_inverse=True)[1]  # without the empty ones
+
+
+def _bins(sizes: Array, many: int) -> Index:
+    """The bin of each size among `many` of equal width in the logarithm; a border belongs to the larger sizes."""
     fall = np.log(sizes[0] / sizes)
-    width = max(fall[-1] / MOST_BINS, NARROWEST)
-    return np.unique(np.minimum((fall / width + 1e-12).astype(np.intp), MOST_BINS - 1), return_inverse=True)[1]
-
-
-def as_sizes(groups: tuple[ClassGroup, ...]) -> Groups:
-    """The groups as the Layer-Peeled Model takes them."""
-    classes = np.array([len(g.classes) for g in groups], dtype=np.float64)
-    return Groups(np.array([g.size for g in groups]), classes)
+    return np.asarray(np.clip(np.ceil(fall / fall[-1] * many - 1e-9).astype(np.intp) - 1, 0, many - 1))

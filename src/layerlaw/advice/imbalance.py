@@ -5,25 +5,30 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from layerlaw.advice.class_groups import ClassGroup, as_sizes, class_groups
+from layerlaw.advice.class_groups import ClassGroup, class_groups, exact_sizes, solved_sizes
 from layerlaw.advice.imbalance_sheet import imbalance_sheet
 from layerlaw.advice.imbalance_words import caveats, findings, headline
-from layerlaw.advice.norms import Norms, of_features, of_record, of_rows
+from layerlaw.advice.norms import Norms, of_features, of_record, of_rows, shares_right
 from layerlaw.advice.outlook import Outlook, outlook
 from layerlaw.errors import InputError, LabelError
 from layerlaw.measures.rows import mean_cosine, mean_norm, mean_square, rare_classes
 from layerlaw.pages.outcome import Sheet
 from layerlaw.peeled import critical_budget
 from layerlaw.peeled.counts import Counts, checked_budgets, checked_flag
+from layerlaw.progress import Progress
 from layerlaw.record import Record, finite, write_whole
 
-FORMAT, VERSION = "layerlaw forecast", 2  # 2: plain R0 and R_vanish, copies, norms in the units of the rows
+FORMAT, VERSION = "layerlaw forecast", 3  # 3: copies per size, R and R0 for two sizes only, accuracy
+NO_RATIO = "of more than two class sizes one ratio says nothing; see critical_c"
+COINCIDE = 0.99  # mean cosine from which on rows are one
+WELL_BELOW = 0.5  # of the accuracy of the most frequent classes
 
 
 @dataclass(frozen=True)
@@ -46,33 +51,49 @@ class Rows:
 class Forecast:
     """What becomes of rare classes, and what is there already.
 
-    `by_norms` takes the norms as the model defines them; `by_use` the least norm that gives the class means their logits,
-    which leaves out what goes into spread and a common offset of the features (known with class means and classifier
-    only). `measured` are the rows of the trained classifier, group by group.
+    `by_norms` takes the norms as the model defines them; `by_use` the least norm that gives the centred class means their
+    logits, which leaves out what goes into spread and a common offset of the features (known with class means and
+    classifier only; docs/minority_collapse.md). `measured` are the rows of the trained classifier, group by group.
     """
 
     groups: tuple[ClassGroup, ...]
+    sizes: int
+    """Distinct class sizes."""
     E_W: float
     E_H: float
     bias: bool
     critical: float
-    """The least c = √(E_W E_H) above which every class is separated."""
+    """The least c = √(E_W E_H) above which every class is separated; of binned sizes an upper bound."""
+    bounded: bool
+    """Whether `critical` is only a bound."""
     by_norms: Outlook
     by_use: Outlook | None
     measured: tuple[Rows, ...] | None
     rare: Rows | None
     """Of all rare classes together."""
     frequent: Rows | None
+    accuracy: tuple[float, ...] | None
+    """Measured share of right training samples, mean over the classes of each group."""
+    already_lost: int
+    """Classes whose measured accuracy is below half of that of the most frequent ones."""
+    unused: bool
+    """Whether a norm in use was measured and put aside, because norms were given."""
 
     @property
-    def ratio(self) -> float:
-        """R: mean samples of a frequent class over those of a rare one; 1 when balanced."""
-        means = []
-        for rare in (False, True):
-            chosen = [g for g in self.groups if g.rare is rare]
-            total = sum(len(g.classes) for g in chosen)
-            means.append(sum(g.size * len(g.classes) for g in chosen) / total if total else math.nan)
-        return 1.0 if math.isnan(means[1]) else means[0] / means[1]
+    def K(self) -> int:
+        """Number of classes."""
+        return sum(g.number for g in self.groups)
+
+    @property
+    def ratio(self) -> float | None:
+        """R of two sizes, 1 of one, `None` of more: one ratio says nothing about them."""
+        return None if self.sizes > 2 else self.groups[0].high / self.groups[-1].low
+
+    @property
+    def coincide(self) -> int:
+        """Classes whose measured rows are one in their group: mean cosine 0.99 and more."""
+        rows = zip(self.groups, self.measured or (), strict=False)
+        return sum(g.number for g, r in rows if r.cosine is not None and r.cosine >= COINCIDE)
 
     @property
     def outlooks(self) -> tuple[Outlook, ...]:
@@ -105,10 +126,15 @@ class Forecast:
             "format": FORMAT,
             "version": VERSION,
             "ratio": self.ratio,
+            "ratio_note": NO_RATIO if self.ratio is None else None,
             "E_W": self.E_W,
             "E_H": self.E_H,
             "bias": self.bias,
             "critical_c": self.critical,
+            "critical_is_a_bound": self.bounded,
+            "sizes": self.sizes,
+            "accuracy": self.accuracy,
+            "already_lost": self.already_lost,
             "by_norms": self.by_norms.to_dict(self.E_W),
             "by_use": None if self.by_use is None else self.by_use.to_dict(self.E_W),
             "groups": [g.to_dict() for g in self.groups],
@@ -139,7 +165,9 @@ def forecast(
     classifier: Any = None,
     features: Any = None,
     record: Record | None = None,
+    accuracy: Sequence[float] | None = None,
     bias: bool = False,
+    progress: bool | Progress = True,
 ) -> Forecast:
     """Which classes keep a classifier of their own, by the exact optimum of the Layer-Peeled Model.
 
@@ -147,57 +175,81 @@ def forecast(
     E_W         mean of ‖w_k‖² over the classifier's rows, or `classifier`: a linear layer or its rows (K, d)
     E_H         mean over classes of the mean of ‖h‖² in front of the classifier, or `features`: a pair (h (n, d), labels)
     record      of a probe: counts and norms as measured there
+    accuracy    share of right training samples per class, as measured; a linear layer with features tells it
     bias        the model with a free bias; without (the paper's) collapse comes a little earlier
 
-    Norms given as numbers go before measured ones.
+    Norms given as numbers go before measured ones. Up to 40 distinct sizes are solved as they are, in some seconds, which
+    `progress` shows; more are put into bins that err on the pessimistic side, and the headline says so. The figure:
+    `from layerlaw.pages import draw_sheet; draw_sheet(found.sheet()).savefig("forecast.png")`.
 
     >>> found = forecast({5000: 5, 50: 5}, E_W=1, E_H=5)
     >>> found.by_norms.phases, found.by_norms.cosine, round(found.by_norms.repeats, 3)
     (('separated', 'collapsed'), 1.0, 8.202)
     """
     checked_flag(bias, "bias")
+    if record is not None and not isinstance(record, Record):
+        raise InputError(f"record: expected what `probe` returns, got {type(record).__name__}.")
     if record is not None and counts is None:
         counts = record.counts
     if counts is None:
         raise InputError("counts: expected samples per class, or a record that knows them, got neither.")
-    groups = class_groups(counts)
-    K = sum(len(g.classes) for g in groups)
-    rows = None if classifier is None else of_rows(_weight(classifier), K)
+    groups, every, solved = class_groups(counts), exact_sizes(counts), solved_sizes(counts)
+    K = every.groups.K
+    rows = None if classifier is None else of_rows(classifier, K)
     if record is not None and len(record.counts) != K:
         raise LabelError(f"counts: expected {len(record.counts)}, one per class of the record, got {K}.")
     known = _norms(record, rows, features, K)
     used = None if E_W is not None or E_H is not None else known.used
+    unused = used is None and known.used is not None
     E_W, E_H = (known.E_W if E_W is None else E_W), (known.E_H if E_H is None else E_H)
-    critical = critical_budget(as_sizes(groups), bias=bias, progress=False)  # type: ignore[arg-type]
+    # With a bias there is a closed form for any sizes
+    critical = critical_budget((every if bias else solved).groups, bias=bias, progress=progress)  # type: ignore[arg-type]
     if E_W is None or E_H is None:
         missing = "E_W and E_H" if E_W is E_H else "E_W" if E_W is None else "E_H"
-        below = f" These counts lose classes where √(E_W E_H) is below {critical:.3g}." if critical else ""
+        lose = "may lose" if solved.binned and not bias else "lose"
+        below = f" These counts {lose} classes where √(E_W E_H) is below {critical:.3g}." if critical else ""
         raise InputError(
             f"{missing}: expected norms, given as numbers or measured on a model, its features or a record, got none.{below}"
         )
     c = checked_budgets(E_W, E_H)
-    measured = None if rows is None else tuple(_rows(rows, list(g.classes)) for g in groups)
-    few, many = ([k for g in groups if g.rare is rare for k in g.classes] for rare in (True, False))
+
+    def at(c: float) -> Outlook:
+        closed = bias and c > critical * (1 + 1e-9)
+        return outlook(groups, every if closed else solved, c, bias=bias, progress=progress)
+
+    right = shares_right(accuracy, classifier, features, K)
+    few, many = ([k for g in groups if g.rare is rare for k in g.classes or ()] for rare in (True, False))
     if rows is None:
         rare, frequent = _recorded(record, few)
     else:
         rare, frequent = (_rows(rows, few) if few else None), _rows(rows, many)
     return Forecast(
         groups=groups,
+        sizes=every.of,
         E_W=float(E_W),
         E_H=float(E_H),
         bias=bias,
         critical=critical,
-        by_norms=outlook(groups, c, bias=bias),
-        by_use=None if used is None or used <= 0 else outlook(groups, used, bias=bias),
-        measured=measured,
+        bounded=solved.binned and not bias,
+        by_norms=at(c),
+        by_use=None if used is None or used <= 0 else at(used),
+        measured=None if rows is None else tuple(_rows(rows, list(g.classes or ())) for g in groups),
         rare=rare,
         frequent=frequent,
+        accuracy=None if right is None else tuple(_mean(right, g) for g in groups),
+        already_lost=0 if right is None else _already_lost(right, groups),
+        unused=unused,
     )
 
 
-def _weight(classifier: Any) -> Any:
-    return classifier.weight if isinstance(classifier, nn.Module) and hasattr(classifier, "weight") else classifier
+def _mean(right: Sequence[float], group: ClassGroup) -> float:
+    return sum(right[k] for k in group.classes or ()) / group.number
+
+
+def _already_lost(right: Sequence[float], groups: tuple[ClassGroup, ...]) -> int:
+    """Classes whose accuracy is well below that of the most frequent group; of equal sizes none is the rare one."""
+    least = WELL_BELOW * _mean(right, groups[0])
+    return sum(right[k] < least for g in groups[1:] for k in g.classes or ())
 
 
 def _norms(record: Record | None, rows: Tensor | None, features: Any, K: int) -> Norms:

@@ -21,17 +21,18 @@ FURTHEST = math.log(1e6)
 
 
 def imbalance_sheet(found: Forecast) -> Sheet:
-    """Predicted cosine between rare classes against R, this place marked; and each class's distance to collapse."""
+    """Predicted margin of each size; of two sizes also the cosine between rare classes against R, this place marked."""
     panels = [_classes(found)]
-    if sum(len(g.classes) for g in found.groups if g.rare) > 1:
-        panels.insert(0, _curve(found))
-    return Sheet("Forecast of minority collapse", tuple(panels), columns=1, caption=found.headline)
+    if found.ratio is not None and sum(g.number for g in found.groups if g.rare) > 1:
+        panels.insert(0, _curve(found, found.ratio))
+    title = "Forecast of minority collapse" if found.sizes <= 2 else "Forecast of classes that are lost"
+    return Sheet(title, tuple(panels), columns=1, caption=found.headline)
 
 
-def _curve(found: Forecast) -> Panel:
-    R = found.ratio
-    K_A, K_B = (sum(len(g.classes) for g in found.groups if g.rare is rare) for rare in (False, True))
-    reach = [o.log_collapse + 0.5 for o in found.outlooks if o.log_collapse < FURTHEST]
+def _curve(found: Forecast, R: float) -> Panel:
+    K_A, K_B = (sum(g.number for g in found.groups if g.rare is rare) for rare in (False, True))
+    ends = [o.log_collapse for o in found.outlooks if o.log_collapse is not None]
+    reach = [log_R0 + 0.5 for log_R0 in ends if log_R0 < FURTHEST]
     end = max([math.log(R) + 1.0, math.log(100), *reach])
     ratios = np.exp(np.linspace(0, end, POINTS))
     series, curves = [], []
@@ -44,7 +45,7 @@ def _curve(found: Forecast) -> Panel:
     series += vanishing(curves)
     if found.rare is not None and found.rare.cosine is not None:
         series.append(Series((R,), (found.rare.cosine,), "measured", colour=3))
-    R0 = " and ".join(ratio_words(o.log_collapse) for o in found.outlooks)
+    R0 = " and ".join(ratio_words(log_R0) for log_R0 in ends)
     return Panel(
         "cosine between rows of rare classes",
         series,
@@ -58,17 +59,20 @@ def _curve(found: Forecast) -> Panel:
 
 
 def _classes(found: Forecast) -> Panel:
-    """Slack against the size of the classes; at 1 and below nothing is left."""
-    sizes = [g.size for g in found.groups]
+    """Margin of each size; at 0 and below its samples are not told apart."""
     series = []
     for at, name in zip(found.outlooks, ("by the norms", "by the norm in use"), strict=False):
-        series.append(Series(sizes, at.slack, name))
-    ends = (min(sizes) * 0.8, max(sizes) * 1.25)
-    series.append(Series(ends, (1.0, 1.0), "classes of one size coincide at 1 and below", style="fit", colour=7))
+        told = [(size.samples, size.margin) for size in at.sizes if size.margin is not None]
+        if told:
+            series.append(Series([n for n, _ in told], [m for _, m in told], name))
+    ends = (found.groups[-1].low * 0.8, found.groups[0].high * 1.25)
+    series.append(Series(ends, (0.0, 0.0), "lost at 0 and below", style="fit", colour=7))
+    bins = any(at.binned for at in found.outlooks)
     return Panel(
-        "distance to collapse of each group of classes",
+        f"predicted margin of each {'bin of sizes, at its largest' if bins else 'class size'}",
         series,
         xlabel="samples of a class",
-        ylabel="slack n/(Nλ)",
+        ylabel="own logit − best other",
         log_x=True,
+        log_y=False,
     )

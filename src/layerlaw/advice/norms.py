@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.measures.rows import mean_square, used_budget
@@ -16,18 +17,33 @@ from layerlaw.stats.labels import checked_labels
 
 @dataclass(frozen=True)
 class Norms:
-    """E_W = (1/K) Σ‖w_k‖², E_H = (1/K) Σ_k (1/n_k) Σ_i ‖h_ki‖², and the budget that class means and rows really use."""
+    """E_W = (1/K) Σ‖w_k‖², E_H = (1/K) Σ_k (1/n_k) Σ_i ‖h_ki‖², and the budget that class means and rows really use.
+
+    That is c = ‖M Wᵀ‖_*/K, M and W centred. Centring W is free (the softmax does not see it). Centring the class means takes
+    one logit per class out of account, which only a bias gives for nothing: without one the number is a lower bound of
+    what the logits need (‖P Z‖_* ≤ ‖Z‖_* for a projection P), so it errs on the pessimistic side.
+    """
 
     E_W: float | None = None
     E_H: float | None = None
     used: float | None = None
 
 
-def of_rows(weight: Any, K: int) -> Tensor:
+def of_rows(classifier: Any, K: int) -> Tensor:
     """The rows of a classifier (K, d) in double precision, one per class."""
-    rows = torch.as_tensor(weight).detach().cpu().double()
+    expected = "classifier: expected a linear layer or its rows (K, d), got"
+    if isinstance(classifier, nn.Module):
+        weight = getattr(classifier, "weight", None)
+        if not isinstance(weight, Tensor):
+            raise InputError(f"{expected} {type(classifier).__name__}. Give the last linear layer of the network.")
+    else:
+        weight = classifier
+    try:
+        rows = torch.as_tensor(weight).detach().cpu().double()
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{expected} {type(weight).__name__}.") from None
     if rows.dim() != 2:
-        raise InputError(f"classifier: expected a linear layer or its rows (K, d), got shape {tuple(rows.shape)}.")
+        raise InputError(f"{expected} shape {tuple(rows.shape)}.")
     if len(rows) != K:
         raise LabelError(f"counts: expected {len(rows)}, one per row of the classifier, got {K}.")
     if not bool(rows.isfinite().all()):
@@ -37,15 +53,7 @@ def of_rows(weight: Any, K: int) -> Tensor:
 
 def of_features(features: Any, rows: Tensor | None, K: int) -> Norms:
     """From features (n, d) with labels (n,), and rows where there are any."""
-    if not (isinstance(features, (tuple, list)) and len(features) == 2):
-        raise FeatureError(f"features: expected a pair (features, labels), got {type(features).__name__}.")
-    h = torch.as_tensor(features[0]).detach().cpu().double()
-    labels, _ = checked_labels(torch.as_tensor(features[1]).cpu(), K, where="features")
-    if h.dim() != 2 or len(h) != len(labels) or not bool(h.isfinite().all()):
-        raise FeatureError(
-            f"features: expected finite features (n, d) and labels (n,), got shapes {tuple(h.shape)} and "
-            f"{tuple(labels.shape)}."
-        )
+    h, labels = _pair(features, K)
     if rows is not None and rows.shape[1] != h.shape[1]:
         raise FeatureError(f"features: expected {rows.shape[1]} numbers, as the classifier reads, got {h.shape[1]}.")
     counts = torch.bincount(labels, minlength=K)
@@ -57,6 +65,41 @@ def of_features(features: Any, rows: Tensor | None, K: int) -> Norms:
     if rows is None:
         return Norms(E_H=E_H)
     return Norms(float(mean_square(rows)), E_H, float(used_budget(means, rows)))
+
+
+def shares_right(accuracy: Sequence[float] | None, classifier: Any, features: Any, K: int) -> list[float] | None:
+    """Share of right samples per class: as given, or as a linear layer decides on the features; `None` if neither is there.
+
+    Rows alone do not tell: a bias may belong to them.
+    """
+    if accuracy is not None:
+        try:
+            given = torch.as_tensor(accuracy, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            given = torch.empty(0)
+        if given.shape != (K,) or not bool(((given >= 0) & (given <= 1)).all()):
+            raise InputError(f"accuracy: expected {K} shares from 0 to 1, one per class, got {accuracy!r:.80}.")
+        return [float(share) for share in given]
+    if features is None or not isinstance(classifier, nn.Linear):
+        return None
+    h, labels = _pair(features, K)
+    bias = 0.0 if classifier.bias is None else classifier.bias.detach().cpu().double()
+    right = (h @ classifier.weight.detach().cpu().double().T + bias).argmax(1) == labels
+    return [float(right[labels == k].double().mean()) for k in range(K)]
+
+
+def _pair(features: Any, K: int) -> tuple[Tensor, Tensor]:
+    """Features (n, d) in double precision and labels (n,), checked."""
+    if not (isinstance(features, (tuple, list)) and len(features) == 2):
+        raise FeatureError(f"features: expected a pair (features, labels), got {type(features).__name__}.")
+    h = torch.as_tensor(features[0]).detach().cpu().double()
+    labels, _ = checked_labels(torch.as_tensor(features[1]).cpu(), K, where="features")
+    if h.dim() != 2 or len(h) != len(labels) or not bool(h.isfinite().all()):
+        raise FeatureError(
+            f"features: expected finite features (n, d) and labels (n,), got shapes {tuple(h.shape)} and "
+            f"{tuple(labels.shape)}."
+        )
+    return h, labels
 
 
 def of_record(record: Record) -> Norms:

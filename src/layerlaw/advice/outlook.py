@@ -1,4 +1,4 @@
-"""What the Layer-Peeled Model says of class groups at one norm budget."""
+"""What the Layer-Peeled Model says of class sizes at one norm budget."""
 
 from __future__ import annotations
 
@@ -7,47 +7,100 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from layerlaw.advice.class_groups import ClassGroup, as_sizes
+from layerlaw.advice.class_groups import ClassGroup, Sizes
 from layerlaw.peeled import Solution, collapse_ratio, oversampling, solve, vanish_ratio
-from layerlaw.peeled.separation import log_separation_ratio
+from layerlaw.peeled.resampling import filling_level
+from layerlaw.peeled.separation import log_separation_ratio, margins
 from layerlaw.peeled.solution import Phase
 from layerlaw.peeled.thresholds import LARGEST
+from layerlaw.progress import Progress
 
-LARGEST_C = 200.0  # beyond, the loss underflows and nothing changes any more
+Array = npt.NDArray[np.float64]
+LARGEST_C = 200.0  # beyond, the loss underflows and no phase changes any more
+WORST: tuple[Phase, ...] = ("vanished", "collapsed", "confused", "separated")
+ABOUT = "sizes were binned: factors are about right, whole copies were not solved for"
+
+
+@dataclass(frozen=True)
+class SizeOutlook:
+    """What becomes of the classes of one size."""
+
+    samples: float
+    """Of each class; of a bin the largest in it."""
+    classes: int
+    group: int
+    """Place of the group it is shown in."""
+    phase: Phase
+    margin: float | None
+    """Own logit minus the largest other one: lost at 0 and below. `None` at budgets too large to tell."""
+    factor: float
+    """By how much samples must weigh more for all to be separated."""
+    copies: int | None
+    """The same in whole numbers, solved again; `None` where none were found, or sizes were binned."""
+    beside: float | None
+    """Of a confused size: cosine between its rows and the row that takes its samples."""
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """At the budget c = √(E_W E_H): one entry per group, the largest classes first.
+    """At the budget c = √(E_W E_H). Tuples have one entry per group that is shown, the largest classes first.
 
-    `log_collapse` and `log_vanish` are ln R0 and ln R_vanish of the groups taken as two, rare and frequent (∞: no ratio
-    does it); `cosine` is the mean over pairs of rare classes, `None` where there is no such pair or they have vanished.
+    `log_collapse` and `log_vanish` are ln R0 and ln R_vanish (∞: no ratio does it), `log_lost` ln of the ratio from which
+    on the rarer size is not separated: R0, or what ends a single class. `None` for all but two sizes, where one ratio does
+    not tell. `cosine` is the mean over pairs of rare classes, `None` where there is no such pair or they have vanished.
     """
 
     c: float
-    phases: tuple[Phase, ...]
+    binned: bool
+    """Whether sizes were put together, each bin at its largest: then a loss may be one of the bins only."""
+    sizes: tuple[SizeOutlook, ...]
     slack: tuple[float, ...]
-    """n_g/(Nλ): no direction of its own is left to a class of this size at 1 and below."""
+    """n_g/(Nλ) of the smallest size in the group: several classes of that size coincide at 1 and below."""
     cosines: tuple[float | None, ...]
     norms: tuple[float, ...]
     """Of the classifier's rows, per √E_W."""
     factors: tuple[float, ...]
-    """By how much samples must weigh more for every class to be separated."""
-    copies: tuple[int, ...] | None
-    """The same in whole numbers, solved again; `None` where none were found."""
-    beside: tuple[float | None, ...]
-    """Of confused groups: cosine between their rows and the row that takes their samples."""
+    """The largest in the group."""
     cosine: float | None
-    log_collapse: float
-    log_vanish: float
-    log_lost: float
-    """ln of the ratio from which on the rare classes are not all separated: R0, or what ends a single rare class."""
+    log_collapse: float | None
+    log_vanish: float | None
+    log_lost: float | None
+
+    def of_group(self, group: int) -> tuple[SizeOutlook, ...]:
+        """The sizes that are shown together."""
+        return tuple(size for size in self.sizes if size.group == group)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Of the worst size in each group."""
+        every = [{size.phase for size in self.of_group(g)} for g in range(len(self.slack))]
+        return tuple(next(phase for phase in WORST if phase in there) for there in every)
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """How many classes of each group are not separated."""
+        return tuple(
+            sum(size.classes for size in self.of_group(g) if size.phase != "separated") for g in range(len(self.slack))
+        )
+
+    @property
+    def margins(self) -> tuple[float | None, ...]:
+        """The least of each group."""
+        every = [[size.margin for size in self.of_group(g)] for g in range(len(self.slack))]
+        return tuple(min((m for m in there if m is not None), default=None) for there in every)
+
+    @property
+    def copies(self) -> tuple[int, ...] | None:
+        """Per size, not per group; `None` where none were found or sizes were binned."""
+        whole = tuple(size.copies for size in self.sizes if size.copies is not None)
+        return whole if len(whole) == len(self.sizes) else None
 
     @property
     def collapses(self) -> bool:
-        """Whether any group is collapsed, vanished or confused."""
-        return any(phase != "separated" for phase in self.phases)
+        """Whether any size is collapsed, vanished or confused."""
+        return any(size.phase != "separated" for size in self.sizes)
 
     @property
     def repeats(self) -> float:
@@ -58,59 +111,103 @@ class Outlook:
         """Plain data for JSON. Norms in the units of the classifier's rows; R0 and R_vanish plain and as logarithms.
 
         A plain ratio is `None` where there is none (its logarithm is `None` too) or where it is more than a double holds.
+        `copies` are per size (`sizes`), all else in lists per group.
         """
         plain = asdict(self)
         norms = plain.pop("norms")
         return plain | {
+            "phases": self.phases,
+            "lost": self.lost,
+            "margins": self.margins,
+            "copies": self.copies,
+            "copies_note": ABOUT if self.binned else None,
             "predicted_row_norms": [norm * math.sqrt(E_W) for norm in norms],
             "R0": _plain(self.log_collapse),
             "R_vanish": _plain(self.log_vanish),
         }
 
 
-def outlook(groups: tuple[ClassGroup, ...], c: float, *, bias: bool = False) -> Outlook:
+def outlook(
+    groups: tuple[ClassGroup, ...], sizes: Sizes, c: float, *, bias: bool = False, progress: bool | Progress = False
+) -> Outlook:
     """The forecast at c. Angles and phases depend on nothing else (docs/peeled.md)."""
-    sizes, at = as_sizes(groups), min(c, LARGEST_C)
-    found = solve(sizes, E_W=at, E_H=at, bias=bias)  # type: ignore[arg-type]  # grouped() takes Groups
-    plan = oversampling(sizes, E_W=at, E_H=at, bias=bias, progress=False)  # type: ignore[arg-type]
-    K_A, K_B = (sum(len(g.classes) for g in groups if g.rare is rare) for rare in (False, True))
-    log_collapse = collapse_ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True) if K_B else math.inf
-    log_vanish = vanish_ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True) if K_B else math.inf
+    at = min(c, LARGEST_C)
+    found = solve(sizes.groups, E_W=at, E_H=at, bias=bias)  # type: ignore[arg-type]  # grouped() takes Groups
+    level, copies = _filling(sizes, at, bias, progress)
+    least = margins(found.groups, found.value).min(1)
+    beside = _beside(found)
+    members = [np.flatnonzero(sizes.shown == g) for g in range(len(groups))]
+    log_collapse, log_vanish, log_lost = _ratios(sizes, c, bias)
     return Outlook(
         c=c,
-        phases=found.phases,
-        slack=tuple(found.slack.tolist()),
-        cosines=tuple(None if math.isnan(v) else v for v in np.diagonal(found.cosines).tolist()),
-        norms=tuple((found.norms / math.sqrt(at)).tolist()),
-        factors=tuple(plan.factors.tolist()),
-        copies=None if plan.copies is None else tuple(plan.copies.tolist()),
-        beside=_beside(found),
-        cosine=_rare_cosine(found, [i for i, g in enumerate(groups) if g.rare]),
+        binned=sizes.binned,
+        sizes=tuple(
+            SizeOutlook(
+                samples=float(found.groups.sizes[i]),
+                classes=int(found.groups.classes[i]),
+                group=int(sizes.shown[i]),
+                phase=found.phases[i],
+                margin=float(least[i]) if c <= LARGEST_C else None,
+                factor=max(1.0, level / float(found.groups.sizes[i])),
+                copies=None if copies is None else int(copies[i]),
+                beside=beside[i],
+            )
+            for i in range(len(sizes.groups))
+        ),
+        slack=tuple(float(found.slack[own].min()) for own in members),
+        cosines=tuple(_mean_cosine(found, own) for own in members),
+        norms=tuple(_mean(found.norms[own], found.groups.classes[own]) / math.sqrt(at) for own in members),
+        factors=tuple(max(1.0, level / group.low) for group in groups),
+        cosine=_mean_cosine(found, np.flatnonzero([groups[g].rare for g in sizes.shown])),
         log_collapse=log_collapse,
         log_vanish=log_vanish,
-        log_lost=log_separation_ratio(K_A, K_B, c, bias=bias) if K_B else math.inf,
+        log_lost=log_lost,
     )
+
+
+def _filling(sizes: Sizes, c: float, bias: bool, progress: bool | Progress) -> tuple[float, list[int] | None]:
+    """Samples every class must at least have, and copies per size; copies for bins would be wrong for the sizes in them."""
+    if sizes.binned:
+        level = filling_level(sizes.groups, c, bias=bias, progress=progress)
+        return (0.0, [1] * len(sizes.groups)) if level is None else (level, None)
+    plan = oversampling(sizes.groups, E_W=c, E_H=c, bias=bias, progress=progress)  # type: ignore[arg-type]
+    return (plan.level if plan.needed else 0.0), None if plan.copies is None else [int(k) for k in plan.copies]
+
+
+def _ratios(sizes: Sizes, c: float, bias: bool) -> tuple[float | None, float | None, float | None]:
+    """ln R0, ln R_vanish and ln of what loses the minority; of more than two sizes one ratio says nothing."""
+    if sizes.of != 2:
+        return None, None, None
+    K_A, K_B = (int(k) for k in sizes.groups.classes)
+    collapse = collapse_ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True)
+    vanish = vanish_ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True)
+    return collapse, vanish, log_separation_ratio(K_A, K_B, c, bias=bias)
 
 
 def _beside(found: Solution) -> tuple[float | None, ...]:
-    """Of each confused group the cosine between its rows and those of the group whose logits are largest for its samples."""
+    """Of each confused size the cosine between its rows and those of the size whose logits are largest for its samples."""
     others = found.value.rows(found.groups)[2].copy()
     np.fill_diagonal(others, -np.inf)
     winner = others.argmax(1)
+    near = [float(found.cosines[g, winner[g]]) for g in range(len(winner))]
     return tuple(
-        float(found.cosines[g, winner[g]]) if phase == "confused" else None for g, phase in enumerate(found.phases)
+        near[g] if phase == "confused" and math.isfinite(near[g]) else None for g, phase in enumerate(found.phases)
     )
 
 
-def _rare_cosine(found: Solution, rare: list[int]) -> float | None:
-    """Mean cosine over all pairs of rare classes."""
-    k = found.groups.classes[rare]
-    pairs = np.outer(k, k) - np.diag(k)  # (g, g) ordered pairs between and within groups
-    cosines = np.where(pairs > 0, found.cosines[np.ix_(rare, rare)], 0.0)
+def _mean_cosine(found: Solution, own: npt.NDArray[np.intp]) -> float | None:
+    """Mean cosine over all pairs of classes of these sizes."""
+    k = found.groups.classes[own]
+    pairs = np.outer(k, k) - np.diag(k)  # (g, g) ordered pairs between and within sizes
+    cosines = np.where(pairs > 0, found.cosines[np.ix_(own, own)], 0.0)
     if pairs.sum() == 0 or np.isnan(cosines).any():
         return None
     return float((pairs * cosines).sum() / pairs.sum())
 
 
-def _plain(log_ratio: float) -> float | None:
-    return math.exp(log_ratio) if log_ratio <= LARGEST else None
+def _mean(values: Array, weight: Array) -> float:
+    return float(values @ weight / weight.sum())
+
+
+def _plain(log_ratio: float | None) -> float | None:
+    return None if log_ratio is None or log_ratio > LARGEST else math.exp(log_ratio)

@@ -7,23 +7,28 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from torch import Tensor, nn
 
 from layerlaw.advice import Forecast, forecast
 from layerlaw.advice.imbalance_words import signed
-from layerlaw.capture import classifier_weight, modules_of, network_of
+from layerlaw.advice.outlook import Outlook
+from layerlaw.capture import Batches, Plan, Randomness, classifier_weight, modules_of, network_of, probing_state
+from layerlaw.capture.network import device_of
 from layerlaw.cli.app import JsonFlag, app, console, emit, made_folder
 from layerlaw.cli.inputs import DataName, Flat, Normalise, Size, chosen_data, explained_inputs
 from layerlaw.cli.model_file import load_model, load_weights
-from layerlaw.data import load
-from layerlaw.errors import DataError, InputError
+from layerlaw.data import Labelled, load
+from layerlaw.errors import DataError, FeatureError, InputError
 from layerlaw.pages import draw_sheet
-from layerlaw.pages.numbers import ABSENT, number
+from layerlaw.pages.numbers import ABSENT, number, percent
 from layerlaw.probing import probe, sites
+from layerlaw.probing.classes import Classes
 from layerlaw.record import Record
 
 
@@ -48,21 +53,21 @@ def imbalance(
     """Will rare classes lose their classifiers? A forecast from class counts and norms (Layer-Peeled Model).
 
     Norms come from --model, measured on its data or --data, or from --E-W and --E-H. Counts given with --model are
-    those of its training; else the classes are counted in the data.
+    those of its training; else the classes are counted in the data. More than 40 distinct sizes are put into bins.
     """
     given = class_counts(counts, counts_file)
     if out is not None and out.exists() and not out.is_dir():
         raise DataError(f"{out}: expected a folder, got a file.")
-    record, rows = None, None
+    record, rows, right = None, None, None
     if model is not None:
-        record, rows = _measured(model, weights, data, size=size, flat=flat, normalise=normalise)
+        record, rows, right = _measured(model, weights, data, size=size, flat=flat, normalise=normalise)
     elif weights is not None:
         raise InputError("--weights: expected with --model, whose weights they are, got no model.")
     if given is None and record is None:
         if data is None:
             raise InputError("counts: expected --counts, --counts-file, --data or --model, got none of them.")
         given = list(load(data).counts())
-    found = forecast(given, E_W=e_w, E_H=e_h, classifier=rows, record=record, bias=bias)
+    found = forecast(given, E_W=e_w, E_H=e_h, classifier=rows, record=record, accuracy=right, bias=bias)
     screen, written = console(as_json), {}
     if out is not None:
         made_folder(out)
@@ -106,8 +111,10 @@ def class_counts(text: str | None, file: Path | None) -> list[int] | None:
     return found
 
 
-def _measured(reference: str, weights: Path | None, data: str | None, **how: Any) -> tuple[Record, Any]:
-    """A record of the model, and the rows of its classifier."""
+def _measured(
+    reference: str, weights: Path | None, data: str | None, **how: Any
+) -> tuple[Record, Tensor | None, list[float] | None]:
+    """A record of the model, the rows of its classifier, and the share of right samples per class."""
     network, given, _ = load_model(reference)
     if weights is not None:
         load_weights(network, weights)
@@ -118,10 +125,32 @@ def _measured(reference: str, weights: Path | None, data: str | None, **how: Any
         )
     train, _, names = chosen_data(data, given, None, test=False, per_class=None, **how)
     with explained_inputs():
+        plan = sites(network, train)
+        rows = None if plan.classifier is None else classifier_weight(modules_of(network_of(network))[plan.classifier])
+        if rows is not None and not bool(rows.isfinite().all()):
+            raise FeatureError(
+                f"'{plan.classifier}': expected finite weights, got NaN or infinity. Did training diverge?"
+            )
         record = probe(network, train, class_names=names, jackknife=False, permuted=False)
-        name = sites(network, train).classifier
-    rows = None if name is None else classifier_weight(modules_of(network_of(network))[name])
-    return record, rows
+    return record, rows, class_accuracy(network, train, plan)
+
+
+def class_accuracy(network: nn.Module, data: Any, plan: Plan) -> list[float] | None:
+    """Share of right samples per class; `None` where the output holds no class scores."""
+    source = data.tensors() if isinstance(data, Labelled) else data
+    batches = Batches(source, batch_size=None, mode="eval", where="data")
+    classes = Classes.of(None, plan, batches.labels)
+    right, seen = torch.zeros(2, classes.K)
+    with Randomness(source), probing_state(network_of(network), "eval"), torch.no_grad():
+        for i, batch in enumerate(batches):
+            batch = batch.to(device_of(network))
+            labels = classes.positions(batch.labels, f"labels of data, batch {i}")[0].cpu()
+            told = classes.decide(network(*batch.args, **batch.kwargs), None)
+            if told is None:
+                return None
+            seen += torch.bincount(labels, minlength=classes.K)
+            right += torch.bincount(labels[told.cpu() == labels], minlength=classes.K)
+    return [float(share) for share in right / seen] if bool((seen > 0).all()) else None
 
 
 def print_forecast(found: Forecast, screen: Console) -> None:
@@ -129,6 +158,8 @@ def print_forecast(found: Forecast, screen: Console) -> None:
     screen.print(Text(found.headline, style="bold"))
     screen.print()
     screen.print(forecast_table(found))
+    told = "margin: own logit minus the best other, lost at 0 and below"
+    screen.print(Text(told + ("" if found.accuracy is None else "; right: share of these data"), style="dim"))
     screen.print()
     for line in found.sentences[1:]:
         grid = Table.grid(padding=(0, 1))
@@ -139,23 +170,39 @@ def print_forecast(found: Forecast, screen: Console) -> None:
 def forecast_table(found: Forecast) -> Table:
     """Per group one row as predicted by the norms, one by the norm in use, one as measured; fits into 80 columns."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    several = found.by_use is not None or found.measured is not None
-    for head in ["classes", *(["by"] if several else []), "phase", "slack", "cosine", "norm", "repeat"]:
+    several = found.by_use is not None or found.measured is not None or found.accuracy is not None
+    for head in ["classes", *(["by"] if several else []), "phase", "margin", "cosine", "norm", "repeat"]:
         table.add_column(head, justify="left" if head in ("classes", "by", "phase") else "right", no_wrap=True)
     for i, group in enumerate(found.groups):
         rows = []
         for at, name in zip(found.outlooks, ("norms", "in use"), strict=False):
-            copies = 1 if at.copies is None else at.copies[i]
-            often = f"{copies:,}×" if copies > 1 else f"{number(at.factors[i])}×" if at.factors[i] > 1 else ABSENT
             norm = number(at.norms[i] * math.sqrt(found.E_W))
-            rows.append([name, at.phases[i], number(at.slack[i]), _cosine(at.cosines[i]), norm, often])
-        if found.measured is not None:
-            own = found.measured[i]
-            rows.append(["measured", "", "", _cosine(own.cosine), number(own.norm), ""])
+            margin = _decimals(at.margins[i])
+            rows.append([name, _phase(at, i, group.number), margin, _decimals(at.cosines[i]), norm, _repeat(at, i)])
+        if found.measured is not None or found.accuracy is not None:
+            own = None if found.measured is None else found.measured[i]
+            cells = ["", ""] if own is None else [_decimals(own.cosine), number(own.norm)]
+            right = "" if found.accuracy is None else f"{percent(found.accuracy[i], 0)} right"
+            rows.append(["measured", right, "", *cells, ""])
         for j, cells in enumerate(rows):
             table.add_row("" if j else group.words, *(cells if several else cells[1:]))
     return table
 
 
-def _cosine(value: float | None) -> str:
+def _phase(at: Outlook, i: int, classes: int) -> str:
+    """The worst phase in a group, and how many classes are lost where not all are."""
+    some = f" {at.lost[i]:,}/{classes:,}" if 0 < at.lost[i] < classes else ""
+    return f"{at.phases[i]}{some}"
+
+
+def _repeat(at: Outlook, i: int) -> str:
+    """How often to show the samples of a group: whole copies, as a range where its sizes differ; else a factor."""
+    copies = [size.copies for size in at.of_group(i) if size.copies is not None]
+    if copies and not at.binned:
+        low, high = min(copies), max(copies)
+        return ABSENT if high == 1 else f"{high:,}×" if low == high else f"{low:,}–{high:,}×"
+    return f"{'≈' if at.binned else ''}{number(at.factors[i])}×" if at.factors[i] > 1 else ABSENT
+
+
+def _decimals(value: float | None) -> str:
     return ABSENT if value is None else signed(value)

@@ -16,6 +16,7 @@ from layerlaw.data import Text, load_text, text_names
 from layerlaw.data.texts import MOST
 from layerlaw.errors import DataError, InputError
 from layerlaw.lm import probe_lm
+from layerlaw.lm.pieces import TIMES
 from layerlaw.lm.quiet import quiet_transformers
 from layerlaw.pages import print_record
 from layerlaw.record import Record, carries_law, finite
@@ -162,7 +163,7 @@ def _remember(record: Record, text: Text, command: dict[str, Any], tokens: int |
 
 def _characters(tokens: int | None, documents: str) -> int:
     """How much of an endless text is enough; of truncated documents most is thrown away."""
-    return MOST if tokens is None or documents == "truncate" else max(1, min(MOST, LONGEST * tokens))
+    return MOST if tokens is None or documents == "truncate" else max(1, min(MOST, LONGEST * TIMES * tokens))
 
 
 def _check_writable(path: Path | None) -> None:

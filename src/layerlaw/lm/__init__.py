@@ -38,7 +38,7 @@ from layerlaw.lm.loading import Loaded, load, load_tokenizer, untrained_twin
 from layerlaw.lm.pieces import Documents, counted, pieces_of
 from layerlaw.lm.stream import Normalise, Plan, Run, affordable, tokens_wanted
 from layerlaw.lm.targets import targets_of
-from layerlaw.lm.tasks import TaskName, task_for
+from layerlaw.lm.tasks import TaskName, places_around, task_for
 from layerlaw.lm.words import Words
 from layerlaw.progress import Progress
 from layerlaw.record import Record
@@ -89,14 +89,23 @@ def probe_lm(
     words       also keep pictures of these words (one token each) at every block
     groups      groups of documents for held-out values and standard errors; default: 8, or as many as memory_gib allows
     bos         put a BOS in front of every piece; default: where the tokenizer itself puts one
+    mask_id     the token that stands for a masked one, where no tokenizer knows it
+    batch_size  pieces per forward
+    device, dtype, device_map   where and how the model is loaded and run; "auto" spreads it (accelerate)
+    memory_gib  what the statistics may take
+    seed        of what is drawn at random: masks, shuffled vocabularies, the sketch, the untrained model
     """
     started = time.perf_counter()
-    check_options(normalise, task, batch_size, classes)
+    check_options(
+        normalise=normalise, task=task, targets=targets, words=words, bos=bos, batch_size=batch_size, classes=classes,
+        tokens=tokens, length=length,
+    )  # fmt: skip
     loaded = load(model, tokenizer=tokenizer, dtype=dtype, device_map=device_map)
     network = network_of(loaded.model)
     if device is not None and (device_map is not None or hasattr(network, "hf_device_map")):
         raise InputError("device: expected none beside device_map, which says where the parts of the model are.")
     names = [part.strip() for part in targets.split(",")] if isinstance(targets, str) else list(targets)
+    text = getattr(text, "documents", text)  # what load_text gives
     with placed(network, device) as home, probing_state(network, "eval"):
         where = home or torch.device("cpu")
         blocks = find_blocks(network, anatomy.dry_inputs(network, where))
@@ -104,7 +113,7 @@ def probe_lm(
         wanted = tokens if tokens is not None else tokens_wanted(blocks.width, asked)
         longest = anatomy.longest_piece(network)
         room = min(length, longest or length)
-        around = 2 if asked == "masked" else 0  # an encoder's special tokens need their places too
+        around = places_around(loaded.tokenizer) if asked == "masked" else 0
         led = bos if asked == "next" else False
         pieces = pieces_of(text, loaded.tokenizer, length=room - around, documents=documents, bos=led, wanted=wanted)
         if room < length:
@@ -116,7 +125,8 @@ def probe_lm(
         vocabulary = anatomy.vocabulary_of(network)
         check_ids(pieces, vocabulary, loaded.tokenizer)
         counts = counted(pieces.ids, vocabulary)
-        chosen = targets_of(names, vocabulary, anatomy.output_embedding(network), counts, seed)
+        head = anatomy.output_embedding(network)
+        chosen = targets_of(names, vocabulary, head, counts, seed, asked)
         frequent = FrequentTokens.of(counts, classes) if classes else None
         shown = Words.of(words, loaded.tokenizer) if words else None
         plan = Plan(blocks, tuple(chosen), normalise, frequent=frequent, words=shown)
@@ -131,7 +141,7 @@ def probe_lm(
         check_enough(measured, blocks.width, asked)
         twin = run.measure(_untrained(network, seed)) if null else None
         record = assembled(network, loaded, run, measured, twin)
-    record.settings |= {"length": room, "long_documents": documents, "seed": seed}
+    record.settings |= {"length": room, "long_documents": documents, "head": head is not None, "seed": seed}
     record.name = name or record.name
     record.provenance["seconds"] = round(time.perf_counter() - started, 3)
     return record

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.trace import modules_of
-from layerlaw.errors import InputError
+from layerlaw.errors import CaptureError, InputError
 from layerlaw.lm.blocks import Blocks, Hooked
+from layerlaw.lm.calling import token_inputs
 from layerlaw.lm.tasks import TaskName
 
 
@@ -65,31 +65,32 @@ def is_encoder_decoder(model: nn.Module) -> bool:
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
-def extra_inputs(model: nn.Module) -> dict[str, Any]:
-    """What a forward should be told, where it listens: no cache of keys and values is needed."""
-    known = inspect.signature(model.forward).parameters
-    return {"use_cache": False} if "use_cache" in known else {}
-
-
 def task_of(model: nn.Module, blocks: Blocks, device: torch.device) -> TaskName:
     """Which task fits: spans for an encoder-decoder; masked tokens where a later token changes an earlier state."""
     if is_encoder_decoder(model):
         return "span"
     size = vocabulary_of(model)
-    ids = torch.arange(8, device=device).remainder(size)[None]
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(size // 2, size, (1, 16), generator=generator)  # padding has a low number, and may hide a token
     other = ids.clone()
-    other[0, -1] = (ids[0, -1] + size // 2) % size
-    states = [_last_states(model, blocks, one) for one in (ids, other)]
-    before, after = (s[:, :-1].double() for s in states)
+    other[0, -4:] = (ids[0, -4:] - size // 2 + torch.arange(4)) % size
+    before, after = (_last_states(model, blocks, one.to(device)) for one in (ids, other))
+    if before.shape[:2] != ids.shape:
+        raise CaptureError(
+            f"'{blocks.home}': expected hidden states (batch, time, width) for ids of shape {tuple(ids.shape)}, got "
+            f"{tuple(before.shape)}: blocks with time along axis 0 are not supported. Wrap the model so that batches come "
+            "first."
+        )
+    before, after = before[:, :-4], after[:, :-4]
     moved = float((before - after).abs().max()) / max(float(before.abs().max()), 1e-30)
-    return "masked" if moved > 1e-4 else "next"
+    return "masked" if moved > 100 * torch.finfo(before.dtype).eps else "next"  # more than rounding
 
 
 def dry_inputs(model: nn.Module, device: torch.device) -> dict[str, Any]:
     """A few tokens to run the model on."""
     size = vocabulary_of(model)
     ids = torch.arange(2 * 7, device=device).reshape(2, 7).remainder(size)
-    inputs: dict[str, Any] = {"input_ids": ids, **extra_inputs(model)}
+    inputs = token_inputs(model, ids)
     if is_encoder_decoder(model):
         inputs["decoder_input_ids"] = ids[:, :5]
     return inputs
@@ -98,7 +99,7 @@ def dry_inputs(model: nn.Module, device: torch.device) -> dict[str, Any]:
 def _last_states(model: nn.Module, blocks: Blocks, ids: Tensor) -> Tensor:
     seen: dict[int, Tensor] = {}
     with Hooked(model, blocks, seen.__setitem__, embedding=False) as hooked:
-        hooked.run({"input_ids": ids, **extra_inputs(model)}, where="the dry run")
+        hooked.run(token_inputs(model, ids), where="the dry run")
     return seen[len(blocks.names) - 1]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlaw.lm.anatomy import extra_inputs
 from layerlaw.lm.blocks import run
+from layerlaw.lm.calling import token_inputs
 from layerlaw.lm.pieces import Pieces
 
 MUCH = 0.2  # a loss lower by this share is no accident of one piece
@@ -20,7 +20,8 @@ def missing_bos(model: nn.Module, tokenizer: Any, pieces: Pieces, device: torch.
     known = getattr(tokenizer, "bos_token_id", None)
     if known is None or pieces.bos is not None:
         return ""
-    piece = pieces.ids[0][:LOOKED_AT].to(device)
+    most = min(LOOKED_AT, max(map(len, pieces.ids)) - 1)  # a model may have no place for one more
+    piece = pieces.ids[0][:most].to(device)
     plain = _loss(model, piece[None])
     led = _loss(model, torch.cat([torch.tensor([known], device=device), piece])[None])
     if plain is None or led is None or led > (1 - MUCH) * plain:
@@ -33,7 +34,7 @@ def missing_bos(model: nn.Module, tokenizer: Any, pieces: Pieces, device: torch.
 
 def _loss(model: nn.Module, ids: Tensor) -> float | None:
     """Cross-entropy of all tokens but the first two, which only the version with a BOS could predict."""
-    output = run(model, {"input_ids": ids, **extra_inputs(model)}, where="a look at the loss")
+    output = run(model, token_inputs(model, ids), where="a look at the loss")
     scores = getattr(output, "logits", output)
     if not isinstance(scores, Tensor) or scores.dim() != 3 or ids.shape[1] < 8:
         return None

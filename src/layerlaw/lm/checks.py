@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, get_args
 
 from layerlaw.errors import InputError
@@ -10,16 +11,27 @@ from layerlaw.lm.stream import Measured, Normalise
 from layerlaw.lm.tasks import TaskName
 
 
-def check_options(normalise: str, task: str | None, batch_size: int, classes: int) -> None:
+def check_options(
+    *, normalise: str, task: str | None, targets: Any, words: Any, bos: Any, batch_size: int, classes: int, **whole: Any
+) -> None:
     """Words and numbers that have a fixed range."""
     if normalise not in get_args(Normalise):
         raise InputError(f"normalise: expected one of {', '.join(get_args(Normalise))}, got {normalise!r}.")
     if task is not None and task not in get_args(TaskName):
         raise InputError(f"task: expected one of {', '.join(get_args(TaskName))}, got {task!r}.")
+    if not isinstance(targets, (str, Sequence)):
+        raise InputError(f"targets: expected names, got {targets!r}.")
+    for name, value in {**whole, "batch_size": batch_size, "classes": classes}.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise InputError(f"{name}: expected a whole number, got {value!r}.")
     if batch_size < 1:
         raise InputError(f"batch_size: expected at least 1 piece, got {batch_size}.")
     if classes < 0 or classes == 1:
         raise InputError(f"classes: expected 0 (none) or at least 2 frequent tokens, got {classes}.")
+    if isinstance(words, str):
+        raise InputError(f"words: expected a list of words, got the string {words!r}: words=[{words!r}].")
+    if bos not in (None, True, False):
+        raise InputError(f"bos: expected True, False or None (as the tokenizer does), got {bos!r}.")
 
 
 def check_ids(pieces: Pieces, vocabulary: int, tokenizer: Any) -> None:

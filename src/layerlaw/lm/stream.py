@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from layerlaw.capture.network import probing_state
 from layerlaw.errors import InputError
-from layerlaw.lm.anatomy import body_of, extra_inputs
+from layerlaw.lm.anatomy import body_of
 from layerlaw.lm.blocks import Blocks, Hooked
 from layerlaw.lm.classes import FrequentTokens
 from layerlaw.lm.pieces import Pieces, batches
@@ -118,15 +118,13 @@ class Pass:
         mine = todo[rank() :: world_size()]
         counter = Counter(progress, len(mine), "tokens")
         done = 0
-        extra = extra_inputs(model)
         with Hooked(model, self.plan.blocks, self.consume, embedding=self.plan.embedding) as hooked:
             for group, members in mine:
                 batch = task.batch([pieces.ids[i] for i in members], members)
                 if len(batch.rows):
                     self.begin(group, batch)
-                    hooked.run(
-                        {**batch.to(device).inputs, **extra}, where=f"the {len(members)} pieces from {members[0]} on"
-                    )
+                    inputs = batch.to(device).inputs_of(model)
+                    hooked.run(inputs, where=f"the {len(members)} pieces from {members[0]} on")
                     done += sum(len(pieces.ids[i]) for i in members)
                 counter.step(f"{done / (time.perf_counter() - started):,.0f} tokens/s")
         counter.close()

@@ -26,16 +26,20 @@ class Target:
     columns: int = 1
 
 
+WORDS = {"next": "the next token", "masked": "the masked token", "span": "the hidden token"}
+
+
 def targets_of(
-    names: Sequence[str], vocabulary: int, embedding: Tensor | None, counts: Tensor, seed: int
+    names: Sequence[str], vocabulary: int, embedding: Tensor | None, counts: Tensor, seed: int, task: str = "next"
 ) -> list[Target]:
     """The targets by name; "id" always comes first, since it costs nothing."""
-    ids = partial(_scaled, vocabulary)
+    ids, what = partial(_scaled, vocabulary), WORDS[task]
+    _check_seed(seed)
     width = 0 if embedding is None else embedding.shape[1]
     all_known = (
-        Target("id", 1, ids, "the next token's id"),
-        Target("embedding", 1, partial(_rows, embedding), "the next token's row of the output embedding", width),
-        Target("onehot", 1, partial(_sketch, vocabulary, seed), "the next token, one-hot (random sketch)", SKETCH),
+        Target("id", 1, ids, f"{what}'s id"),
+        Target("embedding", 1, partial(_rows, embedding), f"{what}'s row of the output embedding", width),
+        Target("onehot", 1, partial(_sketch, vocabulary, seed), f"{what}, one-hot (random sketch)", SKETCH),
         Target(
             "shuffled",
             1,
@@ -43,7 +47,7 @@ def targets_of(
             f"its id in each of {SHUFFLES} shuffled vocabularies",
             SHUFFLES,
         ),
-        Target("rank", 1, partial(_ranks, counts), "the next token's frequency rank in this text"),
+        Target("rank", 1, partial(_ranks, counts), f"{what}'s frequency rank in this text"),
         Target("previous", -1, ids, "the previous token's id"),
         Target("current", 0, ids, "the token's own id"),
         Target("next2", 2, ids, "the id of the token after the next"),
@@ -58,6 +62,11 @@ def targets_of(
             "it with its head (AutoModelForCausalLM, AutoModelForMaskedLM), or leave this target out."
         )
     return [known[name] for name in dict.fromkeys(["id", *names])]
+
+
+def _check_seed(seed: int) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**40:
+        raise InputError(f"seed: expected a whole number from 0 to 2**40, got {seed!r}.")
 
 
 def _scaled(vocabulary: int) -> Tensor:

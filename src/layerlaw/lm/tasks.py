@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerlaw.errors import InputError
+from layerlaw.lm.calling import token_inputs
 
 TaskName = Literal["next", "masked", "span"]
 MASKED_SHARE = 0.15
@@ -27,6 +28,12 @@ class Batch:
     inputs: dict[str, Any]
     rows: Tensor
     around: dict[int, Tensor]
+
+    def inputs_of(self, model: nn.Module) -> dict[str, Any]:
+        """As this model's forward wants to be called."""
+        if "decoder_input_ids" in self.inputs:
+            return self.inputs
+        return token_inputs(model, self.inputs["input_ids"], self.inputs.get("attention_mask"))
 
     def to(self, device: torch.device) -> Batch:
         """The same on a device."""
@@ -184,6 +191,11 @@ def _composition(total: int, parts: int, generator: torch.Generator) -> list[int
     cuts = (torch.randperm(total - 1, generator=generator)[: parts - 1] + 1).sort().values.tolist() if total > 1 else []
     ends = [0, *cuts, total]
     return [b - a for a, b in itertools.pairwise(ends)]
+
+
+def places_around(tokenizer: Any) -> int:
+    """How many special tokens an encoder's tokenizer puts around a text."""
+    return sum(i is not None for i in _around(tokenizer))
 
 
 def _around(tokenizer: Any) -> tuple[int | None, int | None]:

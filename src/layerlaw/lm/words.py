@@ -28,6 +28,8 @@ class Words:
         for word in words:
             names.append(str(word).strip())
             ids.append(word if isinstance(word, int) else _single_token(word, tokenizer))
+        if ids and min(ids) < 0:
+            raise InputError(f"words: expected token ids ≥ 0, got {min(ids)}.")
         if len(set(ids)) < len(ids):
             raise InputError(f"words: expected different words, got {', '.join(map(repr, words))}.")
         return cls(tuple(names), torch.tensor(ids), PlaneSample(len(ids)))

@@ -40,7 +40,7 @@ def lm_columns(reading: Reading) -> list[LmColumn]:
     t = reading.errors.t if reading.errors is not None else 1.96
     name = "held-out PR" if held_out else "PR"
     columns = [
-        LmColumn(name, name, "prediction residual of the next token’s id; lower is better", lambda s: of(s, lead)),
+        LmColumn(name, name, "prediction residual of the token’s id; lower is better", lambda s: of(s, lead)),
         LmColumn(
             "±", "±", "95% interval of PR by jackknife over documents, relative", lambda s: _interval(s, lead, t), 2
         ),

@@ -14,7 +14,8 @@ from layerlaw.verdict.sentences import signed
 
 LM_FORMULAS = (
     ("Prediction residual", "PR<sub>l</sub> = Σ (y − ŷ)² / Σ (y − ȳ)² = 1 − R²",
-     "y is the id of the next token, taken as a number; ŷ is its least-squares prediction, linear with an intercept, from "
+     "y is the id of the token to be told (the next one, or the masked one), taken as a number; ŷ is its least-squares "
+     "prediction, linear with an intercept, from "
      "the features that block l puts out, each row normalised. 0: predicted exactly; 1: no better than the mean. A target "
      "of many numbers (an embedding, one-hot) adds up the squares of all."),
     ("The law", "PR<sub>l</sub> ≐ ρ<sup> l−1</sup> PR<sub>1</sub>",

@@ -15,7 +15,7 @@
     directly     the model as written, over all features, from random starts; other norms, few dimensions
     other_norms  the best simplex under a q-norm
     two_layers   two layers peeled
-    figures      the figures of the paper and the talks as data
+    figures      the figures of the paper and the talks as data; `from layerlaw.pages import draw_sheet` draws them
     roots        one bracketed root
     scipy_door   the one door to SciPy
 

@@ -17,6 +17,7 @@ Array = npt.NDArray[np.float64]
 Counts = Sequence[int] | Mapping[int, int] | npt.NDArray[Any]
 MOST = 2**53  # whole numbers beyond this are not exact in double precision
 MOST_C = 1e8
+MOST_Q = 20.0
 # What to do about a bad number of samples, and about a bad number of classes
 SAMPLES = ("Count samples, do not weigh them.", "Drop classes without samples.", "Scale all counts.")
 CLASSES = ("Count classes.", "A group has at least one class.", "No data set has so many classes.")
@@ -26,7 +27,8 @@ CLASSES = ("Count classes.", "A group has at least one class.", "No data set has
 class Groups:
     """Classes by their number of samples, the largest first.
 
-    >>> g = grouped([10, 1000, 10])
+    >>> from layerlaw.peeled import solve
+    >>> g = solve([10, 1000, 10], E_W=1, E_H=1).groups
     >>> g.sizes, g.classes, g.member
     (array([1000.,   10.]), array([1., 2.]), array([1, 0, 1]))
     """
@@ -121,6 +123,18 @@ def checked_whole(value: object, name: str, least: int = 1) -> int:
     return int(value)
 
 
+def checked_exponent(q: object) -> float:
+    """The exponent of a norm on features: above 1, and small enough for its powers to guide a search."""
+    if not positive(q, "q", "exponent") > 1:
+        raise InputError(f"q: expected an exponent above 1, got {q!r}. At 1 and below the constraint has corners.")
+    if q > MOST_Q:  # type: ignore[operator]
+        raise InputError(
+            f"q: expected an exponent of at most {MOST_Q:g}, got {q!r}. Beyond, the norm is nearly the largest entry, whose "
+            "corners L-BFGS cannot turn."
+        )
+    return float(q)  # type: ignore[arg-type]
+
+
 def checked_some(values: object, name: str, what: str) -> list[Any]:
     """A sequence that is not empty, as a list."""
     try:
@@ -145,10 +159,10 @@ def _array(counts: object) -> Array:
     """A sequence of counts as float64, each checked to be a positive whole number."""
     try:
         raw = np.asarray(counts)
-        values = raw.astype(np.float64)
+        values = raw.astype(np.float64) if raw.dtype.kind in "iufO" else np.zeros(0)
     except (TypeError, ValueError, OverflowError):
         raise LabelError(f"counts: expected a sequence of whole numbers, one per class, got {counts!r}.") from None
-    if raw.dtype == np.bool_ or raw.dtype.kind not in "iufO" or values.ndim != 1:
+    if raw.dtype.kind not in "iufO" or values.ndim != 1:
         raise LabelError(
             f"counts: expected a sequence of whole numbers, one per class, got shape {raw.shape} of {raw.dtype}."
         )

@@ -14,8 +14,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from layerlaw.errors import InputError
-from layerlaw.peeled.counts import Counts, checked_budgets, checked_flag, checked_whole, grouped, positive
+from layerlaw.peeled.counts import Counts, checked_budgets, checked_exponent, checked_flag, checked_whole, grouped
 from layerlaw.peeled.scipy_door import lbfgs
 
 Array = npt.NDArray[np.float64]
@@ -80,7 +79,7 @@ def solve_direct(
     """Minimise the cross-entropy over W and all features from random starts, under the model's own constraints.
 
     (1/K) Σ‖w_k‖² ≤ E_W and (1/K) Σ_k (1/n_k) Σ_i ‖h_ki‖_q^q ≤ E_H; both are active at every minimum, and kept by
-    scaling. Each class has `per_class` free features, which stand for its n_k samples. q > 1 (at 1 and below the norm
+    scaling. Each class has `per_class` free features, which stand for its n_k samples. 1 < q ≤ 20 (elsewhere the norm
     has corners that L-BFGS cannot turn); p is K unless told.
 
     >>> found = solve_direct([1, 1, 1], E_W=1, E_H=4, starts=2)
@@ -95,8 +94,7 @@ def solve_direct(
         checked_whole(value, name)
     checked_whole(seed, "seed", 0)
     checked_flag(bias, "bias")
-    if not positive(q, "q", "exponent") > 1:
-        raise InputError(f"q: expected an exponent above 1, got {q!r}. At 1 and below the constraint has corners.")
+    checked_exponent(q)
     member = groups.members
     labels: Labels = np.repeat(np.arange(K), per_class)
     weight = (groups.shares[member] / per_class)[labels]  # (n,) of each feature in the loss
@@ -163,9 +161,11 @@ def _on_norm(free: Array, total: float, q: float, per_class: int) -> tuple[Array
     """The rows scaled to Σ‖h‖_q^q / per_class = total, and the way back for gradients."""
     if q == 2:
         return _on_sphere(free, total * per_class)
-    power = np.abs(free) ** (q - 1)
-    size = float((power * np.abs(free)).sum()) / per_class
-    scale = (total / size) ** (1 / q)
+    most = float(np.abs(free).max())
+    unit = np.abs(free) / most  # no power of it overflows
+    power = unit ** (q - 1)
+    size = float((power * unit).sum()) / per_class
+    scale = (total / size) ** (1 / q) / most
     there = scale * free
-    slope = power * np.sign(free) / (size * per_class)  # d log size / q
+    slope = power * np.sign(free) / (size * per_class * most)  # d log size / q
     return there, lambda G: scale * G - (G * there).sum() * slope

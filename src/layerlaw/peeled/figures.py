@@ -1,4 +1,4 @@
-"""The figures of the paper and the talks as plain data (`layerlaw.pages.draw_sheet` puts them on paper).
+"""The figures of the paper and the talks as plain data (`from layerlaw.pages import draw_sheet` puts them on paper).
 
 Everything is computed exactly at each point, so a sheet takes milliseconds.
 """
@@ -157,7 +157,7 @@ def collapse_sheet(
     panels = []
     for pair, rows in zip(pairs, seen, strict=True):
         angle = "vanished" if pair.minority_cosine is None else f"cosine {_signed(pair.minority_cosine)}"
-        panels.append(_rays(f"R = {math.exp(pair.log_R):.4g}, {angle}", rows, reach, _names(K_A, K_B)))
+        panels.append(_rays(f"R = {ratio_in_words(pair.log_R)}, {angle}", rows, reach, _names(K_A, K_B)))
     return Sheet(
         f"Minority collapse: {K_A} majority and {K_B} minority classifiers as R grows",
         panels,

@@ -19,6 +19,7 @@ Whole = npt.NDArray[np.int64]
 ABOUT = 12  # solves that many sizes take
 LEVELS = 300  # tried for whole copies
 STRICTER = 0.99  # what comes after a candidate that failed must need so much less
+FEW_SIZES = 10  # in which copies are lowered one by one; a solve takes hundredths of a second there
 MOST_TIMES = 1000  # repetitions of the largest classes, tried where only nearly equal sizes will do
 
 
@@ -61,8 +62,9 @@ def oversampling(
 
     All classes below a common level are repeated up to it; the level is the least that suffices. In two groups the factor
     is R/R0 (of a single rare class R/R_vanish): it brings n_A/n_B down to the threshold. Whole copies overshoot and may
-    push other classes out: those given have been solved again, and every class is separated. A dozen or two solves without a
-    bias: some seconds for a hundred sizes, which `progress` shows.
+    push other classes out: those given have been solved again, and every class is separated. Of at most 10 sizes no
+    entry can be one less by itself. One or two dozen solves without a bias, more where copies are lowered: a second or
+    two for 10 sizes, five for 40, a minute for a hundred; `progress` shows them.
 
     >>> plan = oversampling({6000: 5, 6: 5}, E_W=1, E_H=10)  # R = 1000, R0 = 81.102…
     >>> round(float(plan.factors[1]), 6), plan.copies
@@ -72,27 +74,43 @@ def oversampling(
     checked_flag(bias, "bias")
     counter = Counter(progress, ABOUT, "oversampling")
 
-    def spare(groups: Groups) -> float:
-        counter.step()
-        return room(groups, c, bias=bias)
-
     def lost(groups: Groups) -> bool:
         counter.step()
         return not separated(groups, c, bias=bias)
 
     try:
-        if _plenty(groups, c, bias) or not lost(groups):
-            none = np.ones(len(groups))
+        level = _level(groups, c, bias, counter)
+        none = np.ones(len(groups))
+        if level is None:
             return Oversampling(groups, float(groups.sizes[-1]), none, none.astype(np.int64))
-        if len(groups) == 2:
-            K_A, K_B = (int(k) for k in groups.classes)
-            level = float(groups.sizes[0]) * math.exp(-log_separation_ratio(K_A, K_B, c, bias=bias))
-        else:
-            level = _least_level(groups, c, spare)
-        level = max(float(groups.sizes[-1]), level)
         return Oversampling(groups, level, np.maximum(1.0, level / groups.sizes), _copies(groups, level, lost))
     finally:
         counter.close()
+
+
+def filling_level(groups: Groups, c: float, *, bias: bool = False, progress: bool | Progress = True) -> float | None:
+    """The level alone, without whole copies, which take most of the time; `None` where every class is separated already."""
+    counter = Counter(progress, ABOUT, "level")
+    try:
+        return _level(groups, c, bias, counter)
+    finally:
+        counter.close()
+
+
+def _level(groups: Groups, c: float, bias: bool, counter: Counter) -> float | None:
+    def spare(groups: Groups) -> float:
+        counter.step()
+        return room(groups, c, bias=bias)
+
+    counter.step()
+    if _plenty(groups, c, bias) or separated(groups, c, bias=bias):
+        return None
+    if len(groups) == 2:
+        K_A, K_B = (int(k) for k in groups.classes)
+        level = float(groups.sizes[0]) * math.exp(-log_separation_ratio(K_A, K_B, c, bias=bias))
+    else:
+        level = _least_level(groups, c, spare)
+    return max(float(groups.sizes[-1]), level)
 
 
 def _plenty(groups: Groups, c: float, bias: bool) -> bool:
@@ -135,9 +153,29 @@ def _copies(groups: Groups, level: float, lost: Callable[[Groups], bool]) -> Who
         if need[i] > most:
             continue
         if not lost(_repeated(groups, candidates[i])):
-            return np.asarray(candidates[i])
+            return _fewer(groups, np.asarray(candidates[i]), lost)
         most = STRICTER * need[i]
     return None
+
+
+def _fewer(groups: Groups, copies: Whole, lost: Callable[[Groups], bool]) -> Whole:
+    """Fewer copies of one size after another, until no entry can be one less; of few sizes only, for the cost."""
+    if len(groups) > FEW_SIZES:
+        return copies
+    copies, lower = copies.copy(), True
+    while lower:
+        lower = False
+        for g in reversed(range(len(groups))):  # the rarest first, they are copied most
+            low, high = 0, int(copies[g])  # `low` is too few, `high` has been solved
+            copies[g] = high - 1
+            while high - low > 1:
+                if lost(_repeated(groups, copies)):
+                    low = int(copies[g])
+                else:
+                    high, lower = int(copies[g]), True
+                copies[g] = (low + high) // 2
+            copies[g] = high
+    return copies
 
 
 def _candidates(sizes: Array, level: float) -> Whole:

@@ -103,6 +103,12 @@ class Solution:
         """Whether every group is: all training samples are recognised."""
         return all(phase == "separated" for phase in self.phases)
 
+    @property
+    def angles_unique(self) -> bool:
+        """Whether angles and norms are determined: not where the squared loss leaves budget over (c > 1, with a bias
+        c > (K−1)/K). There Z is unique, but not W and H with H Wᵀ = Z; those given use the least norm."""
+        return self.multiplier > 0
+
     @cached_property
     def rank(self) -> int:
         """Dimensions the classifiers span: what p must at least be; K−1 when nothing is collapsed."""
@@ -142,7 +148,10 @@ class Solution:
 
     @cached_property
     def cosines(self) -> Array:
-        """(G, G) cosines between classifiers, within a group on the diagonal; NaN: undefined (vanished, or one class)."""
+        """(G, G) cosines between classifiers, within a group on the diagonal; NaN: undefined (vanished, or one class).
+
+        Of the least norm, where they are not unique (`angles_unique`).
+        """
         return self.classifier_blocks.cosines()
 
     @property
@@ -264,6 +273,7 @@ class Solution:
             "kind": self.kind,
             "bias": self.bias,
             "multiplier": self.multiplier,
+            "angles_unique": self.angles_unique,
             "rank": self.rank,
             "accuracy": self.total_accuracy,
             "neural_collapse": asdict(self.neural_collapse),
@@ -294,6 +304,11 @@ class Solution:
             f"{self.K:,} classes, c = {self.c:.4g}: loss {self.loss:.4g}, rank {self.rank}. "
             + " ".join(_group_words(self, g) for g in range(min(len(self.groups), 4)))
             + ("" if len(self.groups) <= 4 else f" … {len(self.groups)} sizes in all.")
+            + (
+                ""
+                if self.angles_unique
+                else " Budget is left over: angles are those of the least norm, not the only ones."
+            )
         )
 
 

@@ -80,7 +80,7 @@ def critical_budget(counts: Counts, *, bias: bool = False, progress: bool | Prog
     Smaller is safer. With a bias (K−1)/K² Σ_k log(1 + K (n_k/n_min − 1)). Without: two groups invert `collapse_ratio` (a
     single minority class `vanish_ratio`); of more, no group of several classes is collapsed above the nuclear norm over K
     of the penalised optimum at λ = n_g/N, and where a size with one class is confused even then, a root in c says until
-    when. That is a dozen solves, some seconds for a hundred sizes; `progress` shows them.
+    when. That is a dozen solves, a second for 40 sizes, ten for a hundred; `progress` shows them.
 
     >>> round(critical_budget([12192447] * 5 + [1000000] * 5) ** 2, 6)  # R = R0 at E_W = 1, E_H = 5
     5.0

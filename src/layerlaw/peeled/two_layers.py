@@ -152,6 +152,8 @@ def solve_two_layers(
 def _begin(near: TwoLayers, size: int) -> Array:
     """Another optimum as a start, each part at unit scale as the random ones."""
     # It is shaken by the caller: at an optimum some units of the ReLU sit at their corner, where L-BFGS stands still.
+    if not isinstance(near, TwoLayers):
+        raise InputError(f"near: expected what solve_two_layers returned, got {type(near).__name__}.")
     parts = [part.ravel() / np.sqrt((part**2).mean()) for part in (near.W, near.V, near.H)]
     v = np.concatenate(parts)
     if len(v) != size:

@@ -106,12 +106,12 @@ class Moments:
         if self.reference is None:
             return
         r, d = self.reference.double(), self.features
-        n = targets.counts.to(r.device)[:, None, None]
-        sums = self.products[:, :, -1]  # (g, d)
-        outer = sums[:, :, None] * r
-        self.products[:, :, :d] += outer + outer.mT + n * torch.outer(r, r)
-        self.products[:, :, d:-1] += r[:, None] * targets.sums.to(r.device)[:, None, :]
-        self.products[:, :, -1] += n[:, 0] * r
+        for group, product in enumerate(self.products):  # one by one: a scratch copy of all could be gigabytes
+            n, y = targets.counts[group].item(), targets.sums[group].to(r.device)
+            sums = product[:, -1].clone()
+            product[:, :d] += torch.outer(sums, r) + torch.outer(r, sums + n * r)
+            product[:, d:-1] += torch.outer(r, y)
+            product[:, -1] += n * r
         self.reference = None
 
 

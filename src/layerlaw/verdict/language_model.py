@@ -12,6 +12,7 @@ from layerlaw.verdict.targets import other_targets
 
 FEW, SOME = 20, 50  # tokens per feature: below the first nothing is to be trusted, from the second on r is stable
 NOT_RANDOM = 2.0  # a lag-1 correlation of noise is within about 2/√points of 0
+MASKED_SHARE = 0.15  # of the tokens are masked and predicted in the tasks of encoders
 HARDLY = 0.005  # a change of ln PR over all blocks below this is nothing to speak of
 TASKS = {
     "masked": "Predicted here: tokens hidden behind masks, at their own places (task 'masked'); not the next token.",
@@ -36,14 +37,19 @@ def judge_language_model(record: Record) -> Verdict:
         *_rises(fit, errors, sites),
         *_plateau(plateau(fit), sites),
         *_worse_than_the_mean(column, sites),
-        *_null(record, fit),
+        *_null(record, fit, errors),
         *other_targets(record),
         *_tokens(record),
     ]
-    return Verdict(_headline(record, fit), tuple(findings), tuple(_advice(record, fit, sites)))
+    return Verdict(_headline(record, fit, errors), tuple(findings), tuple(_advice(record, fit, sites)))
 
 
-def _headline(record: Record, fit: LawFit) -> str:
+def _might_not_fall(errors: LawErrors | None) -> bool:
+    """Whether other text of this kind might give a PR that does not fall."""
+    return errors is not None and errors.rho_interval[1] >= 1
+
+
+def _headline(record: Record, fit: LawFit, errors: LawErrors | None) -> str:
     what = "held-out PR" if record.leading == "residual_held_out" else "in-sample PR"
     r = fit.pearson
     if r is None:
@@ -61,6 +67,8 @@ def _headline(record: Record, fit: LawFit) -> str:
         numbers.append(f"{fit.effective_layers:.1f} effective layers of {fit.layers}")
         numbers.append(f"Greenwood p {_p(fit.greenwood_p)}")
     claim = _claim(fit, what, r)
+    if fit.rho < 1 and _might_not_fall(errors):
+        claim = f"no clear trend: {what} might as well not fall on other text"
     return f"{claim[0].upper()}{claim[1:]} ({', '.join(numbers)})."
 
 
@@ -173,7 +181,7 @@ def _worse_than_the_mean(column: str, sites: list[SiteRow]) -> list[str]:
     return [f"At {where} held-out PR is 1 or more: the fit predicts unseen text no better than its mean."]
 
 
-def _null(record: Record, fit: LawFit) -> list[str]:
+def _null(record: Record, fit: LawFit, errors: LawErrors | None) -> list[str]:
     column = f"{record.leading}_untrained"
     if column not in record.columns:
         return []
@@ -188,9 +196,13 @@ def _null(record: Record, fit: LawFit) -> list[str]:
     way = "rises" if null.slope > 0 else "falls"
     trend = f"{way} with depth (r = {signed(null.pearson)}, {first:.3f} to {last:.3f})"
     sentence = f"The same model untrained: PR {trend}"
-    if null.slope >= 0 and fit.slope < 0:
+    if fit.slope >= 0 or _might_not_fall(errors):
+        return [sentence + "."]
+    if null.slope >= 0:
         return [sentence + "; the fall was learned."]
-    if null.slope < 0 and fit.slope < 0:
+    if null.slope <= fit.slope:
+        return [sentence + ", at least as steeply as after training: this fall shows nothing learned."]
+    if null.slope < 0:
         share = null.slope / fit.slope
         return [sentence + f", {share:.0%} of the slope after training: so much needs no training."]
     return [sentence + "."]
@@ -213,7 +225,9 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
     out, names = [], workers(sites)
     each = record.settings.get("tokens_per_feature")
     if isinstance(each, (int, float)) and each < SOME:
-        out.append(f"Pass more text: {SOME * sites[0].features:,} tokens are {SOME} per feature.")
+        masked = record.settings.get("task", "next") != "next"
+        text = round(SOME * sites[0].features / (MASKED_SHARE if masked else 1), -2)
+        out.append(f"Use more tokens: about {text:,.0f} of them give {SOME} predicted ones per feature.")
     run = plateau(fit)
     if run is not None and run.first <= fit.layers / 4 and fit.points > 4:
         out.append(
@@ -224,8 +238,9 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
     if rise is not None and fit.points > 4:
         out.append(
             f"PR is lowest at '{sites[rise.first].name}' and higher at the end, as is often seen in last blocks. The output "
-            "layer compares features with every token's embedding, and an id is a poor stand-in for that: look at the "
-            "target 'embedding', and at the loss, before reading it as an early exit."
+            "layer compares features with every token's embedding, and an id is a poor stand-in for that: look at "
+            + ("the target 'embedding', and at the loss, " if record.settings.get("head", True) else "the loss ")
+            + "before reading it as an early exit."
         )
     if not any(column.endswith("_untrained") for column in record.columns):
         out.append("No untrained model was measured: null=True shows what the architecture does by itself.")
