@@ -79,7 +79,7 @@ def main() -> None:
     fitted = time.perf_counter() - began
     ours = [sum(times["one group"]) - bare + solve_one, sum(times["two groups"]) - bare + solve_two]
     usual = sum(times["collected"]) - bare + fitted
-    moments = sum(site.products.nbytes for site in one.sites)
+    moments = sum(site.nbytes for site in one.sites)
     states = sum(part.nbytes for site in kept for part in site)
     result = {
         "tokens": len(target),

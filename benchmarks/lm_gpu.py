@@ -94,7 +94,7 @@ def compared(model, name: str, texts: list, vocabulary: int) -> dict:
         "with_moments_ms": round(1e3 * b, 2),
         "overhead": round(b / a - 1, 4),
         "worst_error_of_PR": worst(mine, exact),
-        "moments_mib": round(sum(site.products.nbytes for site in mine.sites) / 2**20),
+        "moments_mib": round(sum(site.nbytes for site in mine.sites) / 2**20),
     }
     print(row, flush=True)
     return row
@@ -123,7 +123,7 @@ def worst(mine, exact) -> float:
     for pair in zip(mine.sites, exact.sites, strict=True):
         values = []
         for moments, owner in zip(pair, (mine, exact), strict=True):
-            moments = replace(moments, products=moments.products.clone())
+            moments = replace(moments, packed=moments.packed.clone(), cross=moments.cross.clone())
             moments.settle(owner.targets)
             values.append(prediction_residuals(moments, owner.targets, owner.columns, where="here")["id"].in_sample)
         errors.append(abs(values[0] / values[1] - 1))

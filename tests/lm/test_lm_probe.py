@@ -123,8 +123,8 @@ def test_too_few_tokens_for_the_width_are_told():
 
 def test_memory_decides_about_groups():
     record = probe_lm(family("llama"), walks(), memory_gib=1e-4, progress=False)
-    assert record.settings["groups"] == 3
-    assert any("3 groups instead of 8" in note for note in record.notes)
+    assert record.settings["groups"] == 5
+    assert any("5 groups instead of 8" in note for note in record.notes)
     record = probe_lm(family("llama"), walks(), memory_gib=1e-9, progress=False)
     assert record.settings["groups"] == 1
     assert any("no held-out values" in note for note in record.notes)

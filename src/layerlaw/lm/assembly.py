@@ -134,7 +134,7 @@ def _notes(plan: Plan, pieces: Pieces, n: int) -> list[str]:
 
 
 def _device_name(measured: Measured) -> str:
-    devices = list(dict.fromkeys(site.products.device for site in measured.sites))
+    devices = list(dict.fromkeys(site.device for site in measured.sites))
     return ", ".join(torch.cuda.get_device_name(d) if d.type == "cuda" else str(d) for d in devices)
 
 

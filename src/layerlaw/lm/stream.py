@@ -180,7 +180,7 @@ class Pass:
         self.sites = list(sites)
         if world_size() > 1:
             more = [] if self.frequent is None else self.frequent.tensors(d)
-            all_reduce([*self.targets.tensors, *(site.products for site in sites), *more])
+            all_reduce([*self.targets.tensors, *(t for site in sites for t in site.tensors), *more])
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def affordable(groups: int | None, plan: Plan, memory_gib: float) -> tuple[int, 
             raise InputError(f"groups: expected at least 1, got {groups}.")
         return groups, ""
     d = plan.blocks.width
-    one = 8 * plan.sites * d * (d + sum(target.columns for target in plan.targets) + 1)
+    one = 8 * plan.sites * d * ((d + 1) / 2 + sum(target.columns for target in plan.targets) + 1)
     fits = int(min(memory_gib * 2**30 // one, GROUPS))
     if fits >= GROUPS:
         return GROUPS, ""

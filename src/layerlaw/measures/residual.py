@@ -68,16 +68,15 @@ def prediction_residuals(
 
     `null_direction`: the features of every row add up to 0 (LayerNorm), so one of them says nothing new and is left out.
     """
-    products, counts = moments.products, targets.counts.to(moments.products.device)
+    squares, cross, counts = moments.squares(), moments.cross, targets.counts.to(moments.device)
     if null_direction:
-        d = moments.features
-        products = torch.cat([products[:, : d - 1, : d - 1], products[:, : d - 1, d:]], 2)
-    if not bool(products.isfinite().all()):
+        squares, cross = squares[:, :-1, :-1], cross[:, :-1]
+    if not (bool(squares.isfinite().all()) and bool(cross.isfinite().all())):
         raise FeatureError(
             f"{where}: expected finite features, got NaN or infinity. Half precision may overflow: measure in float32."
         )
     g = len(counts)
-    own = _Scatter.of(products, counts, targets)
+    own = _Scatter.of(squares, cross, counts, targets)
     whole = own.total()
     solution, rank = whole.solve()
     others = [own.without(k) for k in range(g)] if g > 1 else []
@@ -115,10 +114,9 @@ class _Scatter:
     yy: Tensor
 
     @classmethod
-    def of(cls, products: Tensor, counts: Tensor, targets: TargetMoments) -> _Scatter:
-        d = products.shape[1]
-        y, yy = (t.to(products.device) for t in (targets.sums, targets.squares))
-        return cls(counts, products[:, :, -1], products[:, :, :d], products[:, :, d:-1], y, yy)
+    def of(cls, squares: Tensor, cross: Tensor, counts: Tensor, targets: TargetMoments) -> _Scatter:
+        y, yy = (t.to(cross.device) for t in (targets.sums, targets.squares))
+        return cls(counts, cross[:, :, -1], squares, cross[:, :, :-1], y, yy)
 
     def total(self) -> _Scatter:
         return _Scatter(*(t.sum(0) for t in (self.n, self.x, self.xx, self.xy, self.y, self.yy)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -58,7 +59,7 @@ class Columns:
 
 @dataclass
 class Moments:
-    """Xᵀ[X, Y, 1] of features X (n, d) and targets Y (n, q), one (d, d+q+1) matrix in float64 for every group of rows.
+    """XᵀX (its upper half) and Xᵀ[Y, 1] of features X (n, d) and targets Y (n, q), in float64, for every group of rows.
 
     While it grows, `reference` (d,), the mean of the first batch, is taken off X: some features of language models lie a
     hundred times their spread away from 0, and a float32 product would keep little of the spread. `settle` puts it back.
@@ -68,27 +69,37 @@ class Moments:
     16 of its 24 bits; the product of two low ones is too small to matter.
     """
 
-    products: Tensor
+    packed: Tensor
+    cross: Tensor
     reference: Tensor | None = None
 
     @classmethod
     def empty(cls, groups: int, features: int, targets: int, device: torch.device | str = "cpu") -> Moments:
         """Nothing seen yet."""
-        shape = (groups, features, features + targets + 1)
-        return cls(torch.zeros(shape, dtype=torch.float64, device=device))
+        halves = torch.zeros(groups, features * (features + 1) // 2, dtype=torch.float64, device=device)
+        return cls(halves, torch.zeros(groups, features, targets + 1, dtype=torch.float64, device=device))
 
     @property
     def features(self) -> int:
         """d."""
-        return self.products.shape[1]
+        return self.cross.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the layer is that they come from."""
+        return self.cross.device
+
+    @property
+    def nbytes(self) -> int:
+        """What they take."""
+        return int(self.packed.nbytes + self.cross.nbytes)
 
     def update(self, group: int, X: Tensor, T: Columns) -> None:
         """Add the features X (n, d) of one batch and what goes with them: one large product, added in float64."""
-        into, d = self.products[group], self.features
+        d = self.features
         if X.device.type == "cuda" and X.element_size() == 2:
             X = X.bfloat16()  # what half precision has lost before cannot be won back by a reference
-            into[:, :d] += _mm(X.mT, X)
-            into[:, d:] += _thin(X, T)
+            self._add(group, _mm(X.mT, X), _thin(X, T))
             return
         if self.reference is None:
             self.reference = X.mean(0, dtype=torch.float64).to(torch.promote_types(X.dtype, torch.float32))
@@ -96,23 +107,56 @@ class Moments:
             high, low = _parts(X - self.reference, 2)
             product = _mm(high.mT, torch.cat([high, low], 1))
             mixed = product[:, d:]
-            into[:, :d] += product[:, :d] + mixed + mixed.mT
-            into[:, d:] += _thin(high, T) + _thin(low, T)
+            self._add(group, product[:, :d] + mixed + mixed.mT, _thin(high, T) + _thin(low, T))
         else:
-            into += _plain_product(X, self.reference, T.plain)
+            product = _plain_product(X, self.reference, T.plain)
+            self._add(group, product[:, :d], product[:, d:])
+
+    def _add(self, group: int, square: Tensor, cross: Tensor) -> None:
+        flat = _flat_triangle(self.features, square.device)  # one index is many times faster than two
+        self.packed[group] += square.reshape(-1).index_select(0, flat)
+        self.cross[group] += cross
 
     def settle(self, targets: TargetMoments) -> None:
         """Moments about 0, as if no reference had been taken off; exact enough in float64, and equal for all ranks."""
         if self.reference is None:
             return
-        r, d = self.reference.double(), self.features
-        for group, product in enumerate(self.products):  # one by one: a scratch copy of all could be gigabytes
+        r = self.reference.double()
+        rows, columns = _triangle(self.features, r.device)
+        for group, (packed, cross) in enumerate(zip(self.packed, self.cross, strict=True)):
             n, y = targets.counts[group].item(), targets.sums[group].to(r.device)
-            sums = product[:, -1].clone()
-            product[:, :d] += torch.outer(sums, r) + torch.outer(r, sums + n * r)
-            product[:, d:-1] += torch.outer(r, y)
-            product[:, -1] += n * r
+            sums = cross[:, -1].clone()
+            packed += sums[rows] * r[columns] + r[rows] * (sums + n * r)[columns]
+            cross[:, :-1] += torch.outer(r, y)
+            cross[:, -1] += n * r
         self.reference = None
+
+    def squares(self) -> Tensor:
+        """XᵀX of every group, whole (g, d, d)."""
+        rows, columns = _triangle(self.features, self.device)
+        whole = self.packed.new_empty(len(self.packed), self.features, self.features)
+        whole[:, rows, columns] = self.packed
+        whole[:, columns, rows] = self.packed
+        return whole
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What is added up over ranks."""
+        return [self.packed, self.cross]
+
+
+@lru_cache(maxsize=4)
+def _triangle(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the entries on and above the diagonal."""
+    rows, columns = torch.triu_indices(d, d, device=device)
+    return rows, columns
+
+
+@lru_cache(maxsize=4)
+def _flat_triangle(d: int, device: torch.device) -> Tensor:
+    """The same entries, counted through a (d, d) matrix row by row."""
+    rows, columns = _triangle(d, device)
+    return rows * d + columns
 
 
 def gram(X: Tensor) -> Tensor:
@@ -120,7 +164,7 @@ def gram(X: Tensor) -> Tensor:
     moments = Moments.empty(1, X.shape[1], 0, X.device)
     moments.reference = torch.zeros(X.shape[1], dtype=torch.promote_types(X.dtype, torch.float32), device=X.device)
     moments.update(0, X, Columns(torch.zeros(len(X), 1), X.device))
-    return moments.products[0, :, :-1]
+    return moments.squares()[0]
 
 
 def _plain_product(X: Tensor, reference: Tensor, T: Tensor) -> Tensor:
