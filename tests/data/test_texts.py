@@ -239,3 +239,9 @@ def test_without_the_package_a_dataset_says_what_to_install(monkeypatch: pytest.
         MissingExtraError, match=r"'owner/name' is no file or folder here.*pip install 'layerlaw\[datasets\]'"
     ):
         load_text("owner/name")
+
+
+@pytest.mark.parametrize("source", ["", "  ", 5, None])
+def test_no_name_is_told(source):
+    with pytest.raises(DataError, match="text: expected the name of a text, a file or a folder"):
+        load_text(source)

@@ -107,6 +107,8 @@ def test_a_sketch_is_near_the_exact_one_hot_residual():
         ("bert_base", {"targets": "embedding"}, "expected a model with an output embedding"),
         ("bert", {"targets": "previous"}, "belong to next-token prediction"),
         ("llama", {"task": "span"}, "expected an encoder-decoder"),
+        ("t5", {"task": "masked"}, "expected 'span' for an encoder-decoder"),
+        ("bert", {"mask_id": 150}, "mask_id: expected a token id 0 … 149, got 150"),
         ("llama", {"task": "masked", "mask_id": None}, "expected a tokenizer with a mask token"),
         ("llama", {"task": "translate"}, "task: expected one of next, masked, span"),
         ("llama", {"normalise": "batch"}, "normalise: expected one of fresh, none, standardised"),

@@ -64,6 +64,8 @@ def load_text(source: str | os.PathLike[str], *, articles: bool = False, charact
     "owner/name:config" and "owner/name:config:split" are Hugging Face datasets with a field "text".
     `characters`: reading JSON lines or a dataset stops after so many.
     """
+    if not isinstance(source, (str, os.PathLike)) or not str(source).strip():
+        raise DataError(f"text: expected the name of a text, a file or a folder, got {source!r}")
     if isinstance(source, str) and source in _NAMED:
         return _NAMED[source](articles)
     if articles:

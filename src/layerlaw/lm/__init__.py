@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -32,10 +33,11 @@ from layerlaw.lm import anatomy
 from layerlaw.lm.assembly import assembled
 from layerlaw.lm.blocks import Blocks, find_blocks
 from layerlaw.lm.bos import missing_bos
-from layerlaw.lm.checks import check_enough, check_ids, check_options
+from layerlaw.lm.checks import check_enough, check_ids, check_options, check_task
 from layerlaw.lm.classes import FrequentTokens
 from layerlaw.lm.loading import Loaded, load, load_tokenizer, untrained_twin
 from layerlaw.lm.pieces import Documents, counted, pieces_of
+from layerlaw.lm.quiet import quiet_transformers
 from layerlaw.lm.stream import Normalise, Plan, Run, affordable, tokens_wanted
 from layerlaw.lm.targets import targets_of
 from layerlaw.lm.tasks import TaskName, places_around, task_for
@@ -100,7 +102,8 @@ def probe_lm(
         normalise=normalise, task=task, targets=targets, words=words, bos=bos, batch_size=batch_size, classes=classes,
         tokens=tokens, length=length,
     )  # fmt: skip
-    loaded = load(model, tokenizer=tokenizer, dtype=dtype, device_map=device_map)
+    with quiet_transformers() if progress is False else nullcontext():
+        loaded = load(model, tokenizer=tokenizer, dtype=dtype, device_map=device_map)
     network = network_of(loaded.model)
     if device is not None and (device_map is not None or hasattr(network, "hf_device_map")):
         raise InputError("device: expected none beside device_map, which says where the parts of the model are.")
@@ -110,6 +113,7 @@ def probe_lm(
         where = home or torch.device("cpu")
         blocks = find_blocks(network, anatomy.dry_inputs(network, where))
         asked = task or anatomy.task_of(network, blocks, where)
+        check_task(asked, anatomy.is_encoder_decoder(network))
         wanted = tokens if tokens is not None else tokens_wanted(blocks.width, asked)
         longest = anatomy.longest_piece(network)
         room = min(length, longest or length)
@@ -123,7 +127,7 @@ def probe_lm(
             if tokens is None:
                 pieces = pieces.noted(f"{wanted:,} tokens spread over the text were used, enough for this width.")
         vocabulary = anatomy.vocabulary_of(network)
-        check_ids(pieces, vocabulary, loaded.tokenizer)
+        check_ids(pieces, vocabulary, loaded.tokenizer, mask_id)
         counts = counted(pieces.ids, vocabulary)
         head = anatomy.output_embedding(network)
         chosen = targets_of(names, vocabulary, head, counts, seed, asked)

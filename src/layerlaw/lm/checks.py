@@ -34,8 +34,20 @@ def check_options(
         raise InputError(f"bos: expected True, False or None (as the tokenizer does), got {bos!r}.")
 
 
-def check_ids(pieces: Pieces, vocabulary: int, tokenizer: Any) -> None:
+def check_task(task: str, two_stacks: bool) -> None:
+    """Spans are for encoder-decoders, and they for spans."""
+    if task == "span" and not two_stacks:
+        raise InputError("task 'span': expected an encoder-decoder, got a model with one stack of blocks. Use 'next'.")
+    if task != "span" and two_stacks:
+        raise InputError(
+            f"task {task!r}: expected 'span' for an encoder-decoder, whose decoder tells what was cut out."
+        )
+
+
+def check_ids(pieces: Pieces, vocabulary: int, tokenizer: Any, mask_id: int | None = None) -> None:
     """Token ids must be rows of the model's embedding."""
+    if mask_id is not None and not 0 <= mask_id < vocabulary:
+        raise InputError(f"mask_id: expected a token id 0 … {vocabulary - 1}, got {mask_id}.")
     low = min(int(piece.min()) for piece in pieces.ids)
     high = max(int(piece.max()) for piece in pieces.ids)
     if low >= 0 and high < vocabulary:

@@ -158,15 +158,7 @@ def task_for(
             raise InputError("task 'masked': expected a tokenizer with a mask token, got none. Pass mask_id=….")
         before, after = ((i,) if i is not None else () for i in _around(tokenizer))
         return MaskedTokens(int(mask), before, after, pad, seed)
-    if name == "span":
-        if not getattr(config, "is_encoder_decoder", False):
-            raise InputError(
-                "task 'span': expected an encoder-decoder, got a model with one stack of blocks. Use 'next'."
-            )
-        return Spans(
-            _sentinels(tokenizer, config), int(_start(config)), getattr(config, "eos_token_id", None), pad, seed
-        )
-    raise InputError(f"task: expected next, masked or span, got {name!r}.")
+    return Spans(_sentinels(tokenizer, config), int(_start(config)), getattr(config, "eos_token_id", None), pad, seed)
 
 
 def padded(pieces: Sequence[Tensor], pad: int) -> tuple[Tensor, Tensor]:
