@@ -189,7 +189,7 @@ def test_measured_accuracy_comes_before_the_forecast() -> None:
     assert found.to_dict()["already_lost"] == 2
     assert "Already" not in forecast(COUNTS, classifier=W, features=(x, y), accuracy=[1, 1, 1, 0.8]).headline
     rows = torch.cat([W[:2], W[2:3], W[2:3]])
-    same = forecast({50: 2, 5: 2}, classifier=rows, E_H=100)
+    same = forecast([50, 50, 5, 5], classifier=rows, E_H=100)
     assert same.headline.startswith("Already lost in this network: rows of 2 classes coincide. Forecast: No collapse")
 
 
@@ -329,7 +329,7 @@ def test_a_size_of_one_class_is_said_with_its_cosine_not_as_a_common_row() -> No
     assert "collapse" not in found.headline
     tail = forecast([264, 24, 17, 6, 5, 2], E_W=0.7268826, E_H=0.7268826)
     assert "samples of 3 classes given to others (cosine" in tail.headline
-    assert "Showing the rarest samples 23 times, others as listed, separates all classes" in tail.headline
+    assert "Showing the rarest samples 23 times, others fewer times, separates all classes" in tail.headline
 
 
 def test_advice_that_nobody_follows_becomes_weights() -> None:
@@ -515,3 +515,25 @@ def test_a_forecast_is_frozen() -> None:
     assert isinstance(found, Forecast)
     with pytest.raises(AttributeError):
         found.E_W = 2.0  # type: ignore[misc]
+
+
+def test_a_mapping_does_not_say_which_class_is_which() -> None:
+    with pytest.raises(InputError, match="got a mapping, which does not say which class is which"):
+        forecast({5: 2, 20: 2}, E_W=1, E_H=1, accuracy=[1, 1, 0, 0])
+
+
+def test_labels_that_are_no_numbers_are_told() -> None:
+    rows, h = torch.eye(4, 8), torch.rand(40, 8)
+    with pytest.raises(FeatureError, match="features: expected numbers"):
+        forecast([10] * 4, classifier=rows, features=(h, ["a"] * 40))
+
+
+def test_a_network_that_lost_more_than_the_model_says_is_believed() -> None:
+    found = forecast([400, 400, 8, 8], E_W=100, E_H=100, accuracy=[1, 1, 0, 1])
+    assert found.headline.startswith("Already lost in this network: training accuracy of 1 class")
+    assert found.headline.endswith("The network is further than the model says: trust what was measured.")
+
+
+def test_a_single_rare_class_is_not_called_safe_without_a_word_on_the_bias() -> None:
+    assert "with a bias it may be lost all the same" in forecast([5000, 50], E_W=1, E_H=1).headline
+    assert "predicted to be lost" in forecast([5000, 50], E_W=1, E_H=1, bias=True).headline

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,7 +176,8 @@ def forecast(
     E_H         mean over classes of the mean of ‖h‖² in front of the classifier, or `features`: a pair (h (n, d), labels)
     record      of a probe: counts and norms as measured there
     accuracy    share of right training samples per class, as measured; a linear layer with features tells it
-    bias        the model with a free bias; without (the paper's) collapse comes a little earlier
+    bias        the model with a free bias (the paper's has none): several rare classes of one size then collapse a little
+                later, a single rare class is lost earlier
 
     Norms given as numbers go before measured ones. Up to 40 distinct sizes are solved as they are, in some seconds, which
     `progress` shows; more are put into bins that err on the pessimistic side, and the headline says so. The figure:
@@ -193,6 +194,11 @@ def forecast(
         counts = record.counts
     if counts is None:
         raise InputError("counts: expected samples per class, or a record that knows them, got neither.")
+    if isinstance(counts, Mapping) and not (classifier is None and features is None and accuracy is None):
+        raise InputError(
+            "counts: expected one number per class beside classifier, features or accuracy, got a mapping, which does not "
+            "say which class is which."
+        )
     groups, every, solved = class_groups(counts), exact_sizes(counts), solved_sizes(counts)
     K = every.groups.K
     rows = None if classifier is None else of_rows(classifier, K)

@@ -19,7 +19,10 @@ MOST_COPIES = 50  # beyond, nobody copies samples
 def headline(found: Forecast) -> str:
     """What is lost already, what will be, and how far it is."""
     lost = _already(found)
-    return f"{lost} Forecast: {_forecast(found)}" if lost else _forecast(found)
+    if not lost:
+        return _forecast(found)
+    missed = "" if found.closest.collapses else " The network is further than the model says: trust what was measured."
+    return f"{lost} Forecast: {_forecast(found)}{missed}"
 
 
 def _already(found: Forecast) -> str:
@@ -109,7 +112,7 @@ def _place(found: Forecast, at: Outlook) -> str:
     if math.isinf(at.log_collapse):
         one = "a single rare class has no other to coincide with"
         if math.isinf(at.log_lost):
-            return one
+            return one if found.bias else f"{one}; with a bias it may be lost all the same (bias=True, --bias)"
         R, end = told_apart(log_R, at.log_lost)
         how = "its samples go to frequent ones" if found.bias else "its row becomes 0"
         return f"{one}, but {how} from R = {end} on, and here R = {R}"
@@ -180,7 +183,7 @@ def _remedy(found: Forecast, at: Outlook) -> str:
     if most > MOST_COPIES or least > 1:
         copies = f"{least:,} to {most:,} of all samples" if least > 1 else f"{most:,}"
         return f"{weigh}, rather a little more, separates all classes; as copies it would take {copies}."
-    others = "" if found.sizes == 2 else ", others as listed,"
+    others = "" if found.sizes == 2 else ", others fewer times,"
     return f"Showing the rarest samples {most:,} times{others} separates all classes."
 
 

@@ -92,8 +92,11 @@ def _pair(features: Any, K: int) -> tuple[Tensor, Tensor]:
     """Features (n, d) in double precision and labels (n,), checked."""
     if not (isinstance(features, (tuple, list)) and len(features) == 2):
         raise FeatureError(f"features: expected a pair (features, labels), got {type(features).__name__}.")
-    h = torch.as_tensor(features[0]).detach().cpu().double()
-    labels, _ = checked_labels(torch.as_tensor(features[1]).cpu(), K, where="features")
+    try:
+        h, given = torch.as_tensor(features[0]).detach().cpu().double(), torch.as_tensor(features[1]).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise FeatureError(f"features: expected numbers (n, d) and whole-number labels (n,), got: {error}.") from None
+    labels, _ = checked_labels(given, K, where="features")
     if h.dim() != 2 or len(h) != len(labels) or not bool(h.isfinite().all()):
         raise FeatureError(
             f"features: expected finite features (n, d) and labels (n,), got shapes {tuple(h.shape)} and "

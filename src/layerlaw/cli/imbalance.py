@@ -58,9 +58,9 @@ def imbalance(
     given = class_counts(counts, counts_file)
     if out is not None and out.exists() and not out.is_dir():
         raise DataError(f"{out}: expected a folder, got a file.")
-    record, rows, right = None, None, None
+    record, rows, right, biased = None, None, None, None
     if model is not None:
-        record, rows, right = _measured(model, weights, data, size=size, flat=flat, normalise=normalise)
+        record, rows, right, biased = _measured(model, weights, data, size=size, flat=flat, normalise=normalise)
     elif weights is not None:
         raise InputError("--weights: expected with --model, whose weights they are, got no model.")
     if given is None and record is None:
@@ -75,6 +75,9 @@ def imbalance(
         draw_sheet(found.sheet()).savefig(figure, dpi=160)
         written = {"forecast": str(found.save(out / "forecast.json")), "figure": str(figure)}
     print_forecast(found, screen)
+    if biased is not None and biased != bias:
+        has, told = ("has a", "without one: --bias asks for it") if biased else ("has no", "with one")
+        screen.print(f"The classifier {has} bias; this forecast is that of the model {told}.", markup=False)
     for what, path in written.items():
         screen.print(f"{what}: {path}", markup=False, highlight=False, soft_wrap=True)
     if as_json:
@@ -113,8 +116,8 @@ def class_counts(text: str | None, file: Path | None) -> list[int] | None:
 
 def _measured(
     reference: str, weights: Path | None, data: str | None, **how: Any
-) -> tuple[Record, Tensor | None, list[float] | None]:
-    """A record of the model, the rows of its classifier, and the share of right samples per class."""
+) -> tuple[Record, Tensor | None, list[float] | None, bool | None]:
+    """A record of the model, the rows of its classifier, the share of right samples per class, whether it has a bias."""
     network, given, _ = load_model(reference)
     if weights is not None:
         load_weights(network, weights)
@@ -126,13 +129,15 @@ def _measured(
     train, _, names = chosen_data(data, given, None, test=False, per_class=None, **how)
     with explained_inputs():
         plan = sites(network, train)
-        rows = None if plan.classifier is None else classifier_weight(modules_of(network_of(network))[plan.classifier])
+        last = None if plan.classifier is None else modules_of(network_of(network))[plan.classifier]
+        rows = None if last is None else classifier_weight(last)
         if rows is not None and not bool(rows.isfinite().all()):
             raise FeatureError(
                 f"'{plan.classifier}': expected finite weights, got NaN or infinity. Did training diverge?"
             )
         record = probe(network, train, class_names=names, jackknife=False, permuted=False)
-    return record, rows, class_accuracy(network, train, plan)
+    biased = None if last is None else getattr(last, "bias", None) is not None
+    return record, rows, class_accuracy(network, train, plan), biased
 
 
 def class_accuracy(network: nn.Module, data: Any, plan: Plan) -> list[float] | None:
