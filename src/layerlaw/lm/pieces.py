@@ -7,7 +7,6 @@ values and standard errors) are runs of whole documents; only a text of fewer do
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -251,13 +250,8 @@ def batches(pieces: Pieces, size: int) -> Iterator[tuple[int, list[int]]]:
         by_group.setdefault(group, []).append(i)
     for group, members in by_group.items():
         members.sort(key=lambda i: -len(pieces.ids[i]))
-        for batch in itertools.batched(members, size) if hasattr(itertools, "batched") else _batched(members, size):
-            yield group, list(batch)
-
-
-def _batched(members: list[int], size: int) -> Iterator[list[int]]:
-    for at in range(0, len(members), size):
-        yield members[at : at + size]
+        for at in range(0, len(members), size):
+            yield group, members[at : at + size]
 
 
 def counted(pieces: Sequence[Tensor], vocabulary: int) -> Tensor:

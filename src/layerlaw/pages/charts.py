@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from layerlaw.law import LawFit
 from layerlaw.pages import theme
 from layerlaw.pages.axes import log_axis, site_axis
 from layerlaw.pages.drawing import go, new_figure, rounded, site_names
@@ -66,17 +67,8 @@ def law_figure(reading: Reading) -> Any:
     if reading.has("test_separation"):
         traces.append(line("test data", others["test_separation"], theme.TEST, symbol="diamond", width=1.2))
     if reading.fit is not None:
-        traces.append(
-            go.Scatter(
-                name=f"law: ρ = {number(reading.fit.rho)} per layer",
-                x=reading.fit_positions,
-                y=[rounded(v) for v in reading.fit.line],
-                mode="lines",
-                line={"color": theme.TRAIN, "dash": "dash", "width": 1.5},
-                hoverinfo="skip",
-                legendrank=2,
-            )
-        )
+        name = f"law: ρ = {number(reading.fit.rho)} per layer"
+        traces.append(fitted_line(reading, reading.fit, name))
     traces.append(_train_points(reading, train))
     bars = _bar_ends(train, reading.series("separation_log_se"))
     every = [*train, *bars, *(v for s in others.values() for v in s)]
@@ -86,6 +78,19 @@ def law_figure(reading: Reading) -> Any:
         height=440,
         xaxis=site_axis(reading),
         yaxis=log_axis(every, "separation fuzziness D"),
+    )
+
+
+def fitted_line(reading: Reading, fit: LawFit, name: str) -> Any:
+    """The line of the law, dashed."""
+    return go.Scatter(
+        name=name,
+        x=reading.fit_positions,
+        y=[rounded(v) for v in fit.line],
+        mode="lines",
+        line={"color": theme.TRAIN, "dash": "dash", "width": 1.5},
+        hoverinfo="skip",
+        legendrank=2,
     )
 
 

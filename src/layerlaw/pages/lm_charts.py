@@ -8,7 +8,7 @@ from typing import Any
 
 from layerlaw.pages import theme
 from layerlaw.pages.axes import block_axis, log_axis
-from layerlaw.pages.charts import Series, line
+from layerlaw.pages.charts import Series, fitted_line, line
 from layerlaw.pages.drawing import go, new_figure, rounded, site_names
 from layerlaw.pages.lm_columns import even_gain
 from layerlaw.pages.numbers import percent
@@ -40,17 +40,7 @@ def residual_figure(reading: Reading) -> Any:
         every += null if fits else []
     if reading.fit is not None:
         every += reading.fit.line
-        traces.append(
-            go.Scatter(
-                name=f"law: ρ = {reading.fit.rho:.4f} per block",
-                x=reading.fit_positions,
-                y=[rounded(v) for v in reading.fit.line],
-                mode="lines",
-                line={"color": theme.TRAIN, "dash": "dash", "width": 1.5},
-                hoverinfo="skip",
-                legendrank=2,
-            )
-        )
+        traces.append(fitted_line(reading, reading.fit, f"law: ρ = {reading.fit.rho:.4f} per block"))
     traces.append(_points(reading, lead, ends))
     yaxis = log_axis(every, "prediction residual PR", least_pad=LEAST_PAD, parts=7)
     return new_figure(traces, meta=site_names(reading), height=440, xaxis=block_axis(reading), yaxis=yaxis)
