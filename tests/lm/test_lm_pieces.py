@@ -78,6 +78,8 @@ def test_a_single_document_is_cut_between_pieces_and_that_is_told():
     dealt = pieces_of(torch.zeros(1, 800, dtype=torch.long), length=100).dealt(4)
     assert dealt.groups == (0, 0, 1, 1, 2, 2, 3, 3)
     assert "1 document, groups are runs of pieces" in dealt.notes[0]
+    packed = pieces_of(torch.zeros(9, 100, dtype=torch.long), length=100, documents="pack").dealt(4)
+    assert packed.notes == ("Documents are packed into one stream: two groups may share a document where they meet.",)
     few = pieces_of(torch.zeros(1, 200, dtype=torch.long), length=100).dealt(4)
     assert few.groups == (0, 1)
 

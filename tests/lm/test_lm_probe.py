@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 import transformers
 from language_models import DEPTH, MASK, VOCABULARY, WIDTH, family, walks
@@ -31,6 +32,7 @@ def test_record_has_one_row_per_block_and_a_law():
     assert {"residual", "residual_held_out", "residual_embedding", "residual_untrained", "separation"} <= set(frame)
     assert record.law("residual").points == DEPTH
     assert record.kind == "language model"
+    assert record.settings["classes"] == 10
     assert record.settings["tokens"] == record.counts[0] == record.settings["pieces"] * 63
     again = ll.Record.from_dict(record.to_dict())
     assert again.sites == record.sites
@@ -250,6 +252,16 @@ def test_what_is_told_is_named_after_the_task():
     record = probe_lm(family("bert"), walks(), mask_id=MASK, progress=False)
     assert record.settings["targets"] == {"id": "the masked token's id"}
     assert record.settings["pieces"] == 60  # a tokenizer that puts nothing around a text needs no room for it
+
+
+def test_a_tokenizer_of_the_library_tokenizers_is_taken_too():
+    words = [f"w{i}" for i in range(VOCABULARY)]
+    bare = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="w0"))
+    bare.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    model, ids = family("llama").double(), walks(80)
+    text = [" ".join(words[i] for i in piece) for piece in ids.tolist()]
+    spelled = probe_lm(model, text, tokenizer=bare, groups=1, progress=False)
+    assert values(spelled) == values(probe_lm(model, ids, groups=1, progress=False))
 
 
 if __name__ == "__main__":

@@ -59,6 +59,20 @@ def test_spans_can_be_put_back_together():
         assert int(real.sum()) == max(len(hidden), round(0.15 * len(piece)))
 
 
+def test_sentinels_that_nobody_names_are_told():
+    class Named:
+        unk_token_id = 1
+
+        def convert_tokens_to_ids(self, token):
+            return 149 - int(token[10:-1]) if int(token[10:-1]) < 20 else 1
+
+    model, ids = family("t5"), walks(120)
+    guessed, named = (probe_lm(model, ids, tokenizer=t, groups=1, progress=False) for t in (None, Named()))
+    assert any("names no sentinels (<extra_id_0>, …)" in note for note in guessed.notes)
+    assert not any("sentinel" in note for note in named.notes)
+    assert [s.values for s in guessed.sites] == [s.values for s in named.sites]  # fewer than 20 are used
+
+
 def test_the_decoder_of_a_span_task_reads_what_was_told_before():
     batch = Spans(sentinels=(99, 98, 97), start=7, end=None).batch([torch.arange(10, 40)], [0])
     before = batch.inputs["decoder_input_ids"][0].tolist()

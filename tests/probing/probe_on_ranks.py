@@ -1,5 +1,6 @@
 """One of several processes that probe together: `torchrun … probe_on_ranks.py FOLDER` (see test_probing_ranks)."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -86,6 +87,10 @@ def main(folder: Path) -> None:
     except ll.LayerlawError as error:
         (folder / f"empty {rank}.txt").write_text(str(error))
     dist.destroy_process_group()
+    # A sharded model keeps a group of its own alive, whose threads may reach for Python while it shuts down and abort it.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

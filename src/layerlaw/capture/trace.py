@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -33,16 +34,23 @@ def modules_of(network: nn.Module) -> dict[str, nn.Module]:
     return {clean_name(name): module for name, module in network.named_modules()}
 
 
-def first_tensor(value: Any) -> Tensor | None:
-    """The first floating-point tensor in nested tuples, lists and dictionaries, other than a mask."""
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The floating-point tensors in nested tuples, lists, dictionaries and dataclasses, other than masks, in order."""
     if isinstance(value, Tensor):
-        plain = value.layout == torch.strided and not value.is_nested
-        return value if plain and value.is_floating_point() else None
-    if isinstance(value, Mapping):
-        value = [item for key, item in value.items() if "mask" not in str(key)]
-    elif not isinstance(value, (tuple, list)):
-        return None
-    return next((found for item in value if (found := first_tensor(item)) is not None), None)
+        if value.layout == torch.strided and not value.is_nested and value.is_floating_point():
+            yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, Mapping):
+        yield from tensors_in([item for key, item in value.items() if "mask" not in str(key)])
+    elif dataclasses.is_dataclass(value):
+        yield from tensors_in({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+
+
+def first_tensor(value: Any) -> Tensor | None:
+    """The first of them."""
+    return next(tensors_in(value), None)
 
 
 @dataclass(frozen=True)

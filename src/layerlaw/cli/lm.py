@@ -48,6 +48,10 @@ def lm(
     null: Annotated[bool, typer.Option("--null", help="Also measure an untrained model of the same kind.")] = False,
     classes: Annotated[int, typer.Option(help="Also D of so many most frequent next tokens.")] = 0,
     words: Annotated[str, typer.Option(help="Words to picture at every block, e.g. war,game (one token each).")] = "",
+    blocks: Annotated[
+        str | None,
+        typer.Option(help="Modules to measure, where not those found: model.layers, or layers.*.mlp."),
+    ] = None,
     normalise: Annotated[str, typer.Option(help="fresh (a bare norm), none or standardised.")] = "fresh",
     task: Annotated[str | None, typer.Option(help="next, masked or span; default: what fits the model.")] = None,
     length: Annotated[int, typer.Option(help="Tokens that the model reads at once.")] = 512,
@@ -88,6 +92,7 @@ def lm(
             targets=target,
             tokens=tokens,
             length=length,
+            blocks=blocks,
             null=null,
             classes=classes,
             words=[word.strip() for word in words.split(",") if word.strip()],

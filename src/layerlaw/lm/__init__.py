@@ -5,6 +5,7 @@
     quiet      a transformers that keeps quiet
     anatomy    what the model is: vocabulary, output embedding, which way it reads
     blocks     its blocks, found by structure, and hooks on them
+    naming     its blocks, named by hand
     tasks      what it is asked: next token, masked tokens, masked spans
     targets    what is predicted: id, embedding, one-hot, shuffled ids, other tokens
     stream     the pass: hidden states → second moments
@@ -40,7 +41,7 @@ from layerlaw.lm.pieces import Documents, counted, pieces_of
 from layerlaw.lm.quiet import quiet_transformers
 from layerlaw.lm.stream import Normalise, Plan, Run, affordable, tokens_wanted
 from layerlaw.lm.targets import targets_of
-from layerlaw.lm.tasks import TaskName, places_around, task_for
+from layerlaw.lm.tasks import TaskName, places_around, task_for, unnamed_sentinels
 from layerlaw.lm.words import Words
 from layerlaw.progress import Progress
 from layerlaw.record import Record
@@ -59,6 +60,7 @@ def probe_lm(
     tokens: int | None = None,
     length: int = 512,
     documents: Documents = "cut",
+    blocks: str | Sequence[str] | None = None,
     normalise: Normalise = "fresh",
     task: TaskName | None = None,
     null: bool = False,
@@ -84,6 +86,7 @@ def probe_lm(
     tokens      how many to use, spread over the text; default: 100 per feature (then numbers are stable)
     length      tokens the model reads at once; longer documents are cut
     documents   "cut" long ones into pieces, "truncate" them to one piece, or "pack" all into one stream
+    blocks      names of the modules to measure, where they are not those found: "model.layers", "layers.*.mlp", or a list
     normalise   "fresh": a bare norm of the model's own kind, "none", or "standardised"
     task        "next", "masked" (encoders) or "span" (encoder-decoders); default: what fits the model
     null        also measure an untrained model of the same configuration
@@ -111,10 +114,10 @@ def probe_lm(
     text = getattr(text, "documents", text)  # what load_text gives
     with placed(network, device) as home, probing_state(network, "eval"):
         where = home or torch.device("cpu")
-        blocks = find_blocks(network, anatomy.dry_inputs(network, where))
-        asked = task or anatomy.task_of(network, blocks, where)
+        found = find_blocks(network, anatomy.dry_inputs(network, where), blocks)
+        asked = task or anatomy.task_of(network, found, where)
         check_task(asked, anatomy.is_encoder_decoder(network))
-        wanted = tokens if tokens is not None else tokens_wanted(blocks.width, asked)
+        wanted = tokens if tokens is not None else tokens_wanted(found.width, asked)
         longest = anatomy.longest_piece(network)
         room = min(length, longest or length)
         around = places_around(loaded.tokenizer) if asked == "masked" else 0
@@ -133,16 +136,18 @@ def probe_lm(
         chosen = targets_of(names, vocabulary, head, counts, seed, asked)
         frequent = FrequentTokens.of(counts, classes) if classes else None
         shown = Words.of(words, loaded.tokenizer) if words else None
-        plan = Plan(blocks, tuple(chosen), normalise, frequent=frequent, words=shown)
+        plan = Plan(found, tuple(chosen), normalise, embedding=found.whole, frequent=frequent, words=shown)
         pieces = pieces.dealt(*affordable(groups, plan, memory_gib))
         if asked == "next":
             pieces = pieces.noted(missing_bos(network, loaded.tokenizer, pieces, where))
+        if asked == "span":
+            pieces = pieces.noted(unnamed_sentinels(loaded.tokenizer))
         config = getattr(network, "config", None)
         offsets = tuple(sorted({target.offset for target in chosen} | ({0} if words else set())))
         how = task_for(asked, offsets=offsets, tokenizer=loaded.tokenizer, config=config, mask_id=mask_id, seed=seed)
         run = Run(plan, how, pieces, batch_size, where, progress)
         measured = run.measure(network)
-        check_enough(measured, blocks.width, asked)
+        check_enough(measured, found.width, asked)
         twin = run.measure(_untrained(network, seed)) if null else None
         record = assembled(network, loaded, run, measured, twin)
     record.settings |= {"length": room, "long_documents": documents, "head": head is not None, "seed": seed}

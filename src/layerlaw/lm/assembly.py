@@ -46,6 +46,7 @@ def assembled(model: nn.Module, loaded: Loaded, run: Run, measured: Measured, tw
             "groups": max(pieces.groups) + 1,
             "bos": pieces.bos,
             "batch_size": run.batch_size,
+            "classes": 0 if plan.frequent is None else len(plan.frequent.ids),
         },
         provenance={
             "layerlaw": code_version(),
@@ -127,6 +128,11 @@ def _notes(plan: Plan, pieces: Pieces, n: int) -> list[str]:
         notes.append(
             f"Only {n / d:.1f} tokens per feature ({n:,} for {d}): below {FEW} the residual in-sample is too low, and its "
             "line along depth not to be trusted. Pass more text; the held-out values do not flatter."
+        )
+    if not plan.blocks.linked and not plan.blocks.named:
+        notes.append(
+            f"What one module of '{plan.blocks.home}' gives is not what the next one takes: they may be parts of blocks. "
+            "Look at the model, and name the modules whose outputs are to be measured (blocks)."
         )
     if plan.blocks.others:
         notes.append(f"Other lists of blocks were not measured: {', '.join(plan.blocks.others)}.")

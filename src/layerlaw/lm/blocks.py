@@ -2,12 +2,13 @@
 
 No family is named here. In a dry run a block is a child of a list (nn.ModuleList or nn.Sequential) that turns a tensor
 (batch, time, width) into another of the same shape; of several such lists the one that holds the most parameters and is not
-inside another is taken, in an encoder-decoder the one that runs last.
+inside another is taken, in an encoder-decoder the one that runs last. Where that is not what is wanted, they are named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,31 +17,39 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture.trace import first_tensor, modules_of
+from layerlaw.capture.trace import first_tensor, modules_of, tensors_in
 from layerlaw.errors import CaptureError
+from layerlaw.lm.naming import LEAST_BLOCKS, common_home, named_modules, tree
 
 Norm = Literal["rms", "layer", "none"]
-LEAST_BLOCKS = 2
-LINES = 60  # of a module tree in an error
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Names of the blocks in the order they run (a shared one several times), what they are, and the norm after them."""
+    """Names of the blocks in the order they run (a shared one several times), what they are, and the norm after them.
+
+    `picks` says which of the tensors that a block returns is its hidden state; `linked`, whether every block takes what the
+    one before has given; `whole`, whether they are also all of their list, so that the embedded text enters the first.
+    """
 
     names: tuple[str, ...]
     types: tuple[str, ...]
+    picks: tuple[int, ...]
     width: int
     norm: Norm
     eps: float
     norm_name: str = ""
     home: str = ""
+    named: bool = False
+    linked: bool = True
+    whole: bool = True
     others: tuple[str, ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         kinds = ", ".join(dict.fromkeys(self.types))
         after = f"{self.norm} norm '{self.norm_name}' behind them" if self.norm != "none" else "no norm behind them"
-        return f"{len(self.names)} blocks of type {kinds} in '{self.home}', width {self.width}, {after}"
+        home = f" in '{self.home}'" if self.home else ""
+        return f"{len(self.names)} blocks of type {kinds}{home}, width {self.width}, {after}"
 
 
 @dataclass
@@ -52,39 +61,84 @@ class _Call:
     left: int = -1
     gave: tuple[int, ...] = ()
     result: tuple[int, int] | None = None
+    pick: int = 0
 
 
-def find_blocks(model: nn.Module, inputs: Mapping[str, Tensor]) -> Blocks:
-    """Run the model once on a few tokens and find its blocks; an error shows its tree."""
+def find_blocks(model: nn.Module, inputs: Mapping[str, Tensor], named: str | Sequence[str] | None = None) -> Blocks:
+    """Run the model once on a few tokens and find its blocks, or those that are `named`; an error shows its tree.
+
+    named   a list of modules ("model.layers"), a pattern ("layers.*.mlp"), or names of modules, with commas or as a list
+    """
     modules = modules_of(model)
+    chosen = None if named is None else named_modules(modules, named)
     calls, kept = _trace(model, modules, inputs)
     del kept  # held every tensor while the calls were written down, so that no memory was used twice
+    if chosen is not None:
+        home, mine = common_home(chosen), _calls_of(chosen, calls)
+        siblings = {call.name for call in calls if call.name.rpartition(".")[0] == home and call.gave == mine[0].gave}
+        return _described(modules, calls, mine, home, named=True, whole=_linked(mine) and siblings == set(chosen))
     lists = _lists(modules, calls)
     if not lists:
         raise CaptureError(
             "no blocks found: expected a list of at least two modules (nn.ModuleList or nn.Sequential) through which tokens "
-            f"pass as (batch, time, width). The model's tree:\n{tree(model)}"
+            f"pass as (batch, time, width). The model's tree:\n{tree(modules)}"
         )
-    # An encoder-decoder runs its decoder last; otherwise the list with the most parameters.
+    # An encoder-decoder runs its decoder last; otherwise the list with the most parameters, of those that pass on directly.
     decoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     size = {home: sum(p.numel() for p in modules[home].parameters()) for home in lists}
     if decoder:
         large = [home for home in lists if 4 * size[home] >= max(size.values())]
         home = max(large, key=lambda h: lists[h][-1].left)
     else:
-        home = max(lists, key=lambda h: (size[h], -lists[h][0].entered))
-    chosen = lists[home]
+        home = max(lists, key=lambda h: (_linked(lists[h]), size[h], -lists[h][0].entered))
+    others = tuple(other for other in lists if other != home)
+    return _described(modules, calls, lists[home], home, whole=_linked(lists[home]), others=others)
+
+
+def _described(
+    modules: Mapping[str, nn.Module],
+    calls: list[_Call],
+    chosen: list[_Call],
+    home: str,
+    *,
+    named: bool = False,
+    whole: bool,
+    others: tuple[str, ...] = (),
+) -> Blocks:
     norm_name, norm, eps = _norm_after(modules, calls, chosen[-1])
     return Blocks(
         names=tuple(call.name for call in chosen),
         types=tuple(type(modules[call.name]).__name__ for call in chosen),
+        picks=tuple(call.pick for call in chosen),
         width=chosen[-1].gave[2],
         norm=norm,
         eps=eps,
         norm_name=norm_name,
         home=home,
-        others=tuple(other for other in lists if other != home),
+        named=named,
+        linked=_linked(chosen),
+        whole=whole,
+        others=others,
     )
+
+
+def _linked(calls: list[_Call]) -> bool:
+    return all(after.given == before.result for before, after in itertools.pairwise(calls))
+
+
+def _calls_of(names: Sequence[str], calls: list[_Call]) -> list[_Call]:
+    """The calls of modules named by hand, in the order they end; all must give hidden states of one width."""
+    found = sorted((call for call in calls if call.name in set(names)), key=lambda call: call.left)
+    idle = [name for name in names if all(call.name != name for call in found)]
+    if idle:
+        raise CaptureError(f"blocks: '{idle[0]}' was not called in the dry run, so it gives no hidden states.")
+    for call in found:
+        if len(call.gave) != 3 or call.gave != found[0].gave:
+            expected = (
+                "(batch, time, width)" if len(found[0].gave) != 3 else f"{found[0].gave} as '{found[0].name}' does"
+            )
+            raise CaptureError(f"blocks: expected '{call.name}' to give {expected}, got {call.gave or 'no tensor'}.")
+    return found
 
 
 def _trace(
@@ -95,24 +149,26 @@ def _trace(
     stack: list[_Call] = []
     clock = iter(range(2**62))
 
-    def look(value: Any) -> tuple[tuple[int, int] | None, tuple[int, ...]]:
-        tensor = first_tensor(value)
+    def look(tensor: Tensor | None) -> tuple[tuple[int, int] | None, tuple[int, ...]]:
         if tensor is None:
             return None, ()
         kept.append(tensor)
         return (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version), tuple(tensor.shape)
 
     def enter(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-        # By convention the hidden states come first, or under that name; masks and positions come behind.
-        hidden = kwargs.get("hidden_states")
-        given, taken = look(hidden if isinstance(hidden, Tensor) else (args, kwargs))
+        given, taken = look(_entering(args, kwargs))
         stack.append(_Call(name, next(clock), given, taken))
         calls.append(stack[-1])
 
     def leave(name: str, module: nn.Module, args: Any, output: Any) -> None:
         call = stack.pop()
         call.left = next(clock)
-        call.result, call.gave = look(output)
+        seen = [look(tensor) for tensor in tensors_in(output)]
+        # A block may hand its input on beside what it has made of it.
+        new = (i for i, (key, shape) in enumerate(seen) if shape == call.taken and key != call.given)
+        call.pick = next(new, 0)
+        if seen:
+            call.result, call.gave = seen[call.pick]
 
     with ExitStack() as hooks:
         for name, module in modules.items():
@@ -120,6 +176,12 @@ def _trace(
             hooks.callback(module.register_forward_hook(partial(leave, name)).remove)
         run(model, inputs, where="the dry run")
     return calls, kept
+
+
+def _entering(args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
+    """By convention the hidden states come first, or under that name; masks and positions come behind."""
+    hidden = kwargs.get("hidden_states")
+    return hidden if isinstance(hidden, Tensor) else first_tensor((args, kwargs))
 
 
 def run(model: nn.Module, inputs: Mapping[str, Tensor], *, where: str) -> Any:
@@ -200,17 +262,6 @@ def _epsilon(module: nn.Module) -> float:
     return 1e-6
 
 
-def tree(model: nn.Module) -> str:
-    """The modules of a model, two levels deep, for an error."""
-    lines = [
-        f"  {name}: {type(module).__name__}"
-        for name, module in modules_of(model).items()
-        if name and name.count(".") <= 2 and not name.rpartition(".")[2].isdigit()
-    ]
-    more = f"\n  … and {len(lines) - LINES} more" if len(lines) > LINES else ""
-    return "\n".join(lines[:LINES]) + more
-
-
 Consume = Callable[[int, Tensor], None]
 
 
@@ -247,12 +298,12 @@ class Hooked:
 
     def _before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self._turn == 0:
-            hidden = kwargs.get("hidden_states")
-            self._hand_over(0, hidden if isinstance(hidden, Tensor) else first_tensor((args, kwargs)))
+            self._hand_over(0, _entering(args, kwargs))
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
+        pick = self.blocks.picks[self._turn % len(self.blocks.picks)]
         self._turn += 1
-        self._hand_over(self._turn - 1 + self.embedding, first_tensor(output))
+        self._hand_over(self._turn - 1 + self.embedding, next(itertools.islice(tensors_in(output), pick, None), None))
 
     def _hand_over(self, site: int, hidden: Tensor | None) -> None:
         if hidden is None or hidden.dim() != 3 or hidden.shape[-1] != self.blocks.width:

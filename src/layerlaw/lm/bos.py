@@ -28,7 +28,7 @@ def missing_bos(model: nn.Module, tokenizer: Any, pieces: Pieces, device: torch.
         return ""
     return (
         f"The tokenizer puts no BOS in front, but with one the loss on the first piece is {led:.2f} instead of {plain:.2f}: "
-        "this model wants it (bos=True)."
+        "this model wants it (bos=True, or --bos)."
     )
 
 

@@ -144,7 +144,11 @@ def _dtype(dtype: str | torch.dtype | None) -> Any:
 
 
 def load_tokenizer(tokenizer: Any) -> Any:
-    """A tokenizer from a folder, a name or a tokenizer.json (of the library tokenizers); a loaded one is left as it is."""
+    """A tokenizer from a folder, a name or a tokenizer.json; a loaded one stays, or is wrapped as transformers do."""
+    if type(tokenizer).__module__.partition(".")[0] == "tokenizers":  # the library's own, which knows no special tokens
+        return _transformers("a tokenizer of the package tokenizers").PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer
+        )
     if not isinstance(tokenizer, (str, os.PathLike)):
         return tokenizer
     transformers = _transformers("loading a tokenizer")

@@ -31,6 +31,7 @@ class Pieces:
     documents: tuple[int, ...]
     groups: tuple[int, ...] = ()
     bos: int | None = None
+    packed: bool = False
     notes: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -85,6 +86,8 @@ class Pieces:
         here = replace(self, groups=tuple(home[unit] for unit in units)).noted(note)
         if whole >= groups:
             return here
+        if self.packed:
+            return here.noted("Documents are packed into one stream: two groups may share a document where they meet.")
         return here.noted(f"Of {whole} document{'s' * (whole > 1)}, groups are runs of pieces, not whole documents.")
 
 
@@ -136,7 +139,7 @@ def pieces_of(
             break
     if not found:
         raise InputError(_too_short(text))
-    return Pieces(tuple(found), tuple(owners), bos=first)
+    return Pieces(tuple(found), tuple(owners), bos=first, packed=documents == "pack")
 
 
 def bos_of(tokenizer: Any, wanted: bool | None) -> int | None:

@@ -158,7 +158,8 @@ def task_for(
             raise InputError("task 'masked': expected a tokenizer with a mask token, got none. Pass mask_id=….")
         before, after = ((i,) if i is not None else () for i in _around(tokenizer))
         return MaskedTokens(int(mask), before, after, pad, seed)
-    return Spans(_sentinels(tokenizer, config), int(_start(config)), getattr(config, "eos_token_id", None), pad, seed)
+    sentinels = _named_sentinels(tokenizer) or _last_entries(int(config.vocab_size))
+    return Spans(sentinels, int(_start(config)), getattr(config, "eos_token_id", None), pad, seed)
 
 
 def padded(pieces: Sequence[Tensor], pad: int) -> tuple[Tensor, Tensor]:
@@ -194,20 +195,29 @@ def _around(tokenizer: Any) -> tuple[int | None, int | None]:
     return getattr(tokenizer, "cls_token_id", None), getattr(tokenizer, "sep_token_id", None)
 
 
-def _sentinels(tokenizer: Any, config: Any) -> tuple[int, ...]:
-    """The tokenizer's <extra_id_…>, or the last hundred entries of the vocabulary as T5 has them."""
-    if tokenizer is not None and hasattr(tokenizer, "get_sentinel_token_ids"):
-        found = sorted(tokenizer.get_sentinel_token_ids(), reverse=True)
-        if found:
-            return tuple(found)
-    if tokenizer is not None:
-        named = [tokenizer.convert_tokens_to_ids(f"<extra_id_{i}>") for i in range(100)]
-        unknown = getattr(tokenizer, "unk_token_id", None)
-        named = [i for i in named if i is not None and i != unknown]
-        if named:
-            return tuple(named)
-    size = int(config.vocab_size)
-    return tuple(range(size - 1, max(size - 101, size // 2), -1))
+def unnamed_sentinels(tokenizer: Any) -> str:
+    """A remark where nothing says which tokens stand for spans that are cut out."""
+    if _named_sentinels(tokenizer):
+        return ""
+    return (
+        "The tokenizer names no sentinels (<extra_id_0>, …): the last entries of the vocabulary (up to 100) stand for the "
+        "spans that are cut out, as in T5. If the model was trained with others, these numbers mean little."
+    )
+
+
+def _named_sentinels(tokenizer: Any) -> tuple[int, ...]:
+    """The tokenizer's <extra_id_…>."""
+    if tokenizer is None:
+        return ()
+    if hasattr(tokenizer, "get_sentinel_token_ids") and (found := tokenizer.get_sentinel_token_ids()):
+        return tuple(sorted(found, reverse=True))
+    named = [tokenizer.convert_tokens_to_ids(f"<extra_id_{i}>") for i in range(100)]
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    return tuple(i for i in named if i is not None and i != unknown)
+
+
+def _last_entries(vocabulary: int) -> tuple[int, ...]:
+    return tuple(range(vocabulary - 1, max(vocabulary - 101, vocabulary // 2), -1))
 
 
 def _start(config: Any) -> int:

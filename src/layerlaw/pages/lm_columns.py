@@ -57,7 +57,7 @@ def lm_columns(reading: Reading) -> list[LmColumn]:
         LmColumn("untrained", "untrained", "PR of the same model untrained", lambda s: of(s, f"{lead}_untrained"), 3),
         *_other_targets(reading),
         LmColumn("D", "D", "separation of the most frequent tokens", lambda s: number(s.values.get("separation")), 5),
-        LmColumn("rank", "rank", "directions the features span, where fewer than they could", _short_rank, 32),
+        LmColumn("spans", "spans", "directions the features span, where fewer than they could", _short_rank, 32),
     ]  # fmt: skip
     return columns
 

@@ -243,7 +243,7 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
             + "before reading it as an early exit."
         )
     if not any(column.endswith("_untrained") for column in record.columns):
-        out.append("No untrained model was measured: null=True shows what the architecture does by itself.")
+        out.append("No untrained model was measured: null=True (or --null) shows what the architecture does by itself.")
     return out
 
 
