@@ -38,6 +38,18 @@ def oracle(X, Y, fit=None, test=None):
     return (error**2).sum(), (spread**2).sum()
 
 
+@pytest.mark.parametrize("d", [1, 6, 255, 256, 257, 300])  # from 253 on by strips
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_moments_are_the_products_of_the_rows(d, dtype):
+    X, Y = np.random.default_rng(d).normal(size=(2, 400, d))
+    X = X + 3
+    own, _ = moments(torch.as_tensor(X, dtype=dtype), torch.as_tensor(Y[:, :1]), np.arange(400) % 2)
+    near = {"rtol": 1e-12, "atol": 1e-9} if dtype == torch.float64 else {"rtol": 2e-6, "atol": 2e-3}
+    for k, squares in enumerate(own.squares()):
+        np.testing.assert_allclose(squares, X[k::2].T @ X[k::2], **near)
+        np.testing.assert_allclose(own.cross[k], X[k::2].T @ np.c_[Y[k::2, 0], np.ones(200)], **near)
+
+
 @pytest.fixture
 def data():
     rng = np.random.default_rng(0)

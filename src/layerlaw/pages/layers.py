@@ -13,6 +13,7 @@ from layerlaw.verdict import IDLE_SHARE
 
 RANK_MARK = "†"
 LONGEST_BLOCK = 17
+MANY_SITES = 60  # more than that scroll in a box of their own
 KIND_HEADS = (
     '<th scope="col" class="text">type</th><th scope="col" title="numbers per sample at this site">features</th>'
 )
@@ -62,7 +63,7 @@ def layers_html(reading: Reading) -> str:
         + "</tr>"
         for i, site in enumerate(reading.sites)
     )
-    tall = " tall" if len(reading.sites) > 30 else ""
+    tall = " tall" if len(reading.sites) > MANY_SITES else ""
     return (
         f'<div class="scroll{tall}" tabindex="0" role="region" aria-label="per-layer table">'
         '<table class="layers"><thead><tr>'

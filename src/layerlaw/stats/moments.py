@@ -11,6 +11,8 @@ from torch import Tensor
 from layerlaw.stats.precision import full_precision
 
 CUT = 512  # rows of a piece of a thin product
+STRIPS = 4  # of a product of which the upper half is wanted: 10/16 of the work
+NARROWEST = (64, 256)  # features in a strip that are worth a product of their own, on a CPU and on a GPU
 
 
 @dataclass
@@ -99,15 +101,14 @@ class Moments:
         d = self.features
         if X.device.type == "cuda" and X.element_size() == 2:
             X = X.bfloat16()  # what half precision has lost before cannot be won back by a reference
-            self._add(group, _mm(X.mT, X), _thin(X, T))
+            self._add(group, _upper(X, X), _thin(X, T))
             return
         if self.reference is None:
             self.reference = X.mean(0, dtype=torch.float64).to(torch.promote_types(X.dtype, torch.float32))
         if X.device.type == "cuda" and X.dtype == torch.float32:
             high, low = _parts(X - self.reference, 2)
-            product = _mm(high.mT, torch.cat([high, low], 1))
-            mixed = product[:, d:]
-            self._add(group, product[:, :d] + mixed + mixed.mT, _thin(high, T) + _thin(low, T))
+            mixed = _mm(high.mT, low)
+            self._add(group, _upper(high, high) + mixed + mixed.mT, _thin(high, T) + _thin(low, T))
         else:
             product = _plain_product(X, self.reference, T.plain)
             self._add(group, product[:, :d], product[:, d:])
@@ -168,13 +169,29 @@ def gram(X: Tensor) -> Tensor:
 
 
 def _plain_product(X: Tensor, reference: Tensor, T: Tensor) -> Tensor:
-    """(X − r)ᵀ[X − r, T] (d, d+t), in the dtype of the reference."""
+    """(X − r)ᵀ[X − r, T] (d, d+t) on and above the diagonal, in the dtype of the reference."""
     d, kind = X.shape[1], reference.dtype
     rows = torch.empty(len(X), d + T.shape[1], dtype=kind, device=X.device)
     torch.sub(X.to(kind), reference, out=rows[:, :d])
     rows[:, d:] = T
     with full_precision():
-        return rows[:, :d].mT @ rows
+        return _upper(rows[:, :d], rows)
+
+
+def _upper(X: Tensor, Y: Tensor) -> Tensor:
+    """XᵀY for X (n, d) and Y = [X, …], right on and above the diagonal: strips leave out most of the rest."""
+    d = X.shape[1]
+    strip = -(-d // STRIPS)
+    if strip < NARROWEST[X.device.type == "cuda"]:
+        return _mm(X.mT, Y)
+    product = torch.empty(d, Y.shape[1], dtype=torch.promote_types(X.dtype, torch.float32), device=X.device)
+    for i in range(0, d, strip):
+        part = slice(i, min(i + strip, d))
+        if X.device.type == "cuda":
+            product[part, i:] = _mm(X[:, part].mT, Y[:, i:])
+        else:
+            torch.mm(X[:, part].mT, Y[:, i:], out=product[part, i:])
+    return product
 
 
 def _thin(X: Tensor, T: Columns) -> Tensor:
@@ -199,5 +216,5 @@ def _parts(values: Tensor, count: int) -> list[Tensor]:
 
 
 def _mm(A: Tensor, B: Tensor) -> Tensor:
-    """A product of bfloat16 matrices that is added and returned in float32 (CUDA only)."""
-    return torch.mm(A, B, out_dtype=torch.float32)
+    """A product of matrices; of bfloat16 ones it is added and returned in float32."""
+    return torch.mm(A, B, out_dtype=torch.float32) if A.dtype == torch.bfloat16 else A @ B
