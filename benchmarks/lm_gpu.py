@@ -29,7 +29,7 @@ from layerlaw.measures.residual import prediction_residuals
 
 SIZES = ((576, 30, 9), (2048, 16, 32), (4096, 8, 32))  # width, depth, heads
 VOCABULARY, BATCH, LENGTH, BATCHES = 32_000, 64, 512, 8
-CUDA = torch.device("cuda")
+CUDA, CUDA_0 = torch.device("cuda"), torch.device("cuda:0")
 TASK = NextToken((1,))
 
 
@@ -95,9 +95,31 @@ def compared(model, name: str, texts: list, vocabulary: int) -> dict:
         "overhead": round(b / a - 1, 4),
         "worst_error_of_PR": worst(mine, exact),
         "moments_mib": round(sum(site.nbytes for site in mine.sites) / 2**20),
+        "parts_ms": parts(mine, blocks.width, next(model.parameters()).dtype),
     }
     print(row, flush=True)
     return row
+
+
+def parts(collecting, width: int, dtype: torch.dtype) -> dict:
+    """Milliseconds at all blocks together of what a measurement is made of, each alone."""
+    hidden = torch.randn(BATCH * LENGTH, width, device=CUDA).to(dtype)
+    rows, columns, site = collecting._rows[CUDA_0], collecting._values[CUDA_0], collecting.sites[1]
+    X = collecting.plan.normalised(hidden.index_select(0, rows))
+    product, cross = torch.zeros(width, width, device=CUDA), torch.zeros(width, columns.width, device=CUDA)
+    site = replace(site, packed=torch.zeros_like(site.packed), cross=torch.zeros_like(site.cross))
+    works = {
+        "rows": lambda: hidden.index_select(0, rows),
+        "norm": lambda: collecting.plan.normalised(X),
+        "products": lambda: site.update(0, X, columns),
+        "of which added": lambda: site._add(0, product, cross),
+    }
+    return {name: round(1e3 * len(collecting.sites) * repeated(work), 3) for name, work in works.items()}
+
+
+def repeated(work, times: int = 20) -> float:
+    work()
+    return timed(lambda: [work() for _ in range(times)]) / times
 
 
 def forward(model, batch) -> None:
