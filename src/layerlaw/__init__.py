@@ -60,7 +60,7 @@ _HOMES = {
     "untrained": "layerlaw.capture.network",
 }
 
-_ROOMS = ("advice", "data", "lab", "lm", "peeled")
+_ROOMS = ("advice", "data", "lab", "lm", "peeled", "verdict")
 
 
 def __getattr__(name: str) -> Any:

@@ -56,7 +56,9 @@ def test_json_lines_give_one_document_each(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(content))
     assert load_text(tmp_path / "a.jsonl").documents == ["eins", "zwei"]
     assert load_text(tmp_path / "a.jsonl.gz").documents == ["eins", "zwei"]
-    assert load_text(tmp_path / "a.jsonl", characters=3).documents == ["eins"]
+    begun = load_text(tmp_path / "a.jsonl", characters=3)
+    assert begun.documents == ["eins"]
+    assert str(begun) == "a.jsonl, 1 document, 4 characters; what comes after them was not read"
 
 
 def test_a_folder_gives_its_files_in_order_and_skips_empty_ones(tmp_path: Path) -> None:

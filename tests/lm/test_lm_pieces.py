@@ -1,10 +1,12 @@
 """Text → pieces: cutting, truncating, packing, BOS, spreading, groups."""
 
+import itertools
+
 import pytest
 import torch
 
 from layerlaw.errors import InputError
-from layerlaw.lm.pieces import batches, pieces_of
+from layerlaw.lm.pieces import batches, evenly, pieces_of
 
 
 class Letters:
@@ -57,6 +59,39 @@ def test_tokens_are_spread_over_the_text():
     assert starts == list(range(0, 1000, 50))
     assert pieces_of(ids, length=10).spread(25).tokens == 25
     assert pieces_of(ids, length=10).spread(5000).tokens == 1000
+
+
+def test_of_a_long_list_documents_are_read_all_over_it():
+    documents = [chr(65 + i // 10) * 64 for i in range(200)]
+    few = pieces_of(documents, Letters(), length=64, wanted=100)
+    assert sorted(set(few.documents)) == list(few.documents) == list(range(0, 200, 8))  # 16 times what is wanted
+    assert few.notes == ()
+    assert few.spread(200).left_out == "Tokens come from 4 of 200 documents."
+    ids = pieces_of(torch.arange(200)[:, None].expand(-1, 64), length=64, wanted=100)
+    assert ids.documents == few.documents
+    packed = pieces_of(documents, Letters(), length=65, wanted=100, documents="pack")  # an end behind every document
+    assert texts(packed)[1] == "A" * 64 + "2"
+    assert texts(packed)[-1] == "T" * 64 + "2"
+
+
+def test_of_a_stream_the_beginning_is_read_and_that_is_told():
+    stream = (letter * 64 for letter in "abcdefghijklmnopqrstuvwxyz" * 9)
+    pieces = pieces_of(stream, Letters(), length=64, wanted=10)
+    assert texts(pieces) == ["a" * 64, "b" * 64, "c" * 64]
+    assert pieces.notes == ("Reading stopped after 3 documents with 192 tokens.",)
+    assert len(next(stream)) == 64
+    whole = pieces_of("abc" * 1000, Letters(), length=100, wanted=10)
+    assert whole.tokens == 3000
+    assert whole.notes == ()
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 64, 1000])
+def test_every_beginning_of_an_even_order_is_spread(n):
+    order = list(evenly(n))
+    assert sorted(order) == list(range(n))
+    for k in {1, min(2, n), min(5, n), n}:
+        chosen = sorted([*order[:k], n])
+        assert max(b - a for a, b in itertools.pairwise(chosen)) <= 4 * n / k
 
 
 def test_groups_are_runs_of_whole_documents_of_about_equal_size():

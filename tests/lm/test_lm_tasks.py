@@ -149,6 +149,29 @@ def test_bad_options_are_answered(name, options, message):
         probe_lm(family(name), walks(), **{"mask_id": MASK, "progress": False, **options})
 
 
+def test_a_task_against_the_way_a_model_reads_is_told():
+    both = probe_lm(family("bert"), walks(), task="next", groups=1, progress=False)
+    assert "The model reads both ways: the next token is among what it reads" in " ".join(both.notes)
+    forward = probe_lm(family("llama"), walks(), task="masked", mask_id=MASK, groups=1, progress=False)
+    assert "The model reads forward only" in " ".join(forward.notes)
+    assert "reads" not in " ".join(probe_lm(family("llama"), walks(), groups=1, progress=False).notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tokens": 20}, r"got 19 for 32. Use more than tokens=20; 20 per feature"),
+        (
+            {"length": 3, "targets": "next2,previous"},
+            "a token has all the neighbours that are asked for, got none in pieces",
+        ),
+    ],
+)
+def test_too_few_tokens_are_told_with_what_to_do(options, said):
+    with pytest.raises(InputError, match=said):
+        probe_lm(family("llama"), walks(), groups=1, progress=False, **options)
+
+
 def test_ids_beyond_the_vocabulary_are_told():
     with pytest.raises(InputError, match="expected token ids 0 … 149, as the model has embeddings, got 150"):
         probe_lm(family("llama"), walks() + 47, progress=False)

@@ -49,8 +49,10 @@ def lm(
     classes: Annotated[int, typer.Option(help="Also D of so many most frequent next tokens.")] = 0,
     words: Annotated[str, typer.Option(help="Words to picture at every block, e.g. war,game (one token each).")] = "",
     blocks: Annotated[
-        str | None,
-        typer.Option(help="Modules to measure, where not those found: model.layers, or layers.*.mlp."),
+        list[str] | None,
+        typer.Option(
+            help="Modules to measure, where not those found: model.layers, or layers.*.mlp; with commas or again."
+        ),
     ] = None,
     normalise: Annotated[str, typer.Option(help="fresh (a bare norm), none or standardised.")] = "fresh",
     task: Annotated[str | None, typer.Option(help="next, masked or span; default: what fits the model.")] = None,
@@ -82,7 +84,9 @@ def lm(
     with processes(device, device_map) as process, quiet_transformers():
         for path in (out, page):
             _check_writable(path)
-        found = load_text(text, articles=articles, characters=_characters(tokens, documents))  # before the model: quick
+        found = load_text(
+            text, articles=articles, characters=_characters(text, tokens, documents)
+        )  # before the model: quick
         network, own_tokenizer = chosen_model(model, tokenizer)
         options: Any = {"documents": documents, "normalise": normalise, "task": task}
         record = probe_lm(
@@ -92,7 +96,7 @@ def lm(
             targets=target,
             tokens=tokens,
             length=length,
-            blocks=blocks,
+            blocks=",".join(blocks) if blocks else None,
             null=null,
             classes=classes,
             words=[word.strip() for word in words.split(",") if word.strip()],
@@ -166,9 +170,10 @@ def _remember(record: Record, text: Text, command: dict[str, Any], tokens: int |
         record.notes.append(f"The text has fewer tokens than were asked for: about {used:,} instead of {tokens:,}.")
 
 
-def _characters(tokens: int | None, documents: str) -> int:
-    """How much of an endless text is enough; of truncated documents most is thrown away."""
-    return MOST if tokens is None or documents == "truncate" else max(1, min(MOST, LONGEST * TIMES * tokens))
+def _characters(text: str, tokens: int | None, documents: str) -> int:
+    """How much of an endless text is enough; of truncated documents most is thrown away, and a file is soon read whole."""
+    whole = tokens is None or documents == "truncate" or Path(text).expanduser().exists()
+    return MOST if whole else max(1, min(MOST, LONGEST * TIMES * (tokens or 0)))
 
 
 def _check_writable(path: Path | None) -> None:

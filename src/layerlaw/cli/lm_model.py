@@ -24,7 +24,7 @@ def chosen_model(reference: str, tokenizer: str | None) -> tuple[nn.Module | str
         return load_text_model(path), words
     if ":" not in reference or path.exists():
         return reference, words
-    model, own, more = load_model(reference)
+    model, own, more = load_model(reference, "or (model, tokenizer)")
     if more is not None or not (own is None or callable(own)):
         raise InputError(
             f"{reference}: expected a callable that returns a model or (model, tokenizer), got more or others."

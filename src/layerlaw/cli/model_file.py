@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from layerlaw.errors import DataError, InputError, MissingExtraError
 
 
-def load_model(reference: str) -> tuple[nn.Module, Any, Any]:
-    """(model, data or None, test data or None) from `file.py:make` or `package.module:make`."""
+def load_model(reference: str, more: str = "(model, data) or (model, data, test)") -> tuple[nn.Module, Any, Any]:
+    """(model, data or None, test data or None) from `file.py:make` or `package.module:make`, which may give `more`."""
     place, _, attribute = reference.rpartition(":")
     if not place or not attribute.isidentifier():
         raise InputError(f"model: expected 'file.py:make' or 'package.module:make', got {reference!r}.")
@@ -33,10 +33,7 @@ def load_model(reference: str) -> tuple[nn.Module, Any, Any]:
     parts = made if isinstance(made, tuple) else (made,)
     model, data, test = (*parts, None, None)[:3]
     if not isinstance(model, nn.Module):
-        raise InputError(
-            f"{reference}: expected a callable that returns a model, (model, data) or (model, data, test), "
-            f"got {type(model).__name__}."
-        )
+        raise InputError(f"{reference}: expected a callable that returns a model, {more}, got {type(model).__name__}.")
     return model, data, test
 
 

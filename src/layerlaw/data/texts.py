@@ -27,10 +27,11 @@ BOOK = re.compile(r"^# Title:", re.MULTILINE)  # "# VOLUME II" is a heading with
 
 @dataclass(frozen=True)
 class Text:
-    """Documents, what they are called, and a sha256 of their content."""
+    """Documents, what they are called, whether there would be more of them, and a sha256 of their content."""
 
     documents: list[str] = field(repr=False)
     name: str
+    cut: bool = False
     checksum: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -42,7 +43,8 @@ class Text:
 
     def __str__(self) -> str:
         n, characters = len(self.documents), sum(map(len, self.documents))
-        return f"{self.name}, {n:,} document{'s' * (n != 1)}, {characters:,} characters"
+        more = "; what comes after them was not read" if self.cut else ""
+        return f"{self.name}, {n:,} document{'s' * (n != 1)}, {characters:,} characters{more}"
 
 
 def text_names() -> tuple[str, ...]:
@@ -75,9 +77,9 @@ def load_text(source: str | os.PathLike[str], *, articles: bool = False, charact
         return Text(folder_documents(path), path.resolve().name)
     if path.exists():
         lines = path.name.removesuffix(".gz").endswith(".jsonl")
-        return Text(_upto(characters, json_lines(path)) if lines else [read_text(path)], path.name)
+        return _upto(characters, json_lines(path), path.name) if lines else Text([read_text(path)], path.name)
     if isinstance(source, str) and HUB_NAME.fullmatch(source) and not is_text_name(source) and source[0] != ".":
-        return Text(_upto(characters, _dataset(source)), source)
+        return _upto(characters, _dataset(source), source)
     raise _unknown(source)
 
 
@@ -136,17 +138,17 @@ def _found(name: str, places: tuple[str, ...], spellings: tuple[str, ...]) -> Pa
     )
 
 
-def _upto(characters: int, documents: Iterable[str]) -> list[str]:
+def _upto(characters: int, documents: Iterable[str], name: str) -> Text:
     """Whole documents until so many characters are there."""
     if characters < 1:
         raise DataError(f"characters: expected at least 1, got {characters}")
-    taken, have = [], 0
-    for document in documents:
+    taken, have, rest = [], 0, iter(documents)
+    for document in rest:
         taken.append(document)
         have += len(document)
         if have >= characters:
             break
-    return taken
+    return Text(taken, name, cut=next(rest, None) is not None)
 
 
 def _dataset(source: str) -> Iterable[str]:

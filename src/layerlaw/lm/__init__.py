@@ -6,6 +6,7 @@
     anatomy    what the model is: vocabulary, output embedding, which way it reads
     blocks     its blocks, found by structure, and hooks on them
     naming     its blocks, named by hand
+    places     where the state of each token stands
     tasks      what it is asked: next token, masked tokens, masked spans
     targets    what is predicted: id, embedding, one-hot, shuffled ids, other tokens
     stream     the pass: hidden states → second moments
@@ -22,7 +23,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -38,10 +38,11 @@ from layerlaw.lm.checks import check_enough, check_ids, check_options, check_tas
 from layerlaw.lm.classes import FrequentTokens
 from layerlaw.lm.loading import Loaded, load, load_tokenizer, untrained_twin
 from layerlaw.lm.pieces import Documents, counted, pieces_of
+from layerlaw.lm.places import places_of
 from layerlaw.lm.quiet import quiet_transformers
 from layerlaw.lm.stream import Normalise, Plan, Run, affordable, tokens_wanted
 from layerlaw.lm.targets import targets_of
-from layerlaw.lm.tasks import TaskName, places_around, task_for, unnamed_sentinels
+from layerlaw.lm.tasks import AGAINST_ITS_WAY, TaskName, places_around, task_for, unnamed_sentinels
 from layerlaw.lm.words import Words
 from layerlaw.progress import Progress
 from layerlaw.record import Record
@@ -105,30 +106,34 @@ def probe_lm(
         normalise=normalise, task=task, targets=targets, words=words, bos=bos, batch_size=batch_size, classes=classes,
         tokens=tokens, length=length,
     )  # fmt: skip
-    with quiet_transformers() if progress is False else nullcontext():
+    with quiet_transformers(bars=progress is not False):
         loaded = load(model, tokenizer=tokenizer, dtype=dtype, device_map=device_map)
     network = network_of(loaded.model)
     if device is not None and (device_map is not None or hasattr(network, "hf_device_map")):
         raise InputError("device: expected none beside device_map, which says where the parts of the model are.")
     names = [part.strip() for part in targets.split(",")] if isinstance(targets, str) else list(targets)
     text = getattr(text, "documents", text)  # what load_text gives
-    with placed(network, device) as home, probing_state(network, "eval"):
+    with placed(network, device) as home, probing_state(network, "eval"), quiet_transformers():
         where = home or torch.device("cpu")
         found = find_blocks(network, anatomy.dry_inputs(network, where), blocks)
-        asked = task or anatomy.task_of(network, found, where)
-        check_task(asked, anatomy.is_encoder_decoder(network))
-        wanted = tokens if tokens is not None else tokens_wanted(found.width, asked)
         longest = anatomy.longest_piece(network)
         room = min(length, longest or length)
+        places = places_of(network, found, where, room)
+        fits = anatomy.task_of(network, found, where, places.shift)
+        asked = task or fits
+        check_task(asked, anatomy.is_encoder_decoder(network))
+        wanted = tokens if tokens is not None else tokens_wanted(found.width, asked)
         around = places_around(loaded.tokenizer) if asked == "masked" else 0
         led = bos if asked == "next" else False
         pieces = pieces_of(text, loaded.tokenizer, length=room - around, documents=documents, bos=led, wanted=wanted)
         if room < length:
             pieces = pieces.noted(f"Pieces have {room} tokens instead of {length}: the model has no places for more.")
+        limit = tokens if pieces.tokens > wanted else None
         if pieces.tokens > wanted:
             pieces = pieces.spread(wanted)
             if tokens is None:
-                pieces = pieces.noted(f"{wanted:,} tokens spread over the text were used, enough for this width.")
+                pieces = pieces.noted(f"{wanted:,} tokens spread over the text were read.")
+        pieces = pieces.noted(pieces.left_out)
         vocabulary = anatomy.vocabulary_of(network)
         check_ids(pieces, vocabulary, loaded.tokenizer, mask_id)
         counts = counted(pieces.ids, vocabulary)
@@ -136,18 +141,19 @@ def probe_lm(
         chosen = targets_of(names, vocabulary, head, counts, seed, asked)
         frequent = FrequentTokens.of(counts, classes) if classes else None
         shown = Words.of(words, loaded.tokenizer) if words else None
-        plan = Plan(found, tuple(chosen), normalise, embedding=found.whole, frequent=frequent, words=shown)
+        plan = Plan(found, tuple(chosen), normalise, found.whole, places, frequent, shown)
         pieces = pieces.dealt(*affordable(groups, plan, memory_gib))
         if asked == "next":
             pieces = pieces.noted(missing_bos(network, loaded.tokenizer, pieces, where))
         if asked == "span":
             pieces = pieces.noted(unnamed_sentinels(loaded.tokenizer))
+        pieces = pieces.noted(AGAINST_ITS_WAY.get((asked, fits), ""))
         config = getattr(network, "config", None)
         offsets = tuple(sorted({target.offset for target in chosen} | ({0} if words else set())))
         how = task_for(asked, offsets=offsets, tokenizer=loaded.tokenizer, config=config, mask_id=mask_id, seed=seed)
         run = Run(plan, how, pieces, batch_size, where, progress)
         measured = run.measure(network)
-        check_enough(measured, found.width, asked)
+        check_enough(measured.targets.counts, found.width, asked, tokens=limit, length=room)
         twin = run.measure(_untrained(network, seed)) if null else None
         record = assembled(network, loaded, run, measured, twin)
     record.settings |= {"length": room, "long_documents": documents, "head": head is not None, "seed": seed}

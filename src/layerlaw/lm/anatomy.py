@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.trace import modules_of
-from layerlaw.errors import CaptureError, InputError
+from layerlaw.errors import InputError
 from layerlaw.lm.blocks import Blocks, Hooked
 from layerlaw.lm.calling import token_inputs
 from layerlaw.lm.tasks import TaskName
+
+DRY_TOKENS = 7  # of a piece in the dry run
 
 
 def vocabulary_of(model: nn.Module) -> int:
@@ -65,7 +67,7 @@ def is_encoder_decoder(model: nn.Module) -> bool:
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
-def task_of(model: nn.Module, blocks: Blocks, device: torch.device) -> TaskName:
+def task_of(model: nn.Module, blocks: Blocks, device: torch.device, shift: int = 0) -> TaskName:
     """Which task fits: spans for an encoder-decoder; masked tokens where a later token changes an earlier state."""
     if is_encoder_decoder(model):
         return "span"
@@ -74,14 +76,9 @@ def task_of(model: nn.Module, blocks: Blocks, device: torch.device) -> TaskName:
     ids = torch.randint(size // 2, size, (1, 16), generator=generator)  # padding has a low number, and may hide a token
     other = ids.clone()
     other[0, -4:] = (ids[0, -4:] - size // 2 + torch.arange(4)) % size
-    before, after = (_last_states(model, blocks, one.to(device)) for one in (ids, other))
-    if before.shape[:2] != ids.shape:
-        raise CaptureError(
-            f"'{blocks.home}': expected hidden states (batch, time, width) for ids of shape {tuple(ids.shape)}, got "
-            f"{tuple(before.shape)}: blocks with time along axis 0 are not supported. Wrap the model so that batches come "
-            "first."
-        )
-    before, after = before[:, :-4], after[:, :-4]
+    last = len(blocks.names) - 1
+    early = slice(shift, shift + ids.shape[1] - 4)
+    before, after = (states(model, blocks, one.to(device))[last][:, early] for one in (ids, other))
     moved = float((before - after).abs().max()) / max(float(before.abs().max()), 1e-30)
     return "masked" if moved > 100 * torch.finfo(before.dtype).eps else "next"  # more than rounding
 
@@ -89,18 +86,19 @@ def task_of(model: nn.Module, blocks: Blocks, device: torch.device) -> TaskName:
 def dry_inputs(model: nn.Module, device: torch.device) -> dict[str, Any]:
     """A few tokens to run the model on."""
     size = vocabulary_of(model)
-    ids = torch.arange(2 * 7, device=device).reshape(2, 7).remainder(size)
+    ids = torch.arange(2 * DRY_TOKENS, device=device).reshape(2, DRY_TOKENS).remainder(size)
     inputs = token_inputs(model, ids)
     if is_encoder_decoder(model):
         inputs["decoder_input_ids"] = ids[:, :5]
     return inputs
 
 
-def _last_states(model: nn.Module, blocks: Blocks, ids: Tensor) -> Tensor:
+def states(model: nn.Module, blocks: Blocks, ids: Tensor) -> dict[int, Tensor]:
+    """The hidden states of every block for a few tokens."""
     seen: dict[int, Tensor] = {}
     with Hooked(model, blocks, seen.__setitem__, embedding=False) as hooked:
         hooked.run(token_inputs(model, ids), where="the dry run")
-    return seen[len(blocks.names) - 1]
+    return seen
 
 
 def _embedding(model: nn.Module) -> nn.Embedding | None:

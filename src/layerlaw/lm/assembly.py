@@ -127,7 +127,7 @@ def _notes(plan: Plan, pieces: Pieces, n: int) -> list[str]:
     if n < FEW * d:
         notes.append(
             f"Only {n / d:.1f} tokens per feature ({n:,} for {d}): below {FEW} the residual in-sample is too low, and its "
-            "line along depth not to be trusted. Pass more text; the held-out values do not flatter."
+            "line along depth not to be trusted. Use more tokens; the held-out values do not flatter."
         )
     if not plan.blocks.linked and not plan.blocks.named:
         notes.append(

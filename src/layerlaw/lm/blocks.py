@@ -28,13 +28,15 @@ Norm = Literal["rms", "layer", "none"]
 class Blocks:
     """Names of the blocks in the order they run (a shared one several times), what they are, and the norm after them.
 
-    `picks` says which of the tensors that a block returns is its hidden state; `linked`, whether every block takes what the
-    one before has given; `whole`, whether they are also all of their list, so that the embedded text enters the first.
+    `picks` says which of the tensors that a block returns is its hidden state; `seen`, its batch and time in the dry run;
+    `linked`, whether every block takes what the one before has given; `whole`, whether they are also all of their list, so
+    that the embedded text enters the first.
     """
 
     names: tuple[str, ...]
     types: tuple[str, ...]
     picks: tuple[int, ...]
+    seen: tuple[int, int]
     width: int
     norm: Norm
     eps: float
@@ -81,7 +83,8 @@ def find_blocks(model: nn.Module, inputs: Mapping[str, Tensor], named: str | Seq
     if not lists:
         raise CaptureError(
             "no blocks found: expected a list of at least two modules (nn.ModuleList or nn.Sequential) through which tokens "
-            f"pass as (batch, time, width). The model's tree:\n{tree(modules)}"
+            f"pass as (batch, time, width). "
+            f"If they are in none, name them (blocks, or --blocks). The model's tree:\n{tree(modules)}"
         )
     # An encoder-decoder runs its decoder last; otherwise the list with the most parameters, of those that pass on directly.
     decoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
@@ -110,6 +113,7 @@ def _described(
         names=tuple(call.name for call in chosen),
         types=tuple(type(modules[call.name]).__name__ for call in chosen),
         picks=tuple(call.pick for call in chosen),
+        seen=(chosen[-1].gave[0], chosen[-1].gave[1]),
         width=chosen[-1].gave[2],
         norm=norm,
         eps=eps,

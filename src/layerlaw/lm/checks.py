@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, get_args
 
+from torch import Tensor
+
 from layerlaw.errors import InputError
 from layerlaw.lm.pieces import Pieces
-from layerlaw.lm.stream import Measured, Normalise
+from layerlaw.lm.stream import Normalise
 from layerlaw.lm.tasks import TaskName
 
 
@@ -63,17 +65,21 @@ def check_ids(pieces: Pieces, vocabulary: int, tokenizer: Any, mask_id: int | No
     )
 
 
-def check_enough(measured: Measured, width: int, task: str) -> None:
-    """A regression on d features with n ≤ d+1 rows explains everything and says nothing."""
-    n = int(measured.targets.counts.sum())
-    least = (
-        int((measured.targets.counts.sum() - measured.targets.counts).min()) if len(measured.targets.counts) > 1 else n
-    )
+def check_enough(counts: Tensor, width: int, task: str, *, tokens: int | None, length: int) -> None:
+    """A regression on d features with n ≤ d+1 rows explains everything and says nothing; `counts`: rows of every group."""
+    n = int(counts.sum())
+    least = int((counts.sum() - counts).min()) if len(counts) > 1 else n
+    if n == 0 and task == "next":
+        raise InputError(
+            f"length: expected pieces in which a token has all the neighbours that are asked for, got none in pieces of "
+            f"{length}. Use longer ones."
+        )
     if n <= width + 1:
         share = " (about 15 % of the tokens are masked)" if task != "next" else ""
+        cure = "Pass a longer text" if tokens is None else f"Use more than tokens={tokens}"
         raise InputError(
-            f"text: expected more predicted tokens than features, got {n} for {width}{share}. Pass a longer text; 20 tokens "
-            "per feature are the least for numbers to trust, 100 are good."
+            f"text: expected more predicted tokens than features, got {n} for {width}{share}. {cure}; 20 per feature are "
+            "the least for numbers to trust, 100 are good."
         )
     if least <= width + 1:
         raise InputError(

@@ -25,19 +25,28 @@ STRING_PART = 200_000  # characters of a long string that are tokenised at once
 
 @dataclass(frozen=True)
 class Pieces:
-    """Token ids of the pieces, the document each belongs to, and the group it is dealt into."""
+    """Token ids of the pieces, the document each belongs to (of so many `given`), and the group it is dealt into."""
 
     ids: tuple[Tensor, ...]
     documents: tuple[int, ...]
     groups: tuple[int, ...] = ()
     bos: int | None = None
     packed: bool = False
+    given: int | None = None
     notes: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def tokens(self) -> int:
         """Tokens in all pieces, without the BOS in front."""
         return sum(map(len, self.ids)) - len(self.ids) * (self.bos is not None)
+
+    @property
+    def left_out(self) -> str:
+        """A remark where most documents of a list gave nothing."""
+        used = len(set(self.documents))
+        if self.packed or self.given is None or 2 * used >= self.given:
+            return ""
+        return f"Tokens come from {used:,} of {self.given:,} documents."
 
     @property
     def checksum(self) -> str:
@@ -111,35 +120,65 @@ def pieces_of(
     if length < SHORTEST:
         raise InputError(f"length: expected at least {SHORTEST} tokens per piece, got {length}.")
     first = None
-    if (given := _token_ids(text)) is not None:
+    if (ready := _token_ids(text)) is not None:
         if bos:
             raise InputError("bos=True: token ids are taken as they are; put the BOS into them, or pass text.")
-        stream: Iterable[Tensor] = given
+        stream: Iterable[Tensor] = ready
     else:
         tokenizer = _checked(tokenizer)
         first = bos_of(tokenizer, bos)
         end = getattr(tokenizer, "eos_token_id", None) if documents == "pack" else None
-        stream = tokenised(_strings(text), tokenizer, end)
+        listed = [text] if isinstance(text, str) else text if _is_documents(text) else None
+        stream = tokenised(_strings(text), tokenizer, end) if listed is None else Tokenised(listed, tokenizer, end)
     room = length - (first is not None)
     if room < 1:
         raise InputError(f"length: expected room for a BOS and a token, got {length}.")
-    enough = None if wanted is None else TIMES * wanted
-    found, owners, have = [], [], 0
-    if documents == "pack":
-        stream = [_first(stream, enough)]
-    for number, ids in enumerate(stream):
-        cuts = torch.split(ids, room)[: 1 if documents == "truncate" else None]
-        for cut in cuts:
+    most = room if documents == "truncate" else None
+    taken, note = _read(stream, most, None if wanted is None else TIMES * wanted)
+    whole = [(0, torch.cat([ids for _, ids in taken]))] if documents == "pack" and taken else taken
+    found, owners = [], []
+    for number, ids in whole:
+        for cut in torch.split(ids, room):
             piece = cut if first is None else torch.cat([torch.tensor([first]), cut])
             if len(piece) >= SHORTEST:
                 found.append(piece.long())
                 owners.append(number)
-                have += len(cut)
-        if enough is not None and have >= enough:
-            break
     if not found:
         raise InputError(_too_short(text))
-    return Pieces(tuple(found), tuple(owners), bos=first, packed=documents == "pack")
+    given = len(stream) if isinstance(stream, Sequence) else None
+    pieces = Pieces(tuple(found), tuple(owners), bos=first, packed=documents == "pack", given=given)
+    return pieces.noted(note)
+
+
+def _read(stream: Iterable[Tensor], most: int | None, enough: int | None) -> tuple[list[tuple[int, Tensor]], str]:
+    """Documents with their numbers, up to `most` tokens of each, until there are enough tokens; and a remark.
+
+    Documents that can be had in any order are taken evenly over all of them, so that no subject is preferred.
+    """
+    order: Iterable[tuple[int, Tensor]] = enumerate(stream)
+    if isinstance(stream, Sequence):
+        order = ((i, stream[i]) for i in evenly(len(stream)))
+    taken, have, note = [], 0, ""
+    for number, ids in order:
+        taken.append((number, ids[:most]))
+        have += len(taken[-1][1])
+        if enough is not None and have >= enough:
+            if not isinstance(stream, Sequence):
+                note = f"Reading stopped after {number + 1:,} document{'s' * (number > 0)} with {have:,} tokens."
+            break
+    return sorted(taken, key=lambda one: one[0]), note
+
+
+def evenly(n: int) -> Iterator[int]:
+    """0 … n−1 in an order whose every beginning is spread over all of them (bits reversed).
+
+    >>> list(evenly(6))
+    [0, 4, 2, 1, 5, 3]
+    """
+    bits = max(1, (n - 1).bit_length())
+    for k in range(1 << bits):
+        if (i := int(f"{k:0{bits}b}"[::-1], 2)) < n:
+            yield i
 
 
 def bos_of(tokenizer: Any, wanted: bool | None) -> int | None:
@@ -164,6 +203,26 @@ def tokenised(documents: Iterable[str], tokenizer: Any, end: int | None) -> Iter
         yield torch.tensor(ids + ([end] if end is not None else []), dtype=torch.long)
 
 
+class Tokenised(Sequence[Tensor]):
+    """A list of documents, each tokenised when it is looked at."""
+
+    def __init__(self, documents: Sequence[Any], tokenizer: Any, end: int | None) -> None:
+        self.documents, self.tokenizer, self.end = documents, tokenizer, end
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def __getitem__(self, number: Any) -> Any:
+        strings = _strings([self.documents[number]], number)
+        return next(tokenised(strings, self.tokenizer, self.end), torch.zeros(0, dtype=torch.long))
+
+
+def _is_documents(text: Any) -> bool:
+    """A list, or a dataset that is all there: what has a length and numbered entries (a column of pandas has labels)."""
+    numbered = hasattr(text, "__len__") and hasattr(text, "__getitem__") and not hasattr(text, "iloc")
+    return numbered and not isinstance(text, Mapping)
+
+
 def _parts(document: str) -> Iterator[str]:
     """A long text in parts that end at a line, so that a tokenizer need not hold all of it at once."""
     at = 0
@@ -174,16 +233,6 @@ def _parts(document: str) -> Iterator[str]:
             end = line + 1 if line > at else word if word > at else end
         yield document[at:end]
         at = end
-
-
-def _first(stream: Iterable[Tensor], enough: int | None) -> Tensor:
-    taken, have = [torch.zeros(0, dtype=torch.long)], 0
-    for ids in stream:
-        taken.append(ids)
-        have += len(ids)
-        if enough is not None and have >= enough:
-            break
-    return torch.cat(taken)
 
 
 def _token_ids(text: Any) -> list[Tensor] | None:
@@ -207,16 +256,13 @@ def _is_ids(item: Any) -> bool:
     return isinstance(item, Sequence) and not isinstance(item, str) and all(isinstance(i, int) for i in item[:8])
 
 
-def _strings(text: Any) -> Iterator[str]:
-    if isinstance(text, str):
-        yield text
-        return
+def _strings(text: Any, start: int = 0) -> Iterator[str]:
     if not isinstance(text, Iterable):
         raise InputError(
             "text: expected a string, an iterable of documents, or token ids of shape (documents, length), got "
             f"{type(text).__name__}."
         )
-    for number, item in enumerate(text):
+    for number, item in enumerate(text, start):
         if isinstance(item, Mapping) and "text" in item:
             item = item["text"]
         if not isinstance(item, str):

@@ -10,22 +10,23 @@ from typing import Any
 
 
 @contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """No bars and no warnings of transformers, which speak of loading and not of the result; errors still come."""
+def quiet_transformers(*, bars: bool = False) -> Iterator[None]:
+    """No warnings of transformers, which do not speak of the result, and unless asked for no bars; errors still come."""
     if importlib.util.find_spec("transformers") is None:  # whoever needs it says so
         yield
         return
     import transformers
 
     logging: Any = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level, before = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    if not bars:
+        logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"(transformers|torch\.jit|huggingface_hub)(\..*)?")
             yield
     finally:
         logging.set_verbosity(level)
-        if bars:
+        if before:
             logging.enable_progress_bar()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -16,6 +16,7 @@ from layerlaw.lm.anatomy import body_of
 from layerlaw.lm.blocks import Blocks, Hooked
 from layerlaw.lm.classes import FrequentTokens
 from layerlaw.lm.pieces import Pieces, batches
+from layerlaw.lm.places import Places
 from layerlaw.lm.targets import Target
 from layerlaw.lm.tasks import MASKED_SHARE, Batch, Task, TaskName
 from layerlaw.lm.words import Words
@@ -38,6 +39,7 @@ class Plan:
     targets: tuple[Target, ...]
     normalise: Normalise = "fresh"
     embedding: bool = True
+    places: Places = field(default_factory=Places)
     frequent: FrequentTokens | None = None
     words: Words | None = None
 
@@ -140,7 +142,7 @@ class Pass:
         Y = torch.cat([code[batch.around[target.offset]].double() for target, code in self.codes], 1)
         self.targets.update(group, Y)
         self._T = torch.cat([Y, torch.ones(len(Y), 1, dtype=torch.float64)], 1)
-        self._index = batch.rows
+        self._index, self._told = batch.rows, batch.told
         if self.frequent is not None:
             self.frequent.begin(batch.around[1])
         if self.words is not None:
@@ -149,6 +151,7 @@ class Pass:
     def consume(self, site: int, hidden: Tensor) -> None:
         """The hidden states (B, T, d) of one block."""
         device = hidden.device
+        hidden = self.plan.places.of(hidden, self._told)
         if device not in self._rows:
             self._rows[device] = self._index.to(device)
         X = self.plan.normalised(hidden.reshape(-1, hidden.shape[-1]).index_select(0, self._rows[device]))

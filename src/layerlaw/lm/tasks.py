@@ -20,6 +20,14 @@ TaskName = Literal["next", "masked", "span"]
 MASKED_SHARE = 0.15
 SPAN = 3  # mean length of a masked span, as T5 was trained
 
+AGAINST_ITS_WAY = {  # (task asked for, task that fits)
+    (
+        "next",
+        "masked",
+    ): "The model reads both ways: the next token is among what it reads, so PR says how well it is copied.",
+    ("masked", "next"): "The model reads forward only: a masked token is told from what stands before it.",
+}
+
 
 @dataclass
 class Batch:
@@ -28,6 +36,12 @@ class Batch:
     inputs: dict[str, Any]
     rows: Tensor
     around: dict[int, Tensor]
+
+    @property
+    def told(self) -> tuple[int, int]:
+        """Batch and time of the tokens whose states are looked at: a decoder's, where there is one."""
+        ids = self.inputs.get("decoder_input_ids", self.inputs["input_ids"])
+        return ids.shape[0], ids.shape[1]
 
     def inputs_of(self, model: nn.Module) -> dict[str, Any]:
         """As this model's forward wants to be called."""

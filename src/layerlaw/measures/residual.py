@@ -73,7 +73,8 @@ def prediction_residuals(
         squares, cross = squares[:, :-1, :-1], cross[:, :-1]
     if not (bool(squares.isfinite().all()) and bool(cross.isfinite().all())):
         raise FeatureError(
-            f"{where}: expected finite features, got NaN or infinity. Half precision may overflow: measure in float32."
+            f"{where}: expected finite features, got NaN or infinity. Are the weights whole? Half precision may "
+            "overflow: then measure in float32."
         )
     g = len(counts)
     own = _Scatter.of(squares, cross, counts, targets)
