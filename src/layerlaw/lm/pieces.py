@@ -19,7 +19,7 @@ from layerlaw.errors import InputError
 
 Documents = Literal["cut", "truncate", "pack"]
 SHORTEST = 2  # a token and the next
-TIMES = 16  # a text is read up to so many times the tokens that are wanted: those used are spread over it
+TIMES = 32  # a text is read up to so many times the tokens that are wanted: those used are spread over it
 STRING_PART = 200_000  # characters of a long string that are tokenised at once
 
 
