@@ -358,6 +358,13 @@ def test_a_residual_that_falls_by_a_tenth_is_not_called_little() -> None:
     assert "half-life" not in residual.verdict
 
 
+@pytest.mark.parametrize(("quantity", "above", "below"), [("PR", "1.0002", "0.9998"), ("D", "1.000", "1.000")])
+def test_the_factor_has_as_many_digits_above_one_as_below(quantity: str, above: str, below: str) -> None:
+    assert f"(ρ = {above} over 8 points)" in str(fit_law([0.9 * 1.0002**i for i in range(8)], quantity=quantity))
+    assert f"ρ = {below} per layer" in str(fit_law([0.9 * 0.9998**i for i in range(8)], quantity=quantity))
+    assert "(ρ = 1e+06 over 3 points)" in str(fit_law([1.0, 1e6, 1e12], quantity=quantity))
+
+
 def test_rises_of_a_residual_are_counted() -> None:
     values = [0.90 * 0.99**i for i in range(10)]
     values[5] = values[4] * 1.01

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from layerlaw.law import fit_law
+from layerlaw.law import fit_law, law_errors
 from layerlaw.record import Record, SiteRow
 from layerlaw.verdict import judge
-from layerlaw.verdict.plateau import final_rise, plateau
+from layerlaw.verdict.plateau import final_rise, is_early, plateau, same_everywhere, spread
 from layerlaw.verdict.targets import targets
 
 LINE = [0.9 * 0.9965**i for i in range(30)]
@@ -75,15 +75,19 @@ def test_without_groups_the_residual_in_sample_is_judged_and_said_to_be() -> Non
 
 def test_plateau_curve_and_rise_are_told() -> None:
     text = words(model(SHAPE))
-    assert "Held-out PR falls with depth as a whole, but not by equal steps: it rises at 3 of 29 (r = −0.9" in text
+    assert (
+        "Held-out PR falls with depth as a whole, but not by equal steps: it rises by more than 0.1% at 3 of 29 steps "
+        "between blocks (r = −0.9" in text
+    )
     assert "The residuals of the line are not random: lag-1 correlation +0." in text
     assert "It is a curve, not noise: " in text
     assert (
-        "PR rises at 'h.27' (by 1.0%), 'h.28' (by 1.0%), 'h.29' (by 1.0%); 3 of 3 by more than two standard errors."
+        "PR rises at 'h.27' (by 1.00%), 'h.28' (by 1.00%), 'h.29' (by 1.00%); 3 of 3 by more than two standard errors."
         in text
     )
     assert "A plateau: the 8 blocks from 'h.1' to 'h.8'" in text
     assert "PR is lowest at 'h.26' and higher at the end" in text
+    assert "The early blocks from 'h.1' to 'h.8' bring the target hardly nearer to a linear reader." in text
     assert "measure the loss without it" in text
     assert "The law holds" not in text
 
@@ -108,7 +112,7 @@ def test_a_residual_that_rises_is_no_law() -> None:
             "PR rises with depth (r = +1.000, 0.900 to 0.954); the fall was learned.",
         ),
         ([0.95 * 0.998**i for i in range(30)], "PR falls with depth (r = −1.000, 0.950 to 0.896), 57% of the slope"),
-        ([0.95] * 30, "PR hardly moves (0.950 to 0.950)."),
+        ([0.95] * 30, "PR hardly moves (0.950 to 0.950); the fall was learned."),
     ],
 )
 def test_the_untrained_model_is_reported_with_its_sign(null: list[float], said: str) -> None:
@@ -129,7 +133,8 @@ def test_a_residual_of_one_or_more_is_worse_than_the_mean() -> None:
 def test_too_few_tokens_are_said(each: float, said: str) -> None:
     text = words(model(LINE, settings={"tokens_per_feature": each}))
     assert said in text
-    assert ("Use more tokens: about 800 of them give 50 predicted ones per feature." in text) is bool(said)
+    assert ("Use more tokens: about 1,600 of them give 100 predicted ones per feature." in text) is bool(said)
+    assert "50" not in text
 
 
 def test_what_the_notes_say_is_not_said_twice() -> None:
@@ -141,6 +146,7 @@ def test_what_the_notes_say_is_not_said_twice() -> None:
 def test_another_task_is_named(task: str) -> None:
     assert f"(task '{task}'); not the next token" in words(model(LINE, settings={"task": task}))
     assert "Predicted here" not in words(model(LINE))
+    assert ("decoder" in words(model(LINE, settings={"task": task}))) is (task == "span")
 
 
 def test_other_targets_stand_in_one_line() -> None:
@@ -154,6 +160,16 @@ def test_other_targets_stand_in_one_line() -> None:
     assert "r with other targets: frequency rank +1.000, previous token +1.000, " in text  # held out where it was
     assert "shuffled ids −1.000 … +1.000 (2 vocabularies)." in text
     assert "Separation D of the most frequent tokens as classes: r = −1.000." in text
+
+
+def test_classes_of_the_separation_are_counted() -> None:
+    said = words(model(LINE, separation=LINE, settings={"classes": 50, "tokens": 3200}))
+    assert "Separation D of the 50 most frequent tokens as classes: r = −1.000." in said
+    said = words(model(LINE, separation=LINE, settings={"classes": 50, "tokens": 600}))
+    assert (
+        "Separation D of the 50 most frequent tokens as classes: r = −1.000; with at most 12 samples per class on "
+        "average D is mostly noise." in said
+    )
 
 
 def test_targets_are_told_from_their_columns() -> None:
@@ -190,3 +206,152 @@ def test_few_blocks_are_never_called_a_law(values: list[float]) -> None:
     text = words(model(values))
     assert "The law holds" not in text
     assert "Nearly" not in text
+
+
+# Eight blocks: much at the second, a plateau of three, then even steps.
+EARLY = [0.95, 0.90, 0.8998, 0.8996, 0.8994, 0.85, 0.80, 0.75]
+
+
+def test_the_advice_names_the_blocks_of_the_plateau_and_not_those_before_it() -> None:
+    text = words(model(EARLY, groups=1e-5))
+    assert "A plateau: the 3 blocks from 'h.2' to 'h.4'" in text
+    assert "The early blocks from 'h.2' to 'h.4' bring" in text
+
+
+def test_a_plateau_beyond_the_first_half_is_not_called_early() -> None:
+    values = [0.95, 0.90, *[0.8998 - 1e-4 * i for i in range(6)], 0.80]
+    fit = fit_law(values, quantity="PR")
+    run = plateau(fit)
+    assert run is not None
+    assert run.first <= fit.layers / 4
+    assert not is_early(run, fit)
+    assert "early blocks" not in words(model(values, groups=1e-5))
+
+
+def with_rise(by: float, tiny: float = 0.0) -> list[float]:
+    """Eight blocks, uneven steps; a rise at h.5 and, if wanted, a tiny one at h.3."""
+    logs = np.cumsum([0.0, -0.05, -0.02, np.log1p(tiny) if tiny else -0.01, -0.01, np.log1p(by), -0.03, -0.001])
+    return [float(v) for v in 0.95 * np.exp(logs)]
+
+
+def test_rises_too_small_to_count_are_named_as_such() -> None:
+    verdict = judge(model(with_rise(0.0022, 0.0009), groups=1e-5))
+    assert "it rises at 1 of 7 steps (" in verdict.headline
+    assert "PR rises at 'h.5' (by 0.22%); 1 of 1 by more than two standard errors." in verdict.findings
+    assert "Rises not counted: by 0.1% or less at 'h.3'." in verdict.findings
+    assert "not counted" not in words(model(with_rise(0.0022), groups=1e-5))
+
+
+def test_the_step_from_the_embedded_input_is_said_not_to_be_counted() -> None:
+    record = model(LINE)
+    record.sites[0].values["residual_held_out"] = 0.89
+    assert "Rises not counted: from the embedded input to 'h.0' (by 1.12%)." in words(record)
+
+
+def test_a_headline_says_so_when_its_rises_are_within_error() -> None:
+    headline = judge(model(with_rise(0.0022), groups=0.005)).headline
+    assert headline.startswith(
+        "Held-out PR falls with depth as a whole, no more evenly than a random split of the same drop; it rises at 1 of 7 "
+        "steps, not clearly ("
+    )
+    nearly = [0.9 * 0.99**i for i in range(30)]
+    nearly[20] = nearly[19] * 1.002
+    headline = judge(model(nearly, groups=0.005)).headline
+    assert headline.startswith(
+        "Nearly a law: held-out PR falls on a line as a whole, but rises at 1 of 29 steps, not clearly ("
+    )
+
+
+def wave(around: float, by: float, tilt: float) -> list[float]:
+    """Thirty values that go up and down, with a little tilt along depth."""
+    return [around + by * (-1) ** i + tilt * (i - 14.5) / 29 for i in range(30)]
+
+
+@pytest.mark.parametrize("null", [wave(1.017, 0.004, -0.01), wave(1.0, 0.01, 0.02), wave(0.995, 0.005, 0.005)])
+def test_an_untrained_model_near_one_predicts_nothing(null: list[float]) -> None:
+    text = words(model(LINE, residual_held_out_untrained=null))
+    extremes = f"PR between {min(null):.3f} and {max(null):.3f}"
+    assert f"The same model untrained predicts nothing, at any depth ({extremes}); the fall was learned." in text
+    assert "PR rises with depth" not in text
+    assert "PR falls with depth" not in text
+
+
+def test_an_untrained_model_has_a_trend_only_beyond_noise() -> None:
+    def said(null: list[float], **kinds) -> str:
+        return words(model(LINE, residual_held_out_untrained=null, **kinds))
+
+    assert "PR hardly moves (0.90" in said(wave(0.9, 0.0, -0.006))
+    assert "PR has no clear trend (0.9" in said(wave(0.9, 0.03, 0.03))
+    assert "PR has no clear trend (0.9" in said(wave(0.9, 0.03, 0.0))
+    straight = wave(0.9, 0.0, 0.02)
+    assert "PR rises with depth (r = +1.000" in said(straight)
+    assert "PR has no clear trend (0.890 to 0.910, r = +1.000)" in said(straight, groups=0.05)  # the yardstick is wide
+
+
+def test_a_fall_is_learned_only_where_it_is_more_than_what_the_untrained_model_does() -> None:
+    little = [0.9 * 0.9996**i for i in range(30)]  # by 1.2 % in all
+    text = words(model(little, groups=1e-5, residual_held_out_untrained=[0.95 * 0.9997**i for i in range(30)]))
+    assert "PR hardly moves (0.950 to 0.942, r = −1.000)." in text
+    text = words(model(LINE[::-1], residual_held_out_untrained=[0.95] * 30))
+    assert "learned" not in text
+    above = [v + 0.4 for v in LINE]  # it falls, but nothing is predicted
+    assert "learned" not in words(model(above, residual_held_out_untrained=[1.4] * 30))
+
+
+@pytest.mark.parametrize("values", [[-1e-14, 1e-12, 3e-13, -2e-15, 1e-12, 0.0], [1e-12, 2e-13, 3e-13, 1e-12, 5e-14]])
+def test_a_text_told_exactly_leaves_nothing_to_measure(values: list[float]) -> None:
+    verdict = judge(model(values, residual_held_out_untrained=values, notes=["A note."]))
+    assert verdict.headline == (
+        "The text is predictable to rounding at every block (held-out PR is 0): there is nothing to measure."
+    )
+    assert (verdict.findings, verdict.advice) == (("A note.",), ())
+
+
+def test_the_same_residual_at_every_block_has_no_correlation() -> None:
+    values = [1.0149 + 1e-6 * i for i in range(12)]
+    verdict = judge(model(values, groups=1e-7))
+    assert verdict.headline == "No law: held-out PR is the same at every block, 1.0149."
+    text = str(verdict)
+    assert "r = " not in text
+    assert "rises" not in text
+    assert "plateau" not in text
+
+
+def test_little_within_its_errors_is_the_same_much_is_not() -> None:
+    values = [0.9, 0.902, 0.899, 0.901, 0.9, 0.902, 0.899, 0.901]
+    assert judge(model(values, groups=0.02)).headline == (
+        "No law: held-out PR is the same at every block within its errors, 0.8990 to 0.9020."
+    )
+    assert "the same" not in judge(model(values, groups=1e-5)).headline
+    assert "the same" not in judge(model(SHAPE, groups=0.5)).headline
+
+
+def test_a_trend_beyond_its_errors_is_not_the_same_everywhere() -> None:
+    fit = fit_law([0.9 * 0.9998**i for i in range(30)])
+    apart = np.array([-1.0, 1.0] * 4)
+    jumps = [[float(v * np.exp(0.003 * sign * (-1) ** i)) for sign in apart] for i, v in enumerate(fit.values)]
+    errors = law_errors(fit, jumps)
+    assert errors is not None
+    assert 2 * max(errors.steps) > 0.006 > spread(fit)
+    assert errors.rho_interval[1] < 1
+    assert not same_everywhere(fit, errors)
+
+
+def test_two_blocks_and_equal_blocks_are_told_apart() -> None:
+    assert judge(model([0.9, 0.8])).headline == "No law can be told of two blocks (held-out PR 0.900, then 0.800)."
+    assert judge(model([0.9, 0.9])).headline == "No law: held-out PR is the same at both blocks, 0.9000."
+    assert judge(model([0.9] * 5)).headline == "No law: held-out PR is the same at every block, 0.9000."
+
+
+def test_before_the_shape_is_read_there_must_be_enough_tokens() -> None:
+    assert "PR is lowest at" in words(model(SHAPE, settings={"tokens_per_feature": 30.0}))
+    few = judge(model(SHAPE, settings={"tokens_per_feature": 7.0}))
+    assert few.advice[0].startswith("Use more tokens: about 1,600 of them")
+    assert not any("PR is lowest at" in line or "early blocks" in line for line in few.advice)
+
+
+def test_where_nothing_is_predicted_more_tokens_are_the_advice() -> None:
+    verdict = judge(model([v + 0.3 for v in SHAPE]))
+    assert verdict.headline.startswith("No law: held-out PR is 1 or more at every block, so nothing of unseen text is ")
+    assert verdict.advice[0] == "Use more tokens: fitted to these, no block tells anything of unseen text."
+    assert not any("PR is lowest at" in line or "early blocks" in line for line in verdict.advice)

@@ -329,11 +329,11 @@ def _verdict(fit: LawFit) -> str:
     m, r, Q = fit.layers, fit.pearson, fit.quantity
     first, last = fit.values[0], fit.values[-1]
     if fit.rho >= 1 or fit.shares is None:
-        return f"No law: {Q} does not fall with depth (ρ = {fit.rho:.3g} over {fit.points} points)."
+        return f"No law: {Q} does not fall with depth (ρ = {_rho(fit)} over {fit.points} points)."
     half_life = f"{fit.half_life:.2f}" if fit.half_life is not None and fit.half_life < 100 else "over 100"
-    facts = f"ρ = {fit.rho:.3f} per layer, half-life {half_life} layers"
-    if Q == RESIDUAL:  # 1 − ρ is a few thousandths, and no network is so deep that its residual is halved
-        facts = f"ρ = {fit.rho:.4f} per layer"
+    facts = f"ρ = {_rho(fit)} per layer"
+    if Q != RESIDUAL:  # no network is so deep that its residual is halved
+        facts += f", half-life {half_life} layers"
     if r is None:
         return f"Two points make no law: {Q} falls from {first:.3g} to {last:.3g} ({facts})."
     if fit.little:
@@ -358,6 +358,11 @@ def _verdict(fit: LawFit) -> str:
     if even:
         return f"The law holds roughly: the layers share the work more evenly than chance, with curvature ({numbers})."
     return f"{Q} falls, but no more evenly than a random split of the same drop would: no evidence for the law ({numbers})."
+
+
+def _rho(fit: LawFit) -> str:
+    """ρ with the same digits on both sides of 1; of a residual 1 − ρ is a few thousandths, so with one more."""
+    return f"{fit.rho:.{4 if fit.quantity == RESIDUAL else 3}f}" if fit.rho < 1000 else f"{fit.rho:.3g}"
 
 
 def _p(p: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import html
 import json
 import math
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 VERSION = 1
 FORMAT = "layerlaw record"
 LANGUAGE_MODEL = "language model"
+SHOWN = 10  # columns that an error names
 
 
 @dataclass
@@ -80,8 +82,15 @@ class Record:
     def column(self, name: str) -> list[float | None]:
         """One column, one entry per site."""
         if name not in self.columns:
-            raise InputError(f"record '{self.name}': expected one of the columns {self.columns}, got {name!r}.")
+            raise InputError(f"record '{self.name}': expected one of the columns, got {name!r}. {self._near(name)}")
         return [site.values.get(name) for site in self.sites]
+
+    def _near(self, name: str) -> str:
+        """What may have been meant, and what there is."""
+        near = difflib.get_close_matches(str(name), self.columns, n=3, cutoff=0.5)
+        hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
+        more = f", … ({len(self.columns)} in record.columns)" if len(self.columns) > SHOWN else ""
+        return f"{hint}There are {', '.join(self.columns[:SHOWN])}{more}."
 
     @property
     def leading(self) -> str:

@@ -19,6 +19,7 @@ from layerlaw.pages.reading import read, read_all
 
 PANELS = {"verdict", "law", "deviations", "gains", "table", "method", "definitions"}
 EXTRA = {"codes", "tokens", "separation", "plane"}
+FIGURES = ("law", "deviations", "gains", "codes", "tokens", "separation")
 
 
 def panels(page):
@@ -53,12 +54,14 @@ def test_only_what_was_measured_has_a_panel(page):
 def test_the_law_is_drawn_through_held_out_residuals_with_their_intervals(page):
     law = figure(page, "r0-law")
     names = [trace["name"] for trace in law["data"]]
-    assert names == ["untrained", "in-sample", "law: ρ = 0.9964 per block", "held out"]
+    assert names == ["untrained", "in-sample", "law: ρ = 0.9964 per block", "held out", "held out"]
     assert len(law["data"][2]["y"]) == 30
     assert law["data"][2]["x"][0] == 1  # the embedded input is no point of it
-    points = law["data"][3]
-    assert points["marker"]["color"][0] == "white"
-    t, first = 2.364624, lm_record().sites[0].values["residual_held_out"]  # of 7 degrees of freedom
+    hollow, points = law["data"][3:]
+    assert (hollow["marker"]["color"], hollow["x"], hollow["showlegend"]) == ("white", [0], False)
+    assert (points["marker"]["color"], points["x"], points["showlegend"]) == ("#1f4e8c", list(range(1, 31)), True)
+    assert hollow["marker"]["size"] == points["marker"]["size"]
+    t, first = 2.364624, lm_record().sites[1].values["residual_held_out"]  # of 7 degrees of freedom
     assert points["error_y"]["array"][0] == pytest.approx(first * (math.exp(t * 0.01) - 1), rel=1e-3)
     assert law["layout"]["yaxis"]["type"] == "log"
 
@@ -80,7 +83,7 @@ def test_a_null_far_above_does_not_press_the_curve_flat():
 def test_the_axis_is_filled_by_the_curve():
     law = figure(page_html(bare_lm_record()), "r0-law")
     low, high = law["layout"]["yaxis"]["range"]
-    values = law["data"][-1]["y"]
+    values = [v for trace in law["data"][-2:] for v in trace["y"]]
     assert math.log10(max(values) / min(values)) > 0.8 * (high - low)
     assert 4 <= len(law["layout"]["yaxis"]["tickvals"]) <= 10
 
@@ -147,13 +150,103 @@ def test_the_table_names_blocks_by_their_ends(page):
     assert ">features</th>" in text_of(page_html(mixed))
 
 
-def test_ticks_are_the_numbers_of_the_names():
-    axis = block_axis(read(lm_record()))
-    assert axis["ticktext"][:3] == ["in", "2", "5"]
-    assert axis["title"]["text"] == "block of model.layers; in: embedded input"
-    record = lm_record(blocks=6)
-    record.sites[2].name = "shared#2"
-    assert block_axis(read(record))["ticktext"] == ["in", "1", "2", "3", "4", "5", "6"]
+def test_blocks_are_counted_from_one_and_the_input_only_where_it_is_drawn(page):
+    reading = read(lm_record())
+    axis = block_axis(reading, reading.series("residual"))
+    assert axis["ticktext"] == ["in", "5", "10", "15", "20", "25", "30"]
+    assert axis["tickvals"] == [0, 5, 10, 15, 20, 25, 30]
+    assert axis["title"]["text"] == "block (in: embedded input)"
+    axis = block_axis(read(lm_record(blocks=6)))
+    assert axis["ticktext"] == ["1", "2", "3", "4", "5", "6"]
+    assert axis["range"] == [0.5, 6.5]
+    assert axis["title"]["text"] == "block"
+    shown = {key: "in" in figure(page, f"r0-{key}")["layout"]["xaxis"]["ticktext"] for key in FIGURES}
+    assert shown == dict.fromkeys(FIGURES, False) | dict.fromkeys(("law", "tokens", "separation"), True)
+
+
+def test_blocks_without_an_embedded_input_are_counted_from_one_everywhere():
+    record = lm_record(blocks=5)
+    record.sites = record.sites[1:]
+    axis = block_axis(read(record), read(record).series("residual"))
+    assert (axis["tickvals"], axis["ticktext"]) == ([0, 1, 2, 3, 4], ["1", "2", "3", "4", "5"])
+    assert axis["title"]["text"] == "block"
+    page = page_html(record)
+    assert figure(page, "r0-law")["layout"]["meta"]["sites"][0] == "<b>1 · model.layers.0</b>"
+    assert figure(page, "r0-law")["data"][-1]["x"] == [0, 1, 2, 3, 4]
+    (ax,) = plot(record).axes
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1", "2", "3", "4", "5"]
+    assert re.search(r"^1  model.layers.0 ", printed(record, 80), re.M)
+
+
+def test_one_block_has_one_number_on_page_paper_and_terminal(page):
+    text = text_of(page)
+    assert '<span class="index">30</span>model.layers.29</th>' in text
+    assert "<b>30</b> model.layers.29" in text
+    assert '<span class="index">in</span>embedded input</th>' in text
+    (ax,) = plot(lm_record(blocks=3)).axes
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["in", "1", "2", "3"]
+    assert ax.get_xlabel() == "block (in: embedded input)"
+    assert plot_planes(lm_record(blocks=3)).axes[0].get_title().startswith("in · embedded input")
+    assert re.search(r"^in  embedded input ", printed(lm_record(), 80), re.M)
+
+
+def test_many_columns_stand_under_short_heads():
+    text = text_of(page_html(lm_record(words=False)))
+    assert '<table class="layers many">' in text
+    assert ">freq. rank</th>" in text
+    assert 'title="PR of another target: frequency rank"' in text
+    few = text_of(page_html(bare_lm_record()))
+    assert '<table class="layers">' in few
+
+
+def test_no_tile_is_empty_or_said_twice():
+    bare = text_of(page_html(bare_lm_record()))
+    assert "<dt>r</dt>" in bare
+    assert "r in-sample" not in bare
+    for record in (lm_record(blocks=2, words=False), lm_record(blocks=1, words=False)):
+        assert "<dd>–</dd>" not in text_of(page_html(record))
+
+
+def noise_record():
+    """Gains of a hundredth of a percent, known to a thousandth."""
+    record = lm_record(values=[0.9, 0.9001, 0.89995, 0.9, 0.89992], noise=0, targets=(), shuffled=0, words=False)
+    record.sites[0].values["residual_held_out"] = 0.9108
+    return record
+
+
+def test_noise_looks_like_noise():
+    page = page_html(noise_record())
+    low, high = figure(page, "r0-gains")["layout"]["yaxis"]["range"]
+    assert high == -low == pytest.approx(0.0055)
+    widths = [int(w) for w in re.findall(r'class="bar \w+" style="width:(\d+)%"', page)]
+    assert len(widths) == 5
+    assert max(widths) <= 3
+    rows = [line for line in printed(noise_record(), 100).splitlines() if "model.layers." in line]
+    assert not any(mark in row for row in rows for mark in "▲█")
+
+
+def test_a_residual_of_nothing_is_zero():
+    record = lm_record(blocks=4)
+    for site in record.sites[:2]:
+        site.values["residual_held_out"] = site.values["residual_current_held_out"] = -1e-14
+    text = text_of(page_html(record))
+    assert "<td>0.0000</td>" in text
+    assert "10⁻¹⁴" not in text.split('data-panel="table"')[1]
+    assert "0.0000" in printed(record, 80)
+    assert 2 not in read(record).gains  # of nothing nothing can be taken
+
+
+def test_captions_say_what_thin_lines_are(page):
+    assert "Thin lines: 95% intervals." in text_of(page)
+    assert "Thin lines" not in text_of(page_html(bare_lm_record()))
+
+
+def test_the_terminal_says_what_its_heads_leave_out():
+    lines = " ".join(printed(lm_record(), 100).split())
+    assert "±: 95% interval of PR; gain: by how much of itself PR falls, ▲ where it rises; untrained: held out" in lines
+    inside = " ".join(printed(lm_record(held_out=False), 100).split())
+    assert "untrained: in-sample, as the first column" in inside
+    assert "±" not in inside
 
 
 def test_names_never_become_markup():
@@ -192,16 +285,35 @@ def test_several_language_models_are_compared_by_like():
     page = page_html([lm_record("A"), lm_record("B", blocks=12)])
     text = text_of(page)
     assert "PR held out along the blocks" in text
-    assert ">95% of r</th>" in text
-    assert "122,688" in text
+    assert '122,688<span class="below">213 per feature</span>' in text
+    assert re.search(r'0\.9964<span class="below">0\.996\d … 0\.99\d\d</span>', text)
+    assert re.search(r'<td>−0\.9\d\d<span class="below">−0\.\d{3} … −0\.\d{3}</span></td>', text)
     assert "Separation fuzziness" in text
     figure_ = figure(page, "all-compare")
     assert figure_["layout"]["yaxis"]["title"]["text"] == "prediction residual PR"
-    assert figure_["layout"]["xaxis"]["title"]["text"] == "block, counted along the fit"
-    assert "PR = " in figure_["data"][0]["hovertemplate"]
+    assert figure_["layout"]["xaxis"]["title"]["text"] == "block"
+    assert figure_["layout"]["xaxis"]["range"] == [0.5, 30.5]
+    points, line = figure_["data"][:2]
+    assert "PR = " in points["hovertemplate"]
+    assert points["text"][0] == "1 · model.layers.0"
+    assert all(bar > 0 for bar in points["error_y"]["array"])
+    assert line["x"] == list(range(1, 31))
+    assert "Bars: 95% intervals" in text
     mixed = read_all([lm_record("A"), bare_lm_record()])
     assert {reading.column for reading in mixed} == {"residual"}  # one has nothing held out
     assert "PR in-sample along the blocks" in text_of(page_html([lm_record("A"), bare_lm_record()]))
+
+
+def test_records_of_one_model_are_told_apart_by_their_text():
+    first, second = lm_record("A"), lm_record("A", task="masked")
+    first.provenance["text"] = {"name": "wikitext-2", "documents": 60}
+    second.settings["length"] = 1024
+    table_ = text_of(page_html([first, second])).split('data-panel="compare"')[1].split("</table>")[0]
+    one, two = table_.split("<tr>")[2:]
+    for cell in ("<td>next token</td>", "<td>512</td>", '<td><span title="wikitext-2">wikitext-2</span></td>'):
+        assert cell in one
+    for cell in ("<td>masked tokens</td>", "<td>1,024</td>", "<td>–</td>"):
+        assert cell in two
 
 
 def test_kinds_are_not_mixed_on_a_page(tmp_path):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from layerlaw.pages.numbers import for_plotly, number, power, shortened
-from layerlaw.pages.reading import Reading
+from layerlaw.pages.numbers import for_plotly, number, power
+from layerlaw.pages.reading import INPUT, Reading
 
 
 def site_axis(reading: Reading, *, most: int = 18) -> dict[str, Any]:
@@ -33,6 +33,13 @@ def index_axis(count: int) -> dict[str, Any]:
     }
 
 
+def block_index_axis(count: int) -> dict[str, Any]:
+    """An x axis counting blocks from 1."""
+    names = [str(i) for i in range(1, count + 1)]
+    shown = [i + 1 for i in block_ticks(names)]
+    return {"tickvals": shown, "range": [0.5, count + 0.5], "title": {"text": block_title(names)}}
+
+
 def strided(count: int, most: int) -> list[int]:
     """Every so-many-th position, at most `most` of them, from the first.
 
@@ -42,25 +49,35 @@ def strided(count: int, most: int) -> list[int]:
     return list(range(0, count, max(1, math.ceil((count - 1) / max(1, most - 1)))))
 
 
-def block_axis(reading: Reading) -> dict[str, Any]:
-    """An x axis of blocks by the numbers that end their names, or, where names do not end so, by their positions."""
-    numbered = [re.fullmatch(r"(.*?)(\d+)", site.name) for site in reading.sites]
-    inside = [numbered[p] for p in reading.fit_positions]
-    stems = {match[1] if match else None for match in inside}
-    stem = stems.pop() if len(stems) == 1 else None
-    names = [
-        (match[2] if match and stem is not None else str(i)) if site.in_fit else "in" if i == 0 else "·"
-        for i, (site, match) in enumerate(zip(reading.sites, numbered, strict=True))
-    ]
-    shown = strided(len(names), 12)
-    plain = stem is not None and re.fullmatch(r"[\w.]+", stem) is not None  # "$…$" in a title would ask for MathJax
-    title = f"block of {shortened(stem.rstrip('.'), 30)}" if stem and plain else "block"
+def block_axis(reading: Reading, *drawn: Sequence[float | None]) -> dict[str, Any]:
+    """An x axis of blocks, counted 1 … L; the embedded input has room and a tick where one of the series `drawn` has it."""
+    names = reading.numbers
+    inputs = names[:1] == [INPUT]
+    first = int(inputs and not any(series and (series[0] or 0) > 0 for series in drawn))
+    shown = block_ticks(names[first:])
     return {
-        "tickvals": shown,
-        "ticktext": [names[i] for i in shown],
-        "range": [-0.5, len(names) - 0.5],
-        "title": {"text": title + ("; in: embedded input" if "in" in names else "")},
+        "tickvals": [first + i for i in shown],
+        "ticktext": [names[first + i] for i in shown],
+        "range": [first - 0.5, len(names) - 0.5],
+        "title": {"text": block_title(names[first:])},
     }
+
+
+def block_ticks(names: Sequence[str], most: int = 12) -> list[int]:
+    """Positions of the input and of every, every second, fifth, tenth … block.
+
+    >>> block_ticks(["in", *map(str, range(1, 13))]), block_ticks(list(map(str, range(1, 31))))
+    ([0, 2, 4, 6, 8, 10, 12], [4, 9, 14, 19, 24, 29])
+    """
+    blocks = [int(name) for name in names if name.isdecimal()]
+    steps = (digit * 10**k for k in itertools.count() for digit in (1, 2, 5))
+    step = next(step for step in steps if len(blocks) < most * step)
+    return [i for i, name in enumerate(names) if name == INPUT or (name.isdecimal() and int(name) % step == 0)]
+
+
+def block_title(names: Sequence[str]) -> str:
+    """What the axis counts."""
+    return "block (in: embedded input)" if INPUT in names else "block"
 
 
 def log_axis(values: Iterable[float | None], title: str, *, least_pad: float = 0.08, parts: int = 4) -> dict[str, Any]:

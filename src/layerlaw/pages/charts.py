@@ -30,17 +30,21 @@ def line(
 ) -> Any:
     """One series along the sites; on hover the site, the series and the number, `written` as asked."""
     written = written or [number(v) for v in y]
-    size *= 1 if len(y) <= 24 else 0.7 if len(y) <= 80 else 0.5
     return go.Scatter(
         name=for_plotly(name),
         y=[rounded(v) for v in y],
         mode="lines+markers" if symbol else "lines",
         line={"color": colour, "dash": dash, "width": width},
-        marker={"color": colour, "size": size, "symbol": symbol or "circle"},
+        marker={"color": colour, "size": marker_size(size, len(y)), "symbol": symbol or "circle"},
         meta="sites",
         customdata=list(written),
         hovertemplate=f"%{{text}}<br>{for_plotly(name)}: %{{customdata}}<extra></extra>",
     )
+
+
+def marker_size(size: float, count: int) -> float:
+    """Smaller, the more of them there are."""
+    return size * (1 if count <= 24 else 0.7 if count <= 80 else 0.5)
 
 
 def law_figure(reading: Reading) -> Any:

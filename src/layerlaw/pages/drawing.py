@@ -30,7 +30,8 @@ def new_figure(
 
 def site_names(reading: Reading) -> dict[str, list[str]]:
     """What page.js writes over the hover text of traces marked `meta="sites"`: once per figure, not once per trace."""
-    return {"sites": [f"<b>{i} · {for_plotly(site.name, 60)}</b>" for i, site in enumerate(reading.sites)]}
+    pairs = zip(reading.numbers, reading.sites, strict=True)
+    return {"sites": [f"<b>{count} · {for_plotly(site.name, 60)}</b>" for count, site in pairs]}
 
 
 def plotly_source() -> str:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from layerlaw.errors import InputError, MissingExtraError
 from layerlaw.law import RESIDUAL, LawFit
 from layerlaw.pages import theme
-from layerlaw.pages.axes import log_ticks, strided, tick_text
-from layerlaw.pages.numbers import clean, correlation, finite, number, shortened
-from layerlaw.record import LANGUAGE_MODEL, Record
+from layerlaw.pages.axes import block_ticks, block_title, log_ticks, strided, tick_text
+from layerlaw.pages.numbers import clean, correlation, finite, number, residual, shortened
+from layerlaw.pages.reading import INPUT, site_numbers
+from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,10 +59,11 @@ def draw_column(record: Record, column: str | None = None, *, ax: Axes | None = 
         ax.plot(positions, fit.line, "--", color=theme.RISE, lw=1.4, zorder=2)
     if min(known) > 0 and not linear:
         ax.set_yscale("log")
-        residual = fit is not None and fit.quantity == RESIDUAL  # it hardly moves: its line and ticks need every digit
-        spanned = [*known, *fit.line] if residual and fit is not None else known
-        _plain_log_ticks(ax, spanned, *((0.004, 7) if residual else (0.08, 4)))
-    _dress(ax, len(values), LABELS.get(column) or _residual_label(column) or clean(column))
+        flat = fit is not None and fit.quantity == RESIDUAL  # it hardly moves: its line and ticks need every digit
+        spanned = [*known, *fit.line] if flat and fit is not None else known
+        _plain_log_ticks(ax, spanned, *((0.004, 7) if flat else (0.08, 4)))
+    _dress(ax, LABELS.get(column) or _residual_label(column) or clean(column))
+    _count_sites(ax, record, values)
     ax.set_title(_title(record, fit), fontsize=10, parse_math=False)
     figure: Figure = ax.figure.figure  # of a sub-figure, the whole
     return figure
@@ -79,6 +81,7 @@ def draw_planes(record: Record, *, columns: int | None = None) -> Figure:
     figure = _new_figure(1.7 * across, 1.95 * down)
     labels = record.plane_labels
     colours = theme.class_colours(max([len(record.classes), 1, *(k + 1 for k in labels)]))
+    numbers = site_numbers(record)
     for place, (index, site) in enumerate(sites, start=1):
         ax = figure.add_subplot(down, across, place)
         points = [(p[0], p[1], k) for p, k in zip(site.plane, labels or [0] * len(site.plane), strict=False)]
@@ -89,11 +92,17 @@ def draw_planes(record: Record, *, columns: int | None = None) -> Figure:
         ax.set_yticks([])
         for spine in ax.spines.values():
             spine.set_color(theme.RULE)
-        value = site.values.get(record.leading)
-        symbol = "PR" if record.kind == LANGUAGE_MODEL else "D"
-        below = "" if value is None else f"\n{symbol} = {number(value)}"
-        ax.set_title(f"{index} · {shortened(site.name, 20)}{below}", fontsize=7.5, parse_math=False)
+        ax.set_title(
+            f"{numbers[index]} · {shortened(site.name, 20)}{_measured(record, site)}", fontsize=7.5, parse_math=False
+        )
     return figure
+
+
+def _measured(record: Record, site: SiteRow) -> str:
+    value = site.values.get(record.leading)
+    if value is None:
+        return ""
+    return f"\nPR = {residual(value, 3)}" if record.kind == LANGUAGE_MODEL else f"\nD = {number(value)}"
 
 
 def _new_figure(width: float, height: float) -> Figure:
@@ -121,11 +130,22 @@ def _title(record: Record, fit: LawFit | None) -> str:
     return f"{name}\n{numbers}"
 
 
-def _dress(ax: Axes, count: int, label: str) -> None:
-    ax.set_xlabel("layer index")
+def _count_sites(ax: Axes, record: Record, values: Sequence[float | None]) -> None:
+    """Layers from 0, blocks from 1; the embedded input has room where it has a value."""
+    names, first = site_numbers(record), 0
+    if record.kind == LANGUAGE_MODEL:
+        first = int(names[0] == INPUT and values[0] is None)
+        ticks = [first + i for i in block_ticks(names[first:], MOST_TICKS)]
+        ax.set_xlabel(block_title(names[first:]))
+    else:
+        ticks = strided(len(names), MOST_TICKS)
+        ax.set_xlabel("layer index")
+    ax.set_xticks(ticks, [names[i] for i in ticks])
+    ax.set_xlim(first - 0.4, len(names) - 0.6)
+
+
+def _dress(ax: Axes, label: str) -> None:
     ax.set_ylabel(label, parse_math=False)
-    ax.set_xticks(strided(count, MOST_TICKS))
-    ax.set_xlim(-0.4, count - 0.6)
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=9)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from layerlaw.pages.lm_columns import GAIN, even_gain, lm_columns
+from layerlaw.pages.lm_columns import GAIN, LEAST_SCALE, even_gain, lm_columns
 from layerlaw.pages.numbers import ABSENT, escaped, finite, interval_factor, number, percent, shortened
 from layerlaw.pages.reading import Reading
 from layerlaw.record import SiteRow
@@ -13,6 +13,7 @@ from layerlaw.verdict import IDLE_SHARE
 
 RANK_MARK = "†"
 LONGEST_BLOCK = 17
+MANY_COLUMNS = 8  # of a language model: more stand closer together under shorter heads
 MANY_SITES = 60  # more than that scroll in a box of their own
 KIND_HEADS = (
     '<th scope="col" class="text">type</th><th scope="col" title="numbers per sample at this site">features</th>'
@@ -21,11 +22,12 @@ KIND_HEADS = (
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, what it means (shown on hover), and how a site fills it."""
+    """A heading (and a shorter one, for room), what it means (shown on hover), and how a site fills it."""
 
     head: str
     meaning: str
     cell: Callable[[SiteRow], str]
+    short: str = ""
 
 
 COLUMNS = (
@@ -48,17 +50,18 @@ COLUMNS = (
 
 def layers_html(reading: Reading) -> str:
     """The table; columns that are empty at every site are left out."""
-    columns: tuple[Column, ...] = COLUMNS
-    if reading.language_model:
-        columns = tuple(Column(c.head, c.meaning, c.cell) for c in lm_columns(reading))
+    columns = _lm_columns(reading) if reading.language_model else COLUMNS
     cells = {column.head: [column.cell(site) for site in reading.sites] for column in columns}
     cells |= {GAIN: gain_cells(reading)} if reading.language_model else {"share": share_cells(reading)}
     shown = [column for column in columns if any(cell != ABSENT for cell in cells[column.head])]
-    heads = "".join(f'<th scope="col" title="{escaped(c.meaning)}">{c.head}</th>' for c in shown)
-    alike = _alike(reading)
+    many = reading.language_model and len(shown) > MANY_COLUMNS
+    heads = "".join(
+        f'<th scope="col" title="{escaped(c.meaning)}">{c.short if many and c.short else c.head}</th>' for c in shown
+    )
+    alike, numbers = _alike(reading), reading.numbers
     body = "".join(
         ("<tr>" if site.in_fit else '<tr class="aside">')
-        + (_block_cell(site) if alike else _site_cells(site, i))
+        + (_block_cell(site, numbers[i]) if alike else _site_cells(site, numbers[i]))
         + "".join(f"<td>{cells[column.head][i]}</td>" for column in shown)
         + "</tr>"
         for i, site in enumerate(reading.sites)
@@ -66,7 +69,7 @@ def layers_html(reading: Reading) -> str:
     tall = " tall" if len(reading.sites) > MANY_SITES else ""
     return (
         f'<div class="scroll{tall}" tabindex="0" role="region" aria-label="per-layer table">'
-        '<table class="layers"><thead><tr>'
+        f'<table class="layers{" many" if many else ""}"><thead><tr>'
         f'<th scope="col" class="site">{"block" if alike else "site"}</th>{"" if alike else KIND_HEADS}{heads}'
         f"</tr></thead><tbody>{body}</tbody></table></div>{_footnotes(reading)}"
     )
@@ -80,11 +83,16 @@ def share_cells(reading: Reading) -> list[str]:
 
 def gain_cells(reading: Reading) -> list[str]:
     """The same for what each block takes off the residual."""
-    return _bars(reading.gains, len(reading.sites), even_gain(reading) or 0.0, digits=2)
+    return _bars(reading.gains, len(reading.sites), even_gain(reading) or 0.0, digits=2, least=LEAST_SCALE)
 
 
-def _bars(parts: dict[int, float], count: int, even: float, *, digits: int = 1) -> list[str]:
-    largest = max((abs(s) for s in parts.values()), default=0.0)
+def _lm_columns(reading: Reading) -> tuple[Column, ...]:
+    return tuple(Column(c.head, c.meaning, c.cell, c.short) for c in lm_columns(reading))
+
+
+def _bars(parts: dict[int, float], count: int, even: float, *, digits: int = 1, least: float = 0.0) -> list[str]:
+    """A bar of full length is the largest part, but at least `least`."""
+    largest = max([least, *(abs(s) for s in parts.values())])
     out = []
     for i in range(count):
         if i not in parts or largest == 0:
@@ -99,18 +107,19 @@ def _bars(parts: dict[int, float], count: int, even: float, *, digits: int = 1) 
     return out
 
 
-def _site_cells(site: SiteRow, index: int) -> str:
+def _site_cells(site: SiteRow, count: str) -> str:
     name = escaped(site.name)
     return (
-        f'<th scope="row" class="site" title="{name}"><span class="index">{index}</span>{name}</th>'
+        f'<th scope="row" class="site" title="{name}"><span class="index">{count}</span>{name}</th>'
         f'<td class="text">{escaped(site.type)}</td><td>{site.features:,}</td>'
     )
 
 
-def _block_cell(site: SiteRow) -> str:
+def _block_cell(site: SiteRow, count: str) -> str:
     """A name ends in its number, so its middle goes for room."""
     return (
-        f'<th scope="row" class="site" title="{escaped(site.name)}">{escaped(shortened(site.name, LONGEST_BLOCK))}</th>'
+        f'<th scope="row" class="site" title="{escaped(site.name)}"><span class="index">{count}</span>'
+        f"{escaped(shortened(site.name, LONGEST_BLOCK))}</th>"
     )
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from layerlaw.pages import theme
 from layerlaw.pages.axes import block_axis, log_axis
-from layerlaw.pages.charts import Series, fitted_line, line
+from layerlaw.pages.charts import Series, fitted_line, line, marker_size
 from layerlaw.pages.drawing import go, new_figure, rounded, site_names
-from layerlaw.pages.lm_columns import even_gain
-from layerlaw.pages.numbers import percent
+from layerlaw.pages.lm_columns import LEAST_SCALE, even_gain
+from layerlaw.pages.numbers import percent, residual
 from layerlaw.pages.reading import Reading
 from layerlaw.verdict import IDLE_SHARE
 
@@ -27,8 +27,8 @@ def residual_figure(reading: Reading) -> Any:
     ends = bar_ends(lead, reading)
     every: list[float | None] = [*lead, *(v for pair in ends for v in pair or ())]
     traces: list[Any] = []
-    if reading.column != "residual" and reading.has("residual"):
-        inside = reading.series("residual")
+    inside: Series = reading.series("residual") if reading.column != "residual" else []
+    if any(v is not None for v in inside):
         traces.append(line("in-sample", inside, theme.TEST, symbol="diamond", width=1.2, written=_digits(inside)))
         every += inside
     null = reading.series(f"{reading.column}_untrained")
@@ -41,27 +41,28 @@ def residual_figure(reading: Reading) -> Any:
     if reading.fit is not None:
         every += reading.fit.line
         traces.append(fitted_line(reading, reading.fit, f"law: ρ = {reading.fit.rho:.4f} per block"))
-    traces.append(_points(reading, lead, ends))
+    aside = any(not site.in_fit for site in reading.sites)
+    traces += [_points(reading, lead, ends, in_fit=which) for which in ((False, True) if aside else (True,))]
     yaxis = log_axis(every, "prediction residual PR", least_pad=LEAST_PAD, parts=7)
-    return new_figure(traces, meta=site_names(reading), height=440, xaxis=block_axis(reading), yaxis=yaxis)
+    return new_figure(
+        traces, meta=site_names(reading), height=440, xaxis=block_axis(reading, lead, inside, null), yaxis=yaxis
+    )
 
 
-def _points(reading: Reading, lead: Series, ends: Sequence[tuple[float, float] | None]) -> Any:
+def _points(reading: Reading, lead: Series, ends: Sequence[tuple[float, float] | None], *, in_fit: bool) -> Any:
+    """The points of the law, solid, or those beside it, hollow: apart, since a legend shows the first point of a trace."""
     name = "held out" if reading.column == "residual_held_out" else "in-sample"
-    written = [
-        text if pair is None else f"{text} ({pair[0]:.4f} … {pair[1]:.4f})"
-        for text, pair in zip(_digits(lead), ends, strict=True)
-    ]
-    points = line(name, lead, theme.TRAIN, size=9, written=written)
-    points.mode = "markers"
-    points.marker.color = [theme.TRAIN if site.in_fit else "white" for site in reading.sites]
-    points.marker.line = {"color": theme.TRAIN, "width": 1.8}
-    points.legendrank = 1
+    where = [i for i, site in enumerate(reading.sites) if site.in_fit is in_fit]
+    values, pairs = [lead[i] for i in where], [ends[i] for i in where]
+    points = line(name, values, theme.TRAIN, size=9, written=with_intervals(values, pairs))
+    points.update(x=where, mode="markers", legendgroup="lead", legendrank=1, showlegend=in_fit)
+    points.marker.update(
+        size=marker_size(9, len(lead)),
+        color=theme.TRAIN if in_fit else "white",
+        line={"color": theme.TRAIN, "width": 1.8},
+    )
     if any(pair is not None for pair in ends):
-        points.error_y = _bars(
-            [0.0 if p is None or v is None else p[1] - v for p, v in zip(ends, lead, strict=True)],
-            [0.0 if p is None or v is None else v - p[0] for p, v in zip(ends, lead, strict=True)],
-        )
+        points.error_y = interval_bars(values, pairs)
     return points
 
 
@@ -112,11 +113,15 @@ def gains_figure(reading: Reading) -> Any:
         customdata=[f"falls by {percent(g, 2)}" if g >= 0 else f"rises by {percent(-g, 2)}" for g in gains.values()],
         hovertemplate="%{text}<br>PR %{customdata}<extra></extra>",
     )
+    wide = [0.0] * len(gains)
     if reading.errors is not None:
         steps = dict(zip(reading.fit_positions[1:], reading.errors.steps, strict=True))
         wide = [reading.errors.t * steps.get(i, 0.0) for i in gains]
         bars.error_y = {**_bars(wide, wide), "color": theme.MUTED, "width": 0}
-    figure = _plain(reading, [bars], {"tickformat": ".3~%", "title": {"text": "PR falls by"}, "nticks": 6}, 340)
+    yaxis = {"tickformat": ".3~%", "title": {"text": "PR falls by"}, "nticks": 6}
+    if max(abs(g) + w for g, w in zip(gains.values(), wide, strict=True)) < LEAST_SCALE:  # noise has to look like noise
+        yaxis["range"] = [-1.1 * LEAST_SCALE, 1.1 * LEAST_SCALE]
+    figure = _plain(reading, [bars], yaxis, 340)
     if even is not None and even > 0:
         figure.add_hline(y=even, line={"color": theme.INK, "width": 1, "dash": "dash"})
     return figure
@@ -127,7 +132,23 @@ def bar_ends(values: Series, reading: Reading) -> list[tuple[float, float] | Non
     t = reading.errors.t if reading.errors is not None else 1.96
     errors = reading.series(f"{reading.column}_log_se")
     factors = [None if e is None else math.exp(min(t * abs(e), 100.0)) for e in errors]
-    return [(v / f, v * f) if v and f else None for v, f in zip(values, factors, strict=True)]
+    return [(v / f, v * f) if v and v > 0 and f else None for v, f in zip(values, factors, strict=True)]
+
+
+def interval_bars(values: Series, ends: Sequence[tuple[float, float] | None]) -> dict[str, Any]:
+    """Bars from the values to the ends of their intervals."""
+    return _bars(
+        [0.0 if p is None or v is None else p[1] - v for p, v in zip(ends, values, strict=True)],
+        [0.0 if p is None or v is None else v - p[0] for p, v in zip(ends, values, strict=True)],
+    )
+
+
+def with_intervals(values: Series, ends: Sequence[tuple[float, float] | None]) -> list[str]:
+    """Residuals as words, each with its interval where it has one."""
+    return [
+        text if pair is None else f"{text} ({residual(pair[0])} … {residual(pair[1])})"
+        for text, pair in zip(_digits(values), ends, strict=True)
+    ]
 
 
 def _plain(reading: Reading, traces: list[Any], yaxis: dict[str, Any], height: int) -> Any:
@@ -149,7 +170,7 @@ def _bars(up: Sequence[float], down: Sequence[float]) -> dict[str, Any]:
 
 
 def _digits(values: Series) -> list[str]:
-    return ["–" if v is None else f"{v:.4f}" for v in values]
+    return [residual(v) for v in values]
 
 
 def _log_span(values: Sequence[float | None]) -> float:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from layerlaw.pages.numbers import ABSENT, finite, number, percent
+from layerlaw.pages.numbers import ABSENT, finite, number, percent, residual
 from layerlaw.pages.reading import Reading
 from layerlaw.record import SiteRow
 from layerlaw.verdict.targets import column_of, is_shuffled, target_name, targets
 
-GAIN = "gain"
+GAIN, UNTRAINED = "gain", "untrained"
+LEAST_SCALE = 0.005  # a bar of full length is at least this gain, or noise would look like work
 SHORT = {
     "embedding": "embedding",
     "onehot": "one-hot",
@@ -39,6 +40,7 @@ def lm_columns(reading: Reading) -> list[LmColumn]:
     lead, held_out = reading.column, reading.column == "residual_held_out"
     t = reading.errors.t if reading.errors is not None else 1.96
     name = "held-out PR" if held_out else "PR"
+    untrained = f"PR of the same model untrained, {kind(reading)}"
     columns = [
         LmColumn(name, name, "prediction residual of the token’s id; lower is better", lambda s: of(s, lead)),
         LmColumn(
@@ -53,13 +55,18 @@ def lm_columns(reading: Reading) -> list[LmColumn]:
             LmColumn("in-sample", "in-sample", "PR of the very tokens it was fitted to", lambda s: of(s, "residual"), 1)
         )
     columns += [
-        LmColumn("adjusted", "adjusted", "PR in-sample, less what features do", partial(of, column="residual_adjusted"), 31),
-        LmColumn("untrained", "untrained", "PR of the same model untrained", lambda s: of(s, f"{lead}_untrained"), 3),
+        LmColumn(UNTRAINED, UNTRAINED, untrained, lambda s: of(s, f"{lead}_untrained"), 3),
         *_other_targets(reading),
         LmColumn("D", "D", "separation of the most frequent tokens", lambda s: number(s.values.get("separation")), 5),
+        LmColumn("adjusted", "adjusted", "PR in-sample, less what features do", partial(of, column="residual_adjusted"), 31),
         LmColumn("spans", "spans", "directions the features span, where fewer than they could", _short_rank, 32),
     ]  # fmt: skip
     return columns
+
+
+def kind(reading: Reading) -> str:
+    """How the leading column, its intervals and its untrained twin were measured."""
+    return "held out" if reading.column == "residual_held_out" else "in-sample"
 
 
 def even_gain(reading: Reading) -> float | None:
@@ -69,9 +76,8 @@ def even_gain(reading: Reading) -> float | None:
 
 
 def of(site: SiteRow, column: str) -> str:
-    """A residual to four decimals: what a block changes is in the third."""
-    value = finite(site.values.get(column))
-    return ABSENT if value is None else f"{value:.4f}" if 0.001 <= value < 100 else number(value)
+    """A residual of a site, as words."""
+    return residual(site.values.get(column))
 
 
 def _other_targets(reading: Reading) -> list[LmColumn]:
@@ -96,7 +102,7 @@ def _other_targets(reading: Reading) -> list[LmColumn]:
 
 def _mean(site: SiteRow, columns: list[str]) -> str:
     values = [v for column in columns if (v := finite(site.values.get(column))) is not None]
-    return f"{fmean(values):.4f}" if values else ABSENT
+    return residual(fmean(values)) if values else ABSENT
 
 
 def _interval(site: SiteRow, column: str, t: float) -> str:

@@ -10,7 +10,7 @@ from layerlaw.pages.axes import block_axis, log_axis
 from layerlaw.pages.charts import Series, line
 from layerlaw.pages.drawing import go, new_figure, rounded, site_names
 from layerlaw.pages.lm_charts import LEAST_PAD
-from layerlaw.pages.numbers import correlation, number
+from layerlaw.pages.numbers import NOTHING, correlation, number
 from layerlaw.pages.reading import Reading
 from layerlaw.verdict.sentences import signed
 from layerlaw.verdict.targets import SHUFFLED, column_of, is_shuffled, pearson_of, target_name, targets
@@ -60,16 +60,16 @@ def other_tokens_figure(reading: Reading) -> Any:
     series += [
         (target_name(t), column_of(reading.record, t), pearson_of(reading.record, t)) for t in other_tokens(reading)
     ]
-    traces, every = [], []
+    traces: list[Any] = []
+    drawn: list[Series] = []
     for i, (name, column, r) in enumerate(series):
-        y = [
-            v if v is not None and v > 1e-6 else None for v in reading.series(column)
-        ]  # predicted exactly: no logarithm
+        # what is predicted exactly has no logarithm
+        y = [v if v is not None and v > NOTHING else None for v in reading.series(column)]
         colour = theme.QUALITATIVE[i] if i else theme.TRAIN
         traces.append(line(_with_r(name, r), y, colour, symbol=("circle", *SYMBOLS)[i], size=6, width=1.6))
-        every += y
-    yaxis = log_axis(every, "PR", least_pad=LEAST_PAD, parts=7)
-    return new_figure(traces, meta=site_names(reading), height=420, xaxis=block_axis(reading), yaxis=yaxis)
+        drawn.append(y)
+    yaxis = log_axis([v for y in drawn for v in y], "PR", least_pad=LEAST_PAD, parts=7)
+    return new_figure(traces, meta=site_names(reading), height=420, xaxis=block_axis(reading, *drawn), yaxis=yaxis)
 
 
 def separation_figure(reading: Reading) -> Any:
@@ -95,7 +95,7 @@ def separation_figure(reading: Reading) -> Any:
             )
         )
     yaxis = log_axis([*D, *null], "separation fuzziness D", least_pad=0.02)
-    return new_figure(traces, meta=site_names(reading), height=420, xaxis=block_axis(reading), yaxis=yaxis)
+    return new_figure(traces, meta=site_names(reading), height=420, xaxis=block_axis(reading, D, null), yaxis=yaxis)
 
 
 def _relative(reading: Reading, column: str) -> Series:

@@ -56,13 +56,21 @@ def residual_cards(reading: Reading) -> str:
             ("ρ", f"{fit.rho:.4f}", rho),
             ("r", _signed(fit.pearson), r),
             ("r without last", _pearson(reading, reading.column, 1), "the last block left out"),
-            ("r in-sample", _pearson(reading, "residual"), f"{_pearson(reading, 'residual', 1)} without the last"),
+            *_in_sample_card(reading),
             ("effective layers", number(fit.effective_layers, 2) + of, work),
             ("Greenwood p", p_value(fit.greenwood_p), "a random split is as even"),
             ("lag-1 correlation", number(fit.autocorrelation, 2), "of what the line leaves; noise: 0"),
             ("PR at the end", f"{fit.values[-1]:.3f}", f"from {fit.values[0]:.3f}, lowest {min(fit.values):.3f}"),
         ]
     )
+
+
+def _in_sample_card(reading: Reading) -> list[tuple[str, str, str]]:
+    """r of the residual the paper takes, unless it is the leading one and said already."""
+    if reading.column == "residual":
+        return []
+    short = _pearson(reading, "residual", 1)
+    return [("r in-sample", _pearson(reading, "residual"), "" if short == ABSENT else f"{short} without the last")]
 
 
 def residual_caption(reading: Reading) -> str:
@@ -95,6 +103,8 @@ def gains_caption(reading: Reading) -> str:
         parts.append("Red: PR rises.")
     if gains and reading.fit_positions[0] in gains:
         parts.append("Hollow: from the embedded input.")
+    if reading.errors is not None:
+        parts.append("Thin lines: 95% intervals.")
     return " ".join(parts)
 
 

@@ -7,6 +7,7 @@ import math
 import re
 
 ABSENT = "–"
+NOTHING = 1e-6  # a residual below this is zero but for rounding
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _SCIENTIFIC = re.compile(r"(?<![\w.'-])(\d+(?:\.\d+)?)e([+-]?\d+)\b")
 _HYPHEN_MINUS = re.compile(r"(?<=[\s(=])-(?=\d)")
@@ -34,6 +35,19 @@ def number(value: float | None, digits: int = 3) -> str:
     if exponent < -3 or exponent > 5:
         return f"{mantissa}·10{power(exponent)}".replace("-", "−")
     return f"{value:,.{max(0, digits - 1 - exponent)}f}".replace("-", "−")
+
+
+def residual(value: float | None, decimals: int = 4) -> str:
+    """A residual to four decimals: what a block changes is in the third; of one that is zero but for rounding, only zeros.
+
+    >>> residual(0.83412), residual(-1e-14), residual(0.00012345), residual(None)
+    ('0.8341', '0.0000', '1.23·10⁻⁴', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    if abs(value) < NOTHING:
+        return f"{0:.{decimals}f}"
+    return f"{value:.{decimals}f}" if 0.001 <= value < 100 else number(value)
 
 
 def power(exponent: int) -> str:

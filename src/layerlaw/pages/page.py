@@ -84,7 +84,7 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
 
 
 def _several(readings: Sequence[Reading], points: int) -> str:
-    """The comparison, then every record folded but the first; each drawing of a plane has at most `points` dots."""
+    """The comparison, then every record, folded; each drawing of a plane has at most `points` dots."""
     parts = [
         section(
             "compare",
@@ -96,7 +96,7 @@ def _several(readings: Sequence[Reading], points: int) -> str:
     ]
     for i, reading in enumerate(readings):
         parts.append(
-            f'<details class="record"{" open" if i == len(readings) - 1 else ""}><summary><b>{escaped(reading.label)}</b>'
+            f'<details class="record"><summary><b>{escaped(reading.label)}</b>'
             f"<span>{escaped(sentence(split_headline(reading)[0]))}</span></summary>"
             f'<p class="subtitle">{subtitle(reading)}</p>{_sections(reading, f"r{i}", points)}</details>'
         )
@@ -147,8 +147,14 @@ def _comparison_caption(readings: Sequence[Reading]) -> str:
     held_out = " held out" if readings[0].column == "residual_held_out" else " in-sample"
     return (
         f"PR{held_out} along the blocks of each fit; dashed, the fitted law. Models with different tokenizers predict "
-        "different ids: compare their shapes rather than their heights." + _other_data(readings)
+        f"different ids: compare their shapes rather than their heights.{_intervals(readings)}" + _other_data(readings)
     )
+
+
+def _intervals(readings: Sequence[Reading]) -> str:
+    if not any(reading.has(f"{reading.column}_log_se") for reading in readings):
+        return ""
+    return " Bars: 95% intervals by jackknife; those of one record move together."
 
 
 def _other_data(readings: Sequence[Reading]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from layerlaw.pages.numbers import beginning, escaped, number, shortened
+from layerlaw.pages.numbers import beginning, escaped, number, residual, shortened
 from layerlaw.pages.reading import Reading, spread
 from layerlaw.pages.theme import class_colours
 from layerlaw.record import SiteRow
@@ -28,11 +28,8 @@ def planes_html(reading: Reading, most_points: int = 500) -> str:
         return '<p class="empty">No plane coordinates were recorded.</p>'
     labels = reading.record.plane_labels
     colours = class_colours(max([len(reading.record.classes), *(k + 1 for k in labels)]))
-    symbol = "PR" if reading.language_model else "D"
     drawings = "".join(
-        _drawing(
-            reading.sites[i], i, labels, colours, most_points, (symbol, reading.sites[i].values.get(reading.column))
-        )
+        _drawing(reading.sites[i], reading.numbers[i], labels, colours, most_points, _measured(reading, i))
         for i in chosen
     )
     return f'{_legend(reading, colours)}<div class="planes">{drawings}</div>'
@@ -66,21 +63,27 @@ def svg_paths(plane: list[list[float]], labels: list[int], colours: list[str]) -
 
 def _drawing(
     site: SiteRow,
-    index: int,
+    count: str,
     labels: list[int],
     colours: list[str],
     most_points: int,
-    measured: tuple[str, float | None],
+    measured: str,
 ) -> str:
     step = _step(site, most_points)
-    symbol, value = measured
     name = escaped(shortened(site.name, 24))
-    known = "" if value is None else f'<span class="num">{symbol} = {number(value)}</span>'
+    known = f'<span class="num">{measured}</span>' if measured else ""
     return (
         f'<figure><svg viewBox="0 0 {SIDE} {SIDE}" role="img" aria-label="principal components at {name}">'
         f"{svg_paths(site.plane[::step], labels[::step], colours)}</svg>"
-        f'<figcaption title="{escaped(site.name)}"><b>{index}</b> {name}{known}</figcaption></figure>'
+        f'<figcaption title="{escaped(site.name)}"><b>{count}</b> {name}{known}</figcaption></figure>'
     )
+
+
+def _measured(reading: Reading, position: int) -> str:
+    value = reading.sites[position].values.get(reading.column)
+    if value is None:
+        return ""
+    return f"PR = {residual(value, 3)}" if reading.language_model else f"D = {number(value)}"
 
 
 def _step(site: SiteRow, most_points: int) -> int:

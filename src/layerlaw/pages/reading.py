@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from layerlaw.errors import InputError
 from layerlaw.law import LawErrors, LawFit
-from layerlaw.pages.numbers import clean, finite
+from layerlaw.pages.numbers import NOTHING, clean, finite
 from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 from layerlaw.verdict import Verdict, judge, working_sites
+
+INPUT = "in"  # the number of the embedded input, which is no block
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,11 @@ class Reading:
         return self.record.kind == LANGUAGE_MODEL
 
     @property
+    def numbers(self) -> list[str]:
+        """How each site is counted wherever it is drawn or listed."""
+        return site_numbers(self.record)
+
+    @property
     def fit_positions(self) -> list[int]:
         """Positions of the sites the law is fitted to."""
         return [i for i, site in enumerate(self.sites) if site.in_fit]
@@ -57,10 +64,13 @@ class Reading:
 
     @property
     def gains(self) -> dict[int, float]:
-        """By how much of itself the fitted column falls at each site of the fit, from the one before; negative: rises."""
+        """By how much of itself the fitted column falls at each site of the fit, from the one before; negative: rises.
+
+        Of nothing nothing can be taken: behind a residual that is zero but for rounding there is no gain.
+        """
         values = self.series(self.column)
         pairs = {i: (values[i - 1], values[i]) for i in self.fit_positions if i > 0}
-        return {i: 1 - b / a for i, (a, b) in pairs.items() if a is not None and b is not None and a > 0}
+        return {i: 1 - b / a for i, (a, b) in pairs.items() if a is not None and b is not None and a > NOTHING}
 
     def series(self, column: str) -> list[float | None]:
         """A column along depth; `None` where it was not measured or is not finite."""
@@ -98,6 +108,17 @@ def read_all(records: Sequence[Record]) -> list[Reading]:
         seen[record.name] += 1
         numbered = total[record.name] > 1
         out.append(read(record, f"{record.name} ({seen[record.name]})" if numbered else None, column))
+    return out
+
+
+def site_numbers(record: Record) -> list[str]:
+    """Sites of a classifier counted from 0; blocks of a language model 1 … L as in the papers, "in" what enters them."""
+    if record.kind != LANGUAGE_MODEL:
+        return [str(i) for i in range(len(record.sites))]
+    counted, out = 0, []
+    for i, site in enumerate(record.sites):
+        counted += site.in_fit
+        out.append(str(counted) if site.in_fit else INPUT if i == 0 else "·")
     return out
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layerlaw.errors import MissingExtraError
-from layerlaw.pages.lm_columns import GAIN, lm_columns
+from layerlaw.pages.lm_columns import GAIN, LEAST_SCALE, UNTRAINED, kind, lm_columns
 from layerlaw.pages.numbers import ABSENT, clean, number, percent, sentence, shortened
 from layerlaw.pages.reading import Reading, read
 from layerlaw.pages.words import facts
@@ -100,7 +100,8 @@ def _table(reading: Reading, width: int) -> Table:
     except ImportError:
         raise MissingExtraError("rich", "pages", "table()") from None
     cells = _cells(reading)
-    room = width - len(str(len(reading.sites) - 1)) - GAP
+    numbers = reading.numbers
+    room = width - max(map(len, numbers), default=1) - GAP
     longest = min(LONGEST_SITE, max([len("site"), *(cell_len(clean(site.name)) for site in reading.sites)]))
     least = SHORTEST_BLOCK if reading.language_model else SHORTEST_SITE
     shown = _fitting(reading, cells, room - min(longest, least))
@@ -112,21 +113,36 @@ def _table(reading: Reading, width: int) -> Table:
         table.add_column(head, justify="left" if head in (SHARE, GAIN) else "right", no_wrap=True)
     for i, site in enumerate(reading.sites):
         row = [Text(cells[head][i]) for head in shown]
-        table.add_row(str(i), Text(shortened(site.name, longest)), *row, style=None if site.in_fit else "dim")
+        table.add_row(numbers[i], Text(shortened(site.name, longest)), *row, style=None if site.in_fit else "dim")
+    if reading.language_model and (legend := _legend(reading, shown)):
+        table.caption, table.caption_justify, table.caption_style = legend, "left", "dim"
     return table
+
+
+def _legend(reading: Reading, shown: list[str]) -> str:
+    """What the heads of a language model's table leave unsaid."""
+    parts = ["±: 95% interval of PR"] * ("±" in shown)
+    parts += ["gain: by how much of itself PR falls, ▲ where it rises"] * (GAIN in shown)
+    parts += [f"untrained: {kind(reading)}, as the first column"] * (UNTRAINED in shown)
+    return "; ".join(parts)
 
 
 def _cells(reading: Reading) -> dict[str, list[str]]:
     """The columns that say anything, by heading."""
     cells = {column.head: [column.cell(site) for site in reading.sites] for column in _columns(reading)}
     parts, digits = (reading.gains, 1) if reading.language_model else (reading.shares, 0)
-    largest = max(parts.values(), default=0.0)
+    largest = max([LEAST_SCALE if reading.language_model else 0.0, *parts.values()])
     room = max((1 + len(percent(part, digits)) for part in parts.values()), default=0) if reading.language_model else 5
     cells[GAIN if reading.language_model else SHARE] = [
-        f"{share_bar(parts[i], largest)}{percent(parts[i], digits):>{room}}" if i in parts else ABSENT
+        f"{share_bar(_seen(parts[i], digits), largest)}{percent(parts[i], digits):>{room}}" if i in parts else ABSENT
         for i in range(len(reading.sites))
     ]
     return {head: column for head, column in cells.items() if any(cell != ABSENT for cell in column)}
+
+
+def _seen(part: float, digits: int) -> float:
+    """A part as far as its percentage shows it: no mark beside a zero."""
+    return 0.0 if not percent(part, digits).strip("−0.%") else part
 
 
 def _columns(reading: Reading) -> tuple[Column, ...]:

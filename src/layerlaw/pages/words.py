@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from layerlaw.pages.numbers import clean, correlation, counted, escaped, number, p_value, percent, sentence
+from layerlaw.pages.numbers import ABSENT, clean, correlation, counted, escaped, number, p_value, percent, sentence
 from layerlaw.pages.reading import Reading
 
 MOST_LISTED = 12
@@ -68,8 +68,14 @@ def _lm_facts(reading: Reading) -> list[str]:
     documents = known.get("documents")
     if isinstance(documents, int):
         parts.append(counted(documents, "document"))
-    task = {"next": "next token", "masked": "masked tokens", "span": "masked spans"}.get(str(known.get("task")))
+    task = task_name(reading)
     return [*parts, f"task: {task}"] if task else parts
+
+
+def task_name(reading: Reading) -> str:
+    """What a language model was to tell, in words; nothing where that is not known."""
+    names = {"next": "next token", "masked": "masked tokens", "span": "masked spans"}
+    return names.get(str(reading.record.settings.get("task")), "")
 
 
 def subtitle(reading: Reading) -> str:
@@ -140,10 +146,11 @@ def collapse_cards(reading: Reading) -> str:
 
 
 def cards(items: Iterable[tuple[str, str, str]]) -> str:
-    """A strip of numbers: (what, number, in other words)."""
+    """A strip of numbers: (what, number, in other words); what has no number is left out."""
     inner = "".join(
         f"<div><dt>{what}</dt><dd>{escaped(value)}</dd><dd class='tail'>{tail}</dd></div>"
         for what, value, tail in items
+        if value != ABSENT
     )
     return f'<dl class="cards">{inner}</dl>'
 

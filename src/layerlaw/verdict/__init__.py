@@ -4,7 +4,8 @@
     steps           who does the work between two sites, and who is idle
     classifier      the verdict on a classifier
     language_model  the verdict on a language model
-    plateau         runs of blocks that do little, and rises at the end
+    plateau         blocks that do little, all or a run of them, and rises at the end
+    untrained       what the same language model does before training
     targets         what else a language model was asked to predict
 
 The kind of the record decides who judges it.

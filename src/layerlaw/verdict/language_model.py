@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from layerlaw.errors import InputError
-from layerlaw.law import LawErrors, LawFit
+from layerlaw.law import UNCHANGED, LawErrors, LawFit
 from layerlaw.record import Record, SiteRow
-from layerlaw.verdict.plateau import Run, beyond_error, final_rise, plateau
+from layerlaw.verdict.plateau import Run, beyond_error, final_rise, is_early, plateau, same_everywhere, spread
 from layerlaw.verdict.sentences import Verdict, listed, signed
 from layerlaw.verdict.steps import workers
 from layerlaw.verdict.targets import other_targets
+from layerlaw.verdict.untrained import untrained
 
-FEW, SOME = 20, 50  # tokens per feature: below the first nothing is to be trusted, from the second on r is stable
+FEW, SOME = 20, 50  # tokens per feature: below the first nothing is to be trusted, below the second only the shape
+ENOUGH = 100  # tokens per feature, as probe_lm takes them unless told: r is stable
+EXACT = 1e-6  # a residual below this, of either sign, is what rounding leaves of a text that is told exactly
+SHOWN = 5e-5  # a rise below this is 0.00% on the page
 NOT_RANDOM = 2.0  # a lag-1 correlation of noise is within about 2/√points of 0
 MASKED_SHARE = 0.15  # of the tokens are masked and predicted in the tasks of encoders
-HARDLY = 0.005  # a change of ln PR over all blocks below this is nothing to speak of
 TASKS = {
     "masked": "Predicted here: tokens hidden behind masks, at their own places (task 'masked'); not the next token.",
     "span": "Predicted here: the tokens of hidden spans, by the decoder (task 'span'); not the next token of a plain text.",
@@ -24,24 +29,33 @@ def judge_language_model(record: Record) -> Verdict:
     """Does log PR fall on a line, what would other text change, and what does an untrained model do?"""
     column = record.leading
     sites = [site for site in record.sites if site.in_fit]
+    if sites and all((value := site.values.get(column)) is not None and abs(value) < EXACT for site in sites):
+        return Verdict(_told_exactly(record), tuple(record.notes), ())
     try:
         fit = record.law(column)
     except InputError as error:
         return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
     errors = record.law_errors(column)
-    findings = [
-        *_task(record),
-        *_in_sample(record, fit),
+    flat = same_everywhere(fit, errors)
+    falls = fit.slope < 0 and not (flat or _might_not_fall(errors) or _tells_nothing(fit))
+    shape = [
         *_intervals(errors),
         *_curve(fit, errors),
         *_rises(fit, errors, sites),
+        *_too_small_to_count(record, fit, sites),
         *_plateau(plateau(fit), sites),
+    ]
+    findings = [
+        *_task(record),
+        *_in_sample(record, fit),
+        *([] if flat else shape),
         *_worse_than_the_mean(column, sites),
-        *_null(record, fit, errors),
+        *untrained(record, fit, errors, falls=falls),
         *other_targets(record),
         *_tokens(record),
     ]
-    return Verdict(_headline(record, fit, errors), tuple(findings), tuple(_advice(record, fit, sites)))
+    headline = _all_the_same(record, fit) if flat else _headline(record, fit, errors)
+    return Verdict(headline, tuple(findings), tuple(_advice(record, fit, sites, flat=flat)))
 
 
 def _might_not_fall(errors: LawErrors | None) -> bool:
@@ -49,12 +63,31 @@ def _might_not_fall(errors: LawErrors | None) -> bool:
     return errors is not None and errors.rho_interval[1] >= 1
 
 
+def _tells_nothing(fit: LawFit) -> bool:
+    """Whether no block predicts better than the mean; only held out is that possible."""
+    return min(fit.values) >= 1
+
+
+def _told_exactly(record: Record) -> str:
+    return f"The text is predictable to rounding at every block ({_kind(record)} is 0): there is nothing to measure."
+
+
+def _all_the_same(record: Record, fit: LawFit) -> str:
+    low, high = f"{min(fit.values):.4f}", f"{max(fit.values):.4f}"
+    where = "at both blocks" if fit.points == 2 else "at every block"
+    within = "" if spread(fit) < UNCHANGED else " within its errors"
+    facts = low if low == high else f"{low} to {high}"
+    return f"No law: {_kind(record)} is the same {where}{within}, {facts}."
+
+
+def _kind(record: Record) -> str:
+    return "held-out PR" if record.leading == "residual_held_out" else "in-sample PR"
+
+
 def _headline(record: Record, fit: LawFit, errors: LawErrors | None) -> str:
-    what = "held-out PR" if record.leading == "residual_held_out" else "in-sample PR"
-    r = fit.pearson
+    what, r = _kind(record), fit.pearson
     if r is None:
-        facts = f"{fit.values[0]:.3f}, then {fit.values[-1]:.3f}"
-        return f"No law can be told: {what} is the same everywhere, or there are only two blocks ({facts})."
+        return f"No law can be told of two blocks ({what} {fit.values[0]:.3f}, then {fit.values[-1]:.3f})."
     numbers = [f"r = {signed(r)} over {fit.points} blocks"]
     try:
         short = record.law(record.leading, drop_last=1).pearson
@@ -66,15 +99,16 @@ def _headline(record: Record, fit: LawFit, errors: LawErrors | None) -> str:
     if fit.effective_layers is not None and fit.greenwood_p is not None:
         numbers.append(f"{fit.effective_layers:.1f} effective layers of {fit.layers}")
         numbers.append(f"Greenwood p {_p(fit.greenwood_p)}")
-    claim = _claim(fit, what, r)
-    if fit.rho < 1 and _might_not_fall(errors):
+    claim = _claim(fit, errors, what, r)
+    if _tells_nothing(fit):
+        claim = f"no law: {what} is 1 or more at every block, so nothing of unseen text is predicted"
+    elif fit.rho < 1 and _might_not_fall(errors):
         claim = f"no clear trend: {what} might as well not fall on other text"
     return f"{claim[0].upper()}{claim[1:]} ({', '.join(numbers)})."
 
 
-def _claim(fit: LawFit, what: str, r: float) -> str:
+def _claim(fit: LawFit, errors: LawErrors | None, what: str, r: float) -> str:
     """What the points allow to say, from nothing to the law."""
-    rising, m = len(fit.rising), fit.layers
     if fit.rho >= 1:
         return f"No law: {what} does not fall with depth"
     if fit.shares is None or fit.greenwood_p is None:
@@ -82,10 +116,19 @@ def _claim(fit: LawFit, what: str, r: float) -> str:
     even = fit.greenwood_p < 0.05
     if fit.points <= 4:
         return f"Too few blocks to call it a law: {what} falls over {fit.points} of them"
-    if rising and r <= -0.99 and even:
-        return f"Nearly a law: {what} falls on a line as a whole, but rises at {rising} of {m} steps"
-    if rising:
-        return f"{what} falls with depth as a whole, but not by equal steps: it rises at {rising} of {m}"
+    if fit.rising:
+        clear = beyond_error(fit, errors, fit.rising)
+        rises = f"rises at {len(fit.rising)} of {fit.layers} steps"
+        if clear is not None and len(clear) < len(fit.rising):  # what is clear and what does not count, findings say
+            rises += (
+                f", clearly at {len(clear)}" if clear else ", not clearly" if len(fit.rising) == 1 else ", none clearly"
+            )
+        if r <= -0.99 and even:
+            return f"Nearly a law: {what} falls on a line as a whole, but {rises}"
+        if clear == []:  # then they are no evidence against equal steps
+            evenly = "" if even else ", no more evenly than a random split of the same drop"
+            return f"{what} falls with depth as a whole{evenly}; it {rises}"
+        return f"{what} falls with depth as a whole, but not by equal steps: it {rises}"
     if r <= -0.99 and even:
         return f"The law holds on this text: every block takes about the same share of log {what}"
     if even:
@@ -109,7 +152,8 @@ def _in_sample(record: Record, fit: LawFit) -> list[str]:
     except InputError:
         return [f"Held out, PR goes {ends}."]
     without = "" if short is None else f", {signed(short)} without the last block"
-    correlation = "" if inside.pearson is None else f" (r = {signed(inside.pearson)}{without})"
+    flat = same_everywhere(inside, record.law_errors("residual"))
+    correlation = "" if inside.pearson is None or flat else f" (r = {signed(inside.pearson)}{without})"
     return [
         f"Held out, PR goes {ends}; in-sample, as the paper takes it, from {inside.values[0]:.3f} to "
         f"{inside.values[-1]:.3f}{correlation}."
@@ -153,13 +197,27 @@ def _rises(fit: LawFit, errors: LawErrors | None, sites: list[SiteRow]) -> list[
     names = workers(sites)
     clear = beyond_error(fit, errors, steps)
     shown = sorted(steps, key=lambda i: fit.values[i] / fit.values[i + 1])[:4]  # the largest rises
-    told = ", ".join(f"'{names[i]}' (by {fit.values[i + 1] / fit.values[i] - 1:.1%})" for i in sorted(shown))
+    told = ", ".join(f"'{names[i]}' (by {fit.values[i + 1] / fit.values[i] - 1:.2%})" for i in sorted(shown))
     sentence = f"PR rises at {told}" + (f" and, less, at {len(steps) - 4} more" if len(steps) > 4 else "")
-    if clear is None:
-        return [sentence + "."]
-    if not clear:
-        return [sentence + ("; none" if len(steps) > 1 else "; not") + " by more than two standard errors."]
-    return [sentence + f"; {len(clear)} of {len(steps)} by more than two standard errors."]
+    return [sentence + ("." if clear is None else f"; {_how_clear(clear, steps)}.")]
+
+
+def _how_clear(clear: list[int], steps: list[int]) -> str:
+    """How many of these rises are more than error."""
+    share = f"{len(clear)} of {len(steps)}" if clear else "none" if len(steps) > 1 else "not"
+    return f"{share} by more than two standard errors"
+
+
+def _too_small_to_count(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
+    """Rises that the table shows and the headline does not count: tiny ones, and that from the embedded input."""
+    names = workers(sites)
+    rises = [b / a - 1 for a, b in pairwise(fit.values)]
+    tiny = [names[i] for i, rise in enumerate(rises) if rise > SHOWN and i not in fit.rising]
+    parts = [f"by {UNCHANGED:.1%} or less at {listed(tiny)}"] if tiny else []
+    before = None if record.sites[0].in_fit else record.sites[0].values.get(record.leading)
+    if before is not None and before > 0 and fit.values[0] / before - 1 > SHOWN:
+        parts.append(f"from the embedded input to '{sites[0].name}' (by {fit.values[0] / before - 1:.2%})")
+    return [f"Rises not counted: {', and '.join(parts)}."] if parts else []
 
 
 def _plateau(run: Run | None, sites: list[SiteRow]) -> list[str]:
@@ -181,39 +239,12 @@ def _worse_than_the_mean(column: str, sites: list[SiteRow]) -> list[str]:
     return [f"At {where} held-out PR is 1 or more: the fit predicts unseen text no better than its mean."]
 
 
-def _null(record: Record, fit: LawFit, errors: LawErrors | None) -> list[str]:
-    column = f"{record.leading}_untrained"
-    if column not in record.columns:
-        return []
-    try:
-        null = record.law(column)
-    except InputError:
-        return []
-    first, last = null.values[0], null.values[-1]
-    if null.pearson is None or abs(null.slope) * null.layers < HARDLY:
-        correlation = "" if null.pearson is None else f", r = {signed(null.pearson)}"
-        return [f"The same model untrained: PR hardly moves ({first:.3f} to {last:.3f}{correlation})."]
-    way = "rises" if null.slope > 0 else "falls"
-    trend = f"{way} with depth (r = {signed(null.pearson)}, {first:.3f} to {last:.3f})"
-    sentence = f"The same model untrained: PR {trend}"
-    if fit.slope >= 0 or _might_not_fall(errors):
-        return [sentence + "."]
-    if null.slope >= 0:
-        return [sentence + "; the fall was learned."]
-    if null.slope <= fit.slope:
-        return [sentence + ", at least as steeply as after training: this fall shows nothing learned."]
-    if null.slope < 0:
-        share = null.slope / fit.slope
-        return [sentence + f", {share:.0%} of the slope after training: so much needs no training."]
-    return [sentence + "."]
-
-
 def _tokens(record: Record) -> list[str]:
     each = record.settings.get("tokens_per_feature")
     if not isinstance(each, (int, float)) or each >= SOME:
         return []
     if each >= FEW:
-        return [f"{each:.0f} tokens per feature: the shape can be seen; from about {SOME} on r is stable."]
+        return [f"{each:.0f} tokens per feature: the shape can be seen; r is stable from about {ENOUGH} on."]
     if any("tokens per feature" in note for note in record.notes):
         return []  # the notes say it already
     return [
@@ -221,29 +252,45 @@ def _tokens(record: Record) -> list[str]:
     ]
 
 
-def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
-    out, names = [], workers(sites)
+def _advice(record: Record, fit: LawFit, sites: list[SiteRow], *, flat: bool) -> list[str]:
+    each = record.settings.get("tokens_per_feature")
+    too_few = isinstance(each, (int, float)) and each < FEW
+    to_be_read = not (flat or too_few or _tells_nothing(fit)) and fit.points > 4
+    out = [*_more_tokens(record, fit, sites), *(_on_the_shape(record, fit, sites) if to_be_read else [])]
+    if not any(column.endswith("_untrained") for column in record.columns):
+        out.append("No untrained model was measured: null=True (or --null) shows what the architecture does by itself.")
+    return out
+
+
+def _more_tokens(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
     each = record.settings.get("tokens_per_feature")
     if isinstance(each, (int, float)) and each < SOME:
         masked = record.settings.get("task", "next") != "next"
-        text = round(SOME * sites[0].features / (MASKED_SHARE if masked else 1), -2)
-        out.append(f"Use more tokens: about {text:,.0f} of them give {SOME} predicted ones per feature.")
+        text = round(ENOUGH * sites[0].features / (MASKED_SHARE if masked else 1), -2)
+        return [f"Use more tokens: about {text:,.0f} of them give {ENOUGH} predicted ones per feature."]
+    if _tells_nothing(fit):
+        return ["Use more tokens: fitted to these, no block tells anything of unseen text."]
+    return []
+
+
+def _on_the_shape(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
+    """How not to misread a plateau and a rise at the end."""
+    out, names = [], workers(sites)
     run = plateau(fit)
-    if run is not None and run.first <= fit.layers / 4 and fit.points > 4:
+    if run is not None and is_early(run, fit):
         out.append(
-            f"The early blocks up to '{names[run.last]}' bring the target hardly nearer to a linear reader. That does not "
-            "make them idle: what they prepare may be read later. Before leaving one out, measure the loss without it."
+            f"The early blocks from '{names[run.first]}' to '{names[run.last]}' bring the target hardly nearer to a linear "
+            "reader. That does not make them idle: what they prepare may be read later. Before leaving one out, measure "
+            "the loss without it."
         )
     rise = final_rise(fit)
-    if rise is not None and fit.points > 4:
+    if rise is not None:
         out.append(
             f"PR is lowest at '{sites[rise.first].name}' and higher at the end, as is often seen in last blocks. The output "
             "layer compares features with every token's embedding, and an id is a poor stand-in for that: look at "
             + ("the target 'embedding', and at the loss, " if record.settings.get("head", True) else "the loss ")
             + "before reading it as an early exit."
         )
-    if not any(column.endswith("_untrained") for column in record.columns):
-        out.append("No untrained model was measured: null=True (or --null) shows what the architecture does by itself.")
     return out
 
 

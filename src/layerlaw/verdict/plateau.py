@@ -1,4 +1,4 @@
-"""Runs of blocks over which the residual hardly falls, and the run at the end over which it rises."""
+"""Where the residual hardly moves: at all blocks, over a run of them; and the run at the end over which it rises."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from layerlaw.law import UNCHANGED, LawErrors, LawFit
 from layerlaw.verdict.steps import IDLE_SHARE
 
 SHORTEST = 3  # blocks: one or two that do little are no plateau
+HARDLY = 0.01  # a change of ln PR over all blocks below this is little, and nothing where errors are as large
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,26 @@ class Run:
     def length(self) -> int:
         """How many steps it has."""
         return self.last - self.first + 1
+
+
+def spread(fit: LawFit) -> float:
+    """How far apart the values are: ln of the largest over the smallest."""
+    return math.log(max(fit.values) / min(fit.values))
+
+
+def same_everywhere(fit: LawFit, errors: LawErrors | None) -> bool:
+    """Whether the values are the same to a thousandth, or little apart and not by more than their errors.
+
+    >>> from layerlaw.law import fit_law
+    >>> same_everywhere(fit_law([1.0149, 1.0149, 1.0151]), None), same_everywhere(fit_law([0.9, 0.89, 0.88]), None)
+    (True, False)
+    """
+    if spread(fit) < UNCHANGED:
+        return True
+    if errors is None or spread(fit) >= HARDLY:  # errors that hide much do not make it the same
+        return False
+    low, high = errors.rho_interval
+    return low <= 1 <= high and spread(fit) < 2 * max(errors.steps)
 
 
 def plateau(fit: LawFit) -> Run | None:
@@ -51,6 +72,11 @@ def plateau(fit: LawFit) -> Run | None:
             if abs(share) < limit and max(halves) < limit:
                 return Run(first, first + length - 1, share, length / m)
     return None
+
+
+def is_early(run: Run, fit: LawFit) -> bool:
+    """Whether a run begins in the first quarter of the steps and ends in their first half."""
+    return run.first <= fit.layers / 4 and run.last < fit.layers / 2
 
 
 def final_rise(fit: LawFit) -> Run | None:

@@ -17,6 +17,7 @@ NAMES = {
     "next2": "token after next",
 }
 SHUFFLED = "shuffled ids"
+FEW_SAMPLES = 20  # per class: below it a class mean is mostly noise
 ENDINGS = re.compile(r"_(adjusted|log_se|held_out|untrained)$")  # of a column about a target, not its residual
 
 
@@ -52,19 +53,31 @@ def target_name(target: str) -> str:
 
 
 def other_targets(record: Record) -> list[str]:
-    """One sentence: r of every other target, the shuffled vocabularies as a range, and of the separation D."""
+    """r of every other target in one sentence, the shuffled vocabularies as a range; in another that of the separation."""
     known = {target: r for target in targets(record) if (r := pearson_of(record, target)) is not None}
     shuffled = sorted(r for target, r in known.items() if is_shuffled(target))
     parts = [f"{target_name(target)} {signed(r)}" for target, r in known.items() if not is_shuffled(target)]
     if len(shuffled) > 1:
         parts.append(f"{SHUFFLED} {signed(shuffled[0])} … {signed(shuffled[-1])} ({len(shuffled)} vocabularies)")
     parts += [f"{SHUFFLED} {signed(r)}" for r in shuffled[:1] if len(shuffled) == 1]
-    out = [f"r with other targets: {', '.join(parts)}."] if parts else []
+    return [*([f"r with other targets: {', '.join(parts)}."] if parts else []), *_separation(record)]
+
+
+def _separation(record: Record) -> list[str]:
+    """r of the separation D, how many tokens were classes, and whether there were enough samples of them."""
     try:
         r = record.law("separation").pearson
     except InputError:
-        r = None
-    return out if r is None else [*out, f"Separation D of the most frequent tokens as classes: r = {signed(r)}."]
+        return []
+    if r is None:
+        return []
+    classes, tokens = record.settings.get("classes"), record.settings.get("tokens")
+    if not isinstance(classes, int) or classes < 1:  # older records do not say
+        return [f"Separation D of the most frequent tokens as classes: r = {signed(r)}."]
+    sentence = f"Separation D of the {classes} most frequent tokens as classes: r = {signed(r)}"
+    if isinstance(tokens, int) and tokens / classes < FEW_SAMPLES:
+        sentence += f"; with at most {tokens / classes:.0f} samples per class on average D is mostly noise"
+    return [sentence + "."]
 
 
 def is_shuffled(target: str) -> bool:
