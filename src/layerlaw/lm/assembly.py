@@ -125,9 +125,10 @@ def _notes(plan: Plan, pieces: Pieces, n: int) -> list[str]:
     notes = list(pieces.notes)
     d = plan.blocks.width
     if n < FEW * d:
+        honest = "; the held-out values do not flatter" if max(pieces.groups) else ""
         notes.append(
             f"Only {n / d:.1f} tokens per feature ({n:,} for {d}): below {FEW} the residual in-sample is too low, and its "
-            "line along depth not to be trusted. Use more tokens; the held-out values do not flatter."
+            f"line along depth not to be trusted. Use more tokens{honest}."
         )
     if not plan.blocks.linked and not plan.blocks.named:
         notes.append(
