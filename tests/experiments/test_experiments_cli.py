@@ -1,23 +1,11 @@
 """`layerlaw reproduce` through its real entry point."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
+from reproducing import reproduce
+
 from layerlaw.pages import Outcome
-
-COMMAND = [str(Path(sys.executable).parent / "layerlaw"), "reproduce"]
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
-
-
-def reproduce(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, cwd=cwd, timeout=200, env=ENVIRONMENT)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
 
 
 def test_json_rows_record_figure_and_page(tmp_path: Path) -> None:
@@ -38,29 +26,6 @@ def test_json_rows_record_figure_and_page(tmp_path: Path) -> None:
     reproduce("s6", "--quick", "--out", "r", cwd=tmp_path)  # everything is there already
     assert Outcome.load(place / "s6.json").provenance["wall_s"] >= before
     assert "paper" in done.stderr
-
-
-def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
-    sweeps = tmp_path / "layerlaw-reproduce" / "quick" / "sweeps"
-    running = subprocess.Popen([*COMMAND, "fig1", "--quick"], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
-    for _ in range(600):
-        time.sleep(0.1)
-        if running.poll() is not None or list(sweeps.rglob("fleet-*.pt")):
-            break
-    running.send_signal(signal.SIGINT)
-    assert running.wait(60) in (0, 130)
-    kept = {file: file.stat().st_mtime_ns for file in sweeps.rglob("fleet-*.pt")}
-    assert kept
-    done = [file for file in kept if _finished(file)]
-    reproduce("fig1", "--quick", "--json", cwd=tmp_path)
-    assert [file.stat().st_mtime_ns for file in done] == [kept[file] for file in done]  # not trained again
-    assert all(map(_finished, sweeps.rglob("fleet-*.pt")))
-
-
-def _finished(file: Path) -> bool:
-    from layerlaw.lab.engine import Progress
-
-    return Progress.from_file(file)[0].done
 
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
