@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
@@ -107,6 +108,22 @@ def test_groups_are_runs_of_whole_documents_of_about_equal_size():
     assert min(sizes) > 0
     assert max(sizes) <= 200
     assert dealt.notes == ()
+
+
+def test_one_document_that_is_nearly_all_of_the_text_is_cut_between_pieces_too():
+    dealt = pieces_of([torch.zeros(5000), *torch.zeros(20, 10)], length=100).dealt(4)
+    sizes = [sum(len(p) for p, g in zip(dealt.ids, dealt.groups, strict=True) if g == k) for k in range(4)]
+    assert max(sizes) < 1.1 * min(sizes)
+    assert dealt.notes == (
+        "Of 21 documents, one of them 96% of the text, groups are runs of pieces, not whole documents.",
+    )
+
+
+def test_strings_in_an_array_are_documents_and_a_table_is_not():
+    for kind in (None, object):
+        assert texts(pieces_of(np.array(["abc", "de"], dtype=kind), Letters())) == ["abc", "de"]
+    with pytest.raises(InputError, match="got a dict: pass its column"):
+        pieces_of({"text": ["abc"]}, Letters())
 
 
 def test_a_single_document_is_cut_between_pieces_and_that_is_told():

@@ -64,6 +64,21 @@ def test_a_model_that_pads_the_text_gives_the_states_of_its_tokens(kind):
     assert mine == pytest.approx(1 - LinearRegression().fit(X, y).score(X, y), abs=1e-9)
 
 
+def test_a_state_that_may_be_of_one_token_or_the_next_is_refused():
+    class Late(Prompted):
+        """Reads forward, pads, and gives most of a token one place later."""
+
+        def forward(self, ids):
+            x = self.table(ids)
+            x = nn.functional.pad(0.2 * x, (0, 0, 0, 8)) + nn.functional.pad(x, (0, 0, 1, 7))
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    with pytest.raises(CaptureError, match="expected one state of each token"):
+        probe_lm(Late(), IDS, progress=False)
+
+
 def test_blocks_of_an_encoder_tell_nothing_of_what_was_cut_out():
     with pytest.raises(CaptureError, match=r"blocks of the decoder, which tells what was cut out, got 'encoder.block'"):
         probe_lm(family("t5"), walks(), blocks="encoder.block", progress=False)

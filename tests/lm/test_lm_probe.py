@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tokenizers
 import torch
@@ -253,6 +254,37 @@ def test_what_is_told_is_named_after_the_task():
     record = probe_lm(family("bert"), walks(), mask_id=MASK, progress=False)
     assert record.settings["targets"] == {"id": "the masked token's id"}
     assert record.settings["pieces"] == 60  # a tokenizer that puts nothing around a text needs no room for it
+
+
+def test_classes_are_the_most_frequent_of_the_tokens_that_are_told():
+    model, front = family("gpt2").double(), VOCABULARY - 1
+    ids = walks(120)[:, :30].clamp(max=VOCABULARY - 2)
+    led = torch.cat([torch.full((len(ids), 1), front), ids], 1)  # it stands in front of every piece, and is never told
+    record = probe_lm(model, led, classes=6, groups=1, tokens=10**6, progress=False)
+    chosen = torch.bincount(ids.flatten(), minlength=VOCABULARY).argsort(descending=True, stable=True)[:6]
+    with torch.no_grad():
+        X = model(led, output_hidden_states=True).hidden_states[1][:, :-1].reshape(-1, WIDTH)
+    X = torch.nn.functional.layer_norm(X, (WIDTH,)).numpy()
+    y = ids.flatten().numpy()
+    groups = [X[y == int(token)] for token in chosen]
+    n, mean = sum(map(len, groups)), np.concatenate(groups).mean(0)
+    within = sum((g - g.mean(0)).T @ (g - g.mean(0)) for g in groups) / n
+    between = sum(len(g) * np.outer(g.mean(0) - mean, g.mean(0) - mean) for g in groups) / n
+    expected = np.trace(within @ np.linalg.pinv(between, rcond=1e-10))
+    assert record.sites[1].values["separation"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_wrapper_that_carries_the_configuration_of_another_has_an_untrained_twin_too():
+    class Wrapped(torch.nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base, self.config = base, base.config
+
+        def forward(self, input_ids):
+            return self.base(input_ids=input_ids)
+
+    record = probe_lm(Wrapped(family("gpt2")), walks(), null=True, groups=1, progress=False)
+    assert record.sites[-1].values["residual_untrained"] != record.sites[-1].values["residual"]
 
 
 def test_a_tokenizer_of_the_library_tokenizers_is_taken_too():

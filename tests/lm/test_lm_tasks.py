@@ -172,6 +172,25 @@ def test_too_few_tokens_are_told_with_what_to_do(options, said):
         probe_lm(family("llama"), walks(), groups=1, progress=False, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"groups": "8"}, "groups: expected a whole number, got '8'"),
+        ({"groups": 2.5}, "groups: expected a whole number"),
+        ({"memory_gib": "2"}, "memory_gib: expected a number of GiB"),
+        ({"mask_id": "a"}, "mask_id: expected a whole number"),
+        ({"blocks": 5}, "blocks: expected names of modules, got 5"),
+        ({"words": 5}, "words: expected a list of words or token ids, got 5"),
+        ({"words": [3.5]}, "words: expected words or token ids, got 3.5"),
+        ({"words": [True]}, "words: expected words or token ids, got True"),
+        ({"words": [VOCABULARY]}, f"words: expected token ids 0 … {VOCABULARY - 1}, got {VOCABULARY}"),
+    ],
+)
+def test_options_of_a_wrong_kind_are_told(options, said):
+    with pytest.raises(InputError, match=said):
+        probe_lm(family("llama"), walks(), progress=False, **options)
+
+
 def test_ids_beyond_the_vocabulary_are_told():
     with pytest.raises(InputError, match="expected token ids 0 … 149, as the model has embeddings, got 150"):
         probe_lm(family("llama"), walks() + 47, progress=False)

@@ -38,6 +38,23 @@ def oracle(X, Y, fit=None, test=None):
     return (error**2).sum(), (spread**2).sum()
 
 
+@pytest.mark.parametrize("value", [3.0, 7.0, 29.0, 30.0, 41.0, 0.1])
+@pytest.mark.parametrize("g", [1, 8])
+def test_a_target_that_never_changes_is_told_whatever_the_rounding(value, g):
+    X = np.random.default_rng(0).normal(size=(400, 5))
+    with pytest.raises(FeatureError, match="the same for every token"):
+        residual(X, np.full((400, 1), value), np.arange(400) % g)
+
+
+def test_a_target_that_changes_in_one_group_alone_has_nothing_held_out():
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(400, 5)), np.full((400, 1), 30.0)
+    Y[::4] += rng.normal(size=(100, 1))
+    found = residual(X, Y, np.arange(400) % 4)["y"]
+    assert 0 < found.in_sample < 1
+    assert (found.held_out, found.left_out) == (None, None)
+
+
 @pytest.mark.parametrize("d", [1, 6, 255, 256, 257, 300])  # from 253 on by strips
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_moments_are_the_products_of_the_rows(d, dtype):

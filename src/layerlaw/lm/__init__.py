@@ -104,7 +104,7 @@ def probe_lm(
     started = time.perf_counter()
     check_options(
         normalise=normalise, task=task, targets=targets, words=words, bos=bos, batch_size=batch_size, classes=classes,
-        tokens=tokens, length=length,
+        tokens=tokens, length=length, groups=groups, mask_id=mask_id, memory_gib=memory_gib, blocks=blocks,
     )  # fmt: skip
     with quiet_transformers(bars=progress is not False):
         loaded = load(model, tokenizer=tokenizer, dtype=dtype, device_map=device_map)
@@ -124,9 +124,9 @@ def probe_lm(
         check_task(asked, anatomy.is_encoder_decoder(network))
         wanted = tokens if tokens is not None else tokens_wanted(found.width, asked)
         around = places_around(loaded.tokenizer) if asked == "masked" else 0
-        led = bos if asked == "next" else False
-        pieces = pieces_of(text, loaded.tokenizer, length=room - around, documents=documents, bos=led, wanted=wanted)
-        if room < length:
+        bos = bos if asked == "next" else False
+        pieces = pieces_of(text, loaded.tokenizer, length=room - around, documents=documents, bos=bos, wanted=wanted)
+        if room < length and max(map(len, pieces.ids)) >= room - around:
             pieces = pieces.noted(f"Pieces have {room} tokens instead of {length}: the model has no places for more.")
         limit = tokens if pieces.tokens > wanted else None
         if pieces.tokens > wanted:
@@ -139,8 +139,11 @@ def probe_lm(
         counts = counted(pieces.ids, vocabulary)
         head = anatomy.output_embedding(network)
         chosen = targets_of(names, vocabulary, head, counts, seed, asked)
-        frequent = FrequentTokens.of(counts, classes) if classes else None
-        shown = Words.of(words, loaded.tokenizer) if words else None
+        led = int(asked == "next")  # the first token of a piece is not told
+        frequent = (
+            FrequentTokens.of(counted([ids[led:] for ids in pieces.ids], vocabulary), classes) if classes else None
+        )
+        shown = Words.of(words, loaded.tokenizer, vocabulary) if len(words) else None
         plan = Plan(found, tuple(chosen), normalise, found.whole, places, frequent, shown)
         pieces = pieces.dealt(*affordable(groups, plan, memory_gib))
         if asked == "next":

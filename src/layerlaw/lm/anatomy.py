@@ -73,7 +73,10 @@ def task_of(model: nn.Module, blocks: Blocks, device: torch.device, shift: int =
         return "span"
     size = vocabulary_of(model)
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(size // 2, size, (1, 16), generator=generator)  # padding has a low number, and may hide a token
+    time = min(16, longest_piece(model) or 16)
+    ids = torch.randint(
+        size // 2, size, (1, time), generator=generator
+    )  # padding has a low number, and may hide a token
     other = ids.clone()
     other[0, -4:] = (ids[0, -4:] - size // 2 + torch.arange(4)) % size
     last = len(blocks.names) - 1

@@ -42,7 +42,7 @@ def assembled(model: nn.Module, loaded: Loaded, run: Run, measured: Measured, tw
             "tokens": n,
             "tokens_per_feature": round(n / plan.blocks.width, 2),
             "pieces": len(pieces.ids),
-            "documents": len(set(pieces.documents)),
+            "documents": (pieces.given or 1) if pieces.packed else len(set(pieces.documents)),
             "groups": max(pieces.groups) + 1,
             "bos": pieces.bos,
             "batch_size": run.batch_size,

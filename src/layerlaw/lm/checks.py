@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Any, get_args
 
 from torch import Tensor
@@ -14,7 +15,17 @@ from layerlaw.lm.tasks import TaskName
 
 
 def check_options(
-    *, normalise: str, task: str | None, targets: Any, words: Any, bos: Any, batch_size: int, classes: int, **whole: Any
+    *,
+    normalise: str,
+    task: str | None,
+    targets: Any,
+    words: Any,
+    bos: Any,
+    batch_size: int,
+    classes: int,
+    memory_gib: Any,
+    blocks: Any,
+    **whole: Any,
 ) -> None:
     """Words and numbers that have a fixed range."""
     if normalise not in get_args(Normalise):
@@ -24,8 +35,14 @@ def check_options(
     if not isinstance(targets, (str, Sequence)):
         raise InputError(f"targets: expected names, got {targets!r}.")
     for name, value in {**whole, "batch_size": batch_size, "classes": classes}.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
             raise InputError(f"{name}: expected a whole number, got {value!r}.")
+    if isinstance(memory_gib, bool) or not isinstance(memory_gib, Real):
+        raise InputError(f"memory_gib: expected a number of GiB, got {memory_gib!r}.")
+    if not isinstance(words, Sequence):
+        raise InputError(f"words: expected a list of words or token ids, got {words!r}.")
+    if blocks is not None and not isinstance(blocks, Sequence):
+        raise InputError(f"blocks: expected names of modules, got {blocks!r}.")
     if batch_size < 1:
         raise InputError(f"batch_size: expected at least 1 piece, got {batch_size}.")
     if classes < 0 or classes == 1:

@@ -12,22 +12,28 @@ from layerlaw.stats.moments import gram
 
 @dataclass
 class FrequentTokens:
-    """The chosen tokens, and at every site the sums of each class (K, d) and the Gram matrix of all of them (d, d)."""
+    """The chosen tokens, and at every site the sums of each class (K, d) and the Gram matrix of all of them (d, d).
+
+    From the features of a site the mean of its first batch is taken off, which does not change D: some lie a thousand times
+    their spread away from 0, and float32 products would keep little of it.
+    """
 
     ids: Tensor
     sums: list[Tensor | None] = field(default_factory=list)
     grams: list[Tensor | None] = field(default_factory=list)
+    references: dict[int, Tensor] = field(default_factory=dict)
     counts: Tensor = field(default_factory=lambda: torch.zeros(0))
 
     @classmethod
     def of(cls, counts: Tensor, classes: int) -> FrequentTokens:
-        """The most frequent tokens of the text."""
+        """The most frequent of the tokens that are told, by how often each is."""
         order = torch.argsort(counts, descending=True, stable=True)
         return cls(order[: min(classes, int((counts > 1).sum()))].sort().values)
 
     def fresh(self, sites: int) -> FrequentTokens:
         """Nothing seen yet."""
-        return FrequentTokens(self.ids, [None] * sites, [None] * sites, torch.zeros(len(self.ids), dtype=torch.float64))
+        none: list[Tensor | None] = [None] * sites
+        return FrequentTokens(self.ids, none, none.copy(), counts=torch.zeros(len(self.ids), dtype=torch.float64))
 
     def begin(self, tokens: Tensor) -> None:
         """The next tokens (n,) of a batch."""
@@ -41,6 +47,10 @@ class FrequentTokens:
         """Features (n, d) of one site."""
         rows, labels = self._rows.to(X.device), self._labels.to(X.device)
         part = X.index_select(0, rows)
+        if part.element_size() > 2 and len(part):  # half precision has lost it before
+            if site not in self.references:
+                self.references[site] = part.mean(0, dtype=torch.float64)
+            part = part - self.references[site].to(part.dtype)
         sums = torch.zeros(len(self.ids), X.shape[1], dtype=torch.float64, device=X.device)
         sums.index_add_(0, labels, part.double())
         product = gram(part).double()
@@ -49,18 +59,28 @@ class FrequentTokens:
         self.grams[site] = product if known is None else known + product
 
     def tensors(self, d: int) -> list[Tensor]:
-        """What is added up over ranks."""
+        """What is added up over ranks, about 0, since each has taken off a mean of its own."""
+        n = self.counts.sum().item()
+        for site, reference in self.references.items():
+            sums, G = self.sums[site], self.grams[site]
+            if sums is not None and G is not None:
+                r = reference.to(G.dtype)
+                turned = torch.outer(sums.sum(0), r)
+                self.grams[site] = G + turned + turned.mT + n * torch.outer(r, r)
+                self.sums[site] = sums + self.counts.to(r.device)[:, None] * r
+        self.references = {}
         K = len(self.ids)
         self.sums = [torch.zeros(K, d, dtype=torch.float64) if s is None else s for s in self.sums]
         self.grams = [torch.zeros(d, d, dtype=torch.float64) if G is None else G for G in self.grams]
         return [self.counts, *(t for t in (*self.sums, *self.grams) if t is not None)]
 
     def separation(self, site: int) -> float | None:
-        """D of one site; `None` where a class never came or all means coincide."""
+        """D of one site, of the classes that came; `None` where all means coincide."""
         sums, G = self.sums[site], self.grams[site]
-        if sums is None or G is None or not bool((self.counts > 0).all()):
+        came = self.counts > 0
+        if sums is None or G is None or int(came.sum()) < 2:
             return None
-        counts = self.counts.to(sums.device)
+        sums, counts = sums[came.to(sums.device)], self.counts[came].to(sums.device)
         means = sums / counts[:, None]
         weighted = means * counts.sqrt()[:, None]
         within = G - weighted.mT @ weighted  # SSw, times n

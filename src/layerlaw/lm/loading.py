@@ -68,9 +68,9 @@ def load(
 
 
 def untrained_twin(model: nn.Module, seed: int) -> nn.Module | None:
-    """A model of the same configuration with freshly drawn weights; `None` for one that has no configuration."""
-    config = getattr(model, "config", None)
-    if config is None or not hasattr(config, "to_dict"):
+    """A model of the same configuration with freshly drawn weights; `None` for one that is not made from a configuration."""
+    config: Any = getattr(model, "config", None)
+    if all(kind.__name__ != "PreTrainedModel" for kind in type(model).__mro__):  # a wrapper may carry another's
         return None
     config = copy.deepcopy(config)
     if hasattr(config, "quantization_config"):

@@ -80,7 +80,9 @@ class Pieces:
     def dealt(self, groups: int, note: str = "") -> Pieces:
         """Deal the pieces into groups of about equally many tokens: runs of whole documents where there are enough."""
         whole = len(set(self.documents))
-        units = self.documents if whole >= groups else tuple(range(len(self.ids)))
+        most = self._largest_share
+        by_document = whole >= groups and most <= min(2 / groups, 0.75)
+        units = self.documents if by_document else tuple(range(len(self.ids)))
         groups = min(groups, len(set(units)))
         sizes: dict[int, int] = {}
         for unit, piece in zip(units, self.ids, strict=True):
@@ -93,11 +95,20 @@ class Pieces:
             home[unit] = last
             before += size
         here = replace(self, groups=tuple(home[unit] for unit in units)).noted(note)
-        if whole >= groups:
+        if by_document or groups == 1:
             return here
         if self.packed:
             return here.noted("Documents are packed into one stream: two groups may share a document where they meet.")
-        return here.noted(f"Of {whole} document{'s' * (whole > 1)}, groups are runs of pieces, not whole documents.")
+        why = f"Of {whole} document{'s' * (whole > 1)}" + (f", one of them {most:.0%} of the text" if whole > 1 else "")
+        return here.noted(f"{why}, groups are runs of pieces, not whole documents.")
+
+    @property
+    def _largest_share(self) -> float:
+        """Of the tokens, those of one document."""
+        sizes: dict[int, int] = {}
+        for owner, piece in zip(self.documents, self.ids, strict=True):
+            sizes[owner] = sizes.get(owner, 0) + len(piece)
+        return max(sizes.values()) / sum(sizes.values())
 
 
 def pieces_of(
@@ -237,7 +248,7 @@ def _parts(document: str) -> Iterator[str]:
 
 def _token_ids(text: Any) -> list[Tensor] | None:
     """Token ids as a list of 1-D tensors, where that is what came; `None` for text."""
-    if isinstance(text, (Tensor, np.ndarray)):
+    if isinstance(text, Tensor) or (isinstance(text, np.ndarray) and text.dtype.kind not in "UTO"):
         ids = torch.as_tensor(text)
         if ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
             raise InputError(
@@ -262,6 +273,8 @@ def _strings(text: Any, start: int = 0) -> Iterator[str]:
             "text: expected a string, an iterable of documents, or token ids of shape (documents, length), got "
             f"{type(text).__name__}."
         )
+    if isinstance(text, Mapping) or (hasattr(text, "iloc") and hasattr(text, "columns")):
+        raise InputError(f"text: expected documents, got a {type(text).__name__}: pass its column, as in text['text'].")
     for number, item in enumerate(text, start):
         if isinstance(item, Mapping) and "text" in item:
             item = item["text"]

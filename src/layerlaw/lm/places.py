@@ -60,17 +60,22 @@ def places_of(model: nn.Module, blocks: Blocks, device: torch.device, length: in
 
 
 def _tried(model: nn.Module, blocks: Blocks, device: torch.device, tokens: int) -> Places | None:
-    """Change one token and see which state moves most; `None` where that is not always as far behind its token."""
+    """Change one token and see which state moves most; `None` where that is not always as far behind its token.
+
+    Nor where an earlier state, which might as well be the token's, always moves first.
+    """
     size = vocabulary_of(model)
     ids = torch.arange(size - tokens, size, device=device)[None].remainder(size)
     plain = states(model, blocks, ids)[0]
     if plain.shape[1] == tokens:
         return Places(longer=blocks.seen[1] != DRY_TOKENS)
-    found = set()
+    found, begun = set(), set()
     for place in (tokens // 3, tokens // 2, tokens - 2):
         other = ids.clone()
         other[0, place] = (ids[0, place] + size // 2) % size
         moved = (states(model, blocks, other)[0] - plain).abs().sum(-1)[0]
         found.add(int(moved.argmax()) - place)
+        begun.add(int((moved > 1e-6 * moved.max()).float().argmax()) - place)
     shift = found.pop()
-    return Places(shift, longer=True) if not found and 0 <= shift <= plain.shape[1] - tokens else None
+    clear = not found and not (len(begun) == 1 and 0 <= min(begun) < shift)
+    return Places(shift, longer=True) if clear and 0 <= shift <= plain.shape[1] - tokens else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -22,14 +23,17 @@ class Words:
     sample: PlaneSample = field(repr=False)
 
     @classmethod
-    def of(cls, words: Sequence[str | int], tokenizer: Any) -> Words:
+    def of(cls, words: Sequence[str | int], tokenizer: Any, vocabulary: int) -> Words:
         """Words by name (one token each, with or without a blank before them), or token ids."""
         names, ids = [], []
         for word in words:
+            if isinstance(word, bool) or not isinstance(word, (str, Integral)):
+                raise InputError(f"words: expected words or token ids, got {word!r}.")
             names.append(str(word).strip())
-            ids.append(word if isinstance(word, int) else _single_token(word, tokenizer))
-        if ids and min(ids) < 0:
-            raise InputError(f"words: expected token ids ≥ 0, got {min(ids)}.")
+            ids.append(_single_token(word, tokenizer) if isinstance(word, str) else int(word))
+        wrong = [i for i in ids if not 0 <= i < vocabulary]
+        if wrong:
+            raise InputError(f"words: expected token ids 0 … {vocabulary - 1}, got {wrong[0]}.")
         if len(set(ids)) < len(ids):
             raise InputError(f"words: expected different words, got {', '.join(map(repr, words))}.")
         return cls(tuple(names), torch.tensor(ids), PlaneSample(len(ids)))
@@ -64,8 +68,8 @@ def _single_token(word: str, tokenizer: Any) -> int:
         raise InputError(f"words: expected token ids where there is no tokenizer, got {word!r}.")
     for spelling in (f" {word.strip()}", word.strip()):  # within a text a blank stands before a word
         ids = tokenizer(spelling, add_special_tokens=False)["input_ids"]
-        if len(ids) == 1:
+        unknown = ids == [getattr(tokenizer, "unk_token_id", None)] and word.strip() != tokenizer.unk_token
+        if len(ids) == 1 and not unknown:
             return int(ids[0])
-    raise InputError(
-        f"words: expected words that are one token each, got {word!r}, which is {len(ids)}. Choose others."
-    )
+    what = "which the tokenizer does not know" if unknown else f"which is {len(ids)}"
+    raise InputError(f"words: expected words that are one token each, got {word!r}, {what}. Choose others.")

@@ -16,6 +16,7 @@ from torch import Tensor
 from layerlaw.errors import FeatureError
 from layerlaw.stats.moments import Moments, TargetMoments
 
+ROUNDING = 1e-12  # of a sum of squares
 SMALL_PIVOT = 1e-9  # of a scatter scaled to 1 on its diagonal: below it Cholesky's digits are not to be trusted
 CUT = 1e-11  # eigenvalues below this share of the largest are no directions of the features
 
@@ -94,9 +95,13 @@ def prediction_residuals(
         if g > 1:
             pairs = [own.predicted(k, others[k], fits[k], chosen) for k in range(g)]
             errors, spreads = (sum(pair[i] for pair in pairs) for i in (0, 1))
-            held = errors / spreads
-            held_left = tuple((errors - e) / (spreads - s) for e, s in pairs)
-            left_out = tuple(o.remainder(f, chosen) / o.variation(chosen) for o, f in zip(others, fits, strict=True))
+            varied = [o.variation(chosen) for o in others]
+            if min(varied) > 0 and all(
+                spreads - s > ROUNDING * spreads for _, s in pairs
+            ):  # else one group alone varies
+                held = errors / spreads
+                held_left = tuple((errors - e) / (spreads - s) for e, s in pairs)
+                left_out = tuple(o.remainder(f, chosen) / v for o, f, v in zip(others, fits, varied, strict=True))
         value = max(0.0, left / total)
         adjusted = value * (n - 1) / (n - rank - 1) if n > rank + 1 else None
         found[name] = Residual(value, adjusted, held, left_out, held_left, rank)
@@ -134,8 +139,9 @@ class _Scatter:
         return self.xx - torch.outer(self.x, self.x) / self.n, self.xy - torch.outer(self.x, self.y) / self.n
 
     def variation(self, chosen: slice) -> float:
-        """Σ‖y − ȳ‖²."""
-        return float((self.yy - self.y.square() / self.n)[chosen].sum())
+        """Σ‖y − ȳ‖²; 0 where it is no more than rounding."""
+        about_mean, about_zero = (float(v[chosen].sum()) for v in (self.yy - self.y.square() / self.n, self.yy))
+        return about_mean if about_mean > ROUNDING * about_zero else 0.0
 
     def solve(self) -> tuple[Tensor, int]:
         """Coefficients (d, q) of the least-squares fit, the smallest ones where they are not unique, and the rank."""
