@@ -128,9 +128,9 @@ def probe_lm(
         pieces = pieces_of(text, loaded.tokenizer, length=room - around, documents=documents, bos=bos, wanted=wanted)
         if room < length and max(map(len, pieces.ids)) >= room - around:
             pieces = pieces.noted(f"Pieces have {room} tokens instead of {length}: the model has no places for more.")
-        limit = tokens if pieces.tokens > wanted else None
+        limit = None
         if pieces.tokens > wanted:
-            pieces = pieces.spread(wanted)
+            limit, pieces = tokens, pieces.spread(wanted)
             if tokens is None:
                 pieces = pieces.noted(f"{wanted:,} tokens spread over the text were read.")
         pieces = pieces.noted(pieces.left_out)
@@ -139,10 +139,8 @@ def probe_lm(
         counts = counted(pieces.ids, vocabulary)
         head = anatomy.output_embedding(network)
         chosen = targets_of(names, vocabulary, head, counts, seed, asked)
-        led = int(asked == "next")  # the first token of a piece is not told
-        frequent = (
-            FrequentTokens.of(counted([ids[led:] for ids in pieces.ids], vocabulary), classes) if classes else None
-        )
+        told = [ids[1:] for ids in pieces.ids] if asked == "next" else pieces.ids  # nobody tells the first of a piece
+        frequent = FrequentTokens.of(counted(told, vocabulary), classes) if classes else None
         shown = Words.of(words, loaded.tokenizer, vocabulary) if len(words) else None
         plan = Plan(found, tuple(chosen), normalise, found.whole, places, frequent, shown)
         pieces = pieces.dealt(*affordable(groups, plan, memory_gib))

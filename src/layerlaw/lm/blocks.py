@@ -83,8 +83,8 @@ def find_blocks(model: nn.Module, inputs: Mapping[str, Tensor], named: str | Seq
     if not lists:
         raise CaptureError(
             "no blocks found: expected a list of at least two modules (nn.ModuleList or nn.Sequential) through which tokens "
-            f"pass as (batch, time, width). "
-            f"If they are in none, name them (blocks, or --blocks). The model's tree:\n{tree(modules)}"
+            "pass as (batch, time, width). If they are in none, name them (blocks, or --blocks). The model's tree:\n"
+            f"{tree(modules)}"
         )
     # An encoder-decoder runs its decoder last; otherwise the list with the most parameters, of those that pass on directly.
     decoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))

@@ -1,7 +1,8 @@
 """Text as pieces of token ids: documents are tokenised, cut, truncated or packed, and dealt into groups.
 
 A piece is what the model reads at once. Tokens of one document are not independent of each other, so groups (for held-out
-values and standard errors) are runs of whole documents; only a text of fewer documents than groups is cut between pieces.
+values and standard errors) are runs of whole documents; only a text of fewer documents than groups, or with one that is most
+of it, is cut between pieces.
 """
 
 from __future__ import annotations
@@ -80,13 +81,12 @@ class Pieces:
     def dealt(self, groups: int, note: str = "") -> Pieces:
         """Deal the pieces into groups of about equally many tokens: runs of whole documents where there are enough."""
         whole = len(set(self.documents))
-        most = self._largest_share
+        by_owner = self._sizes(self.documents)
+        most = max(by_owner.values()) / sum(by_owner.values())
         by_document = whole >= groups and most <= min(2 / groups, 0.75)
         units = self.documents if by_document else tuple(range(len(self.ids)))
         groups = min(groups, len(set(units)))
-        sizes: dict[int, int] = {}
-        for unit, piece in zip(units, self.ids, strict=True):
-            sizes[unit] = sizes.get(unit, 0) + len(piece)
+        sizes = self._sizes(units)
         total, before, home, last = sum(sizes.values()), 0, {}, -1
         for i, (unit, size) in enumerate(sizes.items()):
             middle = int((before + size / 2) * groups / total)
@@ -102,13 +102,12 @@ class Pieces:
         why = f"Of {whole} document{'s' * (whole > 1)}" + (f", one of them {most:.0%} of the text" if whole > 1 else "")
         return here.noted(f"{why}, groups are runs of pieces, not whole documents.")
 
-    @property
-    def _largest_share(self) -> float:
-        """Of the tokens, those of one document."""
+    def _sizes(self, units: Sequence[int]) -> dict[int, int]:
+        """Tokens of each unit, by the unit that each piece belongs to."""
         sizes: dict[int, int] = {}
-        for owner, piece in zip(self.documents, self.ids, strict=True):
-            sizes[owner] = sizes.get(owner, 0) + len(piece)
-        return max(sizes.values()) / sum(sizes.values())
+        for unit, piece in zip(units, self.ids, strict=True):
+            sizes[unit] = sizes.get(unit, 0) + len(piece)
+        return sizes
 
 
 def pieces_of(
