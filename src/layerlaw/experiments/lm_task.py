@@ -7,6 +7,9 @@ Three models of one size on the same books: a GPT, its bidirectional twin traine
 positions, where the token's own id is the target), and a causal recurrence without attention, trained like the GPT. The
 authors find the law in transformers and state-space models alike, and no law for masked tokens. Judged: r ≤ −0.95 for the
 GPT and the recurrence; for the masked twin an r above that of the GPT by at least 0.02.
+
+Found here: the law in the GPTs (−.981 to −.992), nearly in the recurrence (−.924 to −.977), and no difference worth the name
+for masked tokens: two of three seeds are as straight as the GPT (−.994, −.990), one is bent (−.854).
 """
 
 from __future__ import annotations
