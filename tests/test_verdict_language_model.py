@@ -81,12 +81,12 @@ def test_plateau_curve_and_rise_are_told() -> None:
     assert "The residuals of the line are not random: lag-1 correlation +0." in text
     assert "It is a curve, not noise: " in text
     assert (
-        "PR rises at 'h.27' (by 1.00%), 'h.28' (by 1.00%), 'h.29' (by 1.00%); 3 of 3 by more than two standard errors."
+        "PR rises at block 28 (by 1.00%), block 29 (by 1.00%), block 30 (by 1.00%); 3 of 3 by more than two standard errors."
         in text
     )
-    assert "A plateau: the 8 blocks from 'h.1' to 'h.8'" in text
-    assert "PR is lowest at 'h.26' and higher at the end" in text
-    assert "The early blocks from 'h.1' to 'h.8' bring the target hardly nearer to a linear reader." in text
+    assert "A plateau: the 8 blocks from 2 to 9" in text
+    assert "PR is lowest at block 27 and higher at the end" in text
+    assert "The early blocks from 2 to 9 bring the target hardly nearer to a linear reader." in text
     assert "measure the loss without it" in text
     assert "The law holds" not in text
 
@@ -122,7 +122,7 @@ def test_the_untrained_model_is_reported_with_its_sign(null: list[float], said: 
 
 
 def test_a_residual_of_one_or_more_is_worse_than_the_mean() -> None:
-    assert "At 'h.0', 'h.1' held-out PR is 1 or more" in words(model([1.02, 1.0, *LINE[2:]]))
+    assert "At blocks 1, 2 held-out PR is 1 or more" in words(model([1.02, 1.0, *LINE[2:]]))
     assert "At every block held-out PR is 1 or more" in words(model([1.05] * 3 + [1.04] * 5))
 
 
@@ -213,8 +213,8 @@ EARLY = [0.95, 0.90, 0.8998, 0.8996, 0.8994, 0.85, 0.80, 0.75]
 
 def test_the_advice_names_the_blocks_of_the_plateau_and_not_those_before_it() -> None:
     text = words(model(EARLY, groups=1e-5))
-    assert "A plateau: the 3 blocks from 'h.2' to 'h.4'" in text
-    assert "The early blocks from 'h.2' to 'h.4' bring" in text
+    assert "A plateau: the 3 blocks from 3 to 5" in text
+    assert "The early blocks from 3 to 5 bring" in text
 
 
 def test_a_plateau_beyond_the_first_half_is_not_called_early() -> None:
@@ -236,15 +236,15 @@ def with_rise(by: float, tiny: float = 0.0) -> list[float]:
 def test_rises_too_small_to_count_are_named_as_such() -> None:
     verdict = judge(model(with_rise(0.0022, 0.0009), groups=1e-5))
     assert "it rises at 1 of 7 steps (" in verdict.headline
-    assert "PR rises at 'h.5' (by 0.22%); 1 of 1 by more than two standard errors." in verdict.findings
-    assert "Rises not counted: by 0.1% or less at 'h.3'." in verdict.findings
+    assert "PR rises at block 6 (by 0.22%); 1 of 1 by more than two standard errors." in verdict.findings
+    assert "Rises not counted: by 0.1% or less at block 4." in verdict.findings
     assert "not counted" not in words(model(with_rise(0.0022), groups=1e-5))
 
 
 def test_the_step_from_the_embedded_input_is_said_not_to_be_counted() -> None:
     record = model(LINE)
     record.sites[0].values["residual_held_out"] = 0.89
-    assert "Rises not counted: from the embedded input to 'h.0' (by 1.12%)." in words(record)
+    assert "Rises not counted: from the embedded input to block 1 (by 1.12%)." in words(record)
 
 
 def test_a_headline_says_so_when_its_rises_are_within_error() -> None:
@@ -345,6 +345,8 @@ def test_two_blocks_and_equal_blocks_are_told_apart() -> None:
 def test_before_the_shape_is_read_there_must_be_enough_tokens() -> None:
     assert "PR is lowest at" in words(model(SHAPE, settings={"tokens_per_feature": 30.0}))
     few = judge(model(SHAPE, settings={"tokens_per_feature": 7.0}))
+    assert few.headline.startswith("Too few tokens to judge (7.0 per feature): here held-out PR falls with depth (r = ")
+    assert judge(model(LINE, settings={"tokens_per_feature": 7.0})).headline.startswith("Too few tokens to judge")
     assert few.advice[0].startswith("Use more tokens: about 1,600 of them")
     assert not any("PR is lowest at" in line or "early blocks" in line for line in few.advice)
 

@@ -67,10 +67,13 @@ def test_two_processes_give_the_record_of_one(tmp_path):
         assert record.counts == alone.counts
         for a, b in zip(record.sites, alone.sites, strict=True):
             assert a.values == pytest.approx(b.values, rel=1e-9)
+            torch.testing.assert_close(torch.tensor(a.plane), torch.tensor(b.plane))
+        assert record.plane_labels == alone.plane_labels
 
 
 def ranked_record():
-    return probe_lm(family("llama").double(), walks(), targets="id,embedding", classes=8, null=True, progress=False)
+    options = {"targets": "id,embedding", "classes": 8, "words": [3, 5, 7], "null": True, "batch_size": 2}
+    return probe_lm(family("llama").double(), walks(), **options, progress=False)
 
 
 def measured(model, kind):

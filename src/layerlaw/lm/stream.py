@@ -121,10 +121,10 @@ class Pass:
         counter = Counter(progress, len(mine), "tokens")
         done = 0
         with Hooked(model, self.plan.blocks, self.consume, embedding=self.plan.embedding) as hooked:
-            for group, members in mine:
+            for number, (group, members) in enumerate(mine):
                 batch = task.batch([pieces.ids[i] for i in members], members)
                 if len(batch.rows):
-                    self.begin(group, batch)
+                    self.begin(group, batch, rank() + number * world_size())
                     inputs = batch.to(device).inputs_of(model)
                     hooked.run(inputs, where=f"the {len(members)} pieces from {members[0]} on")
                     done += sum(len(pieces.ids[i]) for i in members)
@@ -136,8 +136,8 @@ class Pass:
             sites, self.targets, self.columns, self.frequent, self.words, done, time.perf_counter() - started
         )
 
-    def begin(self, group: int, batch: Batch) -> None:
-        """A new batch: its rows and the codes of the tokens around them."""
+    def begin(self, group: int, batch: Batch, number: int = 0) -> None:
+        """A new batch, the number-th of all: its rows and the codes of the tokens around them."""
         self._group, self._rows, self._values = group, {}, {}
         Y = torch.cat([code[batch.around[target.offset]].double() for target, code in self.codes], 1)
         self.targets.update(group, Y)
@@ -146,7 +146,7 @@ class Pass:
         if self.frequent is not None:
             self.frequent.begin(batch.around[1])
         if self.words is not None:
-            self.words.begin(batch.around[0])
+            self.words.begin(batch.around[0], number)
 
     def consume(self, site: int, hidden: Tensor) -> None:
         """The hidden states (B, T, d) of one block."""
@@ -184,6 +184,8 @@ class Pass:
         if world_size() > 1:
             more = [] if self.frequent is None else self.frequent.tensors(d)
             all_reduce([*self.targets.tensors, *(t for site in sites for t in site.tensors), *more])
+            if self.words is not None:
+                self.words.sample.gather()
 
 
 @dataclass(frozen=True)

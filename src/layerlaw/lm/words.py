@@ -42,11 +42,11 @@ class Words:
         """Nothing kept yet."""
         return Words(self.names, self.ids, PlaneSample(len(self.ids)))
 
-    def begin(self, tokens: Tensor) -> None:
-        """The tokens (n,) at the rows of a batch."""
+    def begin(self, tokens: Tensor, number: int) -> None:
+        """The tokens (n,) at the rows of a batch, and which of all batches it is."""
         hits = tokens[:, None] == self.ids  # (n, words)
         self._rows = hits.any(1).nonzero().flatten()
-        self.sample.begin(hits[self._rows].long().argmax(1))
+        self.sample.begin(hits[self._rows].long().argmax(1), number)
 
     def update(self, site: int, X: Tensor) -> None:
         """Features (n, d) of one site."""

@@ -7,9 +7,11 @@ from collections import defaultdict
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from layerlaw.stats.precision import at_least_float32
+from layerlaw.stats.ranks import world_size
 
 SAMPLES = 200
 TOGETHER = 500_000  # matrices of more numbers than this are worked through one by one
@@ -23,12 +25,13 @@ class PlaneSample:
         self.quota = max(1, samples // classes)
         self.most = samples
         self.labels: list[int] = []
+        self._numbers: list[int] = []  # of the batches they come from
         self._taken = [0] * classes
         self._rows: list[int] = []
         self._kept: dict[object, list[Tensor]] = {}
 
-    def begin(self, labels: Tensor) -> None:
-        """Choose from a batch; `labels` (n,) numbered 0 … K−1."""
+    def begin(self, labels: Tensor, number: int = 0) -> None:
+        """Choose from a batch; `labels` (n,) numbered 0 … K−1, `number` the batch's own among those of all ranks."""
         self._rows = []
         if len(self.labels) >= self.most or all(taken >= self.quota for taken in self._taken):
             return
@@ -39,6 +42,7 @@ class PlaneSample:
                 self._taken[label] += 1
                 self._rows.append(i)
                 self.labels.append(label)
+                self._numbers.append(number)
 
     def update(self, key: object, features: Tensor) -> None:
         """Keep the chosen rows of one site's (n, d) features."""
@@ -49,6 +53,25 @@ class PlaneSample:
         if room > 0:
             rows = torch.tensor(self._rows[:room], device=features.device)
             kept.append(at_least_float32(features.index_select(0, rows)))
+
+    def gather(self) -> None:
+        """From the samples of all ranks choose those that one process would have kept."""
+        if world_size() == 1:
+            return
+        mine = (self.labels, self._numbers, {key: torch.cat(kept).cpu() for key, kept in self._kept.items()})
+        parts = [mine] * world_size()
+        dist.all_gather_object(parts, mine)
+        whole = PlaneSample(len(self._taken), self.most)
+        places = []
+        for r, (_, numbers, kept) in enumerate(parts):
+            held = min(map(len, kept.values()), default=0)  # of wide features fewer than were chosen
+            places += [(number, r, i) for i, number in enumerate(numbers[:held])]
+        for number, r, i in sorted(places):
+            labels, _, kept = parts[r]
+            whole.begin(torch.tensor(labels[i : i + 1]), number)
+            for key, features in kept.items():
+                whole.update(key, features[i : i + 1])
+        self.labels, self._numbers, self._kept = whole.labels, whole._numbers, whole._kept
 
     def planes(self) -> dict[object, list[list[float]]]:
         """[[x, y], …] of the kept samples for every site, in the order of `labels` (wide sites may have kept fewer)."""

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from layerlaw.errors import InputError
 from layerlaw.law import UNCHANGED, LawErrors, LawFit
 from layerlaw.record import Record, SiteRow
-from layerlaw.verdict.plateau import Run, beyond_error, final_rise, is_early, plateau, same_everywhere, spread
-from layerlaw.verdict.sentences import Verdict, listed, signed
-from layerlaw.verdict.steps import workers
+from layerlaw.verdict.plateau import beyond_error, same_everywhere, spread
+from layerlaw.verdict.sentences import Verdict, blocks, signed
+from layerlaw.verdict.shape import on_the_shape, shape
 from layerlaw.verdict.targets import other_targets
 from layerlaw.verdict.untrained import untrained
 
 FEW, SOME = 20, 50  # tokens per feature: below the first nothing is to be trusted, below the second only the shape
 ENOUGH = 100  # tokens per feature, as probe_lm takes them unless told: r is stable
 EXACT = 1e-6  # a residual below this, of either sign, is what rounding leaves of a text that is told exactly
-SHOWN = 5e-5  # a rise below this is 0.00% on the page
-NOT_RANDOM = 2.0  # a lag-1 correlation of noise is within about 2/√points of 0
 MASKED_SHARE = 0.15  # of the tokens are masked and predicted in the tasks of encoders
 TASKS = {
     "masked": "Predicted here: tokens hidden behind masks, at their own places (task 'masked'); not the next token.",
@@ -38,17 +34,10 @@ def judge_language_model(record: Record) -> Verdict:
     errors = record.law_errors(column)
     flat = same_everywhere(fit, errors)
     falls = fit.slope < 0 and not (flat or _might_not_fall(errors) or _tells_nothing(fit))
-    shape = [
-        *_intervals(errors),
-        *_curve(fit, errors),
-        *_rises(fit, errors, sites),
-        *_too_small_to_count(record, fit, sites),
-        *_plateau(plateau(fit), sites),
-    ]
     findings = [
         *_task(record),
         *_in_sample(record, fit),
-        *([] if flat else shape),
+        *([] if flat else shape(record, fit, errors)),
         *_worse_than_the_mean(column, sites),
         *untrained(record, fit, errors, falls=falls),
         *other_targets(record),
@@ -100,10 +89,14 @@ def _headline(record: Record, fit: LawFit, errors: LawErrors | None) -> str:
         numbers.append(f"{fit.effective_layers:.1f} effective layers of {fit.layers}")
         numbers.append(f"Greenwood p {_p(fit.greenwood_p)}")
     claim = _claim(fit, errors, what, r)
+    each = _tokens_per_feature(record)
     if _tells_nothing(fit):
         claim = f"no law: {what} is 1 or more at every block, so nothing of unseen text is predicted"
     elif fit.rho < 1 and _might_not_fall(errors):
         claim = f"no clear trend: {what} might as well not fall on other text"
+    elif each is not None and each < FEW:
+        way = "falls" if fit.rho < 1 else "does not fall"
+        claim = f"too few tokens to judge ({each:.1f} per feature): here {what} {way} with depth"
     return f"{claim[0].upper()}{claim[1:]} ({', '.join(numbers)})."
 
 
@@ -160,88 +153,22 @@ def _in_sample(record: Record, fit: LawFit) -> list[str]:
     ]
 
 
-def _intervals(errors: LawErrors | None) -> list[str]:
-    if errors is None:
-        return []
-    low, high = errors.rho_interval
-    parts = [f"ρ between {low:.4f} and {high:.4f}"]
-    if errors.pearson_interval is not None and len(errors.residuals) > 4:  # of fewer points r says nothing anyway
-        low, high = errors.pearson_interval
-        parts.append(f"r between {signed(low)} and {signed(high)}")
-    return [
-        f"With other text of this kind and length (jackknife over {errors.groups} groups, 95 %): {', '.join(parts)}."
-    ]
-
-
-def _curve(fit: LawFit, errors: LawErrors | None) -> list[str]:
-    lag = fit.autocorrelation
-    if lag is None or abs(lag) < NOT_RANDOM / fit.points**0.5:
-        return []
-    sentence = f"The residuals of the line are not random: lag-1 correlation {signed(lag, 2)}"
-    if lag < 0:
-        return [sentence + ", they go up and down by turns."]
-    if errors is None:
-        return [sentence + ", as of a curve beside the line."]
-    off = sum(abs(e) > errors.t * se for e, se in zip(fit.residuals, errors.residuals, strict=True))
-    where = f"{off} of {fit.points} blocks are off it by more than their 95 % interval"
-    # Neighbours see the same tokens, so noise too is alike in them: the errors of the residuals decide.
-    if off > fit.points / 10:
-        return [f"{sentence}. It is a curve, not noise: {where}."]
-    return [f"{sentence}; but neighbouring blocks see the same tokens, and {where}: it may be noise."]
-
-
-def _rises(fit: LawFit, errors: LawErrors | None, sites: list[SiteRow]) -> list[str]:
-    steps = fit.rising
-    if not steps:
-        return []
-    names = workers(sites)
-    clear = beyond_error(fit, errors, steps)
-    shown = sorted(steps, key=lambda i: fit.values[i] / fit.values[i + 1])[:4]  # the largest rises
-    told = ", ".join(f"'{names[i]}' (by {fit.values[i + 1] / fit.values[i] - 1:.2%})" for i in sorted(shown))
-    sentence = f"PR rises at {told}" + (f" and, less, at {len(steps) - 4} more" if len(steps) > 4 else "")
-    return [sentence + ("." if clear is None else f"; {_how_clear(clear, steps)}.")]
-
-
-def _how_clear(clear: list[int], steps: list[int]) -> str:
-    """How many of these rises are more than error."""
-    share = f"{len(clear)} of {len(steps)}" if clear else "none" if len(steps) > 1 else "not"
-    return f"{share} by more than two standard errors"
-
-
-def _too_small_to_count(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
-    """Rises that the table shows and the headline does not count: tiny ones, and that from the embedded input."""
-    names = workers(sites)
-    rises = [b / a - 1 for a, b in pairwise(fit.values)]
-    tiny = [names[i] for i, rise in enumerate(rises) if rise > SHOWN and i not in fit.rising]
-    parts = [f"by {UNCHANGED:.1%} or less at {listed(tiny)}"] if tiny else []
-    before = None if record.sites[0].in_fit else record.sites[0].values.get(record.leading)
-    if before is not None and before > 0 and fit.values[0] / before - 1 > SHOWN:
-        parts.append(f"from the embedded input to '{sites[0].name}' (by {fit.values[0] / before - 1:.2%})")
-    return [f"Rises not counted: {', and '.join(parts)}."] if parts else []
-
-
-def _plateau(run: Run | None, sites: list[SiteRow]) -> list[str]:
-    if run is None:
-        return []
-    names = workers(sites)
-    together = f"take {run.share:.0%} of the drop" if run.share > 0.005 else "take nothing of the drop"
-    return [
-        f"A plateau: the {run.length} blocks from '{names[run.first]}' to '{names[run.last]}' {together}, "
-        f"where an even share is {run.even:.0%}."
-    ]
-
-
 def _worse_than_the_mean(column: str, sites: list[SiteRow]) -> list[str]:
-    bad = [site.name for site in sites if (value := site.values.get(column)) is not None and value >= 1]
+    bad = [i for i, site in enumerate(sites, 1) if (value := site.values.get(column)) is not None and value >= 1]
     if not bad or column != "residual_held_out":
         return []
-    where = "every block" if len(bad) == len(sites) else listed(bad)
+    where = "every block" if len(bad) == len(sites) else blocks(bad)
     return [f"At {where} held-out PR is 1 or more: the fit predicts unseen text no better than its mean."]
 
 
-def _tokens(record: Record) -> list[str]:
+def _tokens_per_feature(record: Record) -> float | None:
     each = record.settings.get("tokens_per_feature")
-    if not isinstance(each, (int, float)) or each >= SOME:
+    return each if isinstance(each, (int, float)) else None
+
+
+def _tokens(record: Record) -> list[str]:
+    each = _tokens_per_feature(record)
+    if each is None or each >= SOME:
         return []
     if each >= FEW:
         return [f"{each:.0f} tokens per feature: the shape can be seen; r is stable from about {ENOUGH} on."]
@@ -253,45 +180,24 @@ def _tokens(record: Record) -> list[str]:
 
 
 def _advice(record: Record, fit: LawFit, sites: list[SiteRow], *, flat: bool) -> list[str]:
-    each = record.settings.get("tokens_per_feature")
-    too_few = isinstance(each, (int, float)) and each < FEW
+    each = _tokens_per_feature(record)
+    too_few = each is not None and each < FEW
     to_be_read = not (flat or too_few or _tells_nothing(fit)) and fit.points > 4
-    out = [*_more_tokens(record, fit, sites), *(_on_the_shape(record, fit, sites) if to_be_read else [])]
+    out = [*_more_tokens(record, fit, sites), *(on_the_shape(record, fit) if to_be_read else [])]
     if not any(column.endswith("_untrained") for column in record.columns):
         out.append("No untrained model was measured: null=True (or --null) shows what the architecture does by itself.")
     return out
 
 
 def _more_tokens(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
-    each = record.settings.get("tokens_per_feature")
-    if isinstance(each, (int, float)) and each < SOME:
+    each = _tokens_per_feature(record)
+    if each is not None and each < SOME:
         masked = record.settings.get("task", "next") != "next"
         text = round(ENOUGH * sites[0].features / (MASKED_SHARE if masked else 1), -2)
         return [f"Use more tokens: about {text:,.0f} of them give {ENOUGH} predicted ones per feature."]
     if _tells_nothing(fit):
         return ["Use more tokens: fitted to these, no block tells anything of unseen text."]
     return []
-
-
-def _on_the_shape(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
-    """How not to misread a plateau and a rise at the end."""
-    out, names = [], workers(sites)
-    run = plateau(fit)
-    if run is not None and is_early(run, fit):
-        out.append(
-            f"The early blocks from '{names[run.first]}' to '{names[run.last]}' bring the target hardly nearer to a linear "
-            "reader. That does not make them idle: what they prepare may be read later. Before leaving one out, measure "
-            "the loss without it."
-        )
-    rise = final_rise(fit)
-    if rise is not None:
-        out.append(
-            f"PR is lowest at '{sites[rise.first].name}' and higher at the end, as is often seen in last blocks. The output "
-            "layer compares features with every token's embedding, and an id is a poor stand-in for that: look at "
-            + ("the target 'embedding', and at the loss, " if record.settings.get("head", True) else "the loss ")
-            + "before reading it as an early exit."
-        )
-    return out
 
 
 def _p(p: float) -> str:

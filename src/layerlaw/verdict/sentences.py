@@ -23,6 +23,16 @@ def listed(names: list[str]) -> str:
     return ", ".join(shown) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
+def blocks(numbers: list[int]) -> str:
+    """The first four blocks by their numbers, and how many more there are.
+
+    >>> blocks([3]), blocks([1, 2, 5]), blocks([1, 2, 3, 4, 6])
+    ('block 3', 'blocks 1, 2, 5', 'blocks 1, 2, 3, 4 and 1 more')
+    """
+    shown = ", ".join(map(str, numbers[:4])) + (f" and {len(numbers) - 4} more" if len(numbers) > 4 else "")
+    return f"block{'s' * (len(numbers) > 1)} {shown}"
+
+
 def signed(value: float, digits: int = 3) -> str:
     """A correlation with its sign, which is half of what it says.
 

@@ -1,0 +1,121 @@
+"""The shape of a language model's curve: what other text would change, curvature, rises, plateaus, and how to read them.
+
+Blocks are told by their number, 1 … L, as in the table and on every drawing.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from layerlaw.law import UNCHANGED, LawErrors, LawFit
+from layerlaw.record import Record
+from layerlaw.verdict.plateau import Run, beyond_error, final_rise, is_early, plateau
+from layerlaw.verdict.sentences import blocks, signed
+
+SHOWN = 5e-5  # a rise below this is 0.00% on the page
+NOT_RANDOM = 2.0  # a lag-1 correlation of noise is within about 2/√points of 0
+
+
+def shape(record: Record, fit: LawFit, errors: LawErrors | None) -> list[str]:
+    """What is to be said of the curve beside r."""
+    return [
+        *_intervals(errors),
+        *_curve(fit, errors),
+        *_rises(fit, errors),
+        *_too_small_to_count(record, fit),
+        *_plateau(plateau(fit)),
+    ]
+
+
+def on_the_shape(record: Record, fit: LawFit) -> list[str]:
+    """How not to misread a plateau and a rise at the end."""
+    out = []
+    run = plateau(fit)
+    if run is not None and is_early(run, fit):
+        out.append(
+            f"The early blocks from {_worker(run.first)} to {_worker(run.last)} bring the target hardly nearer to a linear "
+            "reader. That does not make them idle: what they prepare may be read later. Before leaving one out, measure "
+            "the loss without it."
+        )
+    rise = final_rise(fit)
+    if rise is not None:
+        out.append(
+            f"PR is lowest at block {rise.first + 1} and higher at the end, as is often seen in last blocks. The output "
+            "layer compares features with every token's embedding, and an id is a poor stand-in for that: look at "
+            + ("the target 'embedding', and at the loss, " if record.settings.get("head", True) else "the loss ")
+            + "before reading it as an early exit."
+        )
+    return out
+
+
+def _intervals(errors: LawErrors | None) -> list[str]:
+    if errors is None:
+        return []
+    low, high = errors.rho_interval
+    parts = [f"ρ between {low:.4f} and {high:.4f}"]
+    if errors.pearson_interval is not None and len(errors.residuals) > 4:  # of fewer points r says nothing anyway
+        low, high = errors.pearson_interval
+        parts.append(f"r between {signed(low)} and {signed(high)}")
+    return [
+        f"With other text of this kind and length (jackknife over {errors.groups} groups, 95 %): {', '.join(parts)}."
+    ]
+
+
+def _curve(fit: LawFit, errors: LawErrors | None) -> list[str]:
+    lag = fit.autocorrelation
+    if lag is None or abs(lag) < NOT_RANDOM / fit.points**0.5:
+        return []
+    sentence = f"The residuals of the line are not random: lag-1 correlation {signed(lag, 2)}"
+    if lag < 0:
+        return [sentence + ", they go up and down by turns."]
+    if errors is None:
+        return [sentence + ", as of a curve beside the line."]
+    off = sum(abs(e) > errors.t * se for e, se in zip(fit.residuals, errors.residuals, strict=True))
+    where = f"{off} of {fit.points} blocks are off it by more than their 95 % interval"
+    # Neighbours see the same tokens, so noise too is alike in them: the errors of the residuals decide.
+    if off > fit.points / 10:
+        return [f"{sentence}. It is a curve, not noise: {where}."]
+    return [f"{sentence}; but neighbouring blocks see the same tokens, and {where}: it may be noise."]
+
+
+def _rises(fit: LawFit, errors: LawErrors | None) -> list[str]:
+    steps = fit.rising
+    if not steps:
+        return []
+    clear = beyond_error(fit, errors, steps)
+    shown = sorted(steps, key=lambda i: fit.values[i] / fit.values[i + 1])[:4]  # the largest rises
+    told = ", ".join(f"block {_worker(i)} (by {fit.values[i + 1] / fit.values[i] - 1:.2%})" for i in sorted(shown))
+    sentence = f"PR rises at {told}" + (f" and, less, at {len(steps) - 4} more" if len(steps) > 4 else "")
+    return [sentence + ("." if clear is None else f"; {_how_clear(clear, steps)}.")]
+
+
+def _how_clear(clear: list[int], steps: list[int]) -> str:
+    """How many of these rises are more than error."""
+    share = f"{len(clear)} of {len(steps)}" if clear else "none" if len(steps) > 1 else "not"
+    return f"{share} by more than two standard errors"
+
+
+def _too_small_to_count(record: Record, fit: LawFit) -> list[str]:
+    """Rises that the table shows and the headline does not count: tiny ones, and that from the embedded input."""
+    rises = [b / a - 1 for a, b in pairwise(fit.values)]
+    tiny = [_worker(i) for i, rise in enumerate(rises) if rise > SHOWN and i not in fit.rising]
+    parts = [f"by {UNCHANGED:.1%} or less at {blocks(tiny)}"] if tiny else []
+    before = None if record.sites[0].in_fit else record.sites[0].values.get(record.leading)
+    if before is not None and before > 0 and fit.values[0] / before - 1 > SHOWN:
+        parts.append(f"from the embedded input to block 1 (by {fit.values[0] / before - 1:.2%})")
+    return [f"Rises not counted: {', and '.join(parts)}."] if parts else []
+
+
+def _plateau(run: Run | None) -> list[str]:
+    if run is None:
+        return []
+    together = f"take {run.share:.0%} of the drop" if run.share > 0.005 else "take nothing of the drop"
+    return [
+        f"A plateau: the {run.length} blocks from {_worker(run.first)} to {_worker(run.last)} {together}, where "
+        f"an even share is {run.even:.0%}."
+    ]
+
+
+def _worker(step: int) -> int:
+    """The number of the block that does the work of a step; step 0 leads from block 1 to block 2."""
+    return step + 2
