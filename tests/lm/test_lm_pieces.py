@@ -1,6 +1,7 @@
 """Text → pieces: cutting, truncating, packing, BOS, spreading, groups."""
 
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -57,15 +58,33 @@ def test_tokens_are_spread_over_the_text():
     chosen = pieces_of(ids, length=10).spread(200)
     assert chosen.tokens == 200
     starts = [int(piece[0]) for piece in chosen.ids]
-    assert starts == list(range(0, 1000, 50))
+    assert starts == sorted(starts)
+    assert max(b - a for a, b in itertools.pairwise([*starts, 1000])) <= 100  # twice the mean
     assert pieces_of(ids, length=10).spread(25).tokens == 25
     assert pieces_of(ids, length=10).spread(5000).tokens == 1000
+
+
+@pytest.mark.parametrize("share", [1 / 2, 1 / 4, 0.3, 0.1])
+def test_neither_long_documents_nor_one_of_two_sources_are_preferred(share):
+    lengths = [5] * 16_000 + [101] * 800 + [40, 64] * 1200
+    random.Random(0).shuffle(lengths)
+    ids = [torch.full((length,), length) for length in lengths]
+    alternating = [torch.full((length,), i % 2) for i, length in enumerate([64, 3] * 2400)]
+    for texts_ in (ids, alternating):
+        whole = pieces_of(texts_, length=64)
+        chosen = whole.spread(round(share * whole.tokens))
+        for kind in torch.cat(whole.ids).unique():
+            before, after = (float((torch.cat(pieces.ids) == kind).double().mean()) for pieces in (whole, chosen))
+            assert after == pytest.approx(before, abs=0.05), int(kind)
 
 
 def test_of_a_long_list_documents_are_read_all_over_it():
     documents = [chr(65 + i // 10) * 64 for i in range(200)]
     few = pieces_of(documents, Letters(), length=64, wanted=100)
-    assert sorted(set(few.documents)) == list(few.documents) == list(range(0, 200, 4))  # 32 times what is wanted
+    assert sorted(set(few.documents)) == list(few.documents)
+    assert len(few.documents) == 50  # 32 times what is wanted
+    assert max(b - a for a, b in itertools.pairwise([*few.documents, 200])) <= 12
+    assert sum(i % 2 for i in few.documents) == pytest.approx(25, abs=2)
     assert few.notes == ()
     assert few.spread(200).left_out == "Tokens come from 4 of 200 documents."
     ids = pieces_of(torch.arange(200)[:, None].expand(-1, 64), length=64, wanted=100)

@@ -8,6 +8,7 @@ of it, is cut between pieces.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -21,6 +22,7 @@ from layerlaw.errors import InputError
 Documents = Literal["cut", "truncate", "pack"]
 SHORTEST = 2  # a token and the next
 TIMES = 32  # a text is read up to so many times the tokens that are wanted: those used are spread over it
+GOLDEN = (1 + 5**0.5) / 2
 STRING_PART = 200_000  # characters of a long string that are tokenised at once
 
 
@@ -59,20 +61,18 @@ class Pieces:
         return digest.hexdigest()
 
     def spread(self, tokens: int) -> Pieces:
-        """At most so many tokens, in pieces spread evenly over the text; the last one may be shortened."""
+        """At most so many tokens, in pieces spread evenly over the text; the last one chosen may be shortened."""
         if tokens < SHORTEST:
             raise InputError(f"tokens: expected at least {SHORTEST}, got {tokens}.")
-        share = min(1.0, tokens / self.tokens)
-        kept: list[Tensor] = []
-        owners, have, seen, extra = [], 0, 0, int(self.bos is not None)
-        for piece, owner in zip(self.ids, self.documents, strict=True):
-            seen += len(piece) - extra
-            left = tokens - have
-            if have < share * seen and left >= SHORTEST:
-                kept.append(piece[: left + extra])
-                owners.append(owner)
-                have += len(kept[-1]) - extra
-        return replace(self, ids=tuple(kept), documents=tuple(owners))
+        kept: dict[int, Tensor] = {}
+        left, extra = tokens, int(self.bos is not None)
+        for i in evenly(len(self.ids)):  # whatever its length: long pieces are not preferred
+            if left < SHORTEST:
+                break
+            kept[i] = self.ids[i][: left + extra]
+            left -= len(kept[i]) - extra
+        chosen = sorted(kept)
+        return replace(self, ids=tuple(kept[i] for i in chosen), documents=tuple(self.documents[i] for i in chosen))
 
     def noted(self, note: str) -> Pieces:
         """The same with a remark for the record, unless it is empty."""
@@ -180,15 +180,17 @@ def _read(stream: Iterable[Tensor], most: int | None, enough: int | None) -> tup
 
 
 def evenly(n: int) -> Iterator[int]:
-    """0 … n−1 in an order whose every beginning is spread over all of them (bits reversed).
+    """0 … n−1 in an order whose every beginning is spread over all of them, in steps of about n over the golden ratio.
 
-    >>> list(evenly(6))
-    [0, 4, 2, 1, 5, 3]
+    No beginning falls in step with lists that alternate (even numbers first would take one of two sources alone).
+
+    >>> list(evenly(8))
+    [0, 5, 2, 7, 4, 1, 6, 3]
     """
-    bits = max(1, (n - 1).bit_length())
-    for k in range(1 << bits):
-        if (i := int(f"{k:0{bits}b}"[::-1], 2)) < n:
-            yield i
+    step = round(n / GOLDEN) or 1
+    while math.gcd(step, n) > 1:
+        step += 1
+    return (k * step % n for k in range(n))
 
 
 def bos_of(tokenizer: Any, wanted: bool | None) -> int | None:
