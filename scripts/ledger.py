@@ -62,10 +62,10 @@ TRIED = {  # what was tried about a number that did not come out
     "s9/mean/few/seeds-with-clear-law": "One reading of the protocol (training on the 1,000 measured sentences alone) and one way to take "
     "features (the mean over tokens) give a clear law at all three seeds, r = −0.997; dev sentences show none. MiniLM-L6 stands in for "
     "BERT-base-cased, which is not at hand: the model or the reading may make the difference.",
-    "lm_targets/embedding/pearson": "An independent computation by class sums gives −0.943 on 240 other pieces. Also not on the first tokens of the "
+    "lm_targets/embedding/pearson": "By class sums (scripts/class_sums.py, code of its own, other pieces) −0.943. Also not on the first tokens of the "
     "text (−0.944), with no norm or standardised tokens (−0.942, −0.944), nor with entries weighing the same (−0.938), rows of length one (−0.949), "
     "whitened entries (−0.930), or the leading 1 to 256 directions of the embedding (−0.952 to −0.953). What the reference weighed is not known.",
-    "lm_targets/one-hot/pearson": "Our target is a sketch; the exact one, by class sums on 240 other pieces, gives −0.903. Also not with the 10 to 2,000 "
+    "lm_targets/one-hot/pearson": "Our target is a sketch; the exact one, by scripts/class_sums.py, gives −0.903. Also not with the 10 to 2,000 "
     "most frequent tokens alone (−0.903 to −0.917) or with every token weighing the same (−0.633).",
     "lm_task/recurrent/pearson": "One of three seeds meets it (−0.977). All three curves flatten towards the end, in-sample and held out; with the "
     "output embedding as target the same models give −0.982 to −0.994. It is our own small recurrence after 1000 steps, not a "

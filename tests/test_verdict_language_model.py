@@ -237,14 +237,14 @@ def test_rises_too_small_to_count_are_named_as_such() -> None:
     verdict = judge(model(with_rise(0.0022, 0.0009), groups=1e-5))
     assert "it rises at 1 of 7 steps (" in verdict.headline
     assert "PR rises at block 6 (by 0.22%); 1 of 1 by more than two standard errors." in verdict.findings
-    assert "Rises not counted: by 0.1% or less at block 4." in verdict.findings
+    assert "Rises of 0.1% or less are not counted: at block 4." in verdict.findings
     assert "not counted" not in words(model(with_rise(0.0022), groups=1e-5))
 
 
 def test_the_step_from_the_embedded_input_is_said_not_to_be_counted() -> None:
     record = model(LINE)
     record.sites[0].values["residual_held_out"] = 0.89
-    assert "Rises not counted: from the embedded input to block 1 (by 1.12%)." in words(record)
+    assert "from the embedded input to block 1, PR rises by 1.12%; that is no step of the law." in words(record)
 
 
 def test_a_headline_says_so_when_its_rises_are_within_error() -> None:
@@ -356,3 +356,17 @@ def test_where_nothing_is_predicted_more_tokens_are_the_advice() -> None:
     assert verdict.headline.startswith("No law: held-out PR is 1 or more at every block, so nothing of unseen text is ")
     assert verdict.advice[0] == "Use more tokens: fitted to these, no block tells anything of unseen text."
     assert not any("PR is lowest at" in line or "early blocks" in line for line in verdict.advice)
+
+
+def test_what_the_target_embedding_says_of_a_rise_at_the_end_is_told_where_it_was_measured() -> None:
+    falling = [0.9 * 0.99**i for i in range(30)]
+    line = next(line for line in judge(model(SHAPE, residual_embedding=falling)).advice if "PR is lowest at" in line)
+    assert "with the output embedding as target PR is lowest at the last block. Measure the loss" in line
+    line = next(line for line in judge(model(SHAPE, residual_embedding=SHAPE)).advice if "PR is lowest at" in line)
+    assert "with the output embedding as target PR is lowest at block 27. Measure the loss" in line
+
+
+def test_no_shape_is_read_where_there_might_be_no_fall() -> None:
+    verdict = judge(model([0.9 - 0.0004 * i + 0.002 * (i > 27) for i in range(30)], groups=0.5))
+    assert "since the interval of ρ includes 1" in verdict.headline
+    assert not any("PR is lowest at" in line for line in verdict.advice)

@@ -80,7 +80,7 @@ class LawFit:
 
     @property
     def autocorrelation(self) -> float | None:
-        """Lag-1 correlation of the residuals: near 0 for noise about the line, near 1 for a curve beside it."""
+        """Lag-1 correlation of the residuals: about −2/points for noise about the line, near 1 for a curve beside it."""
         e = np.array(self.residuals)
         square = float((e**2).sum())
         if len(e) < 5 or square <= 1e-24 * max(1.0, float((np.log(self.values) ** 2).sum())):

@@ -287,15 +287,27 @@ def write_whole(path: str | os.PathLike[str], text: str) -> Path:
     return replace_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
+def check_place(path: Path) -> None:
+    """Whether a file may be written there; before the work, not after it."""
+    folder = path.absolute().parent
+    if path.is_dir():
+        raise DataError(f"{path}: expected the name of a file to write, got a folder.")
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{path}: expected {path.parent} to be a folder, got a file.")
+    if not folder.exists():
+        raise DataError(f"{path}: expected the folder {path.parent} to exist. Create it first.")
+    if not os.access(folder, os.W_OK):
+        raise DataError(f"{path}: expected a folder that can be written to, got {path.parent}, which cannot.")
+
+
 def replace_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Path:
     """Let `write` fill a file beside the path, then rename it into place."""
     path = Path(path)
-    if path.is_dir():
-        raise DataError(f"{path}: expected the name of a file to write, got a folder.")
+    check_place(path)
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    except FileNotFoundError:
-        raise DataError(f"{path}: expected the folder {path.parent} to exist. Create it first.") from None
+    except OSError as error:
+        raise DataError(f"{path}: expected a folder that can be written to ({error.strerror}).") from None
     os.close(handle)
     try:
         write(Path(temporary))

@@ -203,6 +203,12 @@ def test_transformers_speaks_again_afterwards(run: Run) -> None:
         (("tiny", "--text", "text.jsonl", "--tokens", "1"), "tokens: expected at least 2, got 1"),
         (("tiny", "--text", "text.jsonl", "--bos"), "expected a tokenizer with a BOS token"),
         (("tiny", "--text", "text.jsonl", "--out", "none/r.json"), "expected the folder none to exist"),
+        (
+            ("tiny", "--text", "text.jsonl", "--out", "empty.txt/r.json"),
+            "expected empty.txt to be a folder, got a file",
+        ),
+        (("tiny", "--text", "text.jsonl", "--out", "r.html", "--page", "r.html"), "expected one file for the record"),
+        (("nofolder", "--text", "text.jsonl"), "and there is no folder of that name here. HF_HUB_OFFLINE is set"),
         (("tiny", "--text", "text.jsonl", "--page", "bare"), "expected the name of a file to write, got a folder"),
         (("tiny", "--text", "text.jsonl", "--tokenizer", "none.json"), "or a tokenizer.json, found none"),
         (("tiny", "--text", "text.jsonl", "--tokenizer", "bad.json"), "expected a tokenizer.json as the package"),

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,6 +187,10 @@ def test_rows_with_a_text_are_documents():
         ([], Letters(), {}, "expected at least 2 tokens"),
         (7, Letters(), {}, "expected a string, an iterable of documents, or token ids"),
         ([3.5, "a"], Letters(), {}, "got float as document 0"),
+        (b"abc", Letters(), {}, r"got bytes: pass text.decode\(\)"),
+        ({"input_ids": [[1, 2]]}, Letters(), {}, "got a dict: pass its 'input_ids'"),
+        (Path("a.txt"), Letters(), {}, r"got the name of a file: pass ll.data.load_text\('a.txt'\)"),
+        (__file__, Letters(), {}, "got the name of a file"),
         (torch.zeros(3), None, {}, r"expected token ids of shape \(documents, length\)"),
         (torch.zeros(2, 3), None, {}, "as whole numbers"),
         (torch.zeros(2, 3, dtype=torch.long), None, {"bos": True}, "token ids are taken as they are"),

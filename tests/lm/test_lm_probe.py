@@ -16,8 +16,10 @@ import layerlaw as ll
 from layerlaw.capture.network import untrained
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.lab import GPT
-from layerlaw.lm import probe_lm
+from layerlaw.lm import pieces_of, probe_lm
 from layerlaw.lm.loading import untrained_twin
+from layerlaw.lm.loss import own_loss
+from layerlaw.lm.loss import remark as loss_remark
 
 HERE = Path(__file__).parent
 
@@ -69,6 +71,24 @@ def test_two_processes_give_the_record_of_one(tmp_path):
             assert a.values == pytest.approx(b.values, rel=1e-9)
             torch.testing.assert_close(torch.tensor(a.plane), torch.tensor(b.plane))
         assert record.plane_labels == alone.plane_labels
+
+
+def test_the_models_own_loss_is_that_of_transformers_and_a_poor_one_is_told():
+    ids, model = walks(), family("llama")
+    record = probe_lm(model, ids, progress=False)
+    with torch.no_grad():
+        expected = float(model(input_ids=ids, labels=ids).loss)
+    assert record.settings["loss"] == pytest.approx(expected, rel=0.02)  # of 2,048 tokens or more, not of all
+    small = ids[:33]
+    with torch.no_grad():
+        expected = float(model(input_ids=small, labels=small).loss)
+    assert own_loss(model, pieces_of(small), VOCABULARY, torch.device("cpu")) == pytest.approx(expected, rel=1e-5)
+    assert any("is it trained, and does this tokenizer belong to it" in note.lower() for note in record.notes)
+    assert loss_remark(0.1, ids.reshape(-1).bincount()) == ""
+    body = probe_lm(family("llama").model, ids, progress=False)
+    assert "loss" not in body.settings
+    assert "LlamaModel gives no scores of tokens: its blocks are measured all the same." in body.notes
+    assert "loss" not in probe_lm(family("bert"), ids, mask_id=MASK, progress=False).settings
 
 
 def ranked_record():
@@ -141,6 +161,9 @@ def test_words_are_pictured_at_every_block():
     words = ids.reshape(-1).bincount().topk(3).indices.tolist()
     record = probe_lm(family("llama"), ids, words=words, progress=False)
     assert record.classes == [str(word) for word in words]
+    assert not any("Of the words" in note for note in record.notes)
+    never = probe_lm(family("llama"), ids, words=[words[0], VOCABULARY - 1], progress=False)
+    assert f"Of the words, '{VOCABULARY - 1}' does not come among the tokens that were read." in never.notes
     assert all(len(site.plane) == len(record.plane_labels) > 50 for site in record.sites)
     assert set(record.plane_labels) == {0, 1, 2}
 

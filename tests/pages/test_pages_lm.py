@@ -131,11 +131,11 @@ def test_key_numbers_and_sources_stand_on_the_page(page):
     assert "task: next token" in text
 
 
-def test_word_planes_carry_the_residual_not_d(page):
+def test_word_planes_carry_neither_d_nor_the_residual(page):
     text = text_of(page)
     assert "Words in the plane" in text
     assert "</i>patients</li>" in text
-    assert '<span class="num">PR = 0.922</span>' in text
+    assert '<span class="num">PR =' not in text
 
 
 def test_the_table_names_blocks_by_their_ends(page):
@@ -194,7 +194,7 @@ def test_many_columns_stand_under_short_heads():
     text = text_of(page_html(lm_record(words=False)))
     assert '<table class="layers many">' in text
     assert ">freq. rank</th>" in text
-    assert 'title="PR of another target: frequency rank"' in text
+    assert 'title="PR of another target: frequency rank, held out"' in text
     few = text_of(page_html(bare_lm_record()))
     assert '<table class="layers">' in few
 
@@ -314,6 +314,22 @@ def test_records_of_one_model_are_told_apart_by_their_text():
         assert cell in one
     for cell in ("<td>masked tokens</td>", "<td>1,024</td>", "<td>–</td>"):
         assert cell in two
+    assert [reading.label for reading in read_all([first, second])] == ["A · wikitext-2", "A (2)"]
+    second.provenance["text"] = {"name": "some/where/books.txt", "documents": 6}
+    assert [reading.label for reading in read_all([first, second])] == ["A · wikitext-2", "A · books.txt"]
+
+
+def test_columns_without_room_are_named_and_other_targets_are_said_to_be_held_out(page):
+    console = Console(width=60, file=io.StringIO())
+    print_record(lm_record(words=False), console)
+    assert "no room here, but on the page:" in " ".join(console.file.getvalue().split())
+    assert "Columns of other targets are held out; shuffled ids: the mean of 8 vocabularies." in text_of(page)
+
+
+def test_only_records_are_reported(tmp_path):
+    for wrong in (None, 3):
+        with pytest.raises(InputError, match="report: expected a Record or a list of them, got"):
+            report(wrong, tmp_path / "p.html")
 
 
 def test_kinds_are_not_mixed_on_a_page(tmp_path):
@@ -374,8 +390,8 @@ def test_errors_and_ranks_are_plotted_without_a_law():
     assert "ρ" not in ax.get_title()
 
 
-def test_planes_on_paper_carry_the_residual():
-    assert plot_planes(lm_record(blocks=3)).axes[1].get_title() == "1 · model.layers.0\nPR = 0.913"
+def test_planes_on_paper_carry_d_but_not_the_residual():
+    assert plot_planes(lm_record(blocks=3)).axes[1].get_title() == "1 · model.layers.0"
     assert plot_planes(full_record()).axes[1].get_title() == "1 · layers.1.relu\nD = 15.5"
 
 

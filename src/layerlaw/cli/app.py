@@ -38,6 +38,7 @@ def run() -> None:
         Console(stderr=True, soft_wrap=True, highlight=False).print(f"error: {error}", style="red", markup=False)
         sys.exit(1)
     except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
         sys.exit(130)
 
 

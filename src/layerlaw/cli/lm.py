@@ -19,7 +19,7 @@ from layerlaw.lm import probe_lm
 from layerlaw.lm.pieces import TIMES
 from layerlaw.lm.quiet import quiet_transformers
 from layerlaw.pages import print_record
-from layerlaw.record import Record, carries_law, finite
+from layerlaw.record import Record, carries_law, check_place, finite
 from layerlaw.verdict import judge
 
 LONGEST = 16  # characters of a token, on average, in any text and vocabulary that is likely
@@ -41,7 +41,9 @@ def lm(
             "Hugging Face dataset owner/name:config:split."
         ),
     ],
-    tokens: Annotated[int | None, typer.Option(help="Tokens to use; default: 100 per feature.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Tokens to read; default: enough to predict 100 per feature.")
+    ] = None,
     target: Annotated[
         str, typer.Option(help="id, embedding, onehot, shuffled, rank, previous, current, next2; with commas.")
     ] = "id",
@@ -82,8 +84,7 @@ def lm(
     processes share the text.
     """
     with processes(device, device_map) as process, quiet_transformers():
-        for path in (out, page):
-            _check_writable(path)
+        _check_writable(out, page)
         found = load_text(
             text, articles=articles, characters=_characters(text, tokens, documents)
         )  # before the model: quick
@@ -176,9 +177,10 @@ def _characters(text: str, tokens: int | None, documents: str) -> int:
     return MOST if whole else max(1, min(MOST, LONGEST * TIMES * (tokens or 0)))
 
 
-def _check_writable(path: Path | None) -> None:
+def _check_writable(out: Path | None, page: Path | None) -> None:
     """Told before minutes of measuring, not after."""
-    if path is not None and path.is_dir():
-        raise DataError(f"{path}: expected the name of a file to write, got a folder.")
-    if path is not None and not path.absolute().parent.is_dir():
-        raise DataError(f"{path}: expected the folder {path.parent} to exist. Create it first.")
+    if out is not None and page is not None and out.absolute() == page.absolute():
+        raise DataError(f"{out}: expected one file for the record (--out) and another for the page (--page).")
+    for path in (out, page):
+        if path is not None:
+            check_place(path)

@@ -37,6 +37,8 @@ from layerlaw.lm.bos import missing_bos
 from layerlaw.lm.checks import check_enough, check_ids, check_options, check_task
 from layerlaw.lm.classes import FrequentTokens
 from layerlaw.lm.loading import Loaded, load, load_tokenizer, untrained_twin
+from layerlaw.lm.loss import own_loss
+from layerlaw.lm.loss import remark as loss_remark
 from layerlaw.lm.pieces import Documents, counted, pieces_of
 from layerlaw.lm.places import places_of
 from layerlaw.lm.quiet import quiet_transformers
@@ -84,7 +86,8 @@ def probe_lm(
     model       a loaded model, a local folder, a Hugging Face name, or a GGUF file; afterwards it is exactly as it was
     text        a string, an iterable of documents, or token ids of shape (documents, length)
     targets     beside the token's id (always): embedding, onehot, shuffled, rank, previous, current, next2
-    tokens      how many to use, spread over the text; default: 100 per feature (then numbers are stable)
+    tokens      how many to read, spread over the text; default: so many that 100 per feature are predicted (of the tokens
+                that masked tasks read, about 15 % are)
     length      tokens the model reads at once; longer documents are cut
     documents   "cut" long ones into pieces, "truncate" them to one piece, or "pack" all into one stream
     blocks      names of the modules to measure, where they are not those found: "model.layers", "layers.*.mlp", or a list
@@ -104,7 +107,7 @@ def probe_lm(
     started = time.perf_counter()
     check_options(
         normalise=normalise, task=task, targets=targets, words=words, bos=bos, batch_size=batch_size, classes=classes,
-        tokens=tokens, length=length, groups=groups, mask_id=mask_id, memory_gib=memory_gib, blocks=blocks,
+        tokens=tokens, length=length, groups=groups, mask_id=mask_id, memory_gib=memory_gib, blocks=blocks, null=null,
     )  # fmt: skip
     with quiet_transformers(bars=progress is not False):
         loaded = load(model, tokenizer=tokenizer, dtype=dtype, device_map=device_map)
@@ -149,6 +152,14 @@ def probe_lm(
         if asked == "span":
             pieces = pieces.noted(unnamed_sentinels(loaded.tokenizer))
         pieces = pieces.noted(AGAINST_ITS_WAY.get((asked, fits), ""))
+        if head is None:
+            pieces = pieces.noted(
+                f"{type(network).__name__} gives no scores of tokens: its blocks are measured all the same."
+            )
+        loss = None
+        if head is not None and asked == fits == "next":
+            loss = own_loss(network, pieces, len(head), where)
+            pieces = pieces.noted(loss_remark(loss, counts))
         config = getattr(network, "config", None)
         offsets = tuple(sorted({target.offset for target in chosen} | ({0} if words else set())))
         how = task_for(asked, offsets=offsets, tokenizer=loaded.tokenizer, config=config, mask_id=mask_id, seed=seed)
@@ -157,7 +168,14 @@ def probe_lm(
         check_enough(measured.targets.counts, found.width, asked, tokens=limit, length=room)
         twin = run.measure(_untrained(network, seed)) if null else None
         record = assembled(network, loaded, run, measured, twin)
-    record.settings |= {"length": room, "long_documents": documents, "head": head is not None, "seed": seed}
+    record.settings |= {
+        "length": min(room, max(map(len, pieces.ids)) + around),
+        "long_documents": documents,
+        "head": head is not None,
+        "seed": seed,
+    }
+    if loss is not None:
+        record.settings["loss"] = round(loss, 4)
     record.name = name or record.name
     record.provenance["seconds"] = round(time.perf_counter() - started, 3)
     return record

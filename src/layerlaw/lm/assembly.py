@@ -32,7 +32,7 @@ def assembled(model: nn.Module, loaded: Loaded, run: Run, measured: Measured, tw
         plane_labels=list(measured.words.labels) if measured.words else [],
         counts=[n],
         sites=_rows(plan, measured, twin),
-        notes=_notes(plan, pieces, n),
+        notes=[*_notes(plan, pieces, n), *_missing_words(measured)],
         settings={
             "task": run.task.name,
             "targets": {target.name: target.about for target in plan.targets},
@@ -138,6 +138,15 @@ def _notes(plan: Plan, pieces: Pieces, n: int) -> list[str]:
     if plan.blocks.others:
         notes.append(f"Other lists of blocks were not measured: {', '.join(plan.blocks.others)}.")
     return notes
+
+
+def _missing_words(measured: Measured) -> list[str]:
+    if measured.words is None:
+        return []
+    seen = set(measured.words.labels)
+    missing = [f"'{name}'" for i, name in enumerate(measured.words.names) if i not in seen]
+    come = "do not come" if len(missing) > 1 else "does not come"
+    return [f"Of the words, {', '.join(missing)} {come} among the tokens that were read."] if missing else []
 
 
 def _device_name(measured: Measured) -> str:

@@ -21,6 +21,7 @@ def check_options(
     targets: Any,
     words: Any,
     bos: Any,
+    null: Any,
     batch_size: int,
     classes: int,
     memory_gib: Any,
@@ -49,6 +50,8 @@ def check_options(
         raise InputError(f"classes: expected 0 (none) or at least 2 frequent tokens, got {classes}.")
     if isinstance(words, str):
         raise InputError(f"words: expected a list of words, got the string {words!r}: words=[{words!r}].")
+    if not isinstance(null, bool):
+        raise InputError(f"null: expected True or False, got {null!r}.")
     if bos not in (None, True, False):
         raise InputError(f"bos: expected True, False or None (as the tokenizer does), got {bos!r}.")
 

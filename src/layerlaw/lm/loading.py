@@ -198,8 +198,10 @@ def _explained(where: str) -> Iterator[None]:
             hint = "Is it whole, and is it a model (a folder with a config.json and weights, or a GGUF file)?"
         elif os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"):
             hint = "HF_HUB_OFFLINE is set, so nothing is downloaded: give a local folder or a GGUF file, or unset it."
+        here = "" if Path(where).exists() else ", and there is no folder of that name here"
         raise DataError(
-            f"'{where}': expected a language model or tokenizer that transformers can load, got: {_line(error)} {hint}"
+            f"'{where}': expected a language model or tokenizer that transformers can load{here}. {hint} (They say: "
+            f"{_line(error)})"
         ) from error
 
 

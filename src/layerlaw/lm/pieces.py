@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -129,6 +131,7 @@ def pieces_of(
         raise InputError(f"documents: expected one of {', '.join(get_args(Documents))}, got {documents!r}.")
     if length < SHORTEST:
         raise InputError(f"length: expected at least {SHORTEST} tokens per piece, got {length}.")
+    _refuse_other_kinds(text)
     first = None
     if (ready := _token_ids(text)) is not None:
         if bos:
@@ -266,6 +269,20 @@ def _is_ids(item: Any) -> bool:
     if isinstance(item, (Tensor, np.ndarray)):
         return item.ndim == 1
     return isinstance(item, Sequence) and not isinstance(item, str) and all(isinstance(i, int) for i in item[:8])
+
+
+def _refuse_other_kinds(text: Any) -> None:
+    """What is often passed by mistake, with what was meant."""
+    if isinstance(text, os.PathLike) or (isinstance(text, str) and _names_a_file(text)):
+        raise InputError(f"text: expected text, got the name of a file: pass ll.data.load_text({os.fspath(text)!r}).")
+    if isinstance(text, (bytes, bytearray)):
+        raise InputError("text: expected a string, got bytes: pass text.decode().")
+    if isinstance(text, Mapping) and "input_ids" in text:
+        raise InputError(f"text: expected token ids, got a {type(text).__name__}: pass its 'input_ids'.")
+
+
+def _names_a_file(text: str) -> bool:
+    return len(text) < 300 and "\n" not in text and Path(text).is_file()
 
 
 def _strings(text: Any, start: int = 0) -> Iterator[str]:

@@ -10,7 +10,7 @@ from layerlaw.errors import InputError, MissingExtraError
 from layerlaw.law import RESIDUAL, LawFit
 from layerlaw.pages import theme
 from layerlaw.pages.axes import block_ticks, block_title, log_ticks, strided, tick_text
-from layerlaw.pages.numbers import clean, correlation, finite, number, residual, shortened
+from layerlaw.pages.numbers import clean, correlation, finite, number, shortened
 from layerlaw.pages.reading import INPUT, site_numbers
 from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 
@@ -100,9 +100,9 @@ def draw_planes(record: Record, *, columns: int | None = None) -> Figure:
 
 def _measured(record: Record, site: SiteRow) -> str:
     value = site.values.get(record.leading)
-    if value is None:
+    if value is None or record.kind == LANGUAGE_MODEL:  # PR has nothing to do with the words
         return ""
-    return f"\nPR = {residual(value, 3)}" if record.kind == LANGUAGE_MODEL else f"\nD = {number(value)}"
+    return f"\nD = {number(value)}"
 
 
 def _new_figure(width: float, height: float) -> Figure:

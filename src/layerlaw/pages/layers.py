@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from layerlaw.pages.lm_columns import GAIN, LEAST_SCALE, even_gain, lm_columns
+from layerlaw.pages.lm_columns import GAIN, LEAST_SCALE, even_gain, kind, lm_columns
 from layerlaw.pages.numbers import ABSENT, escaped, finite, interval_factor, number, percent, shortened
 from layerlaw.pages.reading import Reading
 from layerlaw.record import SiteRow
 from layerlaw.verdict import IDLE_SHARE
+from layerlaw.verdict.targets import is_shuffled, targets
 
 RANK_MARK = "†"
 LONGEST_BLOCK = 17
@@ -149,6 +150,10 @@ def _footnotes(reading: Reading) -> str:
     if _alike(reading):
         block = reading.sites[reading.fit_positions[0]]
         notes.append(f"Every block: {escaped(block.type)}, {block.features:,} features.")
+    if reading.language_model and (others := targets(reading.record)):
+        shuffled = sum(map(is_shuffled, others))
+        mean = f"; shuffled ids: the mean of {shuffled} vocabularies" if shuffled > 1 else ""
+        notes.append(f"Columns of other targets are {kind(reading)}{mean}.")
     if any(site.values.get("full_rank") == 0.0 for site in reading.sites):
         notes.append(f"{RANK_MARK} the class means span fewer than K−1 dimensions here; D jumps at such sites.")
     if any(not site.in_fit for site in reading.sites):

@@ -86,7 +86,7 @@ def _other_targets(reading: Reading) -> list[LmColumn]:
         LmColumn(
             target_name(target),
             SHORT.get(target, target),
-            f"PR of another target: {target_name(target)}",
+            f"PR of another target: {target_name(target)}, {kind(reading)}",
             partial(of, column=column_of(reading.record, target)),
             6 if target == "embedding" else 10 + i,  # of the others the last named goes first
         )
@@ -95,7 +95,7 @@ def _other_targets(reading: Reading) -> list[LmColumn]:
     ]
     shuffled = [column_of(reading.record, target) for target in known if is_shuffled(target)]
     if shuffled:
-        meaning = f"PR of the next token’s id in shuffled vocabularies, mean of {len(shuffled)}"
+        meaning = f"PR of the next token’s id in shuffled vocabularies, mean of {len(shuffled)}, {kind(reading)}"
         out.append(LmColumn("shuffled ids", "shuffled", meaning, lambda s: _mean(s, shuffled), 30))
     return out
 

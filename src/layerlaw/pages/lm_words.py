@@ -23,7 +23,8 @@ LM_FORMULAS = (
      "over the blocks; the embedded input is no point of it. r is the Pearson correlation of ln PR and l."),
     ("Held out", "fitted on g − 1 groups, tested on the other",
      "Documents are dealt into g groups; each is predicted from a fit to the others. Unlike PR in-sample it does not fall "
-     "just because there are many features, and it can exceed 1. Adjusted: PR in-sample times (n − 1) / (n − d − 1)."),
+     "just because there are many features, and it can exceed 1. Adjusted: PR in-sample times (n − 1) / (n − k − 1), k "
+     "the directions that the features span."),
     ("Intervals", "se² = (g − 1)/g · Σ (θ<sub>i</sub> − mean θ<sub>i</sub>)²",
      "θ<sub>i</sub> is the number in question with group i left out (delete-group jackknife; r by way of artanh r). They "
      "tell what other text of this length would change, not whether a line is the right curve; noise pulls r towards 0. "
@@ -59,7 +60,11 @@ def residual_cards(reading: Reading) -> str:
             *_in_sample_card(reading),
             ("effective layers", number(fit.effective_layers, 2) + of, work),
             ("Greenwood p", p_value(fit.greenwood_p), "a random split is as even"),
-            ("lag-1 correlation", number(fit.autocorrelation, 2), "of what the line leaves; noise: 0"),
+            (
+                "lag-1 correlation",
+                number(fit.autocorrelation, 2),
+                f"of what the line leaves; noise: {signed(-2 / fit.points, 2)}",
+            ),
             ("PR at the end", f"{fit.values[-1]:.3f}", f"from {fit.values[0]:.3f}, lowest {min(fit.values):.3f}"),
         ]
     )

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +195,8 @@ def _json(data: Any) -> str:
 
 
 def _checked(records: Record | Sequence[Record]) -> list[Record]:
+    if not isinstance(records, (Record, Iterable)):
+        raise InputError(f"report: expected a Record or a list of them, got {type(records).__name__}.")
     out = [records] if isinstance(records, Record) else list(records)
     for record in out:
         if not isinstance(record, Record):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from layerlaw.pages.numbers import beginning, escaped, number, residual, shortened
+from layerlaw.pages.numbers import beginning, escaped, number, shortened
 from layerlaw.pages.reading import Reading, spread
 from layerlaw.pages.theme import class_colours
 from layerlaw.record import SiteRow
@@ -81,9 +81,9 @@ def _drawing(
 
 def _measured(reading: Reading, position: int) -> str:
     value = reading.sites[position].values.get(reading.column)
-    if value is None:
+    if value is None or reading.language_model:  # PR has nothing to do with the words
         return ""
-    return f"PR = {residual(value, 3)}" if reading.language_model else f"D = {number(value)}"
+    return f"D = {number(value)}"
 
 
 def _step(site: SiteRow, most_points: int) -> int:

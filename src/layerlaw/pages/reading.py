@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from layerlaw.errors import InputError
 from layerlaw.law import LawErrors, LawFit
@@ -106,9 +107,16 @@ def read_all(records: Sequence[Record]) -> list[Reading]:
     out = []
     for record in records:
         seen[record.name] += 1
-        numbered = total[record.name] > 1
-        out.append(read(record, f"{record.name} ({seen[record.name]})" if numbered else None, column))
+        own = _text(record) if len({_text(r) for r in records if r.name == record.name}) == total[record.name] else ""
+        number = f"({seen[record.name]})" if not own else f"· {own}"
+        out.append(read(record, f"{record.name} {number}" if total[record.name] > 1 else None, column))
     return out
+
+
+def _text(record: Record) -> str:
+    """The name of the text that a language model was measured on, where it is known."""
+    text = record.provenance.get("text")
+    return Path(str(text.get("name") or "")).name if isinstance(text, dict) else ""
 
 
 def site_numbers(record: Record) -> list[str]:

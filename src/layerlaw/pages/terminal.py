@@ -114,16 +114,17 @@ def _table(reading: Reading, width: int) -> Table:
     for i, site in enumerate(reading.sites):
         row = [Text(cells[head][i]) for head in shown]
         table.add_row(numbers[i], Text(shortened(site.name, longest)), *row, style=None if site.in_fit else "dim")
-    if reading.language_model and (legend := _legend(reading, shown)):
+    if reading.language_model and (legend := _legend(reading, shown, [head for head in cells if head not in shown])):
         table.caption, table.caption_justify, table.caption_style = legend, "left", "dim"
     return table
 
 
-def _legend(reading: Reading, shown: list[str]) -> str:
+def _legend(reading: Reading, shown: list[str], hidden: list[str]) -> str:
     """What the heads of a language model's table leave unsaid."""
     parts = ["±: 95% interval of PR"] * ("±" in shown)
     parts += ["gain: by how much of itself PR falls, ▲ where it rises"] * (GAIN in shown)
     parts += [f"untrained: {kind(reading)}, as the first column"] * (UNTRAINED in shown)
+    parts += [f"no room here, but on the page: {', '.join(hidden)}"] * bool(hidden)
     return "; ".join(parts)
 
 

@@ -12,7 +12,7 @@ from layerlaw.verdict.targets import other_targets
 from layerlaw.verdict.untrained import untrained
 
 FEW, SOME = 20, 50  # tokens per feature: below the first nothing is to be trusted, below the second only the shape
-ENOUGH = 100  # tokens per feature, as probe_lm takes them unless told: r is stable
+ENOUGH = 100  # tokens per feature, as probe_lm takes them unless told
 EXACT = 1e-6  # a residual below this, of either sign, is what rounding leaves of a text that is told exactly
 MASKED_SHARE = 0.15  # of the tokens are masked and predicted in the tasks of encoders
 TASKS = {
@@ -44,7 +44,7 @@ def judge_language_model(record: Record) -> Verdict:
         *_tokens(record),
     ]
     headline = _all_the_same(record, fit) if flat else _headline(record, fit, errors)
-    return Verdict(headline, tuple(findings), tuple(_advice(record, fit, sites, flat=flat)))
+    return Verdict(headline, tuple(findings), tuple(_advice(record, fit, errors, sites, flat=flat)))
 
 
 def _might_not_fall(errors: LawErrors | None) -> bool:
@@ -93,7 +93,7 @@ def _headline(record: Record, fit: LawFit, errors: LawErrors | None) -> str:
     if _tells_nothing(fit):
         claim = f"no law: {what} is 1 or more at every block, so nothing of unseen text is predicted"
     elif fit.rho < 1 and _might_not_fall(errors):
-        claim = f"no clear trend: {what} might as well not fall on other text"
+        claim = f"no clear trend: {what} might as well not fall on other text, since the interval of ρ includes 1"
     elif each is not None and each < FEW:
         way = "falls" if fit.rho < 1 else "does not fall"
         claim = f"too few tokens to judge ({each:.1f} per feature): here {what} {way} with depth"
@@ -171,7 +171,9 @@ def _tokens(record: Record) -> list[str]:
     if each is None or each >= SOME:
         return []
     if each >= FEW:
-        return [f"{each:.0f} tokens per feature: the shape can be seen; r is stable from about {ENOUGH} on."]
+        return [
+            f"{each:.0f} tokens per feature: the shape can be seen; for r take about {ENOUGH}, and look at its interval."
+        ]
     if any("tokens per feature" in note for note in record.notes):
         return []  # the notes say it already
     return [
@@ -179,10 +181,10 @@ def _tokens(record: Record) -> list[str]:
     ]
 
 
-def _advice(record: Record, fit: LawFit, sites: list[SiteRow], *, flat: bool) -> list[str]:
+def _advice(record: Record, fit: LawFit, errors: LawErrors | None, sites: list[SiteRow], *, flat: bool) -> list[str]:
     each = _tokens_per_feature(record)
     too_few = each is not None and each < FEW
-    to_be_read = not (flat or too_few or _tells_nothing(fit)) and fit.points > 4
+    to_be_read = not (flat or too_few or _tells_nothing(fit) or _might_not_fall(errors)) and fit.points > 4
     out = [*_more_tokens(record, fit, sites), *(on_the_shape(record, fit) if to_be_read else [])]
     if not any(column.endswith("_untrained") for column in record.columns):
         out.append("No untrained model was measured: null=True (or --null) shows what the architecture does by itself.")

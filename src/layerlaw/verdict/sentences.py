@@ -24,12 +24,13 @@ def listed(names: list[str]) -> str:
 
 
 def blocks(numbers: list[int]) -> str:
-    """The first four blocks by their numbers, and how many more there are.
+    """Up to six blocks by their numbers; of more the first four, and how many more there are.
 
-    >>> blocks([3]), blocks([1, 2, 5]), blocks([1, 2, 3, 4, 6])
-    ('block 3', 'blocks 1, 2, 5', 'blocks 1, 2, 3, 4 and 1 more')
+    >>> blocks([3]), blocks([1, 2, 5]), blocks([1, 2, 3, 4, 6, 7, 8])
+    ('block 3', 'blocks 1, 2, 5', 'blocks 1, 2, 3, 4 and 3 more')
     """
-    shown = ", ".join(map(str, numbers[:4])) + (f" and {len(numbers) - 4} more" if len(numbers) > 4 else "")
+    few = len(numbers) <= 6
+    shown = ", ".join(map(str, numbers if few else numbers[:4])) + ("" if few else f" and {len(numbers) - 4} more")
     return f"block{'s' * (len(numbers) > 1)} {shown}"
 
 

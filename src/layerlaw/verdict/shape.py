@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from layerlaw.errors import InputError
 from layerlaw.law import UNCHANGED, LawErrors, LawFit
 from layerlaw.record import Record
 from layerlaw.verdict.plateau import Run, beyond_error, final_rise, is_early, plateau
 from layerlaw.verdict.sentences import blocks, signed
+from layerlaw.verdict.targets import column_of
 
 SHOWN = 5e-5  # a rise below this is 0.00% on the page
-NOT_RANDOM = 2.0  # a lag-1 correlation of noise is within about 2/√points of 0
+NOT_RANDOM = 2.0  # a lag-1 correlation of noise about a fitted line is within about 2/√points of −2/points
 
 
 def shape(record: Record, fit: LawFit, errors: LawErrors | None) -> list[str]:
@@ -41,11 +43,28 @@ def on_the_shape(record: Record, fit: LawFit) -> list[str]:
     if rise is not None:
         out.append(
             f"PR is lowest at block {rise.first + 1} and higher at the end, as is often seen in last blocks. The output "
-            "layer compares features with every token's embedding, and an id is a poor stand-in for that: look at "
-            + ("the target 'embedding', and at the loss, " if record.settings.get("head", True) else "the loss ")
-            + "before reading it as an early exit."
+            "layer compares features with every token's embedding, and an id is a poor stand-in for that: "
+            + _where_to_look(record)
+            + " before reading it as an early exit."
         )
     return out
+
+
+def _where_to_look(record: Record) -> str:
+    """What tells more than the id: the embedding, where it was measured or could be, and the loss."""
+    if "residual_embedding" in record.columns:
+        try:
+            values = record.law(column_of(record, "embedding")).values
+        except InputError:
+            return "measure the loss"
+        lowest = min(range(len(values)), key=lambda i: values[i]) + 1
+        where = "the last block" if lowest == len(values) else f"block {lowest}"
+        return f"with the output embedding as target PR is lowest at {where}. Measure the loss behind each"
+    return (
+        "look at the target 'embedding', and measure the loss,"
+        if record.settings.get("head", True)
+        else "measure the loss"
+    )
 
 
 def _intervals(errors: LawErrors | None) -> list[str]:
@@ -63,7 +82,7 @@ def _intervals(errors: LawErrors | None) -> list[str]:
 
 def _curve(fit: LawFit, errors: LawErrors | None) -> list[str]:
     lag = fit.autocorrelation
-    if lag is None or abs(lag) < NOT_RANDOM / fit.points**0.5:
+    if lag is None or abs(lag + 2 / fit.points) < NOT_RANDOM / fit.points**0.5:
         return []
     sentence = f"The residuals of the line are not random: lag-1 correlation {signed(lag, 2)}"
     if lag < 0:
@@ -99,11 +118,14 @@ def _too_small_to_count(record: Record, fit: LawFit) -> list[str]:
     """Rises that the table shows and the headline does not count: tiny ones, and that from the embedded input."""
     rises = [b / a - 1 for a, b in pairwise(fit.values)]
     tiny = [_worker(i) for i, rise in enumerate(rises) if rise > SHOWN and i not in fit.rising]
-    parts = [f"by {UNCHANGED:.1%} or less at {blocks(tiny)}"] if tiny else []
+    out = [f"Rises of {UNCHANGED:.1%} or less are not counted: at {blocks(tiny)}."] if tiny else []
     before = None if record.sites[0].in_fit else record.sites[0].values.get(record.leading)
     if before is not None and before > 0 and fit.values[0] / before - 1 > SHOWN:
-        parts.append(f"from the embedded input to block 1 (by {fit.values[0] / before - 1:.2%})")
-    return [f"Rises not counted: {', and '.join(parts)}."] if parts else []
+        rise = fit.values[0] / before - 1
+        out.append(
+            f"Before the fit, from the embedded input to block 1, PR rises by {rise:.2%}; that is no step of the law."
+        )
+    return out
 
 
 def _plateau(run: Run | None) -> list[str]:
