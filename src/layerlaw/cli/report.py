@@ -23,13 +23,13 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about one record, or comparing several."""
     loaded = [Record.load(path) for path in records]
+    page = write_page(loaded if len(loaded) > 1 else loaded[0], out, title=title)  # before a reader may turn away
     screen = console(as_json)
     if len(loaded) == 1:
         print_record(loaded[0], screen)
     else:
         for record in loaded:
             screen.print(f"{record.name}: {judge(record).headline}", markup=False, highlight=False)
-    page = write_page(loaded if len(loaded) > 1 else loaded[0], out, title=title)
     screen.print(f"page: {page}", markup=False, highlight=False)
     if as_json:
         emit({"page": str(page), "records": [record.name for record in loaded]})
