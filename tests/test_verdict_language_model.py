@@ -345,7 +345,7 @@ def test_two_blocks_and_equal_blocks_are_told_apart() -> None:
 def test_before_the_shape_is_read_there_must_be_enough_tokens() -> None:
     assert "PR is lowest at" in words(model(SHAPE, settings={"tokens_per_feature": 30.0}))
     few = judge(model(SHAPE, settings={"tokens_per_feature": 7.0}))
-    assert few.headline.startswith("Too few tokens to judge (7.0 per feature): here held-out PR falls with depth (r = ")
+    assert few.headline.startswith("Too few tokens to judge, 7.0 per feature: here held-out PR falls with depth (r = ")
     assert judge(model(LINE, settings={"tokens_per_feature": 7.0})).headline.startswith("Too few tokens to judge")
     assert few.advice[0].startswith("Use more tokens: about 1,600 of them")
     assert not any("PR is lowest at" in line or "early blocks" in line for line in few.advice)

@@ -96,7 +96,7 @@ def _headline(record: Record, fit: LawFit, errors: LawErrors | None) -> str:
         claim = f"no clear trend: {what} might as well not fall on other text, since the interval of ρ includes 1"
     elif each is not None and each < FEW:
         way = "falls" if fit.rho < 1 else "does not fall"
-        claim = f"too few tokens to judge ({each:.1f} per feature): here {what} {way} with depth"
+        claim = f"too few tokens to judge, {each:.1f} per feature: here {what} {way} with depth"
     return f"{claim[0].upper()}{claim[1:]} ({', '.join(numbers)})."
 
 
