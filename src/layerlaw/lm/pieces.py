@@ -183,17 +183,19 @@ def _read(stream: Iterable[Tensor], most: int | None, enough: int | None) -> tup
 
 
 def evenly(n: int) -> Iterator[int]:
-    """0 … n−1 in an order whose every beginning is spread over all of them, in steps of about n over the golden ratio.
+    """0 … n−1 in an order whose every beginning is spread over all of them: multiples of the golden ratio, modulo 1.
 
     No beginning falls in step with lists that alternate (even numbers first would take one of two sources alone).
 
     >>> list(evenly(8))
-    [0, 5, 2, 7, 4, 1, 6, 3]
+    [0, 4, 1, 6, 3, 5, 2, 7]
     """
-    step = round(n / GOLDEN) or 1
-    while math.gcd(step, n) > 1:
-        step += 1
-    return (k * step % n for k in range(n))
+    taken = bytearray(n)
+    for k in range(3 * n):  # the gaps between k such points are below 3/k: every number's turn comes
+        i = int(k * GOLDEN % 1 * n)
+        if not taken[i]:
+            taken[i] = 1
+            yield i
 
 
 def bos_of(tokenizer: Any, wanted: bool | None) -> int | None:
