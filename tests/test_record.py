@@ -438,3 +438,20 @@ def test_a_language_model_counts_tokens_not_classes() -> None:
     record = language_model(residual=[0.95, 0.9], residual_held_out=[1.0, 0.95])
     assert repr(record) == "<Record 'lm': 2 sites, 12,000 tokens>"
     assert "residual_held_out" in str(record)
+
+
+def test_files_are_written_where_a_link_points_and_never_over_a_device(tmp_path: Path) -> None:
+    target, link, pipe = tmp_path / "target.txt", tmp_path / "link.txt", tmp_path / "pipe"
+    target.write_text("old")
+    link.symlink_to(target)
+    assert write_whole(link, "new") == link
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    os.mkfifo(pipe)
+    with pytest.raises(DataError, match="got a device or a pipe"):
+        write_whole(pipe, "text")
+    with pytest.raises(DataError, match="expected a shorter name"):
+        write_whole(tmp_path / ("x" * 300), "text")
+    assert write_whole(tmp_path / ("x" * 250), "text").read_text() == "text"
+    with pytest.raises(DataError, match=r"expected .*target.txt to be a folder, got a file"):
+        write_whole(target / "below.txt", "text")

@@ -370,3 +370,13 @@ def test_no_shape_is_read_where_there_might_be_no_fall() -> None:
     verdict = judge(model([0.9 - 0.0004 * i + 0.002 * (i > 27) for i in range(30)], groups=0.5))
     assert "since the interval of ρ includes 1" in verdict.headline
     assert not any("PR is lowest at" in line for line in verdict.advice)
+
+
+def test_of_few_tokens_nothing_is_judged() -> None:
+    few = {"tokens_per_feature": 7.0}
+    for curve in (SHAPE, [0.9] * 30, LINE, LINE[::-1]):
+        verdict = judge(model(curve, settings=few))
+        assert verdict.headline.startswith("Too few tokens to judge, 7.0 per feature: here held-out PR ")
+        assert not any(word in line for line in verdict.findings for word in ("plateau", "curve", "rises at"))
+    ends_higher = judge(model([0.9, 0.8, 0.7, 0.6, 0.65, 0.7, 0.905], settings=few))
+    assert "here held-out PR does not fall with depth" in ends_higher.headline

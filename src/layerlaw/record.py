@@ -23,6 +23,7 @@ VERSION = 1
 FORMAT = "layerlaw record"
 LANGUAGE_MODEL = "language model"
 SHOWN = 10  # columns that an error names
+LONGEST_NAME = 255  # bytes of the name of a file
 
 
 @dataclass
@@ -289,7 +290,11 @@ def write_whole(path: str | os.PathLike[str], text: str) -> Path:
 
 def check_place(path: Path) -> None:
     """Whether a file may be written there; before the work, not after it."""
-    folder = path.absolute().parent
+    if len(os.fsencode(path.name)) > LONGEST_NAME:
+        raise DataError(f"{path.name[:40]}…: expected a shorter name for a file.")
+    folder = path.resolve().parent
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path}: expected the name of a file to write, got a device or a pipe.")
     if path.is_dir():
         raise DataError(f"{path}: expected the name of a file to write, got a folder.")
     if folder.exists() and not folder.is_dir():
@@ -304,15 +309,16 @@ def replace_whole(path: str | os.PathLike[str], write: Callable[[Path], object])
     """Let `write` fill a file beside the path, then rename it into place."""
     path = Path(path)
     check_place(path)
+    place = path.resolve()  # a link goes on to point where it did
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=".layerlaw.", suffix=".part")
     except OSError as error:
         raise DataError(f"{path}: expected a folder that can be written to ({error.strerror}).") from None
     os.close(handle)
     try:
         write(Path(temporary))
         os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        os.replace(temporary, place)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

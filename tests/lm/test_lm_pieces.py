@@ -202,3 +202,8 @@ def test_rows_with_a_text_are_documents():
 def test_bad_text_is_answered(text, tokenizer, options, message):
     with pytest.raises(InputError, match=message):
         pieces_of(text, tokenizer, **options)
+
+
+@pytest.mark.parametrize("text", ["a b " * 70, "字 " * 90, "a\0b" * 5, "no_such_file.txt" * 3])
+def test_a_text_without_lines_is_not_taken_for_a_file(text):
+    assert pieces_of(text, Letters()).tokens > 0

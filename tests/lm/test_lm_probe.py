@@ -75,20 +75,32 @@ def test_two_processes_give_the_record_of_one(tmp_path):
 
 def test_the_models_own_loss_is_that_of_transformers_and_a_poor_one_is_told():
     ids, model = walks(), family("llama")
+    few = [row[: 5 + i] for i, row in enumerate(ids[:30])]  # of unequal length, padded together
+    with torch.no_grad():
+        each = [model(input_ids=row[None], labels=row[None]).loss * (len(row) - 1) for row in few]
+    expected = float(sum(each)) / sum(len(row) - 1 for row in few)
+    assert own_loss(model, pieces_of(few), VOCABULARY, torch.device("cpu")) == pytest.approx(expected, rel=1e-5)
     record = probe_lm(model, ids, progress=False)
     with torch.no_grad():
         expected = float(model(input_ids=ids, labels=ids).loss)
     assert record.settings["loss"] == pytest.approx(expected, rel=0.02)  # of 2,048 tokens or more, not of all
-    small = ids[:33]
-    with torch.no_grad():
-        expected = float(model(input_ids=small, labels=small).loss)
-    assert own_loss(model, pieces_of(small), VOCABULARY, torch.device("cpu")) == pytest.approx(expected, rel=1e-5)
-    assert any("is it trained, and does this tokenizer belong to it" in note.lower() for note in record.notes)
-    assert loss_remark(0.1, ids.reshape(-1).bincount()) == ""
+    assert own_loss(model, pieces_of(few), VOCABULARY + 1, torch.device("cpu")) is None
     body = probe_lm(family("llama").model, ids, progress=False)
     assert "loss" not in body.settings
-    assert "LlamaModel gives no scores of tokens: its blocks are measured all the same." in body.notes
+    assert any(note.startswith("No output layer was found in LlamaModel") for note in body.notes)
     assert "loss" not in probe_lm(family("bert"), ids, mask_id=MASK, progress=False).settings
+    model.lm_head.weight.data[3] = torch.nan
+    broken = probe_lm(model, ids, progress=False)
+    assert "loss" not in broken.settings
+    assert any("scores of the next token are not finite" in note for note in broken.notes)
+
+
+def test_a_loss_clearly_above_that_of_frequencies_is_told_where_there_is_context():
+    told = torch.full((100,), 32)
+    assert loss_remark(4.7, told, 100) == ""  # ln 100 is 4.6
+    assert "is 5.20 nats per token; how often each token comes gives 4.61 by itself" in loss_remark(5.2, told, 100)
+    assert loss_remark(5.2, told, 1000) == ""  # three tokens in a piece: nobody could know more
+    assert loss_remark(None, told, 100) == ""
 
 
 def ranked_record():
@@ -156,6 +168,18 @@ def test_memory_decides_about_groups():
     assert any("no held-out values" in note for note in record.notes)
 
 
+def test_words_beyond_the_sample_are_not_missing_and_those_at_the_end_of_pieces_are():
+    ids = walks()
+    common = ids[:, :-1].reshape(-1).unique().tolist()
+    many = probe_lm(family("llama"), ids, words=common, tokens=10**6, progress=False)
+    assert not any("Of the words" in note for note in many.notes)
+    ids[:, -1] = VOCABULARY - 1
+    record = probe_lm(family("llama"), ids, words=[VOCABULARY - 1, common[0]], progress=False)
+    assert any(
+        f"'{VOCABULARY - 1}' does not come among the tokens that were looked at" in note for note in record.notes
+    )
+
+
 def test_words_are_pictured_at_every_block():
     ids = walks()
     words = ids.reshape(-1).bincount().topk(3).indices.tolist()
@@ -163,7 +187,7 @@ def test_words_are_pictured_at_every_block():
     assert record.classes == [str(word) for word in words]
     assert not any("Of the words" in note for note in record.notes)
     never = probe_lm(family("llama"), ids, words=[words[0], VOCABULARY - 1], progress=False)
-    assert f"Of the words, '{VOCABULARY - 1}' does not come among the tokens that were read." in never.notes
+    assert f"Of the words, '{VOCABULARY - 1}' does not come among the tokens that were looked at." in never.notes
     assert all(len(site.plane) == len(record.plane_labels) > 50 for site in record.sites)
     assert set(record.plane_labels) == {0, 1, 2}
 

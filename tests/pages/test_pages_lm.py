@@ -314,7 +314,7 @@ def test_records_of_one_model_are_told_apart_by_their_text():
         assert cell in one
     for cell in ("<td>masked tokens</td>", "<td>1,024</td>", "<td>–</td>"):
         assert cell in two
-    assert [reading.label for reading in read_all([first, second])] == ["A · wikitext-2", "A (2)"]
+    assert [reading.label for reading in read_all([first, second])] == ["A (1)", "A (2)"]
     second.provenance["text"] = {"name": "some/where/books.txt", "documents": 6}
     assert [reading.label for reading in read_all([first, second])] == ["A · wikitext-2", "A · books.txt"]
 

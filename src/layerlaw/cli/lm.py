@@ -42,7 +42,7 @@ def lm(
         ),
     ],
     tokens: Annotated[
-        int | None, typer.Option(help="Tokens to read; default: enough to predict 100 per feature.")
+        int | None, typer.Option(help="Tokens to read; default: enough to predict about 100 per feature.")
     ] = None,
     target: Annotated[
         str, typer.Option(help="id, embedding, onehot, shuffled, rank, previous, current, next2; with commas.")
@@ -179,7 +179,7 @@ def _characters(text: str, tokens: int | None, documents: str) -> int:
 
 def _check_writable(out: Path | None, page: Path | None) -> None:
     """Told before minutes of measuring, not after."""
-    if out is not None and page is not None and out.absolute() == page.absolute():
+    if out is not None and page is not None and out.resolve() == page.resolve():
         raise DataError(f"{out}: expected one file for the record (--out) and another for the page (--page).")
     for path in (out, page):
         if path is not None:

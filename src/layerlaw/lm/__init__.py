@@ -20,6 +20,7 @@ The way of the data: pieces → task → blocks (hooks) → moments → residual
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -86,8 +87,8 @@ def probe_lm(
     model       a loaded model, a local folder, a Hugging Face name, or a GGUF file; afterwards it is exactly as it was
     text        a string, an iterable of documents, or token ids of shape (documents, length)
     targets     beside the token's id (always): embedding, onehot, shuffled, rank, previous, current, next2
-    tokens      how many to read, spread over the text; default: so many that 100 per feature are predicted (of the tokens
-                that masked tasks read, about 15 % are)
+    tokens      how many to read, spread over the text; default: so many that about 100 per feature are predicted (masked
+                tasks predict about 15 % of the tokens they read)
     length      tokens the model reads at once; longer documents are cut
     documents   "cut" long ones into pieces, "truncate" them to one piece, or "pack" all into one stream
     blocks      names of the modules to measure, where they are not those found: "model.layers", "layers.*.mlp", or a list
@@ -153,13 +154,14 @@ def probe_lm(
             pieces = pieces.noted(unnamed_sentinels(loaded.tokenizer))
         pieces = pieces.noted(AGAINST_ITS_WAY.get((asked, fits), ""))
         if head is None:
+            what = type(network).__name__
             pieces = pieces.noted(
-                f"{type(network).__name__} gives no scores of tokens: its blocks are measured all the same."
+                f"No output layer was found in {what}: neither its loss nor the target 'embedding' is told."
             )
         loss = None
         if head is not None and asked == fits == "next":
             loss = own_loss(network, pieces, len(head), where)
-            pieces = pieces.noted(loss_remark(loss, counts))
+            pieces = pieces.noted(loss_remark(loss, counted(told, vocabulary), len(pieces.ids)))
         config = getattr(network, "config", None)
         offsets = tuple(sorted({target.offset for target in chosen} | ({0} if words else set())))
         how = task_for(asked, offsets=offsets, tokenizer=loaded.tokenizer, config=config, mask_id=mask_id, seed=seed)
@@ -174,7 +176,7 @@ def probe_lm(
         "head": head is not None,
         "seed": seed,
     }
-    if loss is not None:
+    if loss is not None and math.isfinite(loss):
         record.settings["loss"] = round(loss, 4)
     record.name = name or record.name
     record.provenance["seconds"] = round(time.perf_counter() - started, 3)

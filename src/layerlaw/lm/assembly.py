@@ -143,10 +143,9 @@ def _notes(plan: Plan, pieces: Pieces, n: int) -> list[str]:
 def _missing_words(measured: Measured) -> list[str]:
     if measured.words is None:
         return []
-    seen = set(measured.words.labels)
-    missing = [f"'{name}'" for i, name in enumerate(measured.words.names) if i not in seen]
+    missing = [f"'{name}'" for name, n in zip(measured.words.names, measured.words.seen, strict=True) if n == 0]
     come = "do not come" if len(missing) > 1 else "does not come"
-    return [f"Of the words, {', '.join(missing)} {come} among the tokens that were read."] if missing else []
+    return [f"Of the words, {', '.join(missing)} {come} among the tokens that were looked at."] if missing else []
 
 
 def _device_name(measured: Measured) -> str:

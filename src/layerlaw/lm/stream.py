@@ -183,6 +183,7 @@ class Pass:
         self.sites = list(sites)
         if world_size() > 1:
             more = [] if self.frequent is None else self.frequent.tensors(d)
+            more += [] if self.words is None else [self.words.seen]
             all_reduce([*self.targets.tensors, *(t for site in sites for t in site.tensors), *more])
             if self.words is not None:
                 self.words.sample.gather()

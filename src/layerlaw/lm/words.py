@@ -21,6 +21,8 @@ class Words:
     names: tuple[str, ...]
     ids: Tensor
     sample: PlaneSample = field(repr=False)
+    seen: Tensor = field(repr=False)
+    """How often each was looked at."""
 
     @classmethod
     def of(cls, words: Sequence[str | int], tokenizer: Any, vocabulary: int) -> Words:
@@ -36,15 +38,16 @@ class Words:
             raise InputError(f"words: expected token ids 0 … {vocabulary - 1}, got {wrong[0]}.")
         if len(set(ids)) < len(ids):
             raise InputError(f"words: expected different words, got {', '.join(map(repr, words))}.")
-        return cls(tuple(names), torch.tensor(ids), PlaneSample(len(ids)))
+        return cls(tuple(names), torch.tensor(ids), PlaneSample(len(ids)), torch.zeros(len(ids), dtype=torch.float64))
 
     def fresh(self) -> Words:
         """Nothing kept yet."""
-        return Words(self.names, self.ids, PlaneSample(len(self.ids)))
+        return Words(self.names, self.ids, PlaneSample(len(self.ids)), torch.zeros_like(self.seen))
 
     def begin(self, tokens: Tensor, number: int) -> None:
         """The tokens (n,) at the rows of a batch, and which of all batches it is."""
         hits = tokens[:, None] == self.ids  # (n, words)
+        self.seen += hits.sum(0)
         self._rows = hits.any(1).nonzero().flatten()
         self.sample.begin(hits[self._rows].long().argmax(1), number)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from layerlaw.errors import InputError
 from layerlaw.law import LawErrors, LawFit
-from layerlaw.pages.numbers import NOTHING, clean, finite
+from layerlaw.pages.numbers import NOTHING, clean, finite, shortened
 from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 from layerlaw.verdict import Verdict, judge, working_sites
 
@@ -107,7 +107,8 @@ def read_all(records: Sequence[Record]) -> list[Reading]:
     out = []
     for record in records:
         seen[record.name] += 1
-        own = _text(record) if len({_text(r) for r in records if r.name == record.name}) == total[record.name] else ""
+        texts = {_text(r) for r in records if r.name == record.name}
+        own = _text(record) if len(texts) == total[record.name] and "" not in texts else ""
         number = f"({seen[record.name]})" if not own else f"· {own}"
         out.append(read(record, f"{record.name} {number}" if total[record.name] > 1 else None, column))
     return out
@@ -116,7 +117,7 @@ def read_all(records: Sequence[Record]) -> list[Reading]:
 def _text(record: Record) -> str:
     """The name of the text that a language model was measured on, where it is known."""
     text = record.provenance.get("text")
-    return Path(str(text.get("name") or "")).name if isinstance(text, dict) else ""
+    return shortened(Path(str(text.get("name") or "")).name, 24) if isinstance(text, dict) else ""
 
 
 def site_numbers(record: Record) -> list[str]:

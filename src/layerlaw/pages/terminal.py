@@ -107,7 +107,7 @@ def _table(reading: Reading, width: int) -> Table:
     shown = _fitting(reading, cells, room - min(longest, least))
     longest = max(SHORTEST_SITE, min(longest, room - _width(cells, shown)))
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
-    table.add_column("#", justify="right", style="dim", no_wrap=True)
+    table.add_column("#", justify="right", style="dim", no_wrap=True, min_width=max(map(len, numbers), default=1))
     table.add_column("site", no_wrap=True, overflow="ellipsis", max_width=longest)
     for head in shown:
         table.add_column(head, justify="left" if head in (SHARE, GAIN) else "right", no_wrap=True)

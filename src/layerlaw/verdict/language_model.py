@@ -7,7 +7,7 @@ from layerlaw.law import UNCHANGED, LawErrors, LawFit
 from layerlaw.record import Record, SiteRow
 from layerlaw.verdict.plateau import beyond_error, same_everywhere, spread
 from layerlaw.verdict.sentences import Verdict, blocks, signed
-from layerlaw.verdict.shape import on_the_shape, shape
+from layerlaw.verdict.shape import intervals, on_the_shape, shape
 from layerlaw.verdict.targets import other_targets
 from layerlaw.verdict.untrained import untrained
 
@@ -32,12 +32,12 @@ def judge_language_model(record: Record) -> Verdict:
     except InputError as error:
         return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
     errors = record.law_errors(column)
-    flat = same_everywhere(fit, errors)
+    flat, few = same_everywhere(fit, errors), _too_few(record)
     falls = fit.slope < 0 and not (flat or _might_not_fall(errors) or _tells_nothing(fit))
     findings = [
         *_task(record),
         *_in_sample(record, fit),
-        *([] if flat else shape(record, fit, errors)),
+        *([] if flat else intervals(errors) if few else shape(record, fit, errors)),
         *_worse_than_the_mean(column, sites),
         *untrained(record, fit, errors, falls=falls),
         *other_targets(record),
@@ -66,7 +66,8 @@ def _all_the_same(record: Record, fit: LawFit) -> str:
     where = "at both blocks" if fit.points == 2 else "at every block"
     within = "" if spread(fit) < UNCHANGED else " within its errors"
     facts = low if low == high else f"{low} to {high}"
-    return f"No law: {_kind(record)} is the same {where}{within}, {facts}."
+    opening = f"{_few_tokens(record)}: here" if _too_few(record) else "No law:"
+    return f"{opening} {_kind(record)} is the same {where}{within}, {facts}."
 
 
 def _kind(record: Record) -> str:
@@ -89,14 +90,13 @@ def _headline(record: Record, fit: LawFit, errors: LawErrors | None) -> str:
         numbers.append(f"{fit.effective_layers:.1f} effective layers of {fit.layers}")
         numbers.append(f"Greenwood p {_p(fit.greenwood_p)}")
     claim = _claim(fit, errors, what, r)
-    each = _tokens_per_feature(record)
-    if _tells_nothing(fit):
+    if _too_few(record):
+        way = "falls" if fit.slope < 0 and fit.shares is not None else "does not fall"
+        claim = f"{_few_tokens(record)}: here {what} {way} with depth"
+    elif _tells_nothing(fit):
         claim = f"no law: {what} is 1 or more at every block, so nothing of unseen text is predicted"
     elif fit.rho < 1 and _might_not_fall(errors):
         claim = f"no clear trend: {what} might as well not fall on other text, since the interval of ρ includes 1"
-    elif each is not None and each < FEW:
-        way = "falls" if fit.rho < 1 else "does not fall"
-        claim = f"too few tokens to judge, {each:.1f} per feature: here {what} {way} with depth"
     return f"{claim[0].upper()}{claim[1:]} ({', '.join(numbers)})."
 
 
@@ -166,6 +166,15 @@ def _tokens_per_feature(record: Record) -> float | None:
     return each if isinstance(each, (int, float)) else None
 
 
+def _too_few(record: Record) -> bool:
+    each = _tokens_per_feature(record)
+    return each is not None and each < FEW
+
+
+def _few_tokens(record: Record) -> str:
+    return f"Too few tokens to judge, {_tokens_per_feature(record):.1f} per feature"
+
+
 def _tokens(record: Record) -> list[str]:
     each = _tokens_per_feature(record)
     if each is None or each >= SOME:
@@ -182,9 +191,7 @@ def _tokens(record: Record) -> list[str]:
 
 
 def _advice(record: Record, fit: LawFit, errors: LawErrors | None, sites: list[SiteRow], *, flat: bool) -> list[str]:
-    each = _tokens_per_feature(record)
-    too_few = each is not None and each < FEW
-    to_be_read = not (flat or too_few or _tells_nothing(fit) or _might_not_fall(errors)) and fit.points > 4
+    to_be_read = not (flat or _too_few(record) or _tells_nothing(fit) or _might_not_fall(errors)) and fit.points > 4
     out = [*_more_tokens(record, fit, sites), *(on_the_shape(record, fit) if to_be_read else [])]
     if not any(column.endswith("_untrained") for column in record.columns):
         out.append("No untrained model was measured: null=True (or --null) shows what the architecture does by itself.")

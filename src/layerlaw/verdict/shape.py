@@ -21,7 +21,7 @@ NOT_RANDOM = 2.0  # a lag-1 correlation of noise about a fitted line is within a
 def shape(record: Record, fit: LawFit, errors: LawErrors | None) -> list[str]:
     """What is to be said of the curve beside r."""
     return [
-        *_intervals(errors),
+        *intervals(errors),
         *_curve(fit, errors),
         *_rises(fit, errors),
         *_too_small_to_count(record, fit),
@@ -59,7 +59,7 @@ def _where_to_look(record: Record) -> str:
             return "measure the loss"
         lowest = min(range(len(values)), key=lambda i: values[i]) + 1
         where = "the last block" if lowest == len(values) else f"block {lowest}"
-        return f"with the output embedding as target PR is lowest at {where}. Measure the loss behind each"
+        return f"with the output embedding as target PR is lowest at {where}. Measure the loss there"
     return (
         "look at the target 'embedding', and measure the loss,"
         if record.settings.get("head", True)
@@ -67,7 +67,8 @@ def _where_to_look(record: Record) -> str:
     )
 
 
-def _intervals(errors: LawErrors | None) -> list[str]:
+def intervals(errors: LawErrors | None) -> list[str]:
+    """What other text of this kind would change."""
     if errors is None:
         return []
     low, high = errors.rho_interval
