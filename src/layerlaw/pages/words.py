@@ -68,8 +68,9 @@ def _lm_facts(reading: Reading) -> list[str]:
     documents = known.get("documents")
     if isinstance(documents, int):
         parts.append(counted(documents, "document"))
-    task = task_name(reading)
-    return [*parts, f"task: {task}"] if task else parts
+    task, loss = task_name(reading), known.get("loss")
+    parts += [f"task: {task}"] if task else []
+    return [*parts, f"its loss {loss:.2f} nats per token"] if isinstance(loss, (int, float)) else parts
 
 
 def task_name(reading: Reading) -> str:
