@@ -329,7 +329,7 @@ def test_columns_without_room_are_named_and_other_targets_are_said_to_be_held_ou
 def test_the_models_own_loss_stands_under_its_name():
     record = lm_record("A")
     record.settings["loss"] = 3.0634
-    assert "task: next token · its loss 3.06 nats per token" in text_of(page_html(record))
+    assert ">its loss 3.06 nats per token</span>" in text_of(page_html(record))
     assert "nats per token" not in text_of(page_html(lm_record("A")))
 
 
