@@ -36,8 +36,9 @@ together with the numbers (1 % for PR and 0.01 for r were asked for), and a firs
 gave PR 2 % lower (.881, .808, .823 at blocks 1, 27, 30; r −.970; compare lm_tokens), after which tokens were spread over the text.
 
 How far to trust it. The records were made on 2026-11-15 on one NVIDIA H200 by the code of one commit, but for lm_law: afterwards the rule by
-which pieces are spread over a text was changed (short and long ones now have the same chance), and lm_law was run again with it, on a CPU. With the other
-pieces PR differs by up to 0.3 % (held out 0.5 %) and r by up to .003; with the same pieces CPU and GPU had agreed to 1·10⁻⁵ (embeddings: 3·10⁻⁵). lm_sizes has one seed, and its wall time leaves out the networks that an interrupted run with three seeds
+which pieces are spread over a text was changed (short and long ones now have the same chance), and lm_law was run again with it, on a CPU. With other
+pieces, chosen in three ways, PR differs by up to 0.4 % (held out 0.6 %) and r by up to .003; with the same pieces CPU and GPU had agreed to 1·10⁻⁵
+(embeddings: 3·10⁻⁵). lm_sizes has one seed, and its wall time leaves out the networks that an interrupted run with three seeds
 had already trained; lm_task took its GPTs from lm_training. The row of lm_task on masked tokens meets what was written before the run, but
 weakly: one of three masked models is bent (r = −.854), the other two are as straight as a GPT (−.994, −.990), so the difference in the mean says
 little. At this size (12 blocks, 1000 steps) we do *not* see that masked tokens follow no law.
@@ -55,7 +56,7 @@ TRIED = {  # what was tried about a number that did not come out
     "fig9/frozen/training-accuracy": "The same networks.",
     "s5/2000-over-1000-images/half-life": "Also not with running statistics (0.99), on the same 1000 images (0.99) or corrected "
     "for the bias of D (0.96); 5000 images do show it.",
-    "lm_law/id/pearson": "Without the last block −0.980. The curve has a plateau at blocks 2–7, falls steeply to block 23 and rises at "
+    "lm_law/id/pearson": "Without the last block −0.983. The curve has a plateau at blocks 2–7, falls steeply to block 23 and rises at "
     "the end; its shares are less even than those of a random split (p = 1). A small instruction-tuned model in 4 bits is not one of "
     "the authors'.",
     "lm_law/embedding/pearson-as-reference": "See lm_targets.",
