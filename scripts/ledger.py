@@ -35,8 +35,8 @@ row accepts was written before its run, with these exceptions: the tolerances of
 together with the numbers (1 % for PR and 0.01 for r were asked for), and a first run on the *first* 122,880 tokens of the text
 gave PR 2 % lower (.881, .808, .823 at blocks 1, 27, 30; r −.970; compare lm_tokens), after which tokens were spread over the text.
 
-How far to trust it. The records were made on 2026-11-15 on one NVIDIA H200 by the code of one commit, but for lm_law: afterwards the rule by
-which pieces are spread over a text was changed (short and long ones now have the same chance), and lm_law was run again with it, on a CPU. With other
+How far to trust it. The records were made on 2026-11-15 on one NVIDIA H200 by the code of one commit, but for lm_law, lm_targets and lm_words: afterwards the rule by
+which pieces are spread over a text was changed (short and long ones now have the same chance), and these three were run again with it, on a CPU. With other
 pieces, chosen in three ways, PR differs by up to 0.4 % (held out 0.6 %) and r by up to .003; with the same pieces CPU and GPU had agreed to 1·10⁻⁵
 (embeddings: 3·10⁻⁵). lm_sizes has one seed, and its wall time leaves out the networks that an interrupted run with three seeds
 had already trained; lm_task took its GPTs from lm_training. The row of lm_task on masked tokens meets what was written before the run, but
