@@ -118,6 +118,7 @@ def test_weights_are_loaded_without_unpickling_code(folder: Path) -> None:
         (("probe", "model.py:make"), "(2, 1, 28, 28)"),
         (("probe", "model.py:make"), "--flat"),
         (("probe", "model.py:with_data", "--flat"), "here the data come from your own code"),
+        (("probe", "model.py:make", "--out", "r.html", "--page", "r.html"), "expected one file for the record"),
         (("probe", "model.py:fails"), "failed with ZeroDivisionError: division by zero"),
         (("report", "none.json"), "found nothing there"),
         (("sites", "model.py:make", "--shape", "a"), "shape: expected positive whole numbers"),

@@ -379,6 +379,7 @@ def test_autocorrelation_tells_a_curve_from_noise() -> None:
         noise = np.random.default_rng(0).normal(0, 0.1, (2000, points))
         mean = np.mean([fit_law(np.exp(-x + e)).autocorrelation for e in noise])
         assert mean == pytest.approx(-2 / points, abs=0.02)
+        assert fit_law(np.exp(-x + noise[0])).noise_autocorrelation == -2 / points
     assert fit_law([8.0, 4.0, 2.0, 1.0, 0.5]).autocorrelation is None  # an exact line leaves rounding only
     e = np.array(fit_law([5.0, 3.0, 2.9, 1.0, 0.8]).residuals)
     assert fit_law([5.0, 3.0, 2.9, 1.0, 0.8]).autocorrelation == pytest.approx((e[1:] @ e[:-1]) / (e @ e))

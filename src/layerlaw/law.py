@@ -80,12 +80,17 @@ class LawFit:
 
     @property
     def autocorrelation(self) -> float | None:
-        """Lag-1 correlation of the residuals: about −2/points for noise about the line, near 1 for a curve beside it."""
+        """Lag-1 correlation of the residuals: near `noise_autocorrelation` for noise, near 1 for a curve beside the line."""
         e = np.array(self.residuals)
         square = float((e**2).sum())
         if len(e) < 5 or square <= 1e-24 * max(1.0, float((np.log(self.values) ** 2).sum())):
             return None  # of few points it is negative whatever they are; of an exact line it is rounding
         return float((e[1:] * e[:-1]).sum() / square)
+
+    @property
+    def noise_autocorrelation(self) -> float:
+        """Lag-1 correlation to be expected of noise about a fitted line."""
+        return -2 / self.points
 
     @property
     def rising(self) -> list[int]:

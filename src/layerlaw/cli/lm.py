@@ -10,16 +10,16 @@ import typer
 
 from layerlaw.cli.app import JsonFlag, app, console, emit
 from layerlaw.cli.lm_model import chosen_model
-from layerlaw.cli.probe import write
+from layerlaw.cli.probe import check_places, write
 from layerlaw.cli.torchrun import processes
 from layerlaw.data import Text, load_text, text_names
 from layerlaw.data.texts import MOST
-from layerlaw.errors import DataError, InputError
+from layerlaw.errors import InputError
 from layerlaw.lm import probe_lm
 from layerlaw.lm.pieces import TIMES
 from layerlaw.lm.quiet import quiet_transformers
 from layerlaw.pages import print_record
-from layerlaw.record import Record, carries_law, check_place, finite
+from layerlaw.record import Record, carries_law, finite
 from layerlaw.verdict import judge
 
 LONGEST = 16  # characters of a token, on average, in any text and vocabulary that is likely
@@ -84,7 +84,7 @@ def lm(
     processes share the text.
     """
     with processes(device, device_map) as process, quiet_transformers():
-        _check_writable(out, page)
+        check_places(out, page)
         found = load_text(
             text, articles=articles, characters=_characters(text, tokens, documents)
         )  # before the model: quick
@@ -175,12 +175,3 @@ def _characters(text: str, tokens: int | None, documents: str) -> int:
     """How much of an endless text is enough; of truncated documents most is thrown away, and a file is soon read whole."""
     whole = tokens is None or documents == "truncate" or Path(text).expanduser().exists()
     return MOST if whole else max(1, min(MOST, LONGEST * TIMES * (tokens or 0)))
-
-
-def _check_writable(out: Path | None, page: Path | None) -> None:
-    """Told before minutes of measuring, not after."""
-    if out is not None and page is not None and out.resolve() == page.resolve():
-        raise DataError(f"{out}: expected one file for the record (--out) and another for the page (--page).")
-    for path in (out, page):
-        if path is not None:
-            check_place(path)

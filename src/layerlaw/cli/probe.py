@@ -22,10 +22,10 @@ from layerlaw.cli.inputs import (
 )
 from layerlaw.cli.model_file import load_model, load_weights
 from layerlaw.data import DEFAULT
-from layerlaw.errors import InputError
+from layerlaw.errors import DataError, InputError
 from layerlaw.pages import print_record, report
 from layerlaw.probing import probe as run_probe
-from layerlaw.record import Record
+from layerlaw.record import Record, check_place
 from layerlaw.verdict import judge
 
 
@@ -60,6 +60,7 @@ def probe(
 
     MODEL names your own Python code, and that code is run.
     """
+    check_places(out, page)
     network, given, given_test = load_model(model)
     if weights is not None:
         load_weights(network, weights)
@@ -101,6 +102,15 @@ def probe(
         screen.print(f"{what}: {path}", markup=False, highlight=False)
     if as_json:
         emit(summary(record) | written)
+
+
+def check_places(out: Path | None, page: Path | None) -> None:
+    """Told before minutes of measuring, not after."""
+    if out is not None and page is not None and out.resolve() == page.resolve():
+        raise DataError(f"{out}: expected one file for the record (--out) and another for the page (--page).")
+    for path in (out, page):
+        if path is not None:
+            check_place(path)
 
 
 def write(record: Record, out: Path | None, page: Path | None) -> dict[str, str]:

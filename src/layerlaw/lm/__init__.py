@@ -144,7 +144,8 @@ def probe_lm(
         head = anatomy.output_embedding(network)
         chosen = targets_of(names, vocabulary, head, counts, seed, asked)
         told = [ids[1:] for ids in pieces.ids] if asked == "next" else pieces.ids  # nobody tells the first of a piece
-        frequent = FrequentTokens.of(counted(told, vocabulary), classes) if classes else None
+        told_counts = counted(told, vocabulary)
+        frequent = FrequentTokens.of(told_counts, classes) if classes else None
         shown = Words.of(words, loaded.tokenizer, vocabulary) if len(words) else None
         plan = Plan(found, tuple(chosen), normalise, found.whole, places, frequent, shown)
         pieces = pieces.dealt(*affordable(groups, plan, memory_gib))
@@ -158,10 +159,6 @@ def probe_lm(
             pieces = pieces.noted(
                 f"No output layer was found in {what}: neither its loss nor the target 'embedding' is told."
             )
-        loss = None
-        if head is not None and asked == fits == "next":
-            loss = own_loss(network, pieces, len(head), where)
-            pieces = pieces.noted(loss_remark(loss, counted(told, vocabulary), len(pieces.ids)))
         config = getattr(network, "config", None)
         offsets = tuple(sorted({target.offset for target in chosen} | ({0} if words else set())))
         how = task_for(asked, offsets=offsets, tokenizer=loaded.tokenizer, config=config, mask_id=mask_id, seed=seed)
@@ -170,6 +167,8 @@ def probe_lm(
         check_enough(measured.targets.counts, found.width, asked, tokens=limit, length=room)
         twin = run.measure(_untrained(network, seed)) if null else None
         record = assembled(network, loaded, run, measured, twin)
+        loss = own_loss(network, pieces, len(head), where) if head is not None and asked == fits == "next" else None
+    record.notes += filter(None, [loss_remark(loss, told_counts, len(pieces.ids))])
     record.settings |= {
         "length": min(room, max(map(len, pieces.ids)) + around),
         "long_documents": documents,

@@ -63,7 +63,7 @@ def residual_cards(reading: Reading) -> str:
             (
                 "lag-1 correlation",
                 number(fit.autocorrelation, 2),
-                f"of what the line leaves; noise: {signed(-2 / fit.points, 2)}",
+                f"of what the line leaves; noise: {signed(fit.noise_autocorrelation, 2)}",
             ),
             ("PR at the end", f"{fit.values[-1]:.3f}", f"from {fit.values[0]:.3f}, lowest {min(fit.values):.3f}"),
         ]

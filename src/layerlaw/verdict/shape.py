@@ -83,7 +83,7 @@ def intervals(errors: LawErrors | None) -> list[str]:
 
 def _curve(fit: LawFit, errors: LawErrors | None) -> list[str]:
     lag = fit.autocorrelation
-    if lag is None or abs(lag + 2 / fit.points) < NOT_RANDOM / fit.points**0.5:
+    if lag is None or abs(lag - fit.noise_autocorrelation) < NOT_RANDOM / fit.points**0.5:
         return []
     sentence = f"The residuals of the line are not random: lag-1 correlation {signed(lag, 2)}"
     if lag < 0:
