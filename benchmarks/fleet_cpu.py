@@ -8,7 +8,7 @@ Per member of 600 epochs on Fashion-MNIST 10×10 with Adam, interleaved, the lea
   do it, with one thread and with the default number of them;
 - fleet: `sweep` over the members, one process per core.
 
-Times per epoch are measured on a few epochs, so that all three see the same neighbours on a shared machine.
+Times per epoch are measured on a few epochs, so that all three see the same neighbors on a shared machine.
 """
 
 import argparse
@@ -30,16 +30,16 @@ def plain(recipe: Recipe, samples: Samples, epochs: int) -> float:
     torch.set_num_threads(1)
     torch.manual_seed(recipe.seed)
     network = FeedForward.of(recipe.shape)
-    optimiser = torch.optim.Adam(network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+    optimizer = torch.optim.Adam(network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     loss_of = nn.CrossEntropyLoss()
     x, y = samples.inputs, samples.labels
     began = time.perf_counter()
     for _ in range(epochs):
         for rows in torch.randperm(len(y)).split(recipe.batch_size):
             loss = loss_of(network(x[rows]), y[rows])
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
     return (time.perf_counter() - began) / epochs
 
 
@@ -47,16 +47,16 @@ def listed(recipe: Recipe, samples: Samples, epochs: int, threads: int) -> float
     torch.set_num_threads(threads)
     torch.manual_seed(recipe.seed)
     network = FeedForward.of(recipe.shape)
-    optimiser = torch.optim.Adam(network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
+    optimizer = torch.optim.Adam(network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     loss_of = nn.CrossEntropyLoss()
     began = time.perf_counter()
     for _ in range(epochs):
         pairs = [(x, int(y)) for x, y in zip(samples.inputs, samples.labels, strict=True)]
         for x, y in DataLoader(pairs, recipe.batch_size, shuffle=True):
             loss = loss_of(network(x), y)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             loss.item()
     return (time.perf_counter() - began) / epochs
 

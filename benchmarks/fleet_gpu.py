@@ -21,7 +21,7 @@ def figure1(epochs: int) -> list[Recipe]:
     return [
         recipe
         for kind, rates in RATES.items()
-        for recipe in Recipe(optimiser=kind, epochs=epochs).grid(
+        for recipe in Recipe(optimizer=kind, epochs=epochs).grid(
             shape=[Shape.even(depth) for depth in (4, 8, 20)], learning_rate=rates
         )
     ]
@@ -36,7 +36,7 @@ def timed(recipes: list[Recipe], samples: Samples, look: Look, device: str) -> t
 
 
 def first_losses(device: str, samples: Samples, kind: str, rate: float) -> list[float]:
-    fleet = Fleet(Recipe(optimiser=kind, learning_rate=rate).grid(seed=(1, 2, 3)), [samples] * 3, device)
+    fleet = Fleet(Recipe(optimizer=kind, learning_rate=rate).grid(seed=(1, 2, 3)), [samples] * 3, device)
     orders = Orders([1, 2, 3], len(samples.labels))
     with torch.no_grad():
         losses = []
@@ -67,7 +67,7 @@ def main() -> None:
     for run in runs:
         law = run.law()
         r = "diverged" if law is None else f"r {law.pearson:.4f} rho {law.rho:.3f}"
-        print("  ", run.recipe.optimiser, run.recipe.shape.depth, run.recipe.learning_rate, r, flush=True)
+        print("  ", run.recipe.optimizer, run.recipe.shape.depth, run.recipe.learning_rate, r, flush=True)
     many = Recipe(Shape.even(20), learning_rate=3e-4, epochs=6).grid(seed=range(arguments.members))
     seconds, _ = timed(many, samples, Look(), "cuda")
     print(f"warm-up: {seconds:.1f} s", flush=True)

@@ -117,7 +117,7 @@ def collect(model, blocks, batch, plan, kept) -> None:
 
 def keep(site, hidden, batch, plan, kept) -> None:
     rows = hidden.reshape(-1, hidden.shape[-1])[batch.rows]
-    kept[site].append(plan.normalised(rows).float().numpy())
+    kept[site].append(plan.normalized(rows).float().numpy())
 
 
 def settled(site, owner):

@@ -36,8 +36,8 @@ TASK = NextToken((1,))
 class Doubled(Plan):
     """The same in float64: what the products are compared with."""
 
-    def normalised(self, X):
-        return super().normalised(X.double())
+    def normalized(self, X):
+        return super().normalized(X.double())
 
 
 def main() -> None:
@@ -105,12 +105,12 @@ def parts(collecting, width: int, dtype: torch.dtype) -> dict:
     """Milliseconds at all blocks together of what a measurement is made of, each alone."""
     hidden = torch.randn(BATCH * LENGTH, width, device=CUDA).to(dtype)
     rows, columns, site = collecting._rows[CUDA_0], collecting._values[CUDA_0], collecting.sites[1]
-    X = collecting.plan.normalised(hidden.index_select(0, rows))
+    X = collecting.plan.normalized(hidden.index_select(0, rows))
     product, cross = torch.zeros(width, width, device=CUDA), torch.zeros(width, columns.width, device=CUDA)
     site = replace(site, packed=torch.zeros_like(site.packed), cross=torch.zeros_like(site.cross))
     works = {
         "rows": lambda: hidden.index_select(0, rows),
-        "norm": lambda: collecting.plan.normalised(X),
+        "norm": lambda: collecting.plan.normalized(X),
         "products": lambda: site.update(0, X, columns),
         "of which added": lambda: site._add(0, product, cross),
     }

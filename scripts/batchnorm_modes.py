@@ -36,7 +36,7 @@ def main() -> None:
     for seed in SEEDS:
         torch.manual_seed(seed)
         network = FeedForward(depth=8, inputs=100)
-        train(network, x, y, Recipe(optimiser="adam", learning_rate=1e-3, epochs=600, seed=seed))
+        train(network, x, y, Recipe(optimizer="adam", learning_rate=1e-3, epochs=600, seed=seed))
         for name, mode, order, size in ways:
             records[name].append(ll.probe(network, (x[order], y[order]), mode=mode, batch_size=size, progress=False))
     (ROOT / "docs" / "batchnorm.md").write_text(page(records), encoding="utf-8")

@@ -75,18 +75,18 @@ class Law:
 
     def __init__(self, grams: np.ndarray, sums: np.ndarray, counts: np.ndarray) -> None:
         self.n, self.p = counts.sum(), counts / counts.sum()
-        self.centred, self.inverses = [], []
+        self.centered, self.inverses = [], []
         for gram, of_class in zip(grams, sums.astype(float), strict=True):
             total = of_class.sum(0)
-            self.centred.append(of_class - np.outer(self.p, total))
+            self.centered.append(of_class - np.outer(self.p, total))
             self.inverses.append(np.linalg.inv(gram - np.outer(total, total) / self.n))
 
     def tell(self, name: str, codes: np.ndarray, *, same: bool = False) -> None:
         """The target is a vector (V, q), one row for each token."""
         variation = self.n * (self.p @ (codes - self.p @ codes) ** 2)
         explained = []
-        for centred, inverse in zip(self.centred, self.inverses, strict=True):
-            cross = centred.T @ codes
+        for centered, inverse in zip(self.centered, self.inverses, strict=True):
+            cross = centered.T @ codes
             explained.append((cross * (inverse @ cross)).sum(0))
         self._print(name, explained, variation, same)
 
@@ -94,8 +94,8 @@ class Law:
         """The target is 1 at the next token, of which the most frequent count."""
         chosen = np.argsort(-self.p)[:most]
         variation = (self.n * self.p * (1 - self.p))[chosen]
-        pairs = zip(self.centred, self.inverses, strict=True)
-        explained = [((centred[chosen] @ inverse) * centred[chosen]).sum(1) for centred, inverse in pairs]
+        pairs = zip(self.centered, self.inverses, strict=True)
+        explained = [((centered[chosen] @ inverse) * centered[chosen]).sum(1) for centered, inverse in pairs]
         self._print(name, explained, variation, same)
 
     def _print(self, name: str, explained: list[np.ndarray], variation: np.ndarray, same: bool) -> None:

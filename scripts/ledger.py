@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from layerlaw.experiments import NEXT_TOKEN, SEPARATION
-from layerlaw.pages import Outcome, draw_sheet, ledger
+from layerlaw.outcome import Outcome
+from layerlaw.pages import draw_sheet, ledger
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 SEPARATION_INTRO = """Every feed-forward figure of *A Law of Data Separation in Deep Learning* (He & Su, PNAS 2023) and Fig. S9 on a small BERT, run at
@@ -28,7 +29,7 @@ The data are the first images of every class in file order; BatchNorm as the aut
 running statistics beside it. Made by `python scripts/ledger.py`."""
 
 NEXT_TOKEN_INTRO = """The law of next-token prediction (He & Su, arXiv 2408.13442): log of the prediction residual PR falls linearly over the blocks
-of a language model. SmolLM2-135M-Instruct (4-bit weights, dequantised) on wikitext-2, and models of our own trained on 35 of 41
+of a language model. SmolLM2-135M-Instruct (4-bit weights, dequantized) on wikitext-2, and models of our own trained on 35 of 41
 classic books. The authors' models are not at hand, so a number of theirs stands beside ours only where it speaks of all
 models; "reference" is an earlier measurement of the same model and text by other code. What a
 row accepts was written before its run, with these exceptions: the tolerances of the reference numbers of lm_law were known
@@ -65,7 +66,7 @@ TRIED = {  # what was tried about a number that did not come out
     "features (the mean over tokens) give a clear law at all three seeds, r = −0.997; dev sentences show none. MiniLM-L6 stands in for "
     "BERT-base-cased, which is not at hand: the model or the reading may make the difference.",
     "lm_targets/embedding/pearson": "By class sums (scripts/class_sums.py, code of its own, other pieces) −0.943. Also not on the first tokens of the "
-    "text (−0.944), with no norm or standardised tokens (−0.942, −0.944), nor with entries weighing the same (−0.938), rows of length one (−0.949), "
+    "text (−0.944), with no norm or standardized tokens (−0.942, −0.944), nor with entries weighing the same (−0.938), rows of length one (−0.949), "
     "whitened entries (−0.930), or the leading 1 to 256 directions of the embedding (−0.952 to −0.953). What the reference weighed is not known.",
     "lm_targets/one-hot/pearson": "Our target is a sketch; the exact one, by scripts/class_sums.py, gives −0.903. Also not with the 10 to 2,000 "
     "most frequent tokens alone (−0.903 to −0.917) or with every token weighing the same (−0.633).",

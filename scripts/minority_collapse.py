@@ -23,9 +23,9 @@ from layerlaw.data import load
 from layerlaw.lab import Look, Recipe, Run, Samples, Shape, sweep
 from layerlaw.measures.rows import mean_cosine
 from layerlaw.pages import draw_sheet
-from layerlaw.pages.outcome import Panel, Series, Sheet
 from layerlaw.peeled import collapse_ratio
 from layerlaw.probing import probe
+from layerlaw.sheet import Panel, Series, Sheet
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 SEEDS = (3, 4, 5)  # the norm in use was chosen on 0, 1, 2
@@ -40,7 +40,7 @@ class Measured:
 
     said: Forecast
     cosine: float
-    centred: float
+    centered: float
     frequent: float
     norms: tuple[float, float]
     fitted: tuple[float, float]
@@ -79,7 +79,7 @@ def measured(run: Run, samples: Samples, seed: int) -> Measured:
     return Measured(
         said=forecast(record=record),
         cosine=float(mean_cosine(W[rare])),
-        centred=float(mean_cosine((W - W.mean(0))[rare])),
+        centered=float(mean_cosine((W - W.mean(0))[rare])),
         frequent=float(mean_cosine(W[frequent])),
         norms=(float(W[frequent].norm(dim=1).mean()), float(W[rare].norm(dim=1).mean())),
         fitted=right(samples.inputs, samples.labels),
@@ -89,7 +89,7 @@ def measured(run: Run, samples: Samples, seed: int) -> Measured:
 
 def trained(folder: str | None) -> dict[tuple[float, int, int], list[tuple[Run, Samples, int]]]:
     data = {f"{R}/{times}/{seed}": material(R, times, seed) for R, times in SETTINGS for seed in SEEDS}
-    base = Recipe(Shape.even(6), optimiser="momentum", learning_rate=0.05, epochs=120)
+    base = Recipe(Shape.even(6), optimizer="momentum", learning_rate=0.05, epochs=120)
     keys = [(decay, R, times, seed) for decay in DECAYS for R, times in SETTINGS for seed in SEEDS]
     recipes = [base.grid(data=[f"{R}/{t}/{seed}"], weight_decay=[decay], seed=[seed])[0] for decay, R, t, seed in keys]
     runs = sweep(recipes, data, look=Look(modes=("eval",)), folder=folder, progress=False)
@@ -131,16 +131,16 @@ def page(found: dict[tuple[float, int, int], list[Measured]]) -> str:
         "per sample and one per class. The balanced value is −1/9 = −0.11.",
         "",
         "Constants per sample are free, the softmax does not see them. Constants per class are free only with a bias; the predictions here are those",
-        "of the model without one. Centring M is a projection of M Wᵀ, which never raises the nuclear norm: so *in use* is a lower bound of what the",
+        "of the model without one. Centering M is a projection of M Wᵀ, which never raises the nuclear norm: so *in use* is a lower bound of what the",
         "logits need without a bias, and exact with one. We keep it, for `bias=False` too: it errs on the pessimistic side, networks have a bias or an",
         "offset after the ReLU that serves as one, and it was the reading picked beforehand (below). All numbers on this page are by this definition.",
         "",
-        "| weight decay | R | repeated | cosine of rare rows | the same, centred | frequent rows | predicted by norms | predicted in use | R0 by norms | R0 in use |",
+        "| weight decay | R | repeated | cosine of rare rows | the same, centered | frequent rows | predicted by norms | predicted in use | R0 by norms | R0 in use |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for (decay, R, times), ms in found.items():
         cells = [
-            f"{decay:g}", str(R), str(times), spread([m.cosine for m in ms]), spread([m.centred for m in ms]),
+            f"{decay:g}", str(R), str(times), spread([m.cosine for m in ms]), spread([m.centered for m in ms]),
             spread([m.frequent for m in ms]), spread(predicted(ms, 0)), spread(predicted(ms, 1)), threshold(ms, 0), threshold(ms, 1),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
@@ -180,7 +180,7 @@ CONCLUSIONS = (
     "  0.32, weight decay 5e-4), and stays far from the 0.84 of balanced data: five images per class are five images. Ten times does most of it.",
     "",
     "**How far to trust this.** One data set, one kind of network, three seeds. The norm in use was picked on seeds 0, 1, 2 among five readings (with and",
-    "without centring, with and without a bias); the table is of seeds 3, 4, 5, trained once, afterwards. Pilots on seeds 0 and 1 at depth 4: with BatchNorm (60",
+    "without centering, with and without a bias); the table is of seeds 3, 4, 5, trained once, afterwards. Pilots on seeds 0 and 1 at depth 4: with BatchNorm (60",
     "epochs) the same picture; without (100 epochs) cosines at R = 100 rose less, to 0.33 and −0.01 at weight decay 5e-3 though no rare training image was",
     "right, and there the norm in use says too much (0.69 and 0.17), the norms as defined too little in both.",
 )

@@ -45,9 +45,9 @@ def scatters(x: Array, y: Array, K: int, weighting: str = "samples") -> tuple[Ar
     """SS_w and SS_b, both (d, d)."""
     w = class_weights(y, K, weighting).astype(x.dtype)
     means = class_means(x, y, K)
-    centred = means - w @ means
+    centered = means - w @ means
     within = sum(w[k] * class_covariance(x, y, k) for k in range(K))
-    between = sum(w[k] * np.outer(centred[k], centred[k]) for k in range(K))
+    between = sum(w[k] * np.outer(centered[k], centered[k]) for k in range(K))
     return np.asarray(within), np.asarray(between)
 
 
@@ -100,7 +100,7 @@ def nc1(x: Any, y: Any, K: int) -> float:
     return separation(x, y, K, weighting="classes") / K
 
 
-def nearest_centre(x: Any, y: Any, K: int) -> Array:
+def nearest_center(x: Any, y: Any, K: int) -> Array:
     """The class whose mean is nearest, by the distance in the whole space."""
     x, y = as_array(x), as_labels(y)
     means = class_means(x, y, K)
@@ -146,19 +146,19 @@ def feature_square(x: Any, y: Any, K: int) -> float:
 
 
 def used_budget(x: Any, y: Any, K: int, weight: Any) -> float:
-    """‖M Wᵀ‖_*/K with both centred, as the trace of the root of (MWᵀ)(MWᵀ)ᵀ."""
+    """‖M Wᵀ‖_*/K with both centered, as the trace of the root of (MWᵀ)(MWᵀ)ᵀ."""
     rows = as_array(weight)
-    Z = centred_means(x, y, K) @ (rows - rows.mean(0)).T
+    Z = centered_means(x, y, K) @ (rows - rows.mean(0)).T
     return float(np.sqrt(np.maximum(np.linalg.eigvalsh(Z @ Z.T), 0)).sum() / K)
 
 
-def centred_means(x: Any, y: Any, K: int) -> Array:
+def centered_means(x: Any, y: Any, K: int) -> Array:
     means = class_means(as_array(x), as_labels(y), K)
     return means - means.mean(0)
 
 
 def self_duality(x: Any, y: Any, K: int, weight: Any) -> float:
-    M, W = centred_means(x, y, K), as_array(weight)
+    M, W = centered_means(x, y, K), as_array(weight)
     return float(((W / np.sqrt((W**2).sum()) - M / np.sqrt((M**2).sum())) ** 2).sum())
 
 
@@ -166,8 +166,8 @@ def everything(
     x: Any, y: Any, K: int, *, weighting: str = "samples", decision: Any = None, classifier: Any = None
 ) -> dict[str, Any]:
     """What `layerlaw.measures.measure` should say."""
-    nearest = nearest_centre(x, y, K)
-    norms, angles = norms_and_angles(centred_means(x, y, K))
+    nearest = nearest_center(x, y, K)
+    norms, angles = norms_and_angles(centered_means(x, y, K))
     rank = min(K - 1, x.shape[-1])
     values = {
         "separation": separation(x, y, K, weighting=weighting),

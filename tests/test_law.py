@@ -398,9 +398,9 @@ def test_jackknife_errors_agree_with_a_computation_by_hand() -> None:
     assert errors.rho_interval == pytest.approx((fit.rho * np.exp(-t * se), fit.rho * np.exp(t * se)))
     z = [np.arctanh(np.corrcoef(np.arange(5), np.log(column))[0, 1]) for column in without.T]
     assert errors.fisher_z == pytest.approx(np.sqrt(3 / 4 * np.sum((z - np.mean(z)) ** 2)))
-    centre = np.arctanh(fit.pearson)
+    center = np.arctanh(fit.pearson)
     assert errors.pearson_interval == pytest.approx(
-        np.tanh([centre - t * errors.fisher_z, centre + t * errors.fisher_z])
+        np.tanh([center - t * errors.fisher_z, center + t * errors.fisher_z])
     )
     steps = np.diff(np.log(without), axis=0)
     assert errors.steps == pytest.approx(np.sqrt(3 / 4 * ((steps - steps.mean(1, keepdims=True)) ** 2).sum(1)))

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from layerlaw.errors import DataError, InputError, LayerlawError
+from layerlaw.files import write_whole
 from layerlaw.law import fit_law
-from layerlaw.record import VERSION, Record, SiteRow, write_whole
+from layerlaw.record import VERSION, Record, SiteRow
 
 FIXTURE = Path(__file__).parent / "fixtures" / "record_v1.json"
 

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import difflib
 import html
-import json
-import math
 import os
-import tempfile
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerlaw.errors import DataError, InputError, MissingExtraError
+from layerlaw.files import check_format, read_json, write_json
 from layerlaw.law import RESIDUAL, LawErrors, LawFit, fit_law, law_errors
 
 if TYPE_CHECKING:
     import pandas
 
 VERSION = 1
-FORMAT = "layerlaw record"
 LANGUAGE_MODEL = "language model"
 SHOWN = 10  # columns that an error names
-LONGEST_NAME = 255  # bytes of the name of a file
 
 
 @dataclass
@@ -161,40 +156,21 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {"format": FORMAT, **asdict(self)}
+        return {"format": "layerlaw record", **asdict(self)}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one JSON file, whole or not at all."""
-        return write_whole(path, json.dumps(finite(self.to_dict()), ensure_ascii=False, allow_nan=False))
+        return write_json(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Record:
         """Read a record of this or an older version."""
-        path = Path(path)
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise DataError(f"{path}: expected a record file, found nothing there.") from None
-        except OSError as error:
-            raise DataError(f"{path}: expected a record file that can be read ({error.strerror}).") from None
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise DataError(
-                f"{path}: expected a layerlaw record (JSON), got a file that is no JSON, or ends or breaks early ({error}). "
-                "It may be truncated; copy it again or repeat the probe."
-            ) from None
-        return cls.from_dict(data, where=str(path))
+        return cls.from_dict(read_json(path, "record", "repeat the probe"), where=str(path))
 
     @classmethod
     def from_dict(cls, data: Any, *, where: str = "record") -> Record:
         """A record from plain data; unknown fields are ignored."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise DataError(f"{where}: expected a layerlaw record, got other JSON. Was it written by Record.save?")
-        version = data.get("version")
-        if not isinstance(version, int) or version > VERSION:
-            raise DataError(
-                f"{where}: expected a record of version ≤ {VERSION}, got version {version}. "
-                "It was written by a newer layerlaw: pip install --upgrade layerlaw"
-            )
+        version = check_format(data, "record", VERSION, where=where)
         try:
             known = {f.name for f in fields(cls)}
             row = {f.name for f in fields(SiteRow)}
@@ -283,58 +259,5 @@ def _quantity(column: str) -> str:
     return "D" if column.endswith("separation") else column
 
 
-def write_whole(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a text file, then rename it into place: nobody ever sees half of it."""
-    return replace_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
-
-
-def check_place(path: Path) -> None:
-    """Whether a file may be written there; before the work, not after it."""
-    if len(os.fsencode(path.name)) > LONGEST_NAME:
-        raise DataError(f"{path.name[:40]}…: expected a shorter name for a file.")
-    folder = path.resolve().parent
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise DataError(f"{path}: expected the name of a file to write, got a device or a pipe.")
-    if path.is_dir():
-        raise DataError(f"{path}: expected the name of a file to write, got a folder.")
-    if folder.exists() and not folder.is_dir():
-        raise DataError(f"{path}: expected {path.parent} to be a folder, got a file.")
-    if not folder.exists():
-        raise DataError(f"{path}: expected the folder {path.parent} to exist. Create it first.")
-    if not os.access(folder, os.W_OK):
-        raise DataError(f"{path}: expected a folder that can be written to, got {path.parent}, which cannot.")
-
-
-def replace_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Path:
-    """Let `write` fill a file beside the path, then rename it into place."""
-    path = Path(path)
-    check_place(path)
-    place = path.resolve()  # a link goes on to point where it did
-    try:
-        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=".layerlaw.", suffix=".part")
-    except OSError as error:
-        raise DataError(f"{path}: expected a folder that can be written to ({error.strerror}).") from None
-    os.close(handle)
-    try:
-        write(Path(temporary))
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, place)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path
-
-
 def _short(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
-
-
-def finite(data: Any) -> Any:
-    """JSON knows no infinity and no NaN: they become null."""
-    if isinstance(data, float):
-        return data if math.isfinite(data) else None
-    if isinstance(data, dict):
-        return {str(k): finite(v) for k, v in data.items()}
-    if isinstance(data, Sequence) and not isinstance(data, str):
-        return [finite(v) for v in data]
-    return data

@@ -173,15 +173,15 @@ def test_the_plan_is_told_before_training() -> None:
     )
 
 
-def test_a_folder_of_grey_pictures_has_one_channel_and_keeps_all_of_them(tmp_path: Path) -> None:
+def test_a_folder_of_gray_pictures_has_one_channel_and_keeps_all_of_them(tmp_path: Path) -> None:
     noise = np.random.default_rng(0)
     for name, count in (("cat", 12), ("dog", 5)):
         (tmp_path / name).mkdir()
         for i in range(count):
             Image.fromarray(noise.integers(0, 256, (6, 6), dtype=np.uint8)).save(tmp_path / name / f"{i}.png")
-    grey = Material.of(tmp_path)
-    assert grey.samples.inputs.shape[1] == 36
-    assert grey.counts == (12, 5)
+    gray = Material.of(tmp_path)
+    assert gray.samples.inputs.shape[1] == 36
+    assert gray.counts == (12, 5)
     Image.new("RGB", (6, 6), (200, 0, 0)).save(tmp_path / "dog" / "red.png")
     assert Material.of(tmp_path).samples.inputs.shape[1] == 108
 
@@ -190,7 +190,7 @@ def test_diverged_runs_are_reported_not_dropped() -> None:
     """A learning rate of 1e30 blows every network up; the sane rate is taken, and the report counts the others."""
     x, y = torch.randn(60, 4), torch.arange(60) % 2
     found = choose_depth(
-        (x, y), depths=(2, 3), rates=(1e-3, 1e30), optimiser="sgd", seeds=(0, 1), epochs=3, norm=False, progress=False
+        (x, y), depths=(2, 3), rates=(1e-3, 1e30), optimizer="sgd", seeds=(0, 1), epochs=3, norm=False, progress=False
     )
     assert all(c.trial.rate == 1e-3 for c in found.candidates)
     assert any("4 of 8 runs diverged" in line for line in found.caveats)

@@ -66,7 +66,7 @@ def test_width_and_shape_give_one_json_object(tmp_path: Path) -> None:
         (("depth", "--validation", "0"), "validation: expected a share between 0 and 1"),
         (("depth", "--seeds", "0"), "seeds: expected at least 1"),
         (("depth", "--device", "gpu"), "device: expected cpu, cuda"),
-        (("depth", "--optimiser", "adamw"), "optimiser: expected 'sgd', 'momentum' or 'adam'"),
+        (("depth", "--optimizer", "adamw"), "optimizer: expected 'sgd', 'momentum' or 'adam'"),
         (("depth", "--per-class", "9999"), "more images than there are"),
         (("depth", "--data", "fashion"), "did you mean"),
         (("depth", "--data", "./nowhere"), "expected a folder of class folders, got nothing"),
@@ -113,7 +113,7 @@ def test_a_folder_of_unequal_classes_is_used_whole_and_said_so(tmp_path: Path) -
     how = ("--quick", "--depths", "2,3", "--epochs", "2", "--seeds", "1", "--size", "4")
     done = layerlaw("depth", "--data", "./pets", *how, cwd=tmp_path)
     assert "Classes have 12 to 30 images, all of them used; --per-class 12 balances them." in done.stdout
-    assert "on 34 samples of 16 numbers" in done.stderr  # grey: one channel
+    assert "on 34 samples of 16 numbers" in done.stderr  # gray: one channel
     assert "nothing is kept: --out FOLDER lets you stop and go on" in done.stderr
     assert "[default: (fashion_mnist_sample)]" in layerlaw("depth", "--help", cwd=tmp_path).stdout
 

@@ -20,8 +20,8 @@ from layerlaw.advice.imbalance_words import ratio_words
 from layerlaw.cli.imbalance import class_counts
 from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.pages import draw_sheet
-from layerlaw.pages.numbers import number
 from layerlaw.peeled import collapse_curve, collapse_ratio, critical_budget, oversampling, solve, vanish_ratio
+from layerlaw.wording import number
 
 TAIL = [int(n) for n in np.geomspace(1280, 5, 100)]
 COUNTS = [60, 50, 6, 5]
@@ -204,7 +204,9 @@ def test_a_linear_layer_with_features_tells_its_accuracy() -> None:
 def test_the_norm_in_use_is_a_lower_bound_of_what_the_logits_need() -> None:
     x, y, W = trained_like()
     means = np.stack([x[y == k].double().mean(0).numpy() for k in range(4)])
-    needed = np.linalg.svd(means @ (W - W.mean(0)).numpy().T, compute_uv=False).sum() / 4  # without a bias: not centred
+    needed = (
+        np.linalg.svd(means @ (W - W.mean(0)).numpy().T, compute_uv=False).sum() / 4
+    )  # without a bias: not centered
     found = forecast(COUNTS, classifier=W, features=(x, y))
     assert found.by_use is not None
     assert found.by_use.c < needed < found.by_norms.c
@@ -225,7 +227,7 @@ def test_measured_norms_are_those_of_the_model() -> None:
     assert found.closest is found.by_use
     assert found.rare is not None
     assert found.rare.cosine == pytest.approx(oracle.mean_cosine(W.numpy()[2:]))
-    assert found.rare.centred == pytest.approx(oracle.mean_cosine((W - W.mean(0)).numpy()[2:]))
+    assert found.rare.centered == pytest.approx(oracle.mean_cosine((W - W.mean(0)).numpy()[2:]))
     assert found.rare.norm == pytest.approx(float(W[2:].norm(dim=1).mean()))
     assert found.measured is not None
     assert [rows.norm for rows in found.measured] == pytest.approx(W.norm(dim=1).tolist())
@@ -370,7 +372,7 @@ def test_the_json_carries_plain_ratios_and_names_its_norms() -> None:
     assert large["log_collapse"] > 700
     x, y, W = trained_like()
     measured = forecast(COUNTS, classifier=W, features=(x, y)).to_dict()
-    assert set(measured["rare"]) == {"mean_row_norm", "mean_cosine", "mean_cosine_centred"}
+    assert set(measured["rare"]) == {"mean_row_norm", "mean_cosine", "mean_cosine_centered"}
 
 
 def refused(kind: type[Exception], match: str, *counts: object, **known: object) -> None:

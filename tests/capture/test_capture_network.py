@@ -237,7 +237,7 @@ def test_an_untrained_copy_is_fresh_and_the_model_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("norm", ["new", "old"])
-def test_normalised_weights_are_redrawn_too(norm: str) -> None:
+def test_normalized_weights_are_redrawn_too(norm: str) -> None:
     layer = nn.Linear(6, 4)
     if norm == "new":
         layer = nn.utils.parametrizations.weight_norm(layer)

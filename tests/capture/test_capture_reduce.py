@@ -43,7 +43,7 @@ def test_one_dimensional_convolutions_keep_channels_first_also_in_the_raw_input(
     assert not any(found[name][0] for name in ("input", "0", "1", "2"))
 
 
-def test_a_block_with_a_convolution_inside_that_gives_tokens_is_read_by_its_neighbours() -> None:
+def test_a_block_with_a_convolution_inside_that_gives_tokens_is_read_by_its_neighbors() -> None:
     class Conformer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -89,7 +89,7 @@ def test_features_last_images_of_window_transformers_are_averaged_over_space() -
     }
 
 
-def test_a_block_of_linear_layers_gives_features_last_also_where_its_neighbours_do_not_tell() -> None:
+def test_a_block_of_linear_layers_gives_features_last_also_where_its_neighbors_do_not_tell() -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()

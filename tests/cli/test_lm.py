@@ -159,10 +159,10 @@ def test_models_of_ones_own_code_and_of_the_lab_are_measured(run: Run, model: st
 
 
 def test_other_tasks_and_options_reach_the_measure(run: Run) -> None:
-    options = ("--task", "masked", "--normalise", "none", "--documents", "pack", "--no-bos", "--groups", "2")
+    options = ("--task", "masked", "--normalize", "none", "--documents", "pack", "--no-bos", "--groups", "2")
     data = json.loads(run("bert", "--text", "text.jsonl", "--length", "32", *options, "--seed", "3", "--json").out)
     settings = data["settings"]
-    assert [settings[key] for key in ("task", "normalise", "long_documents", "seed")] == ["masked", "none", "pack", 3]
+    assert [settings[key] for key in ("task", "normalize", "long_documents", "seed")] == ["masked", "none", "pack", 3]
     assert settings["groups"] == 2
 
 

@@ -36,7 +36,7 @@ def test_classes_and_pictures_are_sorted_by_name(root: Path) -> None:
     assert load(str(root)).checksum() == data.checksum()
 
 
-def test_pictures_are_read_grey_and_resized_when_asked(root: Path) -> None:
+def test_pictures_are_read_gray_and_resized_when_asked(root: Path) -> None:
     picture(root / "cat" / "d.jpg", 100, size=(20, 20), mode="L")
     with pytest.raises(DataError, match=r"d.jpg: expected 5×6 pixels like .*c.PNG, got 20×20; pass size="):
         load(root)
@@ -148,7 +148,7 @@ def test_a_folder_without_classes_and_odd_channels_are_answered(tmp_path: Path, 
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="expected one sub-folder per class, got none"):
         load(tmp_path / "empty")
-    with pytest.raises(DataError, match=r"expected channels 1 \(grey\) or 3 \(colour\), got 2"):
+    with pytest.raises(DataError, match=r"expected channels 1 \(gray\) or 3 \(color\), got 2"):
         load(root, channels=2)
 
 

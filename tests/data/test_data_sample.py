@@ -37,10 +37,10 @@ def test_the_shipped_file_needs_no_pickle_and_has_four_arrays() -> None:
         }
 
 
-def test_the_licence_lies_beside_it() -> None:
-    licence = files("layerlaw.data").joinpath("sample", "LICENSE").read_text()
-    assert "MIT" in licence
-    assert "Copyright (c) 2017 Zalando SE" in licence
+def test_the_license_lies_beside_it() -> None:
+    license = files("layerlaw.data").joinpath("sample", "LICENSE").read_text()
+    assert "MIT" in license
+    assert "Copyright (c) 2017 Zalando SE" in license
 
 
 def test_a_damaged_sample_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

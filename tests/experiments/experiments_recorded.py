@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from layerlaw.experiments import find
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import FeedForward, Reading, Recipe, Run, Samples, Shape
-from layerlaw.pages import Outcome, Row, Table
+from layerlaw.outcome import Outcome, Row, Table
 
 
 @dataclass
@@ -77,7 +77,7 @@ def made_run(
 
 
 def hidden(network: FeedForward, x: Tensor, *, full: bool = False) -> list[Tensor]:
-    """The input and the output of every hidden layer; `full` normalises by the statistics of all samples."""
+    """The input and the output of every hidden layer; `full` normalizes by the statistics of all samples."""
     found, kinds = [x], (nn.ReLU, nn.Identity)
     network = network.train() if full else network.eval()
     for part in network.children():

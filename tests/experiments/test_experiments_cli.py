@@ -5,7 +5,7 @@ from pathlib import Path
 
 from reproducing import reproduce
 
-from layerlaw.pages import Outcome
+from layerlaw.outcome import Outcome
 
 
 def test_json_rows_record_figure_and_page(tmp_path: Path) -> None:
@@ -48,5 +48,5 @@ def test_the_list_names_every_figure(tmp_path: Path) -> None:
     assert set(json.loads(reproduce("--list", "--json", cwd=tmp_path).stdout)["figures"]) > {
         "fig1",
         "s11",
-        "linearised",
+        "linearized",
     }

@@ -11,7 +11,7 @@ import layerlaw as ll
 from layerlaw.experiments import fig1
 from layerlaw.pages import draw_sheet
 
-CELLS = [f"{optimiser}-{depth}" for optimiser in ("sgd", "momentum", "adam") for depth in (4, 8, 20)]
+CELLS = [f"{optimizer}-{depth}" for optimizer in ("sgd", "momentum", "adam") for depth in (4, 8, 20)]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def test_nine_cells_stand_beside_the_papers_nine(quick: Quick) -> None:
 
 def test_the_networks_are_the_papers(quick: Quick) -> None:
     runs = quick.setting.runs["grid"]
-    found = {(r.recipe.optimiser, r.recipe.shape.depth): r.recipe.learning_rate for r in runs}
+    found = {(r.recipe.optimizer, r.recipe.shape.depth): r.recipe.learning_rate for r in runs}
     assert found == {cell: rate for cell, (rate, _) in fig1.SHOWN.items()}
     assert all(r.recipe.seed == 666 and r.recipe.batch_size == 128 and r.recipe.weight_decay == 5e-4 for r in runs)
     samples = quick.setting.data["fashion_mnist"]
@@ -42,7 +42,7 @@ def test_the_networks_are_the_papers(quick: Quick) -> None:
 
 
 def test_a_cell_tells_what_a_probe_of_its_network_tells(quick: Quick) -> None:
-    (run,) = (r for r in quick.setting.runs["grid"] if (r.recipe.optimiser, r.recipe.shape.depth) == ("adam", 8))
+    (run,) = (r for r in quick.setting.runs["grid"] if (r.recipe.optimizer, r.recipe.shape.depth) == ("adam", 8))
     samples = quick.setting.data["fashion_mnist"]
     for mode, name in (("train", "adam-8/pearson"), ("eval", "adam-8/pearson-eval")):
         record = ll.probe(run.network(), (samples.inputs, samples.labels), mode=mode, progress=False)

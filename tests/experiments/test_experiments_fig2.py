@@ -10,7 +10,7 @@ from experiments_recorded import Quick, hidden, made_run, quickly, survives_json
 from layerlaw.experiments import fig2
 from layerlaw.law import fit_law
 from layerlaw.measures import separation_fuzziness
-from layerlaw.pages import Panel
+from layerlaw.sheet import Panel
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def test_real_and_shuffled_labels_are_measured_in_three_modes(quick: Quick) -> N
     assert null.reading().separation[0] != pytest.approx(real.reading().separation[0], rel=0.5)
 
 
-def test_full_mode_normalises_by_all_samples(quick: Quick) -> None:
+def test_full_mode_normalizes_by_all_samples(quick: Quick) -> None:
     real = quick.setting.runs["epochs"][0]
     samples = quick.setting.data["fashion_mnist"]
     features = hidden(real.network(), samples.inputs, full=True)

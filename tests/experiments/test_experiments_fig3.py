@@ -22,7 +22,7 @@ def chosen(quick: Quick, data: str, depth: int) -> fig3.Run:
     (run,) = [
         r
         for r in quick.setting.runs["grid"]
-        if (r.recipe.data, r.recipe.shape.depth, r.recipe.optimiser) == (data, depth, "adam")
+        if (r.recipe.data, r.recipe.shape.depth, r.recipe.optimizer) == (data, depth, "adam")
     ]
     return run
 

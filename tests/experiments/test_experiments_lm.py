@@ -12,7 +12,8 @@ from layerlaw.experiments.language import Shaped, books, measured, trained, walk
 from layerlaw.experiments.residuals import law, pearson_rows, values_of
 from layerlaw.experiments.setting import Setting
 from layerlaw.law import fit_law
-from layerlaw.pages import Outcome, draw_sheet
+from layerlaw.outcome import Outcome
+from layerlaw.pages import draw_sheet
 
 QUICK = Setting(quick=True, progress=False)
 

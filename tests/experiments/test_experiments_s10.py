@@ -33,9 +33,9 @@ def test_without_batchnorm_both_modes_are_one(quick: Quick) -> None:
 def test_every_cell_has_rows_and_its_twin(quick: Quick) -> None:
     names = {row.name for row in quick.outcome.rows}
     for depth in (4, 8, 20):
-        for optimiser in ("adam", "sgd"):
-            assert {f"{optimiser}-{depth}/{norm}/pearson" for norm in ("norm", "no-norm")} <= names
-            assert f"{optimiser}-{depth}/no-norm/lowest-loss" in names
+        for optimizer in ("adam", "sgd"):
+            assert {f"{optimizer}-{depth}/{norm}/pearson" for norm in ("norm", "no-norm")} <= names
+            assert f"{optimizer}-{depth}/no-norm/lowest-loss" in names
         assert {f"all-{depth}/no-norm/well-trained", f"all-{depth}/norm/clear-law-among-well-trained"} <= names
     judged = {row.name for row in quick.outcome.rows if row.paper == "no clear law" and row.reproduced is not None}
     assert judged == {f"adam-{depth}/no-norm/seeds-with-clear-law" for depth in (4, 8, 20)}

@@ -32,7 +32,7 @@ def small_sweep() -> tuple[list[Recipe], Samples]:
     """Five recipes that make three fleets of two, two and one when at most two go together."""
     shape = Shape(12, (16, 10), 4)
     base = Recipe(shape=shape, epochs=30, batch_size=32, learning_rate=0.01)
-    recipes = base.grid(optimiser=("adam", "momentum"), seed=(1, 2))
+    recipes = base.grid(optimizer=("adam", "momentum"), seed=(1, 2))
     return [*recipes, Recipe(shape=Shape.even(2, inputs=12, width=6, classes=4), epochs=30, batch_size=32)], clouds(
         150, test=41
     )
@@ -108,22 +108,22 @@ def plain_loop(recipe: Recipe, x: Tensor, y: Tensor, epochs: int) -> Plain:
             part.requires_grad_(first <= layer < beyond)
     trained = [p for p in network.parameters() if p.requires_grad]
     how = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay}
-    optimiser: torch.optim.Optimizer = {
+    optimizer: torch.optim.Optimizer = {
         "sgd": lambda: torch.optim.SGD(trained, **how),
         "momentum": lambda: torch.optim.SGD(trained, momentum=0.9, **how),
         "adam": lambda: torch.optim.Adam(trained, **how),
-    }[recipe.optimiser]()
+    }[recipe.optimizer]()
     milestones = [recipe.epochs // 3, 2 * recipe.epochs // 3] if recipe.drops else []
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, milestones, gamma=0.1)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
     generator = torch.Generator().manual_seed(recipe.seed)
     losses = []
     for _ in range(epochs):
         total = 0.0
         for rows in torch.randperm(len(y), generator=generator).split(recipe.batch_size):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss = nn.functional.cross_entropy(network(x[rows]), y[rows])
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             total += loss.item() * len(rows)
         schedule.step()
         losses.append(total / len(y))

@@ -1,4 +1,4 @@
-"""The transformer: who sees whom, padding, positions, initialisation."""
+"""The transformer: who sees whom, padding, positions, initialization."""
 
 from __future__ import annotations
 

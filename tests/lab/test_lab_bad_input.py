@@ -57,7 +57,7 @@ def test_shapes_that_cannot_be(make: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"optimiser": "lion"}, "optimiser: expected 'sgd', 'momentum' or 'adam', got 'lion'"),
+        ({"optimizer": "lion"}, "optimizer: expected 'sgd', 'momentum' or 'adam', got 'lion'"),
         ({"epochs": 0}, "epochs: expected a positive number, got 0"),
         ({"epochs": 2.5}, "epochs: expected a whole number, got 2.5"),
         ({"epochs": True}, "epochs: expected a whole number, got True"),

@@ -43,7 +43,7 @@ def led_by_rounding(recipe: Recipe, name: str) -> bool:
 
     Weight decay, where there is some, gives a bias a direction; a shift starts at zero and has none.
     """
-    if recipe.optimiser != "adam" or not recipe.shape.norm:
+    if recipe.optimizer != "adam" or not recipe.shape.norm:
         return False
     biases, shifts = not recipe.weight_decay, recipe.shape.activation == "none"
     kind, _, what = name.partition(".")
@@ -63,12 +63,12 @@ def same_networks_nearly(recipe: Recipe, mine: dict[str, Tensor], theirs: dict[s
 
 @pytest.mark.parametrize("norm", [True, False], ids=["norm", "no norm"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("optimiser", RATES)
+@pytest.mark.parametrize("optimizer", RATES)
 def test_losses_and_networks_of_the_first_epochs_equal_those_of_a_plain_loop(
-    optimiser: str, activation: str, norm: bool
+    optimizer: str, activation: str, norm: bool
 ) -> None:
     shape = Shape(12, (20, 8, 16), 4, norm, activation)
-    base = Recipe(shape=shape, optimiser=optimiser, learning_rate=RATES[optimiser], epochs=30, batch_size=32)
+    base = Recipe(shape=shape, optimizer=optimizer, learning_rate=RATES[optimizer], epochs=30, batch_size=32)
     same_as_plain(base.grid(seed=(1, 2)), [SAMPLES, SAMPLES])
 
 
@@ -77,25 +77,25 @@ def test_members_of_one_fleet_may_differ_in_everything_but_their_shape(norm: boo
     shape = Shape(12, (16, 10), 5, norm)
     base = Recipe(shape=shape, epochs=30, batch_size=32)
     five, three, shuffled = clouds(150, classes=5), clouds(150, classes=3, seed=7), SAMPLES.with_random_labels(3)
-    members = [  # neighbours with different optimisers, and equal ones that are no neighbours
-        (base.grid(optimiser=["adam"], learning_rate=[0.003], seed=[1], weight_decay=[0.0])[0], five),
-        (base.grid(optimiser=["sgd"], learning_rate=[0.1], seed=[2], weight_decay=[1e-2])[0], three),
-        (base.grid(optimiser=["sgd"], learning_rate=[0.01], seed=[1], weight_decay=[0.0])[0], shuffled),
-        (base.grid(optimiser=["momentum"], learning_rate=[0.02], seed=[3], weight_decay=[5e-4])[0], SAMPLES),
-        (base.grid(optimiser=["adam"], learning_rate=[0.001], seed=[2], weight_decay=[5e-2])[0], five),
-        (base.grid(optimiser=["adam"], learning_rate=[0.001], seed=[2], weight_decay=[5e-4])[0], five),
+    members = [  # neighbors with different optimizers, and equal ones that are no neighbors
+        (base.grid(optimizer=["adam"], learning_rate=[0.003], seed=[1], weight_decay=[0.0])[0], five),
+        (base.grid(optimizer=["sgd"], learning_rate=[0.1], seed=[2], weight_decay=[1e-2])[0], three),
+        (base.grid(optimizer=["sgd"], learning_rate=[0.01], seed=[1], weight_decay=[0.0])[0], shuffled),
+        (base.grid(optimizer=["momentum"], learning_rate=[0.02], seed=[3], weight_decay=[5e-4])[0], SAMPLES),
+        (base.grid(optimizer=["adam"], learning_rate=[0.001], seed=[2], weight_decay=[5e-2])[0], five),
+        (base.grid(optimizer=["adam"], learning_rate=[0.001], seed=[2], weight_decay=[5e-4])[0], five),
     ]
     recipes, samples = [recipe for recipe, _ in members], [s for _, s in members]
     same_as_plain(recipes, samples)
 
 
-@pytest.mark.parametrize("optimiser", RATES)
-def test_losses_equal_those_of_a_plain_loop_beyond_both_drops_of_the_rate(optimiser: str) -> None:
+@pytest.mark.parametrize("optimizer", RATES)
+def test_losses_equal_those_of_a_plain_loop_beyond_both_drops_of_the_rate(optimizer: str) -> None:
     recipe = Recipe(
-        shape=Shape(12, (16, 10), 4), optimiser=optimiser, learning_rate=RATES[optimiser], epochs=6, batch_size=32
+        shape=Shape(12, (16, 10), 4), optimizer=optimizer, learning_rate=RATES[optimizer], epochs=6, batch_size=32
     )
     other = Recipe(
-        shape=recipe.shape, optimiser=optimiser, learning_rate=RATES[optimiser] / 3, epochs=6, batch_size=32, seed=3
+        shape=recipe.shape, optimizer=optimizer, learning_rate=RATES[optimizer] / 3, epochs=6, batch_size=32, seed=3
     )
     same_as_plain([recipe, other], [SAMPLES, SAMPLES], epochs=6)
     undropped = Recipe(**{**recipe.__dict__, "drops": ()})
@@ -110,7 +110,7 @@ def test_a_batch_larger_than_the_data_is_one_batch() -> None:
 
 
 def test_batches_of_one_sample_work_without_batch_norm() -> None:
-    recipe = Recipe(shape=Shape(12, (8,), 4, norm=False), optimiser="sgd", learning_rate=0.01, epochs=9, batch_size=1)
+    recipe = Recipe(shape=Shape(12, (8,), 4, norm=False), optimizer="sgd", learning_rate=0.01, epochs=9, batch_size=1)
     same_as_plain([recipe], [SAMPLES])
 
 
@@ -164,7 +164,7 @@ def test_the_start_is_that_of_pytorch_bit_by_bit(shape: Shape, seed: int) -> Non
 
 
 def test_running_statistics_equal_the_modules_after_some_steps() -> None:
-    recipe = Recipe(shape=Shape(12, (20, 8), 4), optimiser="sgd", learning_rate=0.05, epochs=30, batch_size=40)
+    recipe = Recipe(shape=Shape(12, (20, 8), 4), optimizer="sgd", learning_rate=0.05, epochs=30, batch_size=40)
     samples = clouds(150, seed=3)
     samples = Samples.of((3 * samples.inputs + 20, samples.labels))  # far from zero, where variances lose digits
     fleet, _ = fleet_losses([recipe], [samples], 4)
@@ -176,16 +176,16 @@ def test_running_statistics_equal_the_modules_after_some_steps() -> None:
     assert int(mine["norm1.num_batches_tracked"]) == 16
 
 
-@pytest.mark.parametrize("optimiser", RATES)
+@pytest.mark.parametrize("optimizer", RATES)
 @pytest.mark.parametrize("norm", [True, False], ids=["norm", "no norm"])
 @pytest.mark.parametrize("layers", [(0, 2), (1, 3), (2, 5), (4, 5), (0, 5)], ids=str)
 def test_frozen_layers_stay_and_the_others_learn_as_in_a_plain_loop(
-    layers: tuple[int, int], norm: bool, optimiser: str
+    layers: tuple[int, int], norm: bool, optimizer: str
 ) -> None:
     recipe = Recipe(
         shape=Shape(12, (10, 8, 12, 9), 4, norm),
-        optimiser=optimiser,
-        learning_rate=RATES[optimiser],
+        optimizer=optimizer,
+        learning_rate=RATES[optimizer],
         epochs=30,
         batch_size=32,
         layers=layers,

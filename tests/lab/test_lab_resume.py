@@ -107,7 +107,7 @@ def test_a_sweep_killed_while_it_saves_goes_on_from_the_save_before(tmp_path: Pa
 
 
 def test_what_is_finished_is_never_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipes = BASE.grid(seed=(1, 2), optimiser=("sgd", "adam"))
+    recipes = BASE.grid(seed=(1, 2), optimizer=("sgd", "adam"))
     first = quiet(recipes, folder=tmp_path, members=3)
     fleets = {path: path.stat().st_mtime_ns for path in tmp_path.glob("fleet-*.pt")}
     assert len(fleets) == 2
@@ -161,15 +161,15 @@ def test_other_samples_measurements_or_starts_are_another_sweep(tmp_path: Path) 
 def test_the_folder_of_another_sweep_is_left_alone_and_the_difference_told(
     change: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    quiet(BASE.grid(optimiser=("sgd", "adam"), seed=(3, 4)), folder=tmp_path)
+    quiet(BASE.grid(optimizer=("sgd", "adam"), seed=(3, 4)), folder=tmp_path)
     before = files_of(tmp_path)
-    wanted = [replace(BASE, **change, optimiser="sgd", seed=seed) for seed in (5, 4)]
+    wanted = [replace(BASE, **change, optimizer="sgd", seed=seed) for seed in (5, 4)]
     with pytest.raises(DataError) as error:
         quiet(wanted, folder=tmp_path)
     message = str(error.value)
     assert message.startswith(f"{tmp_path}: expected an empty folder or one of this sweep. It holds another one (")
     assert message.endswith(" here). Choose another folder.")
-    assert "optimiser" not in message  # the two most alike are compared
+    assert "optimizer" not in message  # the two most alike are compared
     assert "seed" not in message
     with pytest.raises(DataError, match=words):
         quiet(wanted, folder=tmp_path)

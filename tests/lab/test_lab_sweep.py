@@ -52,15 +52,15 @@ def interrupting(at: int, times: int = 1) -> Callable[..., Iterator[int]]:
 def test_runs_come_in_the_order_of_the_recipes() -> None:
     data = {"four": SAMPLES, "short": clouds(90, seed=5), "three": clouds(150, classes=3, seed=6)}
     recipes = [
-        replace(BASE, data="four", optimiser="sgd"),
+        replace(BASE, data="four", optimizer="sgd"),
         replace(BASE, data="short"),
         replace(BASE, data="four", shape=Shape(12, (9,), 4)),
-        replace(BASE, data="four", optimiser="adam", seed=3),
+        replace(BASE, data="four", optimizer="adam", seed=3),
         replace(BASE, data="three", shape=replace(BASE.shape, classes=3)),
         replace(BASE, data="four", batch_size=50),
         replace(BASE, data="four", epochs=3),
         replace(BASE, data="four", layers=(1, 3)),
-        replace(BASE, data="four", optimiser="sgd", seed=2),
+        replace(BASE, data="four", optimizer="sgd", seed=2),
     ]
     expected = {r: plain_loop(r, data[r.data].inputs, data[r.data].labels, r.epochs).losses for r in recipes}
     for members in (None, 1, 2):
@@ -167,7 +167,7 @@ def test_only_the_copied_layers_come_from_the_start() -> None:
 
 
 def test_a_start_is_where_the_training_starts() -> None:
-    recipe = replace(BASE, optimiser="sgd", learning_rate=0.1, drops=())
+    recipe = replace(BASE, optimizer="sgd", learning_rate=0.1, drops=())
     first = quiet([recipe])[0]
     again = quiet([recipe], start=[first.state])[0]
     assert again.losses[0] < 0.9 * first.losses[0]
@@ -177,7 +177,7 @@ def test_a_start_is_where_the_training_starts() -> None:
 
 
 def test_a_member_that_diverges_is_told_and_the_others_go_on(tmp_path: Path) -> None:
-    base = Recipe(shape=Shape(12, (16, 10), 4, norm=False), optimiser="momentum", epochs=6, batch_size=32, drops=())
+    base = Recipe(shape=Shape(12, (16, 10), 4, norm=False), optimizer="momentum", epochs=6, batch_size=32, drops=())
     good, wild, other = base.grid(learning_rate=(0.01, 1e4, 0.02))
     runs = quiet([good, wild, other], look=Look(epochs=(0,), by_class=True), folder=tmp_path)
     assert [run.diverged is None for run in runs] == [True, False, True]

@@ -31,9 +31,9 @@ class Watched(nn.Module):
         return self.body(x)
 
 
-@pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam"])
-def test_it_does_what_the_loop_of_the_tests_does(optimiser: str) -> None:
-    recipe = replace(BASE, optimiser=optimiser, learning_rate=0.01)
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_it_does_what_the_loop_of_the_tests_does(optimizer: str) -> None:
+    recipe = replace(BASE, optimizer=optimizer, learning_rate=0.01)
     network = fresh(recipe)
     losses = train(network, X, Y, recipe, progress=False)
     plain = plain_loop(recipe, X, Y, 6)
@@ -62,7 +62,7 @@ def test_the_learning_rate_follows_the_recipe(monkeypatch: pytest.MonkeyPatch) -
         return step(self, *given)
 
     monkeypatch.setattr(torch.optim.SGD, "step", watched)
-    recipe = replace(BASE, optimiser="sgd", learning_rate=0.5, epochs=8, drops=(0.25, 0.5, 0.75))
+    recipe = replace(BASE, optimizer="sgd", learning_rate=0.5, epochs=8, drops=(0.25, 0.5, 0.75))
     train(Watched(), X, Y, recipe, progress=False)
     assert rates[::5] == [recipe.rate_at(epoch) for epoch in range(8)]
     assert rates[::5] == pytest.approx([0.5, 0.5, 0.05, 0.05, 0.005, 0.005, 0.0005, 0.0005])
@@ -118,6 +118,6 @@ def test_progress_is_told_of_every_epoch() -> None:
 
 
 def test_a_loss_that_is_not_a_number_stops_and_names_the_epoch() -> None:
-    recipe = replace(BASE, shape=Shape(12, (16, 10), 4, norm=False), optimiser="momentum", learning_rate=1e4)
+    recipe = replace(BASE, shape=Shape(12, (16, 10), 4, norm=False), optimizer="momentum", learning_rate=1e4)
     with pytest.raises(LayerlawError, match=r"training diverged in epoch \d .*NaN.*: use a lower learning rate"):
         train(fresh(recipe), X, Y, recipe, progress=False)

@@ -70,21 +70,21 @@ def test_it_does_what_anybody_would_write() -> None:
     matrices = [p for p in plain.parameters() if p.ndim == 2]
     norms = [p for p in plain.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, betas=(0.9, 0.95))
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
     generator = torch.Generator().manual_seed(666)
     for step in range(5):
         starts = torch.randint(40_000 - 16, (4, 1), generator=generator).flatten().tolist()
         x = torch.stack([TRAIN[s : s + 16] for s in starts])
         y = torch.stack([TRAIN[s + 1 : s + 17] for s in starts])
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = BASE.rate_at(step)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = F.cross_entropy(plain(x).flatten(0, 1), y.flatten())
         loss.backward()
         norm = torch.stack([p.grad.square().sum() for p in plain.parameters()]).sum().sqrt()
         for p in plain.parameters():
             p.grad *= min(1.0, 1 / float(norm))
-        optimiser.step()
+        optimizer.step()
         assert losses[step] == pytest.approx(loss.item(), rel=1e-5)
     torch.testing.assert_close(model.blocks[1].up.weight, plain.blocks[1].up.weight, rtol=1e-3, atol=1e-5)
 
@@ -128,7 +128,7 @@ def test_the_steps_have_the_rates_of_the_recipe(monkeypatch: pytest.MonkeyPatch)
 @MODELS
 def test_only_matrices_decay(make: Make) -> None:
     model = make()
-    decayed, others = BASE.optimiser_for(model).param_groups
+    decayed, others = BASE.optimizer_for(model).param_groups
     names = {id(p): name for name, p in model.named_parameters()}
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
     assert {names[id(p)].split(".")[-2] for p in decayed["params"]} <= {

@@ -39,7 +39,7 @@ def test_documents_are_cut_truncated_or_packed():
     assert texts(packed) == ["abcd", "efg2", "hij2", "k2"]
 
 
-def test_a_long_string_is_tokenised_in_parts_without_losing_a_letter():
+def test_a_long_string_is_tokenized_in_parts_without_losing_a_letter():
     text = "a line of words\n" * 40_000
     whole = pieces_of(text, Letters(), length=1000)
     assert "".join(texts(whole)).replace("10", "\n") != ""

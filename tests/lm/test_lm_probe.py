@@ -1,4 +1,4 @@
-"""probe_lm: what a record holds, and that batches, groups, processes and normalisations do what they say."""
+"""probe_lm: what a record holds, and that batches, groups, processes and normalizations do what they say."""
 
 import os
 import subprocess
@@ -109,14 +109,14 @@ def ranked_record():
 
 
 def measured(model, kind):
-    return probe_lm(model, walks(), normalise=kind, progress=False)
+    return probe_lm(model, walks(), normalize=kind, progress=False)
 
 
-def test_normalisations_differ_and_standardised_is_layer_norm():
+def test_normalizations_differ_and_standardized_is_layer_norm():
     llama, neox = family("llama").double(), family("gpt_neox").double()
-    kinds = [values(measured(llama, kind))[-1] for kind in ("fresh", "none", "standardised")]
+    kinds = [values(measured(llama, kind))[-1] for kind in ("fresh", "none", "standardized")]
     assert len({round(value, 9) for value in kinds}) == 3
-    plain, standard = (values(measured(neox, kind)) for kind in ("fresh", "standardised"))
+    plain, standard = (values(measured(neox, kind)) for kind in ("fresh", "standardized"))
     assert plain == pytest.approx(standard, abs=1e-4)  # the same but for its epsilon
 
 

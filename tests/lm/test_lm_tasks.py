@@ -10,7 +10,7 @@ from layerlaw.lm.targets import SHUFFLES, targets_of
 from layerlaw.lm.tasks import MaskedTokens, NextToken, Spans
 
 
-def test_next_token_rows_have_all_wanted_neighbours():
+def test_next_token_rows_have_all_wanted_neighbors():
     batch = NextToken((-1, 1, 2)).batch([torch.arange(10, 16), torch.arange(20, 24)], [0, 1])
     assert batch.inputs["attention_mask"].tolist() == [[1] * 6, [1] * 4 + [0] * 2]
     tokens = batch.inputs["input_ids"].reshape(-1)[batch.rows]
@@ -117,7 +117,7 @@ def test_a_sketch_is_near_the_exact_one_hot_residual():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("llama", {"targets": "id,colour"}, "targets: expected some of id, embedding, .*, got 'colour'"),
+        ("llama", {"targets": "id,color"}, "targets: expected some of id, embedding, .*, got 'color'"),
         ("bert_base", {"targets": "embedding"}, "expected a model with an output embedding"),
         ("bert", {"targets": "previous"}, "belong to next-token prediction"),
         ("llama", {"task": "span"}, "expected an encoder-decoder"),
@@ -125,7 +125,7 @@ def test_a_sketch_is_near_the_exact_one_hot_residual():
         ("bert", {"mask_id": 150}, "mask_id: expected a token id 0 … 149, got 150"),
         ("llama", {"task": "masked", "mask_id": None}, "expected a tokenizer with a mask token"),
         ("llama", {"task": "translate"}, "task: expected one of next, masked, span"),
-        ("llama", {"normalise": "batch"}, "normalise: expected one of fresh, none, standardised"),
+        ("llama", {"normalize": "batch"}, "normalize: expected one of fresh, none, standardized"),
         ("llama", {"batch_size": 0}, "batch_size: expected at least 1"),
         ("llama", {"classes": 1}, "classes: expected 0"),
         ("llama", {"groups": 0}, "groups: expected at least 1"),
@@ -163,7 +163,7 @@ def test_a_task_against_the_way_a_model_reads_is_told():
         ({"tokens": 20}, r"got 19 for 32. Use more than tokens=20; 20 per feature"),
         (
             {"length": 3, "targets": "next2,previous"},
-            "a token has all the neighbours that are asked for, got none in pieces",
+            "a token has all the neighbors that are asked for, got none in pieces",
         ),
     ],
 )

@@ -58,7 +58,7 @@ def test_simplex_with_isotropic_noise(K: int, d: int, offset: float) -> None:
 
 
 def test_orthogonal_means() -> None:
-    """Means R·e_k: after centring a simplex of radius R√((K−1)/K), not centred at right angles."""
+    """Means R·e_k: after centering a simplex of radius R√((K−1)/K), not centered at right angles."""
     K, d, radius, size = 4, 6, 3.0, 0.5
     x, y = with_pairs(radius * torch.eye(K, d, dtype=torch.float64), size)
     found = measure(x, y)
@@ -144,7 +144,7 @@ def test_self_duality_of_a_classifier_that_points_the_other_way_is_four() -> Non
 
 
 def test_geometry_of_an_orthogonal_classifier() -> None:
-    """Not centred: cosines 0 instead of −1/(K−1); norms 1, 1, 1, 3 vary by √3/2 / 1.5."""
+    """Not centered: cosines 0 instead of −1/(K−1); norms 1, 1, 1, 3 vary by √3/2 / 1.5."""
     rows = torch.diag(torch.tensor([1.0, 1.0, 1.0, 3.0], dtype=torch.float64))
     norms, angles = classifier_geometry(rows)
     assert float(norms) == pytest.approx(math.sqrt(0.75) / 1.5, rel=1e-14)

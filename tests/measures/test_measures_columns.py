@@ -8,14 +8,14 @@ import torch
 import oracle
 from layerlaw.measures import measure
 from layerlaw.measures.columns import classifier_columns, number, site_columns
-from layerlaw.stats import ClassSums, Frame, Scatter, find_centres, project
+from layerlaw.stats import ClassSums, Frame, Scatter, find_centers, project
 from layerlaw.stats.passes import Around
 
 
 def at_one_site(x: torch.Tensor, y: torch.Tensor, K: int, decision: torch.Tensor | None = None):
-    centres = find_centres(ClassSums.of(x, y, K))
-    scatter = Scatter.of(*project(x, y, Frame.of(centres)), y, centres, decision)
-    return Around(centres), scatter
+    centers = find_centers(ClassSums.of(x, y, K))
+    scatter = Scatter.of(*project(x, y, Frame.of(centers)), y, centers, decision)
+    return Around(centers), scatter
 
 
 def test_columns_say_what_measure_says() -> None:
@@ -50,7 +50,7 @@ def test_classifier_columns_agree_with_the_oracle() -> None:
     x, y = oracle.blobs([30, 20, 10], 7)
     weight = torch.randn(3, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     around, _ = at_one_site(x, y, 3)
-    columns = classifier_columns(around.centres.means, weight, 0.25)
+    columns = classifier_columns(around.centers.means, weight, 0.25)
     norms, angles = oracle.norms_and_angles(weight.numpy())
     assert columns["nc2_norms_classifier"] == pytest.approx(norms)
     assert columns["nc2_angles_classifier"] == pytest.approx(angles)

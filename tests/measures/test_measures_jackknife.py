@@ -8,7 +8,7 @@ import torch
 
 import oracle
 from layerlaw.measures import Jackknife, jackknife
-from layerlaw.stats import ClassSums, Frame, LeftOut, deal_groups, find_centres, project
+from layerlaw.stats import ClassSums, Frame, LeftOut, deal_groups, find_centers, project
 
 
 class Given:
@@ -75,9 +75,9 @@ def measured(x: torch.Tensor, y: torch.Tensor, K: int, g: int = 10) -> tuple[flo
         torch.stack([p.spread for p in parts]),
         x.dtype,
     )
-    centres = find_centres(sums.total())
-    left_out = LeftOut.start(sums, centres)
-    coordinates, _ = project(x, y, Frame(centres.rounded_means, left_out.basis.to(centres.rounded_means)))
+    centers = find_centers(sums.total())
+    left_out = LeftOut.start(sums, centers)
+    coordinates, _ = project(x, y, Frame(centers.rounded_means, left_out.basis.to(centers.rounded_means)))
     left_out.update(coordinates, y, groups)
     value = oracle.separation(x, y, K)
     found = jackknife(value, left_out)

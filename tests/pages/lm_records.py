@@ -79,7 +79,7 @@ def lm_record(
     return Record(
         name=name, kind=LANGUAGE_MODEL, sites=sites, classes=WORDS if words else [], plane_labels=labels, counts=[tokens],
         settings={
-            "task": task, "targets": {"id": "the next token's id"}, "normalise": "fresh", "norm": "rms", "tokens": tokens,
+            "task": task, "targets": {"id": "the next token's id"}, "normalize": "fresh", "norm": "rms", "tokens": tokens,
             "blocks": "30 blocks of type LlamaDecoderLayer in 'model.layers', width 576, rms norm 'model.norm' behind them",
             "tokens_per_feature": tokens_per_feature, "pieces": 240, "documents": 60, "groups": GROUPS, "length": 512,
         },

@@ -6,7 +6,8 @@ import math
 
 from pages_records import NASTIER, NASTY, falling
 
-from layerlaw.pages import Outcome, Panel, PlanePanel, Row, Series, Sheet, Table
+from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
 
 
 def law_panel(title: str, count: int = 8, *, seed: int = 0, note: str = "r = −0.998, ρ = 0.53\np = .0003") -> Panel:
@@ -28,7 +29,7 @@ def law_panel(title: str, count: int = 8, *, seed: int = 0, note: str = "r = −
 def law_sheet() -> Sheet:
     """Three by three."""
     panels = [law_panel(f"{rule}, {n} layers", n, seed=n) for rule in ("SGD", "momentum", "Adam") for n in (4, 8, 20)]
-    return Sheet("Three optimisers, three depths", tuple(panels), 3, "Whiskers: range over seeds.")
+    return Sheet("Three optimizers, three depths", tuple(panels), 3, "Whiskers: range over seeds.")
 
 
 def epoch_sheet() -> Sheet:

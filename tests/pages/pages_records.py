@@ -41,7 +41,7 @@ def full_record(
     if logits:
         names, D = [*names, "classifier"], [*D, D[-1] * 0.7]
     hardness = np.exp(rng.normal(0, 0.45, K))
-    centres = rng.normal(0, 1, (K, 2))
+    centers = rng.normal(0, 1, (K, 2))
     rows = []
     for i, d in enumerate(D):
         depth = i / max(1, len(D) - 1)
@@ -71,7 +71,7 @@ def full_record(
         if i == len(D) - 1:
             values |= {"nc2_norms_classifier": 0.081, "nc2_angles_classifier": 0.142, "nc3": 0.213, "nc4": 0.0}
         spread = 0.15 + 1.6 * math.sqrt(d) / 6
-        plane = centres[labels] * (1 + 4 * depth) + rng.normal(0, spread, (500, 2))
+        plane = centers[labels] * (1 + 4 * depth) + rng.normal(0, spread, (500, 2))
         by_class: dict[str, list[float | None]] = {
             "separation": [float(v) for v in d * hardness * np.exp(rng.normal(0, 0.1, K))],
             "ncc_accuracy": [float(v) for v in 1 - error * np.clip(hardness / 2, 0, 1)],

@@ -6,7 +6,8 @@ import pytest
 from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outcome
 
 from layerlaw.errors import InputError
-from layerlaw.pages import Outcome, Row, Table, ledger
+from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.pages import ledger
 
 ALL = [law_outcome(), epoch_outcome(), bare_outcome()]
 

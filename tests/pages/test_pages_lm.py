@@ -100,7 +100,7 @@ def test_gains_are_relative_falls_and_rises_are_red(page):
     values = lm_record().column("residual_held_out")
     assert bars["x"] == list(range(1, 31))
     assert bars["y"] == pytest.approx([1 - b / a for a, b in pairwise(values)], rel=1e-3, abs=1e-6)
-    red = [x for x, colour in zip(bars["x"], bars["marker"]["color"], strict=True) if colour == "#b23a48"]
+    red = [x for x, color in zip(bars["x"], bars["marker"]["color"], strict=True) if color == "#b23a48"]
     assert red == [28, 29, 30]
     assert bars["marker"]["color"][0] == "white"
 

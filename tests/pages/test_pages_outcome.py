@@ -14,8 +14,10 @@ from pages_records import NASTY, minimal_record
 from rich.console import Console
 
 from layerlaw.errors import DataError, InputError
-from layerlaw.pages import Outcome, Panel, PlanePanel, Row, Series, Sheet, Table, print_outcome
+from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.pages import print_outcome
 from layerlaw.pages.outcome_words import duration, figure_label, provenance_items, written, written_row
+from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
 
 ALL = [law_outcome, epoch_outcome, nasty_outcome, bare_outcome]
 

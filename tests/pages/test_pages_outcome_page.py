@@ -8,7 +8,8 @@ import pytest
 from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outcome
 
 from layerlaw.errors import InputError
-from layerlaw.pages import Outcome, Row, outcome_page
+from layerlaw.outcome import Outcome, Row
+from layerlaw.pages import outcome_page
 from layerlaw.pages.outcome_page import outcome_html
 
 VOID = {"meta", "link"}

@@ -13,10 +13,11 @@ import pytest
 from matplotlib.colors import to_hex
 from pages_outcomes import epoch_sheet, law_panel, law_sheet, nasty_outcome, plane_sheet
 
-from layerlaw.pages import Panel, PlanePanel, Series, Sheet, draw_sheet, theme
+from layerlaw.pages import draw_sheet, theme
 from layerlaw.pages.corners import along, corner_box, emptiest
 from layerlaw.pages.inline_svg import inline_svg
 from layerlaw.pages.scales import Scale, y_scale
+from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
 
 INF = math.inf
 
@@ -95,7 +96,7 @@ def test_many_labels_of_one_panel_go_below_it():
     assert figure.axes[0].get_legend() is None
 
 
-def test_a_label_has_one_colour_in_all_panels():
+def test_a_label_has_one_color_in_all_panels():
     a, b = Series((0, 1), (1, 2), "a"), Series((0, 1), (1, 2), "b")
     figure = draw_sheet(Sheet("", (Panel("", (a, b)), Panel("", (b, a)), Panel("", (b,)))))
     inks = [[line.get_color() for line in curves(ax)] for ax in figure.axes]
@@ -106,7 +107,7 @@ def test_styles_are_told_apart():
     x = (0, 1, 2)
     ax = alone(
         Series(x, (3, 2, 1), "points"), Series(x, (3, 2, 1), style="fit"), Series(x, (9, 9, 9), style="null"),
-        Series(x, (8, 4, 5), style="faint"), Series(x, (3, 2, 1), style="line", colour=2),
+        Series(x, (8, 4, 5), style="faint"), Series(x, (3, 2, 1), style="line", color=2),
     )  # fmt: skip
     points, fit, null, faint, line = [each for each in ax.lines if len(each.get_xdata()) == 3]
     assert points.get_marker() == "o"
@@ -117,7 +118,7 @@ def test_styles_are_told_apart():
     assert fit.get_zorder() > faint.get_zorder()
 
 
-def test_where_several_curves_are_fitted_a_fit_has_its_curves_colour():
+def test_where_several_curves_are_fitted_a_fit_has_its_curves_color():
     a, b, fit = Series((0, 1), (4, 2)), Series((0, 1), (3, 1)), Series((0, 1), (4, 1), style="fit")
     assert [line.get_color() for line in curves(alone(a, fit, b, fit), "--")] == [theme.TRAIN, theme.TEST]
     assert [line.get_color() for line in curves(alone(a, fit), "--")] == [theme.RISE]
@@ -195,7 +196,7 @@ def test_a_run_that_diverges_in_the_background_does_not_press_the_rest_flat():
     assert y_scale(Panel("", (Series((0, 1), (1, 4e6), style="faint"),))).high > 4e6
 
 
-def test_shared_scales_are_the_same_and_labelled_at_the_left():
+def test_shared_scales_are_the_same_and_labeled_at_the_left():
     panels = (law_panel("a", 8), Panel("b", (Series((0, 1), (300.0, 200.0)),), note="a note"))
     a, b = draw_sheet(Sheet("", panels, 2, share_y=True)).axes
     assert a.get_ylim() == b.get_ylim()
@@ -287,11 +288,11 @@ def test_a_sheet_without_panels_is_drawn():
     assert drawn(draw_sheet(Sheet("nothing", ()))) > 500
 
 
-def test_planes_are_square_and_coloured_by_class():
+def test_planes_are_square_and_colored_by_class():
     figure = draw_sheet(plane_sheet())
-    colours = theme.class_colours(10)
+    colors = theme.class_colors(10)
     (dots,) = figure.axes[0].collections
-    assert [to_hex(c) for c in dots.get_facecolors()[:10]] == colours
+    assert [to_hex(c) for c in dots.get_facecolors()[:10]] == colors
     assert figure.axes[0].get_aspect() == 1
 
 
@@ -362,5 +363,5 @@ def test_named_classes_are_explained_once_per_sheet():
     planes = tuple(PlanePanel(f"layer {k}", points, tuple(i % 3 for i in range(12)), names) for k in range(2))
     (legend,) = draw_sheet(Sheet("", planes, 2)).legends
     assert [text.get_text() for text in legend.get_texts()] == list(names)
-    assert [to_hex(line.get_color()) for line in legend.get_lines()] == theme.class_colours(3)
+    assert [to_hex(line.get_color()) for line in legend.get_lines()] == theme.class_colors(3)
     assert not draw_sheet(plane_sheet()).legends

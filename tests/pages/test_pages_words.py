@@ -6,10 +6,11 @@ import pytest
 from pages_records import broken_record, full_record, minimal_record, three_records
 
 from layerlaw.pages.axes import log_axis, log_ticks, strided, tick_text
-from layerlaw.pages.numbers import clean, escaped, for_plotly, number, p_value, percent, sentence, shortened
+from layerlaw.pages.html.escaping import escaped, for_plotly
 from layerlaw.pages.reading import read, read_all, spread
-from layerlaw.pages.theme import class_colours
+from layerlaw.pages.theme import class_colors
 from layerlaw.pages.words import split_headline, written_value
+from layerlaw.wording import clean, number, p_value, percent, sentence, shortened
 
 
 @pytest.mark.parametrize(
@@ -75,9 +76,9 @@ def test_spread_keeps_first_and_last_and_strides_are_even():
     assert len(strided(200, 18)) <= 18
 
 
-def test_ten_classes_have_ten_colours_and_a_thousand_have_colours_too():
-    assert len(set(class_colours(10))) == 10
-    assert len(class_colours(1000)) == 1000
+def test_ten_classes_have_ten_colors_and_a_thousand_have_colors_too():
+    assert len(set(class_colors(10))) == 10
+    assert len(class_colors(1000)) == 1000
 
 
 def test_settings_are_words_not_python():

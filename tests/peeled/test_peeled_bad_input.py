@@ -106,7 +106,7 @@ def test_a_flag_is_true_or_false(bias) -> None:
     budgets = {"E_W": 1, "E_H": 1, "bias": bias}
     for call in (
         lambda: lp.solve([2, 1], **budgets),
-        lambda: lp.solve_penalised([2, 1], lambda_W=0.1, lambda_H=0.1, bias=bias),
+        lambda: lp.solve_penalized([2, 1], lambda_W=0.1, lambda_H=0.1, bias=bias),
         lambda: lp.collapse_ratio(2, 2, **budgets),
         lambda: lp.vanish_ratio(2, 2, **budgets),
         lambda: lp.collapse_curve(2, 2, [1], **budgets),

@@ -13,7 +13,7 @@ from layerlaw.peeled.reduced import gap, slope
 from layerlaw.peeled.solving import of_pair
 
 
-def test_the_logits_are_a_centred_diagonal() -> None:
+def test_the_logits_are_a_centered_diagonal() -> None:
     counts = np.array([70, 60, 60, 40, 40, 40])
     s = lp.solve(counts, E_W=2, E_H=2, bias=True)
     K, N = len(counts), counts.sum()

@@ -8,7 +8,8 @@ import pytest
 
 import layerlaw.peeled as lp
 from layerlaw.errors import InputError
-from layerlaw.pages import Panel, PlanePanel, draw_sheet
+from layerlaw.pages import draw_sheet
+from layerlaw.sheet import Panel, PlanePanel
 
 
 def test_cosines_reach_one_at_the_threshold_and_end_where_they_are_undefined() -> None:

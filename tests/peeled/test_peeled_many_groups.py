@@ -5,7 +5,7 @@ import pytest
 
 import layerlaw.peeled as lp
 from layerlaw.peeled.counts import grouped
-from layerlaw.peeled.many_groups import solve_groups, solve_groups_penalised
+from layerlaw.peeled.many_groups import solve_groups, solve_groups_penalized
 from layerlaw.peeled.reduced import gap, slope
 
 
@@ -44,9 +44,9 @@ def test_a_hard_case_that_needs_a_smaller_face() -> None:
 
 
 @pytest.mark.parametrize("penalty", [0.3, 0.03, 0.003])
-def test_the_penalised_way_meets_its_multiplier(penalty: float) -> None:
+def test_the_penalized_way_meets_its_multiplier(penalty: float) -> None:
     groups = grouped({50: 2, 20: 3, 6: 1, 2: 4})
-    logits = solve_groups_penalised(groups, penalty)
+    logits = solve_groups_penalized(groups, penalty)
     s = slope(groups, logits)
     if logits.nuclear(groups) > 0:
         assert s.norm(groups) == pytest.approx(penalty, rel=1e-7)

@@ -154,7 +154,7 @@ def test_only_ratios_of_counts_matter() -> None:
     assert one.loss == pytest.approx(other.loss, rel=1e-14)
 
 
-def test_the_four_numbers_minimise_the_objective_written_in_four_numbers() -> None:
+def test_the_four_numbers_minimize_the_objective_written_in_four_numbers() -> None:
     rng = np.random.default_rng(1)
     for _ in range(30):
         K_A, K_B = (int(k) for k in rng.integers(2, 8, 2))

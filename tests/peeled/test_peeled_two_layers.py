@@ -21,10 +21,10 @@ def test_with_relu_features_are_orthogonal_and_classifiers_a_simplex() -> None:
     assert found.variability(found.H) < 1e-8
     assert found.variability(found.X) < 1e-8
     assert found.X.min() >= 0
-    # The last layer sees the centred features only: it is the one-layer optimum at their mean squared norm.
+    # The last layer sees the centered features only: it is the one-layer optimum at their mean squared norm.
     X = found.means(found.X)
-    centred = ((X - X.mean(0)) ** 2).sum() / 4
-    assert found.loss == pytest.approx(lp.solve([1] * 4, E_W=2, E_H=centred).loss, rel=1e-5)
+    centered = ((X - X.mean(0)) ** 2).sum() / 4
+    assert found.loss == pytest.approx(lp.solve([1] * 4, E_W=2, E_H=centered).loss, rel=1e-5)
 
 
 def test_linear_layers_prefer_a_lower_rank_than_the_simplex() -> None:

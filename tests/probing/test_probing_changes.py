@@ -61,7 +61,7 @@ def test_one_replaced_sample_in_two_thousand_is_caught(at: int, classes: int) ->
 
 
 def test_a_changed_label_a_missing_batch_and_a_batch_too_many_are_caught() -> None:
-    def relabelled(x, y, turn):
+    def relabeled(x, y, turn):
         if turn == 2:
             y[5] = (y[5] + 1) % K
         return x, y
@@ -72,7 +72,7 @@ def test_a_changed_label_a_missing_batch_and_a_batch_too_many_are_caught() -> No
     def longer(x, y, turn):
         return (x[:-250], y[:-250]) if turn == 1 else (x, y)
 
-    for change in (relabelled, shorter, longer):
+    for change in (relabeled, shorter, longer):
         with pytest.raises(
             PassError, match=r"changed between the two passes: class counts \[.*\] in pass 1, \[.*\] in pass 2"
         ):

@@ -27,7 +27,7 @@ class Normed(nn.Module):
         return self.last(x)
 
 
-def normalised(x: torch.Tensor, norm: nn.BatchNorm1d) -> torch.Tensor:
+def normalized(x: torch.Tensor, norm: nn.BatchNorm1d) -> torch.Tensor:
     mean, variance = x.mean(0), x.var(0, correction=0)
     return (x - mean) / (variance + norm.eps).sqrt() * norm.weight + norm.bias
 
@@ -39,9 +39,9 @@ def by_hand(network: Normed, x: torch.Tensor, chunk: int) -> list[torch.Tensor]:
     parts: list[list[torch.Tensor]] = [[], [], []]
     for h in torch.split(x.double(), chunk):
         parts[0].append(h)
-        h = normalised(network.one(h), network.bn1).relu()
+        h = normalized(network.one(h), network.bn1).relu()
         parts[1].append(h)
-        h = normalised(network.two(h), network.bn2).relu()
+        h = normalized(network.two(h), network.bn2).relu()
         parts[2].append(h)
     network.float()
     return [torch.cat(part) for part in parts]
@@ -113,7 +113,7 @@ def test_a_shuffling_loader_gives_the_same_batches_in_both_passes(memory: float)
         assert record.settings["one_forward"] == (memory == 2.0)
 
 
-def test_test_data_are_normalised_by_their_own_batches() -> None:
+def test_test_data_are_normalized_by_their_own_batches() -> None:
     network = seeded(Normed)
     record = ll.probe(network, (X, Y), test=(X[:100], Y[:100]), mode="train", batch_size=50, progress=False)
     for site, features in zip(record.sites, by_hand(network, X[:100], 50), strict=True):
@@ -146,7 +146,7 @@ def test_a_network_without_batch_norm_has_no_such_wishes() -> None:
     assert ll.probe(network, loader, mode="train", progress=False).counts == [67, 67, 17]
 
 
-def test_few_of_the_chosen_classes_in_a_batch_are_enough_since_all_samples_normalise_it() -> None:
+def test_few_of_the_chosen_classes_in_a_batch_are_enough_since_all_samples_normalize_it() -> None:
     network = seeded(Normed)
     batches = [(X[i : i + 50], Y[i : i + 50].clone()) for i in range(0, 200, 50)]
     for _, y in batches:  # one sample of class 0 in each batch, many of class 1

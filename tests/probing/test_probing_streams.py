@@ -153,7 +153,7 @@ def test_data_of_every_kind_give_the_same_numbers(kind: str, memory: float | Non
     assert record.accuracy == plain.accuracy
 
 
-def test_labelled_images_give_the_numbers_of_their_tensors() -> None:
+def test_labeled_images_give_the_numbers_of_their_tensors() -> None:
     images = ll.data.load(split="test").balanced(20)
     network = seeded(FNN, (784, 20, 20, 10))
     record = probe(images, network)

@@ -138,7 +138,7 @@ def test_a_probe_goes_on_where_training_stopped() -> None:
     def weights(probed: bool) -> list[torch.Tensor]:
         torch.manual_seed(0)
         network = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3))
-        optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
         loader = DataLoader(TensorDataset(X, Y), batch_size=20, shuffle=True)
         for _ in range(3):
             for x, y in loader:
@@ -146,8 +146,8 @@ def test_a_probe_goes_on_where_training_stopped() -> None:
                 loss.backward()
                 if probed:
                     ll.probe(network, loader, progress=False)
-                optimiser.step()
-                optimiser.zero_grad()
+                optimizer.step()
+                optimizer.zero_grad()
         return [*network.parameters(), *network.buffers()]
 
     for a, b in zip(weights(False), weights(True), strict=True):

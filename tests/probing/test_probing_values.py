@@ -125,7 +125,7 @@ def test_blocks_of_an_encoder_equal_a_manual_forward() -> None:
         check(site, oracle.everything(state.flatten(1), y, K, decision=decision))
 
 
-def test_test_data_have_their_own_means_in_d_and_the_training_means_in_nearest_centre() -> None:
+def test_test_data_have_their_own_means_in_d_and_the_training_means_in_nearest_center() -> None:
     network, x, y = networks()["fnn"]
     other, labels = clouds(45, 12, seed=3)
     record = ll.probe(network, (x, y), test=(other, labels), sites="layers", progress=False)

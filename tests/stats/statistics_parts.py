@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from layerlaw.stats import Centres, ClassSums, Frame, LeftOut, Scatter, find_centres, project
+from layerlaw.stats import Centers, ClassSums, Frame, LeftOut, Scatter, find_centers, project
 
 
-def scatter_of(x: Tensor, y: Tensor, centres: Centres, decision: Tensor | None = None) -> Scatter:
-    coordinates, lengths = project(x, y, Frame.of(centres))
-    return Scatter.of(coordinates, lengths, y, centres, decision)
+def scatter_of(x: Tensor, y: Tensor, centers: Centers, decision: Tensor | None = None) -> Scatter:
+    coordinates, lengths = project(x, y, Frame.of(centers))
+    return Scatter.of(coordinates, lengths, y, centers, decision)
 
 
 def group_sums(x: Tensor, y: Tensor, groups: Tensor, K: int, g: int) -> ClassSums:
@@ -31,20 +31,20 @@ def group_sums(x: Tensor, y: Tensor, groups: Tensor, K: int, g: int) -> ClassSum
 
 def started(
     x: Tensor, y: Tensor, groups: Tensor, K: int, g: int, weighting: str = "samples"
-) -> tuple[LeftOut, Centres]:
-    """Pass 1: the left-out statistic ready for pass 2, and the centres of everything."""
+) -> tuple[LeftOut, Centers]:
+    """Pass 1: the left-out statistic ready for pass 2, and the centers of everything."""
     sums = group_sums(x, y, groups, K, g)
-    centres = find_centres(sums.total(), weighting)
-    return LeftOut.start(sums, centres), centres
+    centers = find_centers(sums.total(), weighting)
+    return LeftOut.start(sums, centers), centers
 
 
-def feed(left_out: LeftOut, centres: Centres, x: Tensor, y: Tensor, groups: Tensor) -> None:
+def feed(left_out: LeftOut, centers: Centers, x: Tensor, y: Tensor, groups: Tensor) -> None:
     """Pass 2 over one batch."""
-    coordinates, _ = project(x, y, Frame(centres.rounded_means, left_out.basis.to(centres.rounded_means)))
+    coordinates, _ = project(x, y, Frame(centers.rounded_means, left_out.basis.to(centers.rounded_means)))
     left_out.update(coordinates, y, groups)
 
 
 def left_out_of(x: Tensor, y: Tensor, groups: Tensor, K: int, g: int, weighting: str = "samples") -> LeftOut:
-    left_out, centres = started(x, y, groups, K, g, weighting)
-    feed(left_out, centres, x, y, groups)
+    left_out, centers = started(x, y, groups, K, g, weighting)
+    feed(left_out, centers, x, y, groups)
     return left_out

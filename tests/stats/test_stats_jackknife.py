@@ -6,7 +6,7 @@ import torch
 from statistics_parts import group_sums, left_out_of
 
 import oracle
-from layerlaw.stats import LeftOut, deal_groups, find_centres
+from layerlaw.stats import LeftOut, deal_groups, find_centers
 
 
 def dealt(counts: list[int], d: int, g: int, **kwargs) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -72,12 +72,12 @@ def test_float32_features_give_the_left_out_values_to_six_digits(offset: float, 
     np.testing.assert_allclose(found, by_hand(x, y, groups, 3, g, "samples"), rtol=1e-6)
 
 
-def test_the_left_out_centres_are_those_of_the_rest() -> None:
+def test_the_left_out_centers_are_those_of_the_rest() -> None:
     g = 4
     x, y, groups = dealt([20, 15, 10], 6, g)
     sums = group_sums(x, y, groups, 3, g)
-    left_out = LeftOut.start(sums, find_centres(sums.total()))
+    left_out = LeftOut.start(sums, find_centers(sums.total()))
     for i in range(g):
         means = oracle.class_means(x[groups != i].numpy(), y[groups != i].numpy(), 3)
-        np.testing.assert_allclose(left_out.centres.means[i], means, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(left_out.centers.means[i], means, rtol=1e-9, atol=1e-12)
     assert left_out.basis.shape == (g * 2, 6)

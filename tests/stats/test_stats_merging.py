@@ -11,7 +11,7 @@ import oracle
 from layerlaw.errors import PassError
 from layerlaw.measures import equal_separation, separation
 from layerlaw.measures.variability import class_variances
-from layerlaw.stats import ClassSums, Scatter, deal_groups, find_centres
+from layerlaw.stats import ClassSums, Scatter, deal_groups, find_centers
 from layerlaw.stats.labels import Assignment
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
@@ -47,8 +47,8 @@ def test_class_sums_of_parts_merge_to_the_sums_of_all(dtype: torch.dtype, offset
 def test_merging_leaves_the_parts_alone() -> None:
     x, y, parts = problem(torch.float64)
     sums = [ClassSums.of(x[rows], y[rows], 4) for rows in parts]
-    centres = find_centres(ClassSums.merge(sums))
-    scatters = [scatter_of(x[rows], y[rows], centres) for rows in parts]
+    centers = find_centers(ClassSums.merge(sums))
+    scatters = [scatter_of(x[rows], y[rows], centers) for rows in parts]
     before = copy.deepcopy(sums[0].tensors), scatters[0].sums.clone()
     ClassSums.merge(sums)
     Scatter.merge(scatters)
@@ -68,9 +68,9 @@ def test_merged_sums_remember_the_coarsest_dtype() -> None:
 def test_scatters_of_parts_merge_to_the_scatter_of_all(dtype: torch.dtype, weighting: str) -> None:
     x, y, parts = problem(dtype, offset=3.0)
     decision = torch.flip(y, [0])
-    centres = find_centres(ClassSums.merge([ClassSums.of(x[rows], y[rows], 4) for rows in parts]), weighting)
-    at_once = scatter_of(x, y, centres, decision)
-    merged = Scatter.merge([scatter_of(x[rows], y[rows], centres, decision[rows]) for rows in parts])
+    centers = find_centers(ClassSums.merge([ClassSums.of(x[rows], y[rows], 4) for rows in parts]), weighting)
+    at_once = scatter_of(x, y, centers, decision)
+    merged = Scatter.merge([scatter_of(x[rows], y[rows], centers, decision[rows]) for rows in parts])
     names = ("fuzziness", "fuzziness_equal", "lengths")
     for name in names:
         close(getattr(merged, name), getattr(at_once, name), TOLERANCE[dtype])
@@ -79,8 +79,8 @@ def test_scatters_of_parts_merge_to_the_scatter_of_all(dtype: torch.dtype, weigh
     for mine, theirs in zip(merged.near.sums.unbind(-1), at_once.near.sums.unbind(-1), strict=True):
         assert torch.equal(mine, theirs)
     for value in (separation, equal_separation, class_variances):
-        close(value(centres, merged), value(centres, at_once), TOLERANCE[dtype])
-    assert float(separation(centres, merged)) == pytest.approx(
+        close(value(centers, merged), value(centers, at_once), TOLERANCE[dtype])
+    assert float(separation(centers, merged)) == pytest.approx(
         oracle.separation(x, y, 4, weighting=weighting), rel=max(TOLERANCE[dtype], 1e-10)
     )
 
@@ -91,17 +91,17 @@ def test_left_out_statistics_of_parts_add_up_to_those_of_all(dtype: torch.dtype,
     x, y, parts = problem(dtype)
     K, g = 4, 5
     groups = deal_groups(y, torch.zeros(K, dtype=torch.long), g)
-    at_once, centres = started(x, y, groups, K, g, weighting)
-    feed(at_once, centres, x, y, groups)
-    streamed, centres = started(x, y, groups, K, g, weighting)
+    at_once, centers = started(x, y, groups, K, g, weighting)
+    feed(at_once, centers, x, y, groups)
+    streamed, centers = started(x, y, groups, K, g, weighting)
     for rows in parts:
-        feed(streamed, centres, x[rows], y[rows], groups[rows])
+        feed(streamed, centers, x[rows], y[rows], groups[rows])
     close(streamed.fuzziness, at_once.fuzziness, TOLERANCE[dtype])
     close(streamed.separation(), at_once.separation(), TOLERANCE[dtype])
     merged, _ = started(x, y, groups, K, g, weighting)
     for rows in parts:
         part, _ = started(x, y, groups, K, g, weighting)
-        feed(part, centres, x[rows], y[rows], groups[rows])
+        feed(part, centers, x[rows], y[rows], groups[rows])
         merged.fuzziness += part.fuzziness
     close(merged.separation(), at_once.separation(), TOLERANCE[dtype])
 
@@ -118,34 +118,34 @@ def test_grouped_sums_total_and_leave_out() -> None:
         close(without.sums[i], rest.sums, 1e-12)
 
 
-@pytest.mark.parametrize("change", ["other data", "other labels", "shifted", "relabelled"])
-def test_scatters_around_different_centres_do_not_merge(change: str) -> None:
+@pytest.mark.parametrize("change", ["other data", "other labels", "shifted", "relabeled"])
+def test_scatters_around_different_centers_do_not_merge(change: str) -> None:
     x, y, _ = problem(torch.float64)
-    first, second = find_centres(ClassSums.of(x, y, 4)), None
+    first, second = find_centers(ClassSums.of(x, y, 4)), None
     if change == "other data":
-        second = find_centres(ClassSums.of(x[:100], y[:100], 4))
+        second = find_centers(ClassSums.of(x[:100], y[:100], 4))
     elif change == "other labels":
-        second = find_centres(ClassSums.of(x, y.roll(1), 4))
+        second = find_centers(ClassSums.of(x, y.roll(1), 4))
     elif change == "shifted":
-        second = find_centres(ClassSums.of(x + 1e-3, y, 4))
+        second = find_centers(ClassSums.of(x + 1e-3, y, 4))
     else:
-        second = find_centres(ClassSums.of(x, (y + 1) % 4, 4))
+        second = find_centers(ClassSums.of(x, (y + 1) % 4, 4))
     with pytest.raises(PassError) as error:
         Scatter.merge([scatter_of(x, y, first), scatter_of(x, y, second)])
     assert str(error.value) == (
-        "scatters merge only under equal centres, and these were taken around different class means. "
-        "Merge (or all-reduce) the class sums of pass 1 first, then take every scatter around the merged centres."
+        "scatters merge only under equal centers, and these were taken around different class means. "
+        "Merge (or all-reduce) the class sums of pass 1 first, then take every scatter around the merged centers."
     )
 
 
-def test_centres_of_two_halves_far_from_the_origin_are_told_apart() -> None:
+def test_centers_of_two_halves_far_from_the_origin_are_told_apart() -> None:
     """The digest must see a difference of the size of the spread, not of the offset."""
     x, y = oracle.blobs([500, 500], 400, spread=1e-3, distance=1.0, offset=1e3, seed=0)
     missed = 0
     for seed in range(20):
         half = torch.from_numpy(np.random.default_rng(seed).permutation(1000))
         a, b = half[:500], half[500:]
-        one, other = find_centres(ClassSums.of(x[a], y[a], 2)), find_centres(ClassSums.of(x[b], y[b], 2))
+        one, other = find_centers(ClassSums.of(x[a], y[a], 2)), find_centers(ClassSums.of(x[b], y[b], 2))
         try:
             Scatter.merge([scatter_of(x[a], y[a], one), scatter_of(x[b], y[b], other)])
             missed += 1
@@ -156,9 +156,9 @@ def test_centres_of_two_halves_far_from_the_origin_are_told_apart() -> None:
 
 def test_scatters_of_different_shapes_do_not_merge() -> None:
     x, y, _ = problem(torch.float64)
-    one = scatter_of(x, y, find_centres(ClassSums.of(x, y, 4)))
+    one = scatter_of(x, y, find_centers(ClassSums.of(x, y, 4)))
     x2, y2 = x.expand(2, -1, -1), y.expand(2, -1)
-    two = scatter_of(x2, y2, find_centres(ClassSums.of(x2, y2, 4)))
+    two = scatter_of(x2, y2, find_centers(ClassSums.of(x2, y2, 4)))
     with pytest.raises(PassError):
         Scatter.merge([one, two])
 

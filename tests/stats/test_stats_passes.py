@@ -38,7 +38,7 @@ def run(
             first.update(name, x[rows])
         first.end(lambda _, i=i: f"batch {i}")
     first.all_reduce()
-    lent = {name: reference[name].centres for name in sites} if reference else None
+    lent = {name: reference[name].centers for name in sites} if reference else None
     around = Around.all_of(first, weighting, lent)
     dealer.restart()
     later = SecondPass(around)
@@ -61,7 +61,7 @@ def test_two_passes_over_batches_give_the_separation_of_all_the_data(dtype: torc
     sites = {name: x.to(dtype) for name, x in sites.items()}
     second, _ = run(sites, y, weighting=weighting)
     for name, scatter in second.scatters().items():
-        found = float(separation(second.around[name].centres, scatter))
+        found = float(separation(second.around[name].centers, scatter))
         expected = oracle.separation(sites[name], y, K, weighting=weighting)
         assert found == pytest.approx(expected, rel=1e-9 if dtype == torch.float64 else 1e-6), name
         hits = float(scatter.near.hits.sum() / scatter.counts.sum())
@@ -95,7 +95,7 @@ def test_the_floor_is_the_separation_under_the_permuted_labels(known: bool) -> N
         assert float(permuted.separation()) == pytest.approx(oracle.separation(x, other, K), rel=1e-9), name
 
 
-def test_nearest_centres_of_other_data() -> None:
+def test_nearest_centers_of_other_data() -> None:
     """Test data are told by the class means of the training data."""
     sites, y = network_like()
     train, _ = run(sites, y)

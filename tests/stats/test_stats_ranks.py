@@ -64,9 +64,9 @@ def test_both_ranks_hold_the_same_numbers(found: list[dict]) -> None:
         assert all(torch.equal(first[name][key], second[name][key]) for key in first[name])
 
 
-def test_ranks_with_different_centres_are_told(found: list[dict]) -> None:
+def test_ranks_with_different_centers_are_told(found: list[dict]) -> None:
     for theirs in found:
-        assert theirs["different centres"] == (
+        assert theirs["different centers"] == (
             "the ranks measured around different class means: every rank must probe the same model with the same sites."
         )
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from statistics_parts import group_sums, scatter_of
 
 from layerlaw.errors import PassError
-from layerlaw.stats import ClassSums, Frame, LeftOut, all_reduce, find_centres, project
+from layerlaw.stats import ClassSums, Frame, LeftOut, all_reduce, find_centers, project
 from layerlaw.stats.ranks import rank, world_size
 
 K, GROUPS = 4, 5
@@ -19,12 +19,12 @@ def measured(x, y, groups, decision, weighting: str) -> dict[str, torch.Tensor]:
     sums = ClassSums.of(x, y, K)
     grouped = group_sums(x, y, groups, K, GROUPS)
     all_reduce([*sums.tensors, *grouped.tensors])
-    centres = find_centres(sums, weighting)
-    scatter = scatter_of(x, y, centres, decision)
-    left_out = LeftOut.start(grouped, centres)
-    coordinates, _ = project(x, y, Frame(centres.rounded_means, left_out.basis.to(centres.rounded_means)))
+    centers = find_centers(sums, weighting)
+    scatter = scatter_of(x, y, centers, decision)
+    left_out = LeftOut.start(grouped, centers)
+    coordinates, _ = project(x, y, Frame(centers.rounded_means, left_out.basis.to(centers.rounded_means)))
     left_out.update(coordinates, y, groups)
-    all_reduce([scatter.sums, left_out.fuzziness], [centres.digest, left_out.centres.digest])
+    all_reduce([scatter.sums, left_out.fuzziness], [centers.digest, left_out.centers.digest])
     return {
         "counts": sums.counts,
         "sums": sums.sums,
@@ -49,12 +49,12 @@ def main(my_rank: int, world: int, folder: Path) -> None:
         mine = torch.arange(len(y)) % 3 < 2 if my_rank == 0 else torch.arange(len(y)) % 3 == 2  # uneven shares
         for weighting in ("samples", "classes"):
             found[f"{name} {weighting}"] = measured(x[mine], y[mine], groups[mine], decision[mine], weighting)
-    centres = find_centres(ClassSums.of(x[mine], y[mine], K))  # not reduced: every rank has its own
+    centers = find_centers(ClassSums.of(x[mine], y[mine], K))  # not reduced: every rank has its own
     try:
-        all_reduce([torch.ones(3, dtype=torch.float64)], [centres.digest])
-        found["different centres"] = "no error"
+        all_reduce([torch.ones(3, dtype=torch.float64)], [centers.digest])
+        found["different centers"] = "no error"
     except PassError as error:
-        found["different centres"] = str(error)
+        found["different centers"] = str(error)
     torch.save(found, folder / f"found{my_rank}.pt")
     dist.destroy_process_group()
 

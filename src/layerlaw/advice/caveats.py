@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from layerlaw.advice.rule import Rival, by_rate, relative, sampling_error
 from layerlaw.advice.trial import Candidate
-from layerlaw.pages.numbers import counted, number, percent
+from layerlaw.wording import counted, number, percent
 
 FITTED = 0.99  # training accuracy below which D is that of a network under way
 FEW_SEEDS = 3

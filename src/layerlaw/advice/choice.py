@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,9 +14,9 @@ from layerlaw.advice.choice_sheet import choice_sheet
 from layerlaw.advice.paired import standard_error
 from layerlaw.advice.rule import Guess, Rival, by_rate, compared, decide, middle, more_accurate, objection, relative
 from layerlaw.advice.trial import Candidate
-from layerlaw.pages.numbers import number, percent
-from layerlaw.pages.outcome import Sheet
-from layerlaw.record import finite, write_whole
+from layerlaw.files import json_safe, write_json
+from layerlaw.sheet import Sheet
+from layerlaw.wording import number, percent
 
 Kind = Literal["depth", "width", "shape"]
 FORMAT, VERSION = "layerlaw choice", 1
@@ -111,11 +110,11 @@ class Choice:
             "test_accuracy_error": standard_error(self.test_accuracies),
             "provenance": self.provenance,
         }
-        return {key: finite(value) for key, value in plain.items()}
+        return {key: json_safe(value) for key, value in plain.items()}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one JSON file, whole or not at all."""
-        return write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False))
+        return write_json(path, self.to_dict())
 
     def sheet(self) -> Sheet:
         """The figure as plain data: final D with its range over seeds, accuracy below. `pages.draw_sheet` draws it."""

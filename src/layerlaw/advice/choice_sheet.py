@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from layerlaw.advice.rule import compared, middle
 from layerlaw.advice.trial import Candidate
-from layerlaw.pages.outcome import Panel, Series, Sheet
+from layerlaw.sheet import Panel, Series, Sheet
 
 if TYPE_CHECKING:
     from layerlaw.advice.choice import Choice
@@ -44,7 +44,7 @@ def _by_size(choice: Choice) -> tuple[Panel, ...]:
         "learning rate by validation accuracy",
         low=tuple(min(compared(t, over_floor), default=None) for t in trials),
         high=tuple(max(compared(t, over_floor), default=None) for t in trials),
-        colour=0,
+        color=0,
     )
     errors = [(t.accuracy, t.accuracy_error or 0.0) for t in trials]
     accuracy = Series(
@@ -53,7 +53,7 @@ def _by_size(choice: Choice) -> tuple[Panel, ...]:
         "",
         low=tuple(None if a is None else a - e for a, e in errors),
         high=tuple(None if a is None else a + e for a, e in errors),
-        colour=1,
+        color=1,
     )
     grid = [[(None, None) if t is None else (middle(t, over_floor), t.accuracy) for t in row] for row in rows]
     other = [
@@ -95,10 +95,10 @@ def _by_shape(choice: Choice) -> tuple[Panel, ...]:
         known = [curve for curve in trial.curves if curve is not None]
         lows, highs = ([pick(column) for column in zip(*known, strict=True)] for pick in (min, max))
         layers = tuple(range(len(trial.curve)))
-        curves.append(Series(layers, trial.curve, candidate.label, low=tuple(lows), high=tuple(highs), colour=i))
+        curves.append(Series(layers, trial.curve, candidate.label, low=tuple(lows), high=tuple(highs), color=i))
         error = trial.accuracy_error or 0.0
         low, high = (trial.accuracy - error,), (trial.accuracy + error,)
-        points.append(Series((value,), (trial.accuracy,), candidate.label, low=low, high=high, colour=i))
+        points.append(Series((value,), (trial.accuracy,), candidate.label, low=low, high=high, color=i))
     return (
         Panel("D on the training data along depth, range over seeds", tuple(curves)),
         Panel(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
 import math
-import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +20,9 @@ from layerlaw.advice.rule import Guess
 from layerlaw.advice.trial import MODE, Candidate, Trial
 from layerlaw.errors import InputError
 from layerlaw.lab import Look, Recipe, Run, Shape, sweep
-from layerlaw.lab.recipe import Optimiser
-from layerlaw.probing.assembly import code_version
+from layerlaw.lab.recipe import Optimizer
 from layerlaw.progress import Progress
+from layerlaw.provenance import provenance
 
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 BATCH = 128
@@ -38,7 +36,7 @@ class Training:
     """How every candidate is trained; checked before anything is loaded."""
 
     rates: Sequence[float]
-    optimiser: Optimiser
+    optimizer: Optimizer
     seeds: Sequence[int]
     epochs: int
     norm: bool
@@ -52,12 +50,12 @@ class Training:
         for rate in self.rates:
             if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < math.inf:
                 raise InputError(f"rates: expected positive learning rates, got {rate!r}.")
-        Recipe(optimiser=self.optimiser, epochs=self.epochs).grid(learning_rate=self.rates, seed=self.seeds)
+        Recipe(optimizer=self.optimizer, epochs=self.epochs).grid(learning_rate=self.rates, seed=self.seeds)
 
     def recipes(self, shape: Shape, samples: int) -> list[Recipe]:
         """Rates × seeds for one shape, the seeds varying fastest."""
         batch = next(b for b in range(BATCH, 1, -1) if samples % b != 1)  # BatchNorm cannot do with a batch of one
-        base = Recipe(shape=shape, optimiser=self.optimiser, epochs=self.epochs, batch_size=batch)
+        base = Recipe(shape=shape, optimizer=self.optimizer, epochs=self.epochs, batch_size=batch)
         return base.grid(learning_rate=self.rates, seed=self.seeds)
 
 
@@ -67,7 +65,7 @@ def choose_depth(
     depths: Sequence[int] = range(3, 13),
     width: int = 100,
     rates: Sequence[float] = RATES,
-    optimiser: Optimiser = "adam",
+    optimizer: Optimizer = "adam",
     seeds: Sequence[int] = (0, 1, 2),
     epochs: int = 200,
     validation: float = 0.2,
@@ -86,7 +84,7 @@ def choose_depth(
     one-standard-error rule (the smallest depth that is as good), the learning rate chosen per depth by validation
     accuracy, and held-out accuracy beside it: low D on training data is no promise for others.
 
-    data        a pair of tensors or arrays, `lab.Samples`, `data.Labelled`, a data set's name, or a folder of pictures
+    data        a pair of tensors or arrays, `lab.Samples`, `data.Labeled`, a data set's name, or a folder of pictures
     validation  the share of every class that is held back to choose learning rates
     test        data that nothing is chosen by; their accuracy is the last number, for the recommended depth alone
     size, per_class   for images: pixels a side, and how many of every class
@@ -94,7 +92,7 @@ def choose_depth(
     tell        is called with the `Plan` before training: how many networks, and roughly how long (`print` will do)
     """
     shapes = {f"depth {depth}": (width,) * (depth - 1) for depth in _several(depths, "depths", least=2)}
-    training = Training(rates, optimiser, seeds, epochs, norm)
+    training = Training(rates, optimizer, seeds, epochs, norm)
     cut = {"validation": validation, "test": test, "size": size, "per_class": per_class}
     return _choose("depth", shapes, data, training, cut, device, folder, progress, tell)
 
@@ -105,7 +103,7 @@ def choose_width(
     widths: Sequence[int] = (20, 50, 100, 200, 500),
     depth: int = 8,
     rates: Sequence[float] = RATES,
-    optimiser: Optimiser = "adam",
+    optimizer: Optimizer = "adam",
     seeds: Sequence[int] = (0, 1, 2),
     epochs: int = 200,
     validation: float = 0.2,
@@ -126,7 +124,7 @@ def choose_width(
     if depth < 2:
         raise InputError(f"depth: expected at least 2 (one hidden layer and the classifier), got {depth}.")
     shapes = {f"width {width}": (width,) * (depth - 1) for width in _several(widths, "widths", least=1)}
-    training = Training(rates, optimiser, seeds, epochs, norm)
+    training = Training(rates, optimizer, seeds, epochs, norm)
     cut = {"validation": validation, "test": test, "size": size, "per_class": per_class}
     return _choose("width", shapes, data, training, cut, device, folder, progress, tell)
 
@@ -136,7 +134,7 @@ def choose_shape(
     *,
     shapes: Sequence[Sequence[int]] = SHAPES,
     rates: Sequence[float] = RATES,
-    optimiser: Optimiser = "adam",
+    optimizer: Optimizer = "adam",
     seeds: Sequence[int] = (0, 1, 2),
     epochs: int = 200,
     validation: float = 0.2,
@@ -151,12 +149,12 @@ def choose_shape(
 ) -> Choice:
     """Wide below or wide above? `shapes` are the hidden widths from the input on; otherwise as `choose_width`."""
     given = [_sequence(widths, "shapes: every shape") for widths in _sequence(shapes, "shapes")]
-    labelled = {shape_label(widths): widths for widths in given}
-    if len(labelled) < len(given) or len(labelled) < 2:
-        raise InputError(f"shapes: expected at least 2, all different, got {len(labelled)} different of {len(given)}.")
-    training = Training(rates, optimiser, seeds, epochs, norm)
+    labeled = {shape_label(widths): widths for widths in given}
+    if len(labeled) < len(given) or len(labeled) < 2:
+        raise InputError(f"shapes: expected at least 2, all different, got {len(labeled)} different of {len(given)}.")
+    training = Training(rates, optimizer, seeds, epochs, norm)
     cut = {"validation": validation, "test": test, "size": size, "per_class": per_class}
-    return _choose("shape", labelled, data, training, cut, device, folder, progress, tell)
+    return _choose("shape", labeled, data, training, cut, device, folder, progress, tell)
 
 
 def shape_label(widths: Sequence[int]) -> str:
@@ -252,14 +250,9 @@ def _provenance(
     material: Material, recipe: Recipe, training: Training, validation: float, device: str
 ) -> dict[str, Any]:
     samples, test = material.samples, material.test
-    where = torch.device(device)
-    return {
-        "layerlaw": code_version(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": torch.cuda.get_device_name(where) if where.type == "cuda" else str(where),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "data": {
+    return provenance(
+        device,
+        data={
             "name": material.name,
             "sha256": material.checksum,
             "inputs": samples.inputs.shape[1],
@@ -269,13 +262,13 @@ def _provenance(
             "per_class": list(material.counts),
             "test": 0 if test is None else len(test[1]),
         },
-        "settings": {
+        settings={
             "mode": MODE,
             "rates": list(training.rates),
             "seeds": list(training.seeds),
             "validation": validation,
             "split_seed": SPLIT_SEED,
-            **{name: getattr(recipe, name) for name in ("optimiser", "epochs", "batch_size", "weight_decay", "drops")},
+            **{name: getattr(recipe, name) for name in ("optimizer", "epochs", "batch_size", "weight_decay", "drops")},
             "norm": training.norm,
         },
-    }
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -18,12 +17,13 @@ from layerlaw.advice.imbalance_words import caveats, findings, headline
 from layerlaw.advice.norms import Norms, of_features, of_record, of_rows, shares_right
 from layerlaw.advice.outlook import Outlook, outlook
 from layerlaw.errors import InputError, LabelError
+from layerlaw.files import json_safe, write_json
 from layerlaw.measures.rows import mean_cosine, mean_norm, mean_square, rare_classes
-from layerlaw.pages.outcome import Sheet
 from layerlaw.peeled import critical_budget
 from layerlaw.peeled.counts import Counts, checked_budgets, checked_flag
 from layerlaw.progress import Progress
-from layerlaw.record import Record, finite, write_whole
+from layerlaw.record import Record
+from layerlaw.sheet import Sheet
 
 FORMAT, VERSION = "layerlaw forecast", 3  # 3: copies per size, R and R0 for two sizes only, accuracy
 NO_RATIO = "of more than two class sizes one ratio says nothing; see critical_c"
@@ -35,23 +35,23 @@ WELL_BELOW = 0.5  # of the accuracy of the most frequent classes
 class Rows:
     """The rows of a trained classifier in one group: mean norm, mean cosine as they are and around the mean of all rows.
 
-    In the model the rows sum to 0, so the centred cosine is the one to hold against it; `None` for a single row.
+    In the model the rows sum to 0, so the centered cosine is the one to hold against it; `None` for a single row.
     """
 
     norm: float
     cosine: float | None
-    centred: float | None
+    centered: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, with names that say what they are."""
-        return {"mean_row_norm": self.norm, "mean_cosine": self.cosine, "mean_cosine_centred": self.centred}
+        return {"mean_row_norm": self.norm, "mean_cosine": self.cosine, "mean_cosine_centered": self.centered}
 
 
 @dataclass(frozen=True)
 class Forecast:
     """What becomes of rare classes, and what is there already.
 
-    `by_norms` takes the norms as the model defines them; `by_use` the least norm that gives the centred class means their
+    `by_norms` takes the norms as the model defines them; `by_use` the least norm that gives the centered class means their
     logits, which leaves out what goes into spread and a common offset of the features (known with class means and
     classifier only; docs/minority_collapse.md). `measured` are the rows of the trained classifier, group by group.
     """
@@ -102,7 +102,7 @@ class Forecast:
 
     @property
     def closest(self) -> Outlook:
-        """The less favourable one, with the smaller budget."""
+        """The less favorable one, with the smaller budget."""
         return min(self.outlooks, key=lambda o: o.c)
 
     @property
@@ -143,11 +143,11 @@ class Forecast:
             "frequent": None if self.frequent is None else self.frequent.to_dict(),
             "sentences": self.sentences,
         }
-        return {key: finite(value) for key, value in plain.items()}
+        return {key: json_safe(value) for key, value in plain.items()}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one JSON file, whole or not at all."""
-        return write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False))
+        return write_json(path, self.to_dict())
 
     def sheet(self) -> Sheet:
         """The figure as plain data: predicted cosine against R with this place marked, and how far each class is."""
@@ -271,8 +271,8 @@ def _norms(record: Record | None, rows: Tensor | None, features: Any, K: int) ->
 
 
 def _rows(rows: Tensor, ids: list[int]) -> Rows:
-    own, centred = rows[ids], (rows - rows.mean(0))[ids]
-    return Rows(float(mean_norm(own)), _number(mean_cosine(own)), _number(mean_cosine(centred)))
+    own, centered = rows[ids], (rows - rows.mean(0))[ids]
+    return Rows(float(mean_norm(own)), _number(mean_cosine(own)), _number(mean_cosine(centered)))
 
 
 def _recorded(record: Record | None, rare: list[int]) -> tuple[Rows | None, Rows | None]:

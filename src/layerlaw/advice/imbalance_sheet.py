@@ -9,9 +9,9 @@ import numpy as np
 
 from layerlaw.advice.imbalance_words import ratio_words
 from layerlaw.advice.outlook import LARGEST_C
-from layerlaw.pages.outcome import Panel, Series, Sheet
 from layerlaw.peeled import collapse_curve
 from layerlaw.peeled.figures import vanishing
+from layerlaw.sheet import Panel, Series, Sheet
 
 if TYPE_CHECKING:
     from layerlaw.advice.imbalance import Forecast
@@ -44,7 +44,7 @@ def _curve(found: Forecast, R: float) -> Panel:
         curves.append(curve)
     series += vanishing(curves)
     if found.rare is not None and found.rare.cosine is not None:
-        series.append(Series((R,), (found.rare.cosine,), "measured", colour=3))
+        series.append(Series((R,), (found.rare.cosine,), "measured", color=3))
     R0 = " and ".join(ratio_words(log_R0) for log_R0 in ends)
     return Panel(
         "cosine between rows of rare classes",
@@ -66,7 +66,7 @@ def _classes(found: Forecast) -> Panel:
         if told:
             series.append(Series([n for n, _ in told], [m for _, m in told], name))
     ends = (found.groups[-1].low * 0.8, found.groups[0].high * 1.25)
-    series.append(Series(ends, (0.0, 0.0), "lost at 0 and below", style="fit", colour=7))
+    series.append(Series(ends, (0.0, 0.0), "lost at 0 and below", style="fit", color=7))
     bins = any(at.binned for at in found.outlooks)
     return Panel(
         f"predicted margin of each {'bin of sizes, at its largest' if bins else 'class size'}",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from layerlaw.advice.outlook import Outlook
-from layerlaw.pages.numbers import counted, number, power
+from layerlaw.wording import counted, number, power
 
 if TYPE_CHECKING:
     from layerlaw.advice.imbalance import Forecast

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlaw.data import Labelled, load, names
+from layerlaw.data import Labeled, load, names
 from layerlaw.errors import InputError
 from layerlaw.lab import Samples
 
@@ -36,7 +36,7 @@ class Material:
         size: int | None = None,
         per_class: int | None = None,
     ) -> Material:
-        """From a pair of tensors or arrays, `Samples`, `Labelled`, the name of a data set or the path of a folder.
+        """From a pair of tensors or arrays, `Samples`, `Labeled`, the name of a data set or the path of a folder.
 
         A share `validation` of every class is held back (the same one every time); test samples that `Samples` bring
         along are kept as test data.
@@ -64,13 +64,13 @@ def flat_samples(data: Any, test: Any = None, *, size: int | None = None, per_cl
     """Samples from any form of data; `size` and `per_class` cut images, which tensors no longer are."""
     if isinstance(data, (str, os.PathLike)):
         data = pictures(data, size)
-    if isinstance(data, Labelled):
+    if isinstance(data, Labeled):
         data = data if per_class is None else data.balanced(per_class)
         held_out = None if test is None else _pair(test, size, data.images.shape[1])
         return Samples.of(_flat(data, size), held_out, class_names=data.class_names)
     if size is not None or per_class is not None:
         raise InputError(
-            "size, per_class: expected with images (the name of a data set, a folder, Labelled), got tensors. "
+            "size, per_class: expected with images (the name of a data set, a folder, Labeled), got tensors. "
             "Cut those before."
         )
     if isinstance(data, Samples):
@@ -80,30 +80,30 @@ def flat_samples(data: Any, test: Any = None, *, size: int | None = None, per_cl
     return Samples.of(data, None if test is None else _pair(test, None))
 
 
-def pictures(source: str | os.PathLike[str], size: int | None) -> Labelled:
-    """The training images of a data set or a folder; a folder in which all are grey has one channel.
+def pictures(source: str | os.PathLike[str], size: int | None) -> Labeled:
+    """The training images of a data set or a folder; a folder in which all are gray has one channel.
 
     A folder is resized at once, as its pictures may differ in size; a data set later, when fewer are left.
     """
     if source in names():
         return load(source)
     data = load(source, size=size)
-    grey = data.images[:, :1]
-    return replace(data, images=grey.clone()) if bool((data.images == grey).all()) else data
+    gray = data.images[:, :1]
+    return replace(data, images=gray.clone()) if bool((data.images == gray).all()) else data
 
 
 def _pair(data: Any, size: int | None, channels: int | None = None) -> Any:
     if isinstance(data, (str, os.PathLike)):
         known = data in names()
         data = load(data, split="test", size=None if known else size, channels=None if known else channels)
-    return _flat(data, size) if isinstance(data, Labelled) else data
+    return _flat(data, size) if isinstance(data, Labeled) else data
 
 
-def _flat(data: Labelled, size: int | None) -> tuple[Tensor, Tensor]:
+def _flat(data: Labeled, size: int | None) -> tuple[Tensor, Tensor]:
     return (data if size is None else data.resized(size)).tensors(flat=True)
 
 
 def _name(data: Any) -> str:
     if isinstance(data, (str, os.PathLike)):
         return os.fspath(data)
-    return data.name if isinstance(data, Labelled) else "tensors"
+    return data.name if isinstance(data, Labeled) else "tensors"

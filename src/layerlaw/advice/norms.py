@@ -19,8 +19,8 @@ from layerlaw.stats.labels import checked_labels
 class Norms:
     """E_W = (1/K) Σ‖w_k‖², E_H = (1/K) Σ_k (1/n_k) Σ_i ‖h_ki‖², and the budget that class means and rows really use.
 
-    That is c = ‖M Wᵀ‖_*/K, M and W centred. Centring W is free (the softmax does not see it). Centring the class means takes
-    one logit per class out of account, which only a bias gives for nothing: without one the number is a lower bound of
+    That is c = ‖M Wᵀ‖_*/K, M and W centered. Centering W is free (the softmax does not see it). Centering the class means
+    takes one logit per class out of account, which only a bias gives for nothing: without one the number is a lower bound of
     what the logits need (‖P Z‖_* ≤ ‖Z‖_* for a projection P), so it errs on the pessimistic side.
     """
 

@@ -9,7 +9,7 @@ import torch
 
 from layerlaw.lab import Recipe, Samples
 from layerlaw.lab.workers import WORTH_PROCESSES, cores, work
-from layerlaw.pages.numbers import counted
+from layerlaw.wording import counted
 
 PER_SECOND = 1e10  # multiplications on one core of 2024, in layers of 100 units; a third of that in layers of 20
 

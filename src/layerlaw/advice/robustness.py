@@ -16,7 +16,7 @@ from layerlaw.errors import InputError
 from layerlaw.lab import Run
 from layerlaw.lab.look import Mode
 from layerlaw.law import LawFit, fit_law
-from layerlaw.pages.numbers import number, percent, sentence
+from layerlaw.wording import number, percent, sentence
 
 Prediction = Literal["formula", "added", "local"]
 ACCURATE = 0.1  # a prediction is called accurate up to this relative error

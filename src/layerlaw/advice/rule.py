@@ -10,7 +10,7 @@ from statistics import fmean
 from layerlaw.advice.paired import difference
 from layerlaw.advice.trial import Candidate, Trial
 from layerlaw.errors import LayerlawError
-from layerlaw.pages.numbers import percent
+from layerlaw.wording import percent
 
 CLEAR = 3.0  # standard errors above chance: the best of a dozen guessing networks is rarely that lucky
 

@@ -10,7 +10,7 @@ from typing import Any
 from layerlaw.advice.history import History, Moment, moments
 from layerlaw.errors import InputError
 from layerlaw.lab.look import Mode
-from layerlaw.pages.outcome import Panel, Series, Sheet
+from layerlaw.sheet import Panel, Series, Sheet
 
 BAND = (0.8, 1.25)
 """Per-layer work of the lower half over that of the upper half: equal within a quarter, the same in both directions."""

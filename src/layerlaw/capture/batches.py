@@ -178,7 +178,7 @@ class Batches:
 class Pair:
     """Inputs and labels in memory, cut into batches in the order given.
 
-    Where each batch is normalised by itself (a `seed` is given) and the order is sorted by class, one fixed permutation
+    Where each batch is normalized by itself (a `seed` is given) and the order is sorted by class, one fixed permutation
     mixes it.
     """
 

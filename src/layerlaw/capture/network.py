@@ -158,8 +158,8 @@ def untrained(model: nn.Module, *, seed: int = 0) -> nn.Module:
     """A copy of the network with freshly drawn parameters: the null against which training is judged.
 
     Every module with `reset_parameters` draws anew; other floating-point parameters of two or more dimensions (class
-    tokens, position tables, the parts of a normalised weight) are replaced by normal noise of their own standard
-    deviation. BatchNorm buffers are reset; fresh ones (mean 0, variance 1) mean no normalisation at all, so recalibrate
+    tokens, position tables, the parts of a normalized weight) are replaced by normal noise of their own standard
+    deviation. BatchNorm buffers are reset; fresh ones (mean 0, variance 1) mean no normalization at all, so recalibrate
     them on the data: `probe(…, null=True)` does.
     """
     network = copy.deepcopy(network_of(model))

@@ -234,7 +234,7 @@ class _Finder:
         return site
 
     def _features_last(self, call: Call, seen: Seen, dims: int) -> bool:
-        """Where a tensor has its features: as the module itself, its neighbours or the modules inside have them."""
+        """Where a tensor has its features: as the module itself, its neighbors or the modules inside have them."""
         inside = features_last_inside(call.module) if call.name else None
         for side in (features_last(call.module), self._sides.get(seen.key), inside):
             if side is not None:

@@ -19,10 +19,10 @@ from layerlaw.advice.material import pictures
 from layerlaw.advice.plan import Plan
 from layerlaw.cli.app import JsonFlag, app, console, emit
 from layerlaw.cli.inputs import Size
-from layerlaw.data import DEFAULT, Labelled, load, names
+from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.errors import DataError, InputError
 from layerlaw.pages import draw_sheet
-from layerlaw.pages.numbers import correlation, number
+from layerlaw.wording import correlation, number
 
 DataName = Annotated[
     str | None,
@@ -42,7 +42,7 @@ Out = Annotated[
     Path | None, typer.Option(help="Folder for choice.json, choice.png and the networks; a second call goes on there.")
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")]
-OptimiserName = Annotated[str, typer.Option(help="adam, sgd or momentum.")]
+OptimizerName = Annotated[str, typer.Option(help="adam, sgd or momentum.")]
 
 OVER_FLOOR = "D over its noise floor"
 QUICK_RATES, QUICK_EPOCHS, QUICK_PER_CLASS, QUICK_SIZE = (1e-3, 3e-3), 60, 100, 10
@@ -56,7 +56,7 @@ def depth(
     size: Size = None,
     per_class: PerClass = None,
     rates: Rates = None,
-    optimiser: OptimiserName = "adam",
+    optimizer: OptimizerName = "adam",
     seeds: Seeds = 3,
     epochs: Epochs = None,
     validation: Validation = 0.2,
@@ -73,7 +73,7 @@ def depth(
     smallest depth within one standard error of the lowest D is recommended.
     """
     chosen = whole_numbers(depths or ("3,4,6,8,10,12" if quick else "3-12"), "depths")
-    wish = Wish(data, size, per_class, rates, optimiser, seeds, epochs, validation, norm, test, quick, device, out)
+    wish = Wish(data, size, per_class, rates, optimizer, seeds, epochs, validation, norm, test, quick, device, out)
     options, images = wish.options(), wish.images()
     show(choose_depth(images, depths=chosen, width=width, test=wish.held_out(images), **options), wish, as_json)
 
@@ -86,7 +86,7 @@ def width(
     size: Size = None,
     per_class: PerClass = None,
     rates: Rates = None,
-    optimiser: OptimiserName = "adam",
+    optimizer: OptimizerName = "adam",
     seeds: Seeds = 3,
     epochs: Epochs = None,
     validation: Validation = 0.2,
@@ -99,7 +99,7 @@ def width(
 ) -> None:
     """Which width is enough? As `layerlaw depth`, for several widths at one depth."""
     chosen = whole_numbers(widths or ("10,20,50,100,200" if quick else "20,50,100,200,500"), "widths")
-    wish = Wish(data, size, per_class, rates, optimiser, seeds, epochs, validation, norm, test, quick, device, out)
+    wish = Wish(data, size, per_class, rates, optimizer, seeds, epochs, validation, norm, test, quick, device, out)
     options, images = wish.options(), wish.images()
     show(choose_width(images, widths=chosen, depth=depth, test=wish.held_out(images), **options), wish, as_json)
 
@@ -117,7 +117,7 @@ def shape(
     size: Size = None,
     per_class: PerClass = None,
     rates: Rates = None,
-    optimiser: OptimiserName = "adam",
+    optimizer: OptimizerName = "adam",
     seeds: Seeds = 3,
     epochs: Epochs = None,
     validation: Validation = 0.2,
@@ -130,7 +130,7 @@ def shape(
 ) -> None:
     """Wide below or wide above? As `layerlaw depth`, for networks of given widths."""
     chosen = list(SHAPES) if shapes is None else [hidden_widths(part) for part in shapes.strip(" ;").split(";")]
-    wish = Wish(data, size, per_class, rates, optimiser, seeds, epochs, validation, norm, test, quick, device, out)
+    wish = Wish(data, size, per_class, rates, optimizer, seeds, epochs, validation, norm, test, quick, device, out)
     options, images = wish.options(), wish.images()
     show(choose_shape(images, shapes=chosen, test=wish.held_out(images), **options), wish, as_json)
 
@@ -143,7 +143,7 @@ class Wish:
     size: int | None
     per_class: int | None
     rates: str | None
-    optimiser: str
+    optimizer: str
     seeds: int
     epochs: int | None
     validation: float
@@ -153,7 +153,7 @@ class Wish:
     device: str
     out: Path | None
 
-    def images(self) -> Labelled:
+    def images(self) -> Labeled:
         """The training images, cut and resized; balanced only where --per-class asks for it."""
         folder = self.out
         if folder is not None and folder.exists() and not folder.is_dir():
@@ -165,7 +165,7 @@ class Wish:
             data = data.imbalanced([min(QUICK_PER_CLASS, count) for count in data.counts()])
         return data if self._size is None else data.resized(self._size)
 
-    def held_out(self, data: Labelled) -> Labelled | None:
+    def held_out(self, data: Labeled) -> Labeled | None:
         """The test split, with as many channels as the training images."""
         source = self.data or DEFAULT
         if not self.test:
@@ -185,7 +185,7 @@ class Wish:
         rates = (QUICK_RATES if self.quick else RATES) if self.rates is None else learning_rates(self.rates)
         return {
             "rates": rates,
-            "optimiser": self.optimiser,
+            "optimizer": self.optimizer,
             "seeds": tuple(range(self.seeds)),
             "epochs": self.epochs if self.epochs is not None else QUICK_EPOCHS if self.quick else 200,
             "validation": self.validation,
@@ -231,7 +231,7 @@ def print_choice(choice: Choice, screen: Console) -> None:
     screen.print(Text(choice.headline, style="bold"))
     facts = (
         f"{about['name']}: {about['train']} training + {about['validation']} validation samples · {runs} networks, "
-        f"{how['optimiser']}, {how['epochs']} epochs · {choice.provenance['seconds']:.0f} s"
+        f"{how['optimizer']}, {how['epochs']} epochs · {choice.provenance['seconds']:.0f} s"
     )
     screen.print(Text(facts, style="dim"))
     counts = about["per_class"]

@@ -24,7 +24,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for records and page.")] = Path("layerlaw-demo"),
     epochs: Annotated[int, typer.Option(help="Epochs of training.")] = 600,
     quick: Annotated[bool, typer.Option("--quick", help="60 epochs instead of 600.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of initialisation and data order.")] = 666,
+    seed: Annotated[int, typer.Option(help="Seed of initialization and data order.")] = 666,
     as_json: JsonFlag = False,
 ) -> None:
     """Train the paper's 8-layer network on 1000 embedded images and watch the law appear.
@@ -39,7 +39,7 @@ def demo(
     epochs = 60 if quick else epochs
     images, held_out = load(split="train").balanced(100).resized(10), load(split="test").resized(10)
     data, test = images.tensors(flat=True), held_out.tensors(flat=True)
-    recipe = Recipe(Shape.even(8), optimiser="adam", learning_rate=1e-3, epochs=epochs, seed=seed)
+    recipe = Recipe(Shape.even(8), optimizer="adam", learning_rate=1e-3, epochs=epochs, seed=seed)
     stages = sorted({round(share * epochs) for share in STAGES} | {epochs})
     samples = Samples.of(data, test, class_names=images.class_names)
     trained = sweep([recipe], samples, look=Look(epochs=tuple(stages), keep=True))[0]

@@ -21,15 +21,15 @@ from layerlaw.advice.outlook import Outlook
 from layerlaw.capture import Batches, Plan, Randomness, classifier_weight, modules_of, network_of, probing_state
 from layerlaw.capture.network import device_of
 from layerlaw.cli.app import JsonFlag, app, console, emit, made_folder
-from layerlaw.cli.inputs import DataName, Flat, Normalise, Size, chosen_data, explained_inputs
+from layerlaw.cli.inputs import DataName, Flat, Normalize, Size, chosen_data, explained_inputs
 from layerlaw.cli.model_file import load_model, load_weights
-from layerlaw.data import Labelled, load
+from layerlaw.data import Labeled, load
 from layerlaw.errors import DataError, FeatureError, InputError
 from layerlaw.pages import draw_sheet
-from layerlaw.pages.numbers import ABSENT, number, percent
 from layerlaw.probing import probe, sites
 from layerlaw.probing.classes import Classes
 from layerlaw.record import Record
+from layerlaw.wording import ABSENT, number, percent
 
 
 @app.command()
@@ -46,7 +46,7 @@ def imbalance(
     bias: Annotated[bool, typer.Option("--bias", help="The model with a free bias.")] = False,
     size: Size = None,
     flat: Flat = False,
-    normalise: Normalise = "half",
+    normalize: Normalize = "half",
     out: Annotated[Path | None, typer.Option(help="Folder for forecast.json and forecast.png.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -60,7 +60,7 @@ def imbalance(
         raise DataError(f"{out}: expected a folder, got a file.")
     record, rows, right, biased = None, None, None, None
     if model is not None:
-        record, rows, right, biased = _measured(model, weights, data, size=size, flat=flat, normalise=normalise)
+        record, rows, right, biased = _measured(model, weights, data, size=size, flat=flat, normalize=normalize)
     elif weights is not None:
         raise InputError("--weights: expected with --model, whose weights they are, got no model.")
     if given is None and record is None:
@@ -142,7 +142,7 @@ def _measured(
 
 def class_accuracy(network: nn.Module, data: Any, plan: Plan) -> list[float] | None:
     """Share of right samples per class; `None` where the output holds no class scores."""
-    source = data.tensors() if isinstance(data, Labelled) else data
+    source = data.tensors() if isinstance(data, Labeled) else data
     batches = Batches(source, batch_size=None, mode="eval", where="data")
     classes = Classes.of(None, plan, batches.labels)
     right, seen = torch.zeros(2, classes.K)

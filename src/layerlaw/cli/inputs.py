@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from torch import Tensor
 
-from layerlaw.data import DEFAULT, Labelled, load, names
+from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.errors import CaptureError, DataError, InputError
 
 Model = Annotated[
@@ -28,10 +28,10 @@ Sites = Annotated[
 Reduction = Annotated[str, typer.Option("--reduce", help="flatten, mean, max, first or last.")]
 Size = Annotated[int | None, typer.Option(help="Resize images to this many pixels a side.")]
 Flat = Annotated[bool, typer.Option("--flat", help="Hand each image over as one vector.")]
-Normalise = Annotated[str, typer.Option(help="half ((x−0.5)/0.5), dataset (its mean and deviation) or none.")]
+Normalize = Annotated[str, typer.Option(help="half ((x−0.5)/0.5), dataset (its mean and deviation) or none.")]
 
 
-def images(source: str, split: str, *, size: int | None, per_class: int | None) -> Labelled:
+def images(source: str, split: str, *, size: int | None, per_class: int | None) -> Labeled:
     """A named data set or a folder, cut and resized."""
     data = load(source, split="train" if split == "train" else "test", size=size)
     if per_class is not None:
@@ -39,11 +39,11 @@ def images(source: str, split: str, *, size: int | None, per_class: int | None) 
     return data
 
 
-def pair(data: Labelled, *, normalise: str, flat: bool) -> tuple[Tensor, Tensor]:
+def pair(data: Labeled, *, normalize: str, flat: bool) -> tuple[Tensor, Tensor]:
     """Tensors as the model takes them."""
-    if normalise not in ("half", "dataset", "none"):
-        raise InputError(f"normalise: expected half, dataset or none, got {normalise!r}.")
-    return data.tensors(normalise, flat=flat)  # type: ignore[arg-type]
+    if normalize not in ("half", "dataset", "none"):
+        raise InputError(f"normalize: expected half, dataset or none, got {normalize!r}.")
+    return data.tensors(normalize, flat=flat)  # type: ignore[arg-type]
 
 
 def chosen_data(
@@ -51,9 +51,9 @@ def chosen_data(
 ) -> tuple[Any, Any, tuple[str, ...] | None]:
     """(data, test data, class names): what `make` returned, unless --data names something else."""
     if source is None and given is not None:
-        if size is not None or per_class is not None or how != {"normalise": "half", "flat": False}:
+        if size is not None or per_class is not None or how != {"normalize": "half", "flat": False}:
             raise InputError(
-                "--size, --flat, --normalise and --per-class shape the images of --data; here the data come from your own "
+                "--size, --flat, --normalize and --per-class shape the images of --data; here the data come from your own "
                 "code. Shape them there, or name a data set with --data."
             )
         return given, given_test if test else None, None
@@ -83,4 +83,4 @@ def explained_inputs() -> Iterator[None]:
     except CaptureError as error:
         if "dry run" not in str(error):
             raise
-        raise CaptureError(f"{error} --flat, --size, --normalise and --data change what the model is given.") from error
+        raise CaptureError(f"{error} --flat, --size, --normalize and --data change what the model is given.") from error

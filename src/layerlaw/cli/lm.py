@@ -15,11 +15,12 @@ from layerlaw.cli.torchrun import processes
 from layerlaw.data import Text, load_text, text_names
 from layerlaw.data.texts import MOST
 from layerlaw.errors import InputError
+from layerlaw.files import json_safe
 from layerlaw.lm import probe_lm
 from layerlaw.lm.pieces import TIMES
 from layerlaw.lm.quiet import quiet_transformers
 from layerlaw.pages import print_record
-from layerlaw.record import Record, carries_law, finite
+from layerlaw.record import Record, carries_law
 from layerlaw.verdict import judge
 
 LONGEST = 16  # characters of a token, on average, in any text and vocabulary that is likely
@@ -56,7 +57,7 @@ def lm(
             help="Modules to measure, where not those found: model.layers, or layers.*.mlp; with commas or again."
         ),
     ] = None,
-    normalise: Annotated[str, typer.Option(help="fresh (a bare norm), none or standardised.")] = "fresh",
+    normalize: Annotated[str, typer.Option(help="fresh (a bare norm), none or standardized.")] = "fresh",
     task: Annotated[str | None, typer.Option(help="next, masked or span; default: what fits the model.")] = None,
     length: Annotated[int, typer.Option(help="Tokens that the model reads at once.")] = 512,
     documents: Annotated[str, typer.Option(help="Long documents: cut, truncate or pack.")] = "cut",
@@ -89,7 +90,7 @@ def lm(
             text, articles=articles, characters=_characters(text, tokens, documents)
         )  # before the model: quick
         network, own_tokenizer = chosen_model(model, tokenizer)
-        options: Any = {"documents": documents, "normalise": normalise, "task": task}
+        options: Any = {"documents": documents, "normalize": normalize, "task": task}
         record = probe_lm(
             network,
             found.documents,
@@ -131,7 +132,7 @@ def summary(record: Record) -> dict[str, Any]:
     """What a script wants to know of the record of a language model."""
     verdict = judge(record)
     rows = [{"site": s.name, "type": s.type, "features": s.features, **s.values} for s in record.sites]
-    plain: dict[str, Any] = finite(
+    plain: dict[str, Any] = json_safe(
         {
             "name": record.name,
             "tokens": record.settings.get("tokens"),

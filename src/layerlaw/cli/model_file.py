@@ -93,7 +93,7 @@ def _module(place: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.resolve().parent))  # the file's own neighbours can be imported
+    sys.path.insert(0, str(path.resolve().parent))  # the file's own neighbors can be imported
     sys.modules.setdefault(path.stem, module)
     with explained(place):
         spec.loader.exec_module(module)

@@ -12,7 +12,7 @@ from layerlaw.cli.inputs import (
     DataName,
     Flat,
     Model,
-    Normalise,
+    Normalize,
     Reduction,
     Sites,
     Size,
@@ -23,9 +23,10 @@ from layerlaw.cli.inputs import (
 from layerlaw.cli.model_file import load_model, load_weights
 from layerlaw.data import DEFAULT
 from layerlaw.errors import DataError, InputError
+from layerlaw.files import check_place
 from layerlaw.pages import print_record, report
 from layerlaw.probing import probe as run_probe
-from layerlaw.record import Record, check_place
+from layerlaw.record import Record
 from layerlaw.verdict import judge
 
 
@@ -46,7 +47,7 @@ def probe(
     test: Annotated[bool, typer.Option(help="Also measure the test split.")] = True,
     size: Size = None,
     flat: Flat = False,
-    normalise: Normalise = "half",
+    normalize: Normalize = "half",
     per_class: Annotated[int | None, typer.Option(help="Use this many training images of each class.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per forward.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …")] = None,
@@ -65,7 +66,7 @@ def probe(
     if weights is not None:
         load_weights(network, weights)
     train, held_out, class_names = chosen_data(
-        data, given, given_test, test=test, size=size, per_class=per_class, normalise=normalise, flat=flat
+        data, given, given_test, test=test, size=size, per_class=per_class, normalize=normalize, flat=flat
     )
     options: Any = {"reduce": reduce, "mode": mode, "weighting": weighting}
     with explained_inputs():
@@ -91,7 +92,7 @@ def probe(
         "per_class": per_class,
         "size": size,
         "flat": flat,
-        "normalise": normalise,
+        "normalize": normalize,
     }
     written = write(record, out, page)
     screen = console(as_json)

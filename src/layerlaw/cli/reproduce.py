@@ -12,7 +12,8 @@ from layerlaw.cli.app import JsonFlag, app, console, emit, made_folder
 from layerlaw.errors import DataError, InputError
 from layerlaw.experiments import NAMES, find, reproduce, title
 from layerlaw.lab.engine import check_device
-from layerlaw.pages import Outcome, draw_sheet, outcome_page, print_outcome
+from layerlaw.outcome import Outcome
+from layerlaw.pages import draw_sheet, outcome_page, print_outcome
 
 
 @app.command("reproduce")

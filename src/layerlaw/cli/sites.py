@@ -12,7 +12,7 @@ from layerlaw.cli.inputs import (
     DataName,
     Flat,
     Model,
-    Normalise,
+    Normalize,
     Reduction,
     Sites,
     Size,
@@ -34,7 +34,7 @@ def sites(
     reduce: Reduction = "flatten",
     size: Size = None,
     flat: Flat = False,
-    normalise: Normalise = "half",
+    normalize: Normalize = "half",
     as_json: JsonFlag = False,
 ) -> None:
     """Show where a probe of MODEL would look, without measuring: names, types, shapes, features, memory.
@@ -47,7 +47,7 @@ def sites(
         example = torch.randn(3, *_shape(shape))
     else:
         example, _, _ = chosen_data(
-            data, given, None, test=False, size=size, per_class=None, normalise=normalise, flat=flat
+            data, given, None, test=False, size=size, per_class=None, normalize=normalize, flat=flat
         )
     how: Any = {"reduce": reduce}
     with explained_inputs():

@@ -1,6 +1,6 @@
-"""Labelled images: an embedded Fashion-MNIST sample, the official data sets, and folders of pictures; and texts.
+"""Labeled images: an embedded Fashion-MNIST sample, the official data sets, and folders of pictures; and texts.
 
-    labelled   Labelled: images, labels, class names; choosing samples and classes
+    labeled   Labeled: images, labels, class names; choosing samples and classes
     pixels     resizing (Pillow) and scaling
     sources    load(name or path), the one entry
     embedded   the embedded Fashion-MNIST sample
@@ -16,8 +16,8 @@
 Pillow and pooch (extra "data") and datasets (extra "datasets") are imported when first needed, not before.
 """
 
-from layerlaw.data.labelled import Labelled
+from layerlaw.data.labeled import Labeled
 from layerlaw.data.sources import DEFAULT, load, names
 from layerlaw.data.texts import Text, load_text, text_names
 
-__all__ = ["DEFAULT", "Labelled", "Text", "load", "load_text", "names", "text_names"]
+__all__ = ["DEFAULT", "Labeled", "Text", "load", "load_text", "names", "text_names"]

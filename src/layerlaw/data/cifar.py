@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from layerlaw.data.labelled import Labelled
+from layerlaw.data.labeled import Labeled
 from layerlaw.data.official import AGAIN, check, data_folder, download, read_bytes
 from layerlaw.data.pickles import ArrayDouble, unpickle
 from layerlaw.errors import DataError
@@ -103,7 +103,7 @@ PYTHON = Layout(
 )
 
 
-def load_cifar10(split: str, progress: bool | Progress = True) -> Labelled:
+def load_cifar10(split: str, progress: bool | Progress = True) -> Labeled:
     """Load one split from LAYERLAW_DATA (either layout, unpacked or as the archive), else from its home."""
     layout, place = _locate(split) or (
         BINARY,
@@ -114,7 +114,7 @@ def load_cifar10(split: str, progress: bool | Progress = True) -> Labelled:
         where = f"{place}: {file}"
         check(content, _files(layout, split)[file], where)  # before anything in it is read
         batches.append(layout.parse(content, where))
-    return Labelled(
+    return Labeled(
         images=torch.from_numpy(np.concatenate([images for images, _ in batches])),
         labels=torch.from_numpy(np.concatenate([labels for _, labels in batches])).long(),
         class_names=CLASS_NAMES,

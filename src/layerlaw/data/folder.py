@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from layerlaw.data.labelled import Labelled
+from layerlaw.data.labeled import Labeled
 from layerlaw.data.pixels import height_width, pillow
 from layerlaw.errors import DataError
 from layerlaw.progress import Progress, choose
@@ -25,21 +25,21 @@ def load_folder(
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
     progress: bool | Progress = True,
-) -> Labelled:
+) -> Labeled:
     """Load all pictures; the classes are the sub-folders, sorted by name, and so are the pictures of a class.
 
-    `size` (a number or (height, width)) is needed when pictures differ in size; `channels` is 1 (grey) or 3 (colour,
+    `size` (a number or (height, width)) is needed when pictures differ in size; `channels` is 1 (gray) or 3 (color,
     the default). Only regular files with a picture suffix directly in a class folder are read.
     """
     channels = 3 if channels is None else channels
     if channels not in (1, 3):
-        raise DataError(f"{root}: expected channels 1 (grey) or 3 (colour), got {channels!r}")
+        raise DataError(f"{root}: expected channels 1 (gray) or 3 (color), got {channels!r}")
     if not root.is_dir():
         raise DataError(f"{root}: expected a folder of class folders, got {'a file' if root.exists() else 'nothing'}")
     folders = _class_folders(root, split)
     files = [(path, k) for k, folder in enumerate(folders) for path in _pictures(folder, root)]
     images = _read_all([path for path, _ in files], size, channels, progress)
-    return Labelled(
+    return Labeled(
         images=torch.from_numpy(images),
         labels=torch.tensor([k for _, k in files], dtype=torch.int64),
         class_names=tuple(folder.name for folder in folders),

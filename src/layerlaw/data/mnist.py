@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from layerlaw.data.idx import read_idx
-from layerlaw.data.labelled import Labelled
+from layerlaw.data.labeled import Labeled
 from layerlaw.data.official import download, find
 from layerlaw.errors import DataError
 from layerlaw.progress import Progress
@@ -76,14 +76,14 @@ MNIST = IdxSet(
 )
 
 
-def load_idx_set(which: IdxSet, split: str, progress: bool | Progress = True) -> Labelled:
+def load_idx_set(which: IdxSet, split: str, progress: bool | Progress = True) -> Labeled:
     """Load one split: each file from LAYERLAW_DATA if it lies there, else from its home."""
     images_path = _locate(which, f"{PREFIX[split]}-images-idx3-ubyte", progress)
     labels_path = _locate(which, f"{PREFIX[split]}-labels-idx1-ubyte", progress)
     return read_pair(which, images_path, labels_path)
 
 
-def read_pair(which: IdxSet, images_path: Path, labels_path: Path) -> Labelled:
+def read_pair(which: IdxSet, images_path: Path, labels_path: Path) -> Labeled:
     """Read and check an images file (n, h, w) and a labels file (n,), gzipped or plain."""
     images = read_idx(images_path, ndim=3, digest="md5:" + which.content[images_path.name.removesuffix(".gz")])
     labels = read_idx(labels_path, ndim=1, digest="md5:" + which.content[labels_path.name.removesuffix(".gz")])
@@ -92,7 +92,7 @@ def read_pair(which: IdxSet, images_path: Path, labels_path: Path) -> Labelled:
             f"{labels_path}: expected {len(images)} labels, one for each image of {images_path.name}, "
             f"got {len(labels)}; take both files of one split"
         )
-    return Labelled(
+    return Labeled(
         images=torch.from_numpy(images)[:, None],  # (n, h, w) → (n, 1, h, w)
         labels=torch.from_numpy(labels).long(),
         class_names=which.class_names,

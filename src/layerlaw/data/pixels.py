@@ -1,4 +1,4 @@
-"""What happens to pixels: resizing with Pillow, scaling and normalising; Pillow is imported when first needed."""
+"""What happens to pixels: resizing with Pillow, scaling and normalizing; Pillow is imported when first needed."""
 
 from collections.abc import Sequence
 from types import ModuleType
@@ -11,7 +11,7 @@ from torch import Tensor
 from layerlaw.errors import DataError, MissingExtraError
 
 Numbers: TypeAlias = float | Sequence[float]
-Normalise: TypeAlias = Literal["half", "dataset", "none"] | tuple[Numbers, Numbers]
+Normalize: TypeAlias = Literal["half", "dataset", "none"] | tuple[Numbers, Numbers]
 
 # Mean and standard deviation of the training pixels in [0, 1], per channel, as the papers use them.
 MOMENTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -60,10 +60,10 @@ def resized(images: Tensor, size: int | tuple[int, int]) -> Tensor:
     return torch.from_numpy(out).reshape(n, c, h, w)
 
 
-def normalised(images: Tensor, how: Normalise, *, name: str) -> Tensor:
-    """Scale uint8 images (n, c, h, w) to [0, 1] in float32, then normalise; `name` says whose published moments to use.
+def normalized(images: Tensor, how: Normalize, *, name: str) -> Tensor:
+    """Scale uint8 images (n, c, h, w) to [0, 1] in float32, then normalize; `name` says whose published moments to use.
 
-    >>> normalised(torch.tensor([0, 255], dtype=torch.uint8).reshape(1, 1, 1, 2), "half", name="toy").tolist()
+    >>> normalized(torch.tensor([0, 255], dtype=torch.uint8).reshape(1, 1, 1, 2), "half", name="toy").tolist()
     [[[[-1.0, 1.0]]]]
     """
     x = images.to(torch.float32).div_(255)
@@ -76,7 +76,7 @@ def normalised(images: Tensor, how: Normalise, *, name: str) -> Tensor:
     return x.sub_(m).div_(s)
 
 
-def _moments(how: Normalise, name: str) -> tuple[Numbers, Numbers]:
+def _moments(how: Normalize, name: str) -> tuple[Numbers, Numbers]:
     if how == "half":
         return 0.5, 0.5
     if how == "dataset":
@@ -84,11 +84,11 @@ def _moments(how: Normalise, name: str) -> tuple[Numbers, Numbers]:
             return MOMENTS[name]
         raise DataError(
             f"{name}: no published mean and standard deviation (known: {', '.join(MOMENTS)}); "
-            "pass normalise=(mean, std), measured on the training images"
+            "pass normalize=(mean, std), measured on the training images"
         )
     if isinstance(how, tuple) and len(how) == 2:
         return how
-    raise DataError(f"expected normalise 'half', 'dataset', 'none' or a pair (mean, std), got {how!r}")
+    raise DataError(f"expected normalize 'half', 'dataset', 'none' or a pair (mean, std), got {how!r}")
 
 
 def _per_channel(values: Numbers, channels: int, name: str) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from layerlaw.data.cifar import load_cifar10
 from layerlaw.data.embedded import load_sample
 from layerlaw.data.folder import load_folder
-from layerlaw.data.labelled import Labelled
+from layerlaw.data.labeled import Labeled
 from layerlaw.data.mnist import FASHION_MNIST, MNIST, load_idx_set
 from layerlaw.errors import DataError
 from layerlaw.progress import Progress
@@ -17,7 +17,7 @@ from layerlaw.progress import Progress
 DEFAULT = "fashion_mnist_sample"
 Split: TypeAlias = Literal["train", "test"]
 
-_LOADERS: dict[str, Callable[[str, bool | Progress], Labelled]] = {
+_LOADERS: dict[str, Callable[[str, bool | Progress], Labeled]] = {
     DEFAULT: lambda split, progress: load_sample(split),
     "fashion_mnist": lambda split, progress: load_idx_set(FASHION_MNIST, split, progress),
     "mnist": lambda split, progress: load_idx_set(MNIST, split, progress),
@@ -41,8 +41,8 @@ def load(
     size: int | tuple[int, int] | None = None,
     channels: int | None = None,
     progress: bool | Progress = True,
-) -> Labelled:
-    """Load labelled images by name, or from the path of a folder of class folders.
+) -> Labeled:
+    """Load labeled images by name, or from the path of a folder of class folders.
 
     `fashion_mnist_sample` is embedded: 500 training and 200 test images per class. The official data sets are looked
     for in the folder that the environment variable LAYERLAW_DATA names, then downloaded once into the user's cache;
@@ -50,7 +50,7 @@ def load(
     says how the pictures of a folder are read.
 
     >>> load("fashion_mnist_sample", split="test")
-    Labelled('fashion_mnist_sample', 2000 images of 1×28×28, 10 classes)
+    Labeled('fashion_mnist_sample', 2000 images of 1×28×28, 10 classes)
     """
     if split not in ("train", "test"):
         raise DataError(f"expected split 'train' or 'test', got {split!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import importlib
 import time
 from collections.abc import Callable, Iterator
@@ -15,11 +14,11 @@ import torch
 
 from layerlaw.errors import InputError
 from layerlaw.experiments.setting import Setting
+from layerlaw.files import write_whole
 from layerlaw.lab.workers import cores
-from layerlaw.pages import Outcome
-from layerlaw.probing.assembly import code_version as code_version
+from layerlaw.outcome import Outcome
 from layerlaw.progress import Progress
-from layerlaw.record import write_whole
+from layerlaw.provenance import provenance
 
 SEPARATION = (
     "fig1",
@@ -37,10 +36,10 @@ SEPARATION = (
     "s9",
     "s10",
     "s11",
-    "linearised",
+    "linearized",
 )
 NEXT_TOKEN = (
-    *("lm_law", "lm_targets", "lm_normalisation", "lm_flow", "lm_tokens", "lm_words"),
+    *("lm_law", "lm_targets", "lm_normalization", "lm_flow", "lm_tokens", "lm_words"),
     *("lm_training", "lm_sizes", "lm_task"),
 )
 NAMES = (*SEPARATION, *NEXT_TOKEN)
@@ -79,27 +78,21 @@ def reproduce(
     with _clock(place) as spent:
         outcome: Outcome = module.run(setting)
     words = [f"layerlaw reproduce {name}", "--quick" * quick, f"--seeds {seeds}" * bool(seeds), f"--device {device}"]
-    known = {
-        "command": " ".join(word for word in words if word),
-        "device": _device_name(device),
-        "wall_s": round(spent(), 1),
-        "seeds": sorted(setting.used_seeds),
-        "networks": setting.networks,
-        "quick": quick,
-        "code_version": code_version(),
-        "torch": torch.__version__,
-        "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "data": setting.checksums,
-    }
+    known = provenance(
+        device,
+        command=" ".join(word for word in words if word),
+        cores=None if torch.device(device).type == "cuda" else cores(),
+        wall_s=round(spent(), 1),
+        seeds=sorted(setting.used_seeds),
+        networks=setting.networks,
+        quick=quick,
+        data=setting.checksums,
+    )
     rows, notes = outcome.rows, outcome.notes
     if quick:
         rows = [replace(row, reproduced=None) for row in rows]
         notes = ["Quick run: few epochs, not the paper's setting; nothing is judged by it.", *notes]
     return replace(outcome, rows=rows, notes=notes, provenance={**known, **outcome.provenance})
-
-
-def _device_name(device: str) -> str:
-    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else f"{device}, {cores()} cores"
 
 
 @contextmanager

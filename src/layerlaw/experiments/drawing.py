@@ -11,9 +11,9 @@ from layerlaw.experiments.numbers import final_separation, law_of, over
 from layerlaw.lab import Run
 from layerlaw.lab.look import Mode, Split
 from layerlaw.law import LawFit, fit_law
-from layerlaw.pages import Panel, Series, Table
-from layerlaw.pages.numbers import p_value
-from layerlaw.pages.outcome import Style
+from layerlaw.outcome import Table
+from layerlaw.sheet import Panel, Series, Style
+from layerlaw.wording import p_value
 
 LOSS = "last epoch's loss"
 LOSS_NOTE = (
@@ -136,7 +136,7 @@ def grid_table(title: str, runs: Sequence[Run], *, label: str = "network", names
     rows: list[tuple[str | float | int | None, ...]] = []
     for i, run in enumerate(runs):
         recipe = run.recipe
-        name = names[i] if names else f"{recipe.optimiser}, {recipe.shape}"
+        name = names[i] if names else f"{recipe.optimizer}, {recipe.shape}"
         if run.diverged is not None:
             rows.append((name, recipe.learning_rate, recipe.seed, f"diverged in epoch {run.diverged}", *(None,) * 8))
             continue
@@ -165,7 +165,7 @@ def epoch_series(
     value: Callable[[Run, int], float | None],
     *,
     style: Style = "line",
-    colour: int | None = None,
+    color: int | None = None,
     total: int = FULL,
 ) -> Series:
     """A number over the epochs of training: mean and range over the runs that have it.
@@ -176,7 +176,7 @@ def epoch_series(
     mean, low, high = (tuple(f(column) if column else None for column in columns) for f in (fmean, min, max))
     alone = len(runs) < 2
     x = tuple(round(epoch * FULL / total) for epoch in epochs)
-    return Series(x, mean, label, None if alone else low, None if alone else high, style, colour)
+    return Series(x, mean, label, None if alone else low, None if alone else high, style, color)
 
 
 def curves_panel(
@@ -204,7 +204,7 @@ def ends_table(title: str, runs: Sequence[Run], *, label: str = "network", names
     rows: list[tuple[str | float | int | None, ...]] = []
     for i, run in enumerate(runs):
         recipe, law = run.recipe, law_of(run)
-        name = names[i] if names else f"{recipe.optimiser}, {recipe.shape}"
+        name = names[i] if names else f"{recipe.optimizer}, {recipe.shape}"
         if run.diverged is not None:
             rows.append((name, recipe.learning_rate, recipe.seed, f"diverged in epoch {run.diverged}", *(None,) * 6))
             continue

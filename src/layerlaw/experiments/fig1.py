@@ -17,10 +17,11 @@ from layerlaw.experiments.images import samples
 from layerlaw.experiments.numbers import at_most, best_law, law_of, row, selected_p, within
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Look, Recipe, Run, Samples, Shape
-from layerlaw.pages import Outcome, PlanePanel, Row, Sheet
+from layerlaw.outcome import Outcome, Row
 from layerlaw.probing import probe
+from layerlaw.sheet import PlanePanel, Sheet
 
-TITLE = "The law of equi-separation over depths and optimisers"
+TITLE = "The law of equi-separation over depths and optimizers"
 RATES = {
     "sgd": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
     "momentum": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
@@ -44,12 +45,12 @@ def run(setting: Setting) -> Outcome:
     data = {"fashion_mnist": samples(setting, "fashion_mnist")}
     base = Recipe(data="fashion_mnist", epochs=setting.epochs(quick=100))
     recipes = []
-    for (optimiser, depth), (rate, _) in SHOWN.items():
-        rates = (rate,) if setting.quick else RATES[optimiser]
-        grid = {"optimiser": (optimiser,), "shape": (Shape.even(depth),), "learning_rate": rates}
+    for (optimizer, depth), (rate, _) in SHOWN.items():
+        rates = (rate,) if setting.quick else RATES[optimizer]
+        grid = {"optimizer": (optimizer,), "shape": (Shape.even(depth),), "learning_rate": rates}
         recipes += base.grid(**grid, seed=setting.seeds())
     runs = setting.train("grid", recipes, data, Look(test=True, permuted=True))
-    cells = {cell: [r for r in runs if (r.recipe.optimiser, r.recipe.shape.depth) == cell] for cell in SHOWN}
+    cells = {cell: [r for r in runs if (r.recipe.optimizer, r.recipe.shape.depth) == cell] for cell in SHOWN}
     rows: list[Row] = []
     panels, panels_eval, panels_best = [], [], []
     for cell, (rate, paper) in SHOWN.items():
@@ -90,7 +91,7 @@ def _notes(rows: list[Row], cells: dict[tuple[str, int], list[Run]]) -> list[str
     ps = [r for r in rows if r.name.endswith("/greenwood-p")]
     even = sum(r.ours is not None and r.ours < 0.05 for r in ps)
     lost = [
-        f"{run.recipe.optimiser}-{run.recipe.shape.depth} at {run.recipe.learning_rate:g}"
+        f"{run.recipe.optimizer}-{run.recipe.shape.depth} at {run.recipe.learning_rate:g}"
         for found in cells.values()
         for run in found
         if run.diverged is not None

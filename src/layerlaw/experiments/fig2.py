@@ -7,7 +7,7 @@
 The authors' rate of Fig. 1 (3e-4), in their BatchNorm mode. Agreement: r at epoch 100 at most −0.986 (paper −0.996, up to
 0.01); r at the last epoch at most −0.99 and lower than at 100; ρ at the last epoch below that at 100; ρ ≥ 1 at epoch 0 (D
 rises with depth); the law (r ≤ −0.99 from then on) emerges between epochs 50 and 150 (paper: 100). Controls that the paper
-lacks: fresh running statistics are 0 and 1, no normalisation at all, so epoch 0 is measured with the statistics of all
+lacks: fresh running statistics are 0 and 1, no normalization at all, so epoch 0 is measured with the statistics of all
 samples as well ("full"); and the same recipe on shuffled labels.
 """
 
@@ -24,7 +24,8 @@ from layerlaw.experiments.numbers import at_least, at_most, law_of, law_row, mea
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Look, Recipe, Run, Shape
 from layerlaw.lab.look import Mode
-from layerlaw.pages import Outcome, Panel, Row, Sheet, Table
+from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.sheet import Panel, Sheet
 
 TITLE = "The law emerges during training"
 DEPTH = 20
@@ -64,9 +65,9 @@ def run(setting: Setting) -> Outcome:
             ),
             Sheet("From epoch to epoch", _courses(shown, null)),
             Sheet(
-                "Before training, by how BatchNorm normalises",
+                "Before training, by how BatchNorm normalizes",
                 [_start_panel(shown, mode) for mode in MODES],
-                caption=_UNNORMALISED,
+                caption=_UNNORMALIZED,
             ),
             Sheet(
                 "The same recipe on shuffled labels",
@@ -79,8 +80,8 @@ def run(setting: Setting) -> Outcome:
 
 
 _STATISTICS = "BatchNorm as the authors had it (batches of 100)."
-_UNNORMALISED = (
-    "With nothing normalised (middle) class means of deep layers can coincide up to rounding: directions then leave D, "
+_UNNORMALIZED = (
+    "With nothing normalized (middle) class means of deep layers can coincide up to rounding: directions then leave D, "
     "which lowers it; where all have, D is not defined."
 )
 _START = {

@@ -32,7 +32,8 @@ from layerlaw.experiments.pairs import ratios
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Look, Recipe, Run, Samples, Shape
 from layerlaw.lab.look import Mode
-from layerlaw.pages import Outcome, Row, Sheet, Table
+from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.sheet import Sheet
 
 TITLE = "The law on CIFAR-10, on imbalanced data and over learning rates"
 DEPTHS = (4, 8, 20)
@@ -55,14 +56,14 @@ def run(setting: Setting) -> Outcome:
     base = Recipe(epochs=setting.epochs(quick=5))
     rates = (1e-3,) if setting.quick else ADAM
     adam = base.grid(shape=map(Shape.even, DEPTHS), data=data, learning_rate=rates, seed=setting.seeds())
-    sgd = replace(base, shape=Shape.even(9), data="fashion_mnist", optimiser="sgd")
+    sgd = replace(base, shape=Shape.even(9), data="fashion_mnist", optimizer="sgd")
     recipes = [*adam, *sgd.grid(learning_rate=SGD, seed=setting.seeds())]
     runs = setting.train("grid", recipes, data, Look(test=True, permuted=True))
     grid: Cells = {(name, depth): _of(runs, name, depth) for name in data for depth in DEPTHS}
     best = {cell: best_of_seeds(found) for cell, found in grid.items()}
     by_rate = {rate: [r for r in _of(runs, "fashion_mnist", 9) if r.recipe.learning_rate == rate] for rate in SGD}
     rows = [*_law_rows(best, by_rate, len(rates)), *_imbalance_rows(best, data["imbalanced"]), *_cosine_rows(best)]
-    names = [f"{NAMES[r.recipe.data]}, {r.recipe.optimiser}, {r.recipe.shape.depth} layers" for r in runs]
+    names = [f"{NAMES[r.recipe.data]}, {r.recipe.optimizer}, {r.recipe.shape.depth} layers" for r in runs]
     return Outcome(
         "fig3",
         TITLE,
@@ -150,11 +151,11 @@ def mean_cosine(rows: Tensor) -> float:
     return float(((unit @ unit.mT).sum() - K) / (K * (K - 1)))
 
 
-def classifier_cosines(run: Run, *, centred: bool = False) -> tuple[float, float]:
+def classifier_cosines(run: Run, *, centered: bool = False) -> tuple[float, float]:
     """Mean cosine between the classifier's rows, of the minority classes and of the majority classes."""
     assert run.state is not None
     W = run.state["classifier.weight"]
-    W = W - W.mean(0) if centred else W
+    W = W - W.mean(0) if centered else W
     return mean_cosine(W[list(MINORITY)]), mean_cosine(W[list(MAJORITY)])
 
 
@@ -170,7 +171,7 @@ def _cosine_rows(best: Cells) -> list[Row]:
 
 
 def _cosine_table(best: Cells) -> Table:
-    columns = ("network", "lr", "seed", "minority", "majority", "minority centred", "majority centred", "norm ratio")
+    columns = ("network", "lr", "seed", "minority", "majority", "minority centered", "majority centered", "norm ratio")
     rows = []
     for name in ("imbalanced", "equal", "fashion_mnist"):
         for depth in DEPTHS:
@@ -178,7 +179,7 @@ def _cosine_table(best: Cells) -> Table:
                 assert r.state is not None
                 norms = r.state["classifier.weight"].norm(dim=1)
                 ratio = float(norms[list(MINORITY)].mean() / norms[list(MAJORITY)].mean())
-                cosines = (*classifier_cosines(r), *classifier_cosines(r, centred=True))
+                cosines = (*classifier_cosines(r), *classifier_cosines(r, centered=True))
                 rows.append((f"{NAMES[name]}, {depth} layers", r.recipe.learning_rate, r.recipe.seed, *cosines, ratio))
     note = (
         f"Mean cosine of pairs of rows of the classifier, plain and with the mean of all rows taken off; a simplex has "

@@ -30,8 +30,8 @@ from layerlaw.experiments.pairs import lowest, one_standard_error
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Look, Recipe, Run, Samples, Shape
 from layerlaw.lab.look import Mode
-from layerlaw.pages import Outcome, Panel, Row, Series, Sheet, Table
-from layerlaw.pages.outcome import Cell
+from layerlaw.outcome import Cell, Outcome, Row, Table
+from layerlaw.sheet import Panel, Series, Sheet
 
 SEEDS = "At least 5 seeds, because a paired comparison of depths needs them; --seeds asks for more."
 TITLE = "Depth: where the final separation fuzziness is lowest"

@@ -33,7 +33,8 @@ from layerlaw.experiments.numbers import (
 from layerlaw.experiments.pairs import ratios
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Look, Recipe, Run, Shape
-from layerlaw.pages import Outcome, Row, Sheet
+from layerlaw.outcome import Outcome, Row
+from layerlaw.sheet import Sheet
 
 TITLE = "Width and shape of 8-layer networks"
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)

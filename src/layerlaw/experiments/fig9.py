@@ -39,7 +39,8 @@ from layerlaw.experiments.pairs import paired_rows
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Look, Recipe, Run, Samples, Shape
 from layerlaw.lab.look import Mode
-from layerlaw.pages import Outcome, Panel, Row, Sheet
+from layerlaw.outcome import Outcome, Row
+from layerlaw.sheet import Panel, Sheet
 
 SEEDS = "At least 10 seeds, because a paired comparison needs them; --seeds asks for more."
 TITLE = "Frozen training breaks the law: does it also cost test accuracy?"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from layerlaw.data import DEFAULT, Labelled, load
+from layerlaw.data import DEFAULT, Labeled, load
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Samples
 
@@ -30,7 +30,7 @@ def samples(
 ) -> Samples:
     """`counts` training images of every class (or one count per class) and `tests` test images of every class, or all.
 
-    CIFAR-10 at 10×10 keeps channel 1, as the authors did; larger images keep all channels and are normalised by the data
+    CIFAR-10 at 10×10 keeps channel 1, as the authors did; larger images keep all channels and are normalized by the data
     set's mean and deviation.
     """
     each = (counts,) * 10 if isinstance(counts, int) else tuple(counts)
@@ -74,7 +74,7 @@ def _prepared(name: str, counts: tuple[int, ...], size: int, tests: int) -> Samp
     return Samples.of(_flat(train, size), _flat(test, size), class_names=train.class_names)
 
 
-def _flat(images: Labelled, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _flat(images: Labeled, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     if size > 10:
         return images.tensors("dataset" if images.name == "cifar10" else (0.2860, 0.3530), flat=True)
     if images.name == "cifar10":

@@ -13,8 +13,9 @@ from layerlaw.experiments.language import measured
 from layerlaw.experiments.numbers import at_least, at_most, row
 from layerlaw.experiments.residuals import curve, law, law_table
 from layerlaw.experiments.setting import Setting
-from layerlaw.pages import Outcome, Panel, Row, Sheet
+from layerlaw.outcome import Outcome, Row
 from layerlaw.record import Record
+from layerlaw.sheet import Panel, Sheet
 
 TITLE = "Information flow: previous, current, next and next-but-one token"
 COLUMNS = {

@@ -5,7 +5,7 @@
     layerlaw reproduce lm_law --quick     a tiny GPT of our own on a Markov chain
 
 The authors report r between about −0.983 and −0.997 on models of 100 million to 14 billion parameters, in-sample, with the
-token's id as target. Reference numbers of this very model (4-bit weights, dequantised) come from an earlier, independent
+token's id as target. Reference numbers of this very model (4-bit weights, dequantized) come from an earlier, independent
 measurement of ours: PR .902 at block 1, .823 at block 27, .838 at block 30, r −.966 and −.980 without the last block, ρ
 .9965 per block; output embedding r −.970 and −.985, ρ .9948; the untrained model r +.78 (id) and +.87 (embedding).
 """
@@ -16,8 +16,9 @@ from layerlaw.experiments.language import measured
 from layerlaw.experiments.numbers import at_least, at_most, row, within
 from layerlaw.experiments.residuals import block_table, law, law_panel, law_table, pearson_rows, residual_panel
 from layerlaw.experiments.setting import Setting
-from layerlaw.pages import Outcome, Row, Sheet
+from layerlaw.outcome import Outcome, Row
 from layerlaw.record import Record
+from layerlaw.sheet import Sheet
 
 TITLE = "The law of next-token prediction on SmolLM2-135M"
 REFERENCE = {1: 0.902, 27: 0.823, 30: 0.838}

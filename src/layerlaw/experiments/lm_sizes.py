@@ -12,8 +12,9 @@ from layerlaw.experiments.language import Shaped, books, measured_own, trained
 from layerlaw.experiments.numbers import at_most, row
 from layerlaw.experiments.residuals import law, law_panel, law_table, pearson_rows
 from layerlaw.experiments.setting import Setting
-from layerlaw.pages import Outcome, Sheet
+from layerlaw.outcome import Outcome
 from layerlaw.record import Record
+from layerlaw.sheet import Sheet
 
 TITLE = "The law of next-token prediction over model sizes"
 SIZES = ((6, 256), (12, 256), (24, 256), (6, 512), (12, 512), (24, 512))

@@ -15,8 +15,9 @@ from layerlaw.experiments.numbers import row, within
 from layerlaw.experiments.residuals import curve, law, law_panel, law_table, pearson_rows
 from layerlaw.experiments.setting import Setting
 from layerlaw.lm.targets import SHUFFLES
-from layerlaw.pages import Outcome, Panel, Row, Sheet
+from layerlaw.outcome import Outcome, Row
 from layerlaw.record import Record
+from layerlaw.sheet import Panel, Sheet
 
 TITLE = "The law for other targets than the token's id"
 CLASSES = 100

@@ -18,8 +18,9 @@ from layerlaw.experiments.language import Shaped, books, measured_own, trained
 from layerlaw.experiments.numbers import at_least, at_most, minus, row
 from layerlaw.experiments.residuals import law, law_panel, law_table, pearson_rows, residual_panel
 from layerlaw.experiments.setting import Setting
-from layerlaw.pages import Outcome, Sheet
+from layerlaw.outcome import Outcome
 from layerlaw.record import Record
+from layerlaw.sheet import Sheet
 
 TITLE = "The pre-training task matters: next token, masked tokens, and a recurrence"
 KINDS = {"gpt": "GPT, next token", "masked": "twin, masked tokens", "recurrent": "recurrence, next token"}

@@ -17,8 +17,9 @@ from layerlaw.experiments.language import measured
 from layerlaw.experiments.numbers import row, within
 from layerlaw.experiments.residuals import law
 from layerlaw.experiments.setting import Setting
-from layerlaw.pages import Outcome, Panel, Row, Series, Sheet, Table
+from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.record import Record
+from layerlaw.sheet import Panel, Series, Sheet
 
 TITLE = "How many tokens the measurement needs"
 RATIOS = (7, 14, 28, 57, 87, 213)

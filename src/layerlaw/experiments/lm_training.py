@@ -13,8 +13,9 @@ from layerlaw.experiments.language import Shaped, books, measured_own, trained
 from layerlaw.experiments.numbers import at_least, at_most, row
 from layerlaw.experiments.residuals import curves_panel, law, law_panel, mean_curve, pearson_rows
 from layerlaw.experiments.setting import Setting
-from layerlaw.pages import Outcome, Panel, Series, Sheet, Table
+from layerlaw.outcome import Outcome, Table
 from layerlaw.record import Record
+from layerlaw.sheet import Panel, Series, Sheet
 
 TITLE = "The law of next-token prediction emerges during training"
 STEPS = (0, 20, 50, 100, 200, 400, 700, 1000)

@@ -18,7 +18,8 @@ from layerlaw.experiments.language import measured
 from layerlaw.experiments.numbers import row
 from layerlaw.experiments.setting import Setting
 from layerlaw.measures import separation_fuzziness
-from layerlaw.pages import Outcome, PlanePanel, Sheet
+from layerlaw.outcome import Outcome
+from layerlaw.sheet import PlanePanel, Sheet
 
 TITLE = "Contextual embeddings of chosen words, block by block"
 WORDS = ("game", "album", "war")

@@ -13,7 +13,7 @@ import numpy as np
 from layerlaw.lab import Run
 from layerlaw.lab.look import Mode, Split
 from layerlaw.law import LawFit
-from layerlaw.pages import Row
+from layerlaw.outcome import Row
 
 SIMULATIONS = 20_000
 Compare = Callable[[float], bool]

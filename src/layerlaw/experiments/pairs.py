@@ -7,7 +7,7 @@ from statistics import fmean
 
 from layerlaw.experiments.numbers import Compare, minus, over, row, standard_error
 from layerlaw.lab import Run
-from layerlaw.pages import Row
+from layerlaw.outcome import Row
 
 Values = Mapping[int, Sequence[float]]
 Value = Callable[[Run], float | None]

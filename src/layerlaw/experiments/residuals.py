@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from layerlaw.experiments.drawing import curve_mean
 from layerlaw.experiments.numbers import Compare, row
 from layerlaw.law import LawFit, fit_law
-from layerlaw.pages import Panel, Row, Series, Table
+from layerlaw.outcome import Row, Table
 from layerlaw.record import Record
+from layerlaw.sheet import Panel, Series
 
 PR = "prediction residual"
 
@@ -49,10 +50,10 @@ def pearson_rows(
     return rows
 
 
-def curve(record: Record, column: str, label: str, *, style: str = "points", colour: int | None = None) -> Series:
+def curve(record: Record, column: str, label: str, *, style: str = "points", color: int | None = None) -> Series:
     """A column against the number of the block."""
     values = values_of(record, column)
-    return Series(range(1, len(values) + 1), values, label, style=style, colour=colour)  # type: ignore[arg-type]
+    return Series(range(1, len(values) + 1), values, label, style=style, color=color)  # type: ignore[arg-type]
 
 
 def law_panel(title: str, record: Record, column: str = "residual", *, null: bool = False) -> Panel:

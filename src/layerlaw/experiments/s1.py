@@ -21,7 +21,8 @@ from layerlaw.experiments.numbers import law_of, minus, row, trouble, within
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Look, Recipe, Run, Shape
 from layerlaw.lab.look import Mode
-from layerlaw.pages import Outcome, Panel, Row, Sheet, Table
+from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.sheet import Panel, Sheet
 
 TITLE = "The law emerges before neural collapse"
 PROBES = (0, 10, 20, 30, 50, 70, *range(100, 601, 10))

@@ -3,7 +3,7 @@
     layerlaw reproduce s10            162 networks at 3 seeds: Adam at five rates, SGD at four, with and without BatchNorm
     layerlaw reproduce s10 --quick    18 networks, 6 epochs instead of 600
 
-Two minutes on a GPU. The paper names neither optimiser nor rate: its default is Adam at the rate with the best law, chosen
+Two minutes on a GPU. The paper names neither optimizer nor rate: its default is Adam at the rate with the best law, chosen
 here per seed, with and without BatchNorm alike; SGD is beside it. A law is clear when r ≤ −0.99 and Greenwood's p < 0.05,
 with the choice among the rates repeated inside its null (of five random splits of a drop the straightest has r ≤ −0.99 in
 43, 23 and 75 of 100 cases at 4, 8 and 20 layers). Agreement: with Adam, clear in fewer than half the seeds; of all networks
@@ -26,8 +26,9 @@ from layerlaw.experiments.numbers import best_of_seeds, is_clear, law_of, law_ro
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Look, Recipe, Run, Samples, Shape
 from layerlaw.lab.look import CHUNK
-from layerlaw.pages import Outcome, Panel, Row, Sheet
+from layerlaw.outcome import Outcome, Row
 from layerlaw.probing import probe
+from layerlaw.sheet import Panel, Sheet
 
 TITLE = "Without BatchNorm the law is not clear"
 DEPTHS = (4, 8, 20)
@@ -44,9 +45,9 @@ def run(setting: Setting) -> Outcome:
     base = Recipe(data="fashion_mnist", epochs=setting.epochs(quick=6))
     grid = QUICK_GRID if setting.quick else GRID
     recipes = []
-    for optimiser, rates in grid.items():
+    for optimizer, rates in grid.items():
         shapes = [Shape.even(depth, norm=norm) for norm in (False, True) for depth in DEPTHS]
-        recipes += base.grid(optimiser=(optimiser,), shape=shapes, learning_rate=rates, seed=setting.seeds())
+        recipes += base.grid(optimizer=(optimizer,), shape=shapes, learning_rate=rates, seed=setting.seeds())
     runs = setting.train("norms", recipes, data, Look(test=True))
     cells = {(o, d, n): [r for r in runs if _cell(r) == (o, d, n)] for o in grid for d in DEPTHS for n in (False, True)}
     chosen = [r for (_, _, norm), group in cells.items() if not norm for r in best_of_seeds(group)]
@@ -63,7 +64,7 @@ def run(setting: Setting) -> Outcome:
 
 
 def _cell(run: Run) -> Cell:
-    return run.recipe.optimiser, run.recipe.shape.depth, run.recipe.shape.norm
+    return run.recipe.optimizer, run.recipe.shape.depth, run.recipe.shape.norm
 
 
 def is_well_trained(run: Run) -> bool:
@@ -88,9 +89,9 @@ def short_layers(run: Run, data: Samples, *, device: str = "cpu") -> int:
 
 def _rows(cell: Cell, cells: dict[Cell, list[Run]], choices: int, short: dict[Recipe, int]) -> list[Row]:
     """The chosen runs without BatchNorm, then their twins."""
-    optimiser, depth, _ = cell
-    bare, twins = cells[optimiser, depth, False], cells[optimiser, depth, True]
-    name, adam = f"{optimiser}-{depth}", optimiser == "adam"
+    optimizer, depth, _ = cell
+    bare, twins = cells[optimizer, depth, False], cells[optimizer, depth, True]
+    name, adam = f"{optimizer}-{depth}", optimizer == "adam"
     best, best_twins = best_of_seeds(bare), best_of_seeds(twins)
     rows = [
         *_law_rows(f"{name}/no-norm", bare, choices, judged=adam),
@@ -149,17 +150,17 @@ def _training_rows(depth: int, runs: Sequence[Run]) -> list[Row]:
             how |= {"holds": lambda share: share < 0.5, "tolerance": "< 0.5 of the well trained"} if well else {}
         rows.append(row(f"all-{depth}/{NAMES[norm]}/clear-law-among-well-trained", clear, **how))
     fewer = {"holds": lambda share: share < shares[True], "tolerance": "fewer than with BatchNorm"}
-    bare = row(f"all-{depth}/no-norm/well-trained", [shares[False]], paper="difficult to optimise", **fewer)  # type: ignore[arg-type]
+    bare = row(f"all-{depth}/no-norm/well-trained", [shares[False]], paper="difficult to optimize", **fewer)  # type: ignore[arg-type]
     return [bare, row(f"all-{depth}/norm/well-trained", [shares[True]]), *rows]
 
 
 def _sheets(cells: dict[Cell, list[Run]]) -> list[Sheet]:
-    optimisers = list(dict.fromkeys(cell[0] for cell in cells))
+    optimizers = list(dict.fromkeys(cell[0] for cell in cells))
 
     def panels(norm: bool, mode: Any = "train") -> list[Panel]:
         return [
             law_panel(f"{o}, {d} layers", best_of_seeds(cells[o, d, norm]), faint=cells[o, d, norm], mode=mode)
-            for o in optimisers
+            for o in optimizers
             for d in DEPTHS
         ]
 
@@ -167,7 +168,7 @@ def _sheets(cells: dict[Cell, list[Run]]) -> list[Sheet]:
         law_panel(
             f"{o}, {d} layers", chosen, note=f"last epoch's loss {mean_of(r.losses[-1] for r in chosen) or 0:.2g}"
         )
-        for o in optimisers
+        for o in optimizers
         for d in DEPTHS
         if (chosen := lowest_loss(cells[o, d, False]))
     ]

@@ -28,7 +28,8 @@ from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Look, Recipe, Run, Samples, Shape
 from layerlaw.lab.look import Mode
 from layerlaw.law import LawFit, fit_law
-from layerlaw.pages import Outcome, Panel, Row, Series, Sheet
+from layerlaw.outcome import Outcome, Row
+from layerlaw.sheet import Panel, Series, Sheet
 
 TITLE = "Pretraining: the law in five new layers on ten fixed ones"
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)

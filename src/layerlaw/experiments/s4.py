@@ -1,4 +1,4 @@
-"""Figure S4: networks of width 1000 on images of 32×32 pixels, Fashion-MNIST and CIFAR-10 in colour, 4, 8 and 20 layers.
+"""Figure S4: networks of width 1000 on images of 32×32 pixels, Fashion-MNIST and CIFAR-10 in color, 4, 8 and 20 layers.
 
     layerlaw reproduce s4              2 data sets × 3 depths × 3 learning rates: 18 networks per seed of up to 22 million
                                        parameters (a few minutes on a GPU; not for a CPU)
@@ -20,7 +20,8 @@ from layerlaw.experiments.images import TITLES, samples, stand_in
 from layerlaw.experiments.numbers import above_floor, at_most, best_of_seeds, law_rows, over, row
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Look, Recipe, Run, Shape
-from layerlaw.pages import Outcome, Row, Sheet
+from layerlaw.outcome import Outcome, Row
+from layerlaw.sheet import Sheet
 
 TITLE = "The law on larger images, in wide networks"
 SHOWN = {  # learning rates in the names of the authors' figures

@@ -24,7 +24,8 @@ from layerlaw.experiments.numbers import above_floor, at_least, at_most, best_of
 from layerlaw.experiments.pairs import ratios
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Look, Recipe, Run, Samples, Shape
-from layerlaw.pages import Outcome, Row, Sheet
+from layerlaw.outcome import Outcome, Row
+from layerlaw.sheet import Sheet
 
 TITLE = "Sample size: 1000, 2000 and 5000 images"
 PER_CLASS = (100, 200, 500)

@@ -24,7 +24,8 @@ from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Look, Recipe, Run, Shape
 from layerlaw.lab.look import Mode
 from layerlaw.law import LawFit, fit_law
-from layerlaw.pages import Outcome, Panel, Row, Series, Sheet, Table
+from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.sheet import Panel, Series, Sheet
 
 TITLE = "The law of each class"
 DEPTH = 8

@@ -27,7 +27,8 @@ from layerlaw.experiments.numbers import best_of_seeds, law_row, mean_of, row, t
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Look, Recipe, Run, Shape
 from layerlaw.lab.look import Mode
-from layerlaw.pages import Outcome, Panel, Row, Series, Sheet, Table
+from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.sheet import Panel, Series, Sheet
 
 TITLE = "Lower layers converge first"
 DEPTH = 8

@@ -36,9 +36,10 @@ from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Look, Recipe, Run, Samples, Shape
 from layerlaw.lab.look import CHUNK, Mode
 from layerlaw.law import LawFit, fit_law
-from layerlaw.pages import Outcome, Panel, Row, Series, Sheet, Table
+from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.probing import probe
 from layerlaw.record import Record
+from layerlaw.sheet import Panel, Series, Sheet
 
 TITLE = "A fuzzy law on test data"
 DEPTHS = (4, 8, 20)

@@ -35,8 +35,9 @@ from layerlaw.experiments.numbers import is_clear, mean_of, over, random_split_r
 from layerlaw.experiments.sentences import Token, Tuning, measured, task
 from layerlaw.experiments.setting import Setting
 from layerlaw.law import LawFit, fit_law
-from layerlaw.pages import Outcome, Panel, Row, Series, Sheet, Table
+from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.record import Record
+from layerlaw.sheet import Panel, Series, Sheet
 
 TITLE = "BERT fine-tuned on sentences: first token, and mean over tokens"
 EACH = 500  # measured sentences of either class

@@ -23,8 +23,8 @@ from layerlaw.errors import DataError
 from layerlaw.experiments.setting import Setting
 from layerlaw.lm.loading import Loaded, drawn, load, untrained_twin
 from layerlaw.probing import probe
-from layerlaw.probing.assembly import parameter_digest
 from layerlaw.progress import Progress, choose
+from layerlaw.provenance import parameter_digest
 from layerlaw.record import Record
 
 CLASSES = ("negative", "positive")
@@ -200,20 +200,20 @@ def tuned(
 ) -> None:
     """Fine-tune in place on all the sentences, in float32."""
     model.to(device).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=tuning.rate, weight_decay=0.01, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=tuning.rate, weight_decay=0.01, fused=True)
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # dropout
     steps = [index for _ in range(tuning.epochs) for index in mixed(data, tuning.batch_size, generator)]
     warmup = max(1, len(steps) // 10)
     for step, index in enumerate(choose(progress)(steps, "fine-tuning", len(steps))):
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = tuning.rate * min((step + 1) / warmup, (len(steps) - step) / (len(steps) - warmup + 1))
         batch = {name: value.to(device) for name, value in data.batch(index).items()}
         loss = nn.functional.cross_entropy(model(batch["input_ids"], batch["attention_mask"]), batch["labels"])
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
     model.eval()
 
 

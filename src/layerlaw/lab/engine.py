@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import InputError, MemoryBudgetError
+from layerlaw.files import replace_whole
 from layerlaw.lab.fleet import Fleet
 from layerlaw.lab.graphs import EpochGraph
 from layerlaw.lab.look import Look, Reading, look_at
 from layerlaw.lab.orders import Orders
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
-from layerlaw.record import replace_whole
 
 SAVE_EVERY = 60.0  # seconds
 GRAPH_FROM = 5  # epochs: fewer are not worth a capture
@@ -176,7 +176,7 @@ def _fetch(pending: list[Tensor], progress: Progress) -> float:
 
 
 def member_bytes(recipe: Recipe, samples: Samples) -> int:
-    """About what one more member needs: parameters, gradients, optimiser, activations of a batch, of a measurement."""
+    """About what one more member needs: parameters, gradients, optimizer, activations of a batch, of a measurement."""
     sides = recipe.shape.sides
     parameters = sum(i * o + 3 * o for i, o in sides)
     batch = recipe.batch_size * sum(3 * o + i for i, o in sides)

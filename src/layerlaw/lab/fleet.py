@@ -1,7 +1,7 @@
 """The fleet: E feed-forward networks of one shape, trained as one program.
 
 Activations are (member, unit, sample): every product is one batched call without a transpose, and BatchNorm sees
-member·unit channels of neighbouring numbers. The backward pass is written by hand: few calls per layer, buffers made
+member·unit channels of neighboring numbers. The backward pass is written by hand: few calls per layer, buffers made
 once, no graph to build. One member is the same code with E = 1.
 """
 
@@ -27,7 +27,7 @@ class Fleet:
     """E networks: rows of parameters (E, P), running statistics of BatchNorm, update rules, data.
 
     All members have one shape, number of samples, batch size, number of epochs and set of trained layers; they differ in
-    optimiser, learning rate, weight decay, seed and data. Everything that training changes is changed in place.
+    optimizer, learning rate, weight decay, seed and data. Everything that training changes is changed in place.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Fleet:
         self.parameters = torch.stack([rows[r.seed] for r in self.recipes]).to(self.device)
         self.gradients = torch.zeros_like(self.parameters)
         self.rules = []
-        for _, run in groupby(range(E), key=lambda e: self.recipes[e].optimiser):
+        for _, run in groupby(range(E), key=lambda e: self.recipes[e].optimizer):
             here = list(run)
             part = slice(here[0], here[-1] + 1)
             columns = self.layout.columns(first.trained)
@@ -147,7 +147,7 @@ class Fleet:
     def site_features(self, x: Tensor, *, chunk: int | None, members: slice = slice(None)) -> Iterator[Tensor]:
         """Features (E, d, n) after each hidden layer, then the logits, for inputs (E, d, n) of these members.
 
-        `chunk` is the size of the batches that BatchNorm normalises by themselves, in the order given (the way of the
+        `chunk` is the size of the batches that BatchNorm normalizes by themselves, in the order given (the way of the
         law's authors); `None` takes the running statistics. Nothing is changed.
         """
         h = x

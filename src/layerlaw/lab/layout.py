@@ -91,7 +91,7 @@ class Layout:
         return found
 
     def initial(self, seed: int) -> Tensor:
-        """One row (P,) as PyTorch initialises the module after `torch.manual_seed(seed)`, drawn without building it."""
+        """One row (P,) as PyTorch initializes the module after `torch.manual_seed(seed)`, drawn without building it."""
         generator = torch.Generator().manual_seed(seed)
         row = torch.zeros(self.size)
         for weight, bias, (inward, _) in zip(self.weights, self.biases, self.shape.sides, strict=True):

@@ -13,7 +13,7 @@ from torch import Tensor
 from layerlaw.errors import InputError
 from layerlaw.lab.fleet import Fleet
 from layerlaw.measures.separation import class_separation
-from layerlaw.stats import Centres, ClassSums, Frame, NearestCentre, Scatter, find_centres, project
+from layerlaw.stats import Centers, ClassSums, Frame, NearestCenter, Scatter, find_centers, project
 from layerlaw.stats.precision import double, full_precision
 
 Mode = Literal["train", "eval", "full"]
@@ -27,7 +27,7 @@ class Look:
     """When and how the members are measured.
 
     `epochs`: after which epochs (0: before the first); the last one is always among them. `modes` of BatchNorm: "train"
-    normalises chunks of 100 samples by themselves in the order of the data (the law's authors' way), "eval" takes the
+    normalizes chunks of 100 samples by themselves in the order of the data (the law's authors' way), "eval" takes the
     running statistics, "full" the statistics of all samples at once (what recalibrated running statistics would be).
     `permuted` also measures with shuffled labels: the level that noise alone reaches. `by_class` keeps D of each class,
     `keep` the networks themselves, so that they can be probed afterwards as they were then.
@@ -97,7 +97,7 @@ def look_at(fleet: Fleet, look: Look, epoch: int) -> list[list[Reading]]:
     found: list[list[Reading]] = [[] for _ in range(len(fleet))]
     with full_precision():
         for mode in look.modes:
-            known: dict[int, list[Centres]] = {}
+            known: dict[int, list[Centers]] = {}
             for split in look.splits:
                 for member, reading in _read(fleet, look, mode, split, epoch, known):
                     found[member].append(reading)
@@ -105,7 +105,7 @@ def look_at(fleet: Fleet, look: Look, epoch: int) -> list[list[Reading]]:
 
 
 def _read(
-    fleet: Fleet, look: Look, mode: Mode, split: Split, epoch: int, known: dict[int, list[Centres]]
+    fleet: Fleet, look: Look, mode: Mode, split: Split, epoch: int, known: dict[int, list[Centers]]
 ) -> Iterator[tuple[int, Reading]]:
     """Readings of one mode and split. `known` keeps the training samples' class means, the test samples' references."""
     n, most = _length(fleet, split), max(_length(fleet, each) for each in look.splits)
@@ -120,10 +120,10 @@ def _read(
         *features, logits = [inputs, *fleet.site_features(inputs, chunk=chunk, members=members)]
         columns = []
         for i, run in enumerate(_alike(features)):
-            found, centres = _measured(run, labels, K, known[members.start][i] if split == "test" else None)
+            found, centers = _measured(run, labels, K, known[members.start][i] if split == "test" else None)
             columns += found
             if split == "train" and look.test:
-                known.setdefault(members.start, []).append(centres)
+                known.setdefault(members.start, []).append(centers)
         D, nearest, rank, per_class = (
             torch.stack(c, -1) for c in zip(*columns, strict=True)
         )  # (E, sites), (E, K, sites)
@@ -150,7 +150,7 @@ def _read(
 
 
 def _blocks(fleet: Fleet, step: int) -> Iterator[slice]:
-    """Neighbouring members with equally many classes, at most `step` at once: a class without samples has no mean."""
+    """Neighboring members with equally many classes, at most `step` at once: a class without samples has no mean."""
     start = 0
     for _, run in groupby(fleet.samples, key=lambda s: s.classes):
         stop = start + len(list(run))
@@ -178,7 +178,7 @@ def _samples(fleet: Fleet, split: Split, members: slice) -> tuple[Tensor, Tensor
 
 
 def _alike(features: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbouring sites of one width, measured at once on a GPU, where calls are dear; one by one on a CPU."""
+    """Neighboring sites of one width, measured at once on a GPU, where calls are dear; one by one on a CPU."""
     if features[0].device.type == "cpu":
         yield from ([site] for site in features)
     else:
@@ -187,9 +187,9 @@ def _alike(features: list[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _measured(
-    sites: list[Tensor], labels: Tensor, classes: int, reference: Centres | None
-) -> tuple[list[tuple[Tensor, ...]], Centres]:
-    """At each site (E, d, n): D, share nearest to the own class mean, rank (E,), D of each class (E, K); and the centres.
+    sites: list[Tensor], labels: Tensor, classes: int, reference: Centers | None
+) -> tuple[list[tuple[Tensor, ...]], Centers]:
+    """At each site (E, d, n): D, share nearest to the own class mean, rank (E,), D of each class (E, K); and the centers.
 
     The nearest class mean is looked for among those of the reference, where there is one.
     """
@@ -199,27 +199,27 @@ def _measured(
     sound = features.isfinite().all(-1).all(-1)  # (E,)
     features = torch.where(sound[:, None, None], features, 0.0)  # a diverged member must not stop the others
     sums = ClassSums.of(features, labels, classes)
-    # Thousands of small factorisations: a GPU would do them one after the other, slower than the CPU.
-    centres = find_centres(sums.to("cpu")).to(features.device)
-    coordinates, lengths = project(features, labels, Frame.of(centres))
-    scatter = Scatter.of(coordinates, lengths, labels, centres)
-    per_class = class_separation(centres, scatter)
-    D = (centres.weights * per_class.nan_to_num()).sum(-1)
-    defined = sound & (centres.rank > 0)
+    # Thousands of small factorizations: a GPU would do them one after the other, slower than the CPU.
+    centers = find_centers(sums.to("cpu")).to(features.device)
+    coordinates, lengths = project(features, labels, Frame.of(centers))
+    scatter = Scatter.of(coordinates, lengths, labels, centers)
+    per_class = class_separation(centers, scatter)
+    D = (centers.weights * per_class.nan_to_num()).sum(-1)
+    defined = sound & (centers.rank > 0)
     near = scatter.near
     if reference is not None:
         points = reference.basis.to(features) @ (features - reference.mean.to(features).unsqueeze(-2)).mT  # (…, r, n)
-        near = NearestCentre.of(double(points), reference, labels, None)
+        near = NearestCenter.of(double(points), reference, labels, None)
     nearest = near.hits.sum(-1) / scatter.counts.sum(-1)
     nan = D.new_tensor(float("nan"))
     columns = (
         torch.where(defined, D, nan),
         torch.where(sound, nearest, nan),
-        torch.where(sound, centres.rank, 0),
+        torch.where(sound, centers.rank, 0),
         torch.where(defined.unsqueeze(-1), per_class, nan),
     )
     found = list(zip(*(column.view(len(sites), E, *column.shape[1:]) for column in columns), strict=True))
-    return found, centres
+    return found, centers
 
 
 def _number(value: float) -> float | None:

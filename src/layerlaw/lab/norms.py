@@ -73,7 +73,7 @@ class Norms:
             out, space.mean[i], space.inverse[i] = _compiled_forward()(rows, *small, *running)
             return out.view_as(z)
         mean, length = self._mean[i].unsqueeze(-1), self._length[i].unsqueeze(-1)
-        _centre(z, mean, length)
+        _center(z, mean, length)
         inverse = torch.addcmul(_eps(z), length, length, value=1 / B).rsqrt_()
         space.mean[i], space.inverse[i] = self._zeros[: E * W], inverse.view(-1)
         return torch.mul(z, inverse * self._gains[i].unsqueeze(-1), out=space.a[i]).add_(self._shifts[i].unsqueeze(-1))
@@ -118,7 +118,7 @@ class Norms:
         if chunk is None:
             mean, variance = (v[i][members].unsqueeze(-1) for v in (self.means, self.variances))
             return h.sub_(mean).mul_((variance + EPS).rsqrt_() * gain).add_(shift)
-        return torch.cat([_normalised(part) for part in _chunks(h, chunk)], -1).mul_(gain).add_(shift)
+        return torch.cat([_normalized(part) for part in _chunks(h, chunk)], -1).mul_(gain).add_(shift)
 
 
 @cache
@@ -138,12 +138,12 @@ def _forward(
     """Rows (C, B) by their mean and variance; returns the result, mean and inverse deviation (C,)."""
     B = z.shape[1]
     mean = z.mean(1)
-    centred = z - mean.unsqueeze(1)
-    squares = centred.square().sum(1)
+    centered = z - mean.unsqueeze(1)
+    squares = centered.square().sum(1)
     inverse = (squares / B + EPS).rsqrt()
     running_mean.lerp_(mean, MOMENTUM)
     running_variance.lerp_(squares / (B - 1), MOMENTUM)
-    return centred * (inverse * gain).unsqueeze(1) + shift.unsqueeze(1), mean, inverse
+    return centered * (inverse * gain).unsqueeze(1) + shift.unsqueeze(1), mean, inverse
 
 
 def _backward(g: Tensor, z: Tensor, gain: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -155,7 +155,7 @@ def _backward(g: Tensor, z: Tensor, gain: Tensor, mean: Tensor, inverse: Tensor)
     return rest * (gain * inverse).unsqueeze(1), gain_slope, shift_slope
 
 
-def _centre(z: Tensor, mean: Tensor, length: Tensor) -> None:
+def _center(z: Tensor, mean: Tensor, length: Tensor) -> None:
     """Subtract the mean over the last dimension in place; mean and remaining length go into (…, 1).
 
     Two passes: far from zero a sum of squares would lose the digits. torch.var would take ten times as long.
@@ -165,10 +165,10 @@ def _centre(z: Tensor, mean: Tensor, length: Tensor) -> None:
     torch.linalg.vector_norm(z, dim=-1, keepdim=True, out=length)
 
 
-def _normalised(z: Tensor) -> Tensor:
+def _normalized(z: Tensor) -> Tensor:
     """Each batch of (…, B) by its own mean and variance, flat: (E, W, batches, B) → (E, W, batches·B)."""
     mean, length = z.new_empty((*z.shape[:-1], 1)), z.new_empty((*z.shape[:-1], 1))
-    _centre(z, mean, length)
+    _center(z, mean, length)
     return z.mul_((length.square_().mul_(1 / z.shape[-1]) + EPS).rsqrt_()).flatten(2)
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from layerlaw.errors import InputError
 from layerlaw.lab.shape import Shape
 
-Optimiser = Literal["sgd", "momentum", "adam"]
+Optimizer = Literal["sgd", "momentum", "adam"]
 MOMENTUM = 0.9
 ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 
@@ -31,7 +31,7 @@ class Recipe:
 
     shape: Shape = field(default_factory=lambda: Shape.even(8))
     data: str = "data"
-    optimiser: Optimiser = "adam"
+    optimizer: Optimizer = "adam"
     learning_rate: float = 1e-3
     epochs: int = 600
     batch_size: int = 128
@@ -42,8 +42,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "drops", tuple(self.drops))
-        if self.optimiser not in get_args(Optimiser):
-            raise InputError(f"optimiser: expected 'sgd', 'momentum' or 'adam', got {self.optimiser!r}.")
+        if self.optimizer not in get_args(Optimizer):
+            raise InputError(f"optimizer: expected 'sgd', 'momentum' or 'adam', got {self.optimizer!r}.")
         for name in ("epochs", "batch_size", "seed"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -107,12 +107,12 @@ class Recipe:
             for values in itertools.product(*(tuple(c) for c in choices.values()))
         ]
 
-    def optimiser_for(self, network: nn.Module) -> torch.optim.Optimizer:
+    def optimizer_for(self, network: nn.Module) -> torch.optim.Optimizer:
         """The same rule for any module."""
         lr, decay = self.learning_rate, self.weight_decay
-        if self.optimiser == "adam":
+        if self.optimizer == "adam":
             return torch.optim.Adam(network.parameters(), lr=lr, weight_decay=decay, fused=True)
-        momentum = MOMENTUM if self.optimiser == "momentum" else 0.0
+        momentum = MOMENTUM if self.optimizer == "momentum" else 0.0
         return torch.optim.SGD(network.parameters(), lr=lr, momentum=momentum, weight_decay=decay, fused=True)
 
     def to_dict(self) -> dict[str, Any]:

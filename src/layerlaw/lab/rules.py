@@ -15,14 +15,14 @@ BETA1, BETA2, EPS = ADAM["beta1"], ADAM["beta2"], ADAM["eps"]
 
 
 class Rule:
-    """The optimiser of neighbouring members: their rows of parameters, and what it remembers.
+    """The optimizer of neighboring members: their rows of parameters, and what it remembers.
 
     On the CPU each row goes through torch's fused kernel; on a GPU all rows are one program with a column of rates.
     """
 
     def __init__(self, recipes: Sequence[Recipe], rows: slice, parameters: Tensor, columns: Sequence[slice]) -> None:
         self.recipes, self.rows, self.columns = recipes, rows, columns
-        self.kind = recipes[0].optimiser
+        self.kind = recipes[0].optimizer
         kept = {"sgd": 0, "momentum": 1, "adam": 2}[self.kind]
         self.memory = [torch.zeros_like(parameters[rows]) for _ in range(kept)]
         self.steps = torch.zeros((), device=parameters.device)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import DataError, InputError
+from layerlaw.files import made_folder, write_json
 from layerlaw.lab.engine import Job, Progress, check_device, member_bytes
 from layerlaw.lab.fleet import check
 from layerlaw.lab.look import Look, Mode, Reading, Split
@@ -27,7 +28,6 @@ from layerlaw.lab.zoo import FeedForward
 from layerlaw.law import LawFit, fit_law
 from layerlaw.progress import Counter
 from layerlaw.progress import Progress as Bar
-from layerlaw.record import write_whole
 
 MEMBERS_ON_CPU = 12  # larger fleets leave the cache, smaller ones pay for their calls
 LAST_EPOCH = Look()
@@ -131,10 +131,7 @@ def sweep(
     done: dict[str, Run] = {}
     jobs: list[Job] = []
     if place is not None:
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"{place}: expected a folder that can be made or used ({error.strerror}).") from None
+        made_folder(place)
         done, jobs = _found(place, recipes, samples, keys, look, start, copied, str(device))
     going = {key for job in jobs for key in job.keys}
     missing = [i for i in dict(zip(keys, range(len(keys)), strict=True)).values() if keys[i] not in done.keys() | going]
@@ -263,7 +260,7 @@ def _fleets(
     ):
         shares = -(-(workers or cores()) // max(1, len(groups)))  # no core without a fleet
     for group in sorted(groups.values(), key=lambda g: -len(g) * member_bytes(recipes[g[0]], samples[g[0]])):
-        group.sort(key=lambda i: recipes[i].optimiser)  # neighbours share an update
+        group.sort(key=lambda i: recipes[i].optimizer)  # neighbors share an update
         most = members or _most(recipes[group[0]], samples[group[0]], device)
         parts = min(len(group), max(-(-len(group) // most), shares))
         size = -(-len(group) // parts)
@@ -358,8 +355,9 @@ def _write_table(place: Path, keys: Sequence[str]) -> None:
     for file in sorted(place.glob("fleet-*.pt")):
         found |= _runs(Progress.from_file(file)[0])
     runs = [found[key] for key in dict.fromkeys([*keys, *found]) if key in found]
-    text = json.dumps({"format": "layerlaw sweep", "version": 1, "runs": [run.to_dict() for run in runs]})
-    write_whole(place / "sweep.json", text)
+    write_json(
+        place / "sweep.json", {"format": "layerlaw sweep", "version": 1, "runs": [run.to_dict() for run in runs]}
+    )
 
 
 def _train(jobs: list[Job], progress: bool | Bar, workers: int | None) -> tuple[list[Progress], bool]:

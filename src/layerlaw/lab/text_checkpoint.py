@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from layerlaw.errors import DataError, InputError
+from layerlaw.files import replace_whole
 from layerlaw.lab.gpt import GPT
 from layerlaw.lab.recurrent import Recurrent
 from layerlaw.lab.text_model import TextModel
-from layerlaw.record import replace_whole
 
 FORMAT = "layerlaw text model"
 VERSION = 1

@@ -65,10 +65,10 @@ class TextModel(nn.Module):
         self.blocks = nn.ModuleList([Block(width, mixer) for mixer in mixers])
         self.norm = nn.RMSNorm(width, eps=NORM_EPS)
         self.head = nn.Linear(width, vocabulary, bias=False)
-        self._initialise()
+        self._initialize()
         self.head.weight = self.embedding.weight
 
-    def _initialise(self) -> None:
+    def _initialize(self) -> None:
         """GPT-2's scheme, with its 0.02 at width 768 (= 1/√(3·768)) carried over to other widths."""
         for module in self.modules():
             if isinstance(module, nn.Linear):

@@ -78,7 +78,7 @@ class TextRecipe:
         done = (step - self.warmup) / max(1, self.steps - 1 - self.warmup)
         return self.learning_rate * (FINAL_SHARE + (1 - FINAL_SHARE) * (1 + math.cos(math.pi * done)) / 2)
 
-    def optimiser_for(self, model: nn.Module) -> torch.optim.AdamW:
+    def optimizer_for(self, model: nn.Module) -> torch.optim.AdamW:
         """AdamW with decay on the weights of linear and embedding layers only: not on norms, filters, rates, biases."""
         matrices = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear | nn.Embedding)}
         decayed = [p for p in model.parameters() if id(p) in matrices]

@@ -32,7 +32,7 @@ def train_text(
 ) -> list[float]:
     """Train in place; returns the loss of each step in nats. `visit(step)` is called after the chosen steps (0: before).
 
-    `ids` (n,) is the whole tokenised text. For masked training the last id of the vocabulary is the mask and must not
+    `ids` (n,) is the whole tokenized text. For masked training the last id of the vocabulary is the mask and must not
     occur in the text. Training stops early when `visit` returns `True` (that very object). `device` moves the model
     (default: it stays where it is). On CUDA in bfloat16 autocast, with `torch.compile` if asked; float32 elsewhere.
     """
@@ -41,7 +41,7 @@ def train_text(
     if compile and place.type != "cuda":
         raise InputError(f"compile: expected False on the device '{place}', got True. It is for CUDA only.")
     generator = torch.Generator().manual_seed(recipe.seed)
-    optimiser = recipe.optimiser_for(model)
+    optimizer = recipe.optimizer_for(model)
     loss_of = torch.compile(cross_entropy) if compile else cross_entropy
     length = recipe.context + (recipe.task == "next")
     offsets = torch.arange(length, device=place)
@@ -51,17 +51,17 @@ def train_text(
         return []
     model.train()
     for step in choose(progress)(range(1, recipe.steps + 1), "training", recipe.steps):
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = recipe.rate_at(step - 1)
         starts = torch.randint(len(text) - length + 1, (recipe.batch_size, 1), generator=generator)
         asked = _ask(model, text[starts.to(place) + offsets], recipe, generator)
         # never bfloat16 on a CPU: some of them die of it
         with torch.autocast(place.type, dtype=torch.bfloat16, enabled=place.type == "cuda"):
             loss = loss_of(model, *asked)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        optimiser.step()
+        optimizer.step()
         losses.add(loss.detach())
         if visit is not None and step in at_steps:
             losses.read()
@@ -173,6 +173,6 @@ def _checked(model: TextModel, ids: Tensor, recipe: TextRecipe, *, least: int) -
         why = f" (the last one, {beyond}, is the mask)" if recipe.task == "masked" else ""
         raise InputError(
             f"ids: expected 0 … {beyond - 1}, the model's vocabulary{why}, got {low if low < 0 else high}. "
-            "Was the text made by another tokeniser, or the model with too small a vocabulary?"
+            "Was the text made by another tokenizer, or the model with too small a vocabulary?"
         )
     return ids

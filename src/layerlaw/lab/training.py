@@ -1,4 +1,4 @@
-"""One plain training loop for any module: data resident, cross-entropy, the recipe's optimiser and schedule."""
+"""One plain training loop for any module: data resident, cross-entropy, the recipe's optimizer and schedule."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def train(
     The network may be any; of the recipe, shape and layers are not used.
     """
     generator = torch.Generator().manual_seed(recipe.seed)
-    optimiser = recipe.optimiser_for(network)
+    optimizer = recipe.optimizer_for(network)
     cross_entropy = nn.CrossEntropyLoss()
     losses: list[float] = []
     if visit is not None and 0 in at_epochs and visit(0) is True:
@@ -36,14 +36,14 @@ def train(
         return losses
     for epoch in choose(progress)(range(1, recipe.epochs + 1), "training", recipe.epochs):
         network.train()
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = recipe.rate_at(epoch - 1)
         total = torch.zeros((), device=y.device)
         for rows in torch.split(torch.randperm(len(y), generator=generator), recipe.batch_size):
             loss = cross_entropy(network(x[rows]), y[rows])
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             total += loss.detach() * len(rows)
         losses.append(float(total) / len(y))
         if losses[-1] != losses[-1]:

@@ -14,7 +14,7 @@ class FeedForward(nn.Module):
     """Linear → BatchNorm → ReLU per hidden layer, then a linear classifier; `depth` counts all linear layers.
 
     `widths` gives every hidden layer its own width and takes the place of `depth` and `width`; `norm=False` leaves
-    BatchNorm out; `activation` is "relu", "tanh", "gelu" or "none" (a linearised network).
+    BatchNorm out; `activation` is "relu", "tanh", "gelu" or "none" (a linearized network).
 
     >>> net = FeedForward(depth=8, inputs=100, width=100, classes=10)
     >>> sum(isinstance(m, nn.Linear) for m in net.modules())
@@ -50,7 +50,7 @@ class FeedForward(nn.Module):
 
     @classmethod
     def of(cls, shape: Shape) -> "FeedForward":
-        """A network of this shape, freshly initialised."""
+        """A network of this shape, freshly initialized."""
         how = {"norm": shape.norm, "activation": shape.activation}
         return cls(inputs=shape.inputs, widths=shape.widths, classes=shape.classes, **how)  # type: ignore[arg-type]
 

@@ -43,7 +43,7 @@ from layerlaw.lm.loss import remark as loss_remark
 from layerlaw.lm.pieces import Documents, counted, pieces_of
 from layerlaw.lm.places import places_of
 from layerlaw.lm.quiet import quiet_transformers
-from layerlaw.lm.stream import Normalise, Plan, Run, affordable, tokens_wanted
+from layerlaw.lm.stream import Normalize, Plan, Run, affordable, tokens_wanted
 from layerlaw.lm.targets import targets_of
 from layerlaw.lm.tasks import AGAINST_ITS_WAY, TaskName, places_around, task_for, unnamed_sentinels
 from layerlaw.lm.words import Words
@@ -65,7 +65,7 @@ def probe_lm(
     length: int = 512,
     documents: Documents = "cut",
     blocks: str | Sequence[str] | None = None,
-    normalise: Normalise = "fresh",
+    normalize: Normalize = "fresh",
     task: TaskName | None = None,
     null: bool = False,
     classes: int = 0,
@@ -92,7 +92,7 @@ def probe_lm(
     length      tokens the model reads at once; longer documents are cut
     documents   "cut" long ones into pieces, "truncate" them to one piece, or "pack" all into one stream
     blocks      names of the modules to measure, where they are not those found: "model.layers", "layers.*.mlp", or a list
-    normalise   "fresh": a bare norm of the model's own kind, "none", or "standardised"
+    normalize   "fresh": a bare norm of the model's own kind, "none", or "standardized"
     task        "next", "masked" (encoders) or "span" (encoder-decoders); default: what fits the model
     null        also measure an untrained model of the same configuration
     classes     also measure the separation D of so many most frequent next tokens
@@ -107,7 +107,7 @@ def probe_lm(
     """
     started = time.perf_counter()
     check_options(
-        normalise=normalise, task=task, targets=targets, words=words, bos=bos, batch_size=batch_size, classes=classes,
+        normalize=normalize, task=task, targets=targets, words=words, bos=bos, batch_size=batch_size, classes=classes,
         tokens=tokens, length=length, groups=groups, mask_id=mask_id, memory_gib=memory_gib, blocks=blocks, null=null,
     )  # fmt: skip
     with quiet_transformers(bars=progress is not False):
@@ -147,7 +147,7 @@ def probe_lm(
         told_counts = counted(told, vocabulary)
         frequent = FrequentTokens.of(told_counts, classes) if classes else None
         shown = Words.of(words, loaded.tokenizer, vocabulary) if len(words) else None
-        plan = Plan(found, tuple(chosen), normalise, found.whole, places, frequent, shown)
+        plan = Plan(found, tuple(chosen), normalize, found.whole, places, frequent, shown)
         pieces = pieces.dealt(*affordable(groups, plan, memory_gib))
         if asked == "next":
             pieces = pieces.noted(missing_bos(network, loaded.tokenizer, pieces, where))

@@ -1,4 +1,4 @@
-"""What a language model is, told by its parts and its behaviour: vocabulary, output embedding, which way it reads."""
+"""What a language model is, told by its parts and its behavior: vocabulary, output embedding, which way it reads."""
 
 from __future__ import annotations
 

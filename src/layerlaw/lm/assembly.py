@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import platform
 from typing import Any
 
 import torch
@@ -13,7 +11,7 @@ from layerlaw.lm.loading import Loaded
 from layerlaw.lm.pieces import Pieces
 from layerlaw.lm.stream import Measured, Plan, Run
 from layerlaw.measures.residual import Residual, prediction_residuals
-from layerlaw.probing.assembly import code_version, parameter_digest
+from layerlaw.provenance import model_provenance, provenance
 from layerlaw.record import Record, SiteRow
 from layerlaw.stats.ranks import world_size
 
@@ -36,7 +34,7 @@ def assembled(model: nn.Module, loaded: Loaded, run: Run, measured: Measured, tw
         settings={
             "task": run.task.name,
             "targets": {target.name: target.about for target in plan.targets},
-            "normalise": plan.normalise,
+            "normalize": plan.normalize,
             "norm": plan.blocks.norm,
             "blocks": str(plan.blocks),
             "tokens": n,
@@ -48,21 +46,15 @@ def assembled(model: nn.Module, loaded: Loaded, run: Run, measured: Measured, tw
             "batch_size": run.batch_size,
             "classes": 0 if plan.frequent is None else len(plan.frequent.ids),
         },
-        provenance={
-            "layerlaw": code_version(),
-            "torch": torch.__version__,
-            "transformers": _version_of_transformers(),
-            "python": platform.python_version(),
-            "device": _device_name(measured),
-            "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-            "processes": world_size(),
-            "model": type(model).__name__,
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "parameters_sha256": parameter_digest(model),
-            "data_sha256": pieces.checksum,
-            "tokens_per_second": round(measured.tokens / max(measured.seconds, 1e-9), 1),
-            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        },
+        provenance=provenance(
+            *_devices(measured),
+            transformers=_version_of_transformers(),
+            dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+            processes=world_size(),
+            **model_provenance(model),
+            data_sha256=pieces.checksum,
+            tokens_per_second=round(measured.tokens / max(measured.seconds, 1e-9), 1),
+        ),
     )
 
 
@@ -148,9 +140,8 @@ def _missing_words(measured: Measured) -> list[str]:
     return [f"Of the words, {', '.join(missing)} {come} among the tokens that were looked at."] if missing else []
 
 
-def _device_name(measured: Measured) -> str:
-    devices = list(dict.fromkeys(site.device for site in measured.sites))
-    return ", ".join(torch.cuda.get_device_name(d) if d.type == "cuda" else str(d) for d in devices)
+def _devices(measured: Measured) -> list[torch.device]:
+    return list(dict.fromkeys(site.device for site in measured.sites))
 
 
 def _version_of_transformers() -> str | None:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from layerlaw.errors import InputError
 from layerlaw.lm.pieces import Pieces
-from layerlaw.lm.stream import Normalise
+from layerlaw.lm.stream import Normalize
 from layerlaw.lm.tasks import TaskName
 
 
 def check_options(
     *,
-    normalise: str,
+    normalize: str,
     task: str | None,
     targets: Any,
     words: Any,
@@ -29,8 +29,8 @@ def check_options(
     **whole: Any,
 ) -> None:
     """Words and numbers that have a fixed range."""
-    if normalise not in get_args(Normalise):
-        raise InputError(f"normalise: expected one of {', '.join(get_args(Normalise))}, got {normalise!r}.")
+    if normalize not in get_args(Normalize):
+        raise InputError(f"normalize: expected one of {', '.join(get_args(Normalize))}, got {normalize!r}.")
     if task is not None and task not in get_args(TaskName):
         raise InputError(f"task: expected one of {', '.join(get_args(TaskName))}, got {task!r}.")
     if not isinstance(targets, (str, Sequence)):
@@ -91,7 +91,7 @@ def check_enough(counts: Tensor, width: int, task: str, *, tokens: int | None, l
     least = int((counts.sum() - counts).min()) if len(counts) > 1 else n
     if n == 0 and task == "next":
         raise InputError(
-            f"length: expected pieces in which a token has all the neighbours that are asked for, got none in pieces of "
+            f"length: expected pieces in which a token has all the neighbors that are asked for, got none in pieces of "
             f"{length}. Use longer ones."
         )
     if n <= width + 1:

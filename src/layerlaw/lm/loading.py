@@ -116,7 +116,7 @@ def _gguf(transformers: Any, path: Path, tokenizer: Any, options: dict[str, Any]
         packed = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
         words = _gguf_tokenizer(transformers, path, place) if tokenizer is None else None
     words = words if tokenizer is None else load_tokenizer(tokenizer)
-    # A model read from GGUF still calls itself quantised and refuses to change its dtype: a plain one takes its weights.
+    # A model read from GGUF still calls itself quantized and refuses to change its dtype: a plain one takes its weights.
     config = copy.deepcopy(packed.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config

@@ -1,4 +1,4 @@
-"""Text as pieces of token ids: documents are tokenised, cut, truncated or packed, and dealt into groups.
+"""Text as pieces of token ids: documents are tokenized, cut, truncated or packed, and dealt into groups.
 
 A piece is what the model reads at once. Tokens of one document are not independent of each other, so groups (for held-out
 values and standard errors) are runs of whole documents; only a text of fewer documents than groups, or with one that is most
@@ -23,7 +23,7 @@ Documents = Literal["cut", "truncate", "pack"]
 SHORTEST = 2  # a token and the next
 TIMES = 32  # a text is read up to so many times the tokens that are wanted: those used are spread over it
 GOLDEN = (1 + 5**0.5) / 2
-STRING_PART = 200_000  # characters of a long string that are tokenised at once
+STRING_PART = 200_000  # characters of a long string that are tokenized at once
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def pieces_of(
         first = bos_of(tokenizer, bos)
         end = getattr(tokenizer, "eos_token_id", None) if documents == "pack" else None
         listed = [text] if isinstance(text, str) else text if _is_documents(text) else None
-        stream = tokenised(_strings(text), tokenizer, end) if listed is None else Tokenised(listed, tokenizer, end)
+        stream = tokenized(_strings(text), tokenizer, end) if listed is None else Tokenized(listed, tokenizer, end)
     room = length - (first is not None)
     if room < 1:
         raise InputError(f"length: expected room for a BOS and a token, got {length}.")
@@ -209,7 +209,7 @@ def bos_of(tokenizer: Any, wanted: bool | None) -> int | None:
     return int(known) if known is not None and len(habit) and habit[0] == known else None
 
 
-def tokenised(documents: Iterable[str], tokenizer: Any, end: int | None) -> Iterator[Tensor]:
+def tokenized(documents: Iterable[str], tokenizer: Any, end: int | None) -> Iterator[Tensor]:
     """Token ids of every document, without special tokens; `end` closes each where documents are packed."""
     for document in documents:
         ids: list[int] = []
@@ -218,8 +218,8 @@ def tokenised(documents: Iterable[str], tokenizer: Any, end: int | None) -> Iter
         yield torch.tensor(ids + ([end] if end is not None else []), dtype=torch.long)
 
 
-class Tokenised(Sequence[Tensor]):
-    """A list of documents, each tokenised when it is looked at."""
+class Tokenized(Sequence[Tensor]):
+    """A list of documents, each tokenized when it is looked at."""
 
     def __init__(self, documents: Sequence[Any], tokenizer: Any, end: int | None) -> None:
         self.documents, self.tokenizer, self.end = documents, tokenizer, end
@@ -229,7 +229,7 @@ class Tokenised(Sequence[Tensor]):
 
     def __getitem__(self, number: Any) -> Any:
         strings = _strings([self.documents[number]], number)
-        return next(tokenised(strings, self.tokenizer, self.end), torch.zeros(0, dtype=torch.long))
+        return next(tokenized(strings, self.tokenizer, self.end), torch.zeros(0, dtype=torch.long))
 
 
 def _is_documents(text: Any) -> bool:

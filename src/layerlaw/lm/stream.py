@@ -25,7 +25,7 @@ from layerlaw.stats.moments import Columns, Moments, TargetMoments
 from layerlaw.stats.precision import at_least_float32
 from layerlaw.stats.ranks import all_reduce, rank, world_size
 
-Normalise = Literal["fresh", "none", "standardised"]
+Normalize = Literal["fresh", "none", "standardized"]
 GROUPS = 8  # of documents: enough for a standard error
 ENOUGH = 100  # tokens per feature: from about here on the correlation is stable
 DOUBLE_BELOW = 256  # width: below it a product in float64 costs little, and a small model is measured exactly
@@ -33,11 +33,11 @@ DOUBLE_BELOW = 256  # width: below it a product in float64 costs little, and a s
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: blocks, targets, normalisation, and whether what enters the first block counts as a site too."""
+    """What is measured: blocks, targets, normalization, and whether what enters the first block counts as a site too."""
 
     blocks: Blocks
     targets: tuple[Target, ...]
-    normalise: Normalise = "fresh"
+    normalize: Normalize = "fresh"
     embedding: bool = True
     places: Places = field(default_factory=Places)
     frequent: FrequentTokens | None = None
@@ -51,17 +51,17 @@ class Plan:
     @property
     def sums_to_zero(self) -> bool:
         """Whether the features of a token add up to 0, so that one of them says nothing new."""
-        return self.normalise == "standardised" or (self.normalise == "fresh" and self.blocks.norm == "layer")
+        return self.normalize == "standardized" or (self.normalize == "fresh" and self.blocks.norm == "layer")
 
-    def normalised(self, X: Tensor) -> Tensor:
+    def normalized(self, X: Tensor) -> Tensor:
         """Rows as they are measured: a norm's trained factors do not change PR, so a bare one serves every block."""
         d = (X.shape[-1],)
-        if self.normalise == "none" or (self.normalise == "fresh" and self.blocks.norm == "none"):
+        if self.normalize == "none" or (self.normalize == "fresh" and self.blocks.norm == "none"):
             return X.double()  # single tokens may be ten thousand times larger than the rest
         X = X.double() if X.shape[-1] < DOUBLE_BELOW and X.device.type == "cpu" else X
         if X.device.type == "cpu":
             X = at_least_float32(X)
-        if self.normalise == "standardised":
+        if self.normalize == "standardized":
             return F.layer_norm(X, d, eps=1e-12)
         norm = F.rms_norm if self.blocks.norm == "rms" else F.layer_norm
         return norm(X, d, eps=self.blocks.eps)
@@ -154,7 +154,7 @@ class Pass:
         hidden = self.plan.places.of(hidden, self._told)
         if device not in self._rows:
             self._rows[device] = self._index.to(device)
-        X = self.plan.normalised(hidden.reshape(-1, hidden.shape[-1]).index_select(0, self._rows[device]))
+        X = self.plan.normalized(hidden.reshape(-1, hidden.shape[-1]).index_select(0, self._rows[device]))
         if device not in self._values:
             self._values[device] = Columns(self._T, device)
         found = self.sites[site]

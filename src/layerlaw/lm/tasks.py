@@ -68,7 +68,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class NextToken:
-    """Every token of a piece that has all the wanted neighbours within it."""
+    """Every token of a piece that has all the wanted neighbors within it."""
 
     offsets: tuple[int, ...]
     pad: int = 0

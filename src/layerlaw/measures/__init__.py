@@ -1,4 +1,4 @@
-"""What we say: pure functions of statistics (`Centres`, `Scatter`), and twins for features at hand."""
+"""What we say: pure functions of statistics (`Centers`, `Scatter`), and twins for features at hand."""
 
 from layerlaw.measures.at_hand import cdnv, measure, nc1, ncc_accuracy, separation_fuzziness
 from layerlaw.measures.collapse import classifier_geometry, means_geometry, self_duality

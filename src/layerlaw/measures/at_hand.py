@@ -13,8 +13,8 @@ from layerlaw.errors import FeatureError, LabelError
 from layerlaw.measures.collapse import classifier_geometry, means_geometry, self_duality
 from layerlaw.measures.separation import class_separation, equal_separation, separation
 from layerlaw.measures.variability import class_distance_variance, class_variances, compression, discrimination
-from layerlaw.stats import Centres, ClassSums, Frame, Scatter, checked_labels, find_centres, project
-from layerlaw.stats.centres import Weighting
+from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, find_centers, project
+from layerlaw.stats.centers import Weighting
 from layerlaw.stats.labels import check_counts
 from layerlaw.stats.precision import full_precision
 
@@ -29,12 +29,12 @@ def separation_fuzziness(
     0.04
     """
     with full_precision():
-        centres, scatter = _statistics(features, labels, weighting, classes)
-        if centres.rank.dim() == 0 and int(centres.rank) == 0:
+        centers, scatter = _statistics(features, labels, weighting, classes)
+        if centers.rank.dim() == 0 and int(centers.rank) == 0:
             raise FeatureError(
                 "features: all class means coincide, so D is not defined (a dead layer, or permuted copies?)."
             )
-        return separation(centres, scatter)
+        return separation(centers, scatter)
 
 
 def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
@@ -45,8 +45,8 @@ def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
     0.02
     """
     with full_precision():
-        centres, scatter = _statistics(features, labels, "samples", classes)
-        return equal_separation(centres, scatter) / centres.counts.shape[-1]
+        centers, scatter = _statistics(features, labels, "samples", classes)
+        return equal_separation(centers, scatter) / centers.counts.shape[-1]
 
 
 def ncc_accuracy(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
@@ -62,15 +62,15 @@ def ncc_accuracy(features: Any, labels: Any, *, classes: int | None = None) -> T
 
 
 def cdnv(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
-    """Class-distance normalised variance, ≥ 0, 0 at collapse (Galanti et al.).
+    """Class-distance normalized variance, ≥ 0, 0 at collapse (Galanti et al.).
 
     >>> x = torch.tensor([[0.0], [2.0], [10.0], [12.0]])
     >>> float(cdnv(x, torch.tensor([0, 0, 1, 1])))  # variances 1 and 1, distance² 100
     0.01
     """
     with full_precision():
-        centres, scatter = _statistics(features, labels, "samples", classes)
-        return class_distance_variance(centres, class_variances(centres, scatter))
+        centers, scatter = _statistics(features, labels, "samples", classes)
+        return class_distance_variance(centers, class_variances(centers, scatter))
 
 
 def measure(
@@ -88,41 +88,41 @@ def measure(
     (gives `nc2_…_classifier` and `nc3`).
     """
     with full_precision():
-        centres, scatter = _statistics(features, labels, weighting, classes, decision)
-        K = centres.counts.shape[-1]
-        variances = class_variances(centres, scatter)
-        norms, angles = means_geometry(centres.means)
+        centers, scatter = _statistics(features, labels, weighting, classes, decision)
+        K = centers.counts.shape[-1]
+        variances = class_variances(centers, scatter)
+        norms, angles = means_geometry(centers.means)
         values: dict[str, Any] = {
-            "separation": separation(centres, scatter),
-            "separation_classes": class_separation(centres, scatter),
-            "rank": centres.rank,
-            "full_rank": centres.full_rank,
-            "nc1": equal_separation(centres, scatter) / K,
+            "separation": separation(centers, scatter),
+            "separation_classes": class_separation(centers, scatter),
+            "rank": centers.rank,
+            "full_rank": centers.full_rank,
+            "nc1": equal_separation(centers, scatter) / K,
             "nc2_norms": norms,
             "nc2_angles": angles,
             "ncc_accuracy": scatter.near.hits.sum(-1) / scatter.counts.sum(-1),
-            "cdnv": class_distance_variance(centres, variances),
-            "compression": compression(centres, variances),
-            "discrimination": discrimination(centres),
+            "cdnv": class_distance_variance(centers, variances),
+            "compression": compression(centers, variances),
+            "discrimination": discrimination(centers),
         }
         if decision is not None:
             assert scatter.near.mismatches is not None
             values["ncc_mismatch"] = scatter.near.mismatches.sum(-1) / scatter.counts.sum(-1)
         if classifier is not None:
-            weight = torch.as_tensor(classifier).double().to(centres.means.device)
-            if weight.shape[-2:] != centres.means.shape[-2:]:
+            weight = torch.as_tensor(classifier).double().to(centers.means.device)
+            if weight.shape[-2:] != centers.means.shape[-2:]:
                 raise FeatureError(
-                    f"classifier: expected a weight of shape (K, d) = {tuple(centres.means.shape[-2:])}, "
+                    f"classifier: expected a weight of shape (K, d) = {tuple(centers.means.shape[-2:])}, "
                     f"got {tuple(weight.shape)}. Pass the rows of the classes, transposed if need be."
                 )
             values["nc2_norms_classifier"], values["nc2_angles_classifier"] = classifier_geometry(weight)
-            values["nc3"] = self_duality(centres.means, weight)
+            values["nc3"] = self_duality(centers.means, weight)
         return values
 
 
 def _statistics(
     features: Any, labels: Any, weighting: Weighting, classes: int | None, decision: Any = None
-) -> tuple[Centres, Scatter]:
+) -> tuple[Centers, Scatter]:
     x = _tensor(features).detach()
     if x.dim() < 2 or not x.dtype.is_floating_point:
         raise FeatureError(
@@ -142,9 +142,9 @@ def _statistics(
         raise FeatureError(
             "features: expected finite numbers, got NaN or infinity. Find them with features.isfinite()."
         )
-    centres = find_centres(sums, weighting)
-    coordinates, lengths = project(x, y, Frame.of(centres))
-    return centres, Scatter.of(coordinates, lengths, y, centres, chosen)
+    centers = find_centers(sums, weighting)
+    coordinates, lengths = project(x, y, Frame.of(centers))
+    return centers, Scatter.of(coordinates, lengths, y, centers, chosen)
 
 
 def _one_per_row(labels: Tensor, features: Tensor, name: str) -> Tensor:

@@ -10,12 +10,12 @@ def means_geometry(means: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def classifier_geometry(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """NC2 of classifier rows (…, K, d), not centred: (norm variation, angle deviation), both 0 at collapse."""
+    """NC2 of classifier rows (…, K, d), not centered: (norm variation, angle deviation), both 0 at collapse."""
     return _norms_and_angles(weight)
 
 
 def self_duality(means: Tensor, weight: Tensor) -> Tensor:
-    """NC3 = ‖W/‖W‖ − M/‖M‖‖² in Frobenius norm, M the centred class means; 0 at collapse, at most 4."""
+    """NC3 = ‖W/‖W‖ − M/‖M‖‖² in Frobenius norm, M the centered class means; 0 at collapse, at most 4."""
     M = means - means.mean(-2, keepdim=True)
     return (_unit(weight) - _unit(M)).square().sum((-2, -1))
 

@@ -134,7 +134,7 @@ class _Scatter:
         return _Scatter(*(a - b[k] for a, b in zip(every, mine, strict=True)))
 
     @property
-    def centred(self) -> tuple[Tensor, Tensor]:
+    def centered(self) -> tuple[Tensor, Tensor]:
         """Scatter of X (d, d) and of X with Y (d, q), about the means."""
         return self.xx - torch.outer(self.x, self.x) / self.n, self.xy - torch.outer(self.x, self.y) / self.n
 
@@ -145,7 +145,7 @@ class _Scatter:
 
     def solve(self) -> tuple[Tensor, int]:
         """Coefficients (d, q) of the least-squares fit, the smallest ones where they are not unique, and the rank."""
-        C, b = self.centred
+        C, b = self.centered
         scale = C.diagonal().clamp(min=0).sqrt()
         alive = scale > 1e-12 * scale.max()
         inverse = torch.where(alive, 1 / torch.where(alive, scale, 1.0), 0.0)
@@ -163,7 +163,7 @@ class _Scatter:
 
     def remainder(self, beta: Tensor, chosen: slice) -> float:
         """Σ‖y − ŷ‖² of this very fit."""
-        _, b = self.centred
+        _, b = self.centered
         return self.variation(chosen) - float((beta * b)[:, chosen].sum())
 
     def predicted(self, k: int, fitted: _Scatter, beta: Tensor, chosen: slice) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def mean_cosine(rows: Tensor) -> Tensor:
-    """Mean cosine over all pairs of rows (…, m, d), not centred; −1/(K−1) for a simplex of K, 1 when all are parallel.
+    """Mean cosine over all pairs of rows (…, m, d), not centered; −1/(K−1) for a simplex of K, 1 when all are parallel.
 
     Not a number for fewer than two rows or where a row is 0. ‖Σ u‖² = m + Σ_{k≠j} u_kᵀu_j for unit rows u, so no m×m matrix
     is needed.
@@ -40,7 +40,7 @@ def mean_square(rows: Tensor) -> Tensor:
 
 
 def used_budget(means: Tensor, rows: Tensor) -> Tensor:
-    """c_used = ‖M Wᵀ‖_*/K, M and W centred: the least budget √(E_W E_H) that gives these class means these logits.
+    """c_used = ‖M Wᵀ‖_*/K, M and W centered: the least budget √(E_W E_H) that gives these class means these logits.
 
     At most √(E_W E_H) of the same network; equal where features coincide with their class means, have mean 0, and
     classifier and features are as well aligned as they can be. Constants per sample and per class are left out of the

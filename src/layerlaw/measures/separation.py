@@ -2,29 +2,29 @@
 
 from torch import Tensor
 
-from layerlaw.stats import Centres, Scatter
+from layerlaw.stats import Centers, Scatter
 
 
-def class_separation(centres: Centres, scatter: Scatter) -> Tensor:
+def class_separation(centers: Centers, scatter: Scatter) -> Tensor:
     """Class-wise D_k = Tr(SS_w^k SS_b⁺), one value per class (…, K); lower is better separated.
 
     The mean residual is subtracted once more (Σz² − n z̄²): the class mean of pass 1 is a rounded number, and near
     collapse its rounding would show.
     """
-    return _trace_per_class(scatter.fuzziness, scatter, centres.inverse_scales)
+    return _trace_per_class(scatter.fuzziness, scatter, centers.inverse_scales)
 
 
-def separation(centres: Centres, scatter: Scatter) -> Tensor:
-    """D = Σ_k w_k D_k (…), ≥ 0, lower is better separated; w_k = n_k/n (Eq. 1) or 1/K, as the centres say."""
-    return (centres.weights * class_separation(centres, scatter)).sum(-1)
+def separation(centers: Centers, scatter: Scatter) -> Tensor:
+    """D = Σ_k w_k D_k (…), ≥ 0, lower is better separated; w_k = n_k/n (Eq. 1) or 1/K, as the centers say."""
+    return (centers.weights * class_separation(centers, scatter)).sum(-1)
 
 
-def equal_separation(centres: Centres, scatter: Scatter) -> Tensor:
+def equal_separation(centers: Centers, scatter: Scatter) -> Tensor:
     """D with every class weighted equally in both scatters (…); NC1 is this over K."""
-    if centres.balanced or centres.weighting == "classes":
-        return separation(centres, scatter)
+    if centers.balanced or centers.weighting == "classes":
+        return separation(centers, scatter)
     mean = scatter.residuals / scatter.counts.unsqueeze(-1)
-    moved = (mean @ centres.equal_whitener.mT).square().sum(-1)
+    moved = (mean @ centers.equal_whitener.mT).square().sum(-1)
     return (scatter.fuzziness_equal / scatter.counts - moved).clamp_min(0).mean(-1)
 
 

@@ -2,7 +2,7 @@
 
     reading     a record prepared for ink: fit, verdict, series without holes in the logic
     numbers     how numbers, sentences and names are written
-    theme       colours, the Plotly template, the style sheet
+    theme       colors, the Plotly template, the style sheet
     axes        ticks: sites along x, decades along y
     drawing     the one door to Plotly
     charts      Plotly figures of one record
@@ -47,12 +47,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.pages.ledger import ledger  # a function of its module's name: it has to be bound after the module
-from layerlaw.pages.outcome import Outcome, Panel, PlanePanel, Row, Series, Sheet, Table
 from layerlaw.pages.outcome_page import outcome_page  # the same
 from layerlaw.pages.outcome_terminal import print_outcome
 from layerlaw.pages.sheets import draw_sheet
 from layerlaw.record import Record
+from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,7 +99,7 @@ def plot(record: Record, column: str | None = None, *, ax: Axes | None = None) -
 
 
 def plot_planes(record: Record, *, columns: int | None = None) -> Figure:
-    """The first two principal components at every site, coloured by class, as small multiples."""
+    """The first two principal components at every site, colored by class, as small multiples."""
     from layerlaw.pages.figures import draw_planes
 
     return draw_planes(record, columns=columns)

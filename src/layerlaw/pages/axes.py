@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from layerlaw.pages.numbers import for_plotly, number, power
+from layerlaw.pages.html.escaping import for_plotly
 from layerlaw.pages.reading import INPUT, Reading
+from layerlaw.wording import number, power
 
 
 def site_axis(reading: Reading, *, most: int = 18) -> dict[str, Any]:

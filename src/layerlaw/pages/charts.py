@@ -9,9 +9,10 @@ from layerlaw.law import LawFit
 from layerlaw.pages import theme
 from layerlaw.pages.axes import log_axis, site_axis
 from layerlaw.pages.drawing import go, new_figure, rounded, site_names
-from layerlaw.pages.numbers import for_plotly, interval_factor, number, percent
+from layerlaw.pages.html.escaping import for_plotly
 from layerlaw.pages.reading import Reading
 from layerlaw.verdict import IDLE_SHARE
+from layerlaw.wording import interval_factor, number, percent
 
 Series = Sequence[float | None]
 MOST_NAMES_IN_HALF_WIDTH = 12
@@ -20,7 +21,7 @@ MOST_NAMES_IN_HALF_WIDTH = 12
 def line(
     name: str,
     y: Series,
-    colour: str,
+    color: str,
     *,
     dash: str = "solid",
     symbol: str | None = "circle",
@@ -34,8 +35,8 @@ def line(
         name=for_plotly(name),
         y=[rounded(v) for v in y],
         mode="lines+markers" if symbol else "lines",
-        line={"color": colour, "dash": dash, "width": width},
-        marker={"color": colour, "size": marker_size(size, len(y)), "symbol": symbol or "circle"},
+        line={"color": color, "dash": dash, "width": width},
+        marker={"color": color, "size": marker_size(size, len(y)), "symbol": symbol or "circle"},
         meta="sites",
         customdata=list(written),
         hovertemplate=f"%{{text}}<br>{for_plotly(name)}: %{{customdata}}<extra></extra>",
@@ -142,11 +143,11 @@ def shares_figure(reading: Reading) -> Any:
         return "D does not fall from the first site to the last by more than a tenth, so there is no drop to share."
     even = 1 / reading.fit.layers
     positions, shares = list(reading.shares), list(reading.shares.values())
-    colours = [theme.RISE if s < 0 else theme.PALE if s < IDLE_SHARE * even else theme.TRAIN for s in shares]
+    colors = [theme.RISE if s < 0 else theme.PALE if s < IDLE_SHARE * even else theme.TRAIN for s in shares]
     bars = go.Bar(
         x=positions,
         y=[rounded(s) for s in shares],
-        marker={"color": colours},
+        marker={"color": colors},
         width=0.62,
         meta="sites",
         textposition="none",
@@ -170,14 +171,14 @@ def nearest_figure(reading: Reading) -> Any:
         ("mismatch, test", "test_ncc_mismatch", theme.TEST, "dash", "diamond-open"),
     ]
     traces = []
-    for name, column, colour, dash, symbol in wanted:
+    for name, column, color, dash, symbol in wanted:
         if not reading.has(column):
             continue
         y = reading.series(column)
         if column.endswith("accuracy"):
             y = [None if v is None else 1 - v for v in y]
         written = [percent(v, 2) for v in y]
-        traces.append(line(name, y, colour, dash=dash, symbol=symbol, written=written))
+        traces.append(line(name, y, color, dash=dash, symbol=symbol, written=written))
     if not traces:
         return "The nearest class center was not measured."
     yaxis = {"tickformat": ".0~%", "title": {"text": "share of samples"}, "rangemode": "tozero", "nticks": 7}
@@ -202,11 +203,11 @@ def collapse_figure(reading: Reading) -> Any:
         ("NC2 angles", "nc2_angles", theme.QUALITATIVE[8], "solid", "triangle-down"),
     ]
     traces, every = [], []
-    for name, column, colour, dash, symbol in wanted:
+    for name, column, color, dash, symbol in wanted:
         y = [v if v is not None and v > 0 else None for v in reading.series(column)]  # no zero on a log axis
         if any(v is not None for v in y):
             every += y
-            traces.append(line(name, y, colour, dash=dash, symbol=symbol, size=6, width=1.6))
+            traces.append(line(name, y, color, dash=dash, symbol=symbol, size=6, width=1.6))
     if not traces:
         return "No measure of neural collapse was taken along depth."
     xaxis = site_axis(reading, most=MOST_NAMES_IN_HALF_WIDTH)

@@ -9,8 +9,9 @@ from typing import Any
 from layerlaw.pages import theme
 from layerlaw.pages.axes import log_ticks, site_axis
 from layerlaw.pages.drawing import go, new_figure, rounded, site_names
-from layerlaw.pages.numbers import beginning, finite, for_plotly, number
+from layerlaw.pages.html.escaping import for_plotly
 from layerlaw.pages.reading import Reading
+from layerlaw.wording import beginning, finite, number
 
 MOST_CLASSES = 40
 

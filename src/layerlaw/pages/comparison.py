@@ -8,10 +8,11 @@ from typing import Any
 from layerlaw.pages import theme
 from layerlaw.pages.axes import block_index_axis, index_axis, log_axis
 from layerlaw.pages.drawing import go, new_figure, rounded
+from layerlaw.pages.html.escaping import escaped, for_plotly
 from layerlaw.pages.lm_charts import bar_ends, interval_bars, with_intervals
-from layerlaw.pages.numbers import ABSENT, correlation, escaped, for_plotly, number, p_value, percent, shortened
 from layerlaw.pages.reading import Reading
 from layerlaw.pages.words import task_name
+from layerlaw.wording import ABSENT, correlation, number, p_value, percent, shortened
 
 LM_HEADS = (
     "record", "blocks", "ρ", "r", "r without last", "eff. layers", "p", "first PR", "lowest", "final", "task", "tokens",
@@ -49,7 +50,7 @@ def compare_figure(readings: Sequence[Reading]) -> Any:
 def _points(reading: Reading, i: int, aside: float) -> Any:
     """The points of record i with their 95% bars, a little `aside`: those of records at the same block would coincide."""
     curve, ends, first = _curve(reading), _ends(reading), int(reading.language_model)
-    colour = _colour(i)
+    color = _color(i)
     what = "PR" if reading.language_model else "D"
     points = go.Scatter(
         name=for_plotly(reading.label, 32),
@@ -57,14 +58,14 @@ def _points(reading: Reading, i: int, aside: float) -> Any:
         x=[rounded(first + k + aside) for k in range(len(curve))],
         y=[rounded(v) for v in curve],
         mode="markers" if reading.fit else "lines+markers",
-        marker={"color": colour, "size": 8, "symbol": SYMBOLS[i // len(theme.QUALITATIVE) % len(SYMBOLS)]},
-        line={"color": colour, "width": 1.2},
+        marker={"color": color, "size": 8, "symbol": SYMBOLS[i // len(theme.QUALITATIVE) % len(SYMBOLS)]},
+        line={"color": color, "width": 1.2},
         text=[f"{first + k} · {for_plotly(reading.sites[p].name, 40)}" for k, p in enumerate(reading.fit_positions)],
         customdata=with_intervals(curve, ends) if reading.language_model else [number(v) for v in curve],
         hovertemplate=f"<b>%{{fullData.name}}</b><br>%{{text}}<br>{what} = %{{customdata}}<extra></extra>",
     )
     if any(pair is not None for pair in ends):
-        points.error_y = {**interval_bars(curve, ends), "color": colour, "thickness": 1, "width": 0}
+        points.error_y = {**interval_bars(curve, ends), "color": color, "thickness": 1, "width": 0}
     return points
 
 
@@ -75,7 +76,7 @@ def _line(reading: Reading, i: int) -> Any:
         x=[first + k for k in range(len(fitted))],
         y=[rounded(v) for v in fitted],
         mode="lines",
-        line={"color": _colour(i), "width": 1.3, "dash": "dash"},
+        line={"color": _color(i), "width": 1.3, "dash": "dash"},
         legendgroup=str(i),
         showlegend=False,
         hoverinfo="skip",
@@ -95,7 +96,7 @@ def _ends(reading: Reading) -> list[tuple[float, float] | None]:
     return [ends[p] for p in reading.fit_positions]
 
 
-def _colour(i: int) -> str:
+def _color(i: int) -> str:
     return theme.QUALITATIVE[i % len(theme.QUALITATIVE)]
 
 
@@ -114,7 +115,7 @@ def compare_table(readings: Sequence[Reading]) -> str:
 def _row(reading: Reading, i: int) -> str:
     fit, record = reading.fit, reading.record
     name = (
-        f'<th scope="row" class="site" title="{escaped(reading.label)}"><i class="dot" style="background:{_colour(i)}"></i>'
+        f'<th scope="row" class="site" title="{escaped(reading.label)}"><i class="dot" style="background:{_color(i)}"></i>'
         f"{escaped(shortened(reading.label, 40))}</th>"
     )
     if reading.language_model:

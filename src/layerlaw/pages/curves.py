@@ -1,4 +1,4 @@
-"""The ink of one panel: each style of series on its axes, its colour, and how a legend shows it."""
+"""The ink of one panel: each style of series on its axes, its color, and how a legend shows it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from layerlaw.pages import theme
 from layerlaw.pages.corners import Spot, along
-from layerlaw.pages.outcome import Panel, PlanePanel, Series, Sheet
 from layerlaw.pages.scales import Scale, smallest_gap
+from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-COLOURS = (theme.TRAIN, theme.TEST, *(theme.QUALITATIVE[i] for i in (1, 2, 6, 5, 4, 7, 8, 9)))
+COLORS = (theme.TRAIN, theme.TEST, *(theme.QUALITATIVE[i] for i in (1, 2, 6, 5, 4, 7, 8, 9)))
 FAINT = "#c3cbd3"
 LONG = 48  # points; beyond, markers melt into one another
 GRID = 60  # places along an axis that a note may cover
@@ -31,35 +31,35 @@ LINES: dict[str, dict[str, Any]] = {
 
 
 def palette(sheet: Sheet) -> dict[str, str]:
-    """A colour per label that several panels share, in the order they first appear."""
+    """A color per label that several panels share, in the order they first appear."""
     panels = [panel for panel in sheet.panels if isinstance(panel, Panel)]
     labels = [dict.fromkeys(s.label for s in panel.series if s.label and s.style in FOREGROUND) for panel in panels]
     count = Counter(label for named in labels for label in named)
     shared = [label for label, n in count.items() if n > 1]
-    return {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(shared)}
+    return {label: COLORS[i % len(COLORS)] for i, label in enumerate(shared)}
 
 
-def colours(panel: Panel, known: dict[str, str]) -> list[str]:
-    """A colour per series of a panel; where several curves have a fit, a fit takes the colour of the curve before it."""
+def colors(panel: Panel, known: dict[str, str]) -> list[str]:
+    """A color per series of a panel; where several curves have a fit, a fit takes the color of the curve before it."""
     front = [series for series in panel.series if series.style in FOREGROUND]
     used = {known[series.label] for series in front if series.label in known}
-    free = [colour for colour in COLOURS if colour not in used] or list(COLOURS)
+    free = [color for color in COLORS if color not in used] or list(COLORS)
     own: dict[str, str] = {}  # labels of this panel alone
     out: list[str] = []
     taken, last = 0, theme.RISE
     for series in panel.series:
-        if series.colour is not None:
-            colour = COLOURS[series.colour % len(COLOURS)]
+        if series.color is not None:
+            color = COLORS[series.color % len(COLORS)]
         elif series.style not in FOREGROUND:
-            colour = FAINT if series.style == "faint" else theme.NULL if series.style == "null" else theme.RISE
-            colour = last if series.style == "fit" and len(front) > 1 else colour
+            color = FAINT if series.style == "faint" else theme.NULL if series.style == "null" else theme.RISE
+            color = last if series.style == "fit" and len(front) > 1 else color
         elif series.label in known or series.label in own:
-            colour = known.get(series.label) or own[series.label]
+            color = known.get(series.label) or own[series.label]
         else:
-            colour, taken = free[taken % len(free)], taken + 1
-            own |= {series.label: colour} if series.label else {}
-        out.append(colour)
-        last = colour if series.style in FOREGROUND else last
+            color, taken = free[taken % len(free)], taken + 1
+            own |= {series.label: color} if series.label else {}
+        out.append(color)
+        last = color if series.style in FOREGROUND else last
     return out
 
 
@@ -77,7 +77,7 @@ def draw_panel(ax: Axes, panel: Panel, inks: Sequence[str], y: Scale, size: floa
 
 
 def draw_plane(ax: Axes, panel: PlanePanel, classes: Sequence[str], *, raster: bool) -> None:
-    """Points coloured by class on one scale for both axes, so shapes are not distorted."""
+    """Points colored by class on one scale for both axes, so shapes are not distorted."""
     if panel.points:
         xs, ys = zip(*panel.points, strict=True)
         inks = [classes[k % len(classes)] for k in panel.labels]
@@ -126,7 +126,7 @@ def _draw_line(ax: Axes, series: Series, ink: str, y: Scale, size: float, log_x:
     if series.low is not None or series.high is not None:
         _draw_range(ax, series, ink, y, known)
     ax.plot(series.x, heights, color=ink, **options)
-    if "marker" not in options:  # a point without neighbours would not be seen
+    if "marker" not in options:  # a point without neighbors would not be seen
         alone = [i for i, k in enumerate(known) if k and not any(known[max(0, i - 1) : i] + known[i + 1 : i + 2])]
         ax.plot([series.x[i] for i in alone], [heights[i] for i in alone], "o", color=ink, ms=2.6 * size, mec="none")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from layerlaw.errors import MissingExtraError
-from layerlaw.pages.numbers import for_plotly
+from layerlaw.pages.html.escaping import for_plotly
 from layerlaw.pages.reading import Reading
 
 try:

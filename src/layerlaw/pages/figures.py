@@ -10,9 +10,9 @@ from layerlaw.errors import InputError, MissingExtraError
 from layerlaw.law import RESIDUAL, LawFit
 from layerlaw.pages import theme
 from layerlaw.pages.axes import block_ticks, block_title, log_ticks, strided, tick_text
-from layerlaw.pages.numbers import clean, correlation, finite, number, shortened
 from layerlaw.pages.reading import INPUT, site_numbers
 from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
+from layerlaw.wording import clean, correlation, finite, number, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,13 +80,13 @@ def draw_planes(record: Record, *, columns: int | None = None) -> Figure:
     down = math.ceil(len(sites) / across)
     figure = _new_figure(1.7 * across, 1.95 * down)
     labels = record.plane_labels
-    colours = theme.class_colours(max([len(record.classes), 1, *(k + 1 for k in labels)]))
+    colors = theme.class_colors(max([len(record.classes), 1, *(k + 1 for k in labels)]))
     numbers = site_numbers(record)
     for place, (index, site) in enumerate(sites, start=1):
         ax = figure.add_subplot(down, across, place)
         points = [(p[0], p[1], k) for p, k in zip(site.plane, labels or [0] * len(site.plane), strict=False)]
         xs, ys, ks = zip(*points, strict=True) if points else ((), (), ())
-        ax.scatter(xs, ys, s=3.5, c=[colours[k] for k in ks], linewidths=0, alpha=0.8)
+        ax.scatter(xs, ys, s=3.5, c=[colors[k] for k in ks], linewidths=0, alpha=0.8)
         ax.set_aspect("equal", adjustable="datalim")
         ax.set_xticks([])
         ax.set_yticks([])

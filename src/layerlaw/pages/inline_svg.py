@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from layerlaw.pages.numbers import clean
+from layerlaw.wording import clean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

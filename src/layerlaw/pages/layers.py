@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from layerlaw.pages.html.escaping import escaped
 from layerlaw.pages.lm_columns import GAIN, LEAST_SCALE, even_gain, kind, lm_columns
-from layerlaw.pages.numbers import ABSENT, escaped, finite, interval_factor, number, percent, shortened
 from layerlaw.pages.reading import Reading
 from layerlaw.record import SiteRow
 from layerlaw.verdict import IDLE_SHARE
 from layerlaw.verdict.targets import is_shuffled, targets
+from layerlaw.wording import ABSENT, finite, interval_factor, number, percent, shortened
 
 RANK_MARK = "†"
 LONGEST_BLOCK = 17
@@ -41,7 +42,7 @@ COLUMNS = (
     Column(
         "mismatch", "nearest class center disagrees with the network", lambda s: percent(s.values.get("ncc_mismatch"))
     ),
-    Column("CDNV", "class-distance normalised variance; 0 at collapse", lambda s: number(s.values.get("cdnv"))),
+    Column("CDNV", "class-distance normalized variance; 0 at collapse", lambda s: number(s.values.get("cdnv"))),
     Column("test D", "D on test data", lambda s: number(s.values.get("test_separation"))),
     Column(
         "test NCC", "nearest class center is right, test data", lambda s: percent(s.values.get("test_ncc_accuracy"))
@@ -157,5 +158,5 @@ def _footnotes(reading: Reading) -> str:
     if any(site.values.get("full_rank") == 0.0 for site in reading.sites):
         notes.append(f"{RANK_MARK} the class means span fewer than K−1 dimensions here; D jumps at such sites.")
     if any(not site.in_fit for site in reading.sites):
-        notes.append("Sites in grey are shown but are no points of the law.")
+        notes.append("Sites in gray are shown but are no points of the law.")
     return "".join(f'<p class="note">{note}</p>' for note in notes)

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from layerlaw.errors import InputError
-from layerlaw.pages.numbers import ABSENT, clean, counted, sentence
-from layerlaw.pages.outcome import Outcome, Row, Table
+from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.pages.outcome_words import (
     figure_label,
     heading,
@@ -18,6 +17,7 @@ from layerlaw.pages.outcome_words import (
     written,
     written_row,
 )
+from layerlaw.wording import ABSENT, clean, counted, sentence
 
 SUMMARY = ("figure", "what", "paper", "ours", "reproduced", "command", "device", "wall time")
 _SPECIAL = re.compile(r"([\\`*|$~]|\](?=[(\[:])|(?<!\w)_|_(?!\w)|^[#>+-](?=\s))")  # "[0.1, 0.2]" is no link, and stays

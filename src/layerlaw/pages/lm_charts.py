@@ -11,9 +11,9 @@ from layerlaw.pages.axes import block_axis, log_axis
 from layerlaw.pages.charts import Series, fitted_line, line, marker_size
 from layerlaw.pages.drawing import go, new_figure, rounded, site_names
 from layerlaw.pages.lm_columns import LEAST_SCALE, even_gain
-from layerlaw.pages.numbers import percent, residual
 from layerlaw.pages.reading import Reading
 from layerlaw.verdict import IDLE_SHARE
+from layerlaw.wording import percent, residual
 
 LEAST_PAD = 0.004  # decades: residuals differ in their third digit
 PRESSING = 1.6  # a null that would stretch the axis more than this would press the curve flat
@@ -95,17 +95,17 @@ def gains_figure(reading: Reading) -> Any:
     """By how much of itself PR falls at each block; hollow, the first one, from the embedded input."""
     gains = reading.gains
     if not gains:
-        return "Without two neighbouring residuals there is no gain to show."
+        return "Without two neighboring residuals there is no gain to show."
     even = even_gain(reading)
     bar = 0.0 if even is None else IDLE_SHARE * even
     first = reading.fit_positions[0]
-    colours = [theme.RISE if g < 0 else theme.PALE if g < bar else theme.TRAIN for g in gains.values()]
+    colors = [theme.RISE if g < 0 else theme.PALE if g < bar else theme.TRAIN for g in gains.values()]
     bars = go.Bar(
         x=list(gains),
         y=[rounded(g) for g in gains.values()],
         marker={
-            "color": ["white" if i == first else c for i, c in zip(gains, colours, strict=True)],
-            "line": {"color": colours, "width": [1.5 if i == first else 0 for i in gains]},
+            "color": ["white" if i == first else c for i, c in zip(gains, colors, strict=True)],
+            "line": {"color": colors, "width": [1.5 if i == first else 0 for i in gains]},
         },
         width=0.62,
         meta="sites",

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from layerlaw.pages.numbers import ABSENT, finite, number, percent, residual
 from layerlaw.pages.reading import Reading
 from layerlaw.record import SiteRow
 from layerlaw.verdict.targets import column_of, is_shuffled, target_name, targets
+from layerlaw.wording import ABSENT, finite, number, percent, residual
 
 GAIN, UNTRAINED = "gain", "untrained"
 LEAST_SCALE = 0.005  # a bar of full length is at least this gain, or noise would look like work

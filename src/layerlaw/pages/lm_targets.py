@@ -10,10 +10,10 @@ from layerlaw.pages.axes import block_axis, log_axis
 from layerlaw.pages.charts import Series, line
 from layerlaw.pages.drawing import go, new_figure, rounded, site_names
 from layerlaw.pages.lm_charts import LEAST_PAD
-from layerlaw.pages.numbers import NOTHING, correlation, number
 from layerlaw.pages.reading import Reading
 from layerlaw.verdict.sentences import signed
 from layerlaw.verdict.targets import SHUFFLED, column_of, is_shuffled, pearson_of, target_name, targets
+from layerlaw.wording import NOTHING, correlation, number
 
 OTHER_TOKENS = ("previous", "current", "next2")  # not the next token: their residuals may rise, and lie elsewhere
 SYMBOLS = ("square", "diamond", "triangle-up", "cross", "x", "star")
@@ -65,8 +65,8 @@ def other_tokens_figure(reading: Reading) -> Any:
     for i, (name, column, r) in enumerate(series):
         # what is predicted exactly has no logarithm
         y = [v if v is not None and v > NOTHING else None for v in reading.series(column)]
-        colour = theme.QUALITATIVE[i] if i else theme.TRAIN
-        traces.append(line(_with_r(name, r), y, colour, symbol=("circle", *SYMBOLS)[i], size=6, width=1.6))
+        color = theme.QUALITATIVE[i] if i else theme.TRAIN
+        traces.append(line(_with_r(name, r), y, color, symbol=("circle", *SYMBOLS)[i], size=6, width=1.6))
         drawn.append(y)
     yaxis = log_axis([v for y in drawn for v in y], "PR", least_pad=LEAST_PAD, parts=7)
     return new_figure(traces, meta=site_names(reading), height=420, xaxis=block_axis(reading, *drawn), yaxis=yaxis)

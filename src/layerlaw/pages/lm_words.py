@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from layerlaw.errors import InputError
 from layerlaw.pages.lm_columns import even_gain
-from layerlaw.pages.numbers import ABSENT, number, p_value, percent
 from layerlaw.pages.reading import Reading
 from layerlaw.pages.words import FORMULAS, cards, definitions_html
 from layerlaw.verdict import IDLE_SHARE
 from layerlaw.verdict.sentences import signed
+from layerlaw.wording import ABSENT, number, p_value, percent
 
 LM_FORMULAS = (
     ("Prediction residual", "PR<sub>l</sub> = Σ (y − ŷ)² / Σ (y − ȳ)² = 1 − R²",
      "y is the id of the token to be told (the next one, or the masked one), taken as a number; ŷ is its least-squares "
      "prediction, linear with an intercept, from "
-     "the features that block l puts out, each row normalised. 0: predicted exactly; 1: no better than the mean. A target "
+     "the features that block l puts out, each row normalized. 0: predicted exactly; 1: no better than the mean. A target "
      "of many numbers (an embedding, one-hot) adds up the squares of all."),
     ("The law", "PR<sub>l</sub> ≐ ρ<sup> l−1</sup> PR<sub>1</sub>",
      "Every block takes the same factor off the residual. ρ is the exponential of the least-squares slope of ln PR on l, "

@@ -11,10 +11,11 @@ from importlib import resources
 from pathlib import Path
 
 from layerlaw.errors import InputError
+from layerlaw.files import write_whole
+from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.pages import theme
+from layerlaw.pages.html.escaping import escaped
 from layerlaw.pages.inline_svg import inline_svg
-from layerlaw.pages.numbers import clean, counted, escaped, sentence
-from layerlaw.pages.outcome import Outcome, Panel, Row, Sheet, Table
 from layerlaw.pages.outcome_words import (
     heading,
     provenance_items,
@@ -25,7 +26,8 @@ from layerlaw.pages.outcome_words import (
     written_row,
 )
 from layerlaw.pages.sheets import draw_sheet
-from layerlaw.record import write_whole
+from layerlaw.sheet import Panel, Sheet
+from layerlaw.wording import clean, counted, sentence
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 WORDS = {True: ("yes", "✓ yes"), False: ("no", "✗ no"), None: ("none", "–")}  # class and text of a verdict

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from layerlaw.errors import MissingExtraError
-from layerlaw.pages.numbers import ABSENT, clean, sentence
-from layerlaw.pages.outcome import Outcome
+from layerlaw.outcome import Outcome
 from layerlaw.pages.outcome_words import (
     MARKS,
     Written,
@@ -20,6 +19,7 @@ from layerlaw.pages.outcome_words import (
     written_row,
 )
 from layerlaw.pages.terminal import _hanging
+from layerlaw.wording import ABSENT, clean, sentence
 
 if TYPE_CHECKING:
     from rich.console import Console

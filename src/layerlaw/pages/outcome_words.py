@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from layerlaw.pages.numbers import ABSENT, beginning, clean, counted, finite, number, p_value, sentence
-from layerlaw.pages.outcome import Cell, Outcome, Row
+from layerlaw.outcome import Cell, Outcome, Row
 from layerlaw.pages.words import written_value
+from layerlaw.wording import ABSENT, beginning, clean, counted, finite, number, p_value, sentence
 
 MARKS = {True: "✓", False: "✗", None: ABSENT}
 QUICK = "a quick run: shortened, not the paper’s protocol"
@@ -22,8 +22,10 @@ KNOWN_PROVENANCE = {
     "seeds": "seeds",
     "epochs": "epochs",
     "quick": "quick run",
-    "code_version": "layerlaw",
+    "layerlaw": "layerlaw",
+    "code_version": "layerlaw",  # this and "when": of older files
     "torch": "torch",
+    "created": "run on",
     "when": "run on",
     "data": "data",
 }
@@ -196,7 +198,7 @@ def run_facts(outcome: Outcome) -> str:
 def _provenance_text(key: str, value: Any) -> str:
     if key == "wall_s" and isinstance(value, (int, float)) and not isinstance(value, bool):
         return duration(value)
-    if key == "data" and isinstance(value, dict):  # a checksum is recognised by its beginning; the file has it whole
+    if key == "data" and isinstance(value, dict):  # a checksum is recognized by its beginning; the file has it whole
         return written_value({name: beginning(str(digest), CHECKSUM) for name, digest in value.items()})
     return written_value(value)
 

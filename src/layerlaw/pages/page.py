@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from layerlaw.errors import InputError
+from layerlaw.files import write_whole
 from layerlaw.pages import charts, theme
 from layerlaw.pages.classes import classes_figure, classes_note
 from layerlaw.pages.comparison import compare_figure, compare_table
 from layerlaw.pages.drawing import plotly_source
+from layerlaw.pages.html.escaping import escaped
 from layerlaw.pages.layers import layers_html
 from layerlaw.pages.lm_page import lm_sections
 from layerlaw.pages.lm_words import lm_formulas_html
-from layerlaw.pages.numbers import clean, escaped, percent, sentence
 from layerlaw.pages.planes import plane_positions, planes_html, planes_note
 from layerlaw.pages.reading import Reading, read_all
 from layerlaw.pages.sections import chart, inert, section
@@ -34,8 +35,9 @@ from layerlaw.pages.words import (
     subtitle,
     verdict_html,
 )
-from layerlaw.record import Record, write_whole
+from layerlaw.record import Record
 from layerlaw.verdict import IDLE_SHARE
+from layerlaw.wording import clean, percent, sentence
 
 PLANE_POINTS = 20_000  # on the whole page, about ten bytes each: Plotly itself takes 4.8 of the 6 MB
 

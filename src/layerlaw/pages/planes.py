@@ -1,13 +1,14 @@
-"""Principal components of every site as small multiples: static SVG, one path per colour, dots as zero-length strokes."""
+"""Principal components of every site as small multiples: static SVG, one path per color, dots as zero-length strokes."""
 
 from __future__ import annotations
 
 import math
 
-from layerlaw.pages.numbers import beginning, escaped, number, shortened
+from layerlaw.pages.html.escaping import escaped
 from layerlaw.pages.reading import Reading, spread
-from layerlaw.pages.theme import class_colours
+from layerlaw.pages.theme import class_colors
 from layerlaw.record import SiteRow
+from layerlaw.wording import beginning, number, shortened
 
 SIDE = 300  # the drawing is a square of so many units: whole numbers, at most three digits
 MARGIN = 14
@@ -27,12 +28,12 @@ def planes_html(reading: Reading, most_points: int = 500) -> str:
     if not chosen:
         return '<p class="empty">No plane coordinates were recorded.</p>'
     labels = reading.record.plane_labels
-    colours = class_colours(max([len(reading.record.classes), *(k + 1 for k in labels)]))
+    colors = class_colors(max([len(reading.record.classes), *(k + 1 for k in labels)]))
     drawings = "".join(
-        _drawing(reading.sites[i], reading.numbers[i], labels, colours, most_points, _measured(reading, i))
+        _drawing(reading.sites[i], reading.numbers[i], labels, colors, most_points, _measured(reading, i))
         for i in chosen
     )
-    return f'{_legend(reading, colours)}<div class="planes">{drawings}</div>'
+    return f'{_legend(reading, colors)}<div class="planes">{drawings}</div>'
 
 
 def planes_note(reading: Reading, most_points: int = 500) -> str:
@@ -45,8 +46,8 @@ def planes_note(reading: Reading, most_points: int = 500) -> str:
     return f"The first two principal components at each site; each drawing has its own scale.{some}{fewer}"
 
 
-def svg_paths(plane: list[list[float]], labels: list[int], colours: list[str]) -> str:
-    """One stroke-only path per colour; both axes share one scale, so shapes are not distorted."""
+def svg_paths(plane: list[list[float]], labels: list[int], colors: list[str]) -> str:
+    """One stroke-only path per color; both axes share one scale, so shapes are not distorted."""
     points = [(p[0], p[1], k) for p, k in zip(plane, labels or [0] * len(plane), strict=False) if _is_point(p)]
     if not points:
         return ""
@@ -57,15 +58,15 @@ def svg_paths(plane: list[list[float]], labels: list[int], colours: list[str]) -
     strokes: dict[str, list[str]] = {}
     for x, y, k in points:
         where = f"M{round(SIDE / 2 + scale * (x - x0))} {round(SIDE / 2 - scale * (y - y0))}h0"
-        strokes.setdefault(colours[k % len(colours)], []).append(where)
-    return "".join(f'<path stroke="{colour}" d="{"".join(d)}"/>' for colour, d in sorted(strokes.items()))
+        strokes.setdefault(colors[k % len(colors)], []).append(where)
+    return "".join(f'<path stroke="{color}" d="{"".join(d)}"/>' for color, d in sorted(strokes.items()))
 
 
 def _drawing(
     site: SiteRow,
     count: str,
     labels: list[int],
-    colours: list[str],
+    colors: list[str],
     most_points: int,
     measured: str,
 ) -> str:
@@ -74,7 +75,7 @@ def _drawing(
     known = f'<span class="num">{measured}</span>' if measured else ""
     return (
         f'<figure><svg viewBox="0 0 {SIDE} {SIDE}" role="img" aria-label="principal components at {name}">'
-        f"{svg_paths(site.plane[::step], labels[::step], colours)}</svg>"
+        f"{svg_paths(site.plane[::step], labels[::step], colors)}</svg>"
         f'<figcaption title="{escaped(site.name)}"><b>{count}</b> {name}{known}</figcaption></figure>'
     )
 
@@ -90,15 +91,15 @@ def _step(site: SiteRow, most_points: int) -> int:
     return max(1, math.ceil(len(site.plane) / max(1, most_points)))
 
 
-def _legend(reading: Reading, colours: list[str]) -> str:
+def _legend(reading: Reading, colors: list[str]) -> str:
     names = reading.record.classes
     if not names:
         return ""
     if len(names) > MOST_IN_LEGEND:
-        return f'<p class="note">{len(names):,} classes, coloured by hue.</p>'
+        return f'<p class="note">{len(names):,} classes, colored by hue.</p>'
     items = "".join(
         f'<li><i style="background:{c}"></i>{escaped(beginning(n, 24))}</li>'
-        for n, c in zip(names, colours, strict=False)
+        for n, c in zip(names, colors, strict=False)
     )
     return f'<ul class="legend">{items}</ul>'
 

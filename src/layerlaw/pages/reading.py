@@ -9,9 +9,9 @@ from pathlib import Path
 
 from layerlaw.errors import InputError
 from layerlaw.law import LawErrors, LawFit
-from layerlaw.pages.numbers import NOTHING, clean, finite, shortened
 from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 from layerlaw.verdict import Verdict, judge, working_sites
+from layerlaw.wording import NOTHING, clean, finite, shortened
 
 INPUT = "in"  # the number of the embedded input, which is no block
 

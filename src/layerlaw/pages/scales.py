@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from layerlaw.pages.axes import log_ticks, tick_text
-from layerlaw.pages.numbers import power
-from layerlaw.pages.outcome import Panel, Series
+from layerlaw.sheet import Panel, Series
+from layerlaw.wording import power
 
 BACKGROUND = ("faint",)  # may leave the panel: one run that diverged must not press all others flat
 MOST_BEYOND = 0.3  # of the foreground's span is given to the background on either side

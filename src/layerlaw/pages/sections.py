@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from layerlaw.pages.numbers import escaped
+from layerlaw.pages.html.escaping import escaped
 
 
 def section(panel: str, key: str, heading: str, body: str, caption: str = "") -> str:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from layerlaw.errors import MissingExtraError
 from layerlaw.pages import theme
 from layerlaw.pages.corners import Corner, Spot, emptiest
-from layerlaw.pages.curves import colours, draw_panel, draw_plane, handle, palette, spots
-from layerlaw.pages.numbers import clean, sentence
-from layerlaw.pages.outcome import Panel, PlanePanel, Sheet
+from layerlaw.pages.curves import colors, draw_panel, draw_plane, handle, palette, spots
 from layerlaw.pages.scales import Scale, x_scale, y_scale
+from layerlaw.sheet import Panel, PlanePanel, Sheet
+from layerlaw.wording import clean, sentence
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -40,7 +40,7 @@ STRETCHES = tuple(
 
 @dataclass
 class Place:
-    """A panel on the sheet: its axes and scales, its colours, its legend's entries, and the words to put inside."""
+    """A panel on the sheet: its axes and scales, its colors, its legend's entries, and the words to put inside."""
 
     panel: Panel
     ax: Axes
@@ -61,7 +61,7 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
         figure.suptitle(sentence(clean(sheet.title)), fontsize=11, parse_math=False)
     known = palette(sheet)
     planes = [panel for panel in sheet.panels if isinstance(panel, PlanePanel)]
-    classes = theme.class_colours(max([1, *(k + 1 for plane in planes for k in plane.labels)]))
+    classes = theme.class_colors(max([1, *(k + 1 for plane in planes for k in plane.labels)]))
     raster = sum(len(plane.points) for plane in planes) > MOST_VECTOR_POINTS
     places: dict[int, Place] = {}
     for i, panel in enumerate(sheet.panels):
@@ -70,7 +70,7 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
         if isinstance(panel, PlanePanel):
             draw_plane(ax, panel, classes, raster=raster)
         elif (x := x_scale(panel)) is not None and (y := y_scale(panel)) is not None:
-            inks = colours(panel, known)
+            inks = colors(panel, known)
             places[i] = Place(panel, ax, x, y, inks, _handles(panel, inks, size))
         else:
             _draw_nothing(ax, size)
@@ -180,7 +180,7 @@ def _shared_labels(places: Sequence[Place]) -> list[str]:
     return [label for label, n in count.items() if n > 1 or alone or crowded]
 
 
-def _class_handles(planes: Sequence[PlanePanel], colours: Sequence[str]) -> dict[str, Artist]:
+def _class_handles(planes: Sequence[PlanePanel], colors: Sequence[str]) -> dict[str, Artist]:
     """A dot per class that has a name, for all planes of a sheet."""
     from matplotlib.lines import Line2D
 
@@ -188,7 +188,7 @@ def _class_handles(planes: Sequence[PlanePanel], colours: Sequence[str]) -> dict
     if len(names) > MOST_CLASSES:
         return {}
     seen = sorted({k for plane in planes for k in plane.labels if k < len(names)})
-    return {clean(names[k]): Line2D([], [], ls="", marker="o", ms=4, mec="none", color=colours[k]) for k in seen}
+    return {clean(names[k]): Line2D([], [], ls="", marker="o", ms=4, mec="none", color=colors[k]) for k in seen}
 
 
 def _legend_below(figure: Figure, handles: dict[str, Artist], size: float) -> None:

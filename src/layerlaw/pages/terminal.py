@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from layerlaw.errors import MissingExtraError
 from layerlaw.pages.lm_columns import GAIN, LEAST_SCALE, UNTRAINED, kind, lm_columns
-from layerlaw.pages.numbers import ABSENT, clean, number, percent, sentence, shortened
 from layerlaw.pages.reading import Reading, read
 from layerlaw.pages.words import facts
 from layerlaw.record import Record, SiteRow
+from layerlaw.wording import ABSENT, clean, number, percent, sentence, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console

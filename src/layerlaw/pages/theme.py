@@ -1,4 +1,4 @@
-"""Colours, the Plotly template and the style sheet: everything that decides how a page looks."""
+"""Colors, the Plotly template and the style sheet: everything that decides how a page looks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FONT = (
     "-apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', 'Liberation Sans', Arial, system-ui, sans-serif"
 )
 
-QUALITATIVE = (  # Paul Tol's muted scheme (colour-blind safe), with a grey for the tenth
+QUALITATIVE = (  # Paul Tol's muted scheme (color-blind safe), with a gray for the tenth
     "#332288", "#44aa99", "#cc6677", "#ddaa33", "#88ccee", "#117733", "#aa4499", "#999933", "#882255", "#777777",
 )  # fmt: skip
 SEQUENTIAL = ((0.0, "#f4f7fb"), (0.35, "#b7cce6"), (0.7, "#4f7fb8"), (1.0, "#12325f"))  # light: well separated
@@ -27,8 +27,8 @@ SEQUENTIAL = ((0.0, "#f4f7fb"), (0.35, "#b7cce6"), (0.7, "#4f7fb8"), (1.0, "#123
 MOST_HUES = 36  # no eye tells more apart
 
 
-def class_colours(count: int) -> list[str]:
-    """One colour per class: ten told apart by eye, more by hue (neighbours a golden angle apart)."""
+def class_colors(count: int) -> list[str]:
+    """One color per class: ten told apart by eye, more by hue (neighbors a golden angle apart)."""
     if count <= len(QUALITATIVE):
         return list(QUALITATIVE[:count])
     hues = []
@@ -40,9 +40,9 @@ def class_colours(count: int) -> list[str]:
 
 
 def style_sheet() -> str:
-    """The page's CSS, with the colours above as variables."""
-    colours = {"ink": INK, "muted": MUTED, "rule": RULE, "train": TRAIN, "pale": PALE, "test": TEST, "rise": RISE}
-    variables = "".join(f"--{name}:{value};" for name, value in colours.items())
+    """The page's CSS, with the colors above as variables."""
+    colors = {"ink": INK, "muted": MUTED, "rule": RULE, "train": TRAIN, "pale": PALE, "test": TEST, "rise": RISE}
+    variables = "".join(f"--{name}:{value};" for name, value in colors.items())
     return f":root{{{variables}--font:{FONT};}}\n" + _read("page.css")
 
 

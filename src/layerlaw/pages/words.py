@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from layerlaw.pages.numbers import ABSENT, clean, correlation, counted, escaped, number, p_value, percent, sentence
+from layerlaw.pages.html.escaping import escaped
 from layerlaw.pages.reading import Reading
+from layerlaw.wording import ABSENT, clean, correlation, counted, number, p_value, percent, sentence
 
 MOST_LISTED = 12
 LONGEST_VALUE = 400
@@ -85,7 +86,7 @@ def subtitle(reading: Reading) -> str:
 
 
 def verdict_html(reading: Reading) -> str:
-    """The headline large, its numbers below; findings, advice, and the record's notes in grey."""
+    """The headline large, its numbers below; findings, advice, and the record's notes in gray."""
     headline, numbers = split_headline(reading)
     verdict = reading.verdict
     notes = [note for note in reading.record.notes if note not in verdict.findings]

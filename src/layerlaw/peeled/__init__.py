@@ -1,6 +1,6 @@
 """The Layer-Peeled Model: last-layer classifiers and features, free except for their norms; exact, instant, certified.
 
-    solving      solve: from class counts and budgets to the global optimum; the penalised form
+    solving      solve: from class counts and budgets to the global optimum; the penalized form
     solution     what the optimum says: phases, angles, logits, accuracy, neural collapse
     separation   whether every class is told apart: one answer for solving, thresholds and resampling
     thresholds   the ratio of minority collapse, the ratio of vanishing, curves, the critical budget
@@ -28,7 +28,7 @@ from layerlaw.peeled.figures import collapse_sheet, cosine_sheet, phase_sheet, s
 from layerlaw.peeled.other_norms import best_simplex
 from layerlaw.peeled.resampling import Oversampling, oversampling
 from layerlaw.peeled.solution import NeuralCollapse, Solution
-from layerlaw.peeled.solving import solve, solve_penalised
+from layerlaw.peeled.solving import solve, solve_penalized
 from layerlaw.peeled.thresholds import CollapseCurve, collapse_curve, collapse_ratio, critical_budget, vanish_ratio
 from layerlaw.peeled.two_layers import TwoLayers, solve_two_layers
 
@@ -51,7 +51,7 @@ __all__ = [
     "simplex_sheet",
     "solve",
     "solve_direct",
-    "solve_penalised",
+    "solve_penalized",
     "solve_two_layers",
     "vanish_ratio",
 ]

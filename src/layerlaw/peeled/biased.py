@@ -54,8 +54,8 @@ def biased_at(groups: Groups, log_multiplier: float) -> Logits | None:
         return None
     a = np.log1p(excess)
     top = np.sqrt(groups.classes / K)
-    centred = np.eye(len(a)) - np.outer(top, top)
-    T = centred @ (a[:, None] * centred)
+    centered = np.eye(len(a)) - np.outer(top, top)
+    T = centered @ (a[:, None] * centered)
     alone = groups.classes == 1
     if (a[~alone] < 0).any() or (alone.any() and np.linalg.eigvalsh(T)[0] < -1e-12 * np.abs(a).max()):
         return None

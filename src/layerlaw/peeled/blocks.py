@@ -37,7 +37,7 @@ class Blocks:
         level = np.diagonal(A) / k
         return cls(groups, level + z * (1 - 1 / k), level - z / k, A / np.outer(root, root))
 
-    def centred(self) -> Blocks:
+    def centered(self) -> Blocks:
         """The Gram of the vectors around their plain mean."""
         k, K = self.groups.classes, self.groups.K
         sums = self.own + (k - 1) * self.within + self.between @ k - np.diagonal(self.between) * k

@@ -54,7 +54,7 @@ class Direct:
 
     @property
     def etf_deviation(self) -> float:
-        """How far h_k ∝ w_k ∝ m_k is from true, without centring: 0 for a simplex, at most 2.
+        """How far h_k ∝ w_k ∝ m_k is from true, without centering: 0 for a simplex, at most 2.
 
         ‖X Xᵀ − Y Yᵀ‖ in Frobenius norm, where X stacks W/‖W‖ and the class means over theirs, and Y the simplex twice.
         """
@@ -76,7 +76,7 @@ def solve_direct(
     starts: int = 8,
     seed: int = 0,
 ) -> Direct:
-    """Minimise the cross-entropy over W and all features from random starts, under the model's own constraints.
+    """Minimize the cross-entropy over W and all features from random starts, under the model's own constraints.
 
     (1/K) Σ‖w_k‖² ≤ E_W and (1/K) Σ_k (1/n_k) Σ_i ‖h_ki‖_q^q ≤ E_H; both are active at every minimum, and kept by
     scaling. Each class has `per_class` free features, which stand for its n_k samples. 1 < q ≤ 20 (elsewhere the norm
@@ -120,7 +120,7 @@ def cosines(rows: Array) -> Array:
 
 
 def log_cross_entropy(logits: Array, labels: Labels, weight: Array) -> tuple[float, Array]:
-    """log Σ weight·CE over rows of logits, and its gradient; the logarithm, so that a tiny loss is minimised as well."""
+    """log Σ weight·CE over rows of logits, and its gradient; the logarithm, so that a tiny loss is minimized as well."""
     at = np.arange(len(labels))
     odds = logits - logits[at, labels][:, None]  # (n, K), 0 at the label
     odds[at, labels] = -np.inf

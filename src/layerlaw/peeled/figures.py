@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from layerlaw.errors import InputError
-from layerlaw.pages.outcome import Panel, PlanePanel, Series, Sheet
 from layerlaw.peeled.counts import checked_classes, checked_some, checked_whole, positive
 from layerlaw.peeled.solution import helmert
 from layerlaw.peeled.thresholds import LARGEST, CollapseCurve, collapse_curve, collapse_ratio, vanish_ratio
 from layerlaw.peeled.two_groups import TwoGroups, solve_pair
+from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
 
 Array = npt.NDArray[np.float64]
 PAPER_RATIOS = tuple(float(R) for R in 10 ** np.linspace(0, 4, 41))
@@ -24,7 +24,7 @@ BUDGETS = tuple(float(c) for c in np.linspace(0.02, 4, 200))
 LONGEST = 60  # points that draw one vector
 DASHES = 6  # of vectors that coincide
 COINCIDE = 1e-6  # of the longest vector: tips nearer than this are one
-VANISHED = 7  # the colour of "rows become 0"
+VANISHED = 7  # the color of "rows become 0"
 VIEW = np.array([[0.96, 0.10], [0.12, 0.86], [-0.26, 0.50]])  # (3, 2) a tetrahedron seen a little from above
 
 
@@ -82,7 +82,7 @@ def vanishing(curves: Iterable[CollapseCurve]) -> list[Series]:
     if not ends:
         return []
     apart = [x for R in ends for x in (R, R)]  # a gap after each mark, so that no line joins them
-    return [Series(apart, [1.0, None] * len(ends), "rows become 0", colour=VANISHED)]
+    return [Series(apart, [1.0, None] * len(ends), "rows become 0", color=VANISHED)]
 
 
 def phase_sheet(
@@ -106,8 +106,8 @@ def phase_sheet(
             fine = sorted([*budgets, *([] if bias else _towards_the_end(K_A, K_B, budgets[-1]))])
             collapse = [_below(collapse_ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True), highest) for c in fine]
             vanish = [_below(vanish_ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True), highest) for c in fine]
-            series.append(Series(fine, collapse, f"R0: collapsed above{words}", style=style, colour=0))  # type: ignore[arg-type]
-            series.append(Series(fine, vanish, f"R_vanish: zero above{words}", style=style, colour=1))  # type: ignore[arg-type]
+            series.append(Series(fine, collapse, f"R0: collapsed above{words}", style=style, color=0))  # type: ignore[arg-type]
+            series.append(Series(fine, vanish, f"R_vanish: zero above{words}", style=style, color=1))  # type: ignore[arg-type]
         title = f"K_A = {K_A}, K_B = {K_B}"
         panels.append(Panel(title, series, xlabel="c = √(E_W E_H)", ylabel="imbalance ratio R", log_y=True))
     return Sheet(
@@ -163,7 +163,7 @@ def collapse_sheet(
         panels,
         columns=min(4, len(panels)),
         caption=f"E_W = {E_W:g}, E_H = {E_H:g}, R0 = {ratio_in_words(log_R0)}. Rows that coincide share a line of dashes in "
-        "their colours and have one ring within another.",
+        "their colors and have one ring within another.",
     )
 
 
@@ -188,7 +188,7 @@ def _pairs(pairs: object) -> list[tuple[int, int]]:
 
 
 def _names(K_A: int, K_B: int) -> list[str]:
-    """What the colours mean; the last is the circle."""
+    """What the colors mean; the last is the circle."""
     majority = ["majority"] if K_A == 1 else [f"majority {k + 1}" for k in range(K_A)]
     return [*majority, *(f"minority {k + 1}" for k in range(K_B)), "the longest row of all panels"]
 

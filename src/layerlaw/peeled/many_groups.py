@@ -68,7 +68,7 @@ def solve_groups(groups: Groups, c: float, *, bias: bool = False) -> Logits:
     return _solved(groups, groups.K * c, None, bias)
 
 
-def solve_groups_penalised(groups: Groups, penalty: float, *, bias: bool = False) -> Logits:
+def solve_groups_penalized(groups: Groups, penalty: float, *, bias: bool = False) -> Logits:
     """The optimal logits of loss + penalty·‖Z‖_*."""
     return _solved(groups, None, penalty, bias)
 

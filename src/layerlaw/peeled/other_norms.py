@@ -1,6 +1,6 @@
 """What a q-norm on the features does to neural collapse: the best simplex under it, to compare with the best of all.
 
-Fang et al. prove: for K ≥ 3, p ≥ K and q ≠ 2 no minimiser is a simplex with h_k ∝ w_k ∝ m_k. So the best simplex
+Fang et al. prove: for K ≥ 3, p ≥ K and q ≠ 2 no minimizer is a simplex with h_k ∝ w_k ∝ m_k. So the best simplex
 has a strictly larger loss than `solve_direct(…, q=q)` finds; here is how much.
 """
 

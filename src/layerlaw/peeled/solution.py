@@ -29,20 +29,20 @@ class NeuralCollapse:
 
     nc1: float
     nc2_norms: float | None
-    """Coefficient of variation of the centred class means' norms."""
+    """Coefficient of variation of the centered class means' norms."""
     nc2_angles: float | None
-    """Mean of |cos + 1/(K−1)| between centred class means."""
+    """Mean of |cos + 1/(K−1)| between centered class means."""
     nc2_norms_classifier: float | None
     nc2_angles_classifier: float | None
     nc3: float | None
-    """‖W/‖W‖ − M/‖M‖‖², M the centred class means."""
+    """‖W/‖W‖ − M/‖M‖‖², M the centered class means."""
     nc4: float
     """Share of samples whose best logits belong to other classes than the nearest class means (ties compared as sets)."""
 
 
 @dataclass(frozen=True, repr=False)
 class Solution:
-    """A global minimiser, in numbers per group of equal-size classes (the largest first).
+    """A global minimizer, in numbers per group of equal-size classes (the largest first).
 
     The loss is the minimum up to `gap`. `E_W` and `E_H` only fix the lengths; angles, loss and phases depend on
     c = √(E_W E_H) alone.
@@ -100,7 +100,7 @@ class Solution:
 
     @property
     def separated(self) -> bool:
-        """Whether every group is: all training samples are recognised."""
+        """Whether every group is: all training samples are recognized."""
         return all(phase == "separated" for phase in self.phases)
 
     @property
@@ -156,7 +156,7 @@ class Solution:
 
     @property
     def feature_cosines(self) -> Array:
-        """(G, G) the same for the class means of the features, not centred."""
+        """(G, G) the same for the class means of the features, not centered."""
         return self.feature_blocks.cosines()
 
     @property
@@ -247,7 +247,7 @@ class Solution:
     @cached_property
     def neural_collapse(self) -> NeuralCollapse:
         """NC1–NC4 of this optimum."""
-        means, rows = self.feature_blocks.centred(), self.classifier_blocks
+        means, rows = self.feature_blocks.centered(), self.classifier_blocks
         spread, size = float(self.groups.classes @ means.own), float(self.groups.classes @ rows.own)
         root, T = np.sqrt(self.groups.classes), self.value.T
         # ⟨W, M⟩ = tr Z − 1ᵀZ1/K

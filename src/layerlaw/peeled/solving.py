@@ -13,7 +13,7 @@ import numpy as np
 from layerlaw.errors import InputError
 from layerlaw.peeled.biased import biased, biased_at, biased_pair, biased_pair_at
 from layerlaw.peeled.counts import Counts, Groups, checked_budgets, checked_flag, grouped, positive
-from layerlaw.peeled.many_groups import solve_groups, solve_groups_penalised
+from layerlaw.peeled.many_groups import solve_groups, solve_groups_penalized
 from layerlaw.peeled.reduced import Logits, Loss, gap, slope
 from layerlaw.peeled.roots import root
 from layerlaw.peeled.solution import Solution
@@ -44,15 +44,15 @@ def solve(counts: Counts, *, E_W: float, E_H: float, loss: Loss = "ce", bias: bo
     return _certified(groups, float(E_W), float(E_H), optimum(groups, c, loss=loss, bias=bias), loss, bias)
 
 
-def solve_penalised(
+def solve_penalized(
     counts: Counts, *, lambda_W: float, lambda_H: float, loss: Loss = "ce", bias: bool = False
 ) -> Solution:
-    """The penalised form: loss + (λ_W/2) Σ‖w_k‖² + (λ_H/2) Σ‖h_k‖² over classifiers and class means.
+    """The penalized form: loss + (λ_W/2) Σ‖w_k‖² + (λ_H/2) Σ‖h_k‖² over classifiers and class means.
 
     Its optimum is that of `solve` with multiplier √(λ_W λ_H); the budgets E_W, E_H of the result are what the optimum uses.
     A group is collapsed iff √(λ_W λ_H) ≥ n_g/N; with √(λ_W λ_H) ≥ ‖∇f(0)‖₂ everything is 0.
 
-    >>> s = solve_penalised([100] * 5 + [10] * 5, lambda_W=0.02, lambda_H=0.02)  # n_B/N = 10/550 < 0.02
+    >>> s = solve_penalized([100] * 5 + [10] * 5, lambda_W=0.02, lambda_H=0.02)  # n_B/N = 10/550 < 0.02
     >>> s.phases, round(s.c, 4)
     (('separated', 'collapsed'), 2.0698)
     """
@@ -65,7 +65,7 @@ def solve_penalised(
         raise InputError(
             f"lambda_W, lambda_H: expected √(λ_W λ_H) above 1e-280, got {penalty:.3g}. Raise the penalties."
         )
-    logits = optimum_penalised(groups, penalty, loss=loss, bias=bias)
+    logits = optimum_penalized(groups, penalty, loss=loss, bias=bias)
     c = logits.nuclear(groups) / groups.K
     ratio = root_H / root_W  # ‖W‖/‖H‖ at the optimum
     return _certified(groups, c * ratio, c / ratio, logits, loss, bias, penalty if c == 0 else None)
@@ -90,7 +90,7 @@ def optimum(groups: Groups, c: float, *, loss: Loss = "ce", bias: bool = False) 
     return closed or solve_groups(groups, c, bias=bias)
 
 
-def optimum_penalised(groups: Groups, penalty: float, *, loss: Loss = "ce", bias: bool = False) -> Logits:
+def optimum_penalized(groups: Groups, penalty: float, *, loss: Loss = "ce", bias: bool = False) -> Logits:
     """The optimal logits of loss + penalty·‖Z‖_*."""
     nothing = Logits(np.zeros(len(groups)), np.zeros((len(groups),) * 2), np.zeros(len(groups)))
     if loss == "mse":
@@ -124,7 +124,7 @@ def optimum_penalised(groups: Groups, penalty: float, *, loss: Loss = "ce", bias
         pair = biased_pair_at(K_A, K_B, math.log(groups.sizes[0] / groups.sizes[1]), math.log(penalty))
         if pair.t_A > 0:
             return of_pair(pair)
-    return solve_groups_penalised(groups, penalty, bias=bias)
+    return solve_groups_penalized(groups, penalty, bias=bias)
 
 
 def of_pair(pair: TwoGroups) -> Logits:

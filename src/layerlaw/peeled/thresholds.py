@@ -26,7 +26,7 @@ from layerlaw.peeled.counts import (
 )
 from layerlaw.peeled.roots import root_above, root_near
 from layerlaw.peeled.separation import biased_critical_budget, log_separation_ratio, room
-from layerlaw.peeled.solving import optimum_penalised
+from layerlaw.peeled.solving import optimum_penalized
 from layerlaw.peeled.two_groups import log_vanish_ratio, solve_pair, threshold
 from layerlaw.progress import Counter, Progress
 
@@ -79,7 +79,7 @@ def critical_budget(counts: Counts, *, bias: bool = False, progress: bool | Prog
 
     Smaller is safer. With a bias (K−1)/K² Σ_k log(1 + K (n_k/n_min − 1)). Without: two groups invert `collapse_ratio` (a
     single minority class `vanish_ratio`); of more, no group of several classes is collapsed above the nuclear norm over K
-    of the penalised optimum at λ = n_g/N, and where a size with one class is confused even then, a root in c says until
+    of the penalized optimum at λ = n_g/N, and where a size with one class is confused even then, a root in c says until
     when. That is a dozen solves, a second for 40 sizes, ten for a hundred; `progress` shows them.
 
     >>> round(critical_budget([12192447] * 5 + [1000000] * 5) ** 2, 6)  # R = R0 at E_W = 1, E_H = 5
@@ -118,7 +118,7 @@ def _critical_many(groups: Groups, counter: Counter) -> float:
 
     several, least = groups.shares[groups.classes > 1], LEAST_C
     if len(several):
-        least = max(least, optimum_penalised(groups, float(several[-1])).nuclear(groups) / groups.K)
+        least = max(least, optimum_penalized(groups, float(several[-1])).nuclear(groups) / groups.K)
         if spare(math.log(least) + 1e-6) > 0:
             return least
     low, guess = math.log(least), math.log(biased_critical_budget(groups))  # with a bias it is about the same

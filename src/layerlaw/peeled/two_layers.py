@@ -70,7 +70,7 @@ class TwoLayers:
 
     @property
     def feature_cosines(self) -> tuple[Array, Array]:
-        """(K, K) between class means before and after the layer, not centred."""
+        """(K, K) between class means before and after the layer, not centered."""
         return cosines(self.means(self.H)), cosines(self.means(self.X))
 
     @property
@@ -101,7 +101,7 @@ def solve_two_layers(
     seed: int = 0,
     near: TwoLayers | None = None,
 ) -> TwoLayers:
-    """Minimise over both layers and all features from random starts; d and p are 2K unless told.
+    """Minimize over both layers and all features from random starts; d and p are 2K unless told.
 
     `near`: an optimum of the same shape for other counts or budgets, as one more start (its end comes first in `losses`). In
     a sweep over ratios that is worth hundreds of random starts: near a change of phase few of them find the better minimum.

@@ -1,6 +1,6 @@
 """probe(model, data) → Record: the whole way of the data on one page.
 
-capture → pass 1 (class sums) → centres → pass 2 (scatter) → measures → record.
+capture → pass 1 (class sums) → centers → pass 2 (scatter) → measures → record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from layerlaw.capture import (
 )
 from layerlaw.capture.batches import LABEL_KEYS
 from layerlaw.capture.network import device_of
-from layerlaw.data import Labelled
+from layerlaw.data import Labeled
 from layerlaw.probing.assembly import assembled
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.null import measure_untrained
@@ -35,7 +35,7 @@ from layerlaw.probing.options import Options
 from layerlaw.probing.run import Run
 from layerlaw.progress import Progress, choose
 from layerlaw.record import Record
-from layerlaw.stats.centres import Weighting
+from layerlaw.stats.centers import Weighting
 
 __all__ = ["probe", "sites"]
 
@@ -118,7 +118,7 @@ def sites(
     `example` is a batch of inputs (at least two samples), or data as for `probe`.
     """
     network = network_of(model)
-    source = _source(_labelled(example))[0]
+    source = _source(_labeled(example))[0]
     batches = Batches(source, batch_size=None, mode="eval", where="example")
     with Randomness(source), probing_state(network, "eval"):
         batch = next(iter(batches)).to(device_of(network))
@@ -127,14 +127,14 @@ def sites(
 
 def _source(data: Any) -> tuple[Any, Sequence[str] | None]:
     """What to iterate over, and the class names where the data know them."""
-    if isinstance(data, Labelled):
+    if isinstance(data, Labeled):
         return data.tensors(), data.class_names
     known = getattr(getattr(data, "dataset", data), "classes", None)
     named = isinstance(known, (list, tuple)) and all(isinstance(name, str) for name in known)
     return data, known if named else None
 
 
-def _labelled(example: Any) -> Any:
+def _labeled(example: Any) -> Any:
     """Inputs without labels get some: a dry run does not look at them."""
     if isinstance(example, (Tensor, np.ndarray)):
         return example, torch.zeros(len(example), dtype=torch.long)

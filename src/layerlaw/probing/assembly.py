@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
-import hashlib
-import importlib.metadata
-import platform
-from functools import cache
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from layerlaw.capture import Batches, classifier_weight, modules_of
 from layerlaw.measures.columns import classifier_columns, row_columns, site_columns
 from layerlaw.probing.budget import GROUPS
 from layerlaw.probing.run import Run, Split
+from layerlaw.provenance import model_provenance, provenance
 from layerlaw.record import Record, SiteRow
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
-
-DIGEST_BYTES = 2 * 2**30
 
 
 def assembled(
@@ -68,7 +61,7 @@ def _rows(run: Run, train: Split, test: Split | None, null: Split | None, weight
             around = train.around[site]
             values, by_class = site_columns(around, train.scatters[site])
             if site.name == run.plan.reads and isinstance(weight, Tensor):
-                values |= classifier_columns(around.centres.means, weight, values["ncc_mismatch"])
+                values |= classifier_columns(around.centers.means, weight, values["ncc_mismatch"])
                 of_rows, norms = row_columns(around, train.scatters[site], weight)
                 values, by_class = values | of_rows, by_class | norms
             if null is not None:
@@ -96,7 +89,7 @@ def _notes(run: Run, train: Split, weight: Tensor | str) -> list[str]:
         )
     if train.no_extras_why:
         notes.append(f"No standard errors and permuted-label floor: {train.no_extras_why}.")
-    short = [site.name for site, around in train.around.items() if not bool(around.centres.full_rank)]
+    short = [site.name for site, around in train.around.items() if not bool(around.centers.full_rank)]
     if short:
         notes.append(f"The class means span fewer than K−1 dimensions at: {', '.join(short)}.")
     return notes
@@ -120,41 +113,11 @@ def _settings(run: Run, data: Batches, train: Split) -> dict[str, Any]:
     }
 
 
-@cache
-def code_version() -> str:
-    """The installed version, or a word that says it runs from a bare source tree."""
-    try:
-        return importlib.metadata.version("layerlaw")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def parameter_digest(network: nn.Module) -> str | None:
-    """A checksum of all parameters and buffers; `None` where they are elsewhere or larger than is quickly read."""
-    tensors = [*network.parameters(), *network.buffers()]
-    if sum(t.numel() * t.element_size() for t in tensors) > DIGEST_BYTES or any(
-        t.is_meta or hasattr(t, "full_tensor")
-        for t in tensors  # offloaded or sharded
-    ):
-        return None
-    digest = hashlib.sha256()
-    for t in tensors:
-        digest.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
 def _provenance(run: Run, train: Split, test: Split | None) -> dict[str, Any]:
-    device = run.device or torch.device("cpu")
-    return {
-        "layerlaw": code_version(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
-        "processes": world_size(),
-        "model": type(run.network).__name__,
-        "parameters": sum(p.numel() for p in run.network.parameters()),
-        "parameters_sha256": parameter_digest(run.network),
-        "data_sha256": train.checksum,
-        "test_sha256": test.checksum if test else None,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    }
+    return provenance(
+        run.device,
+        processes=world_size(),
+        **model_provenance(run.network),
+        data_sha256=train.checksum,
+        test_sha256=test.checksum if test else None,
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from layerlaw.capture import Mode, Reduce
 from layerlaw.errors import InputError
 from layerlaw.progress import Progress
-from layerlaw.stats.centres import Weighting
+from layerlaw.stats.centers import Weighting
 
 
 @dataclass(frozen=True)

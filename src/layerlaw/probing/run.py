@@ -16,13 +16,13 @@ from layerlaw.probing.budget import GROUPS, WHY_NOT, Extras
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.kept import KeptFeatures
 from layerlaw.probing.options import Options
-from layerlaw.stats.centres import Centres
+from layerlaw.stats.centers import Centers
 from layerlaw.stats.labels import check_counts
 from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
-from layerlaw.stats.scatter import NearestCentre, Scatter
+from layerlaw.stats.scatter import NearestCenter, Scatter
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Split:
 
     around: dict[Site, Around] = field(default_factory=dict)
     scatters: dict[Site, Scatter] = field(default_factory=dict)
-    near: dict[Site, NearestCentre] = field(default_factory=dict)
+    near: dict[Site, NearestCenter] = field(default_factory=dict)
     planes: dict[Site, list[list[float]]] = field(default_factory=dict)
     plane_labels: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Run:
     ) -> Split:
         """Both passes over one data set, for all sites, in groups that fit the memory budget.
 
-        `reference` (the training data) lends its centres to the nearest-center decisions; `extras` allows standard
+        `reference` (the training data) lends its centers to the nearest-center decisions; `extras` allows standard
         errors and permuted labels.
         """
         options, sites, K = self.options, self.plan.sites, self.classes.K
@@ -106,7 +106,7 @@ class Run:
                 batch = batch.to(self.device)
                 labels, rows = self.classes.positions(batch.labels, f"labels of {where}")
                 if alone:
-                    _check_normalised_alone(batch.labels, where)
+                    _check_normalized_alone(batch.labels, where)
                 if len(labels) > 0:
                     yield Step(labels, where, rows, batch, capture, self.classes)
 
@@ -146,8 +146,8 @@ class _GroupRun:
             self.first.all_reduce()
             counts = self.first.total(self.sites[0].name).counts
             check_counts(counts, where=self.label)
-            lent: dict[Hashable, Centres] | None
-            lent = {site.name: self.reference.around[site].centres for site in self.sites} if self.reference else None
+            lent: dict[Hashable, Centers] | None
+            lent = {site.name: self.reference.around[site].centers for site in self.sites} if self.reference else None
             around = Around.all_of(self.first, self.run.options.weighting, lent)
         second = SecondPass(around)
         self.first = FirstPass(self.run.classes.K)  # its sums are no longer needed
@@ -267,8 +267,8 @@ class _GroupRun:
             )
 
 
-def _check_normalised_alone(labels: Tensor, where: str) -> None:
-    """In train mode BatchNorm normalises each batch by itself: one sample or one class would be no fair batch."""
+def _check_normalized_alone(labels: Tensor, where: str) -> None:
+    """In train mode BatchNorm normalizes each batch by itself: one sample or one class would be no fair batch."""
     if len(labels) == 1:
         raise DataError(
             f"{where}: a batch of one sample has no batch statistics for BatchNorm (mode='train'). "
@@ -276,6 +276,6 @@ def _check_normalised_alone(labels: Tensor, where: str) -> None:
         )
     if bool((labels == labels[0]).all()):
         raise DataError(
-            f"{where}: all {len(labels)} samples are of one class, and mode='train' normalises each batch by itself. "
+            f"{where}: all {len(labels)} samples are of one class, and mode='train' normalizes each batch by itself. "
             "Mix the classes (shuffle once, with a fixed seed), or use larger batches."
         )

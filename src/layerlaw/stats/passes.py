@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError, PassError
-from layerlaw.stats.centres import Centres, Span, Weighting, find_centres
+from layerlaw.stats.centers import Centers, Span, Weighting, find_centers
 from layerlaw.stats.jackknife import LeftOut
 from layerlaw.stats.labels import Assignment, deal_groups
 from layerlaw.stats.permuted import Permuted
 from layerlaw.stats.precision import double
 from layerlaw.stats.ranks import all_reduce
-from layerlaw.stats.scatter import Frame, NearestCentre, Scatter, project
+from layerlaw.stats.scatter import Frame, NearestCenter, Scatter, project
 from layerlaw.stats.sums import ClassSums
 
 Key = Hashable  # whatever names a site
@@ -130,16 +130,16 @@ class FirstPass:
 
 @dataclass
 class Around:
-    """What pass 2 measures around at one site: its centres, and the optional views that share its product."""
+    """What pass 2 measures around at one site: its centers, and the optional views that share its product."""
 
-    centres: Centres
+    centers: Centers
     left_out: LeftOut | None = None
     permuted: Permuted | None = None
-    reference: Centres | None = None  # centres of the training data, for nearest-center decisions on test data
+    reference: Centers | None = None  # centers of the training data, for nearest-center decisions on test data
 
     @classmethod
     def all_of(
-        cls, first: FirstPass, weighting: Weighting, references: Mapping[Key, Centres] | None = None
+        cls, first: FirstPass, weighting: Weighting, references: Mapping[Key, Centers] | None = None
     ) -> dict[Key, Around]:
         """Everything that pass 1 allows, for all sites; those of equal shape are worked through together."""
         shapes: dict[tuple[int, ...], list[Key]] = defaultdict(list)
@@ -149,16 +149,16 @@ class Around:
         found: dict[Key, Around] = {}
         for keys in shapes.values():
             stacked = ClassSums.stack([first.sums[key] for key in keys])
-            centres = find_centres(stacked.total() if first.groups else stacked, weighting)
+            centers = find_centers(stacked.total() if first.groups else stacked, weighting)
             left_out = permuted = None
             if first.groups and bool((stacked.left_out().counts > 0).all()):
-                left_out = LeftOut.start(stacked, centres)
+                left_out = LeftOut.start(stacked, centers)
             if first.permuted:
                 drawn = ClassSums.stack([first.permuted[key] for key in keys])
-                permuted = Permuted.start(drawn, centres) if bool((drawn.counts > 0).all()) else None
+                permuted = Permuted.start(drawn, centers) if bool((drawn.counts > 0).all()) else None
             for i, key in enumerate(keys):
                 found[key] = cls(
-                    centres.at(i),
+                    centers.at(i),
                     left_out.at(i) if left_out else None,
                     permuted.at(i) if permuted else None,
                     references[key] if references else None,
@@ -167,16 +167,16 @@ class Around:
 
     @property
     def other_bases(self) -> list[Tensor]:
-        """Rows to project on beside the basis of the centres, in the order the coordinates come back."""
+        """Rows to project on beside the basis of the centers, in the order the coordinates come back."""
         return [view.basis for view in (self.left_out, self.permuted, self.reference) if view is not None]
 
 
 @dataclass
 class SecondPass:
-    """Scatters of every site around fixed centres, and the views that share their products."""
+    """Scatters of every site around fixed centers, and the views that share their products."""
 
     around: Mapping[Key, Around]
-    near_reference: dict[Key, NearestCentre] = field(default_factory=dict)
+    near_reference: dict[Key, NearestCenter] = field(default_factory=dict)
     right: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
     """How many samples the network itself decided rightly."""
 
@@ -185,12 +185,12 @@ class SecondPass:
         self._waiting: dict[Key, tuple[Tensor, Tensor]] = {}
         by_rank: dict[int, list[Key]] = defaultdict(list)
         for key, around in self.around.items():
-            by_rank[around.centres.scales.shape[-1]].append(key)
+            by_rank[around.centers.scales.shape[-1]].append(key)
         # Sites whose class means span equally many dimensions are worked through as one.
-        self._stacks = [(keys, Span.stack([self.around[key].centres for key in keys])) for keys in by_rank.values()]
+        self._stacks = [(keys, Span.stack([self.around[key].centers for key in keys])) for keys in by_rank.values()]
         self._scatters: list[Scatter | None] = [None] * len(self._stacks)
         self._places = {
-            key: (around.centres.rounded_means.double() - around.reference.mean) @ around.reference.basis.mT
+            key: (around.centers.rounded_means.double() - around.reference.mean) @ around.reference.basis.mT
             for key, around in self.around.items()
             if around.reference is not None
         }
@@ -203,7 +203,7 @@ class SecondPass:
         """Project the residuals of one site; the rest waits for the end of the batch."""
         around = self.around[key]
         if key not in self._frames:
-            self._frames[key] = Frame.of(around.centres, *around.other_bases, device=features.device)
+            self._frames[key] = Frame.of(around.centers, *around.other_bases, device=features.device)
         labels = self._dealt.labels.to(features.device)
         self._waiting[key] = project(features, labels, self._frames[key])
 
@@ -229,21 +229,21 @@ class SecondPass:
 
     def _update_views(self, key: Key, coordinates: Tensor) -> None:
         around = self.around[key]
-        at = around.centres.basis.shape[0]
+        at = around.centers.basis.shape[0]
         labels = self._dealt.labels.to(coordinates.device)
         if around.left_out is not None and self._dealt.groups is not None:
-            width = around.left_out.centres.scales.numel()
+            width = around.left_out.centers.scales.numel()
             around.left_out.update(coordinates[at : at + width], labels, self._dealt.groups.to(coordinates.device))
             at += width
         if around.permuted is not None and self._dealt.permuted is not None:
-            width = around.permuted.centres.scales.numel()
+            width = around.permuted.centers.scales.numel()
             other = self._dealt.permuted.to(coordinates.device)
             around.permuted.update(coordinates[at : at + width], labels, other)
             at += width
         if around.reference is not None:
             points = double(coordinates[at:]) + self._places[key][labels].mT
             decision = None if self.decision is None else self.decision.to(coordinates.device)
-            part = NearestCentre.of(points, around.reference, labels, decision)
+            part = NearestCenter.of(points, around.reference, labels, decision)
             if key in self.near_reference:
                 self.near_reference[key].sums += part.sums
             else:
@@ -269,15 +269,15 @@ class SecondPass:
         return {key: found[key] for key in self.around}
 
     def _check_unchanged(self, key: Key, scatter: Scatter) -> None:
-        centres = self.around[key].centres
-        if not torch.equal(scatter.counts, centres.counts):
+        centers = self.around[key].centers
+        if not torch.equal(scatter.counts, centers.counts):
             raise PassError(
-                f"site '{key}': the data changed between the two passes: class counts {_numbers(centres.counts)} in pass 1, "
+                f"site '{key}': the data changed between the two passes: class counts {_numbers(centers.counts)} in pass 1, "
                 f"{_numbers(scatter.counts)} in pass 2. Pass data that are the same each time they are gone through "
                 "(no one-shot iterators, no sampling with replacement from an unseeded generator)."
             )
         mean = scatter.residuals / scatter.counts.unsqueeze(-1)  # (K, r)
-        drift = (mean - centres.expected_residuals) * centres.inverse_scales
+        drift = (mean - centers.expected_residuals) * centers.inverse_scales
         rms = (scatter.fuzziness.sum() / scatter.counts.sum()).sqrt()
         worst = torch.linalg.vector_norm(drift, dim=-1).max()
         if worst > CHANGED * rms + 1e-8:

@@ -96,23 +96,23 @@ def principal_plane(features: Tensor) -> Tensor:
     >>> principal_plane(x).shape
     torch.Size([3, 2])
     """
-    centred = features - features.mean(-2, keepdim=True)
-    *_, n, d = centred.shape
+    centered = features - features.mean(-2, keepdim=True)
+    *_, n, d = centered.shape
     if d == 1:
-        return torch.cat([centred, torch.zeros_like(centred)], -1)
-    size = centred[..., :1, :].abs().amax((-2, -1), keepdim=True)  # of one sample: only the range of float32 matters
+        return torch.cat([centered, torch.zeros_like(centered)], -1)
+    size = centered[..., :1, :].abs().amax((-2, -1), keepdim=True)  # of one sample: only the range of float32 matters
     size = torch.where(size > 0, size, 1.0)
-    centred /= size
+    centered /= size
     # The smaller of the two Gram matrices has the same spectrum; products of the long side with a thin block are slow.
     narrow = d <= n
-    gram = centred.mT @ centred if narrow else centred @ centred.mT
-    Q = torch.randn(min(n, d), min(6, n, d), generator=torch.Generator().manual_seed(0)).to(centred)
+    gram = centered.mT @ centered if narrow else centered @ centered.mT
+    Q = torch.randn(min(n, d), min(6, n, d), generator=torch.Generator().manual_seed(0)).to(centered)
     for _ in range(3):
         Q = torch.linalg.qr(gram @ Q)[0]
     scale, rotation = torch.linalg.eigh(Q.mT @ gram @ Q)  # ascending
     top = Q @ rotation[..., -2:].flip(-1)
     lengths = scale[..., -2:].flip(-1).clamp_min(0).sqrt().unsqueeze(-2)
-    plane: Tensor = (centred @ top if narrow else top * lengths) * size
+    plane: Tensor = (centered @ top if narrow else top * lengths) * size
     if plane.shape[-1] == 1:
         plane = torch.cat([plane, torch.zeros_like(plane)], -1)
     # A sign of one's own: the coordinate that reaches farther is positive.

@@ -17,7 +17,7 @@ def world_size() -> int:
 def all_reduce(tensors: Sequence[Tensor], digests: Sequence[Tensor] = ()) -> None:
     """Add the tensors up over all ranks, in place, in one collective call.
 
-    The digests must be equal on all ranks (they tell that everybody measured around the same centres).
+    The digests must be equal on all ranks (they tell that everybody measured around the same centers).
     """
     if world_size() == 1:
         return

@@ -1,4 +1,4 @@
-"""Pass 2: what the residuals do inside the span of the class means, and which centre is nearest."""
+"""Pass 2: what the residuals do inside the span of the class means, and which center is nearest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import PassError
-from layerlaw.stats.centres import Centres, Span
+from layerlaw.stats.centers import Centers, Span
 from layerlaw.stats.labels import one_hot
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
 
@@ -24,11 +24,11 @@ class Frame:
     large: bool = False
 
     @classmethod
-    def of(cls, centres: Centres, *others: Tensor, device: torch.device | None = None) -> Frame:
-        """Around these centres, on their basis and below it on `others`."""
-        means = centres.rounded_means.to(device or centres.means.device)
-        basis = torch.cat([centres.basis, *others], -2) if others else centres.basis
-        return cls(means, basis.to(means), centres.large)
+    def of(cls, centers: Centers, *others: Tensor, device: torch.device | None = None) -> Frame:
+        """Around these centers, on their basis and below it on `others`."""
+        means = centers.rounded_means.to(device or centers.means.device)
+        basis = torch.cat([centers.basis, *others], -2) if others else centers.basis
+        return cls(means, basis.to(means), centers.large)
 
 
 def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
@@ -41,8 +41,8 @@ def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Ten
     wide = torch.float64 if frame.large else None
     coordinates, lengths = [], []
     for rows in row_chunks(n, 4 * d * torch.Size(batch).numel(), features.device):
-        centre = take_rows(frame.means, labels[..., rows])
-        residual = torch.sub(at_least_float32(features[..., rows, :]), centre, out=centre)
+        center = take_rows(frame.means, labels[..., rows])
+        residual = torch.sub(at_least_float32(features[..., rows, :]), center, out=center)
         coordinates.append(frame.basis @ residual.mT)
         lengths.append(torch.linalg.vector_norm(residual, dim=-1, dtype=wide))
     if len(lengths) == 1:
@@ -50,13 +50,13 @@ def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Ten
     return torch.cat(coordinates, -1), torch.cat(lengths, -1)
 
 
-def agreement(points: Tensor, centres: Tensor, half_norms: Tensor, choices: Tensor) -> Tensor:
-    """1 where the chosen centre is the nearest, 1/t where it is one of t equally near, else 0; for several choices.
+def agreement(points: Tensor, centers: Tensor, half_norms: Tensor, choices: Tensor) -> Tensor:
+    """1 where the chosen center is the nearest, 1/t where it is one of t equally near, else 0; for several choices.
 
-    points (…, r, n), centres (…, K, r), half_norms ‖c‖²/2 (…, K, 1), choices (…, m, n) → (…, m, n).
+    points (…, r, n), centers (…, K, r), half_norms ‖c‖²/2 (…, K, 1), choices (…, m, n) → (…, m, n).
     ‖a − c‖² is least where a·c − ‖c‖²/2 is largest.
     """
-    scores = (centres @ points).sub_(half_norms)  # (…, K, n)
+    scores = (centers @ points).sub_(half_norms)  # (…, K, n)
     best = scores.amax(-2, keepdim=True)
     ties = (scores == best).sum(-2, keepdim=True, dtype=torch.float64)
     chosen = scores.gather(-2, choices.expand(*scores.shape[:-2], *choices.shape[-2:]))
@@ -69,18 +69,18 @@ def _choices(labels: Tensor, decision: Tensor | None) -> Tensor:
 
 
 @dataclass
-class NearestCentre:
+class NearestCenter:
     """Nearest-class-center decisions, as sums over the samples of each class.
 
     sums (…, K, 2 or 3): number of samples, hits (nearest is own class) and, where the network's decisions are known,
-    agreements (nearest is the decision). Among centres at exactly the same distance the decision counts as drawn by lot.
+    agreements (nearest is the decision). Among centers at exactly the same distance the decision counts as drawn by lot.
     """
 
     sums: Tensor
 
     @classmethod
-    def of(cls, points: Tensor, span: Span, labels: Tensor, decision: Tensor | None) -> NearestCentre:
-        """Points (…, r, n) relative to the global mean of the centres; labels and decisions of the network (…, n)."""
+    def of(cls, points: Tensor, span: Span, labels: Tensor, decision: Tensor | None) -> NearestCenter:
+        """Points (…, r, n) relative to the global mean of the centers; labels and decisions of the network (…, n)."""
         hot = one_hot(labels, span.counts.shape[-1], torch.float64)  # (…, K, n)
         agreed = agreement(points, span.coordinates, span.half_norms, _choices(labels, decision))
         return cls(torch.cat([hot.sum(-1, keepdim=True).expand(*agreed.shape[:-2], -1, 1), hot @ agreed.mT], -1))
@@ -92,22 +92,22 @@ class NearestCentre:
 
     @property
     def hits(self) -> Tensor:
-        """Samples of each class that are nearest to its own centre (…, K)."""
+        """Samples of each class that are nearest to its own center (…, K)."""
         return self.sums[..., 1]
 
     @property
     def mismatches(self) -> Tensor | None:
-        """Samples of each class whose nearest centre is not the network's decision (…, K); `None` without decisions."""
+        """Samples of each class whose nearest center is not the network's decision (…, K); `None` without decisions."""
         return self.sums[..., 0] - self.sums[..., 2] if self.sums.shape[-1] == 3 else None
 
 
 @dataclass
 class Scatter:
-    """Sums over the samples of each class around fixed centres, float64, side by side in one tensor (…, K, …).
+    """Sums over the samples of each class around fixed centers, float64, side by side in one tensor (…, K, …).
 
     residuals Σ z (r columns): zero up to rounding when the data are those of pass 1; fuzziness Σ ‖z/s‖² under the
-    centres' own weighting; fuzziness_equal, the same with equally weighted classes; lengths Σ ‖R‖²; near: decisions of
-    the nearest centre. digest (…, 3) is that of the centres.
+    centers' own weighting; fuzziness_equal, the same with equally weighted classes; lengths Σ ‖R‖²; near: decisions of
+    the nearest center. digest (…, 3) is that of the centers.
     """
 
     sums: Tensor
@@ -152,9 +152,9 @@ class Scatter:
         return self.sums[..., self.rank + 2]
 
     @property
-    def near(self) -> NearestCentre:
-        """Decisions of the nearest centre."""
-        return NearestCentre(self.sums[..., self.rank + 3 :])
+    def near(self) -> NearestCenter:
+        """Decisions of the nearest center."""
+        return NearestCenter(self.sums[..., self.rank + 3 :])
 
     @property
     def counts(self) -> Tensor:
@@ -162,13 +162,13 @@ class Scatter:
         return self.sums[..., self.rank + 3]
 
     def add(self, other: Scatter) -> None:
-        """Add another part of the same data under the same centres, in place."""
+        """Add another part of the same data under the same centers, in place."""
         if self.digest.shape != other.digest.shape or not torch.allclose(
             self.digest, other.digest, rtol=1e-9, atol=1e-12
         ):
             raise PassError(
-                "scatters merge only under equal centres, and these were taken around different class means. "
-                "Merge (or all-reduce) the class sums of pass 1 first, then take every scatter around the merged centres."
+                "scatters merge only under equal centers, and these were taken around different class means. "
+                "Merge (or all-reduce) the class sums of pass 1 first, then take every scatter around the merged centers."
             )
         self.sums += other.sums
 

@@ -18,7 +18,7 @@ class ClassSums:
     """Class counts (…, K) and class sums (…, K, d), in float64.
 
     `spread` (…) is the sum of ‖x − reference of its class‖², the size of what was added: it bounds the rounding.
-    `dtype` is the coarsest dtype the features came in; the rank rule of the centres depends on it.
+    `dtype` is the coarsest dtype the features came in; the rank rule of the centers depends on it.
     Groups of a jackknife are a leading dimension: `sums` (g, K, d); `total` adds them up.
     """
 

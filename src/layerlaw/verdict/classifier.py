@@ -128,7 +128,7 @@ def _collapse(record: Record, sites: list[SiteRow]) -> list[str]:
     if short:
         out.append(
             f"At {listed(short)} the class means span fewer dimensions than they could (some coincide or are in line): "
-            "D is discontinuous there, compare it with its neighbours with care."
+            "D is discontinuous there, compare it with its neighbors with care."
         )
     return out
 

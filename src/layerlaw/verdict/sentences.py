@@ -1,4 +1,4 @@
-"""What a judgement is made of: a headline, findings, advice; and how names are listed in it."""
+"""What a judgment is made of: a headline, findings, advice; and how names are listed in it."""
 
 from __future__ import annotations
 

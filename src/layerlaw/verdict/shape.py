@@ -92,10 +92,10 @@ def _curve(fit: LawFit, errors: LawErrors | None) -> list[str]:
         return [sentence + ", as of a curve beside the line."]
     off = sum(abs(e) > errors.t * se for e, se in zip(fit.residuals, errors.residuals, strict=True))
     where = f"{off} of {fit.points} blocks are off it by more than their 95 % interval"
-    # Neighbours see the same tokens, so noise too is alike in them: the errors of the residuals decide.
+    # Neighbors see the same tokens, so noise too is alike in them: the errors of the residuals decide.
     if off > fit.points / 10:
         return [f"{sentence}. It is a curve, not noise: {where}."]
-    return [f"{sentence}; but neighbouring blocks see the same tokens, and {where}: it may be noise."]
+    return [f"{sentence}; but neighboring blocks see the same tokens, and {where}: it may be noise."]
 
 
 def _rises(fit: LawFit, errors: LawErrors | None) -> list[str]:

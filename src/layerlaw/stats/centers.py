@@ -22,7 +22,7 @@ class Span:
 
     counts (…, K); coordinates (…, K, r) of the class means relative to the global mean; scales s (…, r), the singular
     values of the between-class scatter, zero beyond the rank; rank (…); digest (…, 3), numbers that tell one set of
-    centres from another: scatters merge only under equal centres.
+    centers from another: scatters merge only under equal centers.
     """
 
     counts: Tensor
@@ -82,7 +82,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Centres(Span):
+class Centers(Span):
     """Class means (…, K, d), their global mean (…, d) and the singular directions of SS_b = Vᵀ diag(s²) V.
 
     `spread` (…) is that of the sums;
@@ -97,19 +97,19 @@ class Centres(Span):
     dtype: torch.dtype
     """Of the features: what they are multiplied with is rounded accordingly."""
 
-    def at(self, index: int) -> Centres:
+    def at(self, index: int) -> Centers:
         """One entry of the leading dimension."""
         parts: dict[str, Any] = {}
         for name in (field.name for field in fields(self)):
             part = getattr(self, name)
             parts[name] = part[index] if isinstance(part, Tensor) else part
-        return Centres(**parts)
+        return Centers(**parts)
 
-    def to(self, device: torch.device | str) -> Centres:
+    def to(self, device: torch.device | str) -> Centers:
         """The same on another device."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         moved: dict[str, Any] = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in parts.items()}
-        return Centres(**moved)
+        return Centers(**moved)
 
     @property
     def large(self) -> bool:
@@ -152,7 +152,7 @@ def helmert_contrasts(points: Tensor, weights: Tensor) -> Tensor:
     return factor * (points[..., 1:, :] - before)
 
 
-def find_centres(sums: ClassSums, weighting: Weighting = "samples") -> Centres:
+def find_centers(sums: ClassSums, weighting: Weighting = "samples") -> Centers:
     """Class means, and the span of their differences by QR and an SVD of the small factor.
 
     Never through a Gram matrix, which would halve the digits. A scale counts when it is above what the rounding of the
@@ -166,7 +166,7 @@ def find_centres(sums: ClassSums, weighting: Weighting = "samples") -> Centres:
     _, s, rotation = torch.linalg.svd(R.mT, full_matrices=False)
     kept = s > _cut_off(sums, torch.linalg.vector_norm(mean, dim=-1), s).unsqueeze(-1)
     scales, basis = torch.where(kept, s, 0.0), rotation @ Q.mT
-    return Centres(
+    return Centers(
         counts=counts,
         coordinates=(means - mean.unsqueeze(-2)) @ basis.mT,
         scales=scales,

@@ -1,4 +1,4 @@
-"""`Labelled`: images with labels and class names, and the choice of samples and classes among them."""
+"""`Labeled`: images with labels and class names, and the choice of samples and classes among them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from layerlaw.data.pixels import Normalise, normalised, resized
+from layerlaw.data.pixels import Normalize, normalized, resized
 from layerlaw.errors import DataError, LabelError
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Labelled:
-    """Labelled images; every choice returns a new one, in file order, under the same name.
+class Labeled:
+    """Labeled images; every choice returns a new one, in file order, under the same name.
 
     >>> images = torch.arange(24, dtype=torch.uint8).reshape(6, 1, 2, 2)
-    >>> toy = Labelled(images, torch.tensor([0, 1, 0, 1, 0, 1]), ("cat", "dog"), "toy")
+    >>> toy = Labeled(images, torch.tensor([0, 1, 0, 1, 0, 1]), ("cat", "dog"), "toy")
     >>> toy
-    Labelled('toy', 6 images of 1×2×2, 2 classes)
+    Labeled('toy', 6 images of 1×2×2, 2 classes)
     >>> toy.balanced(2).labels.tolist()
     [0, 1, 0, 1]
     """
@@ -51,12 +51,12 @@ class Labelled:
 
     def __repr__(self) -> str:
         shape = "×".join(str(side) for side in self.images.shape[1:])
-        return f"Labelled({self.name!r}, {len(self)} images of {shape}, {len(self.class_names)} classes)"
+        return f"Labeled({self.name!r}, {len(self)} images of {shape}, {len(self.class_names)} classes)"
 
     def counts(self) -> tuple[int, ...]:
         """Count the images of each class.
 
-        >>> Labelled(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 2, 2]), ("a", "b", "c"), "toy").counts()
+        >>> Labeled(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 2, 2]), ("a", "b", "c"), "toy").counts()
         (1, 0, 2)
         """
         counts: list[int] = torch.bincount(self.labels, minlength=len(self.class_names)).tolist()
@@ -69,18 +69,18 @@ class Labelled:
         digest.update(self.labels.cpu().numpy().astype("<i8").data)  # little-endian on every machine
         return digest.hexdigest()
 
-    def balanced(self, per_class: int, *, seed: int | None = None) -> "Labelled":
+    def balanced(self, per_class: int, *, seed: int | None = None) -> "Labeled":
         """Keep `per_class` images of every class: the first ones, or with a seed a random choice.
 
         With one seed, a smaller choice is part of a larger one.
         """
         return self.imbalanced([per_class] * len(self.class_names), seed=seed)
 
-    def imbalanced(self, counts: Sequence[int], *, seed: int | None = None) -> "Labelled":
+    def imbalanced(self, counts: Sequence[int], *, seed: int | None = None) -> "Labeled":
         """Keep `counts[k]` images of class k: the first ones, or with a seed a random choice.
 
         >>> images = torch.zeros(6, 1, 2, 2, dtype=torch.uint8)
-        >>> toy = Labelled(images, torch.tensor([0, 0, 0, 1, 1, 1]), ("cat", "dog"), "toy")
+        >>> toy = Labeled(images, torch.tensor([0, 0, 0, 1, 1, 1]), ("cat", "dog"), "toy")
         >>> toy.imbalanced([3, 1]).counts()
         (3, 1)
         """
@@ -94,11 +94,11 @@ class Labelled:
             chosen.append(index[:count])
         return self._take(torch.cat(chosen).sort().values)
 
-    def classes(self, ids: Sequence[int]) -> "Labelled":
+    def classes(self, ids: Sequence[int]) -> "Labeled":
         """Keep the classes `ids` alone; class `ids[i]` becomes class i.
 
         >>> images = torch.zeros(4, 1, 2, 2, dtype=torch.uint8)
-        >>> toy = Labelled(images, torch.tensor([0, 1, 2, 1]), ("cat", "dog", "owl"), "toy").classes([2, 1])
+        >>> toy = Labeled(images, torch.tensor([0, 1, 2, 1]), ("cat", "dog", "owl"), "toy").classes([2, 1])
         >>> toy.class_names, toy.labels.tolist()
         (('owl', 'dog'), [1, 0, 1])
         """
@@ -115,31 +115,31 @@ class Labelled:
         names = tuple(self.class_names[k] for k in ids)
         return replace(self, images=self.images[keep], labels=labels[keep], class_names=names)
 
-    def resized(self, size: int | tuple[int, int]) -> "Labelled":
+    def resized(self, size: int | tuple[int, int]) -> "Labeled":
         """Resize to size×size (or height, width) as Pillow does it, bilinear; nothing happens when the size is right."""
         return replace(self, images=resized(self.images, size))
 
     def tensors(
-        self, normalise: Normalise = "half", *, flat: bool = False, channel: int | None = None
+        self, normalize: Normalize = "half", *, flat: bool = False, channel: int | None = None
     ) -> tuple[Tensor, Tensor]:
         """Give float32 inputs (n, c, h, w), or (n, c·h·w) when flat, and int64 labels (n,).
 
-        Pixels are scaled to [0, 1], then normalised: "half" (x − 0.5)/0.5; "dataset" by the published mean and
+        Pixels are scaled to [0, 1], then normalized: "half" (x − 0.5)/0.5; "dataset" by the published mean and
         standard deviation of the data set; "none"; or by a pair (mean, std) of numbers, or of one number per channel.
         `channel` keeps one channel of the result.
 
-        >>> toy = Labelled(torch.full((1, 1, 1, 2), 255, dtype=torch.uint8), torch.tensor([0]), ("white",), "toy")
+        >>> toy = Labeled(torch.full((1, 1, 1, 2), 255, dtype=torch.uint8), torch.tensor([0]), ("white",), "toy")
         >>> toy.tensors(flat=True)[0].tolist(), toy.tensors((0.5, 0.25), flat=True)[0].tolist()
         ([[1.0, 1.0]], [[2.0, 2.0]])
         """
-        x = normalised(self.images, normalise, name=self.name)
+        x = normalized(self.images, normalize, name=self.name)
         if channel is not None:
             if not 0 <= channel < x.shape[1]:
                 raise DataError(f"{self.name}: expected a channel from 0 to {x.shape[1] - 1}, got {channel}")
             x = x[:, channel : channel + 1].contiguous()
         return (x.flatten(1) if flat else x), self.labels.clone()
 
-    def _take(self, index: Tensor) -> "Labelled":
+    def _take(self, index: Tensor) -> "Labeled":
         return replace(self, images=self.images[index], labels=self.labels[index])
 
     def _check_counts(self, counts: Sequence[int]) -> None:

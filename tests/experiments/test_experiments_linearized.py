@@ -1,4 +1,4 @@
-"""The linearised control, quickly."""
+"""The linearized control, quickly."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from experiments_recorded import Quick, hidden, quickly, survives_json
 
 import oracle
-from layerlaw.experiments.linearised import linear_floor
+from layerlaw.experiments.linearized import linear_floor
 from layerlaw.measures import separation_fuzziness
 
 
 @pytest.fixture(scope="module")
 def quick() -> Quick:
-    return quickly("linearised")
+    return quickly("linearized")
 
 
 def clouds(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,7 +1,7 @@
 """A control of the authors' repository: networks without an activation have no law. 8 and 20 layers, Fashion-MNIST, Adam.
 
-    layerlaw reproduce linearised            60 networks at 3 seeds: five learning rates, linear and ReLU
-    layerlaw reproduce linearised --quick    8 networks, 10 epochs instead of 600
+    layerlaw reproduce linearized            60 networks at 3 seeds: five learning rates, linear and ReLU
+    layerlaw reproduce linearized --quick    8 networks, 10 epochs instead of 600
 
 Half a minute on a GPU. Linear → BatchNorm per layer, everything else as in Fig. 1; per seed the rate with the best law, for
 both kinds alike. Agreement: a clear law (r ≤ −0.99 and Greenwood's p < 0.05, the choice among the rates repeated inside its
@@ -34,9 +34,10 @@ from layerlaw.experiments.numbers import (
 )
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Look, Recipe, Run, Shape
-from layerlaw.pages import Outcome, Panel, Row, Sheet
+from layerlaw.outcome import Outcome, Row
+from layerlaw.sheet import Panel, Sheet
 
-TITLE = "Linearised networks have no law"
+TITLE = "Linearized networks have no law"
 DEPTHS = (8, 20)
 KINDS = {"none": "linear", "relu": "relu"}
 Cell = tuple[str, int]
@@ -55,7 +56,7 @@ def run(setting: Setting) -> Outcome:
         cells[r.recipe.shape.activation, r.recipe.shape.depth].append(r)
     floor = linear_floor(data["fashion_mnist"].inputs, data["fashion_mnist"].labels)
     return Outcome(
-        "linearised",
+        "linearized",
         TITLE,
         [
             *(one for cell in cells for one in _rows(cell, cells[cell], len(rates))),

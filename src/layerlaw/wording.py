@@ -1,8 +1,7 @@
-"""How numbers, sentences and names are written: real minus signs, powers of ten, safe text."""
+"""How numbers, lists and names are put into words: real minus signs, powers of ten, plurals, safe text."""
 
 from __future__ import annotations
 
-import html
 import math
 import re
 
@@ -111,16 +110,6 @@ def clean(text: str) -> str:
     """
     text = str(text).encode("utf-8", "replace").decode("utf-8")
     return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
-
-
-def escaped(text: str) -> str:
-    """A name or sentence for HTML text and attributes."""
-    return html.escape(clean(text))
-
-
-def for_plotly(text: str, longest: int = 80) -> str:
-    """A name for Plotly, which reads a little HTML in labels and knows &lt; &gt; &amp; but not &quot;."""
-    return html.escape(shortened(text, longest), quote=False)
 
 
 def shortened(text: str, longest: int) -> str:

@@ -1,7 +1,7 @@
-"""Normalisation: a fresh norm of the model's kind, none, or standardised tokens.
+"""Normalization: a fresh norm of the model's kind, none, or standardized tokens.
 
-    layerlaw reproduce lm_normalisation             SmolLM2-135M on wikitext-2 (seconds on a GPU)
-    layerlaw reproduce lm_normalisation --quick     a tiny GPT of our own on a Markov chain
+    layerlaw reproduce lm_normalization             SmolLM2-135M on wikitext-2 (seconds on a GPU)
+    layerlaw reproduce lm_normalization --quick     a tiny GPT of our own on a Markov chain
 
 Without a norm a few tokens (the first of each piece) are thousands of times larger than the rest and rule the regression.
 """
@@ -11,15 +11,16 @@ from __future__ import annotations
 from layerlaw.experiments.language import measured
 from layerlaw.experiments.residuals import law_panel, law_table, pearson_rows
 from layerlaw.experiments.setting import Setting
-from layerlaw.pages import Outcome, Sheet
+from layerlaw.outcome import Outcome
+from layerlaw.sheet import Sheet
 
-TITLE = "The law under three normalisations"
-KINDS = {"fresh": "a fresh norm", "none": "none", "standardised": "standardised"}
+TITLE = "The law under three normalizations"
+KINDS = {"fresh": "a fresh norm", "none": "none", "standardized": "standardized"}
 
 
 def run(setting: Setting) -> Outcome:
     """One pass each."""
-    records = {kind: measured(setting, normalise=kind, targets="id,embedding") for kind in KINDS}
+    records = {kind: measured(setting, normalize=kind, targets="id,embedding") for kind in KINDS}
     rows = []
     for kind, record in records.items():
         rows += pearson_rows(f"{kind}/id", [record])
@@ -30,4 +31,4 @@ def run(setting: Setting) -> Outcome:
     ]
     laws = {f"{kind}, {name}": (record, column) for kind, record in records.items()
             for name, column in (("id", "residual"), ("embedding", "residual_embedding"))}  # fmt: skip
-    return Outcome("lm_normalisation", TITLE, rows, sheets, [law_table("Fits", laws)])
+    return Outcome("lm_normalization", TITLE, rows, sheets, [law_table("Fits", laws)])

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from layerlaw.data import Labelled
+from layerlaw.data import Labeled
 from layerlaw.data import pixels as pixels_room
 from layerlaw.errors import DataError, LabelError, MissingExtraError
 
 
-def toy(labels: list[int], K: int = 3, shape: tuple[int, int, int] = (1, 4, 4), name: str = "toy") -> Labelled:
+def toy(labels: list[int], K: int = 3, shape: tuple[int, int, int] = (1, 4, 4), name: str = "toy") -> Labeled:
     n = len(labels)
     images = torch.randint(0, 256, (n, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    return Labelled(images, torch.tensor(labels, dtype=torch.int64), tuple("abcdefghij"[:K]), name)
+    return Labeled(images, torch.tensor(labels, dtype=torch.int64), tuple("abcdefghij"[:K]), name)
 
 
 def test_balanced_keeps_the_first_of_each_class_in_file_order() -> None:
@@ -64,13 +64,13 @@ def test_more_samples_than_there_are_says_how_many_for_which_class() -> None:
         (lambda data: data.resized(0), "expected a size"),
         (lambda data: data.tensors("halb"), "'half', 'dataset', 'none' or a pair"),
         (lambda data: data.tensors((0.5, 0.5, 0.5)), "'half', 'dataset', 'none' or a pair"),
-        (lambda data: data.tensors("dataset"), r"toy: no published mean .*pass normalise=\(mean, std\)"),
+        (lambda data: data.tensors("dataset"), r"toy: no published mean .*pass normalize=\(mean, std\)"),
         (lambda data: data.tensors((0.5, 0.0)), "standard deviation above 0"),
         (lambda data: data.tensors(((0.5, 0.4), 0.1)), "expected 1 or 1 numbers|one per channel, got 2"),
         (lambda data: data.tensors(channel=1), "expected a channel from 0 to 0, got 1"),
     ],
 )
-def test_what_cannot_be_done_is_answered(call: Callable[[Labelled], object], message: str) -> None:
+def test_what_cannot_be_done_is_answered(call: Callable[[Labeled], object], message: str) -> None:
     with pytest.raises(DataError, match=message):
         call(toy([0, 1, 2]))
 
@@ -78,11 +78,11 @@ def test_what_cannot_be_done_is_answered(call: Callable[[Labelled], object], mes
 def test_images_and_labels_of_the_wrong_kind_are_refused() -> None:
     images, labels = torch.zeros(2, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1])
     with pytest.raises(DataError, match=r"expected uint8 images of shape \(n, c, h, w\), got torch.float32"):
-        Labelled(images.float(), labels, ("a", "b"), "toy")
+        Labeled(images.float(), labels, ("a", "b"), "toy")
     with pytest.raises(LabelError, match=r"expected int64 labels of shape \(2,\)"):
-        Labelled(images, labels[:1], ("a", "b"), "toy")
+        Labeled(images, labels[:1], ("a", "b"), "toy")
     with pytest.raises(LabelError, match=r"expected labels 0..0 for 1 class names, got labels from 0 to 1"):
-        Labelled(images, labels, ("a",), "toy")
+        Labeled(images, labels, ("a",), "toy")
 
 
 def test_classes_relabels_in_the_order_given() -> None:
@@ -140,13 +140,13 @@ def test_published_moments_are_those_of_the_papers() -> None:
 
 
 def test_half_scales_to_minus_one_to_one_and_none_to_zero_to_one() -> None:
-    data = Labelled(torch.tensor([0, 255], dtype=torch.uint8).reshape(1, 1, 1, 2), torch.tensor([0]), ("a",), "toy")
+    data = Labeled(torch.tensor([0, 255], dtype=torch.uint8).reshape(1, 1, 1, 2), torch.tensor([0]), ("a",), "toy")
     assert data.tensors()[0].flatten().tolist() == [-1, 1]
     assert data.tensors("none")[0].flatten().tolist() == [0, 1]
     assert data.images.dtype == torch.uint8
 
 
-def test_one_channel_is_kept_after_normalisation() -> None:
+def test_one_channel_is_kept_after_normalization() -> None:
     data = toy([0, 1, 2], shape=(3, 4, 4), name="cifar10")
     x, _ = data.tensors("dataset", flat=True, channel=1)
     assert x.shape == (3, 16)

@@ -1,0 +1,115 @@
+"""Files on disk: written whole or not at all, read with an answer to whatever is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from layerlaw.errors import DataError
+
+LONGEST_NAME = 255  # bytes of the name of a file
+
+
+def check_place(path: Path) -> None:
+    """Whether a file may be written there; before the work, not after it."""
+    if len(os.fsencode(path.name)) > LONGEST_NAME:
+        raise DataError(f"{path.name[:40]}…: expected a shorter name for a file.")
+    folder = path.resolve().parent
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path}: expected the name of a file to write, got a device or a pipe.")
+    if path.is_dir():
+        raise DataError(f"{path}: expected the name of a file to write, got a folder.")
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{path}: expected {path.parent} to be a folder, got a file.")
+    if not folder.exists():
+        raise DataError(f"{path}: expected the folder {path.parent} to exist. Create it first.")
+    if not os.access(folder, os.W_OK):
+        raise DataError(f"{path}: expected a folder that can be written to, got {path.parent}, which cannot.")
+
+
+def made_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder, created with its parents where it is missing."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder}: expected a folder that can be made or used ({error.strerror}).") from None
+    return folder
+
+
+def replace_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Path:
+    """Let `write` fill a file beside the path, then rename it into place: nobody ever sees half of it."""
+    path = Path(path)
+    check_place(path)
+    place = path.resolve()  # a link goes on to point where it did
+    try:
+        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=".layerlaw.", suffix=".part")
+    except OSError as error:
+        raise DataError(f"{path}: expected a folder that can be written to ({error.strerror}).") from None
+    os.close(handle)
+    try:
+        write(Path(temporary))
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, place)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def write_whole(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a text file, whole or not at all."""
+    return replace_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: str | os.PathLike[str], data: Any) -> Path:
+    """Write plain data as JSON, whole or not at all; what is not finite becomes null."""
+    return write_whole(path, json.dumps(json_safe(data), ensure_ascii=False, allow_nan=False))
+
+
+def read_json(path: str | os.PathLike[str], what: str, advice: str) -> Any:
+    """The JSON in a file that should hold a layerlaw `what` (record, outcome); `advice` says what to do if it is broken."""
+    path = Path(path)
+    article = "an" if what[0] in "aeiou" else "a"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path}: expected {article} {what} file, found nothing there.") from None
+    except OSError as error:
+        raise DataError(f"{path}: expected {article} {what} file that can be read ({error.strerror}).") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DataError(
+            f"{path}: expected a layerlaw {what} (JSON), got a file that is no JSON, or ends or breaks early ({error}). "
+            f"It may be truncated; copy it again or {advice}."
+        ) from None
+
+
+def check_format(data: Any, what: str, version: int, *, where: str) -> int:
+    """The version of plain data, if they are a layerlaw `what` (record, outcome) of at most this version."""
+    kind = data.get("format", "other JSON") if isinstance(data, dict) else "other JSON"
+    if kind != f"layerlaw {what}":
+        got = "other JSON" if kind == "other JSON" else repr(kind)
+        raise DataError(f"{where}: expected a layerlaw {what}, got {got}. Was it written by {what.capitalize()}.save?")
+    found = data.get("version")
+    if not isinstance(found, int) or found > version:
+        raise DataError(
+            f"{where}: expected {what} version ≤ {version}, got version {found}. "
+            "It was written by a newer layerlaw: pip install --upgrade layerlaw"
+        )
+    return found
+
+
+def json_safe(data: Any) -> Any:
+    """JSON knows no infinity and no NaN: they become null."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {str(k): json_safe(v) for k, v in data.items()}
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return [json_safe(v) for v in data]
+    return data

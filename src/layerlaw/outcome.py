@@ -1,0 +1,156 @@
+"""What a reproduction leaves behind: numbers beside the paper's, and its figures as plain data, in one JSON file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from numbers import Integral
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from layerlaw.errors import DataError, InputError
+from layerlaw.files import check_format, read_json, write_json
+from layerlaw.sheet import Sheet, from_plain, number_or_none, set_fields, sheet_from_dict
+
+VERSION = 1
+
+Cell = str | float | int | None
+
+
+class Tally(NamedTuple):
+    """How many numbers were reproduced, of those that the paper lets us judge."""
+
+    reproduced: int
+    judged: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number beside the paper's.
+
+    `ours` is the mean over seeds, `low` and `high` their range. `paper` is a number as printed there, words, or `None`.
+    `reproduced` is `None` where there is nothing to compare with. A missing `ours` needs a `reason`; a NaN gives its own.
+
+    >>> Row("r, Adam", -0.997, float("nan")).reason
+    'the number is not finite'
+    """
+
+    name: str
+    paper: float | str | None
+    ours: float | None
+    low: float | None = None
+    high: float | None = None
+    reproduced: bool | None = None
+    tolerance: str = ""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        ours, reason = number_or_none(self.ours), self.reason
+        if ours is None and not reason:
+            if self.ours is None:
+                raise InputError(
+                    f"row '{self.name}': expected a number or a reason why there is none, got neither. "
+                    "Give for example reason='diverged in epoch 12'."
+                )
+            reason = "the number is not finite"
+        paper = self.paper if isinstance(self.paper, str) else number_or_none(self.paper)
+        verdict = None if self.reproduced is None else bool(self.reproduced)  # a bool of NumPy is no bool for JSON
+        set_fields(self, paper=paper, ours=ours, low=number_or_none(self.low), high=number_or_none(self.high))
+        set_fields(self, reproduced=verdict, reason=reason)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A supporting table: the whole grid behind a figure, say."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        columns, rows = tuple(self.columns), tuple(tuple(map(_plain, row)) for row in self.rows)
+        for i, row in enumerate(rows):
+            if len(row) != len(columns):
+                raise InputError(f"table '{self.title}', row {i}: expected {len(columns)} cells, got {len(row)}.")
+        set_fields(self, columns=columns, rows=rows)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A reproduced figure: rows beside the paper's, sheets, supporting tables, notes, and how it was run.
+
+    `name` is the figure's short name (fig1, s4). Provenance: command, device, wall_s, seeds, quick, epochs, code_version,
+    when, torch, data (name → checksum); whatever else is there is shown too.
+
+    >>> Outcome("fig1", "The law", [Row("r", -0.997, -0.998, reproduced=True), Row("p", None, 0.0003)], []).reproduced
+    Tally(reproduced=1, judged=1)
+    """
+
+    name: str
+    title: str
+    rows: Sequence[Row]
+    sheets: Sequence[Sheet]
+    tables: Sequence[Table] = ()
+    notes: Sequence[str] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        notes: Any = self.notes
+        if isinstance(notes, str):
+            raise InputError(f"outcome '{self.name}': expected a list of notes, got one string. Write notes=[…].")
+        set_fields(self, rows=tuple(self.rows), sheets=tuple(self.sheets), tables=tuple(self.tables))
+        set_fields(self, notes=tuple(notes), provenance=_plain(self.provenance))
+
+    @property
+    def reproduced(self) -> Tally:
+        """How many rows are reproduced, of those with a verdict."""
+        verdicts = [row.reproduced for row in self.rows if row.reproduced is not None]
+        return Tally(sum(verdicts), len(verdicts))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"format": "layerlaw outcome", "version": VERSION, **asdict(self)}
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write one JSON file, whole or not at all."""
+        return write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Outcome:
+        """Read an outcome of this or an older version."""
+        return cls.from_dict(read_json(path, "outcome", "repeat the experiment"), where=str(path))
+
+    @classmethod
+    def from_dict(cls, data: Any, *, where: str = "outcome") -> Outcome:
+        """An outcome from plain data; unknown fields are ignored."""
+        version = check_format(data, "outcome", VERSION, where=where)
+        try:
+            return from_plain(
+                cls,
+                data,
+                rows=[from_plain(Row, row) for row in data["rows"]],
+                sheets=[sheet_from_dict(sheet) for sheet in data["sheets"]],
+                tables=[from_plain(Table, table) for table in data.get("tables", ())],
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise DataError(
+                f"{where}: expected a layerlaw outcome of version {version}, but a field is missing or wrong: {error}"
+            ) from None
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold and give back as it was: scalars of NumPy and torch become Python's, tuples lists."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(v) for key, v in value.items()}
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0:
+        return [_plain(v) for v in value]
+    try:
+        return number_or_none(value)
+    except TypeError:  # a path, a device, a date
+        return str(value)

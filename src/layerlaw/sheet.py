@@ -1,0 +1,139 @@
+"""A drawing described as plain data: panels of curves or of points in the plane, row by row.
+
+Everything is checked and made plain when it is built (tuples, floats, `None` for what is not finite), so what is drawn
+right after a run and what is drawn from its file a year later are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, TypeVar, get_args
+
+from layerlaw.errors import InputError
+
+Style = Literal["points", "line", "fit", "faint", "null", "bars"]
+Made = TypeVar("Made")
+OLD_SPELLINGS = {"colour": "color"}  # of files written by earlier versions
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve of a panel; a `None` in y is a gap, `low` and `high` are a range over seeds.
+
+    points: markers joined by a thin line; line: no markers; fit: a dashed straight line; faint: one of many runs in the
+    background; null: a floor (permuted labels, an untrained network); bars: from the axis up. `color` counts colors
+    of the palette; series of one label share a color, so it is rarely needed.
+    """
+
+    x: Sequence[float]
+    y: Sequence[float | None]
+    label: str = ""
+    low: Sequence[float | None] | None = None
+    high: Sequence[float | None] | None = None
+    style: Style = "points"
+    color: int | None = None
+
+    def __post_init__(self) -> None:
+        x = tuple(float(v) for v in self.x)
+        if not all(map(math.isfinite, x)):
+            raise InputError(f"series '{self.label}': expected finite x, got {x}. Holes belong in y, as None.")
+        if self.style not in get_args(Style):
+            raise InputError(f"series '{self.label}': expected a style of {get_args(Style)}, got {self.style!r}.")
+        ends = {name: values for name in ("low", "high") if (values := getattr(self, name)) is not None}
+        holed = {name: tuple(map(number_or_none, values)) for name, values in {"y": self.y, **ends}.items()}
+        for name, values in holed.items():
+            if len(values) != len(x):
+                raise InputError(f"series '{self.label}': expected as many {name} as x ({len(x)}), got {len(values)}.")
+        set_fields(self, x=x, **holed)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes. `note` is a short text inside, `marked` an x with a vertical line through it.
+
+    `tight`: a log axis keeps close to numbers that move little; otherwise a nearly flat curve is drawn flat.
+    """
+
+    title: str
+    series: Sequence[Series]
+    xlabel: str = "layer"
+    ylabel: str = "D"
+    log_y: bool = True
+    log_x: bool = False
+    note: str = ""
+    marked: float | None = None
+    tight: bool = False
+    kind: Literal["axes"] = field(default="axes", init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        set_fields(self, series=tuple(self.series), marked=number_or_none(self.marked))
+
+
+@dataclass(frozen=True)
+class PlanePanel:
+    """The samples of one layer in the plane (principal components), colored by class. Only finite points are kept.
+
+    `classes` are the names of the classes, in the order of the labels; a sheet explains its colors once.
+    """
+
+    title: str
+    points: Sequence[tuple[float, float]]
+    labels: Sequence[int]
+    classes: Sequence[str] = ()
+    kind: Literal["plane"] = field(default="plane", init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        points = [(float(x), float(y)) for x, y in self.points]
+        labels = [int(k) for k in self.labels]
+        if len(points) != len(labels):
+            raise InputError(f"panel '{self.title}': expected a label per point, got {len(labels)} for {len(points)}.")
+        kept = [i for i, point in enumerate(points) if all(map(math.isfinite, point))]
+        set_fields(self, points=tuple(points[i] for i in kept), labels=tuple(labels[i] for i in kept))
+        set_fields(self, classes=tuple(map(str, self.classes)))
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One figure in the paper's arrangement: panels row by row, so many columns."""
+
+    title: str
+    panels: Sequence[Panel | PlanePanel]
+    columns: int = 3
+    caption: str = ""
+    share_y: bool = False
+
+    def __post_init__(self) -> None:
+        if self.columns < 1:
+            raise InputError(f"sheet '{self.title}': expected at least 1 column, got {self.columns}.")
+        set_fields(self, panels=tuple(self.panels), columns=int(self.columns))
+
+
+def sheet_from_dict(data: Mapping[str, Any]) -> Sheet:
+    """A sheet from plain data."""
+    panels = [
+        from_plain(PlanePanel, panel)
+        if panel["kind"] == "plane"
+        else from_plain(Panel, panel, series=[from_plain(Series, series) for series in panel["series"]])
+        for panel in data["panels"]
+    ]
+    return from_plain(Sheet, data, panels=panels)
+
+
+def from_plain(cls: type[Made], data: Mapping[str, Any], **parts: Any) -> Made:
+    """A dataclass from plain data, fields that it does not know left out; `parts` are already made."""
+    known = {f.name for f in fields(cls) if f.init}  # type: ignore[arg-type]  # all of them are dataclasses
+    renamed = {OLD_SPELLINGS.get(key, key): value for key, value in data.items()}
+    return cls(**{key: value for key, value in renamed.items() if key in known} | parts)
+
+
+def set_fields(frozen: object, **values: Any) -> None:
+    """Fields of a frozen dataclass, set while it is being built."""
+    for name, value in values.items():
+        object.__setattr__(frozen, name, value)
+
+
+def number_or_none(value: float | None) -> float | None:
+    """A float of Python's, from anything that can be one; `None` for what is not finite."""
+    return None if value is None or not math.isfinite(value) else float(value)
