@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from layerlaw.data import load
-from layerlaw.lab import FeedForward, Look, Recipe, Samples, Shape, sweep
+from layerlaw.lab import FeedForward, Recipe, Samples, Schedule, Shape, sweep
 from layerlaw.lab.workers import cores
 
 WANTED = {8: {"plain": 5.0, "listed": 10.0, "listed, default threads": 10.0}, 20: {"plain": 3.5}}
@@ -29,7 +29,7 @@ WANTED = {8: {"plain": 5.0, "listed": 10.0, "listed, default threads": 10.0}, 20
 def plain(recipe: Recipe, samples: Samples, epochs: int) -> float:
     torch.set_num_threads(1)
     torch.manual_seed(recipe.seed)
-    network = FeedForward.of(recipe.shape)
+    network = FeedForward.of(recipe.network)
     optimizer = torch.optim.Adam(network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     loss_of = nn.CrossEntropyLoss()
     x, y = samples.inputs, samples.labels
@@ -46,7 +46,7 @@ def plain(recipe: Recipe, samples: Samples, epochs: int) -> float:
 def listed(recipe: Recipe, samples: Samples, epochs: int, threads: int) -> float:
     torch.set_num_threads(threads)
     torch.manual_seed(recipe.seed)
-    network = FeedForward.of(recipe.shape)
+    network = FeedForward.of(recipe.network)
     optimizer = torch.optim.Adam(network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     loss_of = nn.CrossEntropyLoss()
     began = time.perf_counter()
@@ -64,7 +64,7 @@ def listed(recipe: Recipe, samples: Samples, epochs: int, threads: int) -> float
 def fleet(recipes: list[Recipe], samples: Samples) -> float:
     """Seconds of `sweep` for these recipes, start-up of its processes included."""
     began = time.perf_counter()
-    sweep(recipes, samples, look=Look(modes=("train",)), workers=cores(), progress=False)
+    sweep(recipes, samples, schedule=Schedule(batchnorm=("batch",)), workers=cores(), progress=False)
     return time.perf_counter() - began
 
 

@@ -10,7 +10,7 @@ import time
 import torch
 
 from layerlaw.data import load
-from layerlaw.lab import Fleet, Look, Recipe, Samples, Shape, sweep
+from layerlaw.lab import Fleet, Recipe, Samples, Schedule, Shape, sweep
 from layerlaw.lab.orders import Orders
 
 RATES = {"sgd": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0), "adam": (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)}
@@ -22,15 +22,15 @@ def figure1(epochs: int) -> list[Recipe]:
         recipe
         for kind, rates in RATES.items()
         for recipe in Recipe(optimizer=kind, epochs=epochs).grid(
-            shape=[Shape.even(depth) for depth in (4, 8, 20)], learning_rate=rates
+            network=[Shape.even(depth) for depth in (4, 8, 20)], learning_rate=rates
         )
     ]
 
 
-def timed(recipes: list[Recipe], samples: Samples, look: Look, device: str) -> tuple[float, list]:
+def timed(recipes: list[Recipe], samples: Samples, schedule: Schedule, device: str) -> tuple[float, list]:
     torch.cuda.synchronize()
     began = time.perf_counter()
-    runs = sweep(recipes, samples, look=look, device=device, progress=False)
+    runs = sweep(recipes, samples, schedule=schedule, device=device, progress=False)
     torch.cuda.synchronize()
     return time.perf_counter() - began, runs
 
@@ -58,21 +58,21 @@ def main() -> None:
         here, there = (first_losses(device, samples, kind, rate) for device in ("cpu", "cuda"))
         gap = max(abs(a - b) / a for a, b in zip(here, there, strict=True))
         print(f"{kind}: losses of 3 epochs differ from the CPU by at most {gap:.1e}", flush=True)
-    look = Look(test=True, permuted=True)
-    seconds, _ = timed(figure1(6), samples, look, "cuda")
+    schedule = Schedule(test=True, permuted=True)
+    seconds, _ = timed(figure1(6), samples, schedule, "cuda")
     print(f"warm-up: {seconds:.1f} s", flush=True)
-    seconds, runs = timed(figure1(arguments.epochs), samples, look, "cuda")
+    seconds, runs = timed(figure1(arguments.epochs), samples, schedule, "cuda")
     found["figure1_s"] = seconds
     print(f"57 networks of Figure 1, {arguments.epochs} epochs: {seconds:.1f} s", flush=True)
     for run in runs:
         law = run.law()
         r = "diverged" if law is None else f"r {law.pearson:.4f} rho {law.rho:.3f}"
-        print("  ", run.recipe.optimizer, run.recipe.shape.depth, run.recipe.learning_rate, r, flush=True)
+        print("  ", run.recipe.optimizer, run.recipe.network.depth, run.recipe.learning_rate, r, flush=True)
     many = Recipe(Shape.even(20), learning_rate=3e-4, epochs=6).grid(seed=range(arguments.members))
-    seconds, _ = timed(many, samples, Look(), "cuda")
+    seconds, _ = timed(many, samples, Schedule(), "cuda")
     print(f"warm-up: {seconds:.1f} s", flush=True)
     many = Recipe(Shape.even(20), learning_rate=3e-4, epochs=arguments.epochs).grid(seed=range(arguments.members))
-    seconds, runs = timed(many, samples, Look(), "cuda")
+    seconds, runs = timed(many, samples, Schedule(), "cuda")
     found["members_s"] = seconds
     print(f"{arguments.members} members of depth 20, {arguments.epochs} epochs: {seconds:.1f} s", flush=True)
     print(json.dumps(found))

@@ -26,7 +26,7 @@ train(
     y,
     recipe,
     at_epochs=range(0, 61, rule.every),
-    visit=lambda epoch: rule.update(epoch, ll.probe(network, (x, y), mode="train", progress=False)),
+    visit=lambda epoch: rule.update(epoch, ll.probe(network, (x, y), batchnorm="batch", progress=False)),
 )
 print("the law has held since epoch", rule.since, "and training stopped at", rule.stopped)
 print(robustness(network, (x, y), scales=(0.003, 0.03)))

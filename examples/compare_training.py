@@ -12,13 +12,13 @@ network = FeedForward(depth=6, inputs=100)
 records = []
 
 
-def look(epoch):
-    record = ll.probe(network, (x, y), test=test.tensors(flat=True), mode="train", name=f"epoch {epoch}")
+def schedule(epoch):
+    record = ll.probe(network, (x, y), test=test.tensors(flat=True), batchnorm="batch", name=f"epoch {epoch}")
     record.save(f"epoch-{epoch}.json")
     records.append(record)
 
 
-train(network, x, y, Recipe(epochs=30), at_epochs=(0, 10, 30), visit=look)
+train(network, x, y, Recipe(epochs=30), at_epochs=(0, 10, 30), visit=schedule)
 for record in records:
     print(record.name, record.law())
 ll.report(records, "training.html")

@@ -30,15 +30,17 @@ def main() -> None:
         ("train, chunks of 100, ten of each class", "train", dealt, 100),
         ("train, chunks of 50, file order", "train", everything, 50),
         ("train, one chunk of all 1000", "train", everything, 1000),
-        ("eval (running statistics; the default of `probe`)", "eval", everything, 100),
+        ("eval (running statistics; the default of `probe`)", "running", everything, 100),
     ]
     records: dict[str, list[ll.Record]] = {name: [] for name, *_ in ways}
     for seed in SEEDS:
         torch.manual_seed(seed)
         network = FeedForward(depth=8, inputs=100)
         train(network, x, y, Recipe(optimizer="adam", learning_rate=1e-3, epochs=600, seed=seed))
-        for name, mode, order, size in ways:
-            records[name].append(ll.probe(network, (x[order], y[order]), mode=mode, batch_size=size, progress=False))
+        for name, batchnorm, order, size in ways:
+            records[name].append(
+                ll.probe(network, (x[order], y[order]), batchnorm=batchnorm, batch_size=size, progress=False)
+            )
     (ROOT / "docs" / "batchnorm.md").write_text(page(records), encoding="utf-8")
 
 

@@ -20,7 +20,7 @@ import torch
 from layerlaw.advice import Forecast, forecast
 from layerlaw.advice.imbalance_words import ratio_words
 from layerlaw.data import load
-from layerlaw.lab import Look, Recipe, Run, Samples, Shape, sweep
+from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape, sweep
 from layerlaw.measures.rows import mean_cosine
 from layerlaw.pages import draw_sheet
 from layerlaw.peeled import collapse_ratio
@@ -92,7 +92,7 @@ def trained(folder: str | None) -> dict[tuple[float, int, int], list[tuple[Run, 
     base = Recipe(Shape.even(6), optimizer="momentum", learning_rate=0.05, epochs=120)
     keys = [(decay, R, times, seed) for decay in DECAYS for R, times in SETTINGS for seed in SEEDS]
     recipes = [base.grid(data=[f"{R}/{t}/{seed}"], weight_decay=[decay], seed=[seed])[0] for decay, R, t, seed in keys]
-    runs = sweep(recipes, data, look=Look(modes=("eval",)), folder=folder, progress=False)
+    runs = sweep(recipes, data, schedule=Schedule(batchnorm=("running",)), folder=folder, progress=False)
     found: dict[tuple[float, int, int], list[tuple[Run, Samples, int]]] = {}
     for (decay, R, times, seed), recipe, run in zip(keys, recipes, runs, strict=True):
         found.setdefault((decay, R, times), []).append((run, data[recipe.data], seed))

@@ -112,7 +112,10 @@ def test_weights_are_loaded_without_unpickling_code(folder: Path) -> None:
         (("probe", "model.py:mak"), "has no 'mak'. It has: "),
         (("probe", "model.py:not_a_model"), "expected a callable that returns a model"),
         (("probe", "model.py:with_data", "--sites", "1x"), "matches no module"),
-        (("probe", "model.py:with_data", "--mode", "fast"), "mode: expected 'eval' or 'train', got 'fast'"),
+        (
+            ("probe", "model.py:with_data", "--batchnorm", "fast"),
+            "batchnorm: expected 'running' or 'batch', got 'fast'",
+        ),
         (("probe", "model.py:with_data", "--classes", "a,b"), "expected numbers separated by commas"),
         (("probe", "model.py:make", "--data", "fashion_mnist_sampel"), "fashion_mnist_sample"),
         (("probe", "model.py:make"), "(2, 1, 28, 28)"),

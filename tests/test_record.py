@@ -40,7 +40,7 @@ def record() -> Record:
         accuracy=0.9,
         test_accuracy=0.8,
         plane_labels=[0, 1],
-        settings={"mode": "eval", "batch_size": 128, "nested": {"list": [1, 2.5, "x", None, True]}},
+        settings={"batchnorm": "running", "batch_size": 128, "nested": {"list": [1, 2.5, "x", None, True]}},
         provenance={"layerlaw": "0.1.0"},
         notes=["a note"],
     )
@@ -190,7 +190,7 @@ def test_version_one_stays_loadable() -> None:
     assert old.sites[0].by_class["separation"] == [30.5, 43.128]
     assert old.plane_labels == [0, 1]
     assert old.test_accuracy == 0.801
-    assert old.settings["mode"] == "train"
+    assert old.settings["batchnorm"] == "batch"
     assert old.effective_depth() == 2
 
 

@@ -91,14 +91,15 @@ def read_json(path: str | os.PathLike[str], what: str, advice: str) -> Any:
 
 def check_format(data: Any, what: str, version: int, *, where: str) -> int:
     """The version of plain data, if they are a layerlaw `what` (record, outcome) of at most this version."""
-    kind = data.get("format", "other JSON") if isinstance(data, dict) else "other JSON"
-    if kind != f"layerlaw {what}":
-        got = "other JSON" if kind == "other JSON" else repr(kind)
-        raise DataError(f"{where}: expected a layerlaw {what}, got {got}. Was it written by {what.capitalize()}.save?")
+    article = "an" if what[0] in "aeiou" else "a"
+    if not isinstance(data, dict) or data.get("format") != f"layerlaw {what}":
+        raise DataError(
+            f"{where}: expected a layerlaw {what}, got other JSON. Was it written by {what.capitalize()}.save?"
+        )
     found = data.get("version")
     if not isinstance(found, int) or found > version:
         raise DataError(
-            f"{where}: expected {what} version ≤ {version}, got version {found}. "
+            f"{where}: expected {article} {what} of version ≤ {version}, got version {found}. "
             "It was written by a newer layerlaw: pip install --upgrade layerlaw"
         )
     return found

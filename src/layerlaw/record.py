@@ -16,7 +16,9 @@ from layerlaw.law import RESIDUAL, LawErrors, LawFit, fit_law, law_errors
 if TYPE_CHECKING:
     import pandas
 
-VERSION = 1
+VERSION = 2  # 2: settings["batchnorm"] instead of "mode", American spelling of settings
+OLD_SETTINGS = {"mode": "batchnorm", "normalise": "normalize"}
+OLD_VALUES = {"train": "batch", "eval": "running", "standardised": "standardized"}
 LANGUAGE_MODEL = "language model"
 SHOWN = 10  # columns that an error names
 
@@ -178,6 +180,8 @@ class Record:
             for site in sites:
                 site.shape = tuple(site.shape)
             rest = {k: v for k, v in data.items() if k in known and k not in ("sites", "version")}
+            if version < VERSION:
+                rest["settings"] = _renewed(rest.get("settings", {}))
             return cls(sites=sites, **rest)
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(
@@ -246,6 +250,13 @@ NOTEBOOK_COLUMNS = (
     "test_separation",
     "test_ncc_accuracy",
 )
+
+
+def _renewed(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a record of version 1 under the names of today."""
+    renamed = {OLD_SETTINGS.get(key, key): value for key, value in settings.items()}
+    changed = {key: OLD_VALUES.get(renamed[key], renamed[key]) for key in OLD_SETTINGS.values() if key in renamed}
+    return renamed | changed
 
 
 def carries_law(column: str) -> bool:

@@ -8,7 +8,7 @@ import torch
 
 from layerlaw.advice import UntilLaw, emergence, law_holds
 from layerlaw.errors import InputError
-from layerlaw.lab import FeedForward, Look, Reading, Recipe, Samples, Shape, sweep, train
+from layerlaw.lab import FeedForward, Measurement, Recipe, Samples, Schedule, Shape, sweep, train
 from layerlaw.law import fit_law
 from layerlaw.probing import probe
 
@@ -94,18 +94,20 @@ def samples() -> Samples:
 
 
 def test_a_run_is_read_at_its_epochs_with_the_accuracy_of_eval_mode(samples: Samples) -> None:
-    look = Look(epochs=(0, 5, 10, 20), modes=("train", "eval"))
-    run, *_ = sweep([Recipe(Shape.even(6, inputs=20, classes=4), epochs=20)], samples, look=look, progress=False)
+    schedule = Schedule(epochs=(0, 5, 10, 20), batchnorm=("batch", "running"))
+    run, *_ = sweep(
+        [Recipe(Shape.even(6, inputs=20, classes=4), epochs=20)], samples, schedule=schedule, progress=False
+    )
     found = emergence(run, r=-0.9, p=0.5, patience=2)
     assert [probe.epoch for probe in found.probes] == [0, 5, 10, 20]
-    assert found.probes[-1].accuracy == run.reading(mode="eval").accuracy
-    law = run.law(mode="train")
+    assert found.probes[-1].accuracy == run.measurement(batchnorm="running").accuracy
+    law = run.law(batchnorm="batch")
     assert law is not None
     assert found.probes[-1].pearson == law.pearson
-    assert emergence(run.readings, r=-0.9, p=0.5, patience=2) == found
+    assert emergence(run.measurements, r=-0.9, p=0.5, patience=2) == found
     assert found.to_dict()["probes"][0]["epoch"] == 0
-    with pytest.raises(InputError, match=r"at 1 epochs or more \(mode full, training data\), got 0"):
-        emergence(run, mode="full")
+    with pytest.raises(InputError, match=r"at 1 epochs or more \(BatchNorm whole, training data\), got 0"):
+        emergence(run, batchnorm="whole")
 
 
 def test_training_stops_when_the_rule_says_so(samples: Samples) -> None:
@@ -114,7 +116,7 @@ def test_training_stops_when_the_rule_says_so(samples: Samples) -> None:
     x, y = samples.inputs, samples.labels
     losses = train(
         network, x, y, Recipe(epochs=60, learning_rate=3e-3), progress=False, at_epochs=range(0, 61, rule.every),
-        visit=lambda epoch: rule.update(epoch, probe(network, (x, y), mode="train", progress=False)),
+        visit=lambda epoch: rule.update(epoch, probe(network, (x, y), batchnorm="batch", progress=False)),
     )  # fmt: skip
     assert rule.stopped == len(losses) < 60
     assert rule.since == rule.stopped - 2
@@ -168,6 +170,6 @@ def test_epochs_go_forward() -> None:
     rule.update(5, STRAIGHT)
     with pytest.raises(InputError, match="expected one after 5, got 5"):
         rule.update(5, STRAIGHT)
-    reading = Reading(0, "train", "train", (4.0, 2.0), (None, None))
+    measurement = Measurement(0, "batch", "train", (4.0, 2.0), (None, None))
     with pytest.raises(InputError, match="one measurement per epoch"):
-        emergence([reading, replace(reading, accuracy=0.5)])
+        emergence([measurement, replace(measurement, accuracy=0.5)])

@@ -11,7 +11,7 @@ from layerlaw.advice import Robustness, robustness
 from layerlaw.advice.perturbing import draw
 from layerlaw.advice.robustness import _effect
 from layerlaw.errors import InputError
-from layerlaw.lab import FeedForward, Look, Recipe, Run, Samples, Shape, sweep
+from layerlaw.lab import FeedForward, Recipe, Run, Samples, Schedule, Shape, sweep
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def samples() -> Samples:
 @pytest.fixture(scope="module")
 def run(samples: Samples) -> Run:
     recipe = Recipe(Shape.even(5, inputs=20, width=40, classes=5), epochs=40, learning_rate=3e-3)
-    return sweep([recipe], samples, look=Look(modes=("eval",)), progress=False)[0]
+    return sweep([recipe], samples, schedule=Schedule(batchnorm=("running",)), progress=False)[0]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,9 @@ def test_the_first_order_matches_the_measurement_at_small_noise(found: Robustnes
 
 
 def test_the_undisturbed_network_is_the_one_that_was_measured(found: Robustness, run: Run) -> None:
-    assert found.fit.values == pytest.approx([v or 0.0 for v in run.reading(mode="eval").separation], rel=1e-6)
+    assert found.fit.values == pytest.approx(
+        [v or 0.0 for v in run.measurement(batchnorm="running").separation], rel=1e-6
+    )
     assert found.reduction == pytest.approx(found.fit.values[-1] / found.fit.values[0])
     assert found.layers == ("linear1", "linear2", "linear3", "linear4")
 
@@ -138,5 +140,5 @@ def test_what_is_no_network_or_no_separation_is_answered(samples: Samples) -> No
     with pytest.raises(InputError, match="expected D > 0 before and after each of 2 layers"):
         robustness(dead, samples)
     plain = nn.Sequential(nn.Linear(20, 8), nn.ReLU(), nn.Linear(8, 5))
-    with pytest.raises(InputError, match="mode: expected 'eval' or 'train' for Sequential, got 'full'"):
-        robustness(plain, (samples.inputs, samples.labels), mode="full")
+    with pytest.raises(InputError, match="batchnorm: expected 'running' or 'batch' for Sequential, got 'whole'"):
+        robustness(plain, (samples.inputs, samples.labels), batchnorm="whole")

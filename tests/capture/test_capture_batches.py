@@ -12,8 +12,8 @@ from layerlaw.errors import DataError, LabelError
 X, Y = clouds(50, 6)
 
 
-def batches(data: object, batch_size: int | None = None, mode: str = "eval") -> Batches:
-    return Batches(data, batch_size=batch_size, mode=mode, where="data")
+def batches(data: object, batch_size: int | None = None, batchnorm: str = "running") -> Batches:
+    return Batches(data, batch_size=batch_size, batchnorm=batchnorm, where="data")
 
 
 def joined(data: Batches) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,22 +74,22 @@ def test_lengths_and_labels_are_known_where_they_can_be() -> None:
 def test_batch_sizes_are_256_and_in_train_mode_the_authors_100() -> None:
     x, y = clouds(300, 2)
     assert [len(b.labels) for b in batches((x, y))] == [256, 44]
-    assert [len(b.labels) for b in batches((x, y), mode="train")] == [100] * 3
+    assert [len(b.labels) for b in batches((x, y), batchnorm="batch")] == [100] * 3
     assert [len(b.labels) for b in batches(TensorDataset(x, y), 150)] == [150, 150]
 
 
 def test_a_pair_sorted_by_class_is_mixed_in_train_mode_only_and_always_in_the_same_way() -> None:
     y = Y.sort().values
     assert torch.equal(joined(batches((X, y), 10))[1], y)
-    mixed = batches((X, y), 10, "train")
+    mixed = batches((X, y), 10, "batch")
     assert mixed.order == "mixed with seed 0, since it was sorted by class"
     x, first = joined(mixed)
     assert not torch.equal(first, y)
     assert torch.equal(joined(mixed)[1], first)
     rows = [int((row == X).all(1).nonzero()) for row in x]
     assert torch.equal(y[rows], first)
-    assert torch.equal(joined(batches((X.numpy(), y.numpy()), 10, "train"))[0], x)
-    assert batches((X, Y), 10, "train").order == "as given"
+    assert torch.equal(joined(batches((X.numpy(), y.numpy()), 10, "batch"))[0], x)
+    assert batches((X, Y), 10, "batch").order == "as given"
 
 
 def test_the_order_of_a_shuffling_loader_is_recorded() -> None:

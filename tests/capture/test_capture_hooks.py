@@ -14,8 +14,8 @@ X, Y = clouds(40, 12)
 def captured(network: nn.Module, x: torch.Tensor = X, y: torch.Tensor = Y, **how: object) -> dict[str, torch.Tensor]:
     """Copies of what every site hands over for one batch."""
     found: dict[str, torch.Tensor] = {}
-    (batch,) = Batches([(x, y)], batch_size=None, mode="eval", where="data")
-    with probing_state(network, "eval"):
+    (batch,) = Batches([(x, y)], batch_size=None, batchnorm="running", where="data")
+    with probing_state(network, "running"):
         plan = find_sites(network, batch, choice=how.pop("sites", "layers"), **how)
 
         def consume(site, features):
@@ -51,7 +51,7 @@ def test_features_leave_autocast_as_they_are_and_products_run_in_full_precision(
     def consume(site, features):
         enabled.append((torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()))
 
-    (batch,) = Batches([(X, Y)], batch_size=None, mode="eval", where="data")
+    (batch,) = Batches([(X, Y)], batch_size=None, batchnorm="running", where="data")
     plan = find_sites(network, batch, choice="layers")
     with (
         torch.autocast("cpu", torch.bfloat16),
@@ -89,7 +89,7 @@ def test_hooks_of_the_user_stay_and_are_seen() -> None:
 
 def captured_keeping(network: nn.Module) -> dict[str, torch.Tensor]:
     found = {}
-    (batch,) = Batches([(X, Y)], batch_size=None, mode="eval", where="data")
+    (batch,) = Batches([(X, Y)], batch_size=None, batchnorm="running", where="data")
     plan = find_sites(network, batch, choice="layers")
     with capturing(
         network, plan, plan.sites, reduce="flatten", consume=lambda s, f: found.update({s.name: f.clone()})

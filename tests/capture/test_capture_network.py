@@ -136,11 +136,11 @@ def test_the_state_is_restored_module_by_module_also_after_an_exception() -> Non
     network.layer1.eval()
     flags = [module.training for module in network.modules()]
     buffers = copy.deepcopy(dict(network.named_buffers()))
-    for mode in ("eval", "train"):
-        with contextlib.suppress(ZeroDivisionError), probing_state(network, mode):
+    for batchnorm in ("running", "batch"):
+        with contextlib.suppress(ZeroDivisionError), probing_state(network, batchnorm):
             network(clouds(6, 3, 8, 8)[0])
             assert [m for m in network.modules() if m.training] == [
-                m for m in network.modules() if mode == "train" and isinstance(m, nn.BatchNorm2d)
+                m for m in network.modules() if batchnorm == "batch" and isinstance(m, nn.BatchNorm2d)
             ]
             assert not torch.is_grad_enabled()
             raise ZeroDivisionError
@@ -173,9 +173,9 @@ def test_buffers_that_a_forward_writes_are_put_back() -> None:
 
 def test_overridden_train_and_eval_are_not_called() -> None:
     class Merging(FNN):
-        def train(self, mode: bool = True):
-            assert mode, "eval() merges weights here"
-            return super().train(mode)
+        def train(self, batchnorm: bool = True):
+            assert batchnorm, "eval() merges weights here"
+            return super().train(batchnorm)
 
     network = seeded(Merging)
     assert same_numbers(ll.probe(network, (X, Y), progress=False), plain())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from layerlaw.experiments import find
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import FeedForward, Reading, Recipe, Run, Samples, Shape
+from layerlaw.lab import FeedForward, Measurement, Recipe, Run, Samples, Shape
 from layerlaw.outcome import Outcome, Row, Table
 
 
@@ -24,9 +24,9 @@ class Recording(Setting):
     runs: dict[str, list[Run]] = field(default_factory=dict)
     data: dict[str, Samples] = field(default_factory=dict)
 
-    def train(self, name: str, recipes: Any, data: Any, look: Any, **how: Any) -> list[Run]:
+    def train(self, name: str, recipes: Any, data: Any, schedule: Any, **how: Any) -> list[Run]:
         self.data |= data
-        self.runs[name] = super().train(name, recipes, data, look, **how)
+        self.runs[name] = super().train(name, recipes, data, schedule, **how)
         return self.runs[name]
 
 
@@ -59,7 +59,7 @@ def made_run(
     curves: Mapping[int, Sequence[float | None]],
     *,
     accuracy: Mapping[int, float] | None = None,
-    modes: Sequence[Any] = ("train", "eval"),
+    modes: Sequence[Any] = ("batch", "running"),
     loss: float = 0.1,
     diverged: int | None = None,
     **recipe: Any,
@@ -67,13 +67,15 @@ def made_run(
     """A run whose D along depth is given for every probed epoch."""
     last = max(curves)
     depth = len(curves[last])
-    shape = recipe.pop("shape", Shape.even(depth))
-    readings = [
-        Reading(epoch, mode, "train", tuple(D), (1.0,) * len(D), accuracy=(accuracy or {}).get(epoch, 0.5))
+    shape = recipe.pop("network", Shape.even(depth))
+    measurements = [
+        Measurement(epoch, batchnorm, "train", tuple(D), (1.0,) * len(D), accuracy=(accuracy or {}).get(epoch, 0.5))
         for epoch, D in curves.items()
-        for mode in modes
+        for batchnorm in modes
     ]
-    return Run(Recipe(shape, epochs=max(last, 1), **recipe), (loss,) * max(last, 1), tuple(readings), last, diverged)
+    return Run(
+        Recipe(shape, epochs=max(last, 1), **recipe), (loss,) * max(last, 1), tuple(measurements), last, diverged
+    )
 
 
 def hidden(network: FeedForward, x: Tensor, *, full: bool = False) -> list[Tensor]:

@@ -31,21 +31,21 @@ def test_nine_cells_stand_beside_the_papers_nine(quick: Quick) -> None:
 
 def test_the_networks_are_the_papers(quick: Quick) -> None:
     runs = quick.setting.runs["grid"]
-    found = {(r.recipe.optimizer, r.recipe.shape.depth): r.recipe.learning_rate for r in runs}
+    found = {(r.recipe.optimizer, r.recipe.network.depth): r.recipe.learning_rate for r in runs}
     assert found == {cell: rate for cell, (rate, _) in fig1.SHOWN.items()}
     assert all(r.recipe.seed == 666 and r.recipe.batch_size == 128 and r.recipe.weight_decay == 5e-4 for r in runs)
     samples = quick.setting.data["fashion_mnist"]
     assert samples.counts == (100,) * 10
     d0 = float(ll.separation_fuzziness(samples.inputs, samples.labels))
-    assert all(r.reading().separation[0] == pytest.approx(d0, rel=1e-6) for r in runs)
-    assert [len(r.reading().separation) for r in runs] == [r.recipe.shape.depth for r in runs]
+    assert all(r.measurement().separation[0] == pytest.approx(d0, rel=1e-6) for r in runs)
+    assert [len(r.measurement().separation) for r in runs] == [r.recipe.network.depth for r in runs]
 
 
 def test_a_cell_tells_what_a_probe_of_its_network_tells(quick: Quick) -> None:
-    (run,) = (r for r in quick.setting.runs["grid"] if (r.recipe.optimizer, r.recipe.shape.depth) == ("adam", 8))
+    (run,) = (r for r in quick.setting.runs["grid"] if (r.recipe.optimizer, r.recipe.network.depth) == ("adam", 8))
     samples = quick.setting.data["fashion_mnist"]
-    for mode, name in (("train", "adam-8/pearson"), ("eval", "adam-8/pearson-eval")):
-        record = ll.probe(run.network(), (samples.inputs, samples.labels), mode=mode, progress=False)
+    for batchnorm, name in (("batch", "adam-8/pearson"), ("running", "adam-8/pearson-eval")):
+        record = ll.probe(run.network(), (samples.inputs, samples.labels), batchnorm=batchnorm, progress=False)
         assert quick.row(name).ours == pytest.approx(record.law().pearson, abs=1e-5)
 
 

@@ -20,15 +20,15 @@ def quick() -> Quick:
 
 def test_real_and_shuffled_labels_are_measured_in_three_modes(quick: Quick) -> None:
     real, null = quick.setting.runs["epochs"]
-    assert (real.recipe.shape.depth, real.recipe.learning_rate) == (20, 3e-4)
-    assert {r.mode for r in real.readings} == {"train", "eval", "full"}
+    assert (real.recipe.network.depth, real.recipe.learning_rate) == (20, 3e-4)
+    assert {r.batchnorm for r in real.measurements} == {"batch", "running", "whole"}
     for run in (real, null):
         samples = quick.setting.data[run.recipe.data]
         D = separation_fuzziness(samples.inputs, samples.labels)
-        assert run.reading(epoch=0).separation[0] == pytest.approx(float(D), rel=1e-6)
-        assert len(run.reading().separation) == 20
+        assert run.measurement(epoch=0).separation[0] == pytest.approx(float(D), rel=1e-6)
+        assert len(run.measurement().separation) == 20
     assert quick.setting.data["random labels"].counts == quick.setting.data["fashion_mnist"].counts
-    assert null.reading().separation[0] != pytest.approx(real.reading().separation[0], rel=0.5)
+    assert null.measurement().separation[0] != pytest.approx(real.measurement().separation[0], rel=0.5)
 
 
 def test_full_mode_normalizes_by_all_samples(quick: Quick) -> None:
@@ -37,19 +37,19 @@ def test_full_mode_normalizes_by_all_samples(quick: Quick) -> None:
     features = hidden(real.network(), samples.inputs, full=True)
     assert len(features) == 20
     D = separation_fuzziness(features[3], samples.labels)
-    assert real.reading(mode="full").separation[3] == pytest.approx(float(D), rel=1e-3)
+    assert real.measurement(batchnorm="whole").separation[3] == pytest.approx(float(D), rel=1e-3)
 
 
 def test_rows_are_the_law_at_the_papers_epochs(quick: Quick) -> None:
     real = quick.setting.runs["epochs"][0]
-    start = fit_law(real.reading(epoch=0).separation)
+    start = fit_law(real.measurement(epoch=0).separation)
     assert quick.row("epoch-0/rho").ours == pytest.approx(start.rho)
     assert quick.row("epoch-0/rho").reproduced is (start.rho >= 1)
     assert quick.row("epoch-100/pearson").paper == -0.996
     assert quick.row("epoch-100/pearson").ours == pytest.approx(
         real.law(epoch=4).pearson
     )  # the paper's epoch 100 in a training of 24
-    assert quick.row("epoch-600/pearson-eval").ours == pytest.approx(real.law(mode="eval").pearson)
+    assert quick.row("epoch-600/pearson-eval").ours == pytest.approx(real.law(batchnorm="running").pearson)
     change = real.law(epoch=24).rho - real.law(epoch=4).rho
     assert quick.row("rho-at-600-minus-100").ours == pytest.approx(change)
     assert quick.row("rho-at-600-minus-100").reproduced is (change < 0)
@@ -67,7 +67,7 @@ def test_sheets_have_a_panel_per_epoch(quick: Quick) -> None:
     assert sheets[0].columns == 3
     last = sheets[0].panels[-1]
     assert isinstance(last, Panel)
-    assert last.series[-1].y == pytest.approx(quick.setting.runs["epochs"][0].reading().separation)
+    assert last.series[-1].y == pytest.approx(quick.setting.runs["epochs"][0].measurement().separation)
     assert [row[0] for row in quick.table("Every probed epoch").rows] == [0, 25, 50, 100, 200, 300, 600]
 
 

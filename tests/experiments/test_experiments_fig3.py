@@ -22,7 +22,7 @@ def chosen(quick: Quick, data: str, depth: int) -> fig3.Run:
     (run,) = [
         r
         for r in quick.setting.runs["grid"]
-        if (r.recipe.data, r.recipe.shape.depth, r.recipe.optimizer) == (data, depth, "adam")
+        if (r.recipe.data, r.recipe.network.depth, r.recipe.optimizer) == (data, depth, "adam")
     ]
     return run
 
@@ -46,7 +46,7 @@ def test_the_first_number_of_a_curve_is_that_of_the_raw_images(quick: Quick) -> 
     for name in ("imbalanced", "equal"):
         samples, run = quick.setting.data[name], chosen(quick, name, 8)
         D = [separation_fuzziness(f, samples.labels) for f in hidden(run.network(), samples.inputs)]
-        assert run.reading(mode="eval").separation == pytest.approx([float(d) for d in D], rel=1e-3)
+        assert run.measurement(batchnorm="running").separation == pytest.approx([float(d) for d in D], rel=1e-3)
         assert len(D) == 8
 
 

@@ -29,10 +29,10 @@ def test_every_data_set_has_the_papers_depth_and_the_controls(quick: Quick) -> N
 def test_the_lowest_depth_is_that_of_the_chosen_runs(quick: Quick) -> None:
     ends = {}
     for depth in (3, 6, 10):
-        grid = [r for r in quick.setting.runs["grid"] if r.recipe.data == "mnist" and r.recipe.shape.depth == depth]
+        grid = [r for r in quick.setting.runs["grid"] if r.recipe.data == "mnist" and r.recipe.network.depth == depth]
         assert len(grid) == 2
         best = min(grid, key=lambda r: r.law().pearson)
-        ends[depth] = best.reading().separation[-1]
+        ends[depth] = best.measurement().separation[-1]
     assert quick.row("mnist/lowest-D-depth").ours == min(ends, key=ends.__getitem__)
 
 

@@ -18,7 +18,7 @@ def quick() -> Quick:
 
 
 def network_of(quick: Quick, name: str) -> Run:
-    (run,) = [r for r in quick.setting.runs["grid"] if r.recipe.shape.widths == fig6.QUICK[name]]
+    (run,) = [r for r in quick.setting.runs["grid"] if r.recipe.network.widths == fig6.QUICK[name]]
     return run
 
 
@@ -30,8 +30,8 @@ def test_the_widths_are_those_of_the_paper() -> None:
 
 
 def test_claims_are_ratios_of_final_d_and_have_their_floor_beside_them(quick: Quick) -> None:
-    ends = {name: network_of(quick, name).reading().separation[-1] for name in fig6.QUICK}
-    floors = {name: network_of(quick, name).reading(split="permuted").separation[-1] for name in fig6.QUICK}
+    ends = {name: network_of(quick, name).measurement().separation[-1] for name in fig6.QUICK}
+    floors = {name: network_of(quick, name).measurement(split="permuted").separation[-1] for name in fig6.QUICK}
     for above, below, words in (
         ("width-20", "width-100", "much larger"),
         ("width-1000", "width-100", "about the same"),
@@ -51,7 +51,7 @@ def test_d_along_a_mixed_shape_is_that_of_its_features(quick: Quick) -> None:
     features = hidden(run.network(), samples.inputs)
     assert [f.shape[1] for f in features] == [100, *fig6.QUICK["mixed"]]
     D = [float(separation_fuzziness(f, samples.labels)) for f in features]
-    assert run.reading(mode="eval").separation == pytest.approx(D, rel=1e-3)
+    assert run.measurement(batchnorm="running").separation == pytest.approx(D, rel=1e-3)
 
 
 def test_every_network_has_law_floor_and_accuracy(quick: Quick) -> None:

@@ -33,7 +33,7 @@ def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> se
 def test_one_half_learns_and_then_the_other(quick: Quick) -> None:
     _, bottom, _, top = trained(quick)
     torch.manual_seed(666)
-    fresh = FeedForward.of(bottom.recipe.shape).state_dict()
+    fresh = FeedForward.of(bottom.recipe.network).state_dict()
     assert moved(fresh, bottom.state) == {str(i) for i in range(1, 11)}
     assert moved(bottom.state, top.state) == {*(str(i) for i in range(11, 20)), "classifier"}
 
@@ -47,17 +47,17 @@ def test_the_schedules_are_the_authors(quick: Quick) -> None:
 
 def test_frozen_layers_separate_as_they_did(quick: Quick) -> None:
     _, bottom, _, top = trained(quick)
-    assert top.reading().separation[:11] == pytest.approx(bottom.reading().separation[:11], rel=1e-4)
-    assert top.reading().separation[11:] != pytest.approx(bottom.reading().separation[11:], rel=1e-2)
+    assert top.measurement().separation[:11] == pytest.approx(bottom.measurement().separation[:11], rel=1e-4)
+    assert top.measurement().separation[11:] != pytest.approx(bottom.measurement().separation[11:], rel=1e-2)
 
 
 def test_rows_are_of_the_finished_networks(quick: Quick) -> None:
     standard, _, long, top = trained(quick)
     for kind, run in (("standard", standard), ("frozen", top), ("long", long)):
         assert quick.row(f"{kind}/pearson").ours == pytest.approx(run.law().pearson)
-        assert quick.row(f"{kind}/pearson-eval").ours == pytest.approx(run.law(mode="eval").pearson)
-        assert quick.row(f"{kind}/test-accuracy").ours == run.reading(mode="eval", split="test").accuracy
-        assert quick.row(f"{kind}/training-loss").ours == run.reading(mode="eval").loss
+        assert quick.row(f"{kind}/pearson-eval").ours == pytest.approx(run.law(batchnorm="running").pearson)
+        assert quick.row(f"{kind}/test-accuracy").ours == run.measurement(batchnorm="running", split="test").accuracy
+        assert quick.row(f"{kind}/training-loss").ours == run.measurement(batchnorm="running").loss
     gap = top.law().pearson - standard.law().pearson
     assert quick.row("frozen-minus-standard/pearson").ours == pytest.approx(gap)
     assert quick.row("frozen-minus-standard/test-accuracy").paper == pytest.approx(0.1967 - 0.2385)

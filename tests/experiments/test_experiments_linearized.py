@@ -55,12 +55,12 @@ def test_linear_networks_stay_above_the_floor(quick: Quick) -> None:
     samples = quick.setting.data["fashion_mnist"]
     floor = quick.row("input/linear-floor").ours
     assert floor == pytest.approx(linear_floor(samples.inputs, samples.labels))
-    linear = [r for r in quick.setting.runs["activations"] if r.recipe.shape.activation == "none"]
+    linear = [r for r in quick.setting.runs["activations"] if r.recipe.network.activation == "none"]
     assert len(linear) == 4
     for run in linear:
-        assert min(run.reading(mode="eval").separation) > floor
+        assert min(run.measurement(batchnorm="running").separation) > floor
         assert "relu1" not in dict(run.network().named_children())
-    shallow = next(r for r in linear if r.recipe.shape.depth == 8)
+    shallow = next(r for r in linear if r.recipe.network.depth == 8)
     x = samples.inputs
     half = hidden(shallow.network(), (x[:1] + x[1:2]) / 2)[-1]
     ends = hidden(shallow.network(), x[:2])[-1]

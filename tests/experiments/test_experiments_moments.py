@@ -51,7 +51,7 @@ def test_the_law_emerges_after_its_last_bend() -> None:
     assert emergence(made_run({0: STRAIGHT, 10: BENT})) is None
     assert emergence(made_run({0: STRAIGHT, 10: STRAIGHT}, diverged=3)) is None
     assert probed(run) == [0, 10, 20, 30, 40]
-    assert probed(run, mode="full") == []
+    assert probed(run, batchnorm="whole") == []
 
 
 def test_interpolation_is_the_first_probe_without_a_mistake() -> None:
@@ -121,7 +121,7 @@ def test_a_course_has_mean_and_range_and_leaves_out_the_diverged() -> None:
         made_run({0: BENT, 10: BENT}),
         made_run({0: RISING, 10: RISING}, diverged=1),
     ]
-    series = epoch_series("D", runs, [0, 10], lambda run, epoch: run.reading(epoch=epoch).separation[1])
+    series = epoch_series("D", runs, [0, 10], lambda run, epoch: run.measurement(epoch=epoch).separation[1])
     assert (series.y, series.low, series.high) == ((5.95, 7.9), (4.0, 7.9), (7.9, 7.9))
 
 

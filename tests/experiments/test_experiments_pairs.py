@@ -78,6 +78,6 @@ def test_law_rows_of_a_straight_line() -> None:
 
 def test_above_floor_needs_the_permuted_reading() -> None:
     run = run_of(2.0, 666)
-    floor = made_run({1: (16.0, 16.0, 8.0)}).readings[0]
-    run.readings += (type(floor)(1, "train", "permuted", floor.separation, floor.nearest),)
+    floor = made_run({1: (16.0, 16.0, 8.0)}).measurements[0]
+    run.measurements += (type(floor)(1, "batch", "permuted", floor.separation, floor.nearest),)
     assert above_floor(run) == 0.25

@@ -31,7 +31,7 @@ def test_rows_are_d_of_the_last_hidden_layer(quick: Quick) -> None:
     assert last.shape == (1000, 100)
     D = float(separation_fuzziness(last, samples.labels))
     assert quick.row("last-D/epoch-600-eval").ours == pytest.approx(D, rel=1e-3)
-    assert quick.row("last-D/epoch-600").ours == pytest.approx(falling.reading().separation[-1])
+    assert quick.row("last-D/epoch-600").ours == pytest.approx(falling.measurement().separation[-1])
     assert quick.row("last-D/epoch-100").paper == 1.8
     assert quick.row("convergence-epoch").paper == "after 400"
     assert any("epoch 4 of 24" in note for note in quick.outcome.notes)

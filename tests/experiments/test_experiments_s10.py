@@ -20,14 +20,18 @@ def quick() -> Quick:
 
 
 def test_without_batchnorm_both_modes_are_one(quick: Quick) -> None:
-    bare = [r for r in quick.setting.runs["norms"] if not r.recipe.shape.norm]
+    bare = [r for r in quick.setting.runs["norms"] if not r.recipe.network.norm]
     assert len(bare) == 9
     for run in bare:
         assert not any("norm" in name for name in run.state)
-        if run.recipe.shape.depth < 20:  # deeper, class means coincide up to rounding
-            assert run.reading(mode="train").separation == pytest.approx(run.reading(mode="eval").separation, rel=1e-4)
-    twin = next(r for r in quick.setting.runs["norms"] if r.recipe.shape.norm)
-    assert twin.reading(mode="train").separation != pytest.approx(twin.reading(mode="eval").separation, rel=1e-3)
+        if run.recipe.network.depth < 20:  # deeper, class means coincide up to rounding
+            assert run.measurement(batchnorm="batch").separation == pytest.approx(
+                run.measurement(batchnorm="running").separation, rel=1e-4
+            )
+    twin = next(r for r in quick.setting.runs["norms"] if r.recipe.network.norm)
+    assert twin.measurement(batchnorm="batch").separation != pytest.approx(
+        twin.measurement(batchnorm="running").separation, rel=1e-3
+    )
 
 
 def test_every_cell_has_rows_and_its_twin(quick: Quick) -> None:
@@ -79,7 +83,7 @@ def test_a_seed_whose_runs_all_fail_has_no_clear_law() -> None:
 def test_the_share_of_clear_laws_is_among_the_well_trained() -> None:
     def network(norm: bool, D: list[float], accuracy: float, seed: int) -> s10.Run:
         shape = Shape.even(8, norm=norm)
-        return made_run({600: D}, accuracy={600: accuracy}, shape=shape, seed=seed)
+        return made_run({600: D}, accuracy={600: accuracy}, network=shape, seed=seed)
 
     bare = [network(False, STRAIGHT, 1.0, 1), network(False, BENT, 0.99, 2), network(False, STRAIGHT, 0.98, 3)]
     twins = [network(True, STRAIGHT, 1.0, seed) for seed in (1, 2, 3)]

@@ -20,18 +20,18 @@ def quick() -> Quick:
 
 def trained(quick: Quick) -> tuple[Run, Run, Run]:
     """20 layers, 15 from scratch, ten fixed and five new."""
-    source, scratch = sorted(quick.setting.runs["whole"], key=lambda r: -r.recipe.shape.depth)
+    source, scratch = sorted(quick.setting.runs["whole"], key=lambda r: -r.recipe.network.depth)
     return source, scratch, *quick.setting.runs["new"]  # type: ignore[return-value]
 
 
 def test_ten_layers_are_those_of_the_source_and_stay(quick: Quick) -> None:
     source, scratch, new = trained(quick)
-    assert (source.recipe.shape.depth, scratch.recipe.shape.depth, new.recipe.shape.depth) == (20, 15, 15)
+    assert (source.recipe.network.depth, scratch.recipe.network.depth, new.recipe.network.depth) == (20, 15, 15)
     for i in range(1, 15):
         for part in (f"linear{i}.weight", f"linear{i}.bias", f"norm{i}.weight", f"norm{i}.bias"):
             assert torch.equal(source.state[part], new.state[part]) is (i <= 10), part
     assert (source.recipe.seed, new.recipe.seed) == (666, 1666)
-    assert new.reading().separation[:11] == pytest.approx(source.reading().separation[:11], rel=1e-4)
+    assert new.measurement().separation[:11] == pytest.approx(source.measurement().separation[:11], rel=1e-4)
 
 
 def test_rows_of_the_new_layers_are_those_of_five_points(quick: Quick) -> None:
@@ -44,7 +44,9 @@ def test_rows_of_the_new_layers_are_those_of_five_points(quick: Quick) -> None:
     assert quick.row("new-layers-over-scratch/rho").ours == pytest.approx(tail.rho / scratch.law().rho)
     assert quick.row("pretrained/pearson").ours == pytest.approx(new.law().pearson)
     assert quick.row("source/pearson").ours == pytest.approx(source.law().pearson)
-    assert quick.row("new-layers/pearson-eval").ours == pytest.approx(fit_law(new.law(mode="eval").values[10:]).pearson)
+    assert quick.row("new-layers/pearson-eval").ours == pytest.approx(
+        fit_law(new.law(batchnorm="running").values[10:]).pearson
+    )
 
 
 def test_the_rate_is_chosen_by_the_new_layers() -> None:

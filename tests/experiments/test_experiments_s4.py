@@ -31,8 +31,8 @@ def test_the_input_is_the_larger_image(quick: Quick) -> None:
     samples, run = quick.setting.data["fashion_mnist"], quick.setting.runs["grid"][0]
     assert samples.inputs.shape == (1000, 16 * 16)
     D = float(separation_fuzziness(samples.inputs, samples.labels))
-    assert run.reading().separation[0] == pytest.approx(D, rel=1e-5)
-    floor = run.reading(split="permuted").separation[0]
+    assert run.measurement().separation[0] == pytest.approx(D, rel=1e-5)
+    floor = run.measurement(split="permuted").separation[0]
     assert s4.input_above_floor(run) == pytest.approx(D / floor, rel=1e-5)
     assert quick.row("fashion_mnist-4/input-D-over-permuted").ours == pytest.approx(D / floor, rel=1e-5)
 

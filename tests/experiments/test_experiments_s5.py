@@ -26,7 +26,7 @@ def test_every_size_has_its_law_and_controls(quick: Quick) -> None:
         assert quick.setting.data[str(n)].counts == (n // 10,) * 10
         assert quick.row(f"{n}-images/pearson").ours == pytest.approx(run.law().pearson)
         assert quick.row(f"{n}-images/half-life").ours == pytest.approx(run.law().half_life)
-        floor = run.reading(split="permuted").separation[-1]
+        floor = run.measurement(split="permuted").separation[-1]
         assert quick.row(f"{n}-images/final-D-over-permuted").ours == pytest.approx(run.law().values[-1] / floor)
 
 

@@ -22,9 +22,11 @@ def quick() -> Quick:
 
 def test_the_mean_over_classes_is_d(quick: Quick) -> None:
     (run,) = quick.setting.runs["classes"]
-    for mode in ("train", "eval"):
-        reading = run.reading(mode=mode)
-        assert np.mean(reading.by_class, axis=1) == pytest.approx(np.array(reading.separation))  # classes are balanced
+    for batchnorm in ("batch", "running"):
+        measurement = run.measurement(batchnorm=batchnorm)
+        assert np.mean(measurement.by_class, axis=1) == pytest.approx(
+            np.array(measurement.separation)
+        )  # classes are balanced
 
 
 def test_the_class_laws_equal_those_of_explicit_covariances(quick: Quick) -> None:
@@ -36,7 +38,7 @@ def test_the_class_laws_equal_those_of_explicit_covariances(quick: Quick) -> Non
         _, between = oracle.scatters(x, y, 10)
         inverse = np.linalg.pinv(between, rcond=1e-9, hermitian=True)
         curve.append(np.trace(oracle.class_covariance(x, y, 6) @ inverse))
-    law = s6.class_laws(run, mode="eval")[6]
+    law = s6.class_laws(run, batchnorm="running")[6]
     assert law is not None
     assert law.values == pytest.approx(curve, rel=1e-3)
     assert quick.row("shirt/pearson-eval").ours == pytest.approx(fit_law(curve).pearson, abs=1e-4)

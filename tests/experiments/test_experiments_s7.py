@@ -27,7 +27,7 @@ def test_ratios_multiply_to_the_whole_fall(quick: Quick) -> None:
     (run,) = quick.setting.runs["ratios"]
     ratios = s7.ratios(run, run.epoch)
     assert len(ratios) == 7
-    D = run.reading().separation
+    D = run.measurement().separation
     assert math.prod(ratios) == pytest.approx(D[-1] / D[0])
     assert ratios[0] == pytest.approx(D[1] / D[0])
 

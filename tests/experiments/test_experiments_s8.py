@@ -21,10 +21,10 @@ def quick() -> Quick:
 
 def test_test_d_is_around_the_test_images_own_means(quick: Quick) -> None:
     samples = quick.setting.data["fashion_mnist"]
-    run = next(r for r in quick.setting.runs["test"] if r.recipe.shape.depth == 8)
+    run = next(r for r in quick.setting.runs["test"] if r.recipe.network.depth == 8)
     D = [float(separation_fuzziness(f, samples.test_labels)) for f in hidden(run.network(), samples.test_inputs)]
     assert len(D) == 8
-    assert run.reading(mode="eval", split="test").separation == pytest.approx(D, rel=1e-4)
+    assert run.measurement(batchnorm="running", split="test").separation == pytest.approx(D, rel=1e-4)
     assert quick.row("depth-8/test-pearson-eval").ours == pytest.approx(fit_law(D).pearson, abs=1e-5)
     train, test = (run.law(split=split) for split in ("train", "test"))
     assert quick.row("depth-8/test-minus-train-pearson").ours == pytest.approx(test.pearson - train.pearson)
@@ -33,13 +33,15 @@ def test_test_d_is_around_the_test_images_own_means(quick: Quick) -> None:
 
 def test_equal_numbers_of_samples_and_the_correction(quick: Quick) -> None:
     samples = quick.setting.data["fashion_mnist"]
-    run = next(r for r in quick.setting.runs["test"] if r.recipe.shape.depth == 4)
-    fair = s8.fairly(run, samples, mode="eval")
+    run = next(r for r in quick.setting.runs["test"] if r.recipe.network.depth == 4)
+    fair = s8.fairly(run, samples, batchnorm="running")
     x, y = s8.first_of_each(samples)
     D = [float(separation_fuzziness(f, y)) for f in hidden(run.network(), x)]
     assert fair.same_n == pytest.approx(D, rel=1e-4)
-    assert fair.train_corrected[-1] > run.reading(mode="eval").separation[-1]  # D is biased low at 100 per class
-    trained = s8.fairly(run, samples, mode="train")
+    assert (
+        fair.train_corrected[-1] > run.measurement(batchnorm="running").separation[-1]
+    )  # D is biased low at 100 per class
+    trained = s8.fairly(run, samples, batchnorm="batch")
     assert quick.row("depth-4/test-same-n-last-D").ours == pytest.approx(trained.same_n[-1])
     assert quick.row("depth-4/train-last-D-corrected").ours == pytest.approx(trained.train_corrected[-1])
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lab_parts import LOOK, slow_worker, small_sweep, sweeping
+from lab_parts import SCHEDULE, slow_worker, small_sweep, sweeping
 
 import layerlaw.lab
 
@@ -59,7 +59,9 @@ def main(folder: str, workers: str, steps: str, *how: str) -> None:
     else:
         progress = dying_after(int(steps))
     recipes, samples = small_sweep()
-    sweeping.sweep(recipes, samples, look=LOOK, members=2, folder=folder, workers=int(workers), progress=progress)
+    sweeping.sweep(
+        recipes, samples, schedule=SCHEDULE, members=2, folder=folder, workers=int(workers), progress=progress
+    )
 
 
 if __name__ == "__main__":

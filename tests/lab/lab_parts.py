@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import layerlaw.lab
-from layerlaw.lab import FeedForward, Look, Recipe, Run, Samples, Shape, sweep
+from layerlaw.lab import FeedForward, Recipe, Run, Samples, Schedule, Shape, sweep
 
 sweeping = sys.modules["layerlaw.lab.sweep"]  # the module: `layerlaw.lab.sweep` is the function
-LOOK = Look(epochs=(0, 17), modes=("train", "eval"), test=True, by_class=True)
+SCHEDULE = Schedule(epochs=(0, 17), batchnorm=("batch", "running"), test=True, by_class=True)
 
 
 def clouds(n: int, d: int = 12, classes: int = 4, *, seed: int = 0, test: int = 0, spread: float = 1.0) -> Samples:
@@ -31,9 +31,9 @@ def clouds(n: int, d: int = 12, classes: int = 4, *, seed: int = 0, test: int = 
 def small_sweep() -> tuple[list[Recipe], Samples]:
     """Five recipes that make three fleets of two, two and one when at most two go together."""
     shape = Shape(12, (16, 10), 4)
-    base = Recipe(shape=shape, epochs=30, batch_size=32, learning_rate=0.01)
+    base = Recipe(network=shape, epochs=30, batch_size=32, learning_rate=0.01)
     recipes = base.grid(optimizer=("adam", "momentum"), seed=(1, 2))
-    return [*recipes, Recipe(shape=Shape.even(2, inputs=12, width=6, classes=4), epochs=30, batch_size=32)], clouds(
+    return [*recipes, Recipe(network=Shape.even(2, inputs=12, width=6, classes=4), epochs=30, batch_size=32)], clouds(
         150, test=41
     )
 
@@ -42,7 +42,7 @@ def small_sweep() -> tuple[list[Recipe], Samples]:
 def uninterrupted() -> list[Run]:
     """What the small sweep gives when nothing comes between."""
     recipes, samples = small_sweep()
-    return sweep(recipes, samples, look=LOOK, members=2, workers=1, progress=False)
+    return sweep(recipes, samples, schedule=SCHEDULE, members=2, workers=1, progress=False)
 
 
 def slow_worker() -> str:
@@ -89,7 +89,7 @@ class Plain:
 
 def fresh(recipe: Recipe) -> FeedForward:
     torch.manual_seed(recipe.seed)
-    return FeedForward.of(recipe.shape)
+    return FeedForward.of(recipe.network)
 
 
 def parts_of_layer(network: FeedForward, layer: int) -> list[nn.Module]:
@@ -102,8 +102,8 @@ def parts_of_layer(network: FeedForward, layer: int) -> list[nn.Module]:
 def plain_loop(recipe: Recipe, x: Tensor, y: Tensor, epochs: int) -> Plain:
     """The first epochs of a recipe the way anybody would write them."""
     network = fresh(recipe).train()
-    first, beyond = recipe.layers or (0, recipe.shape.depth)
-    for layer in range(recipe.shape.depth):
+    first, beyond = recipe.layers or (0, recipe.network.depth)
+    for layer in range(recipe.network.depth):
         for part in parts_of_layer(network, layer):
             part.requires_grad_(first <= layer < beyond)
     trained = [p for p in network.parameters() if p.requires_grad]

@@ -16,10 +16,10 @@ from lab_parts import clouds, sweeping
 
 import layerlaw.lab
 from layerlaw.errors import DataError, FeatureError, InputError, LabelError, LayerlawError, MemoryBudgetError
-from layerlaw.lab import FeedForward, Fleet, Look, Recipe, Run, Samples, Shape, sweep
+from layerlaw.lab import FeedForward, Fleet, Recipe, Run, Samples, Schedule, Shape, sweep
 
 SAMPLES = clouds(150)
-BASE = Recipe(shape=Shape(12, (16, 10), 4), epochs=3, batch_size=32)
+BASE = Recipe(network=Shape(12, (16, 10), 4), epochs=3, batch_size=32)
 
 
 def quiet(recipes: list[Recipe], data: Any = SAMPLES, **how: Any) -> list[Run]:
@@ -119,7 +119,7 @@ def test_samples_that_are_not_there() -> None:
 
 def test_one_left_over_is_fine_without_batch_norm() -> None:
     shape = Shape(12, (16, 10), 4, norm=False)
-    assert quiet([replace(BASE, shape=shape, batch_size=149)])[0].finished
+    assert quiet([replace(BASE, network=shape, batch_size=149)])[0].finished
 
 
 @pytest.mark.usefixtures("untrained")
@@ -132,7 +132,7 @@ def test_one_left_over_is_fine_without_batch_norm() -> None:
         ({"copied": (0, 1)}, r"copied: expected states to copy these layers from \(start=…\), got none"),
         ({"start": []}, r"start: expected one state per recipe \(1\), got 0"),
         ({"start": [{}], "copied": (1, 4)}, r"copied: expected .* within 0 … 3, got \(1, 4\)"),
-        ({"look": Look(test=True)}, "look: expected held-out samples to measure on, but 'data' has none"),
+        ({"schedule": Schedule(test=True)}, "schedule: expected held-out samples to measure on, but 'data' has none"),
     ],
     ids=str,
 )
@@ -157,7 +157,7 @@ def test_a_start_of_another_shape() -> None:
 
 
 def test_a_start_without_running_statistics() -> None:
-    state = FeedForward.of(BASE.shape).state_dict()
+    state = FeedForward.of(BASE.network).state_dict()
     del state["norm2.running_var"]
     with pytest.raises(InputError, match=r"start: expected 'norm2.running_var' of shape \(10,\), got nothing"):
         quiet([BASE], start=[state])
@@ -201,7 +201,7 @@ def test_samples_that_are_none() -> None:
 
 def test_members_that_do_not_go_together() -> None:
     pairs: list[tuple[Recipe, Samples, str]] = [
-        (replace(BASE, shape=Shape(12, (16, 9), 4)), SAMPLES, "shape"),
+        (replace(BASE, network=Shape(12, (16, 9), 4)), SAMPLES, "network"),
         (replace(BASE, batch_size=50), SAMPLES, "batch size"),
         (replace(BASE, epochs=4), SAMPLES, "number of epochs"),
         (replace(BASE, layers=(0, 1)), SAMPLES, "set of trained layers"),
@@ -232,8 +232,8 @@ def test_out_of_memory_says_how_many_members_would_fit(monkeypatch: pytest.Monke
         match=r"training 1 member \(depth 3.*\) at once ran out .*: choose a smaller network or batch\.",
     ):
         quiet([BASE])
-    wide = replace(BASE, shape=Shape(12, (4000, 4000), 4), batch_size=64)
-    job = layerlaw.lab.engine.Job([wide] * 50, [SAMPLES] * 50, Look(), [])
+    wide = replace(BASE, network=Shape(12, (4000, 4000), 4), batch_size=64)
+    job = layerlaw.lab.engine.Job([wide] * 50, [SAMPLES] * 50, Schedule(), [])
     assert 2 <= layerlaw.lab.engine._that_fit(job) <= 12  # about 0.4 GB each, of 4 GiB
 
 
@@ -247,7 +247,7 @@ def test_out_of_memory_when_the_fleet_is_made_is_told_too(monkeypatch: pytest.Mo
 
 
 def test_recipes_survive_a_trip_through_json() -> None:
-    for recipe in (BASE, replace(BASE, layers=(1, 3), drops=(0.5,), shape=Shape(5, (4, 3), 2, False, "gelu"))):
+    for recipe in (BASE, replace(BASE, layers=(1, 3), drops=(0.5,), network=Shape(5, (4, 3), 2, False, "gelu"))):
         again = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
         assert again == recipe
         assert hash(again) == hash(recipe)
@@ -260,10 +260,10 @@ def test_recipes_survive_a_trip_through_json() -> None:
         (lambda: BASE.grid(learning_rate=0.1), "expected several values of learning_rate, got 0.1"),
         (lambda: replace(BASE, learning_rate="a"), "learning_rate: expected a number, got 'a'"),
         (lambda: Shape(20, 30, 4), "widths: expected the widths of the hidden layers"),
-        (lambda: Look(epochs=5), "epochs: expected whole numbers, (0, 100, …), got 5"),
-        (lambda: Look(epochs=("a",)), "epochs: expected whole numbers"),
+        (lambda: Schedule(epochs=5), "epochs: expected whole numbers, (0, 100, …), got 5"),
+        (lambda: Schedule(epochs=("a",)), "epochs: expected whole numbers"),
         (lambda: sweep(BASE, clouds(60)), "sweep: expected a list of recipes"),
-        (lambda: sweep([BASE], clouds(60), look=Look(epochs=(0, 10**6))), "look: expected epochs up to"),
+        (lambda: sweep([BASE], clouds(60), schedule=Schedule(epochs=(0, 10**6))), "schedule: expected epochs up to"),
         (lambda: sweep([BASE], clouds(60), start=[3]), "start: expected the states of networks"),
         (
             lambda: sweep([BASE], clouds(60, classes=3)),

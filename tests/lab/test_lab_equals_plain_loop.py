@@ -43,9 +43,9 @@ def led_by_rounding(recipe: Recipe, name: str) -> bool:
 
     Weight decay, where there is some, gives a bias a direction; a shift starts at zero and has none.
     """
-    if recipe.optimizer != "adam" or not recipe.shape.norm:
+    if recipe.optimizer != "adam" or not recipe.network.norm:
         return False
-    biases, shifts = not recipe.weight_decay, recipe.shape.activation == "none"
+    biases, shifts = not recipe.weight_decay, recipe.network.activation == "none"
     kind, _, what = name.partition(".")
     return (
         (biases and kind.startswith("linear") and what == "bias")
@@ -68,14 +68,14 @@ def test_losses_and_networks_of_the_first_epochs_equal_those_of_a_plain_loop(
     optimizer: str, activation: str, norm: bool
 ) -> None:
     shape = Shape(12, (20, 8, 16), 4, norm, activation)
-    base = Recipe(shape=shape, optimizer=optimizer, learning_rate=RATES[optimizer], epochs=30, batch_size=32)
+    base = Recipe(network=shape, optimizer=optimizer, learning_rate=RATES[optimizer], epochs=30, batch_size=32)
     same_as_plain(base.grid(seed=(1, 2)), [SAMPLES, SAMPLES])
 
 
 @pytest.mark.parametrize("norm", [True, False], ids=["norm", "no norm"])
 def test_members_of_one_fleet_may_differ_in_everything_but_their_shape(norm: bool) -> None:
     shape = Shape(12, (16, 10), 5, norm)
-    base = Recipe(shape=shape, epochs=30, batch_size=32)
+    base = Recipe(network=shape, epochs=30, batch_size=32)
     five, three, shuffled = clouds(150, classes=5), clouds(150, classes=3, seed=7), SAMPLES.with_random_labels(3)
     members = [  # neighbors with different optimizers, and equal ones that are no neighbors
         (base.grid(optimizer=["adam"], learning_rate=[0.003], seed=[1], weight_decay=[0.0])[0], five),
@@ -92,10 +92,10 @@ def test_members_of_one_fleet_may_differ_in_everything_but_their_shape(norm: boo
 @pytest.mark.parametrize("optimizer", RATES)
 def test_losses_equal_those_of_a_plain_loop_beyond_both_drops_of_the_rate(optimizer: str) -> None:
     recipe = Recipe(
-        shape=Shape(12, (16, 10), 4), optimizer=optimizer, learning_rate=RATES[optimizer], epochs=6, batch_size=32
+        network=Shape(12, (16, 10), 4), optimizer=optimizer, learning_rate=RATES[optimizer], epochs=6, batch_size=32
     )
     other = Recipe(
-        shape=recipe.shape, optimizer=optimizer, learning_rate=RATES[optimizer] / 3, epochs=6, batch_size=32, seed=3
+        network=recipe.network, optimizer=optimizer, learning_rate=RATES[optimizer] / 3, epochs=6, batch_size=32, seed=3
     )
     same_as_plain([recipe, other], [SAMPLES, SAMPLES], epochs=6)
     undropped = Recipe(**{**recipe.__dict__, "drops": ()})
@@ -105,12 +105,12 @@ def test_losses_equal_those_of_a_plain_loop_beyond_both_drops_of_the_rate(optimi
 
 
 def test_a_batch_larger_than_the_data_is_one_batch() -> None:
-    recipe = Recipe(shape=Shape(12, (16,), 4), epochs=9, batch_size=1000)
+    recipe = Recipe(network=Shape(12, (16,), 4), epochs=9, batch_size=1000)
     same_as_plain([recipe], [SAMPLES])
 
 
 def test_batches_of_one_sample_work_without_batch_norm() -> None:
-    recipe = Recipe(shape=Shape(12, (8,), 4, norm=False), optimizer="sgd", learning_rate=0.01, epochs=9, batch_size=1)
+    recipe = Recipe(network=Shape(12, (8,), 4, norm=False), optimizer="sgd", learning_rate=0.01, epochs=9, batch_size=1)
     same_as_plain([recipe], [SAMPLES])
 
 
@@ -118,7 +118,7 @@ def test_batches_of_one_sample_work_without_batch_norm() -> None:
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("widths", [(20, 8, 16, 30), (14, 14, 14), (9,)], ids=str)
 def test_gradients_of_one_batch_equal_those_of_autograd(widths: tuple[int, ...], activation: str, norm: bool) -> None:
-    recipes = Recipe(shape=Shape(12, widths, 4, norm, activation), batch_size=32).grid(seed=(1, 2, 3))
+    recipes = Recipe(network=Shape(12, widths, 4, norm, activation), batch_size=32).grid(seed=(1, 2, 3))
     fleet = Fleet(recipes, [SAMPLES] * 3)
     rows = torch.arange(96).view(3, 32)  # another batch for every member
     with torch.no_grad():
@@ -139,12 +139,12 @@ def test_gradients_of_one_batch_equal_those_of_autograd(widths: tuple[int, ...],
 
 def test_every_parameter_has_its_own_columns() -> None:
     for shape in (Shape(5, (4, 3, 6), 2), Shape(5, (4, 3, 6), 2, norm=False)):
-        layout = Fleet([Recipe(shape=shape)], [clouds(20, 5, 2)]).layout
+        layout = Fleet([Recipe(network=shape)], [clouds(20, 5, 2)]).layout
         used = sorted((c.start, c.stop) for c, _ in layout.names().values())
         assert used[0][0] == 0
         assert all(before[1] == after[0] for before, after in pairwise(used))
         assert used[-1][1] == layout.size
-        assert set(layout.names()) == {name for name, _ in fresh(Recipe(shape=shape)).named_parameters()}
+        assert set(layout.names()) == {name for name, _ in fresh(Recipe(network=shape)).named_parameters()}
 
 
 @pytest.mark.parametrize("seed", [0, 666, 2**40 + 3])
@@ -154,17 +154,17 @@ def test_every_parameter_has_its_own_columns() -> None:
     ids=["all widths", "even", "uneven", "wide"],
 )
 def test_the_start_is_that_of_pytorch_bit_by_bit(shape: Shape, seed: int) -> None:
-    recipe = Recipe(shape=shape, seed=seed)
+    recipe = Recipe(network=shape, seed=seed)
     samples = clouds(20, shape.inputs, 2)
     torch.manual_seed(123)  # whatever the global state is
-    state = Fleet([Recipe(shape=shape, seed=5), recipe], [samples] * 2).state_dict(1)
+    state = Fleet([Recipe(network=shape, seed=5), recipe], [samples] * 2).state_dict(1)
     assert torch.initial_seed() == 123
     for name, tensor in fresh(recipe).state_dict().items():
         assert torch.equal(state[name], tensor), name
 
 
 def test_running_statistics_equal_the_modules_after_some_steps() -> None:
-    recipe = Recipe(shape=Shape(12, (20, 8), 4), optimizer="sgd", learning_rate=0.05, epochs=30, batch_size=40)
+    recipe = Recipe(network=Shape(12, (20, 8), 4), optimizer="sgd", learning_rate=0.05, epochs=30, batch_size=40)
     samples = clouds(150, seed=3)
     samples = Samples.of((3 * samples.inputs + 20, samples.labels))  # far from zero, where variances lose digits
     fleet, _ = fleet_losses([recipe], [samples], 4)
@@ -183,7 +183,7 @@ def test_frozen_layers_stay_and_the_others_learn_as_in_a_plain_loop(
     layers: tuple[int, int], norm: bool, optimizer: str
 ) -> None:
     recipe = Recipe(
-        shape=Shape(12, (10, 8, 12, 9), 4, norm),
+        network=Shape(12, (10, 8, 12, 9), 4, norm),
         optimizer=optimizer,
         learning_rate=RATES[optimizer],
         epochs=30,
@@ -196,7 +196,7 @@ def test_frozen_layers_stay_and_the_others_learn_as_in_a_plain_loop(
     same_networks_nearly(recipe, fleet.state_dict(0), plain.network.state_dict())
     before, after = fresh(recipe), fresh(recipe)
     after.load_state_dict(fleet.state_dict(0))
-    for layer in range(recipe.shape.depth):
+    for layer in range(recipe.network.depth):
         parts = zip(parts_of_layer(before, layer), parts_of_layer(after, layer), strict=True)
         pairs = [(a.weight, b.weight) for a, b in parts]
         moved = [not torch.equal(a, b) for a, b in pairs]

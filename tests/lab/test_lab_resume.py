@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 import torch
-from lab_parts import LOOK, clouds, numbers, processes_with, same_networks, small_sweep, sweeping, uninterrupted
+from lab_parts import SCHEDULE, clouds, numbers, processes_with, same_networks, small_sweep, sweeping, uninterrupted
 
 import layerlaw.lab
 from layerlaw.errors import DataError
-from layerlaw.lab import Look, Recipe, Run, Samples, Shape, sweep
+from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape, sweep
 from layerlaw.lab.engine import Progress
 
 SCRIPT = Path(__file__).with_name("killed_sweep.py")
 SAMPLES = clouds(150)
-BASE = Recipe(shape=Shape(12, (16, 10), 4), epochs=4, batch_size=32)
+BASE = Recipe(network=Shape(12, (16, 10), 4), epochs=4, batch_size=32)
 
 
 def quiet(recipes: list[Recipe], data: Any = SAMPLES, **how: Any) -> list[Run]:
@@ -48,7 +48,7 @@ def kill_on_the_way(folder: Path, workers: int, steps: int, *how: str) -> list[P
 
 def goes_on(folder: Path, workers: int = 1) -> None:
     recipes, samples = small_sweep()
-    resumed = quiet(recipes, samples, look=LOOK, members=2, folder=folder, workers=workers)
+    resumed = quiet(recipes, samples, schedule=SCHEDULE, members=2, folder=folder, workers=workers)
     assert numbers(resumed) == numbers(uninterrupted())
     assert same_networks(resumed, uninterrupted())
     table = json.loads((folder / "sweep.json").read_text())
@@ -138,7 +138,7 @@ def test_other_samples_measurements_or_starts_are_another_sweep(tmp_path: Path) 
     state = quiet([BASE], folder=tmp_path)[0].state
     others: list[dict[str, Any]] = [
         {"data": clouds(150, seed=1)},
-        {"look": Look(modes=("eval",))},
+        {"schedule": Schedule(batchnorm=("running",))},
         {"start": [state]},
         {"data": Samples.of((SAMPLES.inputs, SAMPLES.labels), (SAMPLES.inputs, SAMPLES.labels))},
     ]
@@ -153,7 +153,7 @@ def test_other_samples_measurements_or_starts_are_another_sweep(tmp_path: Path) 
         ({"learning_rate": 0.5}, r"learning_rate 0.001 there, 0.5 here"),
         ({"epochs": 9}, r"epochs 4 there, 9 here"),
         ({"weight_decay": 0.0, "batch_size": 50}, r"batch_size 32 there, 50 here; weight_decay 0.0005 there, 0.0 here"),
-        ({"shape": Shape(12, (16, 11), 4)}, r"widths \(16, 10\) there, \(16, 11\) here"),
+        ({"network": Shape(12, (16, 11), 4)}, r"widths \(16, 10\) there, \(16, 11\) here"),
         ({"layers": (0, 1)}, r"layers None there, \(0, 1\) here"),
     ],
     ids=["rate", "epochs", "two fields", "shape", "layers"],

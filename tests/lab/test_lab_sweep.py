@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from lab_parts import (
-    LOOK,
+    SCHEDULE,
     clouds,
     numbers,
     plain_loop,
@@ -26,10 +26,10 @@ from lab_parts import (
 )
 
 import layerlaw.lab
-from layerlaw.lab import Look, Recipe, Samples, Shape, sweep
+from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
 
 SAMPLES = clouds(150)
-BASE = Recipe(shape=Shape(12, (16, 10), 4), epochs=4, batch_size=32, learning_rate=0.01)
+BASE = Recipe(network=Shape(12, (16, 10), 4), epochs=4, batch_size=32, learning_rate=0.01)
 
 
 def quiet(recipes: list[Recipe], data: Any = SAMPLES, **how: Any) -> list[layerlaw.lab.Run]:
@@ -54,9 +54,9 @@ def test_runs_come_in_the_order_of_the_recipes() -> None:
     recipes = [
         replace(BASE, data="four", optimizer="sgd"),
         replace(BASE, data="short"),
-        replace(BASE, data="four", shape=Shape(12, (9,), 4)),
+        replace(BASE, data="four", network=Shape(12, (9,), 4)),
         replace(BASE, data="four", optimizer="adam", seed=3),
-        replace(BASE, data="three", shape=replace(BASE.shape, classes=3)),
+        replace(BASE, data="three", network=replace(BASE.network, classes=3)),
         replace(BASE, data="four", batch_size=50),
         replace(BASE, data="four", epochs=3),
         replace(BASE, data="four", layers=(1, 3)),
@@ -95,14 +95,14 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[list[Recipe]]:
 
 def test_members_that_fit_together_are_trained_together(monkeypatch: pytest.MonkeyPatch) -> None:
     trained = counted(monkeypatch)
-    quiet([*BASE.grid(seed=range(5)), *replace(BASE, shape=Shape(12, (9,), 4)).grid(seed=range(2))], members=3)
+    quiet([*BASE.grid(seed=range(5)), *replace(BASE, network=Shape(12, (9,), 4)).grid(seed=range(2))], members=3)
     assert sorted(map(len, trained)) == [2, 2, 3]
-    assert all(len({r.shape for r in fleet}) == 1 for fleet in trained)
+    assert all(len({r.network for r in fleet}) == 1 for fleet in trained)
 
 
 def test_training_twice_gives_the_same_bits() -> None:
     recipes, samples = small_sweep()
-    again = quiet(recipes, samples, look=LOOK, members=2)
+    again = quiet(recipes, samples, schedule=SCHEDULE, members=2)
     assert numbers(again) == numbers(uninterrupted())
     assert same_networks(again, uninterrupted())
 
@@ -120,7 +120,7 @@ def test_two_processes_give_the_same_bits_as_one(monkeypatch: pytest.MonkeyPatch
             steps.append(item)
             yield item
 
-    two = quiet(recipes, samples, look=LOOK, members=2, workers=2, progress=progress)
+    two = quiet(recipes, samples, schedule=SCHEDULE, members=2, workers=2, progress=progress)
     assert not trained  # not here, that is
     assert len(steps) == 90
     assert numbers(one) == numbers(two)
@@ -140,7 +140,7 @@ def test_a_transferred_network_keeps_the_layers_it_got(tmp_path: Path) -> None:
     source = quiet([replace(BASE, seed=seed) for seed in (1, 2)])
     states = [run.state for run in source]
     other = clouds(150, seed=9)
-    m, depth = 2, BASE.shape.depth
+    m, depth = 2, BASE.network.depth
     recipes = [replace(BASE, seed=seed, layers=(m, depth)) for seed in (11, 12)]
     for run, state in zip(quiet(recipes, other, start=states, copied=(0, m)), states, strict=True):
         assert run.state is not None
@@ -171,23 +171,25 @@ def test_a_start_is_where_the_training_starts() -> None:
     first = quiet([recipe])[0]
     again = quiet([recipe], start=[first.state])[0]
     assert again.losses[0] < 0.9 * first.losses[0]
-    look = Look(epochs=(0,), modes=("eval",))
-    onward = quiet([BASE], start=[first.state], look=look)[0]
-    assert onward.reading(epoch=0, mode="eval").separation == first.reading(mode="eval").separation
+    schedule = Schedule(epochs=(0,), batchnorm=("running",))
+    onward = quiet([BASE], start=[first.state], schedule=schedule)[0]
+    assert (
+        onward.measurement(epoch=0, batchnorm="running").separation == first.measurement(batchnorm="running").separation
+    )
 
 
 def test_a_member_that_diverges_is_told_and_the_others_go_on(tmp_path: Path) -> None:
-    base = Recipe(shape=Shape(12, (16, 10), 4, norm=False), optimizer="momentum", epochs=6, batch_size=32, drops=())
+    base = Recipe(network=Shape(12, (16, 10), 4, norm=False), optimizer="momentum", epochs=6, batch_size=32, drops=())
     good, wild, other = base.grid(learning_rate=(0.01, 1e4, 0.02))
-    runs = quiet([good, wild, other], look=Look(epochs=(0,), by_class=True), folder=tmp_path)
+    runs = quiet([good, wild, other], schedule=Schedule(epochs=(0,), by_class=True), folder=tmp_path)
     assert [run.diverged is None for run in runs] == [True, False, True]
     assert runs[1].diverged == 1 + next(i for i, loss in enumerate(runs[1].losses) if not math.isfinite(loss))
     assert len(runs[1].losses) == 6
-    last = runs[1].reading()
+    last = runs[1].measurement()
     assert last.separation[1:] == (None, None)
     assert (last.loss, last.accuracy) == (None, None)
     assert runs[1].law() is None
-    assert runs[1].reading(epoch=0).separation[1] is not None
+    assert runs[1].measurement(epoch=0).separation[1] is not None
     for run, recipe in ((runs[0], good), (runs[2], other)):
         alone = plain_loop(recipe, SAMPLES.inputs, SAMPLES.labels, 6).losses
         assert list(run.losses) == pytest.approx(alone, rel=1e-3)
@@ -220,7 +222,7 @@ def test_ctrl_c_saves_and_a_second_call_goes_on(workers: int, tmp_path: Path, mo
     monkeypatch.setattr(sweeping, "WORTH_PROCESSES", 0)
     monkeypatch.setattr(layerlaw.lab.workers, "_PROGRAM", slow_worker())
     recipes, samples = small_sweep()
-    how: dict[str, Any] = {"look": LOOK, "members": 2, "workers": workers}
+    how: dict[str, Any] = {"schedule": SCHEDULE, "members": 2, "workers": workers}
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         quiet(recipes, samples, folder=tmp_path, progress=interrupting(40 if workers == 1 else 8), **how)

@@ -15,7 +15,7 @@ from layerlaw.lab import Recipe, Shape, sweep, train
 
 SAMPLES = clouds(150)
 X, Y = SAMPLES.inputs, SAMPLES.labels
-BASE = Recipe(shape=Shape(12, (16, 10), 4), epochs=6, batch_size=32)
+BASE = Recipe(network=Shape(12, (16, 10), 4), epochs=6, batch_size=32)
 
 
 class Watched(nn.Module):
@@ -24,10 +24,10 @@ class Watched(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(12, 9), nn.LayerNorm(9), nn.SiLU(), nn.Linear(9, 4))
-        self.modes: list[bool] = []
+        self.batchnorm: list[bool] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        self.modes.append(self.training)
+        self.batchnorm.append(self.training)
         return self.body(x)
 
 
@@ -48,8 +48,8 @@ def test_any_module_is_trained_in_train_mode_and_left_in_eval_mode() -> None:
     losses = train(network, X, Y, replace(BASE, learning_rate=0.02, epochs=12), progress=False)
     assert len(losses) == 12
     assert losses[-1] < 0.8 * losses[0]
-    assert all(network.modes)
-    assert len(network.modes) == 12 * 5
+    assert all(network.batchnorm)
+    assert len(network.batchnorm) == 12 * 5
     assert not network.training
 
 
@@ -82,7 +82,7 @@ def test_visits_come_after_the_chosen_epochs_and_zero_is_before() -> None:
     start = network.body[0].weight.detach().clone()
 
     def visit(epoch: int) -> None:
-        seen.append((epoch, len(network.modes), torch.equal(network.body[0].weight, start)))
+        seen.append((epoch, len(network.batchnorm), torch.equal(network.body[0].weight, start)))
 
     train(network, X, Y, BASE, at_epochs=(0, 2, 6, 9), visit=visit, progress=False)
     assert seen == [(0, 0, True), (2, 10, False), (6, 30, False)]
@@ -91,17 +91,17 @@ def test_visits_come_after_the_chosen_epochs_and_zero_is_before() -> None:
 def test_a_visit_that_returns_true_ends_the_training_and_another_answer_does_not() -> None:
     network = Watched()
     losses = train(network, X, Y, BASE, at_epochs=range(7), visit=lambda epoch: epoch == 2, progress=False)
-    assert (len(losses), len(network.modes), network.training) == (2, 10, False)
+    assert (len(losses), len(network.batchnorm), network.training) == (2, 10, False)
     untouched = Watched()
     assert train(untouched, X, Y, BASE, at_epochs=[0], visit=lambda epoch: True, progress=False) == []
-    assert (untouched.modes, untouched.training) == ([], False)
+    assert (untouched.batchnorm, untouched.training) == ([], False)
     assert len(train(network, X, Y, BASE, at_epochs=range(7), visit=lambda epoch: 1, progress=False)) == 6
 
 
 def test_a_visit_may_leave_the_network_in_eval_mode() -> None:
     network = Watched()
     train(network, X, Y, BASE, at_epochs=range(7), visit=lambda epoch: network.eval() and None, progress=False)
-    assert all(network.modes)
+    assert all(network.batchnorm)
 
 
 def test_progress_is_told_of_every_epoch() -> None:
@@ -118,6 +118,6 @@ def test_progress_is_told_of_every_epoch() -> None:
 
 
 def test_a_loss_that_is_not_a_number_stops_and_names_the_epoch() -> None:
-    recipe = replace(BASE, shape=Shape(12, (16, 10), 4, norm=False), optimizer="momentum", learning_rate=1e4)
+    recipe = replace(BASE, network=Shape(12, (16, 10), 4, norm=False), optimizer="momentum", learning_rate=1e4)
     with pytest.raises(LayerlawError, match=r"training diverged in epoch \d .*NaN.*: use a lower learning rate"):
         train(fresh(recipe), X, Y, recipe, progress=False)

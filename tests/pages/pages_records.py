@@ -92,7 +92,7 @@ def full_record(
         test_accuracy=0.7921,
         plane_labels=labels,
         settings={
-            "weighting": "samples", "mode": "train", "reduce": "flatten", "batch_size": 100, "sites": names,
+            "weighting": "samples", "batchnorm": "batch", "reduce": "flatten", "batch_size": 100, "sites": names,
             "sites_why": "outputs of ReLU modules", "jackknife_groups": 10, "seed": 666, "recalibrate": False,
         },
         provenance={

@@ -16,7 +16,7 @@ from layerlaw.pages import report
 pytestmark = pytest.mark.browser
 PANELS = {"verdict", "law", "shares", "table", "classes", "ncc", "collapse", "plane", "method"}
 CASES = {
-    "full": full_record,
+    "whole": full_record,
     "broken": broken_record,
     "nasty": nasty_record,
     "deep": deep_record,
@@ -74,7 +74,7 @@ def resize(tab, width):
 
 @pytest.mark.parametrize(
     ("name", "charts"),
-    [("full", 5), ("broken", 3), ("nasty", 5), ("deep", 5), ("many", 5), ("three", 1)],  # "three" is folded
+    [("whole", 5), ("broken", 3), ("nasty", 5), ("deep", 5), ("many", 5), ("three", 1)],  # "three" is folded
 )
 def test_every_panel_is_visible_every_chart_drawn_and_nothing_overflows(opened, name, charts):
     for width in (400, 1280):
@@ -101,7 +101,7 @@ def test_names_are_text_and_never_run(opened):
 
 
 def test_hovering_a_point_names_its_site(opened):
-    tab = opened("full", 1280)
+    tab = opened("whole", 1280)
     tab.hover('[data-panel="law"] .points .point >> nth=-3', force=True)
     tab.wait_for_selector('[data-panel="law"] .hoverlayer text')
     text = tab.text_content('[data-panel="law"] .hoverlayer')
@@ -110,7 +110,7 @@ def test_hovering_a_point_names_its_site(opened):
 
 
 def test_the_heat_map_names_class_and_site(opened):
-    tab = opened("full", 1280)
+    tab = opened("whole", 1280)
     tab.locator('[data-panel="classes"]').scroll_into_view_if_needed()
     box = tab.locator('[data-panel="classes"] .nsewdrag').bounding_box()
     tab.mouse.move(box["x"] + 8, box["y"] + 8)
@@ -143,7 +143,7 @@ def test_printing_unfolds_everything_and_leaves_the_screen_as_it_was(opened):
 
 
 def test_the_first_column_stays_while_the_table_is_scrolled(opened):
-    tab = opened("full", 400)
+    tab = opened("whole", 400)
     left = "document.querySelector('tbody .site').getBoundingClientRect().left"
     before = tab.evaluate(left)
     tab.evaluate("document.querySelector('[data-panel=table] .scroll').scrollLeft = 300")

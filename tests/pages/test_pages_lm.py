@@ -15,7 +15,7 @@ from layerlaw.errors import InputError
 from layerlaw.pages import plot, plot_planes, print_record, report, table
 from layerlaw.pages.axes import block_axis
 from layerlaw.pages.page import page_html
-from layerlaw.pages.reading import read, read_all
+from layerlaw.pages.record_view import read, read_all
 
 PANELS = {"verdict", "law", "deviations", "gains", "table", "method", "definitions"}
 EXTRA = {"codes", "tokens", "separation", "plane"}
@@ -151,8 +151,8 @@ def test_the_table_names_blocks_by_their_ends(page):
 
 
 def test_blocks_are_counted_from_one_and_the_input_only_where_it_is_drawn(page):
-    reading = read(lm_record())
-    axis = block_axis(reading, reading.series("residual"))
+    view = read(lm_record())
+    axis = block_axis(view, view.series("residual"))
     assert axis["ticktext"] == ["in", "5", "10", "15", "20", "25", "30"]
     assert axis["tickvals"] == [0, 5, 10, 15, 20, 25, 30]
     assert axis["title"]["text"] == "block (in: embedded input)"
@@ -300,7 +300,7 @@ def test_several_language_models_are_compared_by_like():
     assert line["x"] == list(range(1, 31))
     assert "Bars: 95% intervals" in text
     mixed = read_all([lm_record("A"), bare_lm_record()])
-    assert {reading.column for reading in mixed} == {"residual"}  # one has nothing held out
+    assert {view.column for view in mixed} == {"residual"}  # one has nothing held out
     assert "PR in-sample along the blocks" in text_of(page_html([lm_record("A"), bare_lm_record()]))
 
 
@@ -314,9 +314,9 @@ def test_records_of_one_model_are_told_apart_by_their_text():
         assert cell in one
     for cell in ("<td>masked tokens</td>", "<td>1,024</td>", "<td>–</td>"):
         assert cell in two
-    assert [reading.label for reading in read_all([first, second])] == ["A (1)", "A (2)"]
+    assert [view.label for view in read_all([first, second])] == ["A (1)", "A (2)"]
     second.provenance["text"] = {"name": "some/where/books.txt", "documents": 6}
-    assert [reading.label for reading in read_all([first, second])] == ["A · wikitext-2", "A · books.txt"]
+    assert [view.label for view in read_all([first, second])] == ["A · wikitext-2", "A · books.txt"]
 
 
 def test_columns_without_room_are_named_and_other_targets_are_said_to_be_held_out(page):

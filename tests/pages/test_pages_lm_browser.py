@@ -19,7 +19,7 @@ def nasty():
 
 
 CASES = {
-    "full": (lm_record, 6),
+    "whole": (lm_record, 6),
     "deep": (lambda: lm_record(blocks=96, words=False), 6),
     "two": (lambda: [lm_record("B", blocks=12, words=False), nasty()], 1),  # the records are folded
 }
@@ -65,7 +65,7 @@ def test_every_chart_is_drawn_to_its_box_and_nothing_overflows(tabs, name):
 
 
 def test_hovering_a_point_names_its_block_and_its_interval(tabs):
-    tab, trouble = tabs("full")
+    tab, trouble = tabs("whole")
     widened(tab, 1280)
     tab.hover('[data-panel="law"] .points .point >> nth=-1', force=True)
     tab.wait_for_selector('[data-panel="law"] .hoverlayer text')
@@ -77,7 +77,7 @@ def test_hovering_a_point_names_its_block_and_its_interval(tabs):
 
 
 def test_hovering_a_shuffled_line_names_a_block(tabs):
-    tab, _ = tabs("full")
+    tab, _ = tabs("whole")
     widened(tab, 1280)
     tab.locator('[data-panel="codes"]').scroll_into_view_if_needed()
     names = tab.evaluate("document.querySelector('#r0-codes').data[0].text")
@@ -86,7 +86,7 @@ def test_hovering_a_shuffled_line_names_a_block(tabs):
 
 
 def test_the_residual_and_its_gain_are_in_sight_on_a_telephone(tabs):
-    tab, _ = tabs("full")
+    tab, _ = tabs("whole")
     widened(tab, 420)
     for column in range(3):
         cell = tab.locator('[data-panel="table"] tbody tr >> nth=12').locator(f"td >> nth={column}")
@@ -97,7 +97,7 @@ def test_the_residual_and_its_gain_are_in_sight_on_a_telephone(tabs):
 
 
 def test_all_targets_fit_a_desk_and_the_rest_is_scrolled_under_a_shadow(tabs):
-    tab, _ = tabs("full")
+    tab, _ = tabs("whole")
     box = tab.locator('[data-panel="table"] .scroll')
     widened(tab, 1280)
     assert box.evaluate("e => e.scrollWidth <= e.clientWidth")

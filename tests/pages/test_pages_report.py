@@ -23,7 +23,7 @@ from layerlaw.pages import report
 from layerlaw.pages.classes import worst_classes
 from layerlaw.pages.page import page_html
 from layerlaw.pages.planes import planes_html, planes_note, svg_paths
-from layerlaw.pages.reading import read
+from layerlaw.pages.record_view import read
 
 PANELS = {"verdict", "law", "shares", "table", "classes", "ncc", "collapse", "plane", "method", "definitions"}
 MOST_BYTES = 6_000_000
@@ -137,12 +137,12 @@ def test_many_classes_are_cut_to_the_worst_forty():
 
 
 def test_of_sixty_sites_twenty_four_planes_are_drawn_and_the_page_says_so():
-    reading = read(deep_record(60))
-    drawn = planes_html(reading)
+    view = read(deep_record(60))
+    drawn = planes_html(view)
     assert drawn.count("<svg") == 24
     assert "<b>0</b>" in drawn
     assert "<b>60</b>" in drawn
-    assert "24 of 61 sites are shown" in planes_note(reading)
+    assert "24 of 61 sites are shown" in planes_note(view)
 
 
 def test_a_page_of_many_records_thins_its_planes_and_says_so():

@@ -7,7 +7,7 @@ from pages_records import broken_record, full_record, minimal_record, three_reco
 
 from layerlaw.pages.axes import log_axis, log_ticks, strided, tick_text
 from layerlaw.pages.html.escaping import escaped, for_plotly
-from layerlaw.pages.reading import read, read_all, spread
+from layerlaw.pages.record_view import read, read_all, spread
 from layerlaw.pages.theme import class_colors
 from layerlaw.pages.words import split_headline, written_value
 from layerlaw.wording import clean, number, p_value, percent, sentence, shortened
@@ -97,10 +97,10 @@ def test_the_headline_is_parted_from_its_numbers():
 def test_reading_never_raises_and_leaves_out_the_logits():
     assert read(broken_record()).fit is None
     assert read(minimal_record()).series("no such column") == [None] * 4
-    reading = read(full_record())
-    assert reading.fit_positions == list(range(8))
-    assert sum(reading.shares.values()) == pytest.approx(1)
+    view = read(full_record())
+    assert view.fit_positions == list(range(8))
+    assert sum(view.shares.values()) == pytest.approx(1)
 
 
 def test_records_of_one_name_are_numbered():
-    assert [reading.label for reading in read_all(three_records())] == ["FNN (1)", "FNN, 20 layers", "FNN (2)"]
+    assert [view.label for view in read_all(three_records())] == ["FNN (1)", "FNN, 20 layers", "FNN (2)"]

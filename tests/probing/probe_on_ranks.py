@@ -34,7 +34,7 @@ def cases() -> dict[str, tuple[nn.Module, dict]]:
         "float32": (network, {**how, "sites": "layers"}),
         "float64": (seeded(InPlaceResNet).double(), {**how, "sites": "layers"}),
         "streamed in groups": (network, {**how, **tiny, "sites": "layers"}),
-        "train mode": (network, {**how, "mode": "train"}),
+        "train mode": (network, {**how, "batchnorm": "batch"}),
         "null": (network, {**how, "null": True}),
         "with extras": (network, {"progress": False}),
     }

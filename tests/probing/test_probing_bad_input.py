@@ -121,8 +121,8 @@ def test_features_too_wide_for_the_memory_budget() -> None:
 
 
 def test_choices_that_do_not_exist() -> None:
-    with pytest.raises(InputError, match="mode: expected 'eval' or 'train', got 'test'"):
-        probe(mode="test")
+    with pytest.raises(InputError, match="batchnorm: expected 'running' or 'batch', got 'test'"):
+        probe(batchnorm="test")
     with pytest.raises(InputError, match="weighting: expected 'samples' or 'classes', got 'mean'"):
         probe(weighting="mean")
     with pytest.raises(CaptureError, match="reduce: expected one of flatten, mean, max, first, last, got 'sum'"):

@@ -27,13 +27,13 @@ def probe(network: nn.Module, data: object, **how: object) -> ll.Record:
     return ll.probe(network, data, sites="layers", progress=False, **how)
 
 
-@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("batchnorm", ["running", "batch"])
 @pytest.mark.parametrize("memory", [2.0, 3e-4])
-def test_a_model_sent_to_the_device_gives_the_numbers_of_the_cpu_and_comes_back(mode: str, memory: float) -> None:
+def test_a_model_sent_to_the_device_gives_the_numbers_of_the_cpu_and_comes_back(batchnorm: str, memory: float) -> None:
     network = seeded(InPlaceResNet)
     parameters = list(network.parameters())
     state = {name: value.clone() for name, value in network.state_dict().items()}
-    how = {"mode": mode, "memory_gib": memory, "null": True, "test": (X[:60], Y[:60]), "batch_size": 40}
+    how = {"batchnorm": batchnorm, "memory_gib": memory, "null": True, "test": (X[:60], Y[:60]), "batch_size": 40}
     there, here = probe(network, (X, Y), device="cuda", **how), probe(network, (X, Y), **how)
     assert_same(there, here)
     assert "H200" in there.provenance["device"] or there.provenance["device"] != "cpu"

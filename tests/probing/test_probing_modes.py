@@ -1,4 +1,4 @@
-"""`mode="train"`: BatchNorm on batch statistics, everything else as in eval mode."""
+"""`batchnorm="batch"`: BatchNorm on batch statistics, everything else as in eval mode."""
 
 import pytest
 import torch
@@ -52,9 +52,9 @@ def by_hand(network: Normed, x: torch.Tensor, chunk: int) -> list[torch.Tensor]:
 def test_train_mode_equals_a_manual_forward_with_batch_statistics(memory: float, flag: bool) -> None:
     network = seeded(Normed).train(flag)
     buffers = {name: value.clone() for name, value in network.named_buffers()}
-    record = ll.probe(network, (X, Y), mode="train", batch_size=50, memory_gib=memory, progress=False)
+    record = ll.probe(network, (X, Y), batchnorm="batch", batch_size=50, memory_gib=memory, progress=False)
     assert record.settings["one_forward"] == (memory == 2.0)
-    assert record.settings["mode"] == "train"
+    assert record.settings["batchnorm"] == "batch"
     assert record.settings["batch_size"] == 50
     for site, features in zip(record.sites, by_hand(network, X, 50), strict=True):
         assert site.values["separation"] == pytest.approx(oracle.separation(features, Y, K), rel=1e-5)
@@ -66,7 +66,7 @@ def test_train_mode_equals_a_manual_forward_with_batch_statistics(memory: float,
 def test_the_batch_size_of_the_authors_is_the_default_and_matters() -> None:
     network = seeded(Normed)
     hundred, fifty, default = (
-        ll.probe(network, (X, Y), mode="train", batch_size=size, progress=False) for size in (100, 50, None)
+        ll.probe(network, (X, Y), batchnorm="batch", batch_size=size, progress=False) for size in (100, 50, None)
     )
     assert default.column("separation") == hundred.column("separation")
     assert default.settings["batch_size"] == 100
@@ -75,30 +75,33 @@ def test_the_batch_size_of_the_authors_is_the_default_and_matters() -> None:
 
 def test_eval_mode_uses_the_running_statistics_and_train_mode_does_not() -> None:
     network = seeded(Normed)
-    before = ll.probe(network, (X, Y), mode="train", progress=False).column("separation")
+    before = ll.probe(network, (X, Y), batchnorm="batch", progress=False).column("separation")
     eval_before = ll.probe(network, (X, Y), progress=False).column("separation")
     network.bn1.running_var.mul_(torch.linspace(0.1, 10, 8))
-    assert ll.probe(network, (X, Y), mode="train", progress=False).column("separation") == before
+    assert ll.probe(network, (X, Y), batchnorm="batch", progress=False).column("separation") == before
     assert ll.probe(network, (X, Y), progress=False).column("separation") != eval_before
 
 
-@pytest.mark.parametrize("mode", ["eval", "train"])
-def test_dropout_is_off_in_both_modes(mode: str) -> None:
+@pytest.mark.parametrize("batchnorm", ["running", "batch"])
+def test_dropout_is_off_in_both_modes(batchnorm: str) -> None:
     network = seeded(Normed).train()
-    first, second = (ll.probe(network, (X, Y), mode=mode, progress=False) for _ in range(2))
+    first, second = (ll.probe(network, (X, Y), batchnorm=batchnorm, progress=False) for _ in range(2))
     assert first.to_pandas().equals(second.to_pandas())
 
 
 def test_pairs_sorted_by_class_are_mixed_and_the_record_says_so() -> None:
     order = Y.argsort(stable=True)
     x, y = X[order], Y[order]
-    record = ll.probe(seeded(Normed), (x, y), mode="train", batch_size=50, seed=4, progress=False)
+    record = ll.probe(seeded(Normed), (x, y), batchnorm="batch", batch_size=50, seed=4, progress=False)
     assert record.settings["order"] == "mixed with seed 4, since it was sorted by class"
     mixed = torch.randperm(200, generator=torch.Generator().manual_seed(4))
     features = by_hand(seeded(Normed), x[mixed], 50)
     for site, value in zip(record.sites, features, strict=True):
         assert site.values["separation"] == pytest.approx(oracle.separation(value, y[mixed], K), rel=1e-5)
-    assert ll.probe(seeded(Normed), (X, Y), mode="train", batch_size=50, progress=False).settings["order"] == "as given"
+    assert (
+        ll.probe(seeded(Normed), (X, Y), batchnorm="batch", batch_size=50, progress=False).settings["order"]
+        == "as given"
+    )
 
 
 @pytest.mark.parametrize("memory", [2.0, 2e-5], ids=["kept", "streamed"])
@@ -108,14 +111,14 @@ def test_a_shuffling_loader_gives_the_same_batches_in_both_passes(memory: float)
         DataLoader(TensorDataset(X, Y), batch_size=50, shuffle=True, generator=torch.Generator().manual_seed(1)),
     ]
     for loader in loaders:
-        record = ll.probe(seeded(Normed), loader, test=loader, mode="train", memory_gib=memory, progress=False)
+        record = ll.probe(seeded(Normed), loader, test=loader, batchnorm="batch", memory_gib=memory, progress=False)
         assert record.settings["order"] == "shuffled by the loader"
         assert record.settings["one_forward"] == (memory == 2.0)
 
 
 def test_test_data_are_normalized_by_their_own_batches() -> None:
     network = seeded(Normed)
-    record = ll.probe(network, (X, Y), test=(X[:100], Y[:100]), mode="train", batch_size=50, progress=False)
+    record = ll.probe(network, (X, Y), test=(X[:100], Y[:100]), batchnorm="batch", batch_size=50, progress=False)
     for site, features in zip(record.sites, by_hand(network, X[:100], 50), strict=True):
         assert site.values["test_separation"] == pytest.approx(oracle.separation(features, Y[:100], K), rel=1e-5)
 
@@ -124,18 +127,18 @@ def test_a_tail_batch_of_one_is_told() -> None:
     with pytest.raises(
         ll.LayerlawError, match=r"data, batch 4: a batch of one sample has no batch statistics.*drop_last"
     ):
-        ll.probe(seeded(Normed), (X[:197], Y[:197]), mode="train", batch_size=49, progress=False)
+        ll.probe(seeded(Normed), (X[:197], Y[:197]), batchnorm="batch", batch_size=49, progress=False)
     with pytest.raises(ll.LayerlawError, match="test, batch 1: a batch of one sample"):
-        ll.probe(seeded(Normed), (X, Y), test=(X[:51], Y[:51]), mode="train", batch_size=50, progress=False)
+        ll.probe(seeded(Normed), (X, Y), test=(X[:51], Y[:51]), batchnorm="batch", batch_size=50, progress=False)
 
 
 def test_batches_of_one_class_are_told() -> None:
     order = Y.argsort(stable=True)
     loader = DataLoader(TensorDataset(X[order], Y[order]), batch_size=50)
     with pytest.raises(
-        ll.LayerlawError, match=r"data, batch 0: all 50 samples are of one class, and mode='train'.*Mix the"
+        ll.LayerlawError, match=r"data, batch 0: all 50 samples are of one class, and batchnorm='batch'.*Mix the"
     ):
-        ll.probe(seeded(Normed), loader, mode="train", progress=False)
+        ll.probe(seeded(Normed), loader, batchnorm="batch", progress=False)
     assert ll.probe(seeded(Normed), loader, progress=False).counts == [67, 67, 66]
 
 
@@ -143,7 +146,7 @@ def test_a_network_without_batch_norm_has_no_such_wishes() -> None:
     order = Y.argsort(stable=True)
     network = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, K))
     loader = DataLoader(TensorDataset(X[order][:151], Y[order][:151]), batch_size=50)
-    assert ll.probe(network, loader, mode="train", progress=False).counts == [67, 67, 17]
+    assert ll.probe(network, loader, batchnorm="batch", progress=False).counts == [67, 67, 17]
 
 
 def test_few_of_the_chosen_classes_in_a_batch_are_enough_since_all_samples_normalize_it() -> None:
@@ -152,7 +155,7 @@ def test_few_of_the_chosen_classes_in_a_batch_are_enough_since_all_samples_norma
     for _, y in batches:  # one sample of class 0 in each batch, many of class 1
         y[y == 0] = 2
         y[0] = 0
-    record = ll.probe(network, batches, classes=[0, 1], mode="train", progress=False)
+    record = ll.probe(network, batches, classes=[0, 1], batchnorm="batch", progress=False)
     assert record.counts[0] == 4
     with torch.no_grad():
         features = by_hand(network, X, 50)[1]
@@ -164,5 +167,5 @@ def test_few_of_the_chosen_classes_in_a_batch_are_enough_since_all_samples_norma
 
 def test_train_mode_works_for_convolutions_and_with_a_null() -> None:
     x, y = clouds(60, 3, 8, 8)
-    record = ll.probe(seeded(InPlaceResNet), (x, y), mode="train", batch_size=20, null=True, progress=False)
+    record = ll.probe(seeded(InPlaceResNet), (x, y), batchnorm="batch", batch_size=20, null=True, progress=False)
     assert all(value is not None for value in record.column("separation_untrained"))

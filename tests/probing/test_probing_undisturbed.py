@@ -64,13 +64,13 @@ def trained() -> nn.Module:
     return network
 
 
-@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("batchnorm", ["running", "batch"])
 @pytest.mark.parametrize("memory", [2.0, 2e-4], ids=["kept", "grouped"])
-def test_the_model_and_all_random_states_are_as_before(mode: str, memory: float) -> None:
+def test_the_model_and_all_random_states_are_as_before(batchnorm: str, memory: float) -> None:
     network = trained()
     torch.manual_seed(3)
     before = snapshot(network)
-    how = {"mode": mode, "memory_gib": memory, "test": (X[:30], Y[:30]), "null": True, "logits": True}
+    how = {"batchnorm": batchnorm, "memory_gib": memory, "test": (X[:30], Y[:30]), "null": True, "logits": True}
     ll.probe(network, (X, Y), sites="layers", batch_size=20, progress=False, **how)
     assert_equal(before, snapshot(network))
 
@@ -91,7 +91,7 @@ def test_an_exception_inside_the_forward_leaves_nothing_behind() -> None:
         Breaks.stop, Breaks.calls = stop, 0
         before = snapshot(network)
         with pytest.raises((RuntimeError, ll.LayerlawError), match="stop here"):
-            ll.probe(network, (X, Y), mode="train", memory_gib=3e-4, batch_size=20, progress=False)
+            ll.probe(network, (X, Y), batchnorm="batch", memory_gib=3e-4, batch_size=20, progress=False)
         assert_equal(before, snapshot(network))
 
 

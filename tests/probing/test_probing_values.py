@@ -323,7 +323,7 @@ def test_a_record_says_how_it_was_measured() -> None:
         "sites": "blocks",
         "sites_why": "auto: 9 blocks of type Block",
         "reduce": "flatten",
-        "mode": "eval",
+        "batchnorm": "running",
         "batch_size": 30,
         "order": "as given",
         "weighting": "samples",

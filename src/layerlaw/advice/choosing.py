@@ -19,7 +19,7 @@ from layerlaw.advice.plan import Plan
 from layerlaw.advice.rule import Guess
 from layerlaw.advice.trial import MODE, Candidate, Trial
 from layerlaw.errors import InputError
-from layerlaw.lab import Look, Recipe, Run, Shape, sweep
+from layerlaw.lab import Recipe, Run, Schedule, Shape, sweep
 from layerlaw.lab.recipe import Optimizer
 from layerlaw.progress import Progress
 from layerlaw.provenance import provenance
@@ -27,7 +27,7 @@ from layerlaw.provenance import provenance
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 BATCH = 128
 SHAPES = ((100,) * 7, (50,) * 4 + (200,) * 3, (200,) * 4 + (50,) * 3)  # even, narrow to wide, wide to narrow
-LOOK = Look(modes=(MODE,), test=True, permuted=True)
+SCHEDULE = Schedule(batchnorm=(MODE,), test=True, permuted=True)
 Tell = Callable[[Plan], object]
 
 
@@ -55,7 +55,7 @@ class Training:
     def recipes(self, shape: Shape, samples: int) -> list[Recipe]:
         """Rates × seeds for one shape, the seeds varying fastest."""
         batch = next(b for b in range(BATCH, 1, -1) if samples % b != 1)  # BatchNorm cannot do with a batch of one
-        base = Recipe(shape=shape, optimizer=self.optimizer, epochs=self.epochs, batch_size=batch)
+        base = Recipe(network=shape, optimizer=self.optimizer, epochs=self.epochs, batch_size=batch)
         return base.grid(learning_rate=self.rates, seed=self.seeds)
 
 
@@ -211,7 +211,7 @@ def _choose(
     grid = [(label, r) for label, shape in made.items() for r in training.recipes(shape, len(samples.labels))]
     if tell is not None:
         tell(Plan.of([r for _, r in grid], samples, device))
-    runs = sweep([r for _, r in grid], samples, look=LOOK, device=device, folder=folder, progress=progress)
+    runs = sweep([r for _, r in grid], samples, schedule=SCHEDULE, device=device, folder=folder, progress=progress)
     trials: dict[tuple[str, float], list[Run]] = {}
     for (label, recipe), run in zip(grid, runs, strict=True):
         trials.setdefault((label, recipe.learning_rate), []).append(run)
@@ -263,7 +263,7 @@ def _provenance(
             "test": 0 if test is None else len(test[1]),
         },
         settings={
-            "mode": MODE,
+            "batchnorm": MODE,
             "rates": list(training.rates),
             "seeds": list(training.seeds),
             "validation": validation,

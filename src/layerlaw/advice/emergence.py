@@ -9,7 +9,7 @@ from typing import Any
 
 from layerlaw.advice.history import Fitted, History, Moment, fitted, moments
 from layerlaw.errors import InputError
-from layerlaw.lab.look import Mode
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.law import LITTLE, LawFit
 
 FEWEST = 5  # points: four make no law
@@ -114,7 +114,7 @@ def emergence(
     patience: int = 3,
     r: float = -0.99,
     p: float = 0.05,
-    mode: Mode = "train",
+    batchnorm: BatchNormMode = "batch",
     accuracies: Mapping[int, float] | None = None,
     interpolated: float = 0.999,
     within: float = 0.05,
@@ -132,7 +132,7 @@ def emergence(
     (10, 20, 20, 0)
     """
     rule = UntilLaw(patience, r=r, p=p)
-    seen = moments(history, mode=mode, accuracies=accuracies, least=1)
+    seen = moments(history, batchnorm=batchnorm, accuracies=accuracies, least=1)
     for moment in seen:
         rule._see(moment)
     probes = tuple(_probe(moment, law_holds(moment.fit, r=r, p=p)) for moment in seen)
@@ -149,7 +149,7 @@ class UntilLaw:
     "We need to train a neural network at least until the law of equi-separation comes into effect" (He & Su): at least. In
     an 8-layer network like theirs, trained for 300 epochs, it held from epoch 10 on, long before the training data were
     fitted (epoch 110) and D of the last layer settled (180); ask for what else you need before you stop. In a loop of your
-    own (`law_of` stands for a probe such as `ll.probe(network, data, mode="train")`):
+    own (`law_of` stands for a probe such as `ll.probe(network, data, batchnorm="batch")`):
 
     >>> law_of = lambda epoch: [32.0, 16, 8, 4, 2, 1] if epoch >= 30 else [32.0, 30, 28, 4, 2, 1]
     >>> rule = UntilLaw(patience=3, every=10)
@@ -162,7 +162,7 @@ class UntilLaw:
     With `lab.train`, which stops when `visit` returns `True`:
 
         train(network, x, y, recipe, at_epochs=range(0, recipe.epochs + 1, rule.every),
-              visit=lambda epoch: rule.update(epoch, probe(network, (x, y), mode="train")))
+              visit=lambda epoch: rule.update(epoch, probe(network, (x, y), batchnorm="batch")))
     """
 
     def __init__(self, patience: int = 3, every: int = 1, *, r: float = -0.99, p: float = 0.05) -> None:

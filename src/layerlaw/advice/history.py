@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerlaw.errors import InputError
-from layerlaw.lab import Reading, Run
-from layerlaw.lab.look import Mode
+from layerlaw.lab import Measurement, Run
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.law import LawFit, fit_law
 from layerlaw.record import Record
 
 Fitted = LawFit | Record | Sequence[float | None] | Any
 """What a law can be fitted to: a fit, a record, or D along depth (a list, an array, a tensor)."""
-History = Run | Sequence[Reading] | Mapping[int, Fitted]
+History = Run | Sequence[Measurement] | Mapping[int, Fitted]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,11 @@ class Moment:
 
 
 def moments(
-    history: History, *, mode: Mode = "train", accuracies: Mapping[int, float] | None = None, least: int = 2
+    history: History,
+    *,
+    batchnorm: BatchNormMode = "batch",
+    accuracies: Mapping[int, float] | None = None,
+    least: int = 2,
 ) -> list[Moment]:
     """The moments in the order of their epochs.
 
@@ -39,14 +43,23 @@ def moments(
     if isinstance(history, Mapping):
         found = [Moment(epoch, fitted(what), _accuracy(what)) for epoch, what in history.items()]
     else:
-        readings = [r for r in (history.readings if isinstance(history, Run) else history) if r.split == "train"]
-        used = {r.epoch: r.accuracy for r in readings if r.mode == "eval"}  # batch statistics cost some accuracy
-        found = [Moment(r.epoch, _fit(r.separation), used.get(r.epoch, r.accuracy)) for r in readings if r.mode == mode]
+        measurements = [
+            r for r in (history.measurements if isinstance(history, Run) else history) if r.split == "train"
+        ]
+        used = {
+            r.epoch: r.accuracy for r in measurements if r.batchnorm == "running"
+        }  # batch statistics cost some accuracy
+        found = [
+            Moment(r.epoch, _fit(r.separation), used.get(r.epoch, r.accuracy))
+            for r in measurements
+            if r.batchnorm == batchnorm
+        ]
     found = sorted((Moment(m.epoch, m.fit, accuracies.get(m.epoch, m.accuracy)) for m in found), key=lambda m: m.epoch)
     if len(found) < least:
         raise InputError(
-            f"history: expected D along depth at {least} epochs or more (mode {mode}, training data), got {len(found)}. "
-            "Measure more often: Look(epochs=…) in a sweep, at_epochs=… in a plain loop."
+            f"history: expected D along depth at {least} epochs or more (BatchNorm {batchnorm}, training data), got "
+            f"{len(found)}. "
+            "Measure more often: Schedule(epochs=…) in a sweep, at_epochs=… in a plain loop."
         )
     if len({m.epoch for m in found}) < len(found):
         raise InputError(f"history: expected one measurement per epoch, got epochs {[m.epoch for m in found]}.")

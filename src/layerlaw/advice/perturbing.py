@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from layerlaw.advice.material import flat_samples
 from layerlaw.errors import InputError
-from layerlaw.lab import FeedForward, Fleet, Look, Recipe, Run
-from layerlaw.lab.look import Mode, look_at
+from layerlaw.lab import FeedForward, Fleet, Recipe, Run, Schedule
+from layerlaw.lab.schedule import BatchNormMode, measure_fleet
 from layerlaw.probing import probe
 from layerlaw.record import Record
 from layerlaw.verdict import working_sites
@@ -38,13 +38,13 @@ class Subject:
     measure: Callable[[list[list[list[Tensor] | None]]], Array]
 
 
-def subject_of(network: nn.Module | Run, data: Any, mode: Mode) -> Subject:
+def subject_of(network: nn.Module | Run, data: Any, batchnorm: BatchNormMode) -> Subject:
     """A `FeedForward` (or a run of one) is measured as a fleet, any other module by `probe`, one noise after the other."""
     if isinstance(network, Run):
         network = network.network()
     if not isinstance(network, nn.Module):
         raise InputError(f"network: expected a module or a run, got {type(network).__name__}.")
-    return _fleet(network, data, mode) if isinstance(network, FeedForward) else _module(network, data, mode)
+    return _fleet(network, data, batchnorm) if isinstance(network, FeedForward) else _module(network, data, batchnorm)
 
 
 def draw(weights: list[list[Tensor]], generator: torch.Generator) -> Noise:
@@ -57,9 +57,9 @@ def _like(weight: Tensor, generator: torch.Generator) -> Tensor:
     return noise.mul_(float(weight.detach().double().norm() / noise.norm())).to(weight.dtype)
 
 
-def _fleet(network: FeedForward, data: Any, mode: Mode) -> Subject:
+def _fleet(network: FeedForward, data: Any, batchnorm: BatchNormMode) -> Subject:
     samples = flat_samples(data)
-    recipe = Recipe(shape=network.shape, epochs=1, batch_size=max(2, len(samples.labels)))
+    recipe = Recipe(network=network.shape, epochs=1, batch_size=max(2, len(samples.labels)))
     state = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
     hidden = len(network.shape.widths)
     weights = [[state[f"linear{i + 1}.weight"]] for i in range(hidden)]
@@ -72,18 +72,18 @@ def _fleet(network: FeedForward, data: Any, mode: Mode) -> Subject:
                 for i, added in enumerate(noise):
                     if added is not None:
                         fleet.weights[i][member] += added[0]
-            readings = look_at(fleet, Look(modes=(mode,)), 0)
-        return np.array([member[0].separation for member in readings], dtype=np.float64)  # None becomes NaN
+            measurements = measure_fleet(fleet, Schedule(batchnorm=(batchnorm,)), 0)
+        return np.array([member[0].separation for member in measurements], dtype=np.float64)  # None becomes NaN
 
     return Subject([f"linear{i + 1}" for i in range(hidden)], weights, measure)
 
 
-def _module(network: nn.Module, data: Any, mode: Mode) -> Subject:
-    if mode not in ("eval", "train"):
-        raise InputError(f"mode: expected 'eval' or 'train' for {type(network).__name__}, got {mode!r}.")
+def _module(network: nn.Module, data: Any, batchnorm: BatchNormMode) -> Subject:
+    if batchnorm not in ("running", "batch"):
+        raise InputError(f"batchnorm: expected 'running' or 'batch' for {type(network).__name__}, got {batchnorm!r}.")
 
     def record() -> Record:
-        return probe(network, data, mode=mode, jackknife=False, permuted=False, progress=False)
+        return probe(network, data, batchnorm=batchnorm, jackknife=False, permuted=False, progress=False)
 
     sites = [site for site in record().sites if site.in_fit]
     modules = dict(network.named_modules())

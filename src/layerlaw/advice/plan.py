@@ -29,7 +29,7 @@ class Plan:
     @classmethod
     def of(cls, recipes: Sequence[Recipe], samples: Samples, device: str) -> Plan:
         """Of a sweep over these recipes, as if nothing of it were done yet."""
-        depths = [recipe.shape.depth for recipe in recipes]
+        depths = [recipe.network.depth for recipe in recipes]
         load, seconds = work(recipes, [samples] * len(recipes)), None
         processes = cores() if load > WORTH_PROCESSES else 1
         if torch.device(device).type == "cpu":

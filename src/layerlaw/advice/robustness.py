@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from layerlaw.advice.perturbing import Array, Noise, draw, subject_of
 from layerlaw.errors import InputError
 from layerlaw.lab import Run
-from layerlaw.lab.look import Mode
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.law import LawFit, fit_law
 from layerlaw.wording import number, percent, sentence
 
@@ -91,7 +91,7 @@ class Robustness:
     fit: LawFit
     layers: tuple[str, ...]
     effects: tuple[Effect, ...]
-    mode: Mode
+    batchnorm: BatchNormMode
     repeats: int
     seed: int
 
@@ -150,7 +150,7 @@ class Robustness:
             "separation": list(self.fit.values),
             "reduction": self.reduction,
             "layers": list(self.layers),
-            "mode": self.mode,
+            "batchnorm": self.batchnorm,
             "repeats": self.repeats,
             "seed": self.seed,
             "linear_until": self.linear_until,
@@ -173,7 +173,7 @@ def robustness(
     *,
     scales: Sequence[float] = (0.001, 0.003, 0.01, 0.03),
     repeats: int = 5,
-    mode: Mode = "eval",
+    batchnorm: BatchNormMode = "running",
     seed: int = 0,
 ) -> Robustness:
     """Disturb the weights of every layer, alone and together, and compare with Proposition 1 of He & Su.
@@ -187,14 +187,14 @@ def robustness(
     is left alone: no D depends on it.
 
     `network` is a `lab.FeedForward`, a `lab.Run`, or any module that `probe` can measure; `data` as for `choose_depth`, or
-    for other modules as for `probe`. `mode="train"` and "full" let BatchNorm make up for the noise.
+    for other modules as for `probe`. `batchnorm="batch"` and "whole" let BatchNorm make up for the noise.
     """
     chosen = sorted(set(scales))
     if not chosen or not 0 < chosen[0] <= chosen[-1] < math.inf:
         raise InputError(f"scales: expected positive numbers, got {list(scales)}.")
     if repeats < 1:
         raise InputError(f"repeats: expected at least 1, got {repeats}.")
-    subject = subject_of(network, data, mode)
+    subject = subject_of(network, data, batchnorm)
     m = len(subject.layers)
     base = subject.measure([[None] * m])[0]
     if not (np.isfinite(base) & (base > 0)).all() or len(base) != m + 1:
@@ -208,7 +208,7 @@ def robustness(
         if not (np.isfinite(D) & (D > 0)).all():
             raise InputError(f"robustness: D is not defined any more at noise of {scale:g}. Use smaller scales.")
         effects.append(_effect(scale, D, base))
-    return Robustness(fit_law(base), tuple(subject.layers), tuple(effects), mode, repeats, seed)
+    return Robustness(fit_law(base), tuple(subject.layers), tuple(effects), batchnorm, repeats, seed)
 
 
 def _rms(values: Sequence[float]) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 from layerlaw.advice.history import History, Moment, moments
 from layerlaw.errors import InputError
-from layerlaw.lab.look import Mode
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.sheet import Panel, Series, Sheet
 
 BAND = (0.8, 1.25)
@@ -96,7 +96,9 @@ class Balance:
         return self.sentence
 
 
-def transfer_balance(history: History, *, mode: Mode = "train", band: tuple[float, float] = BAND) -> Balance:
+def transfer_balance(
+    history: History, *, batchnorm: BatchNormMode = "batch", band: tuple[float, float] = BAND
+) -> Balance:
     """The epoch from which the lower and the upper half of the layers reduce D equally, layer for layer.
 
     He & Su on how long to train on the source task: "a sensible balance is to find when the improvement in reducing
@@ -116,7 +118,7 @@ def transfer_balance(history: History, *, mode: Mode = "train", band: tuple[floa
     """
     if not 0 < band[0] < band[1]:
         raise InputError(f"band: expected 0 < low < high, got {band}.")
-    seen = moments(history, mode=mode)
+    seen = moments(history, batchnorm=batchnorm)
     sizes = {moment.fit.layers for moment in seen if moment.fit is not None}
     if len(sizes) > 1 or (sizes and min(sizes) < 2):
         raise InputError(f"history: expected one number of layers at all epochs, 2 or more, got {sorted(sizes)}.")

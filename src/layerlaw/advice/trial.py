@@ -12,10 +12,10 @@ from typing import Any
 from layerlaw.advice.paired import standard_error
 from layerlaw.errors import InputError
 from layerlaw.lab import Run, Shape
-from layerlaw.lab.look import Mode
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.law import LawFit, fit_law
 
-MODE: Mode = "eval"  # BatchNorm as the network is used
+MODE: BatchNormMode = "running"  # BatchNorm as the network is used
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Trial:
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Trial:
         """From the runs of one recipe with all seeds."""
-        train = [run.reading(mode=MODE) for run in runs]
-        held_out = [run.reading(mode=MODE, split="test") for run in runs]
-        noise = [run.reading(mode=MODE, split="permuted") for run in runs]
+        train = [run.measurement(batchnorm=MODE) for run in runs]
+        held_out = [run.measurement(batchnorm=MODE, split="test") for run in runs]
+        noise = [run.measurement(batchnorm=MODE, split="permuted") for run in runs]
         well = [run.diverged is None and _curve(r.separation) is not None for run, r in zip(runs, train, strict=True)]
 
         def kept(values: Sequence[float | None]) -> tuple[float | None, ...]:

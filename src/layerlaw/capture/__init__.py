@@ -14,7 +14,7 @@ network     the network's state while it is probed
 from layerlaw.capture.batches import Batch, Batches, Checksum
 from layerlaw.capture.classifier import classifier_weight, logits_of
 from layerlaw.capture.hooks import Capture, capturing
-from layerlaw.capture.network import Mode, Randomness, network_of, placed, probing_state, untrained
+from layerlaw.capture.network import BatchNormMode, Randomness, network_of, placed, probing_state, untrained
 from layerlaw.capture.plan import Plan, Site, statistic_bytes
 from layerlaw.capture.reduce import Reduce
 from layerlaw.capture.sites import SiteChoice, find_sites
@@ -22,10 +22,10 @@ from layerlaw.capture.trace import modules_of
 
 __all__ = [
     "Batch",
+    "BatchNormMode",
     "Batches",
     "Capture",
     "Checksum",
-    "Mode",
     "Plan",
     "Randomness",
     "Reduce",

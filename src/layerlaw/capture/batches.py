@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from layerlaw.errors import DataError, LabelError
 
 LABEL_KEYS = ("labels", "label")
-DEFAULT_BATCH = {"eval": 256, "train": 100}  # 100: the chunk of the law's authors
+DEFAULT_BATCH = {"running": 256, "batch": 100}  # 100: the chunk of the law's authors
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Batches:
     `samples` and `labels` are known beforehand for some kinds of data; `order` says in words how the samples come.
     """
 
-    def __init__(self, data: Any, *, batch_size: int | None, mode: str, where: str, seed: int = 0) -> None:
+    def __init__(self, data: Any, *, batch_size: int | None, batchnorm: str, where: str, seed: int = 0) -> None:
         self.where, self.order = where, "as given"
         self.samples: int | None = None
         self.labels: Tensor | None = None
@@ -130,12 +130,12 @@ class Batches:
             raise self._one_shot(data)
         if batch_size is not None and batch_size < 1:
             raise DataError(f"{where}: expected a batch_size of at least 1, got {batch_size}.")
-        size = batch_size or DEFAULT_BATCH[mode]
+        size = batch_size or DEFAULT_BATCH[batchnorm]
         if isinstance(data, Mapping):
             whole = as_batch(data, where)
             data = (whole.kwargs, whole.labels)
         if _is_pair(data):
-            data = Pair(data, size, where, seed=seed if mode == "train" else None)
+            data = Pair(data, size, where, seed=seed if batchnorm == "batch" else None)
             self.samples, self.labels = len(data.labels), data.labels
             if data.order is not None:
                 self.order = f"mixed with seed {seed}, since it was sorted by class"

@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.stats import all_reduce
 
-Mode = Literal["eval", "train"]
+BatchNormMode = Literal["running", "batch"]
 
 
 def network_of(model: nn.Module) -> nn.Module:
@@ -78,10 +78,10 @@ def placed(network: nn.Module, device: str | torch.device | None) -> Iterator[to
 
 
 @contextmanager
-def probing_state(network: nn.Module, mode: Mode) -> Iterator[None]:
+def probing_state(network: nn.Module, batchnorm: BatchNormMode) -> Iterator[None]:
     """Eval mode, no gradients, no fast paths, eager calls; everything restored at the end.
 
-    `mode="train"` is the protocol of the law's authors: BatchNorm alone uses the statistics of the batch (its buffers
+    `batchnorm="batch"` is the protocol of the law's authors: BatchNorm alone uses the statistics of the batch (its buffers
     stay untouched), Dropout stays off. Flags are set by hand: `train()` and `eval()` may be overridden and do more.
     """
     modules = list(network.modules())
@@ -104,7 +104,7 @@ def probing_state(network: nn.Module, mode: Mode) -> Iterator[None]:
             torch.backends.mha.set_fastpath_enabled(False)
             for module in modules:
                 module.training = False
-            if mode == "train":
+            if batchnorm == "batch":
                 for norm in norms:
                     # In training without tracking, BatchNorm takes the batch's statistics and writes none.
                     norm.training, norm.track_running_stats = True, False

@@ -11,7 +11,7 @@ from layerlaw.cli.app import JsonFlag, app, console, emit, made_folder
 from layerlaw.cli.probe import summary
 from layerlaw.data import load
 from layerlaw.errors import DataError
-from layerlaw.lab import Look, Recipe, Samples, Shape, sweep
+from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
 from layerlaw.pages import plot, print_record, report
 from layerlaw.probing import probe
 from layerlaw.record import Record
@@ -42,25 +42,25 @@ def demo(
     recipe = Recipe(Shape.even(8), optimizer="adam", learning_rate=1e-3, epochs=epochs, seed=seed)
     stages = sorted({round(share * epochs) for share in STAGES} | {epochs})
     samples = Samples.of(data, test, class_names=images.class_names)
-    trained = sweep([recipe], samples, look=Look(epochs=tuple(stages), keep=True))[0]
+    trained = sweep([recipe], samples, schedule=Schedule(epochs=tuple(stages), keep=True))[0]
 
-    def look(epoch: int, mode: Literal["train", "eval"] = "train", note: str = "") -> Record:
+    def measured(epoch: int, batchnorm: Literal["batch", "running"] = "batch", note: str = "") -> Record:
         record = probe(
             trained.network(epoch),
             data,
             test=test,
-            mode=mode,
-            null=mode == "eval",
+            batchnorm=batchnorm,
+            null=batchnorm == "running",
             class_names=images.class_names,
             name=f"epoch {epoch}{note}",
             progress=False,
         )
-        record.provenance["recipe"] = {**recipe.to_dict(), "network": f"FeedForward, {recipe.shape}", "epoch": epoch}
+        record.provenance["recipe"] = {**recipe.to_dict(), "network": f"FeedForward, {recipe.network}", "epoch": epoch}
         record.save(out / f"{record.name.replace(' ', '-').replace(',', '')}.json")
         return record
 
-    records = [look(epoch) for epoch in stages[:-1]]
-    running, final = look(epochs, "eval", ", running statistics"), look(epochs)
+    records = [measured(epoch) for epoch in stages[:-1]]
+    running, final = measured(epochs, "running", ", running statistics"), measured(epochs)
     records += [running, final]  # the page unfolds the last one
     page = report(records, out / "page.html", title="The law of equi-separation, from first epoch to last")
     plot(final).savefig(out / "law.png", dpi=160)

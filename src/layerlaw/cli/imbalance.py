@@ -143,10 +143,10 @@ def _measured(
 def class_accuracy(network: nn.Module, data: Any, plan: Plan) -> list[float] | None:
     """Share of right samples per class; `None` where the output holds no class scores."""
     source = data.tensors() if isinstance(data, Labeled) else data
-    batches = Batches(source, batch_size=None, mode="eval", where="data")
+    batches = Batches(source, batch_size=None, batchnorm="running", where="data")
     classes = Classes.of(None, plan, batches.labels)
     right, seen = torch.zeros(2, classes.K)
-    with Randomness(source), probing_state(network_of(network), "eval"), torch.no_grad():
+    with Randomness(source), probing_state(network_of(network), "running"), torch.no_grad():
         for i, batch in enumerate(batches):
             batch = batch.to(device_of(network))
             labels = classes.positions(batch.labels, f"labels of data, batch {i}")[0].cpu()

@@ -39,7 +39,9 @@ def probe(
     ] = None,
     sites: Sites = ["auto"],  # noqa: B006  (typer reads it as the default, nobody changes it)
     reduce: Reduction = "flatten",
-    mode: Annotated[str, typer.Option(help="eval, or train: BatchNorm on batch statistics.")] = "eval",
+    batchnorm: Annotated[
+        str, typer.Option(help="running (statistics), or batch: BatchNorm on the statistics of each batch.")
+    ] = "running",
     weighting: Annotated[str, typer.Option(help="samples (as in the paper) or classes.")] = "samples",
     classes: Annotated[str | None, typer.Option(help="Class numbers to measure, e.g. 0,3,7.")] = None,
     logits: Annotated[bool, typer.Option("--logits", help="Also measure the logits.")] = False,
@@ -68,7 +70,7 @@ def probe(
     train, held_out, class_names = chosen_data(
         data, given, given_test, test=test, size=size, per_class=per_class, normalize=normalize, flat=flat
     )
-    options: Any = {"reduce": reduce, "mode": mode, "weighting": weighting}
+    options: Any = {"reduce": reduce, "batchnorm": batchnorm, "weighting": weighting}
     with explained_inputs():
         record = run_probe(
             network,

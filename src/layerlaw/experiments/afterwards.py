@@ -18,7 +18,7 @@ def probed(run: Run, data: Samples, *, jackknife: bool = False) -> Record:
     """A record of the network on these training images, in the authors' BatchNorm mode (chunks of 100 in their order)."""
     pair: tuple[Tensor, Tensor] = (data.inputs, data.labels)
     with _one_thread():
-        return probe(run.network(), pair, mode="train", jackknife=jackknife, permuted=False, progress=False)
+        return probe(run.network(), pair, batchnorm="batch", jackknife=jackknife, permuted=False, progress=False)
 
 
 def half_life_on(run: Run, data: Samples) -> float | None:

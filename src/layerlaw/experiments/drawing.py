@@ -9,7 +9,7 @@ from statistics import fmean
 from layerlaw.experiments.moments import FULL
 from layerlaw.experiments.numbers import final_separation, law_of, over
 from layerlaw.lab import Run
-from layerlaw.lab.look import Mode, Split
+from layerlaw.lab.schedule import BatchNormMode, Split
 from layerlaw.law import LawFit, fit_law
 from layerlaw.outcome import Table
 from layerlaw.sheet import Panel, Series, Style
@@ -28,7 +28,7 @@ def law_panel(
     *,
     faint: Sequence[Run] = (),
     epoch: int | None = None,
-    mode: Mode = "train",
+    batchnorm: BatchNormMode = "batch",
     split: Split = "train",
     floor: bool = False,
     note: str | None = None,
@@ -37,11 +37,11 @@ def law_panel(
 
     `floor` adds the level that shuffled labels give.
     """
-    curves = [law.values for run in runs if (law := law_of(run, epoch=epoch, mode=mode, split=split))]
+    curves = [law.values for run in runs if (law := law_of(run, epoch=epoch, batchnorm=batchnorm, split=split))]
     shown = {id(run) for run in runs} if curves else set()
     others = [run for run in (*faint, *(() if curves else runs)) if run.diverged is None and id(run) not in shown]
     behind = [
-        run.reading(epoch=epoch, mode=mode, split=split).separation for run in others
+        run.measurement(epoch=epoch, batchnorm=batchnorm, split=split).separation for run in others
     ]  # with holes where undefined
     series = [Series(tuple(range(len(values))), values, style="faint") for values in behind]
     if curves:
@@ -51,11 +51,13 @@ def law_panel(
         series.append(Series(x, fit.line, style="fit", label="line"))
         series.append(Series(x, mean, "D", *_ends(curves)))
     if floor and curves:
-        levels = [law_of(run, epoch=epoch, mode=mode, split="permuted") for run in runs]
+        levels = [law_of(run, epoch=epoch, batchnorm=batchnorm, split="permuted") for run in runs]
         known = [level.values for level in levels if level is not None]
         series += [Series(x, curve_mean(known), style="null", label="permuted labels")] if known else []
     return Panel(
-        title, tuple(series), note=law_note(runs, epoch=epoch, mode=mode, split=split) if note is None else note
+        title,
+        tuple(series),
+        note=law_note(runs, epoch=epoch, batchnorm=batchnorm, split=split) if note is None else note,
     )
 
 
@@ -87,9 +89,11 @@ def caption(panels: Sequence[Panel], *more: str, faint: str = "other learning ra
     return " ".join([f"{first[:1].upper()}{first[1:]}.", *more] if first else more)
 
 
-def law_note(runs: Sequence[Run], *, epoch: int | None = None, mode: Mode = "train", split: Split = "train") -> str:
+def law_note(
+    runs: Sequence[Run], *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: Split = "train"
+) -> str:
     """What stands inside a panel: means over the seeds."""
-    laws = [law for run in runs if (law := law_of(run, epoch=epoch, mode=mode, split=split))]
+    laws = [law for run in runs if (law := law_of(run, epoch=epoch, batchnorm=batchnorm, split=split))]
     if not laws:
         ends = sorted({run.diverged for run in runs if run.diverged is not None})
         return f"diverged in epoch {', '.join(map(str, ends))}" if ends else "no law can be fitted"
@@ -100,7 +104,10 @@ def law_note(runs: Sequence[Run], *, epoch: int | None = None, mode: Mode = "tra
     if len(effective) < len(laws):
         return first
     lost = {
-        place for run in runs if run.diverged is None for place in run.lost_rank(epoch=epoch, mode=mode, split=split)
+        place
+        for run in runs
+        if run.diverged is None
+        for place in run.lost_rank(epoch=epoch, batchnorm=batchnorm, split=split)
     }
     if lost:  # D then falls without anything being separated better
         return f"{first}\nclass means lose rank at {len(lost)} layer{'s' * (len(lost) > 1)}"
@@ -136,11 +143,11 @@ def grid_table(title: str, runs: Sequence[Run], *, label: str = "network", names
     rows: list[tuple[str | float | int | None, ...]] = []
     for i, run in enumerate(runs):
         recipe = run.recipe
-        name = names[i] if names else f"{recipe.optimizer}, {recipe.shape}"
+        name = names[i] if names else f"{recipe.optimizer}, {recipe.network}"
         if run.diverged is not None:
             rows.append((name, recipe.learning_rate, recipe.seed, f"diverged in epoch {run.diverged}", *(None,) * 8))
             continue
-        fits = [law_of(run, mode=mode) for mode in ("train", "eval")]
+        fits = [law_of(run, batchnorm=batchnorm) for batchnorm in ("batch", "running")]
         rows.append((name, recipe.learning_rate, recipe.seed, *_cells(fits[0]), *_eval_cells(fits[1]), *_end(run)))
     return Table(title, columns, tuple(rows), LOSS_NOTE)
 
@@ -154,7 +161,7 @@ def _eval_cells(law: LawFit | None) -> tuple[float | None, ...]:
 
 
 def _end(run: Run) -> tuple[float | None, float | None]:
-    tests = [r for r in run.readings if r.split == "test" and r.mode == "eval" and r.epoch == run.epoch]
+    tests = [r for r in run.measurements if r.split == "test" and r.batchnorm == "running" and r.epoch == run.epoch]
     return run.losses[-1], tests[0].accuracy if tests else None
 
 
@@ -183,13 +190,13 @@ def curves_panel(
     title: str,
     groups: Mapping[str, Sequence[Run]],
     *,
-    mode: Mode = "train",
+    batchnorm: BatchNormMode = "batch",
     note: str = "",
 ) -> Panel:
     """D against the layer for several groups of runs: the geometric mean over seeds of each, with its range."""
     series = []
     for label, runs in groups.items():
-        curves = [law.values for run in runs if (law := law_of(run, mode=mode))]
+        curves = [law.values for run in runs if (law := law_of(run, batchnorm=batchnorm))]
         if curves:
             series.append(Series(tuple(range(len(curves[0]))), curve_mean(curves), label, *_ends(curves)))
     return Panel(title, tuple(series), note=note)
@@ -204,12 +211,19 @@ def ends_table(title: str, runs: Sequence[Run], *, label: str = "network", names
     rows: list[tuple[str | float | int | None, ...]] = []
     for i, run in enumerate(runs):
         recipe, law = run.recipe, law_of(run)
-        name = names[i] if names else f"{recipe.optimizer}, {recipe.shape}"
+        name = names[i] if names else f"{recipe.optimizer}, {recipe.network}"
         if run.diverged is not None:
             rows.append((name, recipe.learning_rate, recipe.seed, f"diverged in epoch {run.diverged}", *(None,) * 6))
             continue
         D, floor = final_separation(run), final_separation(run, split="permuted")
-        accuracy = run.reading(mode="eval").accuracy
-        cells = (law.pearson if law else None, D, floor, over(D, floor), final_separation(run, mode="eval"), accuracy)
+        accuracy = run.measurement(batchnorm="running").accuracy
+        cells = (
+            law.pearson if law else None,
+            D,
+            floor,
+            over(D, floor),
+            final_separation(run, batchnorm="running"),
+            accuracy,
+        )
         rows.append((name, recipe.learning_rate, recipe.seed, *cells, _end(run)[1]))
     return Table(title, columns, tuple(rows))

@@ -16,7 +16,7 @@ from layerlaw.experiments.drawing import caption, grid_table, law_panel
 from layerlaw.experiments.images import samples
 from layerlaw.experiments.numbers import at_most, best_law, law_of, row, selected_p, within
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Samples, Shape
+from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
 from layerlaw.outcome import Outcome, Row
 from layerlaw.probing import probe
 from layerlaw.sheet import PlanePanel, Sheet
@@ -47,10 +47,10 @@ def run(setting: Setting) -> Outcome:
     recipes = []
     for (optimizer, depth), (rate, _) in SHOWN.items():
         rates = (rate,) if setting.quick else RATES[optimizer]
-        grid = {"optimizer": (optimizer,), "shape": (Shape.even(depth),), "learning_rate": rates}
+        grid = {"optimizer": (optimizer,), "network": (Shape.even(depth),), "learning_rate": rates}
         recipes += base.grid(**grid, seed=setting.seeds())
-    runs = setting.train("grid", recipes, data, Look(test=True, permuted=True))
-    cells = {cell: [r for r in runs if (r.recipe.optimizer, r.recipe.shape.depth) == cell] for cell in SHOWN}
+    runs = setting.train("grid", recipes, data, Schedule(test=True, permuted=True))
+    cells = {cell: [r for r in runs if (r.recipe.optimizer, r.recipe.network.depth) == cell] for cell in SHOWN}
     rows: list[Row] = []
     panels, panels_eval, panels_best = [], [], []
     for cell, (rate, paper) in SHOWN.items():
@@ -59,7 +59,7 @@ def run(setting: Setting) -> Outcome:
         rows += _rows(cell, shown, best, paper, len({r.recipe.learning_rate for r in cells[cell]}))
         title = f"{cell[0]}, {cell[1]} layers, lr {rate:g}"
         panels.append(law_panel(title, shown, faint=cells[cell]))
-        panels_eval.append(law_panel(title, shown, mode="eval"))
+        panels_eval.append(law_panel(title, shown, batchnorm="running"))
         panels_best.append(law_panel(f"{cell[0]}, {cell[1]} layers, best of the grid", best))
     return Outcome(
         "fig1",
@@ -86,12 +86,16 @@ def run(setting: Setting) -> Outcome:
 
 def _notes(rows: list[Row], cells: dict[tuple[str, int], list[Run]]) -> list[str]:
     """What held, counted."""
-    straight = {mode: [r for r in rows if r.name.endswith(mode)] for mode in ("/pearson", "/pearson-eval")}
-    held = {mode: sum(r.ours is not None and r.ours <= -0.990 for r in found) for mode, found in straight.items()}
+    straight = {
+        batchnorm: [r for r in rows if r.name.endswith(batchnorm)] for batchnorm in ("/pearson", "/pearson-eval")
+    }
+    held = {
+        batchnorm: sum(r.ours is not None and r.ours <= -0.990 for r in found) for batchnorm, found in straight.items()
+    }
     ps = [r for r in rows if r.name.endswith("/greenwood-p")]
     even = sum(r.ours is not None and r.ours < 0.05 for r in ps)
     lost = [
-        f"{run.recipe.optimizer}-{run.recipe.shape.depth} at {run.recipe.learning_rate:g}"
+        f"{run.recipe.optimizer}-{run.recipe.network.depth} at {run.recipe.learning_rate:g}"
         for found in cells.values()
         for run in found
         if run.diverged is not None
@@ -106,7 +110,7 @@ def _notes(rows: list[Row], cells: dict[tuple[str, int], list[Run]]) -> list[str
 
 def _rows(cell: tuple[str, int], shown: list[Run], best: list[Run], paper: float, choices: int) -> list[Row]:
     name = f"{cell[0]}-{cell[1]}"
-    laws, evals = [law_of(r) for r in shown], [law_of(r, mode="eval") for r in shown]
+    laws, evals = [law_of(r) for r in shown], [law_of(r, batchnorm="running") for r in shown]
     ends = ", ".join(f"epoch {r.diverged}" for r in shown if r.diverged is not None)
     reason = f"diverged in {ends}" if ends else ""
     holds, tolerance = at_most(-0.990)
@@ -148,7 +152,7 @@ def _planes(runs: list[Run], data: Samples) -> Sheet:
     if shown is None:
         return Sheet("Principal planes of the 8-layer network", [])
     record = probe(
-        shown.network(), (data.inputs, data.labels), mode="train", jackknife=False, permuted=False, progress=False
+        shown.network(), (data.inputs, data.labels), batchnorm="batch", jackknife=False, permuted=False, progress=False
     )
     sites = [site for site in record.sites if site.plane and site.in_fit]
     panels = [

@@ -8,7 +8,7 @@ The authors' rate of Fig. 1 (3e-4), in their BatchNorm mode. Agreement: r at epo
 0.01); r at the last epoch at most −0.99 and lower than at 100; ρ at the last epoch below that at 100; ρ ≥ 1 at epoch 0 (D
 rises with depth); the law (r ≤ −0.99 from then on) emerges between epochs 50 and 150 (paper: 100). Controls that the paper
 lacks: fresh running statistics are 0 and 1, no normalization at all, so epoch 0 is measured with the statistics of all
-samples as well ("full"); and the same recipe on shuffled labels.
+samples as well ("whole"); and the same recipe on shuffled labels.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from layerlaw.experiments.images import samples
 from layerlaw.experiments.moments import STRAIGHT, emergence, interpolation, marks, probed, scaled, shortened, told
 from layerlaw.experiments.numbers import at_least, at_most, law_of, law_row, mean_of, minus, row, trouble
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Shape
-from layerlaw.lab.look import Mode
+from layerlaw.lab import Recipe, Run, Schedule, Shape
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.sheet import Panel, Sheet
 
@@ -34,7 +34,8 @@ SHUFFLED = (100, 200, 600)
 EPOCHS = (0, 10, 20, 30, 50, 100, 200, 300, 600)  # the paper's panels
 BETWEEN = (*range(0, 151, 10), *range(160, 201, 20), *range(250, 600, 50))  # to see when the law emerges
 RATE = SHOWN["adam", DEPTH][0]
-MODES: tuple[Mode, ...] = ("train", "eval", "full")
+MODES: tuple[BatchNormMode, ...] = ("batch", "running", "whole")
+SUFFIX = {"running": "eval", "whole": "full"}  # of rows in the ledger
 
 
 def run(setting: Setting) -> Outcome:
@@ -46,13 +47,13 @@ def run(setting: Setting) -> Outcome:
     rates = (RATE,) if setting.quick else RATES["adam"]
     recipes = base.grid(learning_rate=rates, seed=setting.seeds())
     recipes += base.grid(data=("random labels",), seed=setting.seeds())
-    look = Look(scaled(EPOCHS if setting.quick else (*EPOCHS, *BETWEEN), total), modes=MODES)
-    runs = setting.train("epochs", recipes, data, look)
+    schedule = Schedule(scaled(EPOCHS if setting.quick else (*EPOCHS, *BETWEEN), total), batchnorm=MODES)
+    runs = setting.train("epochs", recipes, data, schedule)
     grid = [r for r in runs if r.recipe.data == "fashion_mnist"]
     shown = [r for r in grid if r.recipe.learning_rate == RATE]
     null = [r for r in runs if r.recipe.data == "random labels"]
     at = marks(EPOCHS, total)
-    first = [_panel(shown, *mark, "train") for mark in at.items()]
+    first = [_panel(shown, *mark, "batch") for mark in at.items()]
     return Outcome(
         "fig2",
         TITLE,
@@ -61,17 +62,17 @@ def run(setting: Setting) -> Outcome:
             Sheet("D over the epochs", first, caption=caption(first, _STATISTICS)),
             Sheet(
                 "The same networks with running statistics (eval mode)",
-                [_panel(shown, *mark, "eval") for mark in at.items()],
+                [_panel(shown, *mark, "running") for mark in at.items()],
             ),
             Sheet("From epoch to epoch", _courses(shown, null)),
             Sheet(
                 "Before training, by how BatchNorm normalizes",
-                [_start_panel(shown, mode) for mode in MODES],
+                [_start_panel(shown, batchnorm) for batchnorm in MODES],
                 caption=_UNNORMALIZED,
             ),
             Sheet(
                 "The same recipe on shuffled labels",
-                [_panel(null, *mark, "train") for mark in marks(SHUFFLED, total).items()],
+                [_panel(null, *mark, "batch") for mark in marks(SHUFFLED, total).items()],
             ),
         ],
         [_epoch_table("Every probed epoch", shown, null), _rate_table(grid, total)],
@@ -85,24 +86,26 @@ _UNNORMALIZED = (
     "which lowers it; where all have, D is not defined."
 )
 _START = {
-    "train": "batches of 100 (the authors' mode)",
-    "eval": "fresh running statistics: none",
-    "full": "statistics of all samples",
+    "batch": "batches of 100 (the authors' mode)",
+    "running": "fresh running statistics: none",
+    "whole": "statistics of all samples",
 }
 
 
-def _panel(runs: Sequence[Run], paper: int, epoch: int, mode: Mode) -> Panel:
+def _panel(runs: Sequence[Run], paper: int, epoch: int, batchnorm: BatchNormMode) -> Panel:
     """One of the paper's epochs, and the one of ours that stands for it."""
-    return law_panel(f"epoch {paper}", runs, epoch=epoch, mode=mode)
+    return law_panel(f"epoch {paper}", runs, epoch=epoch, batchnorm=batchnorm)
 
 
-def _start_panel(runs: Sequence[Run], mode: Mode) -> Panel:
-    return law_panel(f"epoch 0, {_START[mode]}", runs, epoch=0, mode=mode)
+def _start_panel(runs: Sequence[Run], batchnorm: BatchNormMode) -> Panel:
+    return law_panel(f"epoch 0, {_START[batchnorm]}", runs, epoch=0, batchnorm=batchnorm)
 
 
-def _numbers(runs: Sequence[Run], what: str, epoch: int | None = None, mode: Mode = "train") -> list[float | None]:
+def _numbers(
+    runs: Sequence[Run], what: str, epoch: int | None = None, batchnorm: BatchNormMode = "batch"
+) -> list[float | None]:
     """One number of the law per seed."""
-    laws = [law_of(r, epoch=epoch, mode=mode) for r in runs]
+    laws = [law_of(r, epoch=epoch, batchnorm=batchnorm) for r in runs]
     return [None if law is None else getattr(law, what) for law in laws]
 
 
@@ -111,9 +114,15 @@ def _start_rows(runs: Sequence[Run]) -> list[Row]:
     holds, tolerance = at_least(1.0)
     told = "no law; D may rise"
     rows = [law_row("epoch-0/rho", runs, "rho", epoch=0, paper=told, holds=holds, tolerance=tolerance)]
-    rows += [law_row(f"epoch-0/rho-{mode}", runs, "rho", epoch=0, mode=mode) for mode in MODES[1:]]
+    rows += [
+        law_row(f"epoch-0/rho-{SUFFIX[batchnorm]}", runs, "rho", epoch=0, batchnorm=batchnorm)
+        for batchnorm in MODES[1:]
+    ]
     rows += [law_row("epoch-0/pearson", runs, "pearson", epoch=0)]
-    return rows + [law_row(f"epoch-0/pearson-{mode}", runs, "pearson", epoch=0, mode=mode) for mode in MODES[1:]]
+    return rows + [
+        law_row(f"epoch-0/pearson-{SUFFIX[batchnorm]}", runs, "pearson", epoch=0, batchnorm=batchnorm)
+        for batchnorm in MODES[1:]
+    ]
 
 
 def _law_rows(runs: Sequence[Run], total: int) -> list[Row]:
@@ -139,14 +148,16 @@ def _further_rows(runs: Sequence[Run], paper: int, epoch: int) -> list[Row]:
         law_row(f"epoch-{paper}/{what.replace('_', '-')}", runs, what, epoch=epoch)
         for what in ("rho", "effective_layers", "greenwood_p")
     ]
-    return rows + [law_row(f"epoch-{paper}/{w}-eval", runs, w, epoch=epoch, mode="eval") for w in ("pearson", "rho")]
+    return rows + [
+        law_row(f"epoch-{paper}/{w}-eval", runs, w, epoch=epoch, batchnorm="running") for w in ("pearson", "rho")
+    ]
 
 
 def _fall_rows(runs: Sequence[Run], early: int, last: int) -> list[Row]:
     """Whether ρ goes on falling after the paper's epoch 100."""
     name = f"rho-at-{LAST}-minus-{EARLY}"
     change = [minus(b, a) for a, b in zip(_numbers(runs, "rho", early), _numbers(runs, "rho", last), strict=True)]
-    pairs = zip(_numbers(runs, "rho", early, "eval"), _numbers(runs, "rho", last, "eval"), strict=True)
+    pairs = zip(_numbers(runs, "rho", early, "running"), _numbers(runs, "rho", last, "running"), strict=True)
     why = trouble(runs)
     return [
         row(name, change, paper="falls", holds=lambda mean: mean < 0, tolerance="< 0", reason=why),
@@ -165,12 +176,12 @@ def _moment_rows(runs: Sequence[Run], total: int) -> list[Row]:
         return None not in found and low <= mean <= high
 
     words = f"{low} to {high}, in every seed"
-    right = {mode: [told(interpolation(r, mode=mode), total) for r in runs] for mode in MODES[:2]}
+    right = {batchnorm: [told(interpolation(r, batchnorm=batchnorm), total) for r in runs] for batchnorm in MODES[:2]}
     return [
         row("emergence-epoch", found, paper=EARLY, holds=agrees, tolerance=words, reason=never),
-        row("emergence-epoch-eval", [told(emergence(r, mode="eval"), total) for r in runs], reason=never),
-        row("interpolation-epoch", right["train"], reason=wrong),
-        row("interpolation-epoch-eval", right["eval"], reason=wrong),
+        row("emergence-epoch-eval", [told(emergence(r, batchnorm="running"), total) for r in runs], reason=never),
+        row("interpolation-epoch", right["batch"], reason=wrong),
+        row("interpolation-epoch-eval", right["running"], reason=wrong),
     ]
 
 
@@ -178,8 +189,8 @@ def _null_rows(null: Sequence[Run]) -> list[Row]:
     """The same recipe on shuffled labels, at the last epoch."""
     numbers = ("pearson", "rho", "effective_layers", "greenwood_p")
     rows = [law_row(f"random-labels/{what.replace('_', '-')}", null, what) for what in numbers]
-    rows += [law_row(f"random-labels/{what}-eval", null, what, mode="eval") for what in ("pearson", "rho")]
-    accuracy = [None if r.diverged else r.reading(mode="train").accuracy for r in null]
+    rows += [law_row(f"random-labels/{what}-eval", null, what, batchnorm="running") for what in ("pearson", "rho")]
+    accuracy = [None if r.diverged else r.measurement(batchnorm="batch").accuracy for r in null]
     never = "r does not stay at −0.99 or below until the end"
     return [
         *rows,
@@ -191,27 +202,33 @@ def _null_rows(null: Sequence[Run]) -> list[Row]:
 def _courses(shown: Sequence[Run], null: Sequence[Run]) -> list[Panel]:
     """1 + r, ρ and training accuracy against the epoch."""
     epochs, total = probed(shown[0]), shown[0].recipe.epochs
-    curves: tuple[tuple[str, Sequence[Run], Mode], ...] = (
-        ("train mode", shown, "train"),
-        ("eval mode", shown, "eval"),
-        ("shuffled labels", null, "train"),
+    curves: tuple[tuple[str, Sequence[Run], BatchNormMode], ...] = (
+        ("train mode", shown, "batch"),
+        ("eval mode", shown, "running"),
+        ("shuffled labels", null, "batch"),
     )
 
-    def panel(title: str, ylabel: str, value: Callable[[Run, int, Mode], float | None], *, log: bool = False) -> Panel:
-        series = [
-            epoch_series(name, runs, epochs, lambda r, epoch, mode=mode: value(r, epoch, mode), total=total)  # type: ignore[misc]
-            for name, runs, mode in curves
-        ]
+    def panel(
+        title: str, ylabel: str, value: Callable[[Run, int, BatchNormMode], float | None], *, log: bool = False
+    ) -> Panel:
+        def of(batchnorm: BatchNormMode) -> Callable[[Run, int], float | None]:
+            return lambda r, epoch: value(r, epoch, batchnorm)
+
+        series = [epoch_series(name, runs, epochs, of(mode), total=total) for name, runs, mode in curves]
         return Panel(title, tuple(series), xlabel="epoch", ylabel=ylabel, log_y=log)
 
-    def bend(r: Run, epoch: int, mode: Mode) -> float | None:
-        pearson = _numbers([r], "pearson", epoch, mode)[0]
+    def bend(r: Run, epoch: int, batchnorm: BatchNormMode) -> float | None:
+        pearson = _numbers([r], "pearson", epoch, batchnorm)[0]
         return None if pearson is None else 1 + pearson
 
     return [
         panel("1 + r (0: a straight line)", "1 + r", bend, log=True),
-        panel("factor per layer", "ρ", lambda r, epoch, mode: _numbers([r], "rho", epoch, mode)[0]),
-        panel("training accuracy", "share", lambda r, epoch, mode: r.reading(epoch=epoch, mode=mode).accuracy),
+        panel("factor per layer", "ρ", lambda r, epoch, batchnorm: _numbers([r], "rho", epoch, batchnorm)[0]),
+        panel(
+            "training accuracy",
+            "share",
+            lambda r, epoch, batchnorm: r.measurement(epoch=epoch, batchnorm=batchnorm).accuracy,
+        ),
     ]
 
 
@@ -233,9 +250,11 @@ def _epoch_table(title: str, shown: Sequence[Run], null: Sequence[Run]) -> Table
     for epoch in probed(shown[0]):
         when = told(epoch, shown[0].recipe.epochs)
         train = [mean_of(_numbers(shown, w, epoch)) for w in ("pearson", "rho", "effective_layers", "greenwood_p")]
-        others = [mean_of(_numbers(shown, w, epoch, "eval")) for w in ("pearson", "rho")]
-        full = mean_of(_numbers(shown, "pearson", epoch, "full"))
-        accuracy = mean_of([r.reading(epoch=epoch, mode="train").accuracy for r in shown if r.diverged is None])
+        others = [mean_of(_numbers(shown, w, epoch, "running")) for w in ("pearson", "rho")]
+        full = mean_of(_numbers(shown, "pearson", epoch, "whole"))
+        accuracy = mean_of(
+            [r.measurement(epoch=epoch, batchnorm="batch").accuracy for r in shown if r.diverged is None]
+        )
         rows.append((when, *train, *others, full, accuracy, mean_of(_numbers(null, "pearson", epoch))))
     note = "Means over seeds. r, ρ, effective layers and p in train mode; shares exist only where D falls as a whole."
     return Table(title, columns, tuple(rows), note)
@@ -249,9 +268,9 @@ def _rate_table(runs: Sequence[Run], total: int) -> Table:
     for r in runs:
         laws = [law_of(r, epoch=e) for e in scaled((EARLY, LAST), total)]
         cells = [v for law in laws for v in ((None, None) if law is None else (law.pearson, law.rho))]
-        end = law_of(r, mode="eval")
+        end = law_of(r, batchnorm="running")
         cells.append(None if end is None else end.pearson)
-        moments = [None if r.diverged else told(f(r, mode="train"), total) for f in (emergence, interpolation)]
+        moments = [None if r.diverged else told(f(r, batchnorm="batch"), total) for f in (emergence, interpolation)]
         rows.append((r.recipe.learning_rate, r.recipe.seed, *cells, *moments, r.losses[-1]))
     note = "Emergence: r ≤ −0.99 from then on (train mode). Interpolation: every training sample right (train mode)."
     return Table("Learning rates", columns, tuple(rows), note)
@@ -267,7 +286,7 @@ def _notes(shown: Sequence[Run], null: Sequence[Run], at: dict[int, int]) -> lis
         values = ", ".join(f"{v:.3f} at epoch {e}" for e, v in known)
         verdict = f"It does not fall from epoch {' and from '.join(rising)}." if rising else "It falls at every step."
         notes.append(f"ρ after the paper's epoch 100: {values}. {verdict}")
-    ours, theirs = [emergence(r) for r in shown], [interpolation(r, mode="train") for r in shown]
+    ours, theirs = [emergence(r) for r in shown], [interpolation(r, batchnorm="batch") for r in shown]
     both = [(a, b) for a, b in zip(ours, theirs, strict=True) if a is not None and b is not None]
     if both:
         earlier = sum(a < b for a, b in both)

@@ -30,8 +30,8 @@ from layerlaw.experiments.images import samples, stand_in
 from layerlaw.experiments.numbers import at_least, at_most, best_of_seeds, law_of, law_rows, row
 from layerlaw.experiments.pairs import ratios
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Samples, Shape
-from layerlaw.lab.look import Mode
+from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.sheet import Sheet
 
@@ -55,15 +55,15 @@ def run(setting: Setting) -> Outcome:
     data = _data(setting)
     base = Recipe(epochs=setting.epochs(quick=5))
     rates = (1e-3,) if setting.quick else ADAM
-    adam = base.grid(shape=map(Shape.even, DEPTHS), data=data, learning_rate=rates, seed=setting.seeds())
-    sgd = replace(base, shape=Shape.even(9), data="fashion_mnist", optimizer="sgd")
+    adam = base.grid(network=map(Shape.even, DEPTHS), data=data, learning_rate=rates, seed=setting.seeds())
+    sgd = replace(base, network=Shape.even(9), data="fashion_mnist", optimizer="sgd")
     recipes = [*adam, *sgd.grid(learning_rate=SGD, seed=setting.seeds())]
-    runs = setting.train("grid", recipes, data, Look(test=True, permuted=True))
+    runs = setting.train("grid", recipes, data, Schedule(test=True, permuted=True))
     grid: Cells = {(name, depth): _of(runs, name, depth) for name in data for depth in DEPTHS}
     best = {cell: best_of_seeds(found) for cell, found in grid.items()}
     by_rate = {rate: [r for r in _of(runs, "fashion_mnist", 9) if r.recipe.learning_rate == rate] for rate in SGD}
     rows = [*_law_rows(best, by_rate, len(rates)), *_imbalance_rows(best, data["imbalanced"]), *_cosine_rows(best)]
-    names = [f"{NAMES[r.recipe.data]}, {r.recipe.optimizer}, {r.recipe.shape.depth} layers" for r in runs]
+    names = [f"{NAMES[r.recipe.data]}, {r.recipe.optimizer}, {r.recipe.network.depth} layers" for r in runs]
     return Outcome(
         "fig3",
         TITLE,
@@ -89,7 +89,7 @@ def _data(setting: Setting) -> dict[str, Samples]:
 
 
 def _of(runs: Sequence[Run], data: str, depth: int) -> list[Run]:
-    return [r for r in runs if (r.recipe.data, r.recipe.shape.depth) == (data, depth)]
+    return [r for r in runs if (r.recipe.data, r.recipe.network.depth) == (data, depth)]
 
 
 def _law_rows(best: Cells, by_rate: dict[float, list[Run]], choices: int) -> list[Row]:
@@ -125,13 +125,13 @@ def _imbalance_rows(best: Cells, imbalanced: Samples) -> list[Row]:
     return rows
 
 
-def _half_life(run: Run, mode: Mode = "train") -> float | None:
-    law = law_of(run, mode=mode)
+def _half_life(run: Run, batchnorm: BatchNormMode = "batch") -> float | None:
+    law = law_of(run, batchnorm=batchnorm)
     return law.half_life if law else None
 
 
 def _half_life_eval(run: Run) -> float | None:
-    return _half_life(run, "eval")
+    return _half_life(run, "running")
 
 
 def mixed(data: Samples, seed: int = 0) -> Samples:
@@ -190,14 +190,19 @@ def _cosine_table(best: Cells) -> Table:
 
 def _sheets(grid: Cells, best: Cells, by_rate: dict[float, list[Run]]) -> list[Sheet]:
     sheets = []
-    for mode, title in (("train", "The law in many settings"), ("eval", "The same networks in eval mode")):
+    modes: tuple[BatchNormMode, ...] = ("batch", "running")
+    for batchnorm, title in zip(modes, ("The law in many settings", "The same networks in eval mode"), strict=True):
         panels = []
         for name in ("cifar10", "imbalanced"):
             for depth in DEPTHS:
-                behind = grid[name, depth] if mode == "train" else ()
-                panels.append(law_panel(f"{NAMES[name]}, {depth} layers", best[name, depth], faint=behind, mode=mode))  # type: ignore[arg-type]
-        panels += [law_panel(f"SGD, lr {rate:g}, 9 layers", runs, mode=mode) for rate, runs in by_rate.items()]  # type: ignore[arg-type]
-        sheets.append(Sheet(title, panels, caption=caption(panels) if mode == "train" else ""))
+                behind = grid[name, depth] if batchnorm == "batch" else ()
+                panels.append(
+                    law_panel(f"{NAMES[name]}, {depth} layers", best[name, depth], faint=behind, batchnorm=batchnorm)
+                )
+        panels += [
+            law_panel(f"SGD, lr {rate:g}, 9 layers", runs, batchnorm=batchnorm) for rate, runs in by_rate.items()
+        ]
+        sheets.append(Sheet(title, panels, caption=caption(panels) if batchnorm == "batch" else ""))
     groups = {depth: {NAMES[k]: best[k, depth] for k in ("imbalanced", "equal", "fashion_mnist")} for depth in DEPTHS}
     panels = [curves_panel(f"{depth} layers", group) for depth, group in groups.items()]
     sheets.append(Sheet("Imbalanced against balanced, with 1000 and with as many images", panels, share_y=True))

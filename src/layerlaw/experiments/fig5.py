@@ -28,8 +28,8 @@ from layerlaw.experiments.images import TITLES, samples, stand_in
 from layerlaw.experiments.numbers import best_law, final_separation, law_of, row
 from layerlaw.experiments.pairs import lowest, one_standard_error
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Samples, Shape
-from layerlaw.lab.look import Mode
+from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.outcome import Cell, Outcome, Row, Table
 from layerlaw.sheet import Panel, Series, Sheet
 
@@ -61,9 +61,9 @@ def run(setting: Setting) -> Outcome:
     rates = (3e-4, 1e-3) if setting.quick else RATES
     parts = {name: _data(setting, name) for name in PAPER}
     base = Recipe(epochs=setting.epochs(quick=10))
-    recipes = base.grid(shape=map(Shape.even, depths), data=PAPER, learning_rate=rates, seed=setting.seeds(least=5))
+    recipes = base.grid(network=map(Shape.even, depths), data=PAPER, learning_rate=rates, seed=setting.seeds(least=5))
     validated = {name: validated for name, (validated, _) in parts.items()}
-    runs = setting.train("grid", recipes, validated, Look(test=True))
+    runs = setting.train("grid", recipes, validated, Schedule(test=True))
     found = [_depths(setting, name, runs, parts[name][1]) for name in PAPER]
     rows = [r for each in found for r in _rows(each)]
     rows.append(_order_row(found))
@@ -108,14 +108,14 @@ def accuracy(run: Run, data: Samples, device: str = "cpu") -> float:
 
 def validation(run: Run) -> float:
     """Accuracy on the further training images, with running statistics."""
-    return run.reading(mode="eval", split="test").accuracy or 0.0
+    return run.measurement(batchnorm="running", split="test").accuracy or 0.0
 
 
 def _depths(setting: Setting, name: str, runs: Sequence[Run], data: Samples) -> Depths:
     cells: dict[tuple[int, int], list[Run]] = {}
     for r in runs:
         if r.recipe.data == name:
-            cells.setdefault((r.recipe.shape.depth, r.recipe.seed), []).append(r)
+            cells.setdefault((r.recipe.network.depth, r.recipe.seed), []).append(r)
     by_law: Chosen = {}
     by_accuracy: Chosen = {}
     for (depth, seed), cell in cells.items():
@@ -130,9 +130,12 @@ def _depths(setting: Setting, name: str, runs: Sequence[Run], data: Samples) -> 
     return Depths(name, by_law, by_accuracy, tests)
 
 
-def finals(chosen: Chosen, mode: Mode = "train") -> dict[int, list[float]]:
+def finals(chosen: Chosen, batchnorm: BatchNormMode = "batch") -> dict[int, list[float]]:
     """log D after the last hidden layer by depth, one per seed."""
-    ends = {depth: [final_separation(r, mode=mode) for r in found.values()] for depth, found in whole(chosen).items()}
+    ends = {
+        depth: [final_separation(r, batchnorm=batchnorm) for r in found.values()]
+        for depth, found in whole(chosen).items()
+    }
     return {depth: [math.log(D) for D in found if D] for depth, found in ends.items() if all(found)}
 
 
@@ -163,7 +166,7 @@ def _rows(each: Depths) -> list[Row]:
     rows = [
         _depth_row(f"{each.name}/lowest-D-depth", law, PAPER[each.name]),
         row(f"{each.name}/one-standard-error-depth", [one_standard_error(law) if law else None]),
-        _depth_row(f"{each.name}/lowest-D-depth-eval", finals(each.by_law, "eval")),
+        _depth_row(f"{each.name}/lowest-D-depth-eval", finals(each.by_law, "running")),
         _depth_row(f"{each.name}/lowest-D-depth-rate-by-validation", other),
         _depth_row(f"{each.name}/best-validation-depth", wrong),
     ]
@@ -222,12 +225,12 @@ def _sheets(found: Sequence[Depths]) -> list[Sheet]:
 
 def _ends_panel(each: Depths) -> Panel:
     series = []
-    for label, chosen, mode in (
-        ("rate with the best law", each.by_law, "train"),
-        ("the same, eval mode", each.by_law, "eval"),
-        ("rate by validation", each.by_accuracy, "train"),
+    for label, chosen, batchnorm in (
+        ("rate with the best law", each.by_law, "batch"),
+        ("the same, eval mode", each.by_law, "running"),
+        ("rate by validation", each.by_accuracy, "batch"),
     ):
-        values = finals(chosen, mode)  # type: ignore[arg-type]
+        values = finals(chosen, batchnorm)  # type: ignore[arg-type]
         if values:
             mean = [math.exp(fmean(v)) for v in values.values()]
             low, high = ([math.exp(f(v)) for v in values.values()] for f in (min, max))
@@ -251,7 +254,7 @@ def _table(runs: Sequence[Run]) -> Table:
     """The whole grid, means over seeds."""
     cells: dict[tuple[str, int, float], list[Run]] = {}
     for r in runs:
-        cells.setdefault((TITLES[r.recipe.data], r.recipe.shape.depth, r.recipe.learning_rate), []).append(r)
+        cells.setdefault((TITLES[r.recipe.data], r.recipe.network.depth, r.recipe.learning_rate), []).append(r)
     rows: list[tuple[Cell, ...]] = []
     for cell, found in cells.items():
         laws = [law for r in found if (law := law_of(r))]
@@ -267,7 +270,7 @@ def _chosen_table(found: Sequence[Depths]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for each in found:
         for depth in each.by_law:
-            D, eval_D = (finals({depth: each.by_law[depth]}, mode)[depth] for mode in ("train", "eval"))
+            D, eval_D = (finals({depth: each.by_law[depth]}, batchnorm)[depth] for batchnorm in ("batch", "running"))
             other = finals({depth: each.by_accuracy[depth]})[depth]
             chosen = sorted({r.recipe.learning_rate for r in each.by_law[depth].values()})
             tests = fmean(each.tests[depth].values())

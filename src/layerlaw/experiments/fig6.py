@@ -32,7 +32,7 @@ from layerlaw.experiments.numbers import (
 )
 from layerlaw.experiments.pairs import ratios
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Shape
+from layerlaw.lab import Recipe, Run, Schedule, Shape
 from layerlaw.outcome import Outcome, Row
 from layerlaw.sheet import Sheet
 
@@ -62,12 +62,12 @@ def run(setting: Setting) -> Outcome:
     shapes = {name: Shape(100, widths) for name, widths in (QUICK if setting.quick else WIDTHS).items()}
     rates = (1e-3,) if setting.quick else RATES
     base = Recipe(data="fashion_mnist", epochs=setting.epochs(quick=6))
-    recipes = base.grid(shape=shapes.values(), learning_rate=rates, seed=setting.seeds())
-    runs = setting.train("grid", recipes, data, Look(test=True, permuted=True))
-    grid = {name: [r for r in runs if r.recipe.shape == shape] for name, shape in shapes.items()}
+    recipes = base.grid(network=shapes.values(), learning_rate=rates, seed=setting.seeds())
+    runs = setting.train("grid", recipes, data, Schedule(test=True, permuted=True))
+    grid = {name: [r for r in runs if r.recipe.network == shape] for name, shape in shapes.items()}
     best = {name: best_of_seeds(found) for name, found in grid.items()}
     rows = [*_claims(best), *(r for name in best for r in _rows(name, best[name], len(rates)))]
-    names = [next(name for name, shape in shapes.items() if shape == r.recipe.shape) for r in runs]
+    names = [next(name for name, shape in shapes.items() if shape == r.recipe.network) for r in runs]
     tables = [
         ends_table("What comes out at the end of every network", runs, names=names),
         grid_table("The law in every network", runs, names=names),
@@ -76,11 +76,11 @@ def run(setting: Setting) -> Outcome:
 
 
 def _eval(run: Run) -> float | None:
-    return final_separation(run, mode="eval")
+    return final_separation(run, batchnorm="running")
 
 
 def _test_accuracy(run: Run) -> float | None:
-    return run.reading(mode="eval", split="test").accuracy
+    return run.measurement(batchnorm="running", split="test").accuracy
 
 
 def _claims(best: Best) -> list[Row]:
@@ -114,7 +114,7 @@ def _sheets(best: Best, grid: Mapping[str, Sequence[Run]]) -> list[Sheet]:
     titles = {name: name.capitalize().replace("Width-", "Width ") for name in best}
     train = [law_panel(titles[name], runs, faint=grid[name]) for name, runs in best.items()]
     floor = [law_panel(titles[name], runs, floor=True, note="") for name, runs in best.items()]
-    other = [law_panel(titles[name], runs, mode="eval") for name, runs in best.items()]
+    other = [law_panel(titles[name], runs, batchnorm="running") for name, runs in best.items()]
     return [
         Sheet("D along depth", train, caption=caption(train), share_y=True),
         Sheet("D beside the level of noise alone (permuted labels)", floor, share_y=True),

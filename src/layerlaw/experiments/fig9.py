@@ -37,8 +37,8 @@ from layerlaw.experiments.numbers import (
 )
 from layerlaw.experiments.pairs import paired_rows
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Samples, Shape
-from layerlaw.lab.look import Mode
+from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.outcome import Outcome, Row
 from layerlaw.sheet import Panel, Sheet
 
@@ -79,30 +79,30 @@ def run(setting: Setting) -> Outcome:
 def _train(setting: Setting, data: dict[str, Samples]) -> Kinds:
     """The three kinds of training, each network of one kind beside those of the others in order."""
     whole, first, long = QUICK_EPOCHS if setting.quick else EPOCHS
-    base = Recipe(shape=Shape.even(DEPTH), data="cifar10", epochs=whole)
+    base = Recipe(network=Shape.even(DEPTH), data="cifar10", epochs=whole)
     rates = (AUTHORS_RATE,) if setting.quick else RATES
     grid = base.grid(learning_rate=rates, seed=setting.seeds(least=10))
     bottom = [replace(r, layers=(0, HALF), drops=(), epochs=first) for r in grid]
     top = [replace(r, layers=(HALF, DEPTH)) for r in grid]
-    look = Look(test=True)
+    schedule = Schedule(test=True)
     n = len(grid)
-    runs = setting.train("whole", [*grid, *bottom, *(replace(r, epochs=long) for r in grid)], data, look)
+    runs = setting.train("whole", [*grid, *bottom, *(replace(r, epochs=long) for r in grid)], data, schedule)
     states = [r.state for r in runs[n : 2 * n] if r.state is not None]
-    frozen = setting.train("top", top, data, look, start=states)
+    frozen = setting.train("top", top, data, schedule, start=states)
     return {"standard": runs[:n], "frozen": frozen, "long": runs[2 * n :]}
 
 
 def _test_accuracy(run: Run) -> float | None:
-    return None if run.diverged is not None else run.reading(mode="eval", split="test").accuracy
+    return None if run.diverged is not None else run.measurement(batchnorm="running", split="test").accuracy
 
 
-def _pearson(run: Run, mode: Mode = "train") -> float | None:
-    law = law_of(run, mode=mode)
+def _pearson(run: Run, batchnorm: BatchNormMode = "batch") -> float | None:
+    law = law_of(run, batchnorm=batchnorm)
     return law.pearson if law else None
 
 
 def _pearson_eval(run: Run) -> float | None:
-    return _pearson(run, "eval")
+    return _pearson(run, "running")
 
 
 def _paper_rows(best: Kinds, choices: int) -> list[Row]:
@@ -117,7 +117,7 @@ def _paper_rows(best: Kinds, choices: int) -> list[Row]:
         judge = {"standard": at_most(-0.990), "frozen": within(-0.971, 0.015)}.get(kind)
         holds, tolerance = judge or (None, "")
         rows += law_rows(kind, runs, choices=choices, paper=r, holds=holds, tolerance=tolerance)
-        ends = [None if run.diverged is not None else run.reading(mode="eval") for run in runs]
+        ends = [None if run.diverged is not None else run.measurement(batchnorm="running") for run in runs]
         rows.append(_judged(f"{kind}/test-accuracy", [_test_accuracy(r) for r in runs], accuracy, 0.02))
         low, high = (0.5 * (loss or 0), 2 * (loss or 0))
         near: Compare | None = (lambda v, a=low, b=high: a <= v <= b) if loss else None
@@ -170,12 +170,12 @@ def _pairs(
 
 def _sheets(kinds: Kinds, best: Kinds) -> list[Sheet]:
     sheets = []
-    for mode, title in (("train", "D along depth"), ("eval", "The same networks in eval mode")):
+    for batchnorm, title in (("batch", "D along depth"), ("running", "The same networks in eval mode")):
         panels = [
-            law_panel(name, best[kind], faint=kinds[kind] if mode == "train" else (), mode=mode)  # type: ignore[arg-type]
+            law_panel(name, best[kind], faint=kinds[kind] if batchnorm == "batch" else (), batchnorm=batchnorm)  # type: ignore[arg-type]
             for kind, name in KINDS.items()
         ]
-        sheets.append(Sheet(title, panels, caption=caption(panels) if mode == "train" else "", share_y=True))
+        sheets.append(Sheet(title, panels, caption=caption(panels) if batchnorm == "batch" else "", share_y=True))
     together: Panel = curves_panel("", {name: best[kind] for kind, name in KINDS.items()})
     sheets.append(Sheet("The three trainings together", [together], 1))
     return sheets

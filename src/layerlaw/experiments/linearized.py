@@ -33,7 +33,7 @@ from layerlaw.experiments.numbers import (
     trouble,
 )
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Shape
+from layerlaw.lab import Recipe, Run, Schedule, Shape
 from layerlaw.outcome import Outcome, Row
 from layerlaw.sheet import Panel, Sheet
 
@@ -49,18 +49,18 @@ def run(setting: Setting) -> Outcome:
     rates = (3e-4, 1e-3) if setting.quick else RATES["adam"]
     base = Recipe(data="fashion_mnist", epochs=setting.epochs(quick=10))
     shapes = [Shape.even(depth, activation=kind) for kind in ("none", "relu") for depth in DEPTHS]
-    recipes = base.grid(shape=shapes, learning_rate=rates, seed=setting.seeds())
-    runs = setting.train("activations", recipes, data, Look(test=True))
+    recipes = base.grid(network=shapes, learning_rate=rates, seed=setting.seeds())
+    runs = setting.train("activations", recipes, data, Schedule(test=True))
     cells: dict[Cell, list[Run]] = {(kind, depth): [] for kind in KINDS for depth in DEPTHS}
     for r in runs:
-        cells[r.recipe.shape.activation, r.recipe.shape.depth].append(r)
+        cells[r.recipe.network.activation, r.recipe.network.depth].append(r)
     floor = linear_floor(data["fashion_mnist"].inputs, data["fashion_mnist"].labels)
     return Outcome(
         "linearized",
         TITLE,
         [
             *(one for cell in cells for one in _rows(cell, cells[cell], len(rates))),
-            row("input/D", [mean_of(r.reading(mode="eval").separation[0] for r in runs)]),
+            row("input/D", [mean_of(r.measurement(batchnorm="running").separation[0] for r in runs)]),
             row("input/linear-floor", [floor]),
         ],
         _sheets(cells),
@@ -108,12 +108,12 @@ def _rows(cell: Cell, runs: Sequence[Run], choices: int) -> list[Row]:
         law_row(f"{name}/rho", best, "rho"),
         law_row(f"{name}/effective-layers", best, "effective_layers"),
         row(f"{name}/greenwood-p", [_p(r, choices) for r in best], reason=why),
-        law_row(f"{name}/pearson-eval", best, "pearson", mode="eval"),
-        law_row(f"{name}/rho-eval", best, "rho", mode="eval"),
-        law_row(f"{name}/effective-layers-eval", best, "effective_layers", mode="eval"),
+        law_row(f"{name}/pearson-eval", best, "pearson", batchnorm="running"),
+        law_row(f"{name}/rho-eval", best, "rho", batchnorm="running"),
+        law_row(f"{name}/effective-layers-eval", best, "effective_layers", batchnorm="running"),
         row(f"{name}/last-D", [final_separation(r) for r in best], reason=why),
-        row(f"{name}/last-D-eval", [final_separation(r, mode="eval") for r in best], reason=why),
-        row(f"{name}/train-accuracy", [r.reading(mode="eval").accuracy for r in best], reason=why),
+        row(f"{name}/last-D-eval", [final_separation(r, batchnorm="running") for r in best], reason=why),
+        row(f"{name}/train-accuracy", [r.measurement(batchnorm="running").accuracy for r in best], reason=why),
     ]
 
 
@@ -123,17 +123,17 @@ def _p(run: Run, choices: int) -> float | None:
 
 
 def _sheets(cells: dict[Cell, list[Run]]) -> list[Sheet]:
-    def panels(mode: Any) -> list[Panel]:
+    def panels(batchnorm: Any) -> list[Panel]:
         return [
-            law_panel(f"{KINDS[kind]}, {depth} layers", best_of_seeds(runs), faint=runs, mode=mode)
+            law_panel(f"{KINDS[kind]}, {depth} layers", best_of_seeds(runs), faint=runs, batchnorm=batchnorm)
             for (kind, depth), runs in cells.items()
         ]
 
     best, rest = "The rate with the best law of each seed.", "the rest of the grid faint"
-    train = panels("train")
+    train = panels("batch")
     return [
         Sheet("D without and with an activation, train mode", train, 2, caption(train, best, faint=rest)),
-        Sheet("The same networks with running statistics (eval mode)", panels("eval"), 2),
+        Sheet("The same networks with running statistics (eval mode)", panels("running"), 2),
     ]
 
 
@@ -141,8 +141,8 @@ def _notes(cells: dict[Cell, list[Run]], floor: float) -> list[str]:
     notes = []
     for depth in DEPTHS:
         best = best_of_seeds(cells["none", depth])
-        shares = [law.shares for r in best if (law := law_of(r, mode="eval")) and law.shares]
-        last = mean_of(final_separation(r, mode="eval") for r in best)
+        shares = [law.shares for r in best if (law := law_of(r, batchnorm="running")) and law.shares]
+        last = mean_of(final_separation(r, batchnorm="running") for r in best)
         first = mean_of(share[0] for share in shares)
         if last is None or first is None:
             continue

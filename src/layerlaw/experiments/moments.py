@@ -12,7 +12,7 @@ import numpy as np
 
 from layerlaw.experiments.numbers import law_of
 from layerlaw.lab import Run
-from layerlaw.lab.look import Mode
+from layerlaw.lab.schedule import BatchNormMode
 
 STRAIGHT = -0.99  # Pearson r from which on we speak of the law
 FULL = 600  # epochs of the paper's trainings
@@ -59,9 +59,9 @@ def shortened(total: int, of: int = FULL) -> list[str]:
     return [f"Quick run: epoch 100 of {of} stands for epoch {100 * total / of:g} of {total}; all epochs are told so."]
 
 
-def probed(run: Run, *, mode: Mode = "train") -> list[int]:
+def probed(run: Run, *, batchnorm: BatchNormMode = "batch") -> list[int]:
     """The epochs after which a run was measured."""
-    return sorted({r.epoch for r in run.readings if (r.mode, r.split) == (mode, "train")})
+    return sorted({r.epoch for r in run.measurements if (r.batchnorm, r.split) == (batchnorm, "train")})
 
 
 def since(epochs: Sequence[int], holds: Sequence[bool]) -> int | None:
@@ -88,17 +88,17 @@ def settling(epochs: Sequence[int], values: Sequence[float | None], share: float
     return since(epochs, [v is not None and abs(v - last) <= share * abs(last) * (1 + 1e-12) for v in values])
 
 
-def emergence(run: Run, *, mode: Mode = "train", limit: float = STRAIGHT) -> int | None:
+def emergence(run: Run, *, batchnorm: BatchNormMode = "batch", limit: float = STRAIGHT) -> int | None:
     """The epoch from which on r ≤ `limit` at every later probe; `None` where this is never so."""
-    epochs = probed(run, mode=mode)
-    laws = [law_of(run, epoch=epoch, mode=mode) for epoch in epochs]
+    epochs = probed(run, batchnorm=batchnorm)
+    laws = [law_of(run, epoch=epoch, batchnorm=batchnorm) for epoch in epochs]
     return since(epochs, [law is not None and law.pearson is not None and law.pearson <= limit for law in laws])
 
 
-def interpolation(run: Run, *, mode: Mode = "eval") -> int | None:
+def interpolation(run: Run, *, batchnorm: BatchNormMode = "running") -> int | None:
     """The first probed epoch at which every training sample is classified correctly."""
-    for epoch in probed(run, mode=mode):
-        if run.reading(epoch=epoch, mode=mode).accuracy == 1.0:
+    for epoch in probed(run, batchnorm=batchnorm):
+        if run.measurement(epoch=epoch, batchnorm=batchnorm).accuracy == 1.0:
             return epoch
     return None
 

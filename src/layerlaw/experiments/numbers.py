@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from layerlaw.lab import Run
-from layerlaw.lab.look import Mode, Split
+from layerlaw.lab.schedule import BatchNormMode, Split
 from layerlaw.law import LawFit
 from layerlaw.outcome import Row
 
@@ -19,9 +19,11 @@ SIMULATIONS = 20_000
 Compare = Callable[[float], bool]
 
 
-def law_of(run: Run, *, epoch: int | None = None, mode: Mode = "train", split: Split = "train") -> LawFit | None:
+def law_of(
+    run: Run, *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: Split = "train"
+) -> LawFit | None:
     """The law of a finished run; `None` where it diverged."""
-    return None if run.diverged is not None else run.law(epoch=epoch, mode=mode, split=split)
+    return None if run.diverged is not None else run.law(epoch=epoch, batchnorm=batchnorm, split=split)
 
 
 def row(
@@ -64,9 +66,11 @@ def at_least(limit: float) -> tuple[Compare, str]:
     return (lambda value: value >= limit), f"≥ {limit:g}".replace("-", "−")
 
 
-def best_law(runs: Iterable[Run], *, mode: Mode = "train") -> Run | None:
+def best_law(runs: Iterable[Run], *, batchnorm: BatchNormMode = "batch") -> Run | None:
     """The run with the most negative r at its last epoch: how the paper chose the learning rate that it shows."""
-    fitted = [(law.pearson, i, run) for i, run in enumerate(runs) if (law := law_of(run, mode=mode)) and law.pearson]
+    fitted = [
+        (law.pearson, i, run) for i, run in enumerate(runs) if (law := law_of(run, batchnorm=batchnorm)) and law.pearson
+    ]
     return min(fitted)[2] if fitted else None
 
 
@@ -99,7 +103,9 @@ def _selected_statistics(layers: int, choices: int) -> np.ndarray:
     return picked[:, 0]
 
 
-def trouble(runs: Sequence[Run], *, epoch: int | None = None, mode: Mode = "train", split: Split = "train") -> str:
+def trouble(
+    runs: Sequence[Run], *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: Split = "train"
+) -> str:
     """Why runs have no law, in words: diverged, or a layer at which D is not defined; empty when all have one."""
     found = []
     for run in runs:
@@ -107,7 +113,7 @@ def trouble(runs: Sequence[Run], *, epoch: int | None = None, mode: Mode = "trai
         if run.diverged is not None:
             found.append(f"{who}: diverged in epoch {run.diverged}")
             continue
-        values = run.reading(epoch=epoch, mode=mode, split=split).separation
+        values = run.measurement(epoch=epoch, batchnorm=batchnorm, split=split).separation
         holes = [layer for layer, value in enumerate(values) if value is None or value <= 0]
         if holes:
             found.append(
@@ -122,14 +128,14 @@ def law_row(
     what: str,
     *,
     epoch: int | None = None,
-    mode: Mode = "train",
+    batchnorm: BatchNormMode = "batch",
     split: Split = "train",
     paper: float | str | None = None,
     holds: Compare | None = None,
     tolerance: str = "",
 ) -> Row:
     """One number of the law (a field of `LawFit`) over the seeds, with the reason where there is none."""
-    where: dict[str, Any] = {"epoch": epoch, "mode": mode, "split": split}
+    where: dict[str, Any] = {"epoch": epoch, "batchnorm": batchnorm, "split": split}
     laws = [law_of(run, **where) for run in runs]
     reason = trouble(runs, **where) or ("D does not fall with depth" if runs else "no run to choose from")
     values = [None if law is None else getattr(law, what) for law in laws]
@@ -201,7 +207,7 @@ def law_rows(
 
     `choices` is how many learning rates each run is the best of: the p then repeats that choice inside the null.
     """
-    laws, evals = [law_of(run) for run in runs], [law_of(run, mode="eval") for run in runs]
+    laws, evals = [law_of(run) for run in runs], [law_of(run, batchnorm="running") for run in runs]
     pearson = [law.pearson if law else None for law in laws]
     reason = trouble(runs) or ("D does not fall with depth" if runs else "every learning rate failed")
     ps = [_p_of(law, choices) if law else None for law in laws]
@@ -228,14 +234,16 @@ def over(a: float | None, b: float | None) -> float | None:
     return None if a is None or not b else a / b
 
 
-def final_separation(run: Run, *, mode: Mode = "train", split: Split = "train") -> float | None:
+def final_separation(run: Run, *, batchnorm: BatchNormMode = "batch", split: Split = "train") -> float | None:
     """D after the last hidden layer; `None` where the run diverged."""
-    return None if run.diverged is not None else run.reading(mode=mode, split=split).separation[-1]
+    return None if run.diverged is not None else run.measurement(batchnorm=batchnorm, split=split).separation[-1]
 
 
-def above_floor(run: Run, *, mode: Mode = "train") -> float | None:
+def above_floor(run: Run, *, batchnorm: BatchNormMode = "batch") -> float | None:
     """D after the last hidden layer over what permuted labels give there: 1 is nothing but noise."""
-    return over(final_separation(run, mode=mode), final_separation(run, mode=mode, split="permuted"))
+    return over(
+        final_separation(run, batchnorm=batchnorm), final_separation(run, batchnorm=batchnorm, split="permuted")
+    )
 
 
 def standard_error(values: Sequence[float]) -> float | None:

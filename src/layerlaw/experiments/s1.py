@@ -19,8 +19,8 @@ from layerlaw.experiments.images import samples
 from layerlaw.experiments.moments import emergence, probed, scaled, settling, shortened, since, told
 from layerlaw.experiments.numbers import law_of, minus, row, trouble, within
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Shape
-from layerlaw.lab.look import Mode
+from layerlaw.lab import Recipe, Run, Schedule, Shape
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.sheet import Panel, Sheet
 
@@ -38,8 +38,8 @@ def run(setting: Setting) -> Outcome:
     data = {"fashion_mnist": samples(setting, "fashion_mnist")}
     base = Recipe(Shape.even(DEPTH), "fashion_mnist", learning_rate=RATE, epochs=total)
     recipes = base.grid(drops=(base.drops, ()), seed=setting.seeds())
-    look = Look(scaled(QUICK_PROBES if setting.quick else PROBES, total))
-    runs = setting.train("last-layer", recipes, data, look)
+    schedule = Schedule(scaled(QUICK_PROBES if setting.quick else PROBES, total))
+    runs = setting.train("last-layer", recipes, data, schedule)
     paper = [r for r in runs if r.recipe.drops]
     constant = [r for r in runs if not r.recipe.drops]
     return Outcome(
@@ -52,21 +52,21 @@ def run(setting: Setting) -> Outcome:
     )
 
 
-def last_layer(run: Run, epoch: int, mode: Mode = "train") -> float | None:
+def last_layer(run: Run, epoch: int, batchnorm: BatchNormMode = "batch") -> float | None:
     """D after the last hidden layer."""
-    return None if run.diverged is not None else run.reading(epoch=epoch, mode=mode).separation[-1]
+    return None if run.diverged is not None else run.measurement(epoch=epoch, batchnorm=batchnorm).separation[-1]
 
 
-def convergence(run: Run, *, share: float = CONVERGED, mode: Mode = "train") -> int | None:
+def convergence(run: Run, *, share: float = CONVERGED, batchnorm: BatchNormMode = "batch") -> int | None:
     """The epoch from which on D of the last hidden layer stays within a share of its final value."""
-    epochs = probed(run, mode=mode)
-    return settling(epochs, [last_layer(run, epoch, mode) for epoch in epochs], share)
+    epochs = probed(run, batchnorm=batchnorm)
+    return settling(epochs, [last_layer(run, epoch, batchnorm) for epoch in epochs], share)
 
 
-def collapse(run: Run, *, mode: Mode = "train") -> int | None:
+def collapse(run: Run, *, batchnorm: BatchNormMode = "batch") -> int | None:
     """The epoch from which on every training sample is nearest to its own class mean in the last hidden layer (NC4)."""
-    epochs = probed(run, mode=mode)
-    return since(epochs, [run.reading(epoch=epoch, mode=mode).nearest[-1] == 1.0 for epoch in epochs])
+    epochs = probed(run, batchnorm=batchnorm)
+    return since(epochs, [run.measurement(epoch=epoch, batchnorm=batchnorm).nearest[-1] == 1.0 for epoch in epochs])
 
 
 def _level_rows(runs: Sequence[Run], total: int) -> list[Row]:
@@ -82,7 +82,7 @@ def _level_rows(runs: Sequence[Run], total: int) -> list[Row]:
         else:
             holds, told = within(*target)
             rows.append(row(f"last-D/epoch-{mark}", values, paper=target[0], holds=holds, tolerance=told, reason=why))
-        rows.append(row(f"last-D/epoch-{mark}-eval", [last_layer(r, epoch, "eval") for r in runs], reason=why))
+        rows.append(row(f"last-D/epoch-{mark}-eval", [last_layer(r, epoch, "running") for r in runs], reason=why))
     return rows
 
 
@@ -90,7 +90,7 @@ def _moment_rows(runs: Sequence[Run], total: int) -> list[Row]:
     """When D has converged, and whether the law was there before."""
     why = trouble(runs)
     ours, law = [told(convergence(r), total) for r in runs], [told(emergence(r), total) for r in runs]
-    still, there = ([told(f(r, mode="eval"), total) for r in runs] for f in (convergence, emergence))
+    still, there = ([told(f(r, batchnorm="running"), total) for r in runs] for f in (convergence, emergence))
     lead = [minus(a, b) for a, b in zip(ours, law, strict=True)]
     evals = [minus(a, b) for a, b in zip(still, there, strict=True)]
     never = "r does not stay at −0.99 or below until the end"
@@ -148,7 +148,7 @@ def _sheets(paper: Sequence[Run], constant: Sequence[Run], total: int) -> list[S
 
     curves = [
         epoch_series("train mode", paper, later, last_layer, total=total),
-        epoch_series("eval mode", paper, later, lambda r, e: last_layer(r, e, "eval"), total=total),
+        epoch_series("eval mode", paper, later, lambda r, e: last_layer(r, e, "running"), total=total),
     ]
     both = (("falling learning rate", paper), ("constant learning rate", constant))
     course = [epoch_series(name, runs, epochs, bend, total=total) for name, runs in both]
@@ -188,7 +188,7 @@ def _table(runs: Sequence[Run]) -> Table:
             rows.append((name, r.recipe.seed, f"diverged in epoch {r.diverged}", *(None,) * 6))
             continue
         found = [convergence(r, share=s) for s in shares]
-        found += [convergence(r, mode="eval"), emergence(r), collapse(r)]
+        found += [convergence(r, batchnorm="running"), emergence(r), collapse(r)]
         rows.append((name, r.recipe.seed, *(told(epoch, r.recipe.epochs) for epoch in found)))
     note = "Epochs from which on the last layer's D stays within a share of its final value; train mode where not said."
     return Table("When D of the last hidden layer has converged", columns, tuple(rows), note)

@@ -24,8 +24,8 @@ from layerlaw.experiments.fig1 import RATES
 from layerlaw.experiments.images import samples
 from layerlaw.experiments.numbers import best_of_seeds, is_clear, law_of, law_row, mean_of, row, selected_p
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Samples, Shape
-from layerlaw.lab.look import CHUNK
+from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
+from layerlaw.lab.schedule import CHUNK
 from layerlaw.outcome import Outcome, Row
 from layerlaw.probing import probe
 from layerlaw.sheet import Panel, Sheet
@@ -47,8 +47,8 @@ def run(setting: Setting) -> Outcome:
     recipes = []
     for optimizer, rates in grid.items():
         shapes = [Shape.even(depth, norm=norm) for norm in (False, True) for depth in DEPTHS]
-        recipes += base.grid(optimizer=(optimizer,), shape=shapes, learning_rate=rates, seed=setting.seeds())
-    runs = setting.train("norms", recipes, data, Look(test=True))
+        recipes += base.grid(optimizer=(optimizer,), network=shapes, learning_rate=rates, seed=setting.seeds())
+    runs = setting.train("norms", recipes, data, Schedule(test=True))
     cells = {(o, d, n): [r for r in runs if _cell(r) == (o, d, n)] for o in grid for d in DEPTHS for n in (False, True)}
     chosen = [r for (_, _, norm), group in cells.items() if not norm for r in best_of_seeds(group)]
     short = {r.recipe: short_layers(r, data["fashion_mnist"], device=setting.device) for r in chosen}
@@ -64,12 +64,12 @@ def run(setting: Setting) -> Outcome:
 
 
 def _cell(run: Run) -> Cell:
-    return run.recipe.optimizer, run.recipe.shape.depth, run.recipe.shape.norm
+    return run.recipe.optimizer, run.recipe.network.depth, run.recipe.network.norm
 
 
 def is_well_trained(run: Run) -> bool:
     """Whether the network as it would be used has learnt nearly all training samples."""
-    accuracy = None if run.diverged is not None else run.reading(mode="eval").accuracy
+    accuracy = None if run.diverged is not None else run.measurement(batchnorm="running").accuracy
     return accuracy is not None and accuracy >= WELL_TRAINED
 
 
@@ -82,7 +82,7 @@ def lowest_loss(runs: Sequence[Run]) -> list[Run]:
 
 def short_layers(run: Run, data: Samples, *, device: str = "cpu") -> int:
     """Places at which the class means span fewer than K−1 dimensions: there D is a sum of fewer terms, and falls."""
-    how: dict[str, Any] = {"mode": "train", "batch_size": CHUNK, "jackknife": False, "permuted": False}
+    how: dict[str, Any] = {"batchnorm": "batch", "batch_size": CHUNK, "jackknife": False, "permuted": False}
     record = probe(run.network(), (data.inputs, data.labels), progress=False, device=device, **how)
     return sum(site.values["full_rank"] == 0 for site in record.sites if site.in_fit)
 
@@ -97,9 +97,9 @@ def _rows(cell: Cell, cells: dict[Cell, list[Run]], choices: int, short: dict[Re
         *_law_rows(f"{name}/no-norm", bare, choices, judged=adam),
         *(_further_rows(f"{name}/no-norm", best, short) if adam else []),
         *_law_rows(f"{name}/norm", twins, choices, judged=False),
-        law_row(f"{name}/norm/pearson-eval", best_twins, "pearson", mode="eval"),
+        law_row(f"{name}/norm/pearson-eval", best_twins, "pearson", batchnorm="running"),
     ]
-    return [*rows, law_row(f"{name}/norm/rho-eval", best_twins, "rho", mode="eval")] if adam else rows
+    return [*rows, law_row(f"{name}/norm/rho-eval", best_twins, "rho", batchnorm="running")] if adam else rows
 
 
 def _law_rows(name: str, runs: Sequence[Run], choices: int, *, judged: bool) -> list[Row]:
@@ -130,7 +130,7 @@ def _further_rows(name: str, best: Sequence[Run], short: dict[Recipe, int]) -> l
         law_row(f"{name}/effective-layers", best, "effective_layers"),
         row(f"{name}/places-short-of-rank", [short[r.recipe] for r in best]),
         row(f"{name}/loss", [r.losses[-1] for r in best]),
-        row(f"{name}/train-accuracy", [r.reading(mode="eval").accuracy for r in best]),
+        row(f"{name}/train-accuracy", [r.measurement(batchnorm="running").accuracy for r in best]),
     ]
 
 
@@ -139,7 +139,7 @@ def _training_rows(depth: int, runs: Sequence[Run]) -> list[Row]:
     rows = []
     shares = {}
     for norm in (False, True):
-        of_depth = [r for r in runs if r.recipe.shape.depth == depth and r.recipe.shape.norm is norm]
+        of_depth = [r for r in runs if r.recipe.network.depth == depth and r.recipe.network.norm is norm]
         well = [r for r in of_depth if is_well_trained(r)]
         shares[norm] = len(well) / len(of_depth)
         clear = [fmean(is_clear(law_of(r)) for r in well)] if well else [None]
@@ -157,9 +157,11 @@ def _training_rows(depth: int, runs: Sequence[Run]) -> list[Row]:
 def _sheets(cells: dict[Cell, list[Run]]) -> list[Sheet]:
     optimizers = list(dict.fromkeys(cell[0] for cell in cells))
 
-    def panels(norm: bool, mode: Any = "train") -> list[Panel]:
+    def panels(norm: bool, batchnorm: Any = "batch") -> list[Panel]:
         return [
-            law_panel(f"{o}, {d} layers", best_of_seeds(cells[o, d, norm]), faint=cells[o, d, norm], mode=mode)
+            law_panel(
+                f"{o}, {d} layers", best_of_seeds(cells[o, d, norm]), faint=cells[o, d, norm], batchnorm=batchnorm
+            )
             for o in optimizers
             for d in DEPTHS
         ]
@@ -177,7 +179,7 @@ def _sheets(cells: dict[Cell, list[Run]]) -> list[Sheet]:
     return [
         Sheet("Without BatchNorm", bare, caption=caption(bare, best, faint=rest)),
         Sheet("The twins with BatchNorm, train mode", twins, caption=caption(twins, best, faint=rest)),
-        Sheet("The twins with BatchNorm, eval mode", panels(norm=True, mode="eval")),
+        Sheet("The twins with BatchNorm, eval mode", panels(norm=True, batchnorm="running")),
         Sheet("Without BatchNorm, the rate with the lowest training loss", lowest),
     ]
 
@@ -185,7 +187,7 @@ def _sheets(cells: dict[Cell, list[Run]]) -> list[Sheet]:
 def _notes(runs: Sequence[Run]) -> list[str]:
     notes = []
     for norm, words in ((False, "Without"), (True, "With")):
-        group = [r for r in runs if r.recipe.shape.norm is norm]
+        group = [r for r in runs if r.recipe.network.norm is norm]
         well = [r for r in group if is_well_trained(r)]
         lost = sum(r.diverged is not None for r in group)
         dead = sum(r.diverged is None and r.law() is None for r in group)

@@ -25,8 +25,8 @@ from layerlaw.experiments.drawing import curves_panel, grid_table, law_panel, p_
 from layerlaw.experiments.images import samples
 from layerlaw.experiments.numbers import at_most, best_of_seeds, law_of, law_rows, over, row, selected_p
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Samples, Shape
-from layerlaw.lab.look import Mode
+from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.law import LawFit, fit_law
 from layerlaw.outcome import Outcome, Row
 from layerlaw.sheet import Panel, Series, Sheet
@@ -53,24 +53,24 @@ def run(setting: Setting) -> Outcome:
 def _train(setting: Setting, data: dict[str, Samples], rates: Sequence[float]) -> tuple[Kinds, Kinds]:
     """Every network of the three kinds, and those chosen."""
     base = Recipe(data="fashion_mnist", epochs=setting.epochs(quick=15))
-    look = Look(test=True)
+    schedule = Schedule(test=True)
     shapes = [Shape.even(SOURCE), Shape.even(DEPTH)]
-    runs = setting.train("whole", base.grid(shape=shapes, learning_rate=rates, seed=setting.seeds()), data, look)
-    kinds = {"source": [r for r in runs if r.recipe.shape.depth == SOURCE]}
-    kinds["scratch"] = [r for r in runs if r.recipe.shape.depth == DEPTH]
+    runs = setting.train("whole", base.grid(network=shapes, learning_rate=rates, seed=setting.seeds()), data, schedule)
+    kinds = {"source": [r for r in runs if r.recipe.network.depth == SOURCE]}
+    kinds["scratch"] = [r for r in runs if r.recipe.network.depth == DEPTH]
     best = {kind: best_of_seeds(found) for kind, found in kinds.items()}
     states = {r.recipe.seed: r.state for r in best["source"] if r.state is not None}
-    new = replace(base, shape=Shape.even(DEPTH), layers=(FIXED, DEPTH))
+    new = replace(base, network=Shape.even(DEPTH), layers=(FIXED, DEPTH))
     recipes = new.grid(learning_rate=rates, seed=[seed + OTHER for seed in states])
     start = [states[recipe.seed - OTHER] for recipe in recipes]
-    kinds["pretrained"] = setting.train("new", recipes, data, look, start=start, copied=(0, FIXED))
+    kinds["pretrained"] = setting.train("new", recipes, data, schedule, start=start, copied=(0, FIXED))
     best["pretrained"] = best_new(kinds["pretrained"])
     return kinds, best
 
 
-def new_law(run: Run, *, mode: Mode = "train") -> LawFit | None:
+def new_law(run: Run, *, batchnorm: BatchNormMode = "batch") -> LawFit | None:
     """The law from the last fixed layer on."""
-    law = law_of(run, mode=mode)
+    law = law_of(run, batchnorm=batchnorm)
     return fit_law(law.values[FIXED:]) if law else None
 
 
@@ -98,7 +98,7 @@ def _rows(best: Kinds, choices: int) -> list[Row]:
     runs = best["pretrained"]
     laws, evals, fixed = (
         [new_law(r) for r in runs],
-        [new_law(r, mode="eval") for r in runs],
+        [new_law(r, batchnorm="running") for r in runs],
         [fixed_law(r) for r in runs],
     )
     ps = [selected_p(law.effective_layers, law.layers, choices) if law else None for law in laws]
@@ -128,7 +128,7 @@ def _rows(best: Kinds, choices: int) -> list[Row]:
     breaks = [over(_new_rho(r), law.rho if law else None) for r, law in zip(runs, fixed, strict=True)]
     rows.append(row("new-layers-over-fixed-layers/rho", breaks))
     for kind in KINDS:
-        tests = [r.reading(mode="eval", split="test").accuracy for r in best[kind]]
+        tests = [r.measurement(batchnorm="running", split="test").accuracy for r in best[kind]]
         rows.append(row(f"{kind}/test-accuracy", tests))
     return rows
 
@@ -145,22 +145,25 @@ def _new_rho(run: Run) -> float | None:
 
 def _sheets(kinds: Kinds, best: Kinds) -> list[Sheet]:
     sheets = []
-    modes: tuple[tuple[Mode, str], ...] = (("train", "D along depth"), ("eval", "The same networks in eval mode"))
-    for mode, title in modes:
+    sheets_of: tuple[tuple[BatchNormMode, str], ...] = (
+        ("batch", "D along depth"),
+        ("running", "The same networks in eval mode"),
+    )
+    for batchnorm, title in sheets_of:
         panels = []
         for kind, name in KINDS.items():
-            faint = kinds[kind] if mode == "train" else ()
-            panel = law_panel(name, best[kind], faint=faint, mode=mode)
-            panels.append(panel if kind != "pretrained" else _two_lines(panel, best[kind], mode))
+            faint = kinds[kind] if batchnorm == "batch" else ()
+            panel = law_panel(name, best[kind], faint=faint, batchnorm=batchnorm)
+            panels.append(panel if kind != "pretrained" else _two_lines(panel, best[kind], batchnorm))
         sheets.append(Sheet(title, panels, caption="The line marks the last fixed layer.", share_y=True))
     together = curves_panel("", {name: best[kind] for kind, name in KINDS.items()})
     sheets.append(Sheet("The three kinds together", [replace(together, marked=FIXED)], 1))
     return sheets
 
 
-def _two_lines(panel: Panel, runs: Sequence[Run], mode: Mode) -> Panel:
+def _two_lines(panel: Panel, runs: Sequence[Run], batchnorm: BatchNormMode) -> Panel:
     """The new layers have a line of their own."""
-    laws = [law for r in runs if (law := new_law(r, mode=mode))]
+    laws = [law for r in runs if (law := new_law(r, batchnorm=batchnorm))]
     rest = tuple(series for series in panel.series if series.style != "fit")
     curve = next((series.y for series in rest if series.label == "D"), None)
     if not laws or curve is None:

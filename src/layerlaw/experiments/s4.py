@@ -19,7 +19,7 @@ from layerlaw.experiments.drawing import caption, ends_table, grid_table, law_pa
 from layerlaw.experiments.images import TITLES, samples, stand_in
 from layerlaw.experiments.numbers import above_floor, at_most, best_of_seeds, law_rows, over, row
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Shape
+from layerlaw.lab import Recipe, Run, Schedule, Shape
 from layerlaw.outcome import Outcome, Row
 from layerlaw.sheet import Sheet
 
@@ -45,12 +45,12 @@ def run(setting: Setting) -> Outcome:
     recipes = []
     for name, depth in SHOWN:
         shape = Shape.even(depth, inputs=data[name].inputs.shape[1], width=width)
-        recipes += base.grid(data=[name], shape=[shape], learning_rate=rates, seed=setting.seeds())
-    runs = setting.train("grid", recipes, data, Look(test=True, permuted=True))
-    grid: Cells = {cell: [r for r in runs if (r.recipe.data, r.recipe.shape.depth) == cell] for cell in SHOWN}
+        recipes += base.grid(data=[name], network=[shape], learning_rate=rates, seed=setting.seeds())
+    runs = setting.train("grid", recipes, data, Schedule(test=True, permuted=True))
+    grid: Cells = {cell: [r for r in runs if (r.recipe.data, r.recipe.network.depth) == cell] for cell in SHOWN}
     best = {cell: best_of_seeds(found) for cell, found in grid.items()}
     rows = [r for cell in SHOWN for r in _rows(cell, best[cell], len(rates))]
-    names = [f"{TITLES[r.recipe.data]}, {r.recipe.shape.depth} layers" for r in runs]
+    names = [f"{TITLES[r.recipe.data]}, {r.recipe.network.depth} layers" for r in runs]
     tables = [
         grid_table("Every network of the grid", runs, names=names),
         ends_table("What comes out at the end", runs, names=names),
@@ -62,7 +62,7 @@ def run(setting: Setting) -> Outcome:
 
 def input_above_floor(run: Run) -> float | None:
     """D of the raw images over what permuted labels give there."""
-    return over(run.reading().separation[0], run.reading(split="permuted").separation[0])
+    return over(run.measurement().separation[0], run.measurement(split="permuted").separation[0])
 
 
 def _rows(cell: tuple[str, int], runs: Sequence[Run], choices: int) -> list[Row]:
@@ -82,7 +82,7 @@ def _sheets(grid: Cells, best: Cells) -> list[Sheet]:
     titles = {cell: f"{TITLES[cell[0]]}, {cell[1]} layers" for cell in SHOWN}
     train = [law_panel(title, best[cell], faint=grid[cell]) for cell, title in titles.items()]
     floor = [law_panel(title, best[cell], floor=True, note="") for cell, title in titles.items()]
-    other = [law_panel(title, best[cell], mode="eval") for cell, title in titles.items()]
+    other = [law_panel(title, best[cell], batchnorm="running") for cell, title in titles.items()]
     return [
         Sheet("D along depth", train, caption=caption(train)),
         Sheet("D beside the level of noise alone (permuted labels)", floor),

@@ -23,7 +23,7 @@ from layerlaw.experiments.images import samples
 from layerlaw.experiments.numbers import above_floor, at_least, at_most, best_of_seeds, law_of, law_rows, row
 from layerlaw.experiments.pairs import ratios
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Samples, Shape
+from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
 from layerlaw.outcome import Outcome, Row
 from layerlaw.sheet import Sheet
 
@@ -40,9 +40,9 @@ def run(setting: Setting) -> Outcome:
     sizes = [count // 2 for count in PER_CLASS] if setting.quick else PER_CLASS
     rates = (1e-3,) if setting.quick else RATES
     data = {str(10 * count): samples(setting, "fashion_mnist", count) for count in sizes}
-    base = Recipe(shape=Shape.even(8), epochs=setting.epochs(quick=8))
+    base = Recipe(network=Shape.even(8), epochs=setting.epochs(quick=8))
     recipes = base.grid(data=data, learning_rate=rates, seed=setting.seeds())
-    runs = setting.train("grid", recipes, data, Look(test=True, permuted=True))
+    runs = setting.train("grid", recipes, data, Schedule(test=True, permuted=True))
     grid = {int(name): [r for r in runs if r.recipe.data == name] for name in data}
     best = {n: best_of_seeds(found) for n, found in grid.items()}
     rows = [*(r for n in best for r in _rows(n, best[n], len(rates))), *_growth(best, data)]
@@ -69,7 +69,7 @@ def _half_life(run: Run) -> float | None:
 
 
 def _half_life_eval(run: Run) -> float | None:
-    law = law_of(run, mode="eval")
+    law = law_of(run, batchnorm="running")
     return law.half_life if law else None
 
 
@@ -96,7 +96,7 @@ def _growth(best: Best, data: dict[str, Samples]) -> list[Row]:
 def _sheets(grid: Best, best: Best) -> list[Sheet]:
     train = [law_panel(f"{n} images", runs, faint=grid[n]) for n, runs in best.items()]
     floor = [law_panel(f"{n} images", runs, floor=True, note="") for n, runs in best.items()]
-    other = [law_panel(f"{n} images", runs, mode="eval") for n, runs in best.items()]
+    other = [law_panel(f"{n} images", runs, batchnorm="running") for n, runs in best.items()]
     together = curves_panel("", {f"{n} images": runs for n, runs in best.items()})
     return [
         Sheet("D along depth", train, caption=caption(train), share_y=True),

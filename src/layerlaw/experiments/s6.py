@@ -21,8 +21,8 @@ from layerlaw.experiments.fig1 import RATES, SHOWN
 from layerlaw.experiments.images import samples
 from layerlaw.experiments.numbers import at_most, law_of, law_row, mean_of, minus, random_split_r, row, trouble
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Shape
-from layerlaw.lab.look import Mode
+from layerlaw.lab import Recipe, Run, Schedule, Shape
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.law import LawFit, fit_law
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.sheet import Panel, Series, Sheet
@@ -38,29 +38,29 @@ def run(setting: Setting) -> Outcome:
     data = {"fashion_mnist": samples(setting, "fashion_mnist")}
     base = Recipe(Shape.even(DEPTH), "fashion_mnist", epochs=setting.epochs(quick=60))
     rates = (RATE,) if setting.quick else RATES["adam"]
-    runs = setting.train("classes", base.grid(learning_rate=rates, seed=setting.seeds()), data, Look(by_class=True))
+    runs = setting.train("classes", base.grid(learning_rate=rates, seed=setting.seeds()), data, Schedule(by_class=True))
     shown = [r for r in runs if r.recipe.learning_rate == RATE]
     names = data["fashion_mnist"].class_names
-    every = _panels(shown, names, "train")
+    every = _panels(shown, names, "batch")
     return Outcome(
         "s6",
         TITLE,
         [*_class_rows(shown, names), *_summary_rows(shown)],
         [
             Sheet("D of each class", every, 4, caption(every, "Train mode.")),
-            Sheet("The same networks with running statistics (eval mode)", _panels(shown, names, "eval"), 4),
-            Sheet("All classes in one", [_together(shown, names, mode) for mode in ("train", "eval")], 2),
+            Sheet("The same networks with running statistics (eval mode)", _panels(shown, names, "running"), 4),
+            Sheet("All classes in one", [_together(shown, names, batchnorm) for batchnorm in ("batch", "running")], 2),
         ],
         [_class_table(shown, names), _rate_table(runs)],
         _notes(shown, names),
     )
 
 
-def class_laws(run: Run, *, mode: Mode = "train") -> list[LawFit | None]:
+def class_laws(run: Run, *, batchnorm: BatchNormMode = "batch") -> list[LawFit | None]:
     """The law of every class at the last epoch; `None` where a D_k is not defined or the run diverged."""
-    by_class = None if run.diverged is not None else run.reading(mode=mode).by_class
+    by_class = None if run.diverged is not None else run.measurement(batchnorm=batchnorm).by_class
     if by_class is None:
-        return [None] * run.recipe.shape.classes
+        return [None] * run.recipe.network.classes
     laws: list[LawFit | None] = []
     for values in zip(*by_class, strict=True):  # one class along the layers
         known = [v for v in values if v is not None and v > 0]
@@ -68,8 +68,8 @@ def class_laws(run: Run, *, mode: Mode = "train") -> list[LawFit | None]:
     return laws
 
 
-def _pearsons(run: Run, mode: Mode = "train") -> list[float | None]:
-    return [None if law is None else law.pearson for law in class_laws(run, mode=mode)]
+def _pearsons(run: Run, batchnorm: BatchNormMode = "batch") -> list[float | None]:
+    return [None if law is None else law.pearson for law in class_laws(run, batchnorm=batchnorm)]
 
 
 def _class_rows(runs: Sequence[Run], names: Sequence[str]) -> list[Row]:
@@ -80,7 +80,7 @@ def _class_rows(runs: Sequence[Run], names: Sequence[str]) -> list[Row]:
         values = [_pearsons(r)[k] for r in runs]
         label = _label(name)
         rows.append(row(f"{label}/pearson", values, paper="law, noisier", holds=holds, tolerance=told, reason=why))
-        rows.append(row(f"{label}/pearson-eval", [_pearsons(r, "eval")[k] for r in runs], reason=why))
+        rows.append(row(f"{label}/pearson-eval", [_pearsons(r, "running")[k] for r in runs], reason=why))
     return rows
 
 
@@ -88,10 +88,10 @@ def _summary_rows(runs: Sequence[Run]) -> list[Row]:
     """All classes together beside the ten, and the spread among the ten."""
     why = trouble(runs)
     rows: list[Row] = []
-    for mode, suffix in (("train", ""), ("eval", "-eval")):
-        each = [[r for r in _pearsons(run, mode) if r is not None] for run in runs]  # type: ignore[arg-type]
+    for batchnorm, suffix in (("batch", ""), ("running", "-eval")):
+        each = [[r for r in _pearsons(run, batchnorm) if r is not None] for run in runs]  # type: ignore[arg-type]
         means = [fmean(rs) if rs else None for rs in each]
-        whole = [law.pearson if (law := law_of(run, mode=mode)) else None for run in runs]  # type: ignore[arg-type]
+        whole = [law.pearson if (law := law_of(run, batchnorm=batchnorm)) else None for run in runs]  # type: ignore[arg-type]
         gains = [minus(a, b) for a, b in zip(whole, means, strict=True)]
         judged = {"paper": "less noise", "holds": lambda mean: mean < 0, "tolerance": "< 0"} if not suffix else {}
         rows += [
@@ -111,15 +111,18 @@ def _summary_rows(runs: Sequence[Run]) -> list[Row]:
     ]
 
 
-def _panels(runs: Sequence[Run], names: Sequence[str], mode: Mode) -> list[Panel]:
+def _panels(runs: Sequence[Run], names: Sequence[str], batchnorm: BatchNormMode) -> list[Panel]:
     """One panel per class, and all classes together."""
-    return [*(_panel(runs, k, name, mode) for k, name in enumerate(names)), law_panel("all classes", runs, mode=mode)]
+    return [
+        *(_panel(runs, k, name, batchnorm) for k, name in enumerate(names)),
+        law_panel("all classes", runs, batchnorm=batchnorm),
+    ]
 
 
-def _panel(runs: Sequence[Run], k: int, name: str, mode: Mode) -> Panel:
-    laws = [law for r in runs if (law := class_laws(r, mode=mode)[k])]
+def _panel(runs: Sequence[Run], k: int, name: str, batchnorm: BatchNormMode) -> Panel:
+    laws = [law for r in runs if (law := class_laws(r, batchnorm=batchnorm)[k])]
     if not laws:
-        return Panel(name, (), note=trouble(runs, mode=mode))
+        return Panel(name, (), note=trouble(runs, batchnorm=batchnorm))
     curve, low, high = _mean_curve(laws)
     fit = fit_law(curve)
     x = tuple(range(fit.points))
@@ -128,14 +131,14 @@ def _panel(runs: Sequence[Run], k: int, name: str, mode: Mode) -> Panel:
     return Panel(name, (Series(x, fit.line, "line", style="fit"), Series(x, curve, "D", *ends)), note=note)
 
 
-def _together(runs: Sequence[Run], names: Sequence[str], mode: Mode) -> Panel:
+def _together(runs: Sequence[Run], names: Sequence[str], batchnorm: BatchNormMode) -> Panel:
     series = []
     for k, name in enumerate(names):
-        laws = [law for r in runs if (law := class_laws(r, mode=mode)[k])]
+        laws = [law for r in runs if (law := class_laws(r, batchnorm=batchnorm)[k])]
         if laws:
             curve = _mean_curve(laws)[0]
             series.append(Series(tuple(range(len(curve))), curve, name))
-    return Panel(f"{mode} mode", tuple(series))
+    return Panel(f"{batchnorm} mode", tuple(series))
 
 
 def _mean_curve(laws: Sequence[LawFit]) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
@@ -149,11 +152,11 @@ def _class_table(runs: Sequence[Run], names: Sequence[str]) -> Table:
     columns = ("class", "r", "ρ", "effective layers", "p", "off the line", "r eval", "ρ eval", "D at input", "D at end")
     rows: list[tuple[str | float | None, ...]] = []
     every = [
-        (name, [class_laws(r)[k] for r in runs], [class_laws(r, mode="eval")[k] for r in runs])
+        (name, [class_laws(r)[k] for r in runs], [class_laws(r, batchnorm="running")[k] for r in runs])
         for k, name in enumerate(names)
     ]
     sound = [r for r in runs if r.diverged is None]
-    every.append(("all", [r.law() for r in sound], [r.law(mode="eval") for r in sound]))
+    every.append(("all", [r.law() for r in sound], [r.law(batchnorm="running") for r in sound]))
     for name, found, evals in every:
         laws, others = [law for law in found if law], [law for law in evals if law]
         cells = [

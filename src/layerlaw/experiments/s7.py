@@ -25,8 +25,8 @@ from layerlaw.experiments.images import TITLES, samples, stand_in
 from layerlaw.experiments.moments import page_p, probed, scaled, settling, shortened, spearman, told
 from layerlaw.experiments.numbers import best_of_seeds, law_row, mean_of, row, trouble
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Shape
-from layerlaw.lab.look import Mode
+from layerlaw.lab import Recipe, Run, Schedule, Shape
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.sheet import Panel, Series, Sheet
 
@@ -47,10 +47,10 @@ def run(setting: Setting) -> Outcome:
     data = {"cifar10": samples(setting, "cifar10")}
     base = Recipe(Shape.even(DEPTH), "cifar10", epochs=total)
     rates = (SHOWN["adam", DEPTH][0],) if setting.quick else RATES["adam"]
-    look = Look(scaled((*QUICK_PROBES, EARLY) if setting.quick else PROBES, total))
-    runs = setting.train("ratios", base.grid(learning_rate=rates, seed=setting.seeds(SEEDS)), data, look)
+    schedule = Schedule(scaled((*QUICK_PROBES, EARLY) if setting.quick else PROBES, total))
+    runs = setting.train("ratios", base.grid(learning_rate=rates, seed=setting.seeds(SEEDS)), data, schedule)
     best = best_of_seeds(runs)
-    constant = setting.train("constant", [replace(r.recipe, drops=()) for r in best], data, look) if best else []
+    constant = setting.train("constant", [replace(r.recipe, drops=()) for r in best], data, schedule) if best else []
     early = scaled((EARLY,), total)[0]
     return Outcome(
         "s7",
@@ -67,31 +67,33 @@ def run(setting: Setting) -> Outcome:
     )
 
 
-def ratios(run: Run, epoch: int, *, mode: Mode = "train") -> list[float | None]:
+def ratios(run: Run, epoch: int, *, batchnorm: BatchNormMode = "batch") -> list[float | None]:
     """D_{l+1}/D_l of every hidden layer: below 1 where it separates the classes better than the layer before."""
-    D = run.reading(epoch=epoch, mode=mode).separation
+    D = run.measurement(epoch=epoch, batchnorm=batchnorm).separation
     pairs = pairwise(D)
     return [None if a is None or b is None or a <= 0 else b / a for a, b in pairs]
 
 
-def convergence(run: Run, *, share: float = CONVERGED, mode: Mode = "train") -> list[int | None]:
+def convergence(run: Run, *, share: float = CONVERGED, batchnorm: BatchNormMode = "batch") -> list[int | None]:
     """Per hidden layer, the epoch from which on its ratio stays within a share of its final value."""
-    epochs = probed(run, mode=mode)
-    courses = zip(*(ratios(run, epoch, mode=mode) for epoch in epochs), strict=True)  # one layer over the epochs
+    epochs = probed(run, batchnorm=batchnorm)
+    courses = zip(
+        *(ratios(run, epoch, batchnorm=batchnorm) for epoch in epochs), strict=True
+    )  # one layer over the epochs
     return [settling(epochs, course, share) for course in courses]
 
 
-def order(run: Run, *, share: float = CONVERGED, mode: Mode = "train") -> float | None:
+def order(run: Run, *, share: float = CONVERGED, batchnorm: BatchNormMode = "batch") -> float | None:
     """Spearman's correlation of the layer and its epoch of convergence: positive when lower layers converge first."""
-    found = convergence(run, share=share, mode=mode)
+    found = convergence(run, share=share, batchnorm=batchnorm)
     known = [float(epoch) for epoch in found if epoch is not None]
     return spearman(range(len(found)), known) if len(known) == len(found) else None
 
 
-def head_start(run: Run, epoch: int, *, mode: Mode = "train") -> float | None:
+def head_start(run: Run, epoch: int, *, batchnorm: BatchNormMode = "batch") -> float | None:
     """Spearman's correlation of the layer and its ratio at an epoch: positive when lower layers are ahead."""
-    found = [r for r in ratios(run, epoch, mode=mode) if r is not None]
-    return spearman(range(len(found)), found) if len(found) == run.recipe.shape.depth - 1 else None
+    found = [r for r in ratios(run, epoch, batchnorm=batchnorm) if r is not None]
+    return spearman(range(len(found)), found) if len(found) == run.recipe.network.depth - 1 else None
 
 
 def _rows(runs: Sequence[Run], early: int) -> list[Row]:
@@ -103,7 +105,7 @@ def _rows(runs: Sequence[Run], early: int) -> list[Row]:
     first, last = [[told(convergence(r)[i], r.recipe.epochs) for r in runs] for i in (0, -1)]
     return [
         row("layer-and-convergence/spearman", orders, paper="lower layers first", **judged),  # type: ignore[arg-type]
-        row("layer-and-convergence/spearman-eval", [order(r, mode="eval") for r in runs], reason=why),
+        row("layer-and-convergence/spearman-eval", [order(r, batchnorm="running") for r in runs], reason=why),
         row("layer-and-convergence/page-p", [page_p(known, layers) if known else None], reason=why),
         row("layer-and-convergence/seeds-above-0", [sum(v > 0 for v in known) if known else None], reason=why),
         *(
@@ -119,9 +121,13 @@ def _rows(runs: Sequence[Run], early: int) -> list[Row]:
             paper="bottom layers learn faster",
             **judged,  # type: ignore[arg-type]
         ),
-        row(f"layer-and-ratio-at-{EARLY}/spearman-eval", [head_start(r, early, mode="eval") for r in runs], reason=why),
+        row(
+            f"layer-and-ratio-at-{EARLY}/spearman-eval",
+            [head_start(r, early, batchnorm="running") for r in runs],
+            reason=why,
+        ),
         law_row("law/pearson", runs, "pearson"),
-        law_row("law/pearson-eval", runs, "pearson", mode="eval"),
+        law_row("law/pearson-eval", runs, "pearson", batchnorm="running"),
     ]
 
 
@@ -136,8 +142,8 @@ def _constant_rows(runs: Sequence[Run]) -> list[Row]:
 
 
 def _sheets(best: Sequence[Run], constant: Sequence[Run]) -> list[Sheet]:
-    modes: tuple[Mode, ...] = ("train", "eval")
-    panels = [_course(f"{mode} mode", best, mode) for mode in modes] if best else []
+    modes: tuple[BatchNormMode, ...] = ("batch", "running")
+    panels = [_course(f"{batchnorm} mode", best, batchnorm) for batchnorm in modes] if best else []
     several = "Mean over seeds of the ratio" if len(best) > 1 else "The ratio"
     settled = _moments(best, constant)
     return [
@@ -151,13 +157,13 @@ def _sheets(best: Sequence[Run], constant: Sequence[Run]) -> list[Sheet]:
     ]
 
 
-def _course(title: str, runs: Sequence[Run], mode: Mode) -> Panel:
-    epochs = probed(runs[0], mode=mode)
+def _course(title: str, runs: Sequence[Run], batchnorm: BatchNormMode) -> Panel:
+    epochs = probed(runs[0], batchnorm=batchnorm)
     series = []
     for layer in range(DEPTH - 1):
 
         def value(r: Run, epoch: int, layer: int = layer) -> float | None:
-            return ratios(r, epoch, mode=mode)[layer]
+            return ratios(r, epoch, batchnorm=batchnorm)[layer]
 
         mean = epoch_series(f"layer {layer + 1}", runs, epochs, value, total=runs[0].recipe.epochs)
         series.append(replace(mean, low=None, high=None))  # seven bands would cover one another
@@ -176,9 +182,11 @@ def _moments(best: Sequence[Run], constant: Sequence[Run]) -> Panel:
     return Panel("", tuple(series), xlabel="hidden layer", ylabel="epoch", log_y=False)
 
 
-def _epochs(runs: Sequence[Run], layer: int, *, share: float = CONVERGED, mode: Mode = "train") -> list[int | None]:
+def _epochs(
+    runs: Sequence[Run], layer: int, *, share: float = CONVERGED, batchnorm: BatchNormMode = "batch"
+) -> list[int | None]:
     """When a layer has converged, per seed, in the paper's epochs."""
-    return [told(convergence(r, share=share, mode=mode)[layer], r.recipe.epochs) for r in runs]
+    return [told(convergence(r, share=share, batchnorm=batchnorm)[layer], r.recipe.epochs) for r in runs]
 
 
 def _layer_table(runs: Sequence[Run]) -> Table:
@@ -192,8 +200,10 @@ def _layer_table(runs: Sequence[Run]) -> Table:
     rows: list[tuple[float | None, ...]] = []
     for layer in range(DEPTH - 1):
         settled = [mean_of(_epochs(runs, layer, share=share)) for share in SHARES]
-        evals = mean_of(_epochs(runs, layer, mode="eval"))
-        final = [mean_of(ratios(r, r.epoch, mode=mode)[layer] for r in runs) for mode in ("train", "eval")]
+        evals = mean_of(_epochs(runs, layer, batchnorm="running"))
+        final = [
+            mean_of(ratios(r, r.epoch, batchnorm=batchnorm)[layer] for r in runs) for batchnorm in ("batch", "running")
+        ]
         rows.append((layer + 1, *settled, evals, *final))
     note = "Mean epoch over the seeds from which on the ratio stays within a share of its final value."
     return Table("Every layer, at the chosen rates", columns, tuple(rows), note)
@@ -209,7 +219,7 @@ def _run_table(runs: Sequence[Run], early: int) -> Table:
             rows.append((run.recipe.learning_rate, run.recipe.seed, trouble([run]), *(None,) * 6))
             continue
         orders = [order(run, share=share) for share in SHARES]
-        rest = (order(run, mode="eval"), head_start(run, early), run.losses[-1])
+        rest = (order(run, batchnorm="running"), head_start(run, early), run.losses[-1])
         rows.append((run.recipe.learning_rate, run.recipe.seed, law.pearson, *orders, *rest))
     return Table("Every network of the grid", columns, tuple(rows))
 

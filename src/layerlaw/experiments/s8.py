@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -33,8 +34,8 @@ from layerlaw.experiments.numbers import (
     trouble,
 )
 from layerlaw.experiments.setting import Setting
-from layerlaw.lab import Look, Recipe, Run, Samples, Shape
-from layerlaw.lab.look import CHUNK, Mode
+from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
+from layerlaw.lab.schedule import CHUNK, BatchNormMode
 from layerlaw.law import LawFit, fit_law
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.probing import probe
@@ -43,7 +44,7 @@ from layerlaw.sheet import Panel, Series, Sheet
 
 TITLE = "A fuzzy law on test data"
 DEPTHS = (4, 8, 20)
-MODES: tuple[Mode, ...] = ("train", "eval")
+MODES: tuple[BatchNormMode, ...] = ("batch", "running")
 FUZZY = -0.90  # r that we still call a fuzzy law
 
 
@@ -72,15 +73,15 @@ def run(setting: Setting) -> Outcome:
     recipes = []
     for depth in DEPTHS:
         rates = (_rate(depth),) if setting.quick else RATES["adam"]
-        recipes += base.grid(shape=(Shape.even(depth),), learning_rate=rates, seed=setting.seeds())
-    runs = setting.train("test", recipes, data, Look(test=True))
-    shown = {depth: [r for r in runs if r.recipe.shape.depth == depth and _is_shown(r)] for depth in DEPTHS}
+        recipes += base.grid(network=(Shape.even(depth),), learning_rate=rates, seed=setting.seeds())
+    runs = setting.train("test", recipes, data, Schedule(test=True))
+    shown = {depth: [r for r in runs if r.recipe.network.depth == depth and _is_shown(r)] for depth in DEPTHS}
     fair = {
-        (r.recipe, mode): fairly(r, data["fashion_mnist"], mode=mode, device=setting.device)
+        (r.recipe, batchnorm): fairly(r, data["fashion_mnist"], batchnorm=batchnorm, device=setting.device)
         for group in shown.values()
         for r in group
         if r.diverged is None
-        for mode in MODES
+        for batchnorm in MODES
     }
     counts = _counts(data["fashion_mnist"])
     return Outcome(
@@ -93,13 +94,19 @@ def run(setting: Setting) -> Outcome:
     )
 
 
-def fairly(run: Run, data: Samples, *, mode: Mode, device: str = "cpu") -> Fair:
+def fairly(run: Run, data: Samples, *, batchnorm: BatchNormMode, device: str = "cpu") -> Fair:
     """Measure a network on training data and test data with the jackknife, and on fewer test images."""
     network = run.network()
     test = (data.test_inputs, data.test_labels)
-    how = {"mode": mode, "batch_size": CHUNK, "permuted": False, "progress": False, "device": device}
-    both = probe(network, (data.inputs, data.labels), test=test, jackknife=True, **how)  # type: ignore[arg-type]
-    fewer = probe(network, first_of_each(data), jackknife=False, **how)  # type: ignore[arg-type]
+    how: dict[str, Any] = {
+        "batchnorm": batchnorm,
+        "batch_size": CHUNK,
+        "permuted": False,
+        "progress": False,
+        "device": device,
+    }
+    both = probe(network, (data.inputs, data.labels), test=test, jackknife=True, **how)
+    fewer = probe(network, first_of_each(data), jackknife=False, **how)
     return Fair(
         _column(fewer, "separation"),
         _column(both, "separation_corrected"),
@@ -125,7 +132,7 @@ def _rate(depth: int) -> float:
 
 
 def _is_shown(run: Run) -> bool:
-    return run.recipe.learning_rate == _rate(run.recipe.shape.depth)
+    return run.recipe.learning_rate == _rate(run.recipe.network.depth)
 
 
 def _counts(data: Samples) -> tuple[int, int]:
@@ -133,7 +140,7 @@ def _counts(data: Samples) -> tuple[int, int]:
     return len(data.labels), len(data.test_labels)
 
 
-Fairs = dict[tuple[Recipe, Mode], Fair]
+Fairs = dict[tuple[Recipe, BatchNormMode], Fair]
 
 
 def _rows(depth: int, runs: Sequence[Run], fair: Fairs) -> list[Row]:
@@ -143,7 +150,7 @@ def _rows(depth: int, runs: Sequence[Run], fair: Fairs) -> list[Row]:
         f"{name}/test-pearson", runs, "pearson", split="test", paper="fuzzy law", holds=holds, tolerance=told
     )
     gaps = [minus(_r(law_of(r, split="test")), _r(law_of(r))) for r in runs]
-    fairs = [fair.get((r.recipe, "train")) for r in runs]
+    fairs = [fair.get((r.recipe, "batch")) for r in runs]
     why = trouble(runs) or trouble(runs, split="test")
     large = why or "the bias is too large to correct"
     return [
@@ -153,10 +160,10 @@ def _rows(depth: int, runs: Sequence[Run], fair: Fairs) -> list[Row]:
             law_row(f"{name}/test-{what.replace('_', '-')}", runs, what, split="test")
             for what in ("rho", "effective_layers", "greenwood_p")
         ),
-        law_row(f"{name}/test-pearson-eval", runs, "pearson", split="test", mode="eval"),
-        law_row(f"{name}/test-greenwood-p-eval", runs, "greenwood_p", split="test", mode="eval"),
+        law_row(f"{name}/test-pearson-eval", runs, "pearson", split="test", batchnorm="running"),
+        law_row(f"{name}/test-greenwood-p-eval", runs, "greenwood_p", split="test", batchnorm="running"),
         law_row(f"{name}/train-pearson", runs, "pearson"),
-        law_row(f"{name}/train-pearson-eval", runs, "pearson", mode="eval"),
+        law_row(f"{name}/train-pearson-eval", runs, "pearson", batchnorm="running"),
         row(f"{name}/test-same-n-pearson", [_r(f.law) if f else None for f in fairs], reason=why),
         row(f"{name}/train-last-D", [final_separation(r) for r in runs], reason=why),
         row(f"{name}/test-last-D", [final_separation(r, split="test") for r in runs], reason=why),
@@ -176,15 +183,18 @@ def _r(law: LawFit | None) -> float | None:
 
 
 def _accuracy(run: Run) -> float | None:
-    return None if run.diverged is not None else run.reading(mode="eval", split="test").accuracy
+    return None if run.diverged is not None else run.measurement(batchnorm="running", split="test").accuracy
 
 
 def _sheets(shown: dict[int, list[Run]], fair: Fairs, counts: tuple[int, int]) -> list[Sheet]:
     about = f"{counts[1]:,} test images; D around their own class means."
     sheets = []
-    for mode, title in (("train", "D of test data"), ("eval", "The same networks with running statistics (eval mode)")):
-        panels = [law_panel(f"{depth} layers", runs, mode=mode, split="test") for depth, runs in shown.items()]  # type: ignore[arg-type]
-        sheets.append(Sheet(title, panels, caption=caption(panels, about) if mode == "train" else ""))
+    running = "The same networks with running statistics (eval mode)"
+    for batchnorm, title in zip(MODES, ("D of test data", running), strict=True):
+        panels = [
+            law_panel(f"{depth} layers", runs, batchnorm=batchnorm, split="test") for depth, runs in shown.items()
+        ]
+        sheets.append(Sheet(title, panels, caption=caption(panels, about) if batchnorm == "batch" else ""))
     beside = [_beside(depth, runs, fair, counts) for depth, runs in shown.items()]
     seeds = "Means over seeds, train mode." if any(len(runs) > 1 for runs in shown.values()) else "Train mode."
     words = f"{seeds} Fewer samples give a lower D; the correction exists where the bias is below 30 %."
@@ -193,10 +203,10 @@ def _sheets(shown: dict[int, list[Run]], fair: Fairs, counts: tuple[int, int]) -
 
 def _beside(depth: int, runs: Sequence[Run], fair: Fairs, counts: tuple[int, int]) -> Panel:
     sound = [r for r in runs if r.diverged is None]
-    fairs = [fair[r.recipe, "train"] for r in sound]
+    fairs = [fair[r.recipe, "batch"] for r in sound]
     curves = {
-        f"train, n = {counts[0]:,}": [r.reading().separation for r in sound],
-        f"test, n = {counts[1]:,}": [r.reading(split="test").separation for r in sound],
+        f"train, n = {counts[0]:,}": [r.measurement().separation for r in sound],
+        f"test, n = {counts[1]:,}": [r.measurement(split="test").separation for r in sound],
         f"test, n = {counts[0]:,}": [f.same_n for f in fairs],
         "train, corrected": [f.train_corrected for f in fairs],
         "test, corrected": [f.test_corrected for f in fairs],
@@ -214,11 +224,12 @@ def _table(shown: dict[int, list[Run]], fair: Fairs) -> Table:
     rows: list[tuple[str | float | None, ...]] = []
     for depth, runs in shown.items():
         sound = [r for r in runs if r.diverged is None]
-        for mode in MODES:
-            fairs = [fair[r.recipe, mode] for r in sound]
+        for batchnorm in MODES:
+            fairs = [fair[r.recipe, batchnorm] for r in sound]
             for layer in range(depth):
                 plain = [
-                    mean_of(r.reading(mode=mode, split=s).separation[layer] for r in sound) for s in ("train", "test")
+                    mean_of(r.measurement(batchnorm=batchnorm, split=s).separation[layer] for r in sound)
+                    for s in ("train", "test")
                 ]
                 rest = [
                     mean_of(values[layer] for values in column)
@@ -228,7 +239,7 @@ def _table(shown: dict[int, list[Run]], fair: Fairs) -> Table:
                         [f.test_corrected for f in fairs],
                     )
                 ]
-                rows.append((depth, mode, layer, *plain, *rest))
+                rows.append((depth, batchnorm, layer, *plain, *rest))
     return Table("Every layer", columns, tuple(rows), "Means over seeds; layer 0 is the input.")
 
 
@@ -248,11 +259,11 @@ def _rate_table(runs: Sequence[Run]) -> Table:
     )
     rows: list[tuple[str | float | None, ...]] = []
     for run in runs:
-        about = (run.recipe.shape.depth, run.recipe.learning_rate, run.recipe.seed)
+        about = (run.recipe.network.depth, run.recipe.learning_rate, run.recipe.seed)
         if run.diverged is not None:
             rows.append((*about, f"diverged in epoch {run.diverged}", *(None,) * 7))
             continue
-        laws = [law_of(run, split="test", mode=mode) for mode in MODES]
+        laws = [law_of(run, split="test", batchnorm=batchnorm) for batchnorm in MODES]
         tests = [v for law in laws for v in ((None, None) if law is None else (law.pearson, law.greenwood_p))]
         rows.append(
             (
@@ -274,7 +285,7 @@ def _notes(shown: dict[int, list[Run]], fair: Fairs, counts: tuple[int, int]) ->
     for depth, runs in shown.items():
         r = mean_of(_r(law_of(run, split="test")) for run in runs)
         p = mean_of(law.greenwood_p for run in runs if (law := law_of(run, split="test")))
-        same = mean_of(_r(f.law) for run in runs if (f := fair.get((run.recipe, "train"))))
+        same = mean_of(_r(f.law) for run in runs if (f := fair.get((run.recipe, "batch"))))
         if r is None or same is None:
             continue
         chance = random_split_r(depth - 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from layerlaw.errors import InputError
-from layerlaw.lab import Look, Recipe, Run, Samples, sweep
+from layerlaw.lab import Recipe, Run, Samples, Schedule, sweep
 from layerlaw.progress import Progress
 
 PAPER_SEED = 666
@@ -48,7 +48,7 @@ class Setting:
         name: str,
         recipes: Sequence[Recipe],
         data: Mapping[str, Samples],
-        look: Look,
+        schedule: Schedule,
         *,
         start: Sequence[dict[str, Any]] | None = None,
         copied: tuple[int, int] | None = None,
@@ -60,5 +60,5 @@ class Setting:
         self.used_seeds |= {recipe.seed for recipe in recipes}
         self.networks += len(recipes)
         folder = None if self.folder is None else self.folder / name
-        how: dict[str, Any] = {"look": look, "start": start, "copied": copied}
+        how: dict[str, Any] = {"schedule": schedule, "start": start, "copied": copied}
         return sweep(recipes, data, folder=folder, device=self.device, progress=self.progress, **how)

@@ -3,10 +3,10 @@ small language models."""
 
 from layerlaw.lab.fleet import Fleet
 from layerlaw.lab.gpt import GPT
-from layerlaw.lab.look import Look, Reading
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.recurrent import Recurrent
 from layerlaw.lab.samples import Samples
+from layerlaw.lab.schedule import Measurement, Schedule
 from layerlaw.lab.shape import Shape
 from layerlaw.lab.sweep import Run, sweep
 from layerlaw.lab.text_checkpoint import load_text_model, save_text_model
@@ -19,12 +19,12 @@ __all__ = [
     "GPT",
     "FeedForward",
     "Fleet",
-    "Look",
-    "Reading",
+    "Measurement",
     "Recipe",
     "Recurrent",
     "Run",
     "Samples",
+    "Schedule",
     "Shape",
     "TextRecipe",
     "load_text_model",

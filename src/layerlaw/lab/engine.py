@@ -15,10 +15,10 @@ from layerlaw.errors import InputError, MemoryBudgetError
 from layerlaw.files import replace_whole
 from layerlaw.lab.fleet import Fleet
 from layerlaw.lab.graphs import EpochGraph
-from layerlaw.lab.look import Look, Reading, look_at
 from layerlaw.lab.orders import Orders
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
+from layerlaw.lab.schedule import Measurement, Schedule, measure_fleet
 
 SAVE_EVERY = 60.0  # seconds
 GRAPH_FROM = 5  # epochs: fewer are not worth a capture
@@ -34,7 +34,7 @@ class Job:
 
     recipes: list[Recipe]
     samples: list[Samples]
-    look: Look
+    schedule: Schedule
     keys: list[str]
     start: list[dict[str, Tensor]] | None = None
     copied: tuple[int, int] | None = None
@@ -51,7 +51,7 @@ class Progress:
     recipes: list[dict[str, Any]]
     epoch: int = 0
     losses: list[list[float]] = field(default_factory=list)
-    readings: list[list[Reading]] = field(default_factory=list)
+    measurements: list[list[Measurement]] = field(default_factory=list)
     states: list[dict[str, Tensor]] = field(default_factory=list)
     snapshots: dict[int, list[dict[str, Tensor]]] = field(default_factory=dict)
     wall_s: float = 0.0
@@ -59,7 +59,7 @@ class Progress:
 
     def to_file(self, path: Path, state: dict[str, Tensor] | None = None) -> None:
         """Write the progress, and the fleet's whole state while it is not done."""
-        plain = {**self.__dict__, "readings": [[asdict(r) for r in member] for member in self.readings]}
+        plain = {**self.__dict__, "measurements": [[asdict(r) for r in member] for member in self.measurements]}
         plain["losses"] = torch.tensor(self.losses, dtype=torch.float64)
         moved = None if state is None else {name: tensor.cpu() for name, tensor in state.items()}
         replace_whole(path, lambda part: torch.save({**plain, "state": moved}, part))
@@ -70,7 +70,7 @@ class Progress:
         plain = torch.load(path, weights_only=True)
         state = plain.pop("state")
         plain["losses"] = plain["losses"].tolist()
-        plain["readings"] = [[Reading.from_dict(r) for r in member] for member in plain["readings"]]
+        plain["measurements"] = [[Measurement.from_dict(r) for r in member] for member in plain["measurements"]]
         return cls(**plain), state
 
 
@@ -100,7 +100,7 @@ def run(job: Job, report: Report | None = None) -> Progress:
         count, fit = len(job.recipes), _that_fit(job)
         advice = f"about {fit} would fit. Pass members={fit}." if count > 1 else "choose a smaller network or batch."
         raise MemoryBudgetError(
-            f"training {count} member{'s' * (count > 1)} ({job.recipes[0].shape}) at once ran out of memory on "
+            f"training {count} member{'s' * (count > 1)} ({job.recipes[0].network}) at once ran out of memory on "
             f"{job.device}: {advice}"
         ) from error
 
@@ -110,7 +110,7 @@ def _run(job: Job, report: Report | None, began: float) -> Progress:
     for member, state in enumerate(job.start or []):
         fleet.load_state_dict(member, state, job.copied)
     first = job.recipes[0]
-    progress = Progress(job.keys, [r.to_dict() for r in job.recipes], readings=[[] for _ in job.recipes])
+    progress = Progress(job.keys, [r.to_dict() for r in job.recipes], measurements=[[] for _ in job.recipes])
     if job.file is not None and job.file.exists():
         progress, kept = Progress.from_file(job.file)
         for name, tensor in fleet.state().items():
@@ -118,9 +118,9 @@ def _run(job: Job, report: Report | None, began: float) -> Progress:
     orders = Orders([r.seed for r in job.recipes], len(job.samples[0].labels))
     orders.skip(progress.epoch)
     earlier, saved, last_loss = progress.wall_s, time.monotonic(), float("nan")
-    wanted = {*job.look.epochs, first.epochs}
+    wanted = {*job.schedule.epochs, first.epochs}
     if progress.epoch == 0 and 0 in wanted:
-        _note(progress, fleet, job.look, 0)
+        _note(progress, fleet, job.schedule, 0)
     epoch_of = _stepper(fleet, first.epochs - progress.epoch)
     pending: list[Tensor] = []  # losses still on the device: fetching them would make it wait
     for epoch in range(progress.epoch, first.epochs):
@@ -128,7 +128,7 @@ def _run(job: Job, report: Report | None, began: float) -> Progress:
         pending.append(epoch_of(orders.next()).clone())
         progress.epoch = epoch + 1
         if epoch + 1 in wanted:
-            _note(progress, fleet, job.look, epoch + 1)
+            _note(progress, fleet, job.schedule, epoch + 1)
         now = time.monotonic()
         late = job.file is not None and now - saved > SAVE_EVERY
         if late or epoch + 1 == first.epochs or len(pending) >= 64:
@@ -159,10 +159,10 @@ def _stepper(fleet: Fleet, epochs: int) -> Callable[[Tensor], Tensor]:
     return lambda orders: fleet.train_epoch(orders.to(fleet.device))
 
 
-def _note(progress: Progress, fleet: Fleet, look: Look, epoch: int) -> None:
-    for kept, new in zip(progress.readings, look_at(fleet, look, epoch), strict=True):
+def _note(progress: Progress, fleet: Fleet, schedule: Schedule, epoch: int) -> None:
+    for kept, new in zip(progress.measurements, measure_fleet(fleet, schedule, epoch), strict=True):
         kept.extend(new)
-    if look.keep:
+    if schedule.keep:
         progress.snapshots[epoch] = [fleet.state_dict(member) for member in range(len(fleet))]
 
 
@@ -177,7 +177,7 @@ def _fetch(pending: list[Tensor], progress: Progress) -> float:
 
 def member_bytes(recipe: Recipe, samples: Samples) -> int:
     """About what one more member needs: parameters, gradients, optimizer, activations of a batch, of a measurement."""
-    sides = recipe.shape.sides
+    sides = recipe.network.sides
     parameters = sum(i * o + 3 * o for i, o in sides)
     batch = recipe.batch_size * sum(3 * o + i for i, o in sides)
     return 4 * (parameters * 6 + batch) + 16 * len(samples.labels)

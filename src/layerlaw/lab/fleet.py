@@ -36,7 +36,7 @@ class Fleet:
         self.recipes, self.samples = list(recipes), list(samples)
         check(self.recipes, self.samples)
         first = self.recipes[0]
-        self.shape, self.device, E = first.shape, torch.device(device), len(self.recipes)
+        self.shape, self.device, E = first.network, torch.device(device), len(self.recipes)
         self.layout = Layout(self.shape)
         rows = {seed: self.layout.initial(seed) for seed in {r.seed for r in self.recipes}}
         self.parameters = torch.stack([rows[r.seed] for r in self.recipes]).to(self.device)
@@ -214,7 +214,7 @@ def check(recipes: Sequence[Recipe], samples: Sequence[Samples]) -> None:
     if not recipes or len(recipes) != len(samples):
         raise InputError(f"fleet: expected one set of samples per recipe, got {len(samples)} for {len(recipes)}.")
     for what, values in (
-        ("shape", {r.shape for r in recipes}),
+        ("network", {r.network for r in recipes}),
         ("batch size", {r.batch_size for r in recipes}),
         ("number of epochs", {r.epochs for r in recipes}),
         ("set of trained layers", {r.trained for r in recipes}),
@@ -222,7 +222,7 @@ def check(recipes: Sequence[Recipe], samples: Sequence[Samples]) -> None:
     ):
         if len(values) > 1:
             raise InputError(f"fleet: expected members of one {what}, got {sorted(map(str, values))}.")
-    shape = recipes[0].shape
+    shape = recipes[0].network
     for s in samples:
         if s.inputs.shape[1] != shape.inputs:
             raise InputError(f"fleet: expected {shape.inputs} numbers per sample ({shape}), got {s.inputs.shape[1]}.")

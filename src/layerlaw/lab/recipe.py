@@ -29,7 +29,7 @@ class Recipe:
     they are. Weight decay is coupled L2 on all trained parameters, BatchNorm's too, as the authors had it.
     """
 
-    shape: Shape = field(default_factory=lambda: Shape.even(8))
+    network: Shape = field(default_factory=lambda: Shape.even(8))
     data: str = "data"
     optimizer: Optimizer = "adam"
     learning_rate: float = 1e-3
@@ -64,15 +64,15 @@ class Recipe:
             raise InputError(f"drops: expected shares of the training between 0 and 1, got {self.drops}.")
         if self.layers is not None:
             object.__setattr__(self, "layers", tuple(self.layers))
-            if len(self.layers) != 2 or not 0 <= self.layers[0] < self.layers[1] <= self.shape.depth:
+            if len(self.layers) != 2 or not 0 <= self.layers[0] < self.layers[1] <= self.network.depth:
                 raise InputError(
-                    f"layers: expected (first, beyond the last) within 0 … {self.shape.depth}, got {self.layers}."
+                    f"layers: expected (first, beyond the last) within 0 … {self.network.depth}, got {self.layers}."
                 )
 
     @property
     def trained(self) -> tuple[int, int]:
         """The linear layers that learn, as (first, beyond the last)."""
-        return self.layers or (0, self.shape.depth)
+        return self.layers or (0, self.network.depth)
 
     def rate_at(self, epoch: int) -> float:
         """Learning rate of an epoch, counted from 0; the first one always has the whole rate.
@@ -122,5 +122,5 @@ class Recipe:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Recipe:
         """The inverse of `to_dict`, also after a trip through JSON."""
-        shape = Shape(**{**data["shape"], "widths": tuple(data["shape"]["widths"])})
-        return cls(**{**data, "shape": shape})
+        shape = Shape(**{**data["network"], "widths": tuple(data["network"]["widths"])})
+        return cls(**{**data, "network": shape})

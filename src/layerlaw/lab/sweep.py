@@ -20,9 +20,9 @@ from layerlaw.errors import DataError, InputError
 from layerlaw.files import made_folder, write_json
 from layerlaw.lab.engine import Job, Progress, check_device, member_bytes
 from layerlaw.lab.fleet import check
-from layerlaw.lab.look import Look, Mode, Reading, Split
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
+from layerlaw.lab.schedule import BatchNormMode, Measurement, Schedule, Split
 from layerlaw.lab.workers import WORTH_PROCESSES, cores, run_here, run_in_processes, work
 from layerlaw.lab.zoo import FeedForward
 from layerlaw.law import LawFit, fit_law
@@ -30,7 +30,7 @@ from layerlaw.progress import Counter
 from layerlaw.progress import Progress as Bar
 
 MEMBERS_ON_CPU = 12  # larger fleets leave the cache, smaller ones pay for their calls
-LAST_EPOCH = Look()
+LAST_EPOCH = Schedule()
 ROOM = 0.6  # share of a GPU's memory that members may take
 
 
@@ -43,7 +43,7 @@ class Run:
 
     recipe: Recipe
     losses: tuple[float, ...]
-    readings: tuple[Reading, ...]
+    measurements: tuple[Measurement, ...]
     epoch: int
     diverged: int | None = None
     state: dict[str, Tensor] | None = None
@@ -54,29 +54,36 @@ class Run:
         """Whether all epochs were trained."""
         return self.epoch == self.recipe.epochs
 
-    def reading(self, *, epoch: int | None = None, mode: Mode = "train", split: Split = "train") -> Reading:
+    def measurement(
+        self, *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: Split = "train"
+    ) -> Measurement:
         """What was measured after an epoch (the last one by default)."""
         at = self.epoch if epoch is None else epoch
-        for reading in self.readings:
-            if (reading.epoch, reading.mode, reading.split) == (at, mode, split):
-                return reading
-        there = [sorted({getattr(r, name) for r in self.readings}) for name in ("epoch", "mode", "split")]
+        for measurement in self.measurements:
+            if (measurement.epoch, measurement.batchnorm, measurement.split) == (at, batchnorm, split):
+                return measurement
+        there = [sorted({getattr(r, name) for r in self.measurements}) for name in ("epoch", "batchnorm", "split")]
         raise InputError(
-            f"run: expected a reading of epoch {at}, mode {mode!r}, {split!r} data; there are epochs {there[0]}, modes "
-            f"{there[1]}, {there[2]} data. Look(epochs=…, modes=…, test=…, permuted=…) says what is measured."
+            f"run: expected a measurement of epoch {at}, batchnorm {batchnorm!r}, {split!r} data; there are epochs "
+            f"{there[0]}, batchnorm {there[1]}, {there[2]} data. Schedule(epochs=…, batchnorm=…, test=…, permuted=…) says "
+            "what is measured."
         )
 
-    def law(self, *, epoch: int | None = None, mode: Mode = "train", split: Split = "train") -> LawFit | None:
+    def law(
+        self, *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: Split = "train"
+    ) -> LawFit | None:
         """The law along depth; `None` where D is not defined at every layer (a diverged or dead network)."""
-        values = self.reading(epoch=epoch, mode=mode, split=split).separation
+        values = self.measurement(epoch=epoch, batchnorm=batchnorm, split=split).separation
         known = [value for value in values if value is not None and value > 0]
         return fit_law(known) if len(known) == len(values) else None
 
-    def lost_rank(self, *, epoch: int | None = None, mode: Mode = "train", split: Split = "train") -> list[int]:
+    def lost_rank(
+        self, *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: Split = "train"
+    ) -> list[int]:
         """Places (0: the input) where the class means span fewer dimensions than they could: D is not comparable there."""
-        shape = self.recipe.shape
+        shape = self.recipe.network
         sides = (shape.inputs, *shape.widths)
-        ranks = self.reading(epoch=epoch, mode=mode, split=split).rank
+        ranks = self.measurement(epoch=epoch, batchnorm=batchnorm, split=split).rank
         return [
             i for i, (rank, side) in enumerate(zip(ranks, sides, strict=True)) if rank < min(shape.classes - 1, side)
         ]
@@ -87,9 +94,9 @@ class Run:
         if state is None and epoch is None:
             raise InputError("run: expected a finished run with its state; this one was stopped on the way.")
         if state is None:
-            there = ", ".join(map(str, self.snapshots)) or "none (pass look=Look(epochs=…, keep=True))"
+            there = ", ".join(map(str, self.snapshots)) or "none (pass schedule=Schedule(epochs=…, keep=True))"
             raise InputError(f"run: expected an epoch at which the network was kept, got {epoch}; there are {there}.")
-        network = FeedForward.of(self.recipe.shape)
+        network = FeedForward.of(self.recipe.network)
         network.load_state_dict(state)
         return network.eval()
 
@@ -100,7 +107,7 @@ class Run:
             "epoch": self.epoch,
             "diverged": self.diverged,
             "losses": [loss if math.isfinite(loss) else None for loss in self.losses],  # JSON knows no other
-            "readings": [asdict(reading) for reading in self.readings],
+            "measurements": [asdict(measurement) for measurement in self.measurements],
         }
 
 
@@ -108,7 +115,7 @@ def sweep(
     recipes: Sequence[Recipe],
     data: Mapping[str, Samples] | Samples,
     *,
-    look: Look = LAST_EPOCH,
+    schedule: Schedule = LAST_EPOCH,
     start: Sequence[dict[str, Tensor]] | None = None,
     copied: tuple[int, int] | None = None,
     folder: str | Path | None = None,
@@ -124,15 +131,15 @@ def sweep(
     again after an interruption it goes on where it was, and finished members are never trained again. `members` is the
     most that are trained at once; `workers` the number of processes on a CPU (1: none beside this one).
     """
-    samples = _checked(recipes, data, look, start, copied, members, workers)
+    samples = _checked(recipes, data, schedule, start, copied, members, workers)
     check_device(str(device))
-    keys = _keys(recipes, samples, look, start, copied)
+    keys = _keys(recipes, samples, schedule, start, copied)
     place = None if folder is None else Path(folder)
     done: dict[str, Run] = {}
     jobs: list[Job] = []
     if place is not None:
         made_folder(place)
-        done, jobs = _found(place, recipes, samples, keys, look, start, copied, str(device))
+        done, jobs = _found(place, recipes, samples, keys, schedule, start, copied, str(device))
     going = {key for job in jobs for key in job.keys}
     missing = [i for i in dict(zip(keys, range(len(keys)), strict=True)).values() if keys[i] not in done.keys() | going]
     for chosen in _fleets(recipes, samples, missing, str(device), members, workers):
@@ -145,7 +152,7 @@ def sweep(
             Job(
                 [recipes[i] for i in chosen],
                 [samples[i] for i in chosen],
-                look,
+                schedule,
                 picked,
                 states,
                 copied,
@@ -167,7 +174,7 @@ def sweep(
 def _checked(
     recipes: Sequence[Recipe],
     data: Mapping[str, Samples] | Samples,
-    look: Look,
+    schedule: Schedule,
     start: Sequence[dict[str, Tensor]] | None,
     copied: tuple[int, int] | None,
     members: int | None,
@@ -190,20 +197,20 @@ def _checked(
     samples = [_samples_of(recipe, data) for recipe in recipes]
     for recipe, s in zip(recipes, samples, strict=True):
         check([recipe], [s])
-        if max(look.epochs, default=0) > recipe.epochs:
+        if max(schedule.epochs, default=0) > recipe.epochs:
             raise InputError(
-                f"look: expected epochs up to {recipe.epochs}, the last one that is trained, got {max(look.epochs)}."
+                f"schedule: expected epochs up to {recipe.epochs}, the last one that is trained, got {max(schedule.epochs)}."
             )
-        if s.classes != recipe.shape.classes:
+        if s.classes != recipe.network.classes:
             raise InputError(
                 f"sweep: expected a classifier of {s.classes} outputs for samples of {s.classes} classes, got "
-                f"{recipe.shape.classes}. Shape(…, classes={s.classes}) or Shape.even(…, classes={s.classes})."
+                f"{recipe.network.classes}. Shape(…, classes={s.classes}) or Shape.even(…, classes={s.classes})."
             )
-        if look.test and s.test_labels is None:
-            raise InputError(f"look: expected held-out samples to measure on, but {recipe.data!r} has none.")
-        if copied is not None and not 0 <= copied[0] < copied[1] <= recipe.shape.depth:
+        if schedule.test and s.test_labels is None:
+            raise InputError(f"schedule: expected held-out samples to measure on, but {recipe.data!r} has none.")
+        if copied is not None and not 0 <= copied[0] < copied[1] <= recipe.network.depth:
             raise InputError(
-                f"copied: expected (first, beyond the last) within 0 … {recipe.shape.depth}, got {copied}."
+                f"copied: expected (first, beyond the last) within 0 … {recipe.network.depth}, got {copied}."
             )
     return samples
 
@@ -224,14 +231,14 @@ def _samples_of(recipe: Recipe, data: Mapping[str, Samples] | Samples) -> Sample
 def _keys(
     recipes: Sequence[Recipe],
     samples: Sequence[Samples],
-    look: Look,
+    schedule: Schedule,
     start: Sequence[dict[str, Tensor]] | None,
     copied: tuple[int, int] | None,
 ) -> list[str]:
     """What makes a member what it is: recipe, data, measurements and start."""
     keys = []
     for i, (recipe, s) in enumerate(zip(recipes, samples, strict=True)):
-        digest = hashlib.sha256(json.dumps([recipe.to_dict(), look.to_dict(), s.checksum, copied]).encode())
+        digest = hashlib.sha256(json.dumps([recipe.to_dict(), schedule.to_dict(), s.checksum, copied]).encode())
         for name, tensor in sorted((start[i] if start else {}).items()):
             digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
         keys.append(digest.hexdigest()[:24])
@@ -252,7 +259,7 @@ def _fleets(
         r, n = recipes[i], len(samples[i].labels)
         held_out = samples[i].test_labels
         tests = 0 if held_out is None else len(held_out)
-        groups.setdefault((r.shape, n, tests, samples[i].classes, r.batch_size, r.epochs, r.trained), []).append(i)
+        groups.setdefault((r.network, n, tests, samples[i].classes, r.batch_size, r.epochs, r.trained), []).append(i)
     shares = 1
     if (
         torch.device(device).type == "cpu"
@@ -281,7 +288,7 @@ def _found(
     recipes: Sequence[Recipe],
     samples: Sequence[Samples],
     keys: list[str],
-    look: Look,
+    schedule: Schedule,
     start: Sequence[dict[str, Tensor]] | None,
     copied: tuple[int, int] | None,
     device: str,
@@ -308,7 +315,7 @@ def _found(
             at = [index[key] for key in part.keys]
             states = None if start is None else [start[i] for i in at]
             picked = [recipes[i] for i in at], [samples[i] for i in at]
-            jobs.append(Job(*picked, look, part.keys, states, copied, file, device, part.epoch))
+            jobs.append(Job(*picked, schedule, part.keys, states, copied, file, device, part.epoch))
     if files and len(others) == len(files):
         raise DataError(f"{place}: expected an empty folder or one of this sweep. {_difference(others, recipes)}")
     jobs = [job for job in jobs if not set(job.keys) & done.keys()]
@@ -331,7 +338,7 @@ def _difference(others: Sequence[Progress], recipes: Sequence[Recipe]) -> str:
 
 def _fields(recipe: dict[str, Any]) -> dict[str, Any]:
     """All fields side by side, those of the shape too."""
-    return {**recipe["shape"], **{name: value for name, value in recipe.items() if name != "shape"}}
+    return {**recipe["network"], **{name: value for name, value in recipe.items() if name != "network"}}
 
 
 def _runs(part: Progress) -> dict[str, Run]:
@@ -342,7 +349,7 @@ def _runs(part: Progress) -> dict[str, Run]:
         state = part.states[i] if part.states else None
         recipe = Recipe.from_dict(part.recipes[i])
         snapshots = {epoch: states[i] for epoch, states in part.snapshots.items()}
-        runs[key] = Run(recipe, losses, tuple(part.readings[i]), part.epoch, diverged, state, snapshots)
+        runs[key] = Run(recipe, losses, tuple(part.measurements[i]), part.epoch, diverged, state, snapshots)
     return runs
 
 

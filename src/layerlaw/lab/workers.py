@@ -40,7 +40,7 @@ def work(recipes: Sequence[Recipe], samples: Sequence[Samples]) -> float:
     """About how many multiplications training takes."""
     return float(
         sum(
-            3 * sum(i * o for i, o in r.shape.sides) * len(s.labels) * r.epochs
+            3 * sum(i * o for i, o in r.network.sides) * len(s.labels) * r.epochs
             for r, s in zip(recipes, samples, strict=True)
         )
     )
@@ -76,7 +76,7 @@ def _one_thread(device: str) -> Iterator[None]:
 
 def _where(job: Job, epoch: int, loss: float) -> str:
     known = f", loss {loss:.4f}" if loss == loss else ""
-    return f"{len(job.recipes)} × {job.recipes[0].shape}, epoch {epoch}{known}"
+    return f"{len(job.recipes)} × {job.recipes[0].network}, epoch {epoch}{known}"
 
 
 def run_in_processes(

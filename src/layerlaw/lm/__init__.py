@@ -117,7 +117,7 @@ def probe_lm(
         raise InputError("device: expected none beside device_map, which says where the parts of the model are.")
     names = [part.strip() for part in targets.split(",")] if isinstance(targets, str) else list(targets)
     text = getattr(text, "documents", text)  # what load_text gives
-    with placed(network, device) as home, probing_state(network, "eval"), quiet_transformers():
+    with placed(network, device) as home, probing_state(network, "running"), quiet_transformers():
         where = home or torch.device("cpu")
         found = find_blocks(network, anatomy.dry_inputs(network, where), blocks)
         longest = anatomy.longest_piece(network)

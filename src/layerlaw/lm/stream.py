@@ -207,7 +207,7 @@ class Run:
         names = tuple(name.removeprefix(prefix) for name in self.plan.blocks.names)
         inner = replace(self.plan, blocks=replace(self.plan.blocks, names=names))
         collecting = Pass(inner, max(self.pieces.groups) + 1)
-        with probing_state(network, "eval"):
+        with probing_state(network, "running"):
             return collecting.run(
                 body, self.task, self.pieces, batch_size=self.batch_size, device=self.device, progress=self.progress
             )

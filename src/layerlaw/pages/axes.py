@@ -8,17 +8,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from layerlaw.pages.html.escaping import for_plotly
-from layerlaw.pages.reading import INPUT, Reading
+from layerlaw.pages.record_view import INPUT, RecordView
 from layerlaw.wording import number, power
 
 
-def site_axis(reading: Reading, *, most: int = 18) -> dict[str, Any]:
+def site_axis(view: RecordView, *, most: int = 18) -> dict[str, Any]:
     """An x axis with site names; beyond `most` sites only some of them are named."""
-    count = len(reading.sites)
+    count = len(view.sites)
     shown = strided(count, most)
     return {
         "tickvals": shown,
-        "ticktext": [for_plotly(reading.sites[i].name, 17) for i in shown],
+        "ticktext": [for_plotly(view.sites[i].name, 17) for i in shown],
         "tickangle": -45,
         "range": [-0.5, count - 0.5],
     }
@@ -50,9 +50,9 @@ def strided(count: int, most: int) -> list[int]:
     return list(range(0, count, max(1, math.ceil((count - 1) / max(1, most - 1)))))
 
 
-def block_axis(reading: Reading, *drawn: Sequence[float | None]) -> dict[str, Any]:
+def block_axis(view: RecordView, *drawn: Sequence[float | None]) -> dict[str, Any]:
     """An x axis of blocks, counted 1 … L; the embedded input has room and a tick where one of the series `drawn` has it."""
-    names = reading.numbers
+    names = view.numbers
     inputs = names[:1] == [INPUT]
     first = int(inputs and not any(series and (series[0] or 0) > 0 for series in drawn))
     shown = block_ticks(names[first:])

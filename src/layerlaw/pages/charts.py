@@ -10,7 +10,7 @@ from layerlaw.pages import theme
 from layerlaw.pages.axes import log_axis, site_axis
 from layerlaw.pages.drawing import go, new_figure, rounded, site_names
 from layerlaw.pages.html.escaping import for_plotly
-from layerlaw.pages.reading import Reading
+from layerlaw.pages.record_view import RecordView
 from layerlaw.verdict import IDLE_SHARE
 from layerlaw.wording import interval_factor, number, percent
 
@@ -48,15 +48,15 @@ def marker_size(size: float, count: int) -> float:
     return size * (1 if count <= 24 else 0.7 if count <= 80 else 0.5)
 
 
-def law_figure(reading: Reading) -> Any:
+def law_figure(view: RecordView) -> Any:
     """D against depth on a log axis: points with jackknife bars, the line, test data, and the two nulls."""
-    train = reading.series("separation")
+    train = view.series("separation")
     if not any(v is not None and v > 0 for v in train):
         return "No separation D was measured, so there is nothing to draw."
     traces: list[Any] = []
     columns = ("separation_untrained", "separation_permuted", "test_separation")
-    others = {column: reading.series(column) for column in columns}
-    if reading.has("separation_permuted"):
+    others = {column: view.series(column) for column in columns}
+    if view.has("separation_permuted"):
         floor = others.pop("separation_permuted")
         name = "permuted labels (chance)"
         shown = [v for s in (train, *others.values()) for v in s if v is not None]
@@ -66,31 +66,31 @@ def law_figure(reading: Reading) -> Any:
         else:
             others["separation_permuted"] = floor
         traces.append(line(name, floor, theme.NULL, dash="dot", symbol=None, width=1.5))
-    if reading.has("separation_untrained"):
+    if view.has("separation_untrained"):
         null = others["separation_untrained"]
         traces.append(line("untrained network", null, theme.NULL, symbol="square-open", width=1, size=6))
-    if reading.has("test_separation"):
+    if view.has("test_separation"):
         traces.append(line("test data", others["test_separation"], theme.TEST, symbol="diamond", width=1.2))
-    if reading.fit is not None:
-        name = f"law: ρ = {number(reading.fit.rho)} per layer"
-        traces.append(fitted_line(reading, reading.fit, name))
-    traces.append(_train_points(reading, train))
-    bars = _bar_ends(train, reading.series("separation_log_se"))
+    if view.fit is not None:
+        name = f"law: ρ = {number(view.fit.rho)} per layer"
+        traces.append(fitted_line(view, view.fit, name))
+    traces.append(_train_points(view, train))
+    bars = _bar_ends(train, view.series("separation_log_se"))
     every = [*train, *bars, *(v for s in others.values() for v in s)]
     return new_figure(
         traces,
-        meta=site_names(reading),
+        meta=site_names(view),
         height=440,
-        xaxis=site_axis(reading),
+        xaxis=site_axis(view),
         yaxis=log_axis(every, "separation fuzziness D"),
     )
 
 
-def fitted_line(reading: Reading, fit: LawFit, name: str) -> Any:
+def fitted_line(view: RecordView, fit: LawFit, name: str) -> Any:
     """The line of the law, dashed."""
     return go.Scatter(
         name=name,
-        x=reading.fit_positions,
+        x=view.fit_positions,
         y=[rounded(v) for v in fit.line],
         mode="lines",
         line={"color": theme.TRAIN, "dash": "dash", "width": 1.5},
@@ -99,14 +99,14 @@ def fitted_line(reading: Reading, fit: LawFit, name: str) -> Any:
     )
 
 
-def _train_points(reading: Reading, train: Series) -> Any:
-    error = reading.series("separation_log_se")
+def _train_points(view: RecordView, train: Series) -> Any:
+    error = view.series("separation_log_se")
     points = line("training data", train, theme.TRAIN, size=9, written=_with_interval(train, error))
     points.mode = "markers"
-    points.marker.color = [theme.TRAIN if site.in_fit else "white" for site in reading.sites]
+    points.marker.color = [theme.TRAIN if site.in_fit else "white" for site in view.sites]
     points.marker.line = {"color": theme.TRAIN, "width": 1.8}
     points.legendrank = 1
-    if reading.has("separation_log_se"):
+    if view.has("separation_log_se"):
         points.error_y = {
             "type": "data",
             "symmetric": False,
@@ -135,14 +135,14 @@ def _with_interval(values: Series, errors: Series) -> list[str]:
     ]
 
 
-def shares_figure(reading: Reading) -> Any:
+def shares_figure(view: RecordView) -> Any:
     """Each layer's share of the drop of ln D, with the even share as a line."""
-    if reading.fit is None:
+    if view.fit is None:
         return "Without a fit there are no shares to show."
-    if not reading.shares:
+    if not view.shares:
         return "D does not fall from the first site to the last by more than a tenth, so there is no drop to share."
-    even = 1 / reading.fit.layers
-    positions, shares = list(reading.shares), list(reading.shares.values())
+    even = 1 / view.fit.layers
+    positions, shares = list(view.shares), list(view.shares.values())
     colors = [theme.RISE if s < 0 else theme.PALE if s < IDLE_SHARE * even else theme.TRAIN for s in shares]
     bars = go.Bar(
         x=positions,
@@ -155,14 +155,12 @@ def shares_figure(reading: Reading) -> Any:
         hovertemplate="%{text}<br>%{customdata} of the drop<extra></extra>",
     )
     yaxis = {"tickformat": ".0%", "title": {"text": "share of the drop of ln D"}, "rangemode": "tozero", "nticks": 6}
-    figure = new_figure(
-        [bars], meta=site_names(reading), height=320, xaxis=site_axis(reading), yaxis=yaxis, showlegend=False
-    )
+    figure = new_figure([bars], meta=site_names(view), height=320, xaxis=site_axis(view), yaxis=yaxis, showlegend=False)
     figure.add_hline(y=even, line={"color": theme.INK, "width": 1, "dash": "dash"})
     return figure
 
 
-def nearest_figure(reading: Reading) -> Any:
+def nearest_figure(view: RecordView) -> Any:
     """Nearest class center against depth: how often it is wrong, and how often it disagrees with the network."""
     wanted = [
         ("error, train", "ncc_accuracy", theme.TRAIN, "solid", "circle"),
@@ -172,9 +170,9 @@ def nearest_figure(reading: Reading) -> Any:
     ]
     traces = []
     for name, column, color, dash, symbol in wanted:
-        if not reading.has(column):
+        if not view.has(column):
             continue
-        y = reading.series(column)
+        y = view.series(column)
         if column.endswith("accuracy"):
             y = [None if v is None else 1 - v for v in y]
         written = [percent(v, 2) for v in y]
@@ -184,14 +182,14 @@ def nearest_figure(reading: Reading) -> Any:
     yaxis = {"tickformat": ".0~%", "title": {"text": "share of samples"}, "rangemode": "tozero", "nticks": 7}
     return new_figure(
         traces,
-        meta=site_names(reading),
+        meta=site_names(view),
         height=400,
-        xaxis=site_axis(reading, most=MOST_NAMES_IN_HALF_WIDTH),
+        xaxis=site_axis(view, most=MOST_NAMES_IN_HALF_WIDTH),
         yaxis=yaxis,
     )
 
 
-def collapse_figure(reading: Reading) -> Any:
+def collapse_figure(view: RecordView) -> Any:
     """Measures of neural collapse against depth, on a log axis."""
     wanted = [
         ("NC1", "nc1", theme.QUALITATIVE[0], "solid", "circle"),
@@ -204,11 +202,11 @@ def collapse_figure(reading: Reading) -> Any:
     ]
     traces, every = [], []
     for name, column, color, dash, symbol in wanted:
-        y = [v if v is not None and v > 0 else None for v in reading.series(column)]  # no zero on a log axis
+        y = [v if v is not None and v > 0 else None for v in view.series(column)]  # no zero on a log axis
         if any(v is not None for v in y):
             every += y
             traces.append(line(name, y, color, dash=dash, symbol=symbol, size=6, width=1.6))
     if not traces:
         return "No measure of neural collapse was taken along depth."
-    xaxis = site_axis(reading, most=MOST_NAMES_IN_HALF_WIDTH)
-    return new_figure(traces, meta=site_names(reading), height=400, xaxis=xaxis, yaxis=log_axis(every, "0 at collapse"))
+    xaxis = site_axis(view, most=MOST_NAMES_IN_HALF_WIDTH)
+    return new_figure(traces, meta=site_names(view), height=400, xaxis=xaxis, yaxis=log_axis(every, "0 at collapse"))

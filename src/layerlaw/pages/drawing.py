@@ -8,7 +8,7 @@ from typing import Any
 
 from layerlaw.errors import MissingExtraError
 from layerlaw.pages.html.escaping import for_plotly
-from layerlaw.pages.reading import Reading
+from layerlaw.pages.record_view import RecordView
 
 try:
     import plotly.graph_objects as go
@@ -28,9 +28,9 @@ def new_figure(
     return figure
 
 
-def site_names(reading: Reading) -> dict[str, list[str]]:
+def site_names(view: RecordView) -> dict[str, list[str]]:
     """What page.js writes over the hover text of traces marked `meta="sites"`: once per figure, not once per trace."""
-    pairs = zip(reading.numbers, reading.sites, strict=True)
+    pairs = zip(view.numbers, view.sites, strict=True)
     return {"sites": [f"<b>{count} · {for_plotly(site.name, 60)}</b>" for count, site in pairs]}
 
 

@@ -10,7 +10,7 @@ from layerlaw.errors import InputError, MissingExtraError
 from layerlaw.law import RESIDUAL, LawFit
 from layerlaw.pages import theme
 from layerlaw.pages.axes import block_ticks, block_title, log_ticks, strided, tick_text
-from layerlaw.pages.reading import INPUT, site_numbers
+from layerlaw.pages.record_view import INPUT, site_numbers
 from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 from layerlaw.wording import clean, correlation, finite, number, shortened
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from layerlaw.pages.html.escaping import escaped
 from layerlaw.pages.lm_columns import GAIN, LEAST_SCALE, even_gain, kind, lm_columns
-from layerlaw.pages.reading import Reading
+from layerlaw.pages.record_view import RecordView
 from layerlaw.record import SiteRow
 from layerlaw.verdict import IDLE_SHARE
 from layerlaw.verdict.targets import is_shuffled, targets
@@ -50,46 +50,46 @@ COLUMNS = (
 )
 
 
-def layers_html(reading: Reading) -> str:
+def layers_html(view: RecordView) -> str:
     """The table; columns that are empty at every site are left out."""
-    columns = _lm_columns(reading) if reading.language_model else COLUMNS
-    cells = {column.head: [column.cell(site) for site in reading.sites] for column in columns}
-    cells |= {GAIN: gain_cells(reading)} if reading.language_model else {"share": share_cells(reading)}
+    columns = _lm_columns(view) if view.language_model else COLUMNS
+    cells = {column.head: [column.cell(site) for site in view.sites] for column in columns}
+    cells |= {GAIN: gain_cells(view)} if view.language_model else {"share": share_cells(view)}
     shown = [column for column in columns if any(cell != ABSENT for cell in cells[column.head])]
-    many = reading.language_model and len(shown) > MANY_COLUMNS
+    many = view.language_model and len(shown) > MANY_COLUMNS
     heads = "".join(
         f'<th scope="col" title="{escaped(c.meaning)}">{c.short if many and c.short else c.head}</th>' for c in shown
     )
-    alike, numbers = _alike(reading), reading.numbers
+    alike, numbers = _alike(view), view.numbers
     body = "".join(
         ("<tr>" if site.in_fit else '<tr class="aside">')
         + (_block_cell(site, numbers[i]) if alike else _site_cells(site, numbers[i]))
         + "".join(f"<td>{cells[column.head][i]}</td>" for column in shown)
         + "</tr>"
-        for i, site in enumerate(reading.sites)
+        for i, site in enumerate(view.sites)
     )
-    tall = " tall" if len(reading.sites) > MANY_SITES else ""
+    tall = " tall" if len(view.sites) > MANY_SITES else ""
     return (
         f'<div class="scroll{tall}" tabindex="0" role="region" aria-label="per-layer table">'
         f'<table class="layers{" many" if many else ""}"><thead><tr>'
         f'<th scope="col" class="site">{"block" if alike else "site"}</th>{"" if alike else KIND_HEADS}{heads}'
-        f"</tr></thead><tbody>{body}</tbody></table></div>{_footnotes(reading)}"
+        f"</tr></thead><tbody>{body}</tbody></table></div>{_footnotes(view)}"
     )
 
 
-def share_cells(reading: Reading) -> list[str]:
+def share_cells(view: RecordView) -> list[str]:
     """A bar and a percentage per site; the longest bar is the largest share."""
-    shares = reading.shares
-    return _bars(shares, len(reading.sites), 1 / len(shares) if shares else 0.0)
+    shares = view.shares
+    return _bars(shares, len(view.sites), 1 / len(shares) if shares else 0.0)
 
 
-def gain_cells(reading: Reading) -> list[str]:
+def gain_cells(view: RecordView) -> list[str]:
     """The same for what each block takes off the residual."""
-    return _bars(reading.gains, len(reading.sites), even_gain(reading) or 0.0, digits=2, least=LEAST_SCALE)
+    return _bars(view.gains, len(view.sites), even_gain(view) or 0.0, digits=2, least=LEAST_SCALE)
 
 
-def _lm_columns(reading: Reading) -> tuple[Column, ...]:
-    return tuple(Column(c.head, c.meaning, c.cell, c.short) for c in lm_columns(reading))
+def _lm_columns(view: RecordView) -> tuple[Column, ...]:
+    return tuple(Column(c.head, c.meaning, c.cell, c.short) for c in lm_columns(view))
 
 
 def _bars(parts: dict[int, float], count: int, even: float, *, digits: int = 1, least: float = 0.0) -> list[str]:
@@ -125,10 +125,10 @@ def _block_cell(site: SiteRow, count: str) -> str:
     )
 
 
-def _alike(reading: Reading) -> bool:
+def _alike(view: RecordView) -> bool:
     """Whether all blocks of a language model are of one kind, so that a line below the table says it once."""
-    kinds = {(reading.sites[p].type, reading.sites[p].features) for p in reading.fit_positions}
-    return reading.language_model and len(kinds) == 1
+    kinds = {(view.sites[p].type, view.sites[p].features) for p in view.fit_positions}
+    return view.language_model and len(kinds) == 1
 
 
 def _separation(site: SiteRow) -> str:
@@ -146,17 +146,17 @@ def _against_floor(site: SiteRow) -> str:
     return number(value / floor, 2) if value is not None and floor else ABSENT
 
 
-def _footnotes(reading: Reading) -> str:
+def _footnotes(view: RecordView) -> str:
     notes = []
-    if _alike(reading):
-        block = reading.sites[reading.fit_positions[0]]
+    if _alike(view):
+        block = view.sites[view.fit_positions[0]]
         notes.append(f"Every block: {escaped(block.type)}, {block.features:,} features.")
-    if reading.language_model and (others := targets(reading.record)):
+    if view.language_model and (others := targets(view.record)):
         shuffled = sum(map(is_shuffled, others))
         mean = f"; shuffled ids: the mean of {shuffled} vocabularies" if shuffled > 1 else ""
-        notes.append(f"Columns of other targets are {kind(reading)}{mean}.")
-    if any(site.values.get("full_rank") == 0.0 for site in reading.sites):
+        notes.append(f"Columns of other targets are {kind(view)}{mean}.")
+    if any(site.values.get("full_rank") == 0.0 for site in view.sites):
         notes.append(f"{RANK_MARK} the class means span fewer than K−1 dimensions here; D jumps at such sites.")
-    if any(not site.in_fit for site in reading.sites):
+    if any(not site.in_fit for site in view.sites):
         notes.append("Sites in gray are shown but are no points of the law.")
     return "".join(f'<p class="note">{note}</p>' for note in notes)

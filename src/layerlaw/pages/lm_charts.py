@@ -11,7 +11,7 @@ from layerlaw.pages.axes import block_axis, log_axis
 from layerlaw.pages.charts import Series, fitted_line, line, marker_size
 from layerlaw.pages.drawing import go, new_figure, rounded, site_names
 from layerlaw.pages.lm_columns import LEAST_SCALE, even_gain
-from layerlaw.pages.reading import Reading
+from layerlaw.pages.record_view import RecordView
 from layerlaw.verdict import IDLE_SHARE
 from layerlaw.wording import percent, residual
 
@@ -19,40 +19,40 @@ LEAST_PAD = 0.004  # decades: residuals differ in their third digit
 PRESSING = 1.6  # a null that would stretch the axis more than this would press the curve flat
 
 
-def residual_figure(reading: Reading) -> Any:
+def residual_figure(view: RecordView) -> Any:
     """PR against depth on a log axis: points with jackknife bars, the line, in-sample, and the untrained model."""
-    lead = reading.series(reading.column)
+    lead = view.series(view.column)
     if not any(v is not None and v > 0 for v in lead):
         return "No prediction residual was measured, so there is nothing to draw."
-    ends = bar_ends(lead, reading)
+    ends = bar_ends(lead, view)
     every: list[float | None] = [*lead, *(v for pair in ends for v in pair or ())]
     traces: list[Any] = []
-    inside: Series = reading.series("residual") if reading.column != "residual" else []
+    inside: Series = view.series("residual") if view.column != "residual" else []
     if any(v is not None for v in inside):
         traces.append(line("in-sample", inside, theme.TEST, symbol="diamond", width=1.2, written=_digits(inside)))
         every += inside
-    null = reading.series(f"{reading.column}_untrained")
+    null = view.series(f"{view.column}_untrained")
     if any(v is not None for v in null):
         fits = _log_span([*every, *null]) <= PRESSING * _log_span(every)
         known = [v for v in null if v is not None]
         name = "untrained" if fits else f"untrained, off the axis: {min(known):.3f} to {max(known):.3f}"
         traces.insert(0, line(name, null, theme.NULL, symbol="square-open", width=1, size=6, written=_digits(null)))
         every += null if fits else []
-    if reading.fit is not None:
-        every += reading.fit.line
-        traces.append(fitted_line(reading, reading.fit, f"law: ρ = {reading.fit.rho:.4f} per block"))
-    aside = any(not site.in_fit for site in reading.sites)
-    traces += [_points(reading, lead, ends, in_fit=which) for which in ((False, True) if aside else (True,))]
+    if view.fit is not None:
+        every += view.fit.line
+        traces.append(fitted_line(view, view.fit, f"law: ρ = {view.fit.rho:.4f} per block"))
+    aside = any(not site.in_fit for site in view.sites)
+    traces += [_points(view, lead, ends, in_fit=which) for which in ((False, True) if aside else (True,))]
     yaxis = log_axis(every, "prediction residual PR", least_pad=LEAST_PAD, parts=7)
     return new_figure(
-        traces, meta=site_names(reading), height=440, xaxis=block_axis(reading, lead, inside, null), yaxis=yaxis
+        traces, meta=site_names(view), height=440, xaxis=block_axis(view, lead, inside, null), yaxis=yaxis
     )
 
 
-def _points(reading: Reading, lead: Series, ends: Sequence[tuple[float, float] | None], *, in_fit: bool) -> Any:
+def _points(view: RecordView, lead: Series, ends: Sequence[tuple[float, float] | None], *, in_fit: bool) -> Any:
     """The points of the law, solid, or those beside it, hollow: apart, since a legend shows the first point of a trace."""
-    name = "held out" if reading.column == "residual_held_out" else "in-sample"
-    where = [i for i, site in enumerate(reading.sites) if site.in_fit is in_fit]
+    name = "held out" if view.column == "residual_held_out" else "in-sample"
+    where = [i for i, site in enumerate(view.sites) if site.in_fit is in_fit]
     values, pairs = [lead[i] for i in where], [ends[i] for i in where]
     points = line(name, values, theme.TRAIN, size=9, written=with_intervals(values, pairs))
     points.update(x=where, mode="markers", legendgroup="lead", legendrank=1, showlegend=in_fit)
@@ -66,14 +66,14 @@ def _points(reading: Reading, lead: Series, ends: Sequence[tuple[float, float] |
     return points
 
 
-def deviations_figure(reading: Reading) -> Any:
+def deviations_figure(view: RecordView) -> Any:
     """How far PR lies from its line, in percent, with 95% bars where documents were grouped."""
-    fit = reading.fit
+    fit = view.fit
     if fit is None:
         return "Without a fit there is nothing to be off."
     off = [math.exp(e) - 1 for e in fit.residuals]
     points = go.Scatter(
-        x=reading.fit_positions,
+        x=view.fit_positions,
         y=[rounded(v) for v in off],
         mode="lines+markers",
         line={"color": theme.PALE, "width": 1.2},
@@ -82,23 +82,23 @@ def deviations_figure(reading: Reading) -> Any:
         customdata=[percent(v, 2) for v in off],
         hovertemplate="%{text}<br>%{customdata} off the line<extra></extra>",
     )
-    if reading.errors is not None:
-        wide = [reading.errors.t * se for se in reading.errors.residuals]
+    if view.errors is not None:
+        wide = [view.errors.t * se for se in view.errors.residuals]
         points.error_y = _bars(wide, wide)
     yaxis = {"tickformat": ".3~%", "title": {"text": "PR above its line"}, "nticks": 6}
-    figure = _plain(reading, [points], yaxis, 340)
+    figure = _plain(view, [points], yaxis, 340)
     figure.add_hline(y=0, line={"color": theme.INK, "width": 1, "dash": "dash"})
     return figure
 
 
-def gains_figure(reading: Reading) -> Any:
+def gains_figure(view: RecordView) -> Any:
     """By how much of itself PR falls at each block; hollow, the first one, from the embedded input."""
-    gains = reading.gains
+    gains = view.gains
     if not gains:
         return "Without two neighboring residuals there is no gain to show."
-    even = even_gain(reading)
+    even = even_gain(view)
     bar = 0.0 if even is None else IDLE_SHARE * even
-    first = reading.fit_positions[0]
+    first = view.fit_positions[0]
     colors = [theme.RISE if g < 0 else theme.PALE if g < bar else theme.TRAIN for g in gains.values()]
     bars = go.Bar(
         x=list(gains),
@@ -114,23 +114,23 @@ def gains_figure(reading: Reading) -> Any:
         hovertemplate="%{text}<br>PR %{customdata}<extra></extra>",
     )
     wide = [0.0] * len(gains)
-    if reading.errors is not None:
-        steps = dict(zip(reading.fit_positions[1:], reading.errors.steps, strict=True))
-        wide = [reading.errors.t * steps.get(i, 0.0) for i in gains]
+    if view.errors is not None:
+        steps = dict(zip(view.fit_positions[1:], view.errors.steps, strict=True))
+        wide = [view.errors.t * steps.get(i, 0.0) for i in gains]
         bars.error_y = {**_bars(wide, wide), "color": theme.MUTED, "width": 0}
     yaxis = {"tickformat": ".3~%", "title": {"text": "PR falls by"}, "nticks": 6}
     if max(abs(g) + w for g, w in zip(gains.values(), wide, strict=True)) < LEAST_SCALE:  # noise has to look like noise
         yaxis["range"] = [-1.1 * LEAST_SCALE, 1.1 * LEAST_SCALE]
-    figure = _plain(reading, [bars], yaxis, 340)
+    figure = _plain(view, [bars], yaxis, 340)
     if even is not None and even > 0:
         figure.add_hline(y=even, line={"color": theme.INK, "width": 1, "dash": "dash"})
     return figure
 
 
-def bar_ends(values: Series, reading: Reading) -> list[tuple[float, float] | None]:
+def bar_ends(values: Series, view: RecordView) -> list[tuple[float, float] | None]:
     """Ends of the 95% interval at each site, with Student's t of the groups."""
-    t = reading.errors.t if reading.errors is not None else 1.96
-    errors = reading.series(f"{reading.column}_log_se")
+    t = view.errors.t if view.errors is not None else 1.96
+    errors = view.series(f"{view.column}_log_se")
     factors = [None if e is None else math.exp(min(t * abs(e), 100.0)) for e in errors]
     return [(v / f, v * f) if v and v > 0 and f else None for v, f in zip(values, factors, strict=True)]
 
@@ -151,9 +151,9 @@ def with_intervals(values: Series, ends: Sequence[tuple[float, float] | None]) -
     ]
 
 
-def _plain(reading: Reading, traces: list[Any], yaxis: dict[str, Any], height: int) -> Any:
+def _plain(view: RecordView, traces: list[Any], yaxis: dict[str, Any], height: int) -> Any:
     return new_figure(
-        traces, meta=site_names(reading), height=height, xaxis=block_axis(reading), yaxis=yaxis, showlegend=False
+        traces, meta=site_names(view), height=height, xaxis=block_axis(view), yaxis=yaxis, showlegend=False
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 
-from layerlaw.pages.reading import Reading
+from layerlaw.pages.record_view import RecordView
 from layerlaw.record import SiteRow
 from layerlaw.verdict.targets import column_of, is_shuffled, target_name, targets
 from layerlaw.wording import ABSENT, finite, number, percent, residual
@@ -35,12 +35,12 @@ class LmColumn:
     goes: int = 0
 
 
-def lm_columns(reading: Reading) -> list[LmColumn]:
+def lm_columns(view: RecordView) -> list[LmColumn]:
     """The residual first, then what is taken off it, then what it is to be compared with."""
-    lead, held_out = reading.column, reading.column == "residual_held_out"
-    t = reading.errors.t if reading.errors is not None else 1.96
+    lead, held_out = view.column, view.column == "residual_held_out"
+    t = view.errors.t if view.errors is not None else 1.96
     name = "held-out PR" if held_out else "PR"
-    untrained = f"PR of the same model untrained, {kind(reading)}"
+    untrained = f"PR of the same model untrained, {kind(view)}"
     columns = [
         LmColumn(name, name, "prediction residual of the token’s id; lower is better", lambda s: of(s, lead)),
         LmColumn(
@@ -56,7 +56,7 @@ def lm_columns(reading: Reading) -> list[LmColumn]:
         )
     columns += [
         LmColumn(UNTRAINED, UNTRAINED, untrained, lambda s: of(s, f"{lead}_untrained"), 3),
-        *_other_targets(reading),
+        *_other_targets(view),
         LmColumn("D", "D", "separation of the most frequent tokens", lambda s: number(s.values.get("separation")), 5),
         LmColumn("adjusted", "adjusted", "PR in-sample, less what features do", partial(of, column="residual_adjusted"), 31),
         LmColumn("spans", "spans", "directions the features span, where fewer than they could", _short_rank, 32),
@@ -64,14 +64,14 @@ def lm_columns(reading: Reading) -> list[LmColumn]:
     return columns
 
 
-def kind(reading: Reading) -> str:
+def kind(view: RecordView) -> str:
     """How the leading column, its intervals and its untrained twin were measured."""
-    return "held out" if reading.column == "residual_held_out" else "in-sample"
+    return "held out" if view.column == "residual_held_out" else "in-sample"
 
 
-def even_gain(reading: Reading) -> float | None:
+def even_gain(view: RecordView) -> float | None:
     """What every block would take if all took the same."""
-    fit = reading.fit
+    fit = view.fit
     return None if fit is None else 1 - math.exp(math.log(fit.values[-1] / fit.values[0]) / fit.layers)
 
 
@@ -80,22 +80,22 @@ def of(site: SiteRow, column: str) -> str:
     return residual(site.values.get(column))
 
 
-def _other_targets(reading: Reading) -> list[LmColumn]:
-    known = targets(reading.record)
+def _other_targets(view: RecordView) -> list[LmColumn]:
+    known = targets(view.record)
     out = [
         LmColumn(
             target_name(target),
             SHORT.get(target, target),
-            f"PR of another target: {target_name(target)}, {kind(reading)}",
-            partial(of, column=column_of(reading.record, target)),
+            f"PR of another target: {target_name(target)}, {kind(view)}",
+            partial(of, column=column_of(view.record, target)),
             6 if target == "embedding" else 10 + i,  # of the others the last named goes first
         )
         for i, target in enumerate(known)
         if not is_shuffled(target)
     ]
-    shuffled = [column_of(reading.record, target) for target in known if is_shuffled(target)]
+    shuffled = [column_of(view.record, target) for target in known if is_shuffled(target)]
     if shuffled:
-        meaning = f"PR of the next token’s id in shuffled vocabularies, mean of {len(shuffled)}, {kind(reading)}"
+        meaning = f"PR of the next token’s id in shuffled vocabularies, mean of {len(shuffled)}, {kind(view)}"
         out.append(LmColumn("shuffled ids", "shuffled", meaning, lambda s: _mean(s, shuffled), 30))
     return out
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from layerlaw.errors import InputError
 from layerlaw.pages.lm_columns import even_gain
-from layerlaw.pages.reading import Reading
+from layerlaw.pages.record_view import RecordView
 from layerlaw.pages.words import FORMULAS, cards, definitions_html
 from layerlaw.verdict import IDLE_SHARE
 from layerlaw.verdict.sentences import signed
@@ -38,9 +38,9 @@ LM_CITATIONS = ("H. He and W. J. Su, A law of next-token prediction in large lan
 SEPARATION_CITATION = "H. He and W. J. Su, A law of data separation in deep learning, PNAS 120 (36), e2221704120, 2023."
 
 
-def residual_cards(reading: Reading) -> str:
+def residual_cards(view: RecordView) -> str:
     """The key numbers of the fit, with what other text would change."""
-    fit, errors = reading.fit, reading.errors
+    fit, errors = view.fit, view.errors
     if fit is None:
         return '<p class="empty">No law could be fitted, for the reason given above.</p>'
     rho = "factor per block" if errors is None else "95% interval<br>{:.4f} … {:.4f}".format(*errors.rho_interval)
@@ -56,8 +56,8 @@ def residual_cards(reading: Reading) -> str:
         [
             ("ρ", f"{fit.rho:.4f}", rho),
             ("r", _signed(fit.pearson), r),
-            ("r without last", _pearson(reading, reading.column, 1), "the last block left out"),
-            *_in_sample_card(reading),
+            ("r without last", _pearson(view, view.column, 1), "the last block left out"),
+            *_in_sample_card(view),
             ("effective layers", number(fit.effective_layers, 2) + of, work),
             ("Greenwood p", p_value(fit.greenwood_p), "a random split is as even"),
             (
@@ -70,35 +70,35 @@ def residual_cards(reading: Reading) -> str:
     )
 
 
-def _in_sample_card(reading: Reading) -> list[tuple[str, str, str]]:
+def _in_sample_card(view: RecordView) -> list[tuple[str, str, str]]:
     """r of the residual the paper takes, unless it is the leading one and said already."""
-    if reading.column == "residual":
+    if view.column == "residual":
         return []
-    short = _pearson(reading, "residual", 1)
-    return [("r in-sample", _pearson(reading, "residual"), "" if short == ABSENT else f"{short} without the last")]
+    short = _pearson(view, "residual", 1)
+    return [("r in-sample", _pearson(view, "residual"), "" if short == ABSENT else f"{short} without the last")]
 
 
-def residual_caption(reading: Reading) -> str:
+def residual_caption(view: RecordView) -> str:
     """How to read the law's chart."""
     parts = ["A straight line on this axis means that every block takes the same factor off the residual."]
-    if reading.has(f"{reading.column}_log_se"):
+    if view.has(f"{view.column}_log_se"):
         parts.append(
             "Bars: 95% intervals by jackknife; they move together, so the shape is better known than the level."
         )
-    if any(not site.in_fit for site in reading.sites):
+    if any(not site.in_fit for site in view.sites):
         parts.append("Hollow: the embedded input, not part of the fit.")
     return " ".join(parts)
 
 
-def deviations_caption(reading: Reading) -> str:
+def deviations_caption(view: RecordView) -> str:
     """How to read what the line leaves."""
-    bars = " Bars: 95% intervals." if reading.errors is not None else ""
+    bars = " Bars: 95% intervals." if view.errors is not None else ""
     return f"Noise would jump about zero; a bow or a wave means that the blocks do not gain equally.{bars}"
 
 
-def gains_caption(reading: Reading) -> str:
+def gains_caption(view: RecordView) -> str:
     """How to read the gains."""
-    even, gains = even_gain(reading), reading.gains
+    even, gains = even_gain(view), view.gains
     parts = ["By how much of itself PR falls at each block."]
     if even is not None and even > 0:
         parts.append(f"Dashed: the even share, {percent(even, 2)}.")
@@ -106,23 +106,23 @@ def gains_caption(reading: Reading) -> str:
             parts.append("Pale: less than a quarter of it.")
     if any(gain < 0 for gain in gains.values()):
         parts.append("Red: PR rises.")
-    if gains and reading.fit_positions[0] in gains:
+    if gains and view.fit_positions[0] in gains:
         parts.append("Hollow: from the embedded input.")
-    if reading.errors is not None:
+    if view.errors is not None:
         parts.append("Thin lines: 95% intervals.")
     return " ".join(parts)
 
 
-def lm_formulas_html(readings: Sequence[Reading]) -> str:
+def lm_formulas_html(views: Sequence[RecordView]) -> str:
     """Definitions and citations; of the separation too where it was measured."""
-    with_separation = any(reading.has("separation") for reading in readings)
+    with_separation = any(view.has("separation") for view in views)
     formulas = (*LM_FORMULAS, *FORMULAS[:1]) if with_separation else LM_FORMULAS
     return definitions_html(formulas, (*LM_CITATIONS, SEPARATION_CITATION) if with_separation else LM_CITATIONS)
 
 
-def _pearson(reading: Reading, column: str, drop_last: int = 0) -> str:
+def _pearson(view: RecordView, column: str, drop_last: int = 0) -> str:
     try:
-        return _signed(reading.record.law(column, drop_last=drop_last).pearson)
+        return _signed(view.record.law(column, drop_last=drop_last).pearson)
     except InputError:
         return ABSENT
 

@@ -24,7 +24,7 @@ from layerlaw.pages.layers import layers_html
 from layerlaw.pages.lm_page import lm_sections
 from layerlaw.pages.lm_words import lm_formulas_html
 from layerlaw.pages.planes import plane_positions, planes_html, planes_note
-from layerlaw.pages.reading import Reading, read_all
+from layerlaw.pages.record_view import RecordView, read_all
 from layerlaw.pages.sections import chart, inert, section
 from layerlaw.pages.words import (
     collapse_cards,
@@ -49,13 +49,13 @@ def write_page(records: Record | Sequence[Record], path: str | os.PathLike[str],
 
 def page_html(records: Record | Sequence[Record], *, title: str | None = None) -> str:
     """The page as text."""
-    readings = read_all(_checked(records))
-    alone = len(readings) == 1
-    heading = clean(title or "") or (readings[0].label if alone else f"{len(readings)} records compared")
-    under = subtitle(readings[0]) if alone else escaped(" · ".join(reading.label for reading in readings))
-    planes = sum(len(plane_positions(reading)) for reading in readings)
+    views = read_all(_checked(records))
+    alone = len(views) == 1
+    heading = clean(title or "") or (views[0].label if alone else f"{len(views)} records compared")
+    under = subtitle(views[0]) if alone else escaped(" · ".join(view.label for view in views))
+    planes = sum(len(plane_positions(view)) for view in views)
     points = min(500, PLANE_POINTS // max(1, planes))
-    main = _sections(readings[0], "r0", points) + _definitions(readings) if alone else _several(readings, points)
+    main = _sections(views[0], "r0", points) + _definitions(views) if alone else _several(views, points)
     plotly, own = plotly_source(), theme.script()
     return f"""<!doctype html>
 <html lang="en">
@@ -85,109 +85,109 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
 """
 
 
-def _several(readings: Sequence[Reading], points: int) -> str:
+def _several(views: Sequence[RecordView], points: int) -> str:
     """The comparison, then every record, folded; each drawing of a plane has at most `points` dots."""
     parts = [
         section(
             "compare",
             "all",
             "Side by side",
-            chart("all-compare", compare_figure(readings)) + compare_table(readings),
-            _comparison_caption(readings),
+            chart("all-compare", compare_figure(views)) + compare_table(views),
+            _comparison_caption(views),
         )
     ]
-    for i, reading in enumerate(readings):
+    for i, view in enumerate(views):
         parts.append(
-            f'<details class="record"><summary><b>{escaped(reading.label)}</b>'
-            f"<span>{escaped(sentence(split_headline(reading)[0]))}</span></summary>"
-            f'<p class="subtitle">{subtitle(reading)}</p>{_sections(reading, f"r{i}", points)}</details>'
+            f'<details class="record"><summary><b>{escaped(view.label)}</b>'
+            f"<span>{escaped(sentence(split_headline(view)[0]))}</span></summary>"
+            f'<p class="subtitle">{subtitle(view)}</p>{_sections(view, f"r{i}", points)}</details>'
         )
-    return "\n".join([*parts, _definitions(readings)])
+    return "\n".join([*parts, _definitions(views)])
 
 
-def _sections(reading: Reading, key: str, points: int) -> str:
-    return lm_sections(reading, key, points) if reading.language_model else _record(reading, key, points)
+def _sections(view: RecordView, key: str, points: int) -> str:
+    return lm_sections(view, key, points) if view.language_model else _record(view, key, points)
 
 
-def _record(reading: Reading, key: str, points: int) -> str:
+def _record(view: RecordView, key: str, points: int) -> str:
     """All sections of a classifier; `key` makes element ids unique on the page."""
     pair = (
         section(
-            "ncc", key, "Nearest class center", chart(f"{key}-ncc", charts.nearest_figure(reading)),
+            "ncc", key, "Nearest class center", chart(f"{key}-ncc", charts.nearest_figure(view)),
             "Error: the nearest class mean is not the sample’s own. Mismatch: it is not what the network decides.",
         )
         + section(
             "collapse", key, "Neural collapse",
-            chart(f"{key}-collapse", charts.collapse_figure(reading)) + collapse_cards(reading),
+            chart(f"{key}-collapse", charts.collapse_figure(view)) + collapse_cards(view),
             "How far each site is from collapse; everything tends to 0 there.",
         )
     )  # fmt: skip
     return "\n".join(
         [
-            section("verdict", key, "", verdict_html(reading)),
+            section("verdict", key, "", verdict_html(view)),
             section(
                 "law", key, "Separation along depth",
-                law_cards(reading) + chart(f"{key}-law", charts.law_figure(reading)), _law_caption(reading),
+                law_cards(view) + chart(f"{key}-law", charts.law_figure(view)), _law_caption(view),
             ),
             section(
-                "shares", key, "Who does the work", chart(f"{key}-shares", charts.shares_figure(reading)),
-                _shares_caption(reading),
+                "shares", key, "Who does the work", chart(f"{key}-shares", charts.shares_figure(view)),
+                _shares_caption(view),
             ),
-            section("table", key, "Layer by layer", layers_html(reading)),
-            section("classes", key, "Class by class", chart(f"{key}-classes", classes_figure(reading)),
-                     escaped(classes_note(reading)).replace("D_k", "D<sub>k</sub>")),
+            section("table", key, "Layer by layer", layers_html(view)),
+            section("classes", key, "Class by class", chart(f"{key}-classes", classes_figure(view)),
+                     escaped(classes_note(view)).replace("D_k", "D<sub>k</sub>")),
             f'<div class="pair">{pair}</div>',
-            section("plane", key, "In the plane", planes_html(reading, points), planes_note(reading, points)),
-            section("method", key, "How it was measured", method_html(reading)),
+            section("plane", key, "In the plane", planes_html(view, points), planes_note(view, points)),
+            section("method", key, "How it was measured", method_html(view)),
         ]
     )  # fmt: skip
 
 
-def _comparison_caption(readings: Sequence[Reading]) -> str:
-    if not readings[0].language_model:
-        return "D along the layers of each fit; dashed, the fitted law." + _other_data(readings)
-    held_out = " held out" if readings[0].column == "residual_held_out" else " in-sample"
+def _comparison_caption(views: Sequence[RecordView]) -> str:
+    if not views[0].language_model:
+        return "D along the layers of each fit; dashed, the fitted law." + _other_data(views)
+    held_out = " held out" if views[0].column == "residual_held_out" else " in-sample"
     return (
         f"PR{held_out} along the blocks of each fit; dashed, the fitted law. Models with different tokenizers predict "
-        f"different ids: compare their shapes rather than their heights.{_intervals(readings)}" + _other_data(readings)
+        f"different ids: compare their shapes rather than their heights.{_intervals(views)}" + _other_data(views)
     )
 
 
-def _intervals(readings: Sequence[Reading]) -> str:
-    if not any(reading.has(f"{reading.column}_log_se") for reading in readings):
+def _intervals(views: Sequence[RecordView]) -> str:
+    if not any(view.has(f"{view.column}_log_se") for view in views):
         return ""
     return " Bars: 95% intervals by jackknife; those of one record move together."
 
 
-def _other_data(readings: Sequence[Reading]) -> str:
-    known = {reading.record.provenance.get("data_sha256") for reading in readings} - {None}
+def _other_data(views: Sequence[RecordView]) -> str:
+    known = {view.record.provenance.get("data_sha256") for view in views} - {None}
     return " The records were measured on different data." if len(known) > 1 else ""
 
 
-def _definitions(readings: Sequence[Reading]) -> str:
-    written = lm_formulas_html(readings) if readings[0].language_model else formulas_html()
+def _definitions(views: Sequence[RecordView]) -> str:
+    written = lm_formulas_html(views) if views[0].language_model else formulas_html()
     return section("definitions", "all", "Definitions and sources", written)
 
 
-def _law_caption(reading: Reading) -> str:
+def _law_caption(view: RecordView) -> str:
     parts = ["A straight line on this axis means that every layer improves D by the same factor."]
-    if reading.of_inputs:
+    if view.of_inputs:
         parts.append("Each point is what enters the named layer.")
-    if reading.has("separation_log_se"):
+    if view.has("separation_log_se"):
         parts.append("Bars: 95% intervals by jackknife.")
-    if any(not site.in_fit for site in reading.sites):
+    if any(not site.in_fit for site in view.sites):
         parts.append("Hollow points are not part of the fit.")
     return " ".join(parts)
 
 
-def _shares_caption(reading: Reading) -> str:
-    if not reading.shares:
+def _shares_caption(view: RecordView) -> str:
+    if not view.shares:
         return ""
-    even = 1 / len(reading.shares)
+    even = 1 / len(view.shares)
     parts = [f"Each layer’s share of the whole drop of ln D. Dashed: an even share, {percent(even)}."]
-    if any(0 <= share < IDLE_SHARE * even for share in reading.shares.values()):
+    if any(0 <= share < IDLE_SHARE * even for share in view.shares.values()):
         parts.append("Pale: less than a quarter of it.")
-    if any(share < 0 for share in reading.shares.values()):
+    if any(share < 0 for share in view.shares.values()):
         parts.append("Red: D rises.")
     return " ".join(parts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from layerlaw.pages.html.escaping import escaped
-from layerlaw.pages.reading import Reading, spread
+from layerlaw.pages.record_view import RecordView, spread
 from layerlaw.pages.theme import class_colors
 from layerlaw.record import SiteRow
 from layerlaw.wording import beginning, number, shortened
@@ -16,32 +16,31 @@ MOST_PLANES = 24
 MOST_IN_LEGEND = 24
 
 
-def plane_positions(reading: Reading) -> list[int]:
+def plane_positions(view: RecordView) -> list[int]:
     """Positions of the sites that are drawn: all with coordinates, or an even choice of them."""
-    having = _drawable(reading)
+    having = _drawable(view)
     return [having[i] for i in spread(len(having), MOST_PLANES)]
 
 
-def planes_html(reading: Reading, most_points: int = 500) -> str:
+def planes_html(view: RecordView, most_points: int = 500) -> str:
     """The grid of drawings with its legend, or a sentence that says why there is none."""
-    chosen = plane_positions(reading)
+    chosen = plane_positions(view)
     if not chosen:
         return '<p class="empty">No plane coordinates were recorded.</p>'
-    labels = reading.record.plane_labels
-    colors = class_colors(max([len(reading.record.classes), *(k + 1 for k in labels)]))
+    labels = view.record.plane_labels
+    colors = class_colors(max([len(view.record.classes), *(k + 1 for k in labels)]))
     drawings = "".join(
-        _drawing(reading.sites[i], reading.numbers[i], labels, colors, most_points, _measured(reading, i))
-        for i in chosen
+        _drawing(view.sites[i], view.numbers[i], labels, colors, most_points, _measured(view, i)) for i in chosen
     )
-    return f'{_legend(reading, colors)}<div class="planes">{drawings}</div>'
+    return f'{_legend(view, colors)}<div class="planes">{drawings}</div>'
 
 
-def planes_note(reading: Reading, most_points: int = 500) -> str:
+def planes_note(view: RecordView, most_points: int = 500) -> str:
     """What is drawn, and what is left out."""
-    chosen = plane_positions(reading)
-    total = len(_drawable(reading))
+    chosen = plane_positions(view)
+    total = len(_drawable(view))
     some = f" {len(chosen)} of {total} sites are shown, evenly chosen." if len(chosen) < total else ""
-    thinned = any(_step(reading.sites[i], most_points) > 1 for i in chosen)
+    thinned = any(_step(view.sites[i], most_points) > 1 for i in chosen)
     fewer = f" Of the samples at most {most_points} are drawn, to keep the file small." if thinned else ""
     return f"The first two principal components at each site; each drawing has its own scale.{some}{fewer}"
 
@@ -80,9 +79,9 @@ def _drawing(
     )
 
 
-def _measured(reading: Reading, position: int) -> str:
-    value = reading.sites[position].values.get(reading.column)
-    if value is None or reading.language_model:  # PR has nothing to do with the words
+def _measured(view: RecordView, position: int) -> str:
+    value = view.sites[position].values.get(view.column)
+    if value is None or view.language_model:  # PR has nothing to do with the words
         return ""
     return f"D = {number(value)}"
 
@@ -91,8 +90,8 @@ def _step(site: SiteRow, most_points: int) -> int:
     return max(1, math.ceil(len(site.plane) / max(1, most_points)))
 
 
-def _legend(reading: Reading, colors: list[str]) -> str:
-    names = reading.record.classes
+def _legend(view: RecordView, colors: list[str]) -> str:
+    names = view.record.classes
     if not names:
         return ""
     if len(names) > MOST_IN_LEGEND:
@@ -104,8 +103,8 @@ def _legend(reading: Reading, colors: list[str]) -> str:
     return f'<ul class="legend">{items}</ul>'
 
 
-def _drawable(reading: Reading) -> list[int]:
-    return [i for i, site in enumerate(reading.sites) if any(_is_point(p) for p in site.plane)]
+def _drawable(view: RecordView) -> list[int]:
+    return [i for i, site in enumerate(view.sites) if any(_is_point(p) for p in site.plane)]
 
 
 def _is_point(point: list[float]) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from layerlaw.errors import MissingExtraError
 from layerlaw.pages.lm_columns import GAIN, LEAST_SCALE, UNTRAINED, kind, lm_columns
-from layerlaw.pages.reading import Reading, read
+from layerlaw.pages.record_view import RecordView, read
 from layerlaw.pages.words import facts
 from layerlaw.record import Record, SiteRow
 from layerlaw.wording import ABSENT, clean, number, percent, sentence, shortened
@@ -62,12 +62,12 @@ def write_record(record: Record, console: Console | None = None) -> None:
     except ImportError:
         raise MissingExtraError("rich", "pages", "print_record()") from None
     console = console or Console()
-    reading = read(record)
-    verdict = reading.verdict
-    console.print(Text(reading.label, style="bold"))
-    console.print(Text(" · ".join(facts(reading)), style="dim"))
+    view = read(record)
+    verdict = view.verdict
+    console.print(Text(view.label, style="bold"))
+    console.print(Text(" · ".join(facts(view)), style="dim"))
     console.print()
-    console.print(_table(reading, console.width))
+    console.print(_table(view, console.width))
     console.print()
     console.print(Text(sentence(clean(verdict.headline)), style="bold"))
     notes = [note for note in record.notes if note not in verdict.findings]
@@ -91,7 +91,7 @@ def share_bar(share: float, largest: float, width: int = BAR_WIDTH) -> str:
     return ("█" * full + (BLOCKS[rest] if rest else "")).ljust(width)
 
 
-def _table(reading: Reading, width: int) -> Table:
+def _table(view: RecordView, width: int) -> Table:
     try:
         from rich import box
         from rich.cells import cell_len
@@ -99,44 +99,44 @@ def _table(reading: Reading, width: int) -> Table:
         from rich.text import Text
     except ImportError:
         raise MissingExtraError("rich", "pages", "table()") from None
-    cells = _cells(reading)
-    numbers = reading.numbers
+    cells = _cells(view)
+    numbers = view.numbers
     room = width - max(map(len, numbers), default=1) - GAP
-    longest = min(LONGEST_SITE, max([len("site"), *(cell_len(clean(site.name)) for site in reading.sites)]))
-    least = SHORTEST_BLOCK if reading.language_model else SHORTEST_SITE
-    shown = _fitting(reading, cells, room - min(longest, least))
+    longest = min(LONGEST_SITE, max([len("site"), *(cell_len(clean(site.name)) for site in view.sites)]))
+    least = SHORTEST_BLOCK if view.language_model else SHORTEST_SITE
+    shown = _fitting(view, cells, room - min(longest, least))
     longest = max(SHORTEST_SITE, min(longest, room - _width(cells, shown)))
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
     table.add_column("#", justify="right", style="dim", no_wrap=True, min_width=max(map(len, numbers), default=1))
     table.add_column("site", no_wrap=True, overflow="ellipsis", max_width=longest)
     for head in shown:
         table.add_column(head, justify="left" if head in (SHARE, GAIN) else "right", no_wrap=True)
-    for i, site in enumerate(reading.sites):
+    for i, site in enumerate(view.sites):
         row = [Text(cells[head][i]) for head in shown]
         table.add_row(numbers[i], Text(shortened(site.name, longest)), *row, style=None if site.in_fit else "dim")
-    if reading.language_model and (legend := _legend(reading, shown, [head for head in cells if head not in shown])):
+    if view.language_model and (legend := _legend(view, shown, [head for head in cells if head not in shown])):
         table.caption, table.caption_justify, table.caption_style = legend, "left", "dim"
     return table
 
 
-def _legend(reading: Reading, shown: list[str], hidden: list[str]) -> str:
+def _legend(view: RecordView, shown: list[str], hidden: list[str]) -> str:
     """What the heads of a language model's table leave unsaid."""
     parts = ["±: 95% interval of PR"] * ("±" in shown)
     parts += ["gain: by how much of itself PR falls, ▲ where it rises"] * (GAIN in shown)
-    parts += [f"untrained: {kind(reading)}, as the first column"] * (UNTRAINED in shown)
+    parts += [f"untrained: {kind(view)}, as the first column"] * (UNTRAINED in shown)
     parts += [f"no room here, but on the page: {', '.join(hidden)}"] * bool(hidden)
     return "; ".join(parts)
 
 
-def _cells(reading: Reading) -> dict[str, list[str]]:
+def _cells(view: RecordView) -> dict[str, list[str]]:
     """The columns that say anything, by heading."""
-    cells = {column.head: [column.cell(site) for site in reading.sites] for column in _columns(reading)}
-    parts, digits = (reading.gains, 1) if reading.language_model else (reading.shares, 0)
-    largest = max([LEAST_SCALE if reading.language_model else 0.0, *parts.values()])
-    room = max((1 + len(percent(part, digits)) for part in parts.values()), default=0) if reading.language_model else 5
-    cells[GAIN if reading.language_model else SHARE] = [
+    cells = {column.head: [column.cell(site) for site in view.sites] for column in _columns(view)}
+    parts, digits = (view.gains, 1) if view.language_model else (view.shares, 0)
+    largest = max([LEAST_SCALE if view.language_model else 0.0, *parts.values()])
+    room = max((1 + len(percent(part, digits)) for part in parts.values()), default=0) if view.language_model else 5
+    cells[GAIN if view.language_model else SHARE] = [
         f"{share_bar(_seen(parts[i], digits), largest)}{percent(parts[i], digits):>{room}}" if i in parts else ABSENT
-        for i in range(len(reading.sites))
+        for i in range(len(view.sites))
     ]
     return {head: column for head, column in cells.items() if any(cell != ABSENT for cell in column)}
 
@@ -146,15 +146,15 @@ def _seen(part: float, digits: int) -> float:
     return 0.0 if not percent(part, digits).strip("−0.%") else part
 
 
-def _columns(reading: Reading) -> tuple[Column, ...]:
-    if not reading.language_model:
+def _columns(view: RecordView) -> tuple[Column, ...]:
+    if not view.language_model:
         return COLUMNS
-    return tuple(Column(column.short, column.cell, column.goes) for column in lm_columns(reading))
+    return tuple(Column(column.short, column.cell, column.goes) for column in lm_columns(view))
 
 
-def _fitting(reading: Reading, cells: dict[str, list[str]], room: int) -> list[str]:
+def _fitting(view: RecordView, cells: dict[str, list[str]], room: int) -> list[str]:
     """The headings that fit, in order."""
-    goes = {column.head: column.goes for column in _columns(reading)}
+    goes = {column.head: column.goes for column in _columns(view)}
     shown = list(cells)
     while _width(cells, shown) > room and any(goes[head] for head in shown):
         shown.remove(max(shown, key=lambda head: goes[head]))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from layerlaw.pages.html.escaping import escaped
-from layerlaw.pages.reading import Reading
+from layerlaw.pages.record_view import RecordView
 from layerlaw.wording import ABSENT, clean, correlation, counted, number, p_value, percent, sentence
 
 MOST_LISTED = 12
@@ -40,11 +40,11 @@ CITATIONS = (
 )
 
 
-def facts(reading: Reading) -> list[str]:
+def facts(view: RecordView) -> list[str]:
     """Samples, classes, sites and accuracies, as far as they are known."""
-    record = reading.record
-    if reading.language_model:
-        return _lm_facts(reading)
+    record = view.record
+    if view.language_model:
+        return _lm_facts(view)
     parts = [counted(sum(record.counts), "training sample")] if record.counts else []
     if record.test_counts:
         parts.append(counted(sum(record.test_counts), "test sample"))
@@ -58,38 +58,38 @@ def facts(reading: Reading) -> list[str]:
     return parts
 
 
-def _lm_facts(reading: Reading) -> list[str]:
+def _lm_facts(view: RecordView) -> list[str]:
     """Tokens, blocks, task: as far as they are known."""
-    record, known = reading.record, reading.record.settings
+    record, known = view.record, view.record.settings
     parts = [counted(sum(record.counts), "token")] if record.counts else []
     each = known.get("tokens_per_feature")
     if parts and isinstance(each, (int, float)):
         parts[0] += f" ({each:.0f} per feature)"
-    parts.append(counted(len(reading.fit_positions), "block"))
+    parts.append(counted(len(view.fit_positions), "block"))
     documents = known.get("documents")
     if isinstance(documents, int):
         parts.append(counted(documents, "document"))
-    task, loss = task_name(reading), known.get("loss")
+    task, loss = task_name(view), known.get("loss")
     parts += [f"task: {task}"] if task else []
     return [*parts, f"its loss {loss:.2f} nats per token"] if isinstance(loss, (int, float)) else parts
 
 
-def task_name(reading: Reading) -> str:
+def task_name(view: RecordView) -> str:
     """What a language model was to tell, in words; nothing where that is not known."""
     names = {"next": "next token", "masked": "masked tokens", "span": "masked spans"}
-    return names.get(str(reading.record.settings.get("task")), "")
+    return names.get(str(view.record.settings.get("task")), "")
 
 
-def subtitle(reading: Reading) -> str:
+def subtitle(view: RecordView) -> str:
     """The facts in one line, which breaks only between them."""
-    return " · ".join(f'<span class="fact">{part}</span>' for part in facts(reading))
+    return " · ".join(f'<span class="fact">{part}</span>' for part in facts(view))
 
 
-def verdict_html(reading: Reading) -> str:
+def verdict_html(view: RecordView) -> str:
     """The headline large, its numbers below; findings, advice, and the record's notes in gray."""
-    headline, numbers = split_headline(reading)
-    verdict = reading.verdict
-    notes = [note for note in reading.record.notes if note not in verdict.findings]
+    headline, numbers = split_headline(view)
+    verdict = view.verdict
+    notes = [note for note in view.record.notes if note not in verdict.findings]
     out = [f'<p class="headline">{escaped(sentence(headline))}</p>']
     if numbers:
         out.append(f'<p class="facts">{_unbroken(numbers)}</p>')
@@ -100,18 +100,18 @@ def verdict_html(reading: Reading) -> str:
     return "".join(out)
 
 
-def split_headline(reading: Reading) -> tuple[str, str]:
+def split_headline(view: RecordView) -> tuple[str, str]:
     """The sentence, and the numbers it carries in brackets."""
-    headline = reading.verdict.headline
-    if reading.fit is not None and headline.endswith(").") and " (" in headline:
+    headline = view.verdict.headline
+    if view.fit is not None and headline.endswith(").") and " (" in headline:
         head, numbers = headline[:-2].split(" (", 1)
         return head.rstrip(".") + ".", numbers
     return headline, ""
 
 
-def law_cards(reading: Reading) -> str:
+def law_cards(view: RecordView) -> str:
     """The key numbers of the fit."""
-    fit = reading.fit
+    fit = view.fit
     if fit is None:
         return '<p class="empty">No law could be fitted, for the reason given above.</p>'
     even = "" if fit.effective_layers is None else f" of {fit.layers}"
@@ -129,7 +129,7 @@ def law_cards(reading: Reading) -> str:
     )
 
 
-def collapse_cards(reading: Reading) -> str:
+def collapse_cards(view: RecordView) -> str:
     """Numbers that exist only at the classifier."""
     wanted = (
         ("NC2 norms", "nc2_norms_classifier", "of the classifier’s rows"),
@@ -141,9 +141,7 @@ def collapse_cards(reading: Reading) -> str:
         ("rare norm", "classifier_norm_minority", "mean, of rows of rare classes"),
         ("frequent norm", "classifier_norm_majority", "mean, of rows of frequent classes"),
     )
-    known = [
-        (head, number(value), tail) for head, column, tail in wanted if (value := reading.last(column)) is not None
-    ]
+    known = [(head, number(value), tail) for head, column, tail in wanted if (value := view.last(column)) is not None]
     return cards(known) if known else ""
 
 
@@ -157,11 +155,11 @@ def cards(items: Iterable[tuple[str, str, str]]) -> str:
     return f'<dl class="cards">{inner}</dl>'
 
 
-def method_html(reading: Reading) -> str:
+def method_html(view: RecordView) -> str:
     """Settings and provenance of one record."""
     parts = [
         f"<h3>{head}</h3>{_definitions(values)}"
-        for head, values in (("Settings", reading.record.settings), ("Provenance", reading.record.provenance))
+        for head, values in (("Settings", view.record.settings), ("Provenance", view.record.provenance))
         if values
     ]
     return "".join(parts) or '<p class="empty">The record holds no settings and no provenance.</p>'

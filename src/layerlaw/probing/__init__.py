@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from layerlaw.capture import (
     Batches,
-    Mode,
+    BatchNormMode,
     Plan,
     Randomness,
     Reduce,
@@ -47,7 +47,7 @@ def probe(
     test: Any = None,
     sites: SiteChoice = "auto",
     reduce: Reduce = "flatten",
-    mode: Mode = "eval",
+    batchnorm: BatchNormMode = "running",
     batch_size: int | None = None,
     device: str | torch.device | None = None,
     classes: SupportsIndex | Sequence[int] | None = None,
@@ -68,7 +68,7 @@ def probe(
     data, test  a DataLoader, a Dataset, a pair of tensors (or arrays), or any re-iterable of (x, y) or of dictionaries
     sites       "auto", "layers", "blocks", or names, globs, module types, a predicate (name, module) → bool
     reduce      "flatten", or "mean"/"max" over space or tokens, or the "first"/"last" token
-    mode        "eval", or "train": BatchNorm on batch statistics, as the law's authors measured
+    batchnorm   "running", or "batch": BatchNorm on batch statistics, as the law's authors measured
     batch_size  for tensors and datasets; a loader has its own
     device      where to run; the model comes back to where it was
     classes     K, or the class numbers to be measured (the others are skipped); default: the number of logits
@@ -79,21 +79,21 @@ def probe(
     memory_gib  what statistics and kept features may take; sites are measured in groups that fit
     """
     started = time.perf_counter()
-    options = Options(reduce, mode, weighting, jackknife, permuted, memory_gib, seed, choose(progress))
+    options = Options(reduce, batchnorm, weighting, jackknife, permuted, memory_gib, seed, choose(progress))
     network = network_of(model)
     source, known_names = _source(data)
     test_source = None if test is None else _source(test)[0]
-    train = Batches(source, batch_size=batch_size, mode=mode, where="data", seed=seed)
+    train = Batches(source, batch_size=batch_size, batchnorm=batchnorm, where="data", seed=seed)
     held_out = None
     if test_source is not None:
-        held_out = Batches(test_source, batch_size=batch_size, mode=mode, where="test", seed=seed)
+        held_out = Batches(test_source, batch_size=batch_size, batchnorm=batchnorm, where="test", seed=seed)
     with Randomness(source, test_source) as randomness, placed(network, device) as where:
-        with probing_state(network, "eval"):
+        with probing_state(network, "running"):
             plan = find_sites(network, next(iter(train)).to(where), choice=sites, reduce=reduce, logits=logits)
         chosen = Classes.of(classes, plan, train.labels)
         names = chosen.names(class_names, known_names)
         run = Run(network, plan, chosen, options, randomness, where)
-        with probing_state(network, mode):
+        with probing_state(network, batchnorm):
             train_split = run.measure(train, "data", plane=True, extras=True)
             test_split = (
                 run.measure(held_out, "test", reference=train_split, extras=True) if held_out is not None else None
@@ -119,8 +119,8 @@ def sites(
     """
     network = network_of(model)
     source = _source(_labeled(example))[0]
-    batches = Batches(source, batch_size=None, mode="eval", where="example")
-    with Randomness(source), probing_state(network, "eval"):
+    batches = Batches(source, batch_size=None, batchnorm="running", where="example")
+    with Randomness(source), probing_state(network, "running"):
         batch = next(iter(batches)).to(device_of(network))
         return find_sites(network, batch, choice=sites, reduce=reduce, logits=logits)
 

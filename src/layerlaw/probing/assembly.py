@@ -101,7 +101,7 @@ def _settings(run: Run, data: Batches, train: Split) -> dict[str, Any]:
         "sites": run.plan.rule,
         "sites_why": run.plan.why,
         "reduce": options.reduce,
-        "mode": options.mode,
+        "batchnorm": options.batchnorm,
         "batch_size": getattr(data.source, "batch_size", None),
         "order": data.order,
         "weighting": options.weighting,

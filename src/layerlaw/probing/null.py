@@ -10,7 +10,7 @@ from layerlaw.probing.run import Run, Split
 def measure_untrained(run: Run, data: Batches) -> Split:
     """Draw fresh parameters, recalibrate BatchNorm on the data, measure. The network must be in its probing state."""
     fresh = untrained(run.network, seed=run.options.seed)
-    if run.options.mode == "eval":  # in train mode the running statistics are not used
+    if run.options.batchnorm == "running":  # in train mode the running statistics are not used
         run.randomness.rewind()
         with recalibrating(fresh):
             for batch in run.options.progress(data, "untrained, calibration", data.length):

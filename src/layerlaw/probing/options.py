@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from layerlaw.capture import Mode, Reduce
+from layerlaw.capture import BatchNormMode, Reduce
 from layerlaw.errors import InputError
 from layerlaw.progress import Progress
 from layerlaw.stats.centers import Weighting
@@ -15,7 +15,7 @@ class Options:
     """How to measure."""
 
     reduce: Reduce
-    mode: Mode
+    batchnorm: BatchNormMode
     weighting: Weighting
     jackknife: bool | None
     permuted: bool | None
@@ -24,7 +24,7 @@ class Options:
     progress: Progress
 
     def __post_init__(self) -> None:
-        for name, allowed in {"mode": ("eval", "train"), "weighting": ("samples", "classes")}.items():
+        for name, allowed in {"batchnorm": ("running", "batch"), "weighting": ("samples", "classes")}.items():
             if (value := getattr(self, name)) not in allowed:
                 raise InputError(f"{name}: expected {' or '.join(map(repr, allowed))}, got {value!r}.")
         if not self.memory_gib > 0:

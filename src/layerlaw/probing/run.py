@@ -96,7 +96,7 @@ class Run:
         checksum: Checksum | None,
     ) -> Iterator[Iterator[Step]]:
         """Hooks in place, and the steps over the data; the bytes of the data are added to the checksum."""
-        alone = self.options.mode == "train" and any(isinstance(m, _BatchNorm) for m in self.network.modules())
+        alone = self.options.batchnorm == "batch" and any(isinstance(m, _BatchNorm) for m in self.network.modules())
 
         def steps(capture: Capture) -> Iterator[Step]:
             for i, batch in enumerate(self.options.progress(data, label, data.length)):
@@ -271,11 +271,11 @@ def _check_normalized_alone(labels: Tensor, where: str) -> None:
     """In train mode BatchNorm normalizes each batch by itself: one sample or one class would be no fair batch."""
     if len(labels) == 1:
         raise DataError(
-            f"{where}: a batch of one sample has no batch statistics for BatchNorm (mode='train'). "
+            f"{where}: a batch of one sample has no batch statistics for BatchNorm (batchnorm='batch'). "
             "Choose a batch size that leaves no single sample at the end, or drop_last=True."
         )
     if bool((labels == labels[0]).all()):
         raise DataError(
-            f"{where}: all {len(labels)} samples are of one class, and mode='train' normalizes each batch by itself. "
+            f"{where}: all {len(labels)} samples are of one class, and batchnorm='batch' normalizes each batch by itself. "
             "Mix the classes (shuffle once, with a fixed seed), or use larger batches."
         )

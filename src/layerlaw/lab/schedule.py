@@ -16,25 +16,25 @@ from layerlaw.measures.separation import class_separation
 from layerlaw.stats import Centers, ClassSums, Frame, NearestCenter, Scatter, find_centers, project
 from layerlaw.stats.precision import double, full_precision
 
-Mode = Literal["train", "eval", "full"]
+BatchNormMode = Literal["batch", "running", "whole"]
 Split = Literal["train", "test", "permuted"]
 CHUNK = 100  # of the law's authors
 SCRATCH = {"cpu": 2**28, "cuda": 2**34}  # bytes of features worked on at once
 
 
 @dataclass(frozen=True)
-class Look:
+class Schedule:
     """When and how the members are measured.
 
     `epochs`: after which epochs (0: before the first); the last one is always among them. `modes` of BatchNorm: "train"
-    normalizes chunks of 100 samples by themselves in the order of the data (the law's authors' way), "eval" takes the
-    running statistics, "full" the statistics of all samples at once (what recalibrated running statistics would be).
+    normalizes chunks of 100 samples by themselves in the order of the data (the law's authors' way), "running" takes the
+    running statistics, "whole" the statistics of all samples at once (what recalibrated running statistics would be).
     `permuted` also measures with shuffled labels: the level that noise alone reaches. `by_class` keeps D of each class,
     `keep` the networks themselves, so that they can be probed afterwards as they were then.
     """
 
     epochs: tuple[int, ...] = ()
-    modes: tuple[Mode, ...] = ("train", "eval")
+    batchnorm: tuple[BatchNormMode, ...] = ("batch", "running")
     test: bool = False
     permuted: bool = False
     by_class: bool = False
@@ -45,10 +45,12 @@ class Look:
         if isinstance(epochs, int) or any(not isinstance(epoch, int) for epoch in epochs):
             raise InputError(f"epochs: expected whole numbers, (0, 100, …), got {epochs!r}.")
         object.__setattr__(self, "epochs", tuple(sorted(set(self.epochs))))
-        object.__setattr__(self, "modes", tuple(self.modes))
-        unknown = [mode for mode in self.modes if mode not in get_args(Mode)]
-        if unknown or not self.modes:
-            raise InputError(f"modes: expected some of {', '.join(get_args(Mode))}, got {list(self.modes)}.")
+        object.__setattr__(self, "modes", tuple(self.batchnorm))
+        unknown = [batchnorm for batchnorm in self.batchnorm if batchnorm not in get_args(BatchNormMode)]
+        if unknown or not self.batchnorm:
+            raise InputError(
+                f"batchnorm: expected some of {', '.join(get_args(BatchNormMode))}, got {list(self.batchnorm)}."
+            )
         if any(epoch < 0 for epoch in self.epochs):
             raise InputError(f"epochs: expected numbers ≥ 0, got {min(self.epochs)}.")
 
@@ -64,7 +66,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Measurement:
     """What was measured of one member at one time: numbers along depth, the input first.
 
     `separation` is D at the input and after each hidden layer (`None` where it is not defined), `nearest` the share of
@@ -75,7 +77,7 @@ class Reading:
     """
 
     epoch: int
-    mode: Mode
+    batchnorm: BatchNormMode
     split: Split
     separation: tuple[float | None, ...]
     nearest: tuple[float | None, ...]
@@ -85,34 +87,39 @@ class Reading:
     by_class: tuple[tuple[float | None, ...], ...] | None = None
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Reading:
+    def from_dict(cls, data: dict[str, Any]) -> Measurement:
         """The inverse of `asdict`, also after a trip through JSON."""
         lists = {k: tuple(data.get(k, ())) for k in ("separation", "nearest", "rank")}
         by_class = data.get("by_class")
         return cls(**{**data, **lists, "by_class": None if by_class is None else tuple(map(tuple, by_class))})
 
 
-def look_at(fleet: Fleet, look: Look, epoch: int) -> list[list[Reading]]:
+def measure_fleet(fleet: Fleet, schedule: Schedule, epoch: int) -> list[list[Measurement]]:
     """The readings of every member: [member][mode and split]."""
-    found: list[list[Reading]] = [[] for _ in range(len(fleet))]
+    found: list[list[Measurement]] = [[] for _ in range(len(fleet))]
     with full_precision():
-        for mode in look.modes:
+        for batchnorm in schedule.batchnorm:
             known: dict[int, list[Centers]] = {}
-            for split in look.splits:
-                for member, reading in _read(fleet, look, mode, split, epoch, known):
-                    found[member].append(reading)
+            for split in schedule.splits:
+                for member, measurement in _read(fleet, schedule, batchnorm, split, epoch, known):
+                    found[member].append(measurement)
     return found
 
 
 def _read(
-    fleet: Fleet, look: Look, mode: Mode, split: Split, epoch: int, known: dict[int, list[Centers]]
-) -> Iterator[tuple[int, Reading]]:
+    fleet: Fleet,
+    schedule: Schedule,
+    batchnorm: BatchNormMode,
+    split: Split,
+    epoch: int,
+    known: dict[int, list[Centers]],
+) -> Iterator[tuple[int, Measurement]]:
     """Readings of one mode and split. `known` keeps the training samples' class means, the test samples' references."""
-    n, most = _length(fleet, split), max(_length(fleet, each) for each in look.splits)
+    n, most = _length(fleet, split), max(_length(fleet, each) for each in schedule.splits)
     wide = max(fleet.shape.inputs, *fleet.shape.widths)
     held = 6 * (2 if fleet.device.type == "cpu" else fleet.shape.depth)  # copies of a site's features
     step = max(1, SCRATCH.get(fleet.device.type, SCRATCH["cuda"]) // (4 * held * most * wide))
-    chunk = {"train": CHUNK, "eval": None, "full": n}[mode]
+    chunk = {"batch": CHUNK, "running": None, "whole": n}[batchnorm]
     for members in _blocks(fleet, step):
         K = fleet.samples[members.start].classes
         x, labels = _samples(fleet, split, members)
@@ -122,7 +129,7 @@ def _read(
         for i, run in enumerate(_alike(features)):
             found, centers = _measured(run, labels, K, known[members.start][i] if split == "test" else None)
             columns += found
-            if split == "train" and look.test:
+            if split == "train" and schedule.test:
                 known.setdefault(members.start, []).append(centers)
         D, nearest, rank, per_class = (
             torch.stack(c, -1) for c in zip(*columns, strict=True)
@@ -135,16 +142,16 @@ def _read(
             real = split != "permuted"
             yield (
                 members.start + i,
-                Reading(
+                Measurement(
                     epoch=epoch,
-                    mode=mode,
+                    batchnorm=batchnorm,
                     split=split,
                     separation=_numbers(separation),
                     nearest=_numbers(near),
                     rank=tuple(ranks),
                     loss=_number(losses) if real else None,
                     accuracy=right if real and _number(losses) is not None else None,
-                    by_class=tuple(_numbers(c) for c in classes) if look.by_class and real else None,
+                    by_class=tuple(_numbers(c) for c in classes) if schedule.by_class and real else None,
                 ),
             )
 
@@ -172,7 +179,7 @@ def _samples(fleet: Fleet, split: Split, members: slice) -> tuple[Tensor, Tensor
         return fleet.pool[fleet.rows[members]], fleet.labels[members][:, order.to(fleet.device)]
     tests = [(s.test_inputs, s.test_labels) for s in fleet.samples[members]]
     if any(x is None or y is None for x, y in tests):
-        raise InputError("look: expected held-out samples to measure on, got samples without any.")
+        raise InputError("schedule: expected held-out samples to measure on, got samples without any.")
     x = torch.stack([x for x, _ in tests if x is not None]).to(fleet.device)
     return x, torch.stack([y for _, y in tests if y is not None]).to(fleet.device)
 

@@ -17,7 +17,7 @@ INPUT = "in"  # the number of the embedded input, which is no block
 
 
 @dataclass(frozen=True)
-class Reading:
+class RecordView:
     """What the panels ask of a record. Sites are counted by their position in the record, from 0."""
 
     record: Record
@@ -86,7 +86,7 @@ class Reading:
         return next((value for value in reversed(self.series(column)) if value is not None), None)
 
 
-def read(record: Record, label: str | None = None, column: str | None = None) -> Reading:
+def read(record: Record, label: str | None = None, column: str | None = None) -> RecordView:
     """Fit (the leading column, unless told) and judge one record; never raises because a number is missing."""
     column = column or record.leading
     fit, errors = None, None
@@ -95,10 +95,10 @@ def read(record: Record, label: str | None = None, column: str | None = None) ->
         errors = record.law_errors(column)
     except InputError:  # the verdict says why
         pass
-    return Reading(record, clean(label or record.name) or "unnamed", fit, judge(record), column, errors)
+    return RecordView(record, clean(label or record.name) or "unnamed", fit, judge(record), column, errors)
 
 
-def read_all(records: Sequence[Record]) -> list[Reading]:
+def read_all(records: Sequence[Record]) -> list[RecordView]:
     """Readings with labels that tell records of the same name apart."""
     total = Counter(record.name for record in records)
     leading = {record.leading for record in records}
