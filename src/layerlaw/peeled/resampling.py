@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from layerlaw.peeled.counts import Counts, Groups, checked_budgets, checked_flag, grouped
-from layerlaw.peeled.roots import root, root_near
-from layerlaw.peeled.separation import biased_critical_budget, log_separation_ratio, room, separated
+from layerlaw.peeled.thresholds import biased_critical_budget, log_separation_ratio, separated, spare
+from layerlaw.peeled.two_groups import root, root_near
 from layerlaw.progress import Counter, Progress
 
 Array = npt.NDArray[np.float64]
@@ -98,9 +98,9 @@ def filling_level(groups: Groups, c: float, *, bias: bool = False, progress: boo
 
 
 def _level(groups: Groups, c: float, bias: bool, counter: Counter) -> float | None:
-    def spare(groups: Groups) -> float:
+    def excess(groups: Groups) -> float:
         counter.step()
-        return room(groups, c, bias=bias)
+        return spare(groups, c, bias=bias)
 
     counter.step()
     if _plenty(groups, c, bias) or separated(groups, c, bias=bias):
@@ -109,7 +109,7 @@ def _level(groups: Groups, c: float, bias: bool, counter: Counter) -> float | No
         K_A, K_B = (int(k) for k in groups.classes)
         level = float(groups.sizes[0]) * math.exp(-log_separation_ratio(K_A, K_B, c, bias=bias))
     else:
-        level = _least_level(groups, c, spare)
+        level = _least_level(groups, c, excess)
     return max(float(groups.sizes[-1]), level)
 
 
@@ -124,12 +124,12 @@ def _plenty(groups: Groups, c: float, bias: bool) -> bool:
     return bias and c > biased_critical_budget(groups) * (1 + 1e-9)
 
 
-def _least_level(groups: Groups, c: float, spare: Callable[[Groups], float]) -> float:
+def _least_level(groups: Groups, c: float, excess: Callable[[Groups], float]) -> float:
     """The level at which classes filled up to it begin to be separated; with a bias it is nearly the same, and cheap."""
     sizes = groups.sizes
 
     def beyond(log_level: float) -> float:
-        return spare(_filled(groups, math.exp(log_level)))
+        return excess(_filled(groups, math.exp(log_level)))
 
     low, high = math.log(sizes[-1]), math.log(sizes[0])
     with_bias = (
