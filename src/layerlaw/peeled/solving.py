@@ -24,7 +24,7 @@ from layerlaw.peeled.counts import Counts, Groups, checked_budgets, checked_flag
 from layerlaw.peeled.logits import Logits, Loss, gap, gap_penalized, slope
 from layerlaw.peeled.many_groups import solve_groups, solve_groups_penalized
 from layerlaw.peeled.solution import Solution
-from layerlaw.peeled.two_groups import TwoGroups, biased_pair, biased_pair_at, root, solve_pair
+from layerlaw.peeled.two_groups import TwoGroups, biased_pair, biased_pair_at, root, solve_pair, solve_pair_at
 
 Array = npt.NDArray[np.float64]
 LOWEST = -650.0  # of log λ: beyond, the loss is below what a double can hold
@@ -87,9 +87,7 @@ def optimum(groups: Groups, c: float, *, loss: Loss = "ce", bias: bool = False) 
         _representable(-K * c / (K - 1), c)
         return Logits(np.array([K * c / (K - 1)]), np.zeros((1, 1)), np.zeros(1))
     if len(groups) == 2:
-        K_A, K_B = (int(k) for k in groups.classes)
-        log_R = math.log(groups.sizes[0]) - math.log(groups.sizes[1])
-        pair = (biased_pair if bias else solve_pair)(K_A, K_B, log_R, c)
+        pair = (biased_pair if bias else solve_pair)(*groups.pair, c)
         _representable(pair.log_multiplier, c)
         return of_pair(pair)
     _representable(-K * c / (K - 1), c)
@@ -99,37 +97,19 @@ def optimum(groups: Groups, c: float, *, loss: Loss = "ce", bias: bool = False) 
 
 def optimum_penalized(groups: Groups, penalty: float, *, loss: Loss = "ce", bias: bool = False) -> Logits:
     """The optimal logits of loss + penalty·‖Z‖_*."""
-    nothing = Logits(np.zeros(len(groups)), np.zeros((len(groups),) * 2), np.zeros(len(groups)))
     if loss == "mse":
         return squares_at(groups, penalty, bias=bias)
-    if bias:
-        closed = biased_at(groups, math.log(penalty))
-        if closed is not None:
-            return closed
-        nothing = Logits(
-            nothing.z, nothing.T, np.log(groups.shares) - groups.classes @ np.log(groups.shares) / groups.K
-        )
+    if bias and (closed := biased_at(groups, math.log(penalty))) is not None:
+        return closed
+    b = np.log(groups.shares) - groups.classes @ np.log(groups.shares) / groups.K if bias else np.zeros(len(groups))
+    nothing = Logits(np.zeros(len(groups)), np.zeros((len(groups),) * 2), b)
     if slope(groups, nothing).norm(groups) <= penalty:
         return nothing
     if len(groups) == 1:
         return Logits(np.array([math.log(1 / penalty - groups.K + 1)]), nothing.T, nothing.b)
-    if len(groups) == 2 and not bias:
-        K_A, K_B = (int(k) for k in groups.classes)
-        log_R, target = math.log(groups.sizes[0] / groups.sizes[1]), math.log(penalty)
-
-        def excess(log_c: float) -> float:  # λ falls as the budget grows
-            return target - solve_pair(K_A, K_B, log_R, math.exp(log_c)).log_multiplier
-
-        low, high = -1.0, 1.0
-        while excess(low) > 0 and low > -600:
-            low *= 2
-        while excess(high) < 0:
-            high += 1
-        return of_pair(solve_pair(K_A, K_B, log_R, math.exp(root(excess, low, high))))
     if len(groups) == 2:
-        K_A, K_B = (int(k) for k in groups.classes)
-        pair = biased_pair_at(K_A, K_B, math.log(groups.sizes[0] / groups.sizes[1]), math.log(penalty))
-        if pair.t_A > 0:
+        pair = (biased_pair_at if bias else solve_pair_at)(*groups.pair, math.log(penalty))
+        if not bias or pair.t_A > 0:
             return of_pair(pair)
     return solve_groups_penalized(groups, penalty, bias=bias)
 
@@ -184,9 +164,8 @@ def squares(groups: Groups, c: float, *, bias: bool = False) -> tuple[Logits, fl
     """
     spread = _spread(groups, bias)[0]
     values = np.concatenate([groups.shares[groups.classes > 1], spread[spread > 1e-15 * spread.max()]])
-    counts = np.concatenate(
-        [(groups.classes - 1)[groups.classes > 1], np.ones(len(values) - (groups.classes > 1).sum())]
-    )
+    inner = groups.classes[groups.classes > 1] - 1
+    counts = np.concatenate([inner, np.ones(len(values) - len(inner))])
     multiplier = _water(values, counts, groups.K * c)
     return squares_at(groups, multiplier, bias=bias), multiplier
 

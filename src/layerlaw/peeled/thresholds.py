@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -101,16 +102,12 @@ def critical_budget(counts: Counts, *, bias: bool = False, progress: bool | Prog
         return biased_critical_budget(groups)
     if len(groups) == 2:
         return _critical_pair(groups)
-    counter = Counter(progress, ABOUT, "critical budget")
-    try:
+    with closing(Counter(progress, ABOUT, "critical budget")) as counter:
         return _critical_many(groups, counter)
-    finally:
-        counter.close()
 
 
 def _critical_pair(groups: Groups) -> float:
-    K_A, K_B = (int(k) for k in groups.classes)
-    log_R = math.log(groups.sizes[0]) - math.log(groups.sizes[1])
+    K_A, K_B, log_R = groups.pair
     if K_B > 1:
         return threshold(K_A, K_B, root_above(lambda m: threshold(K_A, K_B, m)[1] - log_R, 0.0, 1e-3))[0]
     if K_A == 1:
@@ -229,8 +226,13 @@ def biased_critical_budget(groups: Groups) -> float:
     >>> round(biased_critical_budget(grouped([15288868] * 5 + [10**6] * 5)) ** 2, 6)  # R0 at E_W = 1, E_H = 5
     5.0
     """
-    K = groups.K
-    return (K - 1) / K**2 * float(groups.classes @ np.log1p(K * (groups.sizes / groups.sizes[-1] - 1)))
+    return float(biased_need(groups.classes, groups.sizes))
+
+
+def biased_need(classes: Array, sizes: Array) -> Array:
+    """The same of many problems: sizes (…, G) in any order."""
+    K = classes.sum()
+    return np.asarray((K - 1) / K**2 * (np.log1p(K * (sizes / sizes.min(-1, keepdims=True) - 1)) @ classes))
 
 
 def log_separation_ratio(K_A: int, K_B: int, c: float, *, bias: bool = False) -> float:

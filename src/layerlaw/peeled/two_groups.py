@@ -93,6 +93,15 @@ def solve_pair(K_A: int, K_B: int, log_R: float, c: float) -> TwoGroups:
     return _Point.at(K_A, K_B, _root_below(beyond, _least_delta(K_A, K_B, c), log_R, c), c).solution(log_R)
 
 
+def solve_pair_at(K_A: int, K_B: int, log_R: float, log_l: float) -> TwoGroups:
+    """The optimum of loss + λ‖Z‖_* for R ≥ 1; λ falls as the budget grows."""
+
+    def excess(log_c: float) -> float:
+        return log_l - solve_pair(K_A, K_B, log_R, math.exp(log_c)).log_multiplier
+
+    return solve_pair(K_A, K_B, log_R, math.exp(root_near(excess, 0.0, -600.0, 30.0, step=1.0)))
+
+
 def threshold(K_A: int, K_B: int, m: float) -> tuple[float, float]:
     """(c, log R0) at which the minority begins to collapse with the margin m > 0 towards the majority: e = 0, λ = n_B/N.
 
