@@ -6,7 +6,7 @@ All of it depends on c = √(E_W E_H) only, and is computed in logarithms: R0 gr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -31,7 +31,6 @@ from layerlaw.peeled.two_groups import (
     log_biased_collapse_ratio,
     log_biased_vanish_ratio,
     log_vanish_ratio,
-    root_above,
     root_near,
     solve_pair,
     threshold,
@@ -109,10 +108,10 @@ def critical_budget(counts: Counts, *, bias: bool = False, progress: bool | Prog
 def _critical_pair(groups: Groups) -> float:
     K_A, K_B, log_R = groups.pair
     if K_B > 1:
-        return threshold(K_A, K_B, root_above(lambda m: threshold(K_A, K_B, m)[1] - log_R, 0.0, 1e-3))[0]
+        return threshold(K_A, K_B, _root_above_0(lambda m: threshold(K_A, K_B, m)[1] - log_R))[0]
     if K_A == 1:
         return 0.0  # one direction separates two classes
-    return root_above(lambda c: min(log_vanish_ratio(K_A, K_B, c), 2 * log_R + 1) - log_R, 0.0, 1e-3)
+    return _root_above_0(lambda c: min(log_vanish_ratio(K_A, K_B, c), 2 * log_R + 1) - log_R)
 
 
 def _critical_many(groups: Groups, counter: Counter) -> float:
@@ -245,8 +244,11 @@ def log_separation_ratio(K_A: int, K_B: int, c: float, *, bias: bool = False) ->
         return log_biased_collapse_ratio(K_A, K_B, c)
     if K_B == 1:
         return log_vanish_ratio(K_A, K_B, c)
-    m = root_above(lambda m: threshold(K_A, K_B, m)[0] - c, 0.0, 1e-3)
-    return threshold(K_A, K_B, m)[1]
+    return threshold(K_A, K_B, _root_above_0(lambda m: threshold(K_A, K_B, m)[0] - c))[1]
+
+
+def _root_above_0(f: Callable[[float], float]) -> float:
+    return root_near(f, 1e-3, 0.0, math.inf, step=1e-3)
 
 
 def _checked(K_A: object, K_B: object, E_W: object, E_H: object, **flags: object) -> tuple[int, int, float]:

@@ -356,28 +356,13 @@ def root(f: Callable[[float], float], low: float, high: float, *, close: float =
     return best
 
 
-def root_above(f: Callable[[float], float], low: float, step: float = 1.0) -> float:
-    """The zero of an increasing function above `low`, where it is negative; the far end is found by doubling.
-
-    >>> root_above(lambda x: x - 1000, 0.0)
-    1000.0
-    """
-    high = low + step
-    for _ in range(1100):
-        if f(high) >= 0:
-            return root(f, low, high)
-        low, step = high, 2 * step
-        high = low + step
-    raise InputError(f"root_above: expected a sign change above {low}, got {f(high)} at {high}.")
-
-
 def root_near(
     f: Callable[[float], float], guess: float, low: float, high: float, *, step: float, close: float = CLOSE
 ) -> float:
     """The zero of a function that rises through it in [low, high], looked for from a guess in steps that double.
 
     For functions that take long: with a good guess about six values suffice. An end of the interval is returned where
-    there is no zero up to it.
+    there is no zero up to it; the upper one may be ∞.
 
     >>> round(root_near(lambda x: x - 3, 2.9, 0.0, 100.0, step=0.02), 9)
     3.0
