@@ -23,6 +23,7 @@ Array = npt.NDArray[np.float64]
 Loss = Literal["ce", "mse"]
 ROUNDING = 1e-14
 MOST_ENTRIES = 2**28  # of a dense matrix: 2 GiB
+FARTHEST = 30.0  # that a bias moves in one step
 CERTIFIED = 1e-10  # what the certificate of a solved problem must not exceed
 
 
@@ -177,9 +178,9 @@ def with_best_bias(groups: Groups, logits: Logits) -> Logits:
         np.fill_diagonal(joint, 0.0)
         hessian = (np.diag(joint.sum(1)) - joint) / np.outer(unit, unit)
         step = np.linalg.lstsq(hessian, -k * s.bias(groups) / unit, rcond=1e-14)[0] / unit
-        then = at(now.b + step)
+        then = at(now.b + step.clip(-FARTHEST, FARTHEST))
         if not then[2] < 0.9 * rest:
-            then = at(now.b - np.log1p(s.bias(groups) / share))
+            then = at(now.b - np.log(np.maximum(1 + s.bias(groups) / share, np.exp(-FARTHEST))))
             if not then[1].loss < s.loss * (1 - 1e-14):
                 break
         now, s, rest = then
