@@ -7,7 +7,8 @@ import torch
 
 import oracle
 from layerlaw.measures import measure
-from layerlaw.measures.columns import classifier_columns, number, site_columns
+from layerlaw.measures.columns import site_columns
+from layerlaw.measures.site import number
 from layerlaw.stats import ClassSums, Frame, Scatter, find_centers, project
 from layerlaw.stats.passes import Around
 
@@ -49,13 +50,13 @@ def test_where_all_means_coincide_there_is_no_separation() -> None:
 def test_classifier_columns_agree_with_the_oracle() -> None:
     x, y = oracle.blobs([30, 20, 10], 7)
     weight = torch.randn(3, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    around, _ = at_one_site(x, y, 3)
-    columns = classifier_columns(around.centers.means, weight, 0.25)
+    decision = torch.where(torch.arange(60) % 4 == 0, (y + 1) % 3, y)
+    columns, _ = site_columns(*at_one_site(x, y, 3, decision), weight=weight)
     norms, angles = oracle.norms_and_angles(weight.numpy())
     assert columns["nc2_norms_classifier"] == pytest.approx(norms)
     assert columns["nc2_angles_classifier"] == pytest.approx(angles)
     assert columns["nc3"] == pytest.approx(oracle.self_duality(x, y, 3, weight))
-    assert columns["nc4"] == 0.25
+    assert columns["nc4"] == columns["ncc_mismatch"] == measure(x, y, decision=decision)["ncc_mismatch"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
