@@ -17,6 +17,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, self_duality, used_budget
+from layerlaw.measures.separation import equal_separation
 from layerlaw.measures.site import Needs, SiteStatistics, number
 from layerlaw.measures.variability import class_distance_variance, compression, discrimination
 from layerlaw.stats import Scatter
@@ -70,8 +71,12 @@ class Column:
         return {"number": in_words, "percent": percent, "residual": residual}[self.format](value)
 
 
+def _equal_separation(s: SiteStatistics) -> Tensor:
+    return s.separation if s.centers.balanced else equal_separation(s.centers, s.scatter)
+
+
 def _share(hits: Tensor | None, s: SiteStatistics) -> Tensor | None:
-    return None if hits is None else hits.sum(-1) / s.near.counts.sum(-1)
+    return None if hits is None else hits.sum(-1) / s.samples
 
 
 def _jackknifed(s: SiteStatistics, what: str) -> float | None:
@@ -103,7 +108,7 @@ MEASURES = (
            law=False, compute=lambda s: s.centers.full_rank),
     Column("nc1", "NC1", "within- over between-class variability, classes weighted equally",
            "Tr(Σ_W Σ_B⁺)/K; D/K when classes are balanced", "0", "lower", head="NC1", yields=4, panel="collapse",
-           compute=lambda s: s.unless_undefined(s.equal_separation / s.K)),
+           compute=lambda s: s.unless_undefined(_equal_separation(s) / s.K)),
     Column("nc2_norms", "NC2 norms", "how unequal the norms of the centered class means are", "std/mean of ‖μ_k−μ‖",
            "0", "lower", panel="collapse", compute=lambda s: s.geometry[0]),
     Column("nc2_angles", "NC2 angles", "how unequal the angles of the centered class means are",
@@ -226,8 +231,9 @@ def site_columns(
     )  # fmt: skip
     columns: Columns = {}
     by_class: dict[str, list[float | None]] = {}
+    available = site.available
     for name, column in REGISTRY.items():
-        if column.compute is not None and column.needs in site.available:
+        if column.compute is not None and column.needs in available:
             columns[name] = number(column.compute(site))
             if column.by_class is not None:
                 by_class[name] = _numbers(column.by_class(site), site.K)

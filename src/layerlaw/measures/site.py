@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from layerlaw.measures.collapse import classifier_geometry, means_geometry, rare_classes
-from layerlaw.measures.separation import Jackknife, class_separation, equal_separation, jackknife
+from layerlaw.measures.separation import Jackknife, class_separation, jackknife
 from layerlaw.measures.variability import class_variances
 from layerlaw.stats import Centers, LeftOut, Scatter
 from layerlaw.stats.permuted import Permuted
@@ -39,9 +39,15 @@ class SiteStatistics:
         self.left_out, self.permuted, self.undefined = left_out, permuted, undefined
         self.rows = None if weight is None else weight.to(centers.means.device)
         self.K = centers.counts.shape[-1]
+        n = self.near.counts.sum(-1)
+        self.samples = n if n.dim() else float(n)  # (…); to divide by a float is faster
+        self.class_separation = class_separation(centers, scatter)  # (…, K)
+        self.separation = (centers.weights * self.class_separation).sum(-1)  # (…)
+        self.variances = class_variances(centers, scatter)  # (…, K)
+        self.geometry = means_geometry(centers.coordinates)  # as of the centered means, in fewer dimensions
 
-    @cached_property
-    def available(self) -> frozenset[Needs]:
+    @property
+    def available(self) -> set[Needs]:
         """What there is to compute from."""
         found: set[Needs] = {"classes", "decision"}
         if self.left_out is not None and not self.undefined:
@@ -52,37 +58,12 @@ class SiteStatistics:
             found |= {"classifier", "network"}
             found |= {"imbalance"} if self.rare is not None else set()
             found |= {"small"} if min(self.rows.shape) <= MOST_SINGULAR else set()
-        return frozenset(found)
-
-    @cached_property
-    def class_separation(self) -> Tensor:
-        """D_k (…, K)."""
-        return class_separation(self.centers, self.scatter)
-
-    @cached_property
-    def separation(self) -> Tensor:
-        """D (…)."""
-        return (self.centers.weights * self.class_separation).sum(-1)
+        return found
 
     @cached_property
     def jackknife(self) -> Jackknife | None:
         """Bias and standard error of ln D."""
         return None if self.left_out is None else jackknife(number(self.separation) or 0.0, self.left_out)
-
-    @cached_property
-    def equal_separation(self) -> Tensor:
-        """D with every class weighted equally (…)."""
-        return self.separation if self.centers.balanced else equal_separation(self.centers, self.scatter)
-
-    @cached_property
-    def variances(self) -> Tensor:
-        """Variance of each class (…, K)."""
-        return class_variances(self.centers, self.scatter)
-
-    @cached_property
-    def geometry(self) -> tuple[Tensor, Tensor]:
-        """NC2 of the class means: their coordinates are the centered means, in fewer dimensions."""
-        return means_geometry(self.centers.coordinates)
 
     @cached_property
     def weight(self) -> Tensor:
