@@ -75,9 +75,9 @@ def test_numbers_of_numpy_become_plain(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "none or breaks early"),
-        ("[1]", "expected a 'layerlaw outcome', got 'other JSON'"),
-        (json.dumps(minimal_record().to_dict()), "got 'layerlaw record'"),
+        ("{", "ends or breaks early"),
+        ("[1]", "expected a layerlaw outcome, got other JSON"),
+        (json.dumps(minimal_record().to_dict()), "expected a layerlaw outcome, got other JSON"),
         ('{"format": "layerlaw outcome", "version": 2}', "written by a newer layerlaw"),
         ('{"format": "layerlaw outcome", "version": 1, "name": "a"}', "missing or wrong: 'rows'"),
         (
@@ -95,7 +95,7 @@ def test_a_file_that_is_no_outcome_is_answered(tmp_path, text, message):
 
 
 def test_a_file_that_is_not_there_is_answered(tmp_path):
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="found nothing there"):
         Outcome.load(tmp_path / "nothing.json")
 
 

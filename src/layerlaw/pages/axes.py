@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from layerlaw.pages.html.escaping import for_plotly
-from layerlaw.pages.record_view import INPUT, RecordView
+from layerlaw.pages.record_view import RecordView
+from layerlaw.record import INPUT
 from layerlaw.wording import number, power
 
 

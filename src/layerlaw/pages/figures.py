@@ -10,8 +10,7 @@ from layerlaw.errors import InputError, MissingExtraError
 from layerlaw.law import RESIDUAL, LawFit
 from layerlaw.pages import theme
 from layerlaw.pages.axes import block_ticks, block_title, log_ticks, strided, tick_text
-from layerlaw.pages.record_view import INPUT, site_numbers
-from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
+from layerlaw.record import INPUT, LANGUAGE_MODEL, Record, SiteRow
 from layerlaw.wording import clean, correlation, finite, number, shortened
 
 if TYPE_CHECKING:
@@ -80,8 +79,8 @@ def draw_planes(record: Record, *, columns: int | None = None) -> Figure:
     down = math.ceil(len(sites) / across)
     figure = _new_figure(1.7 * across, 1.95 * down)
     labels = record.plane_labels
-    colors = theme.class_colors(max([len(record.classes), 1, *(k + 1 for k in labels)]))
-    numbers = site_numbers(record)
+    colors = theme.class_colors(max([len(record.plane_names), 1, *(k + 1 for k in labels)]))
+    numbers = record.numbers
     for place, (index, site) in enumerate(sites, start=1):
         ax = figure.add_subplot(down, across, place)
         points = [(p[0], p[1], k) for p, k in zip(site.plane, labels or [0] * len(site.plane), strict=False)]
@@ -132,7 +131,7 @@ def _title(record: Record, fit: LawFit | None) -> str:
 
 def _count_sites(ax: Axes, record: Record, values: Sequence[float | None]) -> None:
     """Layers from 0, blocks from 1; the embedded input has room where it has a value."""
-    names, first = site_numbers(record), 0
+    names, first = record.numbers, 0
     if record.kind == LANGUAGE_MODEL:
         first = int(names[0] == INPUT and values[0] is None)
         ticks = [first + i for i in block_ticks(names[first:], MOST_TICKS)]

@@ -210,7 +210,7 @@ def _checked(records: Record | Sequence[Record]) -> list[Record]:
     other = next((record for record in out if record.kind != out[0].kind), None)
     if other is not None:  # D and PR have no axis in common
         raise InputError(
-            f"report: expected records of one kind, got a {out[0].kind} ('{out[0].name}') and a {other.kind} "
+            f"report: expected records of one kind, got a {out[0].kind.name} ('{out[0].name}') and a {other.kind.name} "
             f"('{other.name}'). Write a page for each kind."
         )
     return out

@@ -28,7 +28,7 @@ def planes_html(view: RecordView, most_points: int = 500) -> str:
     if not chosen:
         return '<p class="empty">No plane coordinates were recorded.</p>'
     labels = view.record.plane_labels
-    colors = class_colors(max([len(view.record.classes), *(k + 1 for k in labels)]))
+    colors = class_colors(max([len(view.record.plane_names), *(k + 1 for k in labels)]))
     drawings = "".join(
         _drawing(view.sites[i], view.numbers[i], labels, colors, most_points, _measured(view, i)) for i in chosen
     )
@@ -91,7 +91,7 @@ def _step(site: SiteRow, most_points: int) -> int:
 
 
 def _legend(view: RecordView, colors: list[str]) -> str:
-    names = view.record.classes
+    names = view.record.plane_names
     if not names:
         return ""
     if len(names) > MOST_IN_LEGEND:

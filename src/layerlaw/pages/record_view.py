@@ -13,8 +13,6 @@ from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 from layerlaw.verdict import Verdict, judge, working_sites
 from layerlaw.wording import NOTHING, clean, finite, shortened
 
-INPUT = "in"  # the number of the embedded input, which is no block
-
 
 @dataclass(frozen=True)
 class RecordView:
@@ -43,7 +41,7 @@ class RecordView:
     @property
     def numbers(self) -> list[str]:
         """How each site is counted wherever it is drawn or listed."""
-        return site_numbers(self.record)
+        return self.record.numbers
 
     @property
     def fit_positions(self) -> list[int]:
@@ -118,17 +116,6 @@ def _text(record: Record) -> str:
     """The name of the text that a language model was measured on, where it is known."""
     text = record.provenance.get("text")
     return shortened(Path(str(text.get("name") or "")).name, 24) if isinstance(text, dict) else ""
-
-
-def site_numbers(record: Record) -> list[str]:
-    """Sites of a classifier counted from 0; blocks of a language model 1 … L as in the papers, "in" what enters them."""
-    if record.kind != LANGUAGE_MODEL:
-        return [str(i) for i in range(len(record.sites))]
-    counted, out = 0, []
-    for i, site in enumerate(record.sites):
-        counted += site.in_fit
-        out.append(str(counted) if site.in_fit else INPUT if i == 0 else "·")
-    return out
 
 
 def spread(count: int, most: int) -> list[int]:
