@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 ABSENT = "–"
+MOST_LISTED, LONGEST_SETTING = 12, 400  # entries, characters
 NOTHING = 1e-6  # a residual below this is zero but for rounding
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _SCIENTIFIC = re.compile(r"(?<![\w.'-])(\d+(?:\.\d+)?)e([+-]?\d+)\b")
@@ -110,6 +112,27 @@ def p_value(p: float | None, *, relation: bool = False) -> str:
     if p is None:
         return ABSENT
     return "< 0.0001" if p < 1e-4 else f"{'= ' if relation else ''}{p:.2g}"
+
+
+def setting(value: Any) -> str:
+    """A setting in words: lists joined and cut, dictionaries as pairs.
+
+    >>> setting([1, 2.5, None]), setting({"lr": 1e-3}), setting(True)
+    ('1, 2.50, –', 'lr: 0.00100', 'yes')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or isinstance(value, float):
+        return number(value)
+    if isinstance(value, dict):
+        value = [f"{key}: {setting(v)}" for key, v in value.items()]
+    if isinstance(value, (list, tuple)):
+        items = [setting(v) for v in value]
+        if len(items) > MOST_LISTED:
+            items = [*items[: MOST_LISTED - 1], "…", f"{items[-1]} ({len(items)} in all)"]
+        return ", ".join(items)
+    text = clean(str(value))
+    return text if len(text) <= LONGEST_SETTING else f"{text[:LONGEST_SETTING]}…"
 
 
 def sentence(text: str) -> str:

@@ -54,7 +54,12 @@ def test_nothing_is_wider_than_the_page_and_what_does_not_fit_is_seen_to_scroll(
     assert tab.evaluate(CUT_OFF) == []
     boxes = tab.evaluate(BOXES)
     assert boxes
-    for _, tab_index, overflow, shadow in boxes:  # the keyboard reaches it, it scrolls, a shadow says that there is more
+    for (
+        _,
+        tab_index,
+        overflow,
+        shadow,
+    ) in boxes:  # the keyboard reaches it, it scrolls, a shadow says that there is more
         assert (tab_index, overflow, shadow) == (0, "auto", "local, scroll")
 
 

@@ -305,8 +305,8 @@ def test_importing_pages_brings_no_ink():
 
 def test_functions_are_not_hidden_by_modules_of_their_name():
     import layerlaw.pages as pages
-    from layerlaw.pages.ledger import ledger
-    from layerlaw.pages.outcome_page import outcome_page
+    from layerlaw.pages.html.outcomes import outcome_page
+    from layerlaw.pages.markdown import ledger
 
     assert pages.ledger is ledger
     assert pages.outcome_page is outcome_page
