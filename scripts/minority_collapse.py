@@ -21,7 +21,7 @@ from layerlaw.advice import Forecast, forecast
 from layerlaw.advice.imbalance_words import ratio_words
 from layerlaw.data import load
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape, sweep
-from layerlaw.measures.rows import mean_cosine
+from layerlaw.measures.collapse import mean_cosine
 from layerlaw.pages import draw_sheet
 from layerlaw.peeled import collapse_ratio
 from layerlaw.probing import probe

@@ -12,11 +12,10 @@ from layerlaw.lm.pieces import Pieces
 from layerlaw.lm.stream import Measured, Plan, Run
 from layerlaw.measures.residual import Residual, prediction_residuals
 from layerlaw.provenance import model_provenance, provenance
-from layerlaw.record import Record, SiteRow
+from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 from layerlaw.stats.ranks import world_size
 
 FEW = 20  # tokens per feature below which the numbers are not to be trusted
-KIND = "language model"
 
 
 def assembled(model: nn.Module, loaded: Loaded, run: Run, measured: Measured, twin: Measured | None) -> Record:
@@ -25,8 +24,9 @@ def assembled(model: nn.Module, loaded: Loaded, run: Run, measured: Measured, tw
     n = int(measured.targets.counts.sum())
     return Record(
         name=loaded.name,
-        kind=KIND,
-        classes=list(measured.words.names) if measured.words else [],
+        kind=LANGUAGE_MODEL,
+        classes=[],
+        words=list(measured.words.names) if measured.words else [],
         plane_labels=list(measured.words.labels) if measured.words else [],
         counts=[n],
         sites=_rows(plan, measured, twin),

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from layerlaw.pages import theme
-from layerlaw.pages.corners import Spot, along
-from layerlaw.pages.scales import Scale, smallest_gap
+from layerlaw.pages.sheets.corners import Spot, along
+from layerlaw.pages.sheets.scales import Scale, smallest_gap
 from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
 
 if TYPE_CHECKING:
@@ -63,10 +63,10 @@ def colors(panel: Panel, known: dict[str, str]) -> list[str]:
     return out
 
 
-def draw_panel(ax: Axes, panel: Panel, inks: Sequence[str], y: Scale, size: float) -> None:
+def draw_panel(ax: Axes, panel: Panel, shades: Sequence[str], y: Scale, size: float) -> None:
     """All series, and the marked x."""
     bars = 0
-    for series, ink in zip(panel.series, inks, strict=True):
+    for series, ink in zip(panel.series, shades, strict=True):
         if series.style == "bars":
             _draw_bars(ax, series, ink, y, bars, panel)
             bars += 1
@@ -80,8 +80,8 @@ def draw_plane(ax: Axes, panel: PlanePanel, classes: Sequence[str], *, raster: b
     """Points colored by class on one scale for both axes, so shapes are not distorted."""
     if panel.points:
         xs, ys = zip(*panel.points, strict=True)
-        inks = [classes[k % len(classes)] for k in panel.labels]
-        ax.scatter(xs, ys, s=3.5, c=inks, linewidths=0, alpha=0.8, rasterized=raster)
+        shades = [classes[k % len(classes)] for k in panel.labels]
+        ax.scatter(xs, ys, s=3.5, c=shades, linewidths=0, alpha=0.8, rasterized=raster)
     ax.set_aspect("equal", adjustable="datalim")
     ax.set_xticks([])
     ax.set_yticks([])

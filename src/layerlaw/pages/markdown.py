@@ -76,8 +76,8 @@ def _section(outcome: Outcome) -> str:
         parts.append("\n".join(f"- {_text(sentence(note))}" for note in outcome.notes))
     items = provenance_items(outcome)
     if items:
-        told = [_code(words) if what == "command" else f"{_text(what)}: {_text(words)}" for what, words in items]
-        parts.append(" · ".join(told))
+        run = [_code(words) if what == "command" else f"{_text(what)}: {_text(words)}" for what, words in items]
+        parts.append(" · ".join(run))
     return "\n\n".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""One self-contained HTML file about reproduced figures: numbers beside the paper's, drawings, how it was run.
+"""The page of reproduced figures: numbers beside the paper's, drawings, how it was run.
 
 It holds no script, and its policy allows none: drawings are inline SVG, what is folded unfolds without one.
 """
@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 
 from layerlaw.errors import InputError
 from layerlaw.files import write_whole
 from layerlaw.outcome import Outcome, Row, Table
-from layerlaw.pages import theme
-from layerlaw.pages.html.escaping import escaped
-from layerlaw.pages.inline_svg import inline_svg
+from layerlaw.pages.html import document, escaped, settings, table
 from layerlaw.pages.outcome_words import (
     heading,
     provenance_items,
@@ -26,10 +23,10 @@ from layerlaw.pages.outcome_words import (
     written_row,
 )
 from layerlaw.pages.sheets import draw_sheet
+from layerlaw.pages.sheets.inline_svg import inline_svg
 from layerlaw.sheet import Panel, Sheet
 from layerlaw.wording import clean, counted, sentence
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 WORDS = {True: ("yes", "✓ yes"), False: ("no", "✗ no"), None: ("none", "–")}  # class and text of a verdict
 MANY_ROWS = 30
 
@@ -50,29 +47,7 @@ def outcome_html(outcomes: Outcome | Sequence[Outcome], *, title: str | None = N
     facts = run_facts(chosen[0]) if alone else ", ".join(count)
     contents = "" if alone else _contents(chosen)
     main = "\n".join(_article(outcome, f"o{i}", alone=alone) for i, outcome in enumerate(chosen))
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="layerlaw">
-<link rel="icon" href="data:,">
-<title>{escaped(head)}</title>
-<style>{theme.style_sheet()}{_own_style()}</style>
-</head>
-<body>
-<header>
-<h1>{escaped(head)}</h1>
-<p class="subtitle">{escaped(facts)}</p>
-</header>
-<main>
-{contents}
-{main}
-</main>
-</body>
-</html>
-"""
+    return document(head, escaped(facts), f"{contents}\n{main}")
 
 
 def _contents(outcomes: Sequence[Outcome]) -> str:
@@ -94,7 +69,7 @@ def _article(outcome: Outcome, key: str, *, alone: bool) -> str:
         _section("numbers", "Numbers", _numbers(outcome)) if outcome.rows else "",
         _section("tables", "Supporting tables", "".join(map(_folded, outcome.tables))) if outcome.tables else "",
         _section("notes", "Notes", _notes(outcome)) if outcome.notes else "",
-        _section("provenance", "How it was run", _provenance(outcome)) if outcome.provenance else "",
+        _section("provenance", "How it was run", settings(provenance_items(outcome))) if outcome.provenance else "",
     ]
     return f'<article id="{key}" aria-label="{label}">{"".join(parts)}</article>'
 
@@ -133,11 +108,8 @@ def _number_table(rows: Sequence[Row]) -> str:
     heads |= {"ours (mean, range over seeds)" if ranged else "ours": "value"}
     heads |= ({"reproduced?": "verdict"} if judged else {}) | ({"accepted": "tolerance"} if bounds else {})
     head = "".join(f'<th scope="col" class="{kind}">{text}</th>' for text, kind in heads.items())
-    body = "".join(_number_row(row, set(heads.values())) for row in rows)
-    return (
-        f'{_scroll("numbers beside the paper’s", tall=False)}<table class="layers beside">'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    cells = (_number_row(row, set(heads.values())) for row in rows)
+    return table("numbers beside the paper’s", head, cells, kind="beside")
 
 
 def _number_row(row: Row, columns: set[str]) -> str:
@@ -153,7 +125,7 @@ def _number_row(row: Row, columns: set[str]) -> str:
         f'<td class="verdict {kind}">{word}</td>' if "verdict" in columns else "",
         f'<td class="tolerance">{escaped(text.tolerance)}</td>' if "tolerance" in columns else "",
     ]
-    return f"<tr>{''.join(cells)}</tr>"
+    return "".join(cells)
 
 
 def _drawing(sheet: Sheet, key: str) -> str:
@@ -166,27 +138,24 @@ def _drawing(sheet: Sheet, key: str) -> str:
     return f'<figure class="sheet">{scroll}{svg}</div>{caption}</figure>'
 
 
-def _folded(table: Table) -> str:
+def _folded(folded: Table) -> str:
     """A supporting table; columns of numbers are set flush right."""
-    words = [any(isinstance(row[i], str) for row in table.rows) for i in range(len(table.columns))]
+    words = [any(isinstance(row[i], str) for row in folded.rows) for i in range(len(folded.columns))]
     kinds = [' class="site"' if i == 0 else ' class="words"' if w else "" for i, w in enumerate(words)]
-    head = "".join(
-        f'<th scope="col"{kind}>{escaped(column)}</th>' for kind, column in zip(kinds, table.columns, strict=True)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(
+    columns = list(zip(kinds, folded.columns, strict=True))
+    heads = "".join(f'<th scope="col"{kind}>{escaped(column)}</th>' for kind, column in columns)
+    rows = (
+        "".join(
             f"<td{kind}>{escaped(written(cell, column))}</td>"
-            for kind, cell, column in zip(kinds, row, table.columns, strict=True)
+            for (kind, column), cell in zip(columns, row, strict=True)
         )
-        + "</tr>"
-        for row in table.rows
+        for row in folded.rows
     )
-    note = f'<p class="note">{escaped(sentence(table.note))}</p>' if table.note else ""
+    note = f'<p class="note">{escaped(sentence(folded.note))}</p>' if folded.note else ""
+    count = counted(len(folded.rows), "row")
     return (
-        f'<details class="table"><summary>{escaped(sentence(table.title))}<span>{counted(len(table.rows), "row")}</span>'
-        f"</summary>{_scroll(table.title, tall=len(table.rows) > MANY_ROWS)}"
-        f'<table class="layers"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{note}</details>'
+        f'<details class="table"><summary>{escaped(sentence(folded.title))}<span>{count}</span></summary>'
+        f"{table(folded.title, heads, rows, tall=len(folded.rows) > MANY_ROWS)}{note}</details>"
     )
 
 
@@ -195,26 +164,10 @@ def _notes(outcome: Outcome) -> str:
     return f'<ul class="notes plain">{items}</ul>'
 
 
-def _provenance(outcome: Outcome) -> str:
-    rows = "".join(
-        f"<dt>{escaped(what)}</dt><dd>{f'<code>{escaped(words)}</code>' if what == 'command' else escaped(words)}</dd>"
-        for what, words in provenance_items(outcome)
-    )
-    return f'<dl class="settings">{rows}</dl>'
-
-
 def _section(panel: str, title: str, body: str) -> str:
     head = f"<h3>{escaped(sentence(title))}</h3>" if title else ""
     kind = ' class="provenance"' if panel == "provenance" else ""
     return f'<section data-panel="{panel}"{kind}>{head}{body}</section>'
-
-
-def _scroll(label: str, *, tall: bool) -> str:
-    return f'<div class="scroll{" tall" if tall else ""}" tabindex="0" role="region" aria-label="{escaped(label)}">'
-
-
-def _own_style() -> str:
-    return resources.files("layerlaw.pages").joinpath("outcome.css").read_text(encoding="utf-8")
 
 
 def _checked(outcomes: Outcome | Sequence[Outcome]) -> list[Outcome]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from layerlaw.errors import MissingExtraError
 from layerlaw.pages import theme
-from layerlaw.pages.corners import Corner, Spot, emptiest
-from layerlaw.pages.curves import colors, draw_panel, draw_plane, handle, palette, spots
-from layerlaw.pages.scales import Scale, x_scale, y_scale
+from layerlaw.pages.sheets.corners import Corner, Spot, emptiest
+from layerlaw.pages.sheets.curves import colors, draw_panel, draw_plane, handle, palette, spots
+from layerlaw.pages.sheets.scales import Scale, x_scale, y_scale
 from layerlaw.sheet import Panel, PlanePanel, Sheet
 from layerlaw.wording import clean, sentence
 
@@ -46,7 +46,7 @@ class Place:
     ax: Axes
     x: Scale
     y: Scale
-    inks: list[str]
+    shades: list[str]
     handles: dict[str, Artist]
     words: list[Text | Legend] = field(default_factory=list)
 
@@ -70,15 +70,15 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
         if isinstance(panel, PlanePanel):
             draw_plane(ax, panel, classes, raster=raster)
         elif (x := x_scale(panel)) is not None and (y := y_scale(panel)) is not None:
-            inks = colors(panel, known)
-            places[i] = Place(panel, ax, x, y, inks, _handles(panel, inks, size))
+            shades = colors(panel, known)
+            places[i] = Place(panel, ax, x, y, shades, _handles(panel, shades, size))
         else:
             _draw_nothing(ax, size)
     drawn = list(places.values())
     if sheet.share_y:
         _share(drawn)
     for place in drawn:
-        draw_panel(place.ax, place.panel, place.inks, place.y, size)
+        draw_panel(place.ax, place.panel, place.shades, place.y, size)
         _dress(place, across, size)
     _label(sheet, places, across, size)
     shared = _shared_labels(drawn)
@@ -96,9 +96,9 @@ def _tallness(sheet: Sheet, across: int) -> float:
     return 0.68 if across == 1 else 0.82 if across <= 4 else 0.92
 
 
-def _handles(panel: Panel, inks: Sequence[str], size: float) -> dict[str, Artist]:
+def _handles(panel: Panel, shades: Sequence[str], size: float) -> dict[str, Artist]:
     out: dict[str, Artist] = {}
-    for series, ink in zip(panel.series, inks, strict=True):
+    for series, ink in zip(panel.series, shades, strict=True):
         if series.label:
             out.setdefault(clean(series.label), handle(series, ink, size))
     return out

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from layerlaw.pages.axes import log_ticks, tick_text
 from layerlaw.sheet import Panel, Series
-from layerlaw.wording import power
+from layerlaw.wording import minus, power
 
 BACKGROUND = ("faint",)  # may leave the panel: one run that diverged must not press all others flat
 MOST_BEYOND = 0.3  # of the foreground's span is given to the background on either side
@@ -120,7 +120,7 @@ def smallest_gap(values: Sequence[float]) -> float:
 
 def _tick(value: float) -> str:
     plain = value == 0 or 1e-4 < abs(value) < 1e6
-    return f"{value:,.10g}".replace("-", "−") if plain else ("−" if value < 0 else "") + tick_text(abs(value))
+    return minus(f"{value:,.10g}") if plain else ("−" if value < 0 else "") + tick_text(abs(value))
 
 
 def _padded(values: Sequence[float], log: bool, share: float, least: float) -> Scale:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from layerlaw.pages.html.escaping import escaped
+from layerlaw.pages.html import empty, escaped
 from layerlaw.pages.record_view import RecordView, spread
 from layerlaw.pages.theme import class_colors
 from layerlaw.record import SiteRow
@@ -22,26 +22,24 @@ def plane_positions(view: RecordView) -> list[int]:
     return [having[i] for i in spread(len(having), MOST_PLANES)]
 
 
-def planes_html(view: RecordView, most_points: int = 500) -> str:
+def planes_html(view: RecordView) -> str:
     """The grid of drawings with its legend, or a sentence that says why there is none."""
     chosen = plane_positions(view)
     if not chosen:
-        return '<p class="empty">No plane coordinates were recorded.</p>'
+        return empty("No plane coordinates were recorded.")
     labels = view.record.plane_labels
-    colors = class_colors(max([len(view.record.classes), *(k + 1 for k in labels)]))
-    drawings = "".join(
-        _drawing(view.sites[i], view.numbers[i], labels, colors, most_points, _measured(view, i)) for i in chosen
-    )
+    colors = class_colors(max([len(view.record.plane_names), *(k + 1 for k in labels)]))
+    drawings = "".join(_drawing(view, i, colors) for i in chosen)
     return f'{_legend(view, colors)}<div class="planes">{drawings}</div>'
 
 
-def planes_note(view: RecordView, most_points: int = 500) -> str:
+def planes_note(view: RecordView) -> str:
     """What is drawn, and what is left out."""
     chosen = plane_positions(view)
     total = len(_drawable(view))
     some = f" {len(chosen)} of {total} sites are shown, evenly chosen." if len(chosen) < total else ""
-    thinned = any(_step(view.sites[i], most_points) > 1 for i in chosen)
-    fewer = f" Of the samples at most {most_points} are drawn, to keep the file small." if thinned else ""
+    thinned = any(_step(view, view.sites[i]) > 1 for i in chosen)
+    fewer = f" Of the samples at most {view.points} are drawn, to keep the file small." if thinned else ""
     return f"The first two principal components at each site; each drawing has its own scale.{some}{fewer}"
 
 
@@ -61,37 +59,30 @@ def svg_paths(plane: list[list[float]], labels: list[int], colors: list[str]) ->
     return "".join(f'<path stroke="{color}" d="{"".join(d)}"/>' for color, d in sorted(strokes.items()))
 
 
-def _drawing(
-    site: SiteRow,
-    count: str,
-    labels: list[int],
-    colors: list[str],
-    most_points: int,
-    measured: str,
-) -> str:
-    step = _step(site, most_points)
-    name = escaped(shortened(site.name, 24))
+def _drawing(view: RecordView, position: int, colors: list[str]) -> str:
+    site = view.sites[position]
+    step, name, measured = _step(view, site), escaped(shortened(site.name, 24)), _measured(view, position)
     known = f'<span class="num">{measured}</span>' if measured else ""
     return (
         f'<figure><svg viewBox="0 0 {SIDE} {SIDE}" role="img" aria-label="principal components at {name}">'
-        f"{svg_paths(site.plane[::step], labels[::step], colors)}</svg>"
-        f'<figcaption title="{escaped(site.name)}"><b>{count}</b> {name}{known}</figcaption></figure>'
+        f"{svg_paths(site.plane[::step], view.record.plane_labels[::step], colors)}</svg>"
+        f'<figcaption title="{escaped(site.name)}"><b>{view.numbers[position]}</b> {name}{known}</figcaption></figure>'
     )
 
 
 def _measured(view: RecordView, position: int) -> str:
     value = view.sites[position].values.get(view.column)
-    if value is None or view.language_model:  # PR has nothing to do with the words
+    if value is None or view.record.words:  # PR has nothing to do with the words
         return ""
     return f"D = {number(value)}"
 
 
-def _step(site: SiteRow, most_points: int) -> int:
-    return max(1, math.ceil(len(site.plane) / max(1, most_points)))
+def _step(view: RecordView, site: SiteRow) -> int:
+    return max(1, math.ceil(len(site.plane) / max(1, view.points)))
 
 
 def _legend(view: RecordView, colors: list[str]) -> str:
-    names = view.record.classes
+    names = view.record.plane_names
     if not names:
         return ""
     if len(names) > MOST_IN_LEGEND:
