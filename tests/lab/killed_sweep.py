@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lab_parts import SCHEDULE, slow_worker, small_sweep, sweeping
+from lab_parts import SCHEDULE, slow_worker, small_sweep
 
 import layerlaw.lab
+from layerlaw.lab import sweeping
 
 
 def die() -> None:
@@ -50,7 +51,7 @@ def dying_in_save(number: int) -> Callable[[Any, Path], None]:
 
 def main(folder: str, workers: str, steps: str, *how: str) -> None:
     torch.set_num_threads(1)
-    layerlaw.lab.engine.SAVE_EVERY = 0.0
+    layerlaw.lab.jobs.SAVE_EVERY = 0.0
     layerlaw.lab.workers._PROGRAM = slow_worker()
     sweeping.WORTH_PROCESSES = 0
     progress: Any = False

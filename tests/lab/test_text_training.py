@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from layerlaw.errors import DataError, InputError, LayerlawError
 from layerlaw.lab import GPT, TextRecipe, load_text_model, save_text_model, text_loss, train_text
-from layerlaw.lab.text_model import TextModel
-from layerlaw.lab.text_task import ask_masked, ask_next, cross_entropy
+from layerlaw.lab.networks.text_model import TextModel
+from layerlaw.lab.text import ask_masked, ask_next, cross_entropy
 
 TRAIN, TEST = markov(40_000, 1), markov(4_000, 2)
 BASE = TextRecipe(steps=5, batch_size=4, context=16, learning_rate=0.01, warmup=2)

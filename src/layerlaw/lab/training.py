@@ -1,15 +1,124 @@
-"""One plain training loop for any module: data resident, cross-entropy, the recipe's optimizer and schedule."""
+"""The training loop of every network that is not trained as part of a fleet: `steps`, and who calls it.
+
+`train` trains a module of the user's own, `SingleEngine` a member of a sweep; `train_text` and the experiment on sentences
+bring batches, rates and clipping of their own. The fleet alone has another loop: its backward pass is written by hand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from layerlaw.errors import LayerlawError
+from layerlaw.capture import Batch, capturing, find_sites, probing_state
+from layerlaw.errors import InputError, LayerlawError
 from layerlaw.lab.recipe import Recipe
+from layerlaw.lab.samples import Samples
+from layerlaw.lab.schedule import Measurement, Schedule, measure_network
 from layerlaw.progress import Progress, choose
+
+B = TypeVar("B")
+Forward = Callable[[Tensor, Tensor], tuple[Tensor, Mapping[str, Tensor]]]
+
+
+def steps(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterable[B],
+    loss_of: Callable[[B], Tensor],
+    rate_at: Callable[[int], float],
+    *,
+    clip: float = math.inf,
+) -> Iterator[Tensor]:
+    """One optimizer step per batch; yields its loss, on the device.
+
+    `rate_at` gives the learning rate of a step, counted from 0; `clip` bounds the norm of the network's gradient.
+    """
+    for step, batch in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = rate_at(step)
+        loss = loss_of(batch)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        if clip < math.inf:
+            nn.utils.clip_grad_norm_(network.parameters(), clip)
+        optimizer.step()
+        yield loss.detach()
+
+
+class Trainer:
+    """A network on its way through a recipe: resident data, a new random order in every epoch, the recipe's loss."""
+
+    def __init__(self, network: nn.Module, x: Tensor, y: Tensor, recipe: Recipe) -> None:
+        self.network, self.x, self.y, self.recipe = network, x, y, recipe
+        self.criterion = recipe.loss.build().to(y.device)
+        self.optimizer = recipe.optimizer_for(network, self.criterion)
+        self._orders = torch.Generator().manual_seed(recipe.seed)
+        self._plan = None
+        if recipe.loss.sites is not None:
+            with probing_state(network, "running"):
+                self._plan = find_sites(network, Batch((x[:3],), {}, y[:3]), choice=recipe.loss.sites)
+
+    def train_epoch(self, epoch: int) -> Tensor:
+        """Train an epoch, counted from 0; returns the sum of the samples' losses."""
+        self.network.train()
+        self.criterion.train()
+        rate, total = self.recipe.rate_at(epoch), torch.zeros((), device=self.y.device)
+        batches = torch.split(torch.randperm(len(self.y), generator=self._orders), self.recipe.batch_size)
+        with self._forward() as forward:
+
+            def loss_of(rows: Tensor) -> Tensor:
+                y = self.y[rows]
+                logits, features = forward(self.x[rows], y)
+                loss: Tensor = self.criterion(logits, y, features)
+                return loss
+
+            losses = steps(self.network, self.optimizer, batches, loss_of, lambda _: rate)
+            for rows, loss in zip(batches, losses, strict=True):
+                total += loss * len(rows)
+        return total
+
+    @contextmanager
+    def _forward(self) -> Iterator[Forward]:
+        """How a batch becomes logits, and features at the sites of the loss with their gradients."""
+        if self._plan is None:
+            yield lambda x, y: (self.network(x), {})
+            return
+        found: dict[str, Tensor] = {}
+        with capturing(
+            self.network,
+            self._plan,
+            self._plan.sites,
+            reduce="flatten",
+            consume=lambda site, features: found.update({site.name: features}),
+            gradients=True,
+        ) as capture:
+
+            def forward(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+                logits: Tensor = capture.run(Batch((x,), {}, y), where="training")
+                return logits, dict(found)
+
+            yield forward
+
+    def state(self) -> dict[str, Any]:
+        """Everything that training changes, for a file."""
+        return {
+            "network": self.network.state_dict(),
+            "criterion": self.criterion.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "orders": self._orders.get_state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on as after the epoch in which the state was saved."""
+        self.network.load_state_dict(state["network"])
+        self.criterion.load_state_dict(state["criterion"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._orders.set_state(state["orders"])
 
 
 def train(
@@ -25,30 +134,110 @@ def train(
     """Train in place; returns the mean loss of each epoch. `visit(epoch)` is called at the chosen epochs (0: before).
 
     Training stops early when `visit` returns `True` (that very object: a record, say, does not stop it).
-    The network may be any; of the recipe, shape and layers are not used.
+    The network may be any; of the recipe, network and layers are not used.
     """
-    generator = torch.Generator().manual_seed(recipe.seed)
-    optimizer = recipe.optimizer_for(network)
-    cross_entropy = nn.CrossEntropyLoss()
+    trainer = Trainer(network, x, y, recipe)
     losses: list[float] = []
     if visit is not None and 0 in at_epochs and visit(0) is True:
         network.eval()
         return losses
     for epoch in choose(progress)(range(1, recipe.epochs + 1), "training", recipe.epochs):
-        network.train()
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.rate_at(epoch - 1)
-        total = torch.zeros((), device=y.device)
-        for rows in torch.split(torch.randperm(len(y), generator=generator), recipe.batch_size):
-            loss = cross_entropy(network(x[rows]), y[rows])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            total += loss.detach() * len(rows)
-        losses.append(float(total) / len(y))
+        losses.append(float(trainer.train_epoch(epoch - 1)) / len(y))
         if losses[-1] != losses[-1]:
             raise LayerlawError(f"training diverged in epoch {epoch} (the loss is NaN): use a lower learning rate.")
         if visit is not None and epoch in at_epochs and visit(epoch) is True:
             break
     network.eval()
     return losses
+
+
+class SingleEngine:
+    """One member of a sweep, any network and any loss: what `FleetEngine` is for many feed-forward networks.
+
+    It starts from torch's generator at the recipe's seed and draws (dropout, say) from a stream of its own, so that the
+    numbers depend neither on what was trained before nor on interruptions.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        samples: Samples,
+        schedule: Schedule,
+        *,
+        start: Mapping[str, Tensor] | None = None,
+        copied: tuple[int, int] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self._samples, self._schedule = samples.to(device), schedule
+        self._cuda = [torch.device(device)] if torch.device(device).type == "cuda" else []
+        with torch.random.fork_rng(self._cuda):
+            torch.manual_seed(recipe.seed)
+            self._network = recipe.network.build()
+            self._random = self._drawn()
+        _start_from(self._network, recipe, start, copied)
+        if recipe.layers is not None:
+            trained = recipe.network.layer_modules(recipe.layers)
+            for name, parameter in self._network.named_parameters():
+                parameter.requires_grad_(_module_of(name, trained))
+        self._network.to(device)
+        x, y = self._samples.inputs, self._samples.labels
+        self._trainer = Trainer(self._network, x, y, recipe)
+        with probing_state(self._network, "running"):
+            self._plan = find_sites(self._network, Batch((x[:3],), {}, y[:3]), choice=schedule.sites)
+
+    def train_epoch(self, epoch: int) -> Tensor:
+        """The mean loss of an epoch, counted from 0, as (1,)."""
+        with torch.random.fork_rng(self._cuda):
+            self._put_back(self._random)
+            total = self._trainer.train_epoch(epoch)
+            self._random = self._drawn()
+        return total.cpu().double().view(1) / len(self._samples.labels)
+
+    def measure(self, epoch: int) -> list[list[Measurement]]:
+        """All modes and splits of the schedule."""
+        return [measure_network(self._network, self._plan, self._samples, self._schedule, epoch)]
+
+    def state(self) -> dict[str, Any]:
+        """Everything that training changes."""
+        return {**self._trainer.state(), "random": self._random}
+
+    def resume(self, state: Mapping[str, Any], epoch: int) -> None:
+        """Go on as after so many epochs."""
+        self._trainer.load_state(state)
+        self._random = list(state["random"])
+
+    def state_dict(self, member: int) -> dict[str, Tensor]:
+        """The network's, on the CPU."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in self._network.state_dict().items()}
+
+    def _drawn(self) -> list[Tensor]:
+        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._cuda)]
+
+    def _put_back(self, states: list[Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        for device, state in zip(self._cuda, states[1:], strict=True):
+            torch.cuda.set_rng_state(state, device)
+
+
+def _start_from(
+    network: nn.Module, recipe: Recipe, start: Mapping[str, Tensor] | None, copied: tuple[int, int] | None
+) -> None:
+    """Give the network a state to start from, or the layers `copied` of it."""
+    if start is None:
+        return
+    state = network.state_dict()
+    wanted = (
+        set(state)
+        if copied is None
+        else {name for name in state if _module_of(name, recipe.network.layer_modules(copied))}
+    )
+    for name in wanted:
+        if name not in start or start[name].shape != state[name].shape:
+            came = tuple(start[name].shape) if name in start else "nothing"
+            raise InputError(f"start: expected '{name}' of shape {tuple(state[name].shape)}, got {came}.")
+    network.load_state_dict({name: start[name] if name in wanted else state[name] for name in state})
+
+
+def _module_of(name: str, modules: Collection[str]) -> bool:
+    """Whether a parameter belongs to one of the modules."""
+    return any(name.startswith(f"{module}.") for module in modules)

@@ -9,11 +9,11 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from layerlaw.lab.shape import Shape
+from layerlaw.lab.networks.feed_forward import Shape
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """Columns of a row of P parameters: W₁ b₁ … W_L b_L, then the gains γ and the shifts β of BatchNorm.
 
     BatchNorm's parameters lie together so that all of them are copied at once; each linear layer's columns are one piece,
