@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import layerlaw.lab
 from layerlaw.lab import FeedForward, Recipe, Run, Samples, Schedule, Shape, sweep
 
+EVERYTHING = Schedule(epochs=(0, 3), batchnorm=("batch", "running", "whole"), test=True, permuted=True, by_class=True)
 SCHEDULE = Schedule(epochs=(0, 17), batchnorm=("batch", "running"), test=True, by_class=True)
 
 

@@ -43,7 +43,7 @@ def kill_on_the_way(folder: Path, workers: int, steps: int, *how: str) -> list[C
     while processes_with(str(scratch)):
         assert time.monotonic() < deadline, "the workers go on without their parent"
         time.sleep(0.05)
-    return [Checkpoint.from_file(file)[0] for file in sorted(folder.glob("fleet-*.pt"))]
+    return [Checkpoint.from_file(file)[0] for file in sorted(folder.glob("*-*.pt"))]
 
 
 def goes_on(folder: Path, workers: int = 1) -> None:

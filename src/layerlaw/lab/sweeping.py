@@ -169,7 +169,7 @@ def _together(
         groups.setdefault(kind, []).append(member)
     shares, device = 1, torch.device(template.device)
     if device.type == "cpu" and _work(missing) > WORTH_PROCESSES:
-        shares = -(-(workers or cores()) // max(1, len(groups)))  # no core without a fleet
+        shares = -(-(workers or cores()) // max(1, len(groups) + len(alone)))  # no core without a job
 
     def bytes_of(group: list[Member]) -> int:
         return member_bytes(group[0].recipe, group[0].samples)

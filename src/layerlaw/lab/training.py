@@ -226,16 +226,13 @@ def _start_from(
     if start is None:
         return
     state = network.state_dict()
-    wanted = (
-        set(state)
-        if copied is None
-        else {name for name in state if _module_of(name, recipe.network.layer_modules(copied))}
-    )
-    for name in wanted:
+    parts = None if copied is None else recipe.network.layer_modules(copied)
+    for name in [name for name in state if parts is None or _module_of(name, parts)]:
         if name not in start or start[name].shape != state[name].shape:
             came = tuple(start[name].shape) if name in start else "nothing"
             raise InputError(f"start: expected '{name}' of shape {tuple(state[name].shape)}, got {came}.")
-    network.load_state_dict({name: start[name] if name in wanted else state[name] for name in state})
+        state[name] = start[name]
+    network.load_state_dict(state)
 
 
 def _module_of(name: str, modules: Collection[str]) -> bool:
