@@ -9,11 +9,12 @@ recurrent     its twin without attention
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import ExitStack
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from layerlaw.errors import InputError
@@ -85,9 +86,16 @@ def _drawn(architecture: Architecture) -> nn.Module:
 @lru_cache(256)
 @torch.no_grad()
 def _tried(architecture: Architecture, sample: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-    """Multiplications per sample, and the shape of the logits of two samples."""
-    from torch.utils.flop_counter import FlopCounterMode
+    """Multiplications of its weight layers per sample, and the shape of the logits of two samples."""
+    found: list[int] = []
 
-    with FlopCounterMode(display=False) as counter:
-        logits = _drawn(architecture)(torch.zeros(2, *sample))
-    return counter.get_total_flops() // 4, tuple(logits.shape)  # of two samples, an addition for each multiplication
+    def count(module: nn.Module, args: Any, output: Tensor) -> None:
+        found.append(output.numel() // 2 * module.weight[0].numel())  # type: ignore[index]
+
+    network = _drawn(architecture)
+    layers = [m for m in network.modules() if isinstance(w := getattr(m, "weight", None), Tensor) and w.dim() > 1]
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.callback(layer.register_forward_hook(count).remove)
+        logits = network(torch.zeros(2, *sample))
+    return sum(found), tuple(logits.shape)
