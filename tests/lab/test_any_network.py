@@ -234,7 +234,7 @@ def test_a_network_that_diverges_is_reported_and_the_others_go_on(tmp_path: Path
 
 def test_a_dead_network_has_no_separation() -> None:
     engine = SingleEngine(replace(CONV, network=TinyConv(batchnorm=False)), PICTURES, Schedule(test=True))
-    engine._network[0].bias.data.fill_(-1e3)
+    engine._trainer.network[0].bias.data.fill_(-1e3)
     for measurement in engine.measure(0)[0]:
         assert measurement.separation[0] is not None
         assert measurement.separation[1:] == (None, None)

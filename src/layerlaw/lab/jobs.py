@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -132,8 +132,8 @@ class Job:
         """Whether the fast path is taken; other jobs have one member."""
         return fleet_takes(self.recipe, self.schedule)
 
-    def engine(self) -> Engine:
-        """What trains the members."""
+    def engine(self) -> FleetEngine | SingleEngine:
+        """What trains the members, an epoch at a time; both kinds have the same methods."""
         how: dict[str, Any] = {"copied": self.copied, "device": self.device}
         if not self.is_fleet:
             (member,) = self.members
@@ -141,25 +141,6 @@ class Job:
         recipes, samples = [m.recipe for m in self.members], [m.samples for m in self.members]
         start = [m.start for m in self.members if m.start is not None]
         return FleetEngine(recipes, samples, self.schedule, start=start, **how)
-
-
-class Engine(Protocol):
-    """Members on their way, an epoch (counted from 0) at a time."""
-
-    def train_epoch(self, epoch: int) -> Tensor:
-        """Train; returns the mean loss of every member (E,)."""
-
-    def measure(self, epoch: int) -> list[list[Measurement]]:
-        """What the schedule wants to know, of every member, after so many epochs."""
-
-    def state(self) -> dict[str, Any]:
-        """Everything that training changes, for a file."""
-
-    def resume(self, state: Mapping[str, Any], epoch: int) -> None:
-        """Take up a state that was saved after so many epochs."""
-
-    def state_dict(self, member: int) -> dict[str, Tensor]:
-        """A member's network, on the CPU."""
 
 
 @dataclass

@@ -48,8 +48,9 @@ def sweep(
     Feed-forward networks with cross-entropy are trained many at once, as fleets; any other network or loss by the plain
     loop, one at a time. `data` are the samples by the name that recipes give. `start` gives every recipe the state of a
     network to start from, or, with `copied=(a, b)`, its layers a … b−1 alone. With a `folder` the sweep is saved there
-    every minute: called again after an interruption it goes on where it was, and finished members are never trained again.
-    `members` is the most that are trained at once; `workers` the number of processes on a CPU (1: none beside this one).
+    every minute, after whole epochs: called again after an interruption it goes on where it was, and finished members are
+    never trained again. `members` is the most that are trained at once; `workers` the number of processes on a CPU (1:
+    none beside this one).
     """
     wanted = _members(recipes, data, schedule, start, copied, members, workers)
     check_device(str(device))

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture import Batch, capturing, find_sites, probing_state
+from layerlaw.capture import Batch, Plan, SiteChoice, capturing, find_sites, probing_state
 from layerlaw.errors import InputError, LayerlawError
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
@@ -57,18 +57,21 @@ class Trainer:
         self.network, self.x, self.y, self.recipe = network, x, y, recipe
         self.criterion = recipe.loss.build().to(y.device)
         self.optimizer = recipe.optimizer_for(network, self.criterion)
-        self._orders = torch.Generator().manual_seed(recipe.seed)
-        self._plan = None
-        if recipe.loss.sites is not None:
-            with probing_state(network, "running"):
-                self._plan = find_sites(network, Batch((x[:3],), {}, y[:3]), choice=recipe.loss.sites)
+        self.orders = torch.Generator().manual_seed(recipe.seed)
+        self._plan = None if recipe.loss.sites is None else self.sites(recipe.loss.sites)
+
+    def sites(self, choice: SiteChoice) -> Plan:
+        """Where the chosen sites are in the network."""
+        with probing_state(self.network, "running"):
+            return find_sites(self.network, Batch((self.x[:3],), {}, self.y[:3]), choice=choice)
 
     def train_epoch(self, epoch: int) -> Tensor:
         """Train an epoch, counted from 0; returns the sum of the samples' losses."""
         self.network.train()
         self.criterion.train()
         rate, total = self.recipe.rate_at(epoch), torch.zeros((), device=self.y.device)
-        batches = torch.split(torch.randperm(len(self.y), generator=self._orders), self.recipe.batch_size)
+        order = torch.randperm(len(self.y), generator=self.orders).to(self.y.device)
+        batches = torch.split(order, self.recipe.batch_size)
         with self._forward() as forward:
 
             def loss_of(rows: Tensor) -> Tensor:
@@ -103,22 +106,6 @@ class Trainer:
                 return logits, dict(found)
 
             yield forward
-
-    def state(self) -> dict[str, Any]:
-        """Everything that training changes, for a file."""
-        return {
-            "network": self.network.state_dict(),
-            "criterion": self.criterion.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "orders": self._orders.get_state(),
-        }
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on as after the epoch in which the state was saved."""
-        self.network.load_state_dict(state["network"])
-        self.criterion.load_state_dict(state["criterion"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._orders.set_state(state["orders"])
 
 
 def train(
@@ -170,53 +157,58 @@ class SingleEngine:
     ) -> None:
         self._samples, self._schedule = samples.to(device), schedule
         self._cuda = [torch.device(device)] if torch.device(device).type == "cuda" else []
-        with torch.random.fork_rng(self._cuda):
+        self._random: list[Tensor] = []
+        with self._drawing():
             torch.manual_seed(recipe.seed)
-            self._network = recipe.network.build()
-            self._random = self._drawn()
-        _start_from(self._network, recipe, start, copied)
-        if recipe.layers is not None:
-            trained = recipe.network.layer_modules(recipe.layers)
-            for name, parameter in self._network.named_parameters():
-                parameter.requires_grad_(_module_of(name, trained))
-        self._network.to(device)
-        x, y = self._samples.inputs, self._samples.labels
-        self._trainer = Trainer(self._network, x, y, recipe)
-        with probing_state(self._network, "running"):
-            self._plan = find_sites(self._network, Batch((x[:3],), {}, y[:3]), choice=schedule.sites)
+            network = recipe.network.build()
+            _start_from(network, recipe, start, copied)
+            if recipe.layers is not None:
+                trained = recipe.network.layer_modules(recipe.layers)
+                for name, parameter in network.named_parameters():
+                    parameter.requires_grad_(_is_inside(name, trained))
+            self._trainer = Trainer(network.to(device), self._samples.inputs, self._samples.labels, recipe)
+        self._plan = self._trainer.sites(schedule.sites)
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """Torch's generators as this member left them; afterwards as they were."""
+        with torch.random.fork_rng(self._cuda):
+            if self._random:
+                torch.set_rng_state(self._random[0])
+                for device, state in zip(self._cuda, self._random[1:], strict=True):
+                    torch.cuda.set_rng_state(state, device)
+            yield
+            self._random = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._cuda)]
 
     def train_epoch(self, epoch: int) -> Tensor:
         """The mean loss of an epoch, counted from 0, as (1,)."""
-        with torch.random.fork_rng(self._cuda):
-            self._put_back(self._random)
+        with self._drawing():
             total = self._trainer.train_epoch(epoch)
-            self._random = self._drawn()
         return total.cpu().double().view(1) / len(self._samples.labels)
 
     def measure(self, epoch: int) -> list[list[Measurement]]:
         """All modes and splits of the schedule."""
-        return [measure_network(self._network, self._plan, self._samples, self._schedule, epoch)]
+        return [measure_network(self._trainer.network, self._plan, self._samples, self._schedule, epoch)]
 
     def state(self) -> dict[str, Any]:
         """Everything that training changes."""
-        return {**self._trainer.state(), "random": self._random}
+        parts = {name: part.state_dict() for name, part in self._parts().items()}
+        return {**parts, "orders": self._trainer.orders.get_state(), "random": self._random}
 
     def resume(self, state: Mapping[str, Any], epoch: int) -> None:
         """Go on as after so many epochs."""
-        self._trainer.load_state(state)
-        self._random = list(state["random"])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+        self._trainer.orders.set_state(state["orders"])
+        self._random = state["random"]
+
+    def _parts(self) -> dict[str, Any]:
+        trainer = self._trainer
+        return {"network": trainer.network, "criterion": trainer.criterion, "optimizer": trainer.optimizer}
 
     def state_dict(self, member: int) -> dict[str, Tensor]:
         """The network's, on the CPU."""
-        return {name: tensor.detach().cpu().clone() for name, tensor in self._network.state_dict().items()}
-
-    def _drawn(self) -> list[Tensor]:
-        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._cuda)]
-
-    def _put_back(self, states: list[Tensor]) -> None:
-        torch.set_rng_state(states[0])
-        for device, state in zip(self._cuda, states[1:], strict=True):
-            torch.cuda.set_rng_state(state, device)
+        return {name: tensor.detach().cpu().clone() for name, tensor in self._trainer.network.state_dict().items()}
 
 
 def _start_from(
@@ -227,7 +219,7 @@ def _start_from(
         return
     state = network.state_dict()
     parts = None if copied is None else recipe.network.layer_modules(copied)
-    for name in [name for name in state if parts is None or _module_of(name, parts)]:
+    for name in [name for name in state if parts is None or _is_inside(name, parts)]:
         if name not in start or start[name].shape != state[name].shape:
             came = tuple(start[name].shape) if name in start else "nothing"
             raise InputError(f"start: expected '{name}' of shape {tuple(state[name].shape)}, got {came}.")
@@ -235,6 +227,6 @@ def _start_from(
     network.load_state_dict(state)
 
 
-def _module_of(name: str, modules: Collection[str]) -> bool:
+def _is_inside(name: str, modules: Collection[str]) -> bool:
     """Whether a parameter belongs to one of the modules."""
     return any(name.startswith(f"{module}.") for module in modules)

@@ -81,11 +81,10 @@ class RowLayout:
         """Name in `FeedForward.state_dict()` → columns and shape."""
         found: dict[str, tuple[slice, tuple[int, ...]]] = {}
         for i, (inward, outward) in enumerate(self.shape.sides):
-            last = i == len(self.shape.widths)
-            name = "classifier" if last else f"linear{i + 1}"
+            name = self.shape.layer_names[i]
             found[f"{name}.weight"] = (self.weights[i], (outward, inward))
             found[f"{name}.bias"] = (self.biases[i], (outward,))
-            if self.shape.norm and not last:
+            if self.shape.norm and i < len(self.shape.widths):
                 found[f"norm{i + 1}.weight"] = (self.gains[i], (outward,))
                 found[f"norm{i + 1}.bias"] = (self.shifts[i], (outward,))
         return found
