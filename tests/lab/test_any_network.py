@@ -206,6 +206,14 @@ def test_a_loss_sees_features_with_gradients_and_its_parameters_learn() -> None:
     assert float(kept["weight"]) != pytest.approx(0.3, abs=1e-4)
 
 
+def test_a_loss_chooses_its_sites_as_a_probe_does() -> None:
+    engine = SingleEngine(replace(CONV, loss=Pull("auto")), PICTURES, Schedule())  # type: ignore[arg-type]
+    engine.train_epoch(0)
+    record = ll.probe(TinyConv().build(), (PICTURES.inputs, PICTURES.labels), progress=False)
+    assert engine._trainer.criterion.seen == [[site.name for site in record.sites]] * 5
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in engine._trainer.network.modules())
+
+
 def test_train_takes_the_loss_of_the_recipe() -> None:
     recipe = replace(CONV, loss=Pull())
     torch.manual_seed(5)
@@ -241,6 +249,22 @@ def test_a_dead_network_has_no_separation() -> None:
         assert measurement.loss is not None
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e38, 1e20, 1e12], ids=str)
+@pytest.mark.parametrize("batchnorm", [True, False], ids=["norm", "no norm"])
+def test_a_broken_network_is_measured_where_it_is_sound(batchnorm: bool, bad: float) -> None:
+    engine = SingleEngine(replace(CONV, network=TinyConv(batchnorm=batchnorm)), PICTURES, EVERYTHING)
+    before = engine.measure(0)[0]
+    with torch.no_grad():
+        engine._trainer.network[0].weight.fill_(bad)
+    for measurement, sound in zip(engine.measure(0)[0], before, strict=True):
+        assert measurement.separation[0] == sound.separation[0]
+        if not math.isfinite(bad):
+            assert measurement.separation[1:] == measurement.nearest[1:] == (None, None)
+            assert (measurement.loss, measurement.accuracy) == (None, None)
+        told = [*measurement.separation, *measurement.nearest, measurement.loss, measurement.accuracy]
+        assert all(value is None or math.isfinite(value) for value in told)
+
+
 def test_fleets_and_other_networks_share_a_sweep_its_folder_and_its_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +279,13 @@ def test_fleets_and_other_networks_share_a_sweep_its_folder_and_its_processes(
     assert names == ["fleet", "network", "network", "sweep.json"]
     monkeypatch.setattr(jobs, "_run", lambda *given: pytest.fail("something was trained again"))
     assert numbers(quiet(recipes[::-1], folder=tmp_path)) == numbers(here[::-1])
+
+
+def test_a_family_that_the_running_script_defines_is_trained_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "WORTH_PROCESSES", 0)
+    monkeypatch.setattr(sweeping, "run_in_processes", lambda *given: pytest.fail("no other process knows the family"))
+    monkeypatch.setattr(TinyConv, "__module__", "__main__")
+    assert all(run.finished for run in quiet([CONV, replace(CONV, seed=6)], workers=2))
 
 
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from layerlaw.capture import Batch, Capture, Plan, Site, capturing, probing_state
 from layerlaw.capture.hooks import Consume
-from layerlaw.errors import FeatureError, InputError
+from layerlaw.errors import FeatureError, InputError, PassError
 from layerlaw.lab.samples import Samples
 from layerlaw.measures.separation import class_separation
 from layerlaw.stats import Centers
@@ -29,6 +29,7 @@ from layerlaw.stats.precision import full_precision
 BatchNormMode = Literal["batch", "running", "whole"]
 SplitName = Literal["train", "test", "permuted"]
 CHUNK = 100  # of the law's authors
+LARGEST = 1e15  # of features, in float32
 AT_ONCE = 500  # samples of a forward where it does not matter how many
 
 
@@ -193,17 +194,19 @@ class _Passes:
     def over(self, sites: list[Site], references: Mapping[Hashable, Centers] | None) -> list[_Values]:
         """D, share nearest to the own class mean (or that of the reference), rank and D of each class, at every site.
 
-        At a site with features that are not finite, in a network that has diverged, nothing is defined.
+        At a site whose features are not finite or huge, in a network that has diverged, nothing is defined.
         """
         try:
-            first = self._first(sites)
-            sound = sites
-        except FeatureError:
-            sound = self._sound(sites)
-            first = self._first(sound)
+            return self._measured(sites, sites, references)
+        except (FeatureError, PassError):
+            return self._measured(sites, self._sound(sites), references)
+
+    def _measured(
+        self, sites: list[Site], sound: list[Site], references: Mapping[Hashable, Centers] | None
+    ) -> list[_Values]:
         if references is not None:
             sound = [site for site in sound if site.name in references]
-            first.sums = {site.name: first.sums[site.name] for site in sound}
+        first = self._first(sound)
         with full_precision():
             around = Around.all_of(first, "samples", references)
         second = self._second(sound, SecondPass(around))
@@ -246,14 +249,14 @@ class _Passes:
         return second
 
     def _sound(self, sites: list[Site]) -> list[Site]:
-        """Those whose features are all finite."""
+        """Those whose features can be squared and added up."""
         broken: set[Site] = set()
 
-        def look(site: Site, features: Tensor) -> None:
-            if not bool(features.isfinite().all()):
+        def check(site: Site, features: Tensor) -> None:
+            if not bool(features.abs().amax() < LARGEST):  # NaN is not smaller either
                 broken.add(site)
 
-        with self._capturing(sites, look) as capture:
+        with self._capturing(sites, check) as capture:
             for batch in self.batches:
                 capture.run(batch, where="measuring")
         return [site for site in sites if site not in broken]

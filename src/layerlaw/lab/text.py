@@ -1,4 +1,4 @@
-"""Training a language model on one long text: recipe, what the model is asked, the training, its loss on another text."""
+"""Training a language model on one long text: recipe, batches, loop, and the loss on another text."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class TextRecipe:
         return asdict(self)
 
 
-class Asked(NamedTuple):
+class TextBatch(NamedTuple):
     """What goes in (B, T), at which places (B, k) an answer is wanted (`None`: everywhere), and the answers (B, k)."""
 
     inputs: Tensor
@@ -106,12 +106,12 @@ class Asked(NamedTuple):
     answers: Tensor
 
 
-def ask_next(windows: Tensor) -> Asked:
+def next_tokens(windows: Tensor) -> TextBatch:
     """Windows (B, T + 1) → every token but the first, from the tokens before it."""
-    return Asked(windows[:, :-1], None, windows[:, 1:])
+    return TextBatch(windows[:, :-1], None, windows[:, 1:])
 
 
-def ask_masked(windows: Tensor, *, mask_id: int, share: float, generator: torch.Generator) -> Asked:
+def masked_tokens(windows: Tensor, *, mask_id: int, share: float, generator: torch.Generator) -> TextBatch:
     """BERT's scheme: of a share of the places 80 % show the mask, 10 % a random token, 10 % the token itself.
 
     The same number of places in every window, at least one. Random tokens are drawn from those before `mask_id`.
@@ -125,13 +125,13 @@ def ask_masked(windows: Tensor, *, mask_id: int, share: float, generator: torch.
     places, lot, other = (drawn.to(windows.device) for drawn in (places, lot, other))
     answers = windows.gather(1, places)
     shown = torch.where(lot < 0.8, mask_id, torch.where(lot < 0.9, other, answers))
-    return Asked(windows.scatter(1, places, shown), places, answers)
+    return TextBatch(windows.scatter(1, places, shown), places, answers)
 
 
 def cross_entropy(
     model: TextModel, inputs: Tensor, places: Tensor | None, answers: Tensor, reduction: str = "mean"
 ) -> Tensor:
-    """Cross-entropy in nats of the answers; the head works at the asked places only."""
+    """Cross-entropy in nats of the answers; the head works at their places only."""
     h = model.hidden(inputs)
     if places is not None:
         h = h.gather(1, places[..., None].expand(-1, -1, h.shape[-1]))  # (B, k, width)
@@ -167,10 +167,10 @@ def train_text(
 
     def loss_of(step: int) -> Tensor:
         starts = torch.randint(len(text) - length + 1, (recipe.batch_size, 1), generator=generator)
-        asked = _ask(model, text[starts.to(place) + offsets], recipe, generator)
+        batch = _batch_of(model, text[starts.to(place) + offsets], recipe, generator)
         # never bfloat16 on a CPU: some of them die of it
         with torch.autocast(place.type, dtype=torch.bfloat16, enabled=place.type == "cuda"):
-            return loss_fn(model, *asked)
+            return loss_fn(model, *batch)
 
     losses = _Losses()
     if visit is not None and 0 in at_steps and visit(0) is True:
@@ -204,17 +204,17 @@ def text_loss(model: TextModel, ids: Tensor, recipe: TextRecipe) -> float:
     T = recipe.context
     whole = (len(text) - ahead) // T
     windows = text.unfold(0, T + ahead, T)[:whole] if whole else text.new_empty(0, T + ahead)
-    batches = [*torch.split(windows, recipe.batch_size)] if whole else []
+    parts = [*torch.split(windows, recipe.batch_size)] if whole else []
     if (len(text) - ahead) % T:
-        batches.append(text[None, whole * T :])  # what is left over, shorter
+        parts.append(text[None, whole * T :])  # what is left over, shorter
     total, count = torch.zeros((), dtype=torch.float64, device=place), 0
     before = model.training
     model.eval()
     with torch.autocast(place.type, enabled=False):
-        for batch in batches:
-            asked = _ask(model, batch, recipe, generator)
-            total += cross_entropy(model, *asked, reduction="sum")
-            count += asked.answers.numel()
+        for part in parts:
+            batch = _batch_of(model, part, recipe, generator)
+            total += cross_entropy(model, *batch, reduction="sum")
+            count += batch.answers.numel()
     model.train(before)
     return float(total) / count
 
@@ -245,10 +245,10 @@ class _Losses:
         return self._known
 
 
-def _ask(model: TextModel, windows: Tensor, recipe: TextRecipe, generator: torch.Generator) -> Asked:
+def _batch_of(model: TextModel, windows: Tensor, recipe: TextRecipe, generator: torch.Generator) -> TextBatch:
     if recipe.task == "next":
-        return ask_next(windows)
-    return ask_masked(windows, mask_id=model.vocabulary - 1, share=recipe.mask_share, generator=generator)
+        return next_tokens(windows)
+    return masked_tokens(windows, mask_id=model.vocabulary - 1, share=recipe.mask_share, generator=generator)
 
 
 def _place(model: TextModel, device: str | torch.device | None) -> torch.device:
