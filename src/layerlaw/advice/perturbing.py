@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from layerlaw.advice.material import flat_samples
 from layerlaw.errors import InputError
 from layerlaw.lab import FeedForward, Fleet, Recipe, Run, Schedule
-from layerlaw.lab.schedule import BatchNormMode, measure_fleet
+from layerlaw.lab.fleet.measure import measure_fleet
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.probing import probe
 from layerlaw.record import Record
 from layerlaw.verdict import working_sites

@@ -17,7 +17,7 @@ from layerlaw.data.official import ENVIRONMENT, data_folder
 from layerlaw.errors import DataError
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import GPT, Recurrent, TextRecipe, load_text_model, save_text_model, train_text
-from layerlaw.lab.text_model import TextModel
+from layerlaw.lab.networks.text_model import TextModel
 from layerlaw.lm import Loaded, load, probe_lm
 from layerlaw.lm.pieces import pieces_of
 from layerlaw.lm.vocabulary import train_vocabulary

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from layerlaw.errors import InputError
-from layerlaw.lab.text_model import Mixer, TextModel, check_sizes
+from layerlaw.lab.networks.text_model import Mixer, TextModel, check_sizes
 
 ROTARY_BASE = 10_000.0
 

@@ -1,13 +1,19 @@
-"""The fleet: E feed-forward networks of one shape, trained as one program.
+"""The fleet: E feed-forward networks of one shape, trained as one program; the fast path of a sweep.
 
 Activations are (member, unit, sample): every product is one batched call without a transpose, and BatchNorm sees
 member·unit channels of neighboring numbers. The backward pass is written by hand: few calls per layer, buffers made
 once, no graph to build. One member is the same code with E = 1.
+
+layout   where each parameter lies in a row of numbers
+norms    BatchNorm for all members at once
+rules    optimizers for rows of parameters
+measure  D of every member at every layer
+engine   epochs of a sweep
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import cast
 
@@ -15,12 +21,12 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import InputError
-from layerlaw.lab.layout import Layout
-from layerlaw.lab.norms import Norms
+from layerlaw.lab.fleet.layout import RowLayout
+from layerlaw.lab.fleet.norms import BatchNorms
+from layerlaw.lab.fleet.rules import Rule
+from layerlaw.lab.networks.feed_forward import Activation, Shape
 from layerlaw.lab.recipe import Recipe
-from layerlaw.lab.rules import Rule
 from layerlaw.lab.samples import Samples
-from layerlaw.lab.shape import Activation
 
 
 class Fleet:
@@ -34,10 +40,9 @@ class Fleet:
         self, recipes: Sequence[Recipe], samples: Sequence[Samples], device: torch.device | str = "cpu"
     ) -> None:
         self.recipes, self.samples = list(recipes), list(samples)
-        check(self.recipes, self.samples)
-        first = self.recipes[0]
-        self.shape, self.device, E = first.network, torch.device(device), len(self.recipes)
-        self.layout = Layout(self.shape)
+        self.shape = _shape(self.recipes, self.samples)
+        first, self.device, E = self.recipes[0], torch.device(device), len(self.recipes)
+        self.layout = RowLayout(self.shape)
         rows = {seed: self.layout.initial(seed) for seed in {r.seed for r in self.recipes}}
         self.parameters = torch.stack([rows[r.seed] for r in self.recipes]).to(self.device)
         self.gradients = torch.zeros_like(self.parameters)
@@ -50,7 +55,7 @@ class Fleet:
         self.weights = [self._matrix(self.parameters, i) for i in range(self.shape.depth)]  # (E, out, in)
         self.biases = [self.parameters[:, c] for c in self.layout.biases]  # (E, out)
         self.slopes = [self._matrix(self.gradients, i) for i in range(self.shape.depth)]
-        self.norms = Norms(self.layout, self.parameters, self.gradients) if self.shape.norm else None
+        self.norms = BatchNorms(self.layout, self.parameters, self.gradients) if self.shape.norm else None
         self._spaces: dict[int, Space] = {}
         self._minus_one = torch.full((1, 1, 1), -1.0, device=self.device)
         self._load_data()
@@ -70,7 +75,7 @@ class Fleet:
                 parts.append(s.inputs)
                 start += len(s.inputs)
         n = len(self.samples[0].labels)
-        self.pool = torch.cat(parts).to(self.device)  # (N, d)
+        self.pool = torch.cat(parts).flatten(1).to(self.device)  # (N, d)
         offsets = torch.tensor([starts[id(s.inputs)] for s in self.samples])
         self.rows = (offsets.unsqueeze(-1) + torch.arange(n)).to(self.device)  # (E, n)
         self.labels = torch.stack([s.labels for s in self.samples]).to(self.device)  # (E, n)
@@ -181,11 +186,10 @@ class Fleet:
                 state[f"norm{i + 1}.num_batches_tracked"] = torch.tensor(steps)
         return state
 
-    def load_state_dict(self, member: int, state: dict[str, Tensor], layers: tuple[int, int] | None = None) -> None:
+    def load_state_dict(self, member: int, state: Mapping[str, Tensor], layers: tuple[int, int] | None = None) -> None:
         """Give one member the parameters and running statistics of a `FeedForward`, or those of the layers a … b−1."""
         a, b = layers or (0, self.shape.depth)
-        wanted = {f"linear{i + 1}" if i < len(self.shape.widths) else "classifier" for i in range(a, b)}
-        wanted |= {f"norm{i + 1}" for i in range(a, b)}
+        wanted = self.shape.layer_modules((a, b))
         for name, (c, size) in self.layout.names().items():
             if name.split(".")[0] in wanted:
                 self.parameters[member, c] = _part(state, name, size).flatten().to(self.device)
@@ -209,8 +213,8 @@ class Space:
         self.inverse: dict[int, Tensor] = {}
 
 
-def check(recipes: Sequence[Recipe], samples: Sequence[Samples]) -> None:
-    """Raise unless these can be members of one fleet, each with its samples."""
+def _shape(recipes: Sequence[Recipe], samples: Sequence[Samples]) -> Shape:
+    """The shape of all members, if these can be members of one fleet, each with its samples."""
     if not recipes or len(recipes) != len(samples):
         raise InputError(f"fleet: expected one set of samples per recipe, got {len(samples)} for {len(recipes)}.")
     for what, values in (
@@ -223,20 +227,14 @@ def check(recipes: Sequence[Recipe], samples: Sequence[Samples]) -> None:
         if len(values) > 1:
             raise InputError(f"fleet: expected members of one {what}, got {sorted(map(str, values))}.")
     shape = recipes[0].network
+    if not isinstance(shape, Shape):
+        raise InputError(f"fleet: expected feed-forward networks, got {shape}. sweep trains any.")
     for s in samples:
-        if s.inputs.shape[1] != shape.inputs:
-            raise InputError(f"fleet: expected {shape.inputs} numbers per sample ({shape}), got {s.inputs.shape[1]}.")
-        if s.classes > shape.classes:
-            raise InputError(f"fleet: expected at most {shape.classes} classes, got samples of {s.classes}.")
-    n, B = len(samples[0].labels), recipes[0].batch_size
-    if shape.norm and (n % B == 1 or B == 1):
-        raise InputError(
-            f"fleet: expected batches of at least 2 samples for BatchNorm, but {n} samples in batches of {B} leave one "
-            "alone. Choose another batch size."
-        )
+        shape.check(s, recipes[0].batch_size)
+    return shape
 
 
-def _part(state: dict[str, Tensor], name: str, size: tuple[int, ...]) -> Tensor:
+def _part(state: Mapping[str, Tensor], name: str, size: tuple[int, ...]) -> Tensor:
     """One tensor of a state to start from."""
     if name not in state or tuple(state[name].shape) != size:
         came = tuple(state[name].shape) if name in state else "nothing"

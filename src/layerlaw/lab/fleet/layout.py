@@ -9,11 +9,11 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from layerlaw.lab.shape import Shape
+from layerlaw.lab.networks.feed_forward import Shape
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """Columns of a row of P parameters: W₁ b₁ … W_L b_L, then the gains γ and the shifts β of BatchNorm.
 
     BatchNorm's parameters lie together so that all of them are copied at once; each linear layer's columns are one piece,
@@ -81,11 +81,10 @@ class Layout:
         """Name in `FeedForward.state_dict()` → columns and shape."""
         found: dict[str, tuple[slice, tuple[int, ...]]] = {}
         for i, (inward, outward) in enumerate(self.shape.sides):
-            last = i == len(self.shape.widths)
-            name = "classifier" if last else f"linear{i + 1}"
+            name = self.shape.layer_names[i]
             found[f"{name}.weight"] = (self.weights[i], (outward, inward))
             found[f"{name}.bias"] = (self.biases[i], (outward,))
-            if self.shape.norm and not last:
+            if self.shape.norm and i < len(self.shape.widths):
                 found[f"norm{i + 1}.weight"] = (self.gains[i], (outward,))
                 found[f"norm{i + 1}.bias"] = (self.shifts[i], (outward,))
         return found

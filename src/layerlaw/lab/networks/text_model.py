@@ -1,20 +1,28 @@
 """What all language models of the lab share: embedding, pre-norm blocks, final norm, a head tied to the embedding.
 
-Only the mixer of a block differs: the part that lets a token see others.
+Only the mixer of a block differs: the part that lets a token see others. A file is one torch file with the arguments and
+the float32 weights; no pickled code is ever run.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import pickle
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from layerlaw.errors import InputError
+from layerlaw.errors import DataError, InputError
+from layerlaw.files import replace_whole
 
+FORMAT = "layerlaw text model"
+VERSION = 1
 EMBEDDING_STD = 0.02
 NORM_EPS = 1e-6
 
@@ -50,8 +58,16 @@ class Block(nn.Module):
 class TextModel(nn.Module):
     """Token ids → logits of the next (or the hidden) token; the base of `GPT` and `Recurrent`.
 
-    `causal` says that no token sees a later one, `arguments` what the model is made again from.
+    `causal` says that no token sees a later one, `arguments` what the model is made again from, `kinds` is who derives
+    from it directly: what a file can hold.
     """
+
+    kinds: ClassVar[dict[str, type[Any]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if TextModel in cls.__bases__:
+            TextModel.kinds[cls.__name__] = cls
 
     def __init__(
         self, *, vocabulary: int, width: int, context: int, mixers: Sequence[Mixer], causal: bool, **arguments: Any
@@ -110,3 +126,53 @@ def check_sizes(**sizes: int) -> None:
         least = 2 if name == "vocabulary" else 1
         if isinstance(size, bool) or not isinstance(size, int) or size < least:
             raise InputError(f"{name}: expected a whole number of at least {least}, got {size!r}.")
+
+
+def save_text_model(model: TextModel, path: str | os.PathLike[str]) -> Path:
+    """Write a model to one file, whole or not at all."""
+    kind = type(model).__name__
+    if TextModel.kinds.get(kind) is not type(model):
+        raise InputError(f"model: expected a {' or a '.join(TextModel.kinds)} of layerlaw.lab, got {kind}.")
+    state = {name: tensor.detach().float().cpu() for name, tensor in model.state_dict().items()}
+    del state["head.weight"]  # it is the embedding
+    file = {"format": FORMAT, "version": VERSION, "kind": kind, "arguments": model.arguments, "state": state}
+    return replace_whole(path, lambda part: torch.save(file, part))
+
+
+def load_text_model(path: str | os.PathLike[str]) -> TextModel:
+    """A model as it was saved, on the CPU and in eval mode."""
+    file = _read(Path(path))
+    try:
+        model: TextModel = TextModel.kinds[file["kind"]](**file["arguments"])
+        model.load_state_dict({**file["state"], "head.weight": file["state"]["embedding.weight"]})
+    except (KeyError, TypeError, AttributeError, RuntimeError, InputError) as error:
+        said = str(error).splitlines()
+        raise DataError(
+            f"{path}: expected a whole {FORMAT} of version {VERSION}, but a part is missing or wrong: "
+            f"{' '.join(line.strip() for line in said[:3])[:300]}. Save it again with save_text_model."
+        ) from None
+    return model.eval()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        file = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise DataError(f"{path}: expected a file written by save_text_model, found nothing there.") from None
+    except (IsADirectoryError, PermissionError) as error:
+        raise DataError(f"{path}: expected a file that can be read ({error.strerror}).") from None
+    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
+        said = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+        raise DataError(
+            f"{path}: expected a file written by save_text_model, got one that torch cannot read ({said}). "
+            "It may be truncated: copy it again."
+        ) from None
+    if not isinstance(file, dict) or file.get("format") != FORMAT:
+        raise DataError(f"{path}: expected a {FORMAT}, got another torch file. Was it written by save_text_model?")
+    version = file.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise DataError(
+            f"{path}: expected a {FORMAT} of version ≤ {VERSION}, got version {version}. "
+            "It was written by a newer layerlaw: pip install --upgrade layerlaw"
+        )
+    return file

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from layerlaw.lab.layout import Layout
-from layerlaw.lab.rules import compiles
+from layerlaw.lab.fleet.layout import RowLayout
+from layerlaw.lab.fleet.rules import compiles
 
 if TYPE_CHECKING:
     from layerlaw.lab.fleet import Space
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 EPS, MOMENTUM = 1e-5, 0.1
 
 
-class Norms:
+class BatchNorms:
     """Flat vectors of E·ΣW numbers, layer by layer, (member, unit) within a layer; views (E, W) of each layer beside.
 
     Parameters live in the fleet's rows; they are fetched before and their gradients delivered after a step, by one call.
     """
 
-    def __init__(self, layout: Layout, parameters: Tensor, gradients: Tensor) -> None:
+    def __init__(self, layout: RowLayout, parameters: Tensor, gradients: Tensor) -> None:
         E, P = parameters.shape
         widths, device = layout.shape.widths, parameters.device
         start = P * torch.arange(E).unsqueeze(-1)
