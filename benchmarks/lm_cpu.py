@@ -64,7 +64,8 @@ def main() -> None:
     bare = sum(times["forward"])
     began = time.perf_counter()
     solved = [
-        prediction_residuals(settled(site, one), one.targets, one.columns, where="here")["id"] for site in one.sites.values()
+        prediction_residuals(settled(site, one), one.targets, one.columns, where="here")["id"]
+        for site in one.sites.values()
     ]
     solve_one = time.perf_counter() - began
     began = time.perf_counter()
