@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -30,10 +30,8 @@ RULES = ("auto", "layers", "blocks")
 MIN_BLOCK_ROWS = 4
 
 
-def find_sites(
-    network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: Reduce = "flatten", logits: bool = False
-) -> Plan:
-    """Dry-run the network on two (and three) samples and decide where to look.
+def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: Reduce = "flatten") -> Plan:
+    """Dry-run the network on two (and three) samples and decide where to measure.
 
     The network must already be in its probing state.
     """
@@ -51,10 +49,11 @@ def find_sites(
             f"with 2 of them along axis 0 the model gives {len(scores)} rows of scores. Use another batch size."
         )
     finder = _Finder(network, two, three, reduce, batch.first(2).mask)
+    choice, logits = _without_logits(choice, finder.modules)
     rule, why, sites = finder.find(choice)
     if logits:
         if scores is None:
-            raise CaptureError("logits=True: the model's output holds no class scores of shape (n, K).")
+            raise CaptureError("site 'logits': the model's output holds no class scores of shape (n, K).")
         shape = tuple(scores.shape[1:]) or (1,)
         size = scores.element_size()
         sites.append(Site("logits", "", "logits", 0, "logits", 0, 1, True, shape, shape[0], size, in_fit=False))
@@ -257,6 +256,16 @@ def _find_classifier(trace: Trace, layer_calls: Iterable[Call]) -> tuple[Call | 
     if not matching:
         return None, "no weight layer's output is the model's output (a softmax or pooling may follow the last layer)"
     return max(matching, key=lambda call: call.left), ""
+
+
+def _without_logits(choice: SiteChoice, modules: Container[str]) -> tuple[SiteChoice, bool]:
+    """A list with "logits" among it also measures them; beside names a module that is called so goes first."""
+    if not isinstance(choice, (list, tuple)) or "logits" not in choice:
+        return choice, False
+    others = [item for item in choice if item != "logits"]
+    if len(others) == 1 and isinstance(others[0], str) and others[0] in RULES:
+        return others[0], True
+    return (choice, False) if "logits" in modules else (others, True)
 
 
 def _place(site: Site) -> tuple[str, str, int]:
