@@ -152,7 +152,7 @@ def _planes(runs: list[Run], data: Samples) -> Sheet:
     if shown is None:
         return Sheet("Principal planes of the 8-layer network", [])
     record = probe(
-        shown.network(), (data.inputs, data.labels), batchnorm="batch", jackknife=False, permuted=False, progress=False
+        shown.network(), (data.inputs, data.labels), batchnorm="batch", uncertainty=False, progress=False
     )
     sites = [site for site in record.sites if site.plane and site.in_fit]
     panels = [
