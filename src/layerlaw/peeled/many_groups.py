@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -103,18 +103,18 @@ class Search:
             point = self.on_face(self.face(self.grown(point), DEAD, sharp=False), onward, best_bias=True)
         return min(tried, key=lambda one: one[0])[1]
 
-    def logits(self, point: Factors) -> Logits:
-        """The logits a point stands for, on the constraint if there is one."""
-        scale = self.scale(point)
+    def logits(self, point: Factors, size: float | None = None) -> Logits:
+        """The logits a point stands for, on the constraint if there is one; `size` is that of the point, if known."""
+        scale = self.scale(point.size if size is None else size)
         z = scale * point.A**2 / np.maximum(self.groups.classes - 1, 1)
         b = point.b * self.unit if self.bias else np.zeros(len(z))
         return Logits(z, scale * point.H @ point.W.T, b - self.groups.classes @ b / self.groups.K)
 
-    def scale(self, point: Factors) -> float:
-        """What puts a point on the constraint."""
-        return 1.0 if self.total is None else self.total / point.size
+    def scale(self, size: float) -> float:
+        """What puts a point of this size on the constraint."""
+        return 1.0 if self.total is None else self.total / size
 
-    @property
+    @cached_property
     def unit(self) -> Array:
         """Biases of rare classes hardly change the loss; in these units all change it alike (ten times fewer steps)."""
         return 0.1 / np.sqrt(self.groups.shares * self.groups.classes)
@@ -177,7 +177,7 @@ class Search:
         allowed = (self.penalty or -inner / nuclear) + 0.1 * CERTIFIED / max(nuclear, CERTIFIED)
         U, S, Vt = np.linalg.svd(s.between)
         p = int((allowed < S).sum())
-        begin = np.sqrt(SEED * max(float(np.abs(logits.T).max()), float(logits.z.max())) / self.scale(point))
+        begin = np.sqrt(SEED * max(float(np.abs(logits.T).max()), float(logits.z.max())) / self.scale(point.size))
         A = np.where((groups.classes > 1) & (s.within > allowed) & (point.A == 0), begin, point.A)
         return Factors(A, np.hstack([point.H, -begin * U[:, :p]]), np.hstack([point.W, begin * Vt[:p].T]), point.b)
 
@@ -207,8 +207,7 @@ class Search:
         def f(v: Array) -> tuple[float, Array]:
             point = Factors.shaped(v, free, p)
             size = point.size
-            scale = self.scale(point)
-            logits = self.logits(point)
+            scale, logits = self.scale(size), self.logits(point, size)
             s = slope(groups, logits)
             within = -s.within * (groups.classes - 1)  # derivative in z
             if total is None:

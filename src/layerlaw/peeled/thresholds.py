@@ -248,7 +248,7 @@ def log_separation_ratio(K_A: int, K_B: int, c: float, *, bias: bool = False) ->
 
 
 def _root_above_0(f: Callable[[float], float]) -> float:
-    return root_near(f, 1e-3, 0.0, math.inf, step=1e-3)
+    return root_near(f, 0.1, 0.0, math.inf, step=0.1)
 
 
 def _checked(K_A: object, K_B: object, E_W: object, E_H: object, **flags: object) -> tuple[int, int, float]:
