@@ -18,7 +18,6 @@ from pathlib import Path
 import torch
 
 from layerlaw.advice import Forecast, forecast
-from layerlaw.advice.imbalance_words import ratio_words
 from layerlaw.data import load
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape, sweep
 from layerlaw.measures.rows import mean_cosine
@@ -26,6 +25,7 @@ from layerlaw.pages import draw_sheet
 from layerlaw.peeled import collapse_ratio
 from layerlaw.probing import probe
 from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.wording import ratio_words
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 SEEDS = (3, 4, 5)  # the norm in use was chosen on 0, 1, 2

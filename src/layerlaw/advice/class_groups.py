@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from layerlaw.peeled import Groups
 from layerlaw.peeled.counts import Counts, grouped
+from layerlaw.wording import counted
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
@@ -38,15 +39,14 @@ class ClassGroup:
     @property
     def words(self) -> str:
         """How many classes of how many samples."""
-        one = "class" if self.number == 1 else "classes"
         sizes = f"{self.low:,}" if self.low == self.high else f"{self.low:,}–{self.high:,}"
-        return f"{self.number:,} {one} of {sizes}"
+        return f"{counted(self.number, 'class', 'classes')} of {sizes}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         listed = None if self.classes is None else list(self.classes)
         sizes = {"low": self.low, "high": self.high, "size": self.size}
-        return {"number": self.number, "classes": listed, **sizes, "rare": self.rare}
+        return {"number": self.number, "classes": listed, **sizes, "rare": self.rare, "words": self.words}
 
 
 @dataclass(frozen=True)

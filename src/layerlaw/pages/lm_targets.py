@@ -11,9 +11,8 @@ from layerlaw.pages.charts import Series, line
 from layerlaw.pages.drawing import go, new_figure, rounded, site_names
 from layerlaw.pages.lm_charts import LEAST_PAD
 from layerlaw.pages.record_view import RecordView
-from layerlaw.verdict.sentences import signed
 from layerlaw.verdict.targets import SHUFFLED, column_of, is_shuffled, pearson_of, target_name, targets
-from layerlaw.wording import NOTHING, correlation, number
+from layerlaw.wording import NOTHING, correlation, number, signed
 
 OTHER_TOKENS = ("previous", "current", "next2")  # not the next token: their residuals may rise, and lie elsewhere
 SYMBOLS = ("square", "diamond", "triangle-up", "cross", "x", "star")

@@ -9,8 +9,7 @@ from layerlaw.pages.lm_columns import even_gain
 from layerlaw.pages.record_view import RecordView
 from layerlaw.pages.words import FORMULAS, cards, definitions_html
 from layerlaw.verdict import IDLE_SHARE
-from layerlaw.verdict.sentences import signed
-from layerlaw.wording import ABSENT, number, p_value, percent
+from layerlaw.wording import ABSENT, number, p_value, percent, signed
 
 LM_FORMULAS = (
     ("Prediction residual", "PR<sub>l</sub> = Σ (y − ŷ)² / Σ (y − ȳ)² = 1 − R²",

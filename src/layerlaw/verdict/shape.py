@@ -8,11 +8,12 @@ from __future__ import annotations
 from itertools import pairwise
 
 from layerlaw.errors import InputError
-from layerlaw.law import UNCHANGED, LawErrors, LawFit
+from layerlaw.law import ENOUGH_POINTS, UNCHANGED, LawErrors, LawFit
 from layerlaw.record import Record
-from layerlaw.verdict.plateau import Run, beyond_error, final_rise, is_early, plateau
-from layerlaw.verdict.sentences import blocks, signed
+from layerlaw.verdict.sentences import blocks
+from layerlaw.verdict.steps import StepRun, beyond_error, final_rise, is_early, plateau
 from layerlaw.verdict.targets import column_of
+from layerlaw.wording import signed
 
 SHOWN = 5e-5  # a rise below this is 0.00% on the page
 NOT_RANDOM = 2.0  # a lag-1 correlation of noise about a fitted line is within about 2/√points of −2/points
@@ -73,7 +74,9 @@ def intervals(errors: LawErrors | None) -> list[str]:
         return []
     low, high = errors.rho_interval
     parts = [f"ρ between {low:.4f} and {high:.4f}"]
-    if errors.pearson_interval is not None and len(errors.residuals) > 4:  # of fewer points r says nothing anyway
+    if (
+        errors.pearson_interval is not None and len(errors.residuals) >= ENOUGH_POINTS
+    ):  # of fewer points r says nothing anyway
         low, high = errors.pearson_interval
         parts.append(f"r between {signed(low)} and {signed(high)}")
     return [
@@ -129,7 +132,7 @@ def _too_small_to_count(record: Record, fit: LawFit) -> list[str]:
     return out
 
 
-def _plateau(run: Run | None) -> list[str]:
+def _plateau(run: StepRun | None) -> list[str]:
     if run is None:
         return []
     together = f"take {run.share:.0%} of the drop" if run.share > 0.005 else "take nothing of the drop"

@@ -6,7 +6,7 @@ import re
 
 from layerlaw.errors import InputError
 from layerlaw.record import Record
-from layerlaw.verdict.sentences import signed
+from layerlaw.wording import signed
 
 NAMES = {
     "embedding": "output embedding",

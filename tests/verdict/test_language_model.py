@@ -6,7 +6,7 @@ import pytest
 from layerlaw.law import fit_law, law_errors
 from layerlaw.record import Record, SiteRow
 from layerlaw.verdict import judge
-from layerlaw.verdict.plateau import final_rise, is_early, plateau, same_everywhere, spread
+from layerlaw.verdict.steps import final_rise, is_early, plateau, same_everywhere, spread
 from layerlaw.verdict.targets import targets
 
 LINE = [0.9 * 0.9965**i for i in range(30)]
