@@ -104,7 +104,7 @@ class Forecast:
     @property
     def caveats(self) -> tuple[str, ...]:
         """What the model does not know."""
-        return _caveats(self)
+        return tuple(_caveats(self))
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -199,14 +199,28 @@ def _forecast(found: Forecast) -> str:
     return f"{begin}: {_lost(found, worse)}; {place}. {_remedy(found, worse)}"
 
 
-def _findings(found: Forecast) -> tuple[str, ...]:
+def _findings(found: Forecast) -> Iterator[str]:
     """Distance, angle and what the trained classifier shows."""
-    return (*_distance(found), *_angle(found), *_binned(found), *_unused(found))
+    yield from _distance(found)
+    yield from _angle(found)
+    if any(at.binned for at in found.outlooks):
+        yield (
+            "More sizes than can be solved in seconds were put into bins, each taken as its largest size, the smallest size "
+            "as it is: whether any class is lost errs on the pessimistic side, how many and the factors are about right."
+        )
+    if found.sizes > len(found.groups):
+        yield "Groups hold several sizes: phase and margin are of the worst in each, cosine and norm are means."
+    if found.unused:
+        yield "Norms were given, so the norm in use, which belongs to the measured ones, is left out."
 
 
-def _caveats(found: Forecast) -> tuple[str, ...]:
+def _caveats(found: Forecast) -> Iterator[str]:
     """What speaks against trusting the forecast."""
-    return (*_unsafe(found), *_norms(found), *_oversampling(found))
+    if found.sizes > 1:
+        yield "One layer is no safe bound for deep networks: they collapsed earlier (docs/minority_collapse.md)."
+    yield "Weight decay is no norm budget: norms change with counts and training. This is no test of significance."
+    if found.closest.collapses:
+        yield "Repeated samples restore angles, not variety: held-out accuracy came back in part only."
 
 
 def apart(log_a: float, log_b: float) -> tuple[str, str]:
@@ -335,35 +349,6 @@ def _angle(found: Forecast) -> Iterator[str]:
     known = [o.cosine for o in found.outlooks if o.cosine is not None]
     if known and rare.cosine > max(known) + CLOSER:
         yield "They are closer together than the model says: this network is nearer to collapse than its norms tell."
-
-
-def _binned(found: Forecast) -> Iterator[str]:
-    if any(at.binned for at in found.outlooks):
-        yield (
-            "More sizes than can be solved in seconds were put into bins, each taken as its largest size, the smallest size "
-            "as it is: whether any class is lost errs on the pessimistic side, how many and the factors are about right."
-        )
-    if found.sizes > len(found.groups):
-        yield "Groups hold several sizes: phase and margin are of the worst in each, cosine and norm are means."
-
-
-def _unused(found: Forecast) -> Iterator[str]:
-    if found.unused:
-        yield "Norms were given, so the norm in use, which belongs to the measured ones, is left out."
-
-
-def _unsafe(found: Forecast) -> Iterator[str]:
-    if found.sizes > 1:
-        yield "One layer is no safe bound for deep networks: they collapsed earlier (docs/minority_collapse.md)."
-
-
-def _norms(found: Forecast) -> Iterator[str]:
-    yield "Weight decay is no norm budget: norms change with counts and training. This is no test of significance."
-
-
-def _oversampling(found: Forecast) -> Iterator[str]:
-    if found.closest.collapses:
-        yield "Repeated samples restore angles, not variety: held-out accuracy came back in part only."
 
 
 def _cosine(value: float | None) -> str:

@@ -74,28 +74,26 @@ class Outlook:
     log_vanish: float | None
     log_lost: float | None
 
-    def of_group(self, group: int) -> tuple[SizeOutlook, ...]:
-        """The sizes that are shown together."""
-        return tuple(size for size in self.sizes if size.group == group)
+    @property
+    def by_group(self) -> list[list[SizeOutlook]]:
+        """The sizes that are shown together, group by group."""
+        return [[size for size in self.sizes if size.group == g] for g in range(len(self.slack))]
 
     @property
     def phases(self) -> tuple[Phase, ...]:
         """Of the worst size in each group."""
-        every = [{size.phase for size in self.of_group(g)} for g in range(len(self.slack))]
-        return tuple(next(phase for phase in WORST if phase in there) for there in every)
+        return tuple(min((size.phase for size in sizes), key=WORST.index) for sizes in self.by_group)
 
     @property
     def lost(self) -> tuple[int, ...]:
         """How many classes of each group are not separated."""
-        return tuple(
-            sum(size.classes for size in self.of_group(g) if size.phase != "separated") for g in range(len(self.slack))
-        )
+        return tuple(sum(size.classes for size in sizes if size.phase != "separated") for sizes in self.by_group)
 
     @property
     def margins(self) -> tuple[float | None, ...]:
         """The least of each group."""
-        every = [[size.margin for size in self.of_group(g)] for g in range(len(self.slack))]
-        return tuple(min((m for m in there if m is not None), default=None) for there in every)
+        every = ([size.margin for size in sizes if size.margin is not None] for sizes in self.by_group)
+        return tuple(min(known, default=None) for known in every)
 
     @property
     def copies(self) -> tuple[int, ...] | None:
