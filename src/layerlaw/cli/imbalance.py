@@ -60,7 +60,7 @@ def imbalance(
         written = {"forecast": str(found.save(out / "forecast.json")), "figure": str(figure)}
     print_forecast(found.to_dict(), screen)
     if network is not None and network.bias is not None and network.bias != bias:
-        has, which = ("has a", "without one: --bias takes the other") if network.bias else ("has no", "with one")
+        has, which = ("has a", "without one (--bias: with one)") if network.bias else ("has no", "with one")
         screen.print(f"The classifier {has} bias; this forecast is that of the model {which}.", markup=False)
     conclude(screen, as_json, written, found.to_dict())
 
