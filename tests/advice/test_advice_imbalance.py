@@ -12,7 +12,7 @@ import torch
 import layerlaw as ll
 import oracle
 from layerlaw.advice import Forecast, forecast
-from layerlaw.advice.class_groups import MOST_BINS, MOST_GROUPS, class_groups, exact_sizes, solved_sizes
+from layerlaw.advice.class_groups import MOST_BINS, MOST_GROUPS, exact_sizes, shown_groups, solved_sizes
 from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.peeled import collapse_curve, collapse_ratio, critical_budget, oversampling, solve, vanish_ratio
 from layerlaw.wording import number, ratio_words
@@ -84,7 +84,7 @@ def test_balanced_classes_do_not_collapse_and_nearly_balanced_ones_depend_on_the
 
 
 def test_sizes_are_shown_in_few_groups_without_losing_classes() -> None:
-    groups = class_groups(TAIL)
+    groups = shown_groups(TAIL)
     assert len(groups) == MOST_GROUPS
     assert sum(g.size * g.number for g in groups) == pytest.approx(sum(TAIL))
     assert sorted(k for g in groups for k in g.classes or ()) == list(range(100))
@@ -161,7 +161,7 @@ def test_bins_are_borders_of_the_groups_shown() -> None:
     for counts in (list(range(1, 300)), TAIL, [1000 + i for i in range(60)] + [1]):
         bins, every = solved_sizes(counts), exact_sizes(counts)
         assert len(bins.groups) <= MOST_BINS + 1
-        groups = class_groups(counts)
+        groups = shown_groups(counts)
         for g in range(len(groups)):
             assert bins.groups.classes[bins.shown == g].sum() == every.groups.classes[every.shown == g].sum()
 

@@ -55,7 +55,7 @@ def choose_depth(
 ) -> Choice:
     """Which depth separates the training data best? Depth counts all linear layers, the classifier included.
 
-    The rule of He & Su (PNAS 2023, Fig. 5) is the depth of lowest final D. Here it is asked of paired seeds, with the
+    The rule of He & Su (PNAS 2023, Fig. 5) is the depth of lowest final D. Here it is applied to paired seeds, with the
     one-standard-error rule (the smallest depth that is as good), the learning rate chosen per depth by validation
     accuracy, and held-out accuracy beside it: low D on training data is no promise for others.
 

@@ -65,14 +65,14 @@ class Sizes:
         return len(self.groups) < self.of
 
 
-def class_groups(counts: Counts) -> tuple[ClassGroup, ...]:
+def shown_groups(counts: Counts) -> tuple[ClassGroup, ...]:
     """Groups of classes to be shown, the largest first.
 
     Up to 8 distinct sizes each are a group. More are put into 2, 4 or 8 bins of equal width in the logarithm, as wide as
     a factor of 1.25 at least; all within that are one. Rare are the classes below the geometric middle of the smallest and
     the largest size; none when there is one group.
 
-    >>> [g.words for g in class_groups([100, 5000, 100, 5000, 5000])]
+    >>> [g.words for g in shown_groups([100, 5000, 100, 5000, 5000])]
     ['3 classes of 5,000', '2 classes of 100']
     """
     whole = grouped(counts)

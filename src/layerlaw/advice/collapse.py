@@ -348,7 +348,7 @@ def _angle(found: Forecast) -> Iterator[str]:
     yield f"Rows of rare classes have a mean cosine of {_cosine(rare.cosine)}{against}; predicted {' or '.join(predicted)}."
     known = [o.cosine for o in found.outlooks if o.cosine is not None]
     if known and rare.cosine > max(known) + CLOSER:
-        yield "They are closer together than the model says: this network is nearer to collapse than its norms tell."
+        yield "They are closer together than the model says: this network is nearer to collapse than its norms say."
 
 
 def _cosine(value: float | None) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlaw.advice.class_groups import ClassGroup, class_groups, exact_sizes, solved_sizes
+from layerlaw.advice.class_groups import ClassGroup, exact_sizes, shown_groups, solved_sizes
 from layerlaw.advice.collapse import ClassifierRows, Forecast
-from layerlaw.advice.outlook import Outlook, outlook
+from layerlaw.advice.outlook import Outlook, outlook_at
 from layerlaw.capture import Batches, Plan, Randomness, classifier_weight, modules_of, network_of, probing_state
 from layerlaw.capture.network import device_of
 from layerlaw.data import Labeled
@@ -47,7 +47,7 @@ def forecast(
     E_W         mean of ‖w_k‖² over the classifier's rows, or `classifier`: a linear layer or its rows (K, d)
     E_H         mean over classes of the mean of ‖h‖² in front of the classifier, or `features`: a pair (h (n, d), labels)
     record      of a probe: counts and norms as measured there
-    accuracy    share of right training samples per class, as measured; a linear layer with features tells it
+    accuracy    share of right training samples per class, as measured; known from a linear layer with features
     bias        the model with a free bias (the paper's has none): several rare classes of one size then collapse a little
                 later, a single rare class is lost earlier
 
@@ -70,7 +70,7 @@ def forecast(
             "counts: expected one number per class beside classifier, features or accuracy, got a mapping, which does not "
             "say which class is which."
         )
-    groups, every, solved = class_groups(counts), exact_sizes(counts), solved_sizes(counts)
+    groups, every, solved = shown_groups(counts), exact_sizes(counts), solved_sizes(counts)
     K = every.groups.K
     rows = None if classifier is None else of_rows(classifier, K)
     if record is not None and len(record.counts) != K:
@@ -92,7 +92,7 @@ def forecast(
 
     def at(c: float) -> Outlook:
         closed = bias and c > critical * (1 + 1e-9)
-        return outlook(groups, every if closed else solved, c, bias=bias, progress=progress)
+        return outlook_at(groups, every if closed else solved, c, bias=bias, progress=progress)
 
     right = shares_right(accuracy, classifier, features, K)
     few, many = ([k for g in groups if g.rare is rare for k in g.classes or ()] for rare in (True, False))
@@ -219,7 +219,7 @@ def of_features(features: Any, rows: Tensor | None, K: int) -> NormBudget:
 def shares_right(accuracy: Sequence[float] | None, classifier: Any, features: Any, K: int) -> list[float] | None:
     """Share of right samples per class: as given, or as a linear layer decides on the features; `None` if neither is there.
 
-    Rows alone do not tell: a bias may belong to them.
+    Rows alone do not say: a bias may belong to them.
     """
     if accuracy is not None:
         try:

@@ -40,7 +40,7 @@ class SizeOutlook:
     """Place of the group it is shown in."""
     phase: Phase
     margin: float | None
-    """Own logit minus the largest other one: lost at 0 and below. `None` at budgets too large to tell."""
+    """Own logit minus the largest other one: lost at 0 and below. `None` at budgets too large to say."""
     factor: float
     """By how much samples must weigh more for all to be separated."""
     copies: int | None
@@ -55,7 +55,7 @@ class Outlook:
 
     `log_collapse` and `log_vanish` are ln R0 and ln R_vanish (∞: no ratio does it), `log_lost` ln of the ratio from which
     on the rarer size is not separated: R0, or what ends a single class. `None` for all but two sizes, where one ratio does
-    not tell. `cosine` is the mean over pairs of rare classes, `None` where there is no such pair or they have vanished.
+    not say it. `cosine` is the mean over pairs of rare classes, `None` where there is no such pair or they have vanished.
     """
 
     c: float
@@ -131,7 +131,7 @@ class Outlook:
         }
 
 
-def outlook(
+def outlook_at(
     groups: tuple[ClassGroup, ...], sizes: Sizes, c: float, *, bias: bool = False, progress: bool | Progress = False
 ) -> Outlook:
     """The forecast at c. Angles and phases depend on nothing else (docs/peeled.md)."""

@@ -6,14 +6,14 @@ from layerlaw.errors import InputError
 from layerlaw.law import CHANCE, ENOUGH_POINTS, STRAIGHT, UNCHANGED, LawErrors, LawFit
 from layerlaw.record import Record, SiteRow
 from layerlaw.verdict.sentences import Verdict, blocks
-from layerlaw.verdict.shape import intervals, on_the_shape, shape
+from layerlaw.verdict.shape import curve_shape, intervals, on_the_shape
 from layerlaw.verdict.steps import HARDLY, beyond_error, same_everywhere, spread
 from layerlaw.verdict.targets import other_targets
 from layerlaw.wording import p_value, signed
 
 FEW, SOME = 20, 50  # tokens per feature: below the first nothing is to be trusted, below the second only the shape
-ENOUGH = 100  # tokens per feature, as probe_lm takes them unless told
-EXACT = 1e-6  # a residual below this, of either sign, is what rounding leaves of a text that is told exactly
+ENOUGH = 100  # tokens per feature, as probe_lm takes them by default
+EXACT = 1e-6  # a residual below this, of either sign, is what rounding leaves of a text that is predicted exactly
 NOTHING = 0.98  # a model whose residual is nowhere below this predicts nothing
 TREND = 0.7  # from this |r| on, half of what ln PR varies is a trend along depth
 MASKED_SHARE = 0.15  # of the tokens are masked and predicted in the tasks of encoders
@@ -28,18 +28,18 @@ def judge_language_model(record: Record) -> Verdict:
     column = record.leading
     sites = [site for site in record.sites if site.in_fit]
     if sites and all((value := site.values.get(column)) is not None and abs(value) < EXACT for site in sites):
-        return Verdict(_told_exactly(record), tuple(record.notes), ())
+        return Verdict(_predicted_exactly(record), tuple(record.notes), ())
     try:
         fit = record.law(column)
     except InputError as error:
         return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
     errors = record.law_errors(column)
     flat, few = same_everywhere(fit, errors), _too_few(record)
-    falls = fit.slope < 0 and not (flat or _might_not_fall(errors) or _tells_nothing(fit))
+    falls = fit.slope < 0 and not (flat or _might_not_fall(errors) or _predicts_nothing(fit))
     findings = [
         *_task(record),
         *_in_sample(record, fit),
-        *([] if flat else intervals(errors) if few else shape(record, fit, errors)),
+        *([] if flat else intervals(errors) if few else curve_shape(record, fit, errors)),
         *_worse_than_the_mean(column, sites),
         *_untrained(record, fit, errors, falls=falls),
         *other_targets(record),
@@ -54,12 +54,12 @@ def _might_not_fall(errors: LawErrors | None) -> bool:
     return errors is not None and errors.rho_interval[1] >= 1
 
 
-def _tells_nothing(fit: LawFit) -> bool:
+def _predicts_nothing(fit: LawFit) -> bool:
     """Whether no block predicts better than the mean; only held out is that possible."""
     return min(fit.values) >= 1
 
 
-def _told_exactly(record: Record) -> str:
+def _predicted_exactly(record: Record) -> str:
     return f"The text is predictable to rounding at every block ({_kind(record)} is 0): there is nothing to measure."
 
 
@@ -79,7 +79,7 @@ def _kind(record: Record) -> str:
 def _headline(record: Record, fit: LawFit, errors: LawErrors | None) -> str:
     what, r = _kind(record), fit.pearson
     if r is None:
-        return f"No law can be told of two blocks ({what} {fit.values[0]:.3f}, then {fit.values[-1]:.3f})."
+        return f"Two blocks make no law ({what} {fit.values[0]:.3f}, then {fit.values[-1]:.3f})."
     numbers = [f"r = {signed(r)} over {fit.points} blocks"]
     try:
         short = record.law(record.leading, drop_last=1).pearson
@@ -95,7 +95,7 @@ def _headline(record: Record, fit: LawFit, errors: LawErrors | None) -> str:
     if _too_few(record):
         way = "falls" if fit.slope < 0 and fit.shares is not None else "does not fall"
         claim = f"{_few_tokens(record)}: here {what} {way} with depth"
-    elif _tells_nothing(fit):
+    elif _predicts_nothing(fit):
         claim = f"no law: {what} is 1 or more at every block, so nothing of unseen text is predicted"
     elif fit.rho < 1 and _might_not_fall(errors):
         claim = f"no clear trend: {what} might as well not fall on other text, since the interval of ρ includes 1"
@@ -194,7 +194,8 @@ def _tokens(record: Record) -> list[str]:
 
 def _advice(record: Record, fit: LawFit, errors: LawErrors | None, sites: list[SiteRow], *, flat: bool) -> list[str]:
     to_be_read = (
-        not (flat or _too_few(record) or _tells_nothing(fit) or _might_not_fall(errors)) and fit.points >= ENOUGH_POINTS
+        not (flat or _too_few(record) or _predicts_nothing(fit) or _might_not_fall(errors))
+        and fit.points >= ENOUGH_POINTS
     )
     out = [*_more_tokens(record, fit, sites), *(on_the_shape(record, fit) if to_be_read else [])]
     if not any(column.endswith("_untrained") for column in record.columns):
@@ -208,8 +209,8 @@ def _more_tokens(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]
         masked = record.settings.get("task", "next") != "next"
         text = round(ENOUGH * sites[0].features / (MASKED_SHARE if masked else 1), -2)
         return [f"Use more tokens: about {text:,.0f} of them give {ENOUGH} predicted ones per feature."]
-    if _tells_nothing(fit):
-        return ["Use more tokens: fitted to these, no block tells anything of unseen text."]
+    if _predicts_nothing(fit):
+        return ["Use more tokens: fitted to these, no block predicts anything of unseen text."]
     return []
 
 
