@@ -14,11 +14,11 @@ from peeled_oracle import dense_loss
 
 import layerlaw.peeled as lp
 from layerlaw.peeled.counts import grouped
-from layerlaw.peeled.logits import CERTIFIED, Logits, gap, gap_penalized, slope
+from layerlaw.peeled.logits import CERTIFIED, Logits, gap, gap_penalized, slope, with_best_bias
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "peeled_certificates.py"
 # Problems of the script that the first L-BFGS and Newton leave above 1e-10 with one rounding or another, then others
-HARD = [134, 178, 349, 366, 461, 705, 778, 859, 881, 885, 1110, 1130, 1375, 1597, 1783, 1854, 2186, 2219, 2834, 2875]
+HARD = [134, 178, 349, 366, 705, 778, 859, 881, 885, 1110, 1130, 1375, 1597, 1783, 1854, 2186, 2219, 2834, 3303, 3667]
 PROBLEMS = [*HARD, *range(40, 70)]
 # What OpenBLAS and PyTorch take the processor for
 PROCESSORS = [
@@ -106,6 +106,17 @@ def test_the_penalized_certificate_bounds_what_is_left(bias: bool) -> None:
         z, T, b = (x + shake * rng.standard_normal(x.shape) for x in (s.value.z, s.value.T, s.value.b))
         away = Logits(np.where(groups.classes > 1, np.abs(z), 0.0), T, b if bias else s.value.b)
         assert value(away) - value(s.value) <= gap_penalized(groups, away, penalty, bias=bias) + 1e-15
+
+
+@pytest.mark.parametrize("far", [0.0, 1.0, 30.0])
+def test_the_best_bias_is_found_to_the_last_digit_of_the_rarest_class(far: float) -> None:
+    rng, groups = np.random.default_rng(3), grouped({10**7: 3, 5000: 40, 70: 2, 3: 1})
+    logits = Logits(rng.uniform(0, 4, 4) * (groups.classes > 1), rng.normal(size=(4, 4)), far * rng.normal(size=4))
+    best = with_best_bias(groups, logits)
+    assert np.abs(slope(groups, best).bias(groups) / groups.shares).max() < 1e-12
+    assert slope(groups, best).loss <= slope(groups, logits).loss
+    assert (best.z == logits.z).all()
+    assert (best.T == logits.T).all()
 
 
 def test_a_hard_case_that_needs_a_smaller_face() -> None:

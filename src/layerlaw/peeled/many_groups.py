@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from layerlaw.errors import MissingExtraError
 from layerlaw.peeled.counts import Groups
-from layerlaw.peeled.logits import CERTIFIED, Logits, gap, gap_penalized, slope
+from layerlaw.peeled.logits import CERTIFIED, Logits, gap, gap_penalized, slope, with_best_bias
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -92,14 +92,15 @@ class Search:
         for turn in range(TURNS):
             for null in NULLS:
                 sharp = self.face(point, null)
-                for enough in (SOLVED, 0.0):
-                    sharp = self.on_face(sharp, partial(newton, enough=enough))
+                for enough in (SOLVED, 0.0) if turn == 0 else (0.0,):
+                    sharp = self.on_face(sharp, partial(newton, enough=enough), best_bias=turn > 0)
                     tried.append(self.certified(sharp))
                     if tried[-1][0] <= CERTIFIED:
                         return tried[-1][1]
             if turn and (unsharp := self.certified(point))[0] <= CERTIFIED:
                 return unsharp[1]
-            point = self.on_face(self.face(self.grown(point), DEAD, sharp=False), leave_saddles)
+            onward = lbfgs if turn == 0 else leave_saddles
+            point = self.on_face(self.face(self.grown(point), DEAD, sharp=False), onward, best_bias=True)
         return min(tried, key=lambda one: one[0])[1]
 
     def logits(self, point: Factors) -> Logits:
@@ -128,10 +129,28 @@ class Search:
         point = Factors(np.sqrt(groups.classes - 1), H, W, b)
         return self.on_face(point, lbfgs)
 
-    def on_face(self, point: Factors, minimize: Callable[[Objective, Array], Array]) -> Factors:
-        """Where `minimize` takes a point, without the groups whose part within is 0."""
+    def on_face(
+        self, point: Factors, minimize: Callable[[Objective, Array], Array], *, best_bias: bool = False
+    ) -> Factors:
+        """Where `minimize` takes a point, without the groups whose part within is 0.
+
+        `best_bias`: the bias is none of its variables but the best one everywhere: slower, and better conditioned.
+        """
         free, p = point.A != 0, point.H.shape[1]
-        return Factors.shaped(minimize(self.objective(free, p), point.flat(free)), free, p)
+        f, v, b = self.objective(free, p), point.flat(free), point.b
+        if not (best_bias and self.bias):
+            return Factors.shaped(minimize(f, v), free, p)
+
+        def g(v: Array) -> tuple[float, Array]:
+            nonlocal b  # the next search begins where this one ends
+            at = Factors.shaped(np.concatenate([v, b]), free, p)
+            b = with_best_bias(self.groups, self.logits(at)).b / self.unit
+            value, gradient = f(np.concatenate([v, b]))
+            return value, gradient[: len(v)]
+
+        v = minimize(g, v[: len(v) - len(b)])
+        g(v)
+        return Factors.shaped(np.concatenate([v, b]), free, p)
 
     def face(self, point: Factors, null: float, *, sharp: bool = True) -> Factors:
         """The same point in balanced factors, without directions of T below a share `null` of the largest singular value.
@@ -165,6 +184,8 @@ class Search:
     def certified(self, point: Factors) -> tuple[float, Logits]:
         """The certificate and the logits; vanished groups exactly at 0 where that costs nothing."""
         logits = self.logits(point)
+        if self.bias and self.defect(logits) > CERTIFIED:
+            logits = with_best_bias(self.groups, logits)
         bare = _without_traces(self.groups, logits)
         defect, bare_defect = self.defect(logits), self.defect(bare)
         return (bare_defect, bare) if bare_defect <= max(defect, CERTIFIED) else (defect, logits)
