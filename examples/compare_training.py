@@ -13,7 +13,8 @@ records = []
 
 
 def measure(epoch):
-    record = ll.probe(network, (x, y), test=test.tensors(flat=True), batchnorm="batch", name=f"epoch {epoch}")
+    record = ll.probe(network, (x, y), test=test.tensors(flat=True), batchnorm="batch")
+    record.name = f"epoch {epoch}"
     record.save(f"epoch-{epoch}.json")
     records.append(record)
 

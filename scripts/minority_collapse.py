@@ -21,7 +21,7 @@ from layerlaw.advice import Forecast, forecast
 from layerlaw.advice.imbalance_words import ratio_words
 from layerlaw.data import load
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape, sweep
-from layerlaw.measures.rows import mean_cosine
+from layerlaw.measures.collapse import mean_cosine
 from layerlaw.pages import draw_sheet
 from layerlaw.peeled import collapse_ratio
 from layerlaw.probing import probe
@@ -65,7 +65,7 @@ def material(R: int, times: int, seed: int) -> Samples:
 def measured(run: Run, samples: Samples, seed: int) -> Measured:
     network, rare = run.network(), torch.tensor(rare_of(seed))
     frequent = torch.tensor(sorted(set(range(10)) - set(rare.tolist())))
-    record = probe(network, (samples.inputs, samples.labels), jackknife=False, permuted=False, progress=False)
+    record = probe(network, (samples.inputs, samples.labels), uncertainty=False, progress=False)
     W = network.classifier.weight.detach().double()  # type: ignore[union-attr,operator]
 
     def right(x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:

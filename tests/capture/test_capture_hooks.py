@@ -35,7 +35,7 @@ def hooks_of(network: nn.Module) -> int:
 
 def test_sites_hand_over_what_a_manual_forward_shows() -> None:
     network = seeded(FNN)
-    found = captured(network, logits=True)
+    found = captured(network, sites=["layers", "logits"])
     x = X
     with torch.no_grad():
         for i, layer in enumerate(network.layers):

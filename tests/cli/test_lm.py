@@ -125,7 +125,7 @@ def test_a_whole_run_prints_blocks_and_table_and_writes_record_and_page(folder: 
     assert "text: text.jsonl, 10 documents" in done.stdout
     assert done.stderr == ""  # no bars, no warnings of transformers
     record = Record.load(folder / "whole.json")
-    assert record.kind == "language model"
+    assert record.kind.name == "language model"
     assert record.provenance["command"]["text"] == "text.jsonl"
     assert record.provenance["text"]["documents"] == 10
     assert "residual_held_out_untrained" in record.columns
@@ -166,9 +166,9 @@ def test_other_tasks_and_options_reach_the_measure(run: Run) -> None:
     assert settings["groups"] == 2
 
 
-def test_asking_for_more_tokens_than_there_are_is_told(run: Run) -> None:
+def test_requesting_more_tokens_than_there_are_is_noted(run: Run) -> None:
     data = json.loads(run("tiny", "--text", "text.jsonl", "--length", "32", "--tokens", "90000", "--json").out)
-    assert any("fewer tokens than were asked for" in note for note in data["notes"])
+    assert any("fewer tokens than were requested" in note for note in data["notes"])
 
 
 def test_transformers_speaks_again_afterwards(run: Run) -> None:

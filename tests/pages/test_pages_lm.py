@@ -14,7 +14,7 @@ from rich.console import Console
 from layerlaw.errors import InputError
 from layerlaw.pages import plot, plot_planes, print_record, report, table
 from layerlaw.pages.axes import block_axis
-from layerlaw.pages.page import page_html
+from layerlaw.pages.html.records import page_html
 from layerlaw.pages.record_view import read, read_all
 
 PANELS = {"verdict", "law", "deviations", "gains", "table", "method", "definitions"}
@@ -413,12 +413,11 @@ def test_what_a_probe_leaves_can_be_shown(tmp_path):
     torch.manual_seed(0)
     ids = torch.randint(3, 50, (24, 32))
     record = lm.probe_lm(
-        transformers.LlamaForCausalLM(config),
+        lm.load(transformers.LlamaForCausalLM(config), name="tiny"),
         ids,
         null=True,
         targets="id,embedding,shuffled",
         progress=False,
-        name="tiny",
     )
     text = text_of(report(record, tmp_path / "page.html").read_text(encoding="utf-8"))
     assert "The same model untrained" in text

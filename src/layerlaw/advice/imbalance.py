@@ -18,7 +18,7 @@ from layerlaw.advice.norms import Norms, of_features, of_record, of_rows, shares
 from layerlaw.advice.outlook import Outlook, outlook
 from layerlaw.errors import InputError, LabelError
 from layerlaw.files import json_safe, write_json
-from layerlaw.measures.rows import mean_cosine, mean_norm, mean_square, rare_classes
+from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, rare_classes
 from layerlaw.peeled import critical_budget
 from layerlaw.peeled.counts import Counts, checked_budgets, checked_flag
 from layerlaw.progress import Progress

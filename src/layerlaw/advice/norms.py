@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.errors import FeatureError, InputError, LabelError
-from layerlaw.measures.rows import mean_square, used_budget
+from layerlaw.measures.collapse import mean_square, used_budget
 from layerlaw.record import Record
 from layerlaw.stats.labels import checked_labels
 

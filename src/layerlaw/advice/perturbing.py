@@ -84,7 +84,7 @@ def _module(network: nn.Module, data: Any, batchnorm: BatchNormMode) -> Subject:
         raise InputError(f"batchnorm: expected 'running' or 'batch' for {type(network).__name__}, got {batchnorm!r}.")
 
     def record() -> Record:
-        return probe(network, data, batchnorm=batchnorm, jackknife=False, permuted=False, progress=False)
+        return probe(network, data, batchnorm=batchnorm, uncertainty=False, progress=False)
 
     sites = [site for site in record().sites if site.in_fit]
     modules = dict(network.named_modules())

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.classifier import logits_of
+from layerlaw.capture.modules import entering, logits_of, tensors_in
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.reduce import Reduce, reduced, samples_first
-from layerlaw.capture.trace import first_tensor, modules_of
+from layerlaw.capture.trace import hooked
 from layerlaw.errors import CaptureError, FeatureError
 from layerlaw.stats.precision import full_precision
 
@@ -34,7 +34,7 @@ class Capture:
         network: nn.Module,
         plan: Plan,
         sites: Sequence[Site],
-        reduce: Reduce,
+        reduce: Reduce | None,
         consume: Consume,
         *,
         gradients: bool = False,
@@ -73,13 +73,13 @@ class Capture:
         site = self.inputs[name].get(self.counts[name])
         self.counts[name] += 1
         if site is not None:
-            self.hand_over(site, first_tensor((args, kwargs)))
+            self.hand_over(site, entering(args, kwargs))
 
     def leave(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
         """After a call: look at its output."""
         site = self.outputs[name].get(self.counts[name] - 1)
         if site is not None:
-            self.hand_over(site, first_tensor(output))
+            self.hand_over(site, next(islice(tensors_in(output), site.pick, None), None))
         if (scores := self.outputs[name].get(LOGITS)) is not None:
             self.hand_over(scores, logits_of(output))
 
@@ -95,7 +95,9 @@ class Capture:
                 self.consume(site, self.features(site, tensor.detach()))
 
     def features(self, site: Site, tensor: Tensor) -> Tensor:
-        """One row per sample."""
+        """One row per sample; the tensor as it is where no reduction is wanted."""
+        if self.reduce is None:
+            return tensor
         ordered = samples_first(tensor, site.axis, site.fold)
         if len(ordered) != self.samples:
             raise FeatureError(
@@ -134,21 +136,15 @@ def capturing(
     plan: Plan,
     sites: Sequence[Site],
     *,
-    reduce: Reduce,
+    reduce: Reduce | None,
     consume: Consume,
     gradients: bool = False,
 ) -> Iterator[Capture]:
     """Place hooks at the sites; they are removed at the end, also after an exception.
 
-    `consume(site, features)` gets (n, d) features, detached and in full precision; with `gradients=True` attached to the
-    graph and outside autocast, for a loss.
+    `consume(site, features)` gets (n, d) features (with `reduce=None` the tensors themselves), detached and in full
+    precision; with `gradients=True` attached to the graph and outside autocast, for a loss.
     """
     capture = Capture(network, plan, sites, reduce, consume, gradients=gradients)
-    modules = modules_of(network)
-    with ExitStack() as hooks:
-        for name in capture.expected:
-            module = modules[name]
-            hooks.callback(module.register_forward_pre_hook(partial(capture.enter, name), with_kwargs=True).remove)
-            if name in capture.outputs:
-                hooks.callback(module.register_forward_hook(partial(capture.leave, name)).remove)
+    with hooked(network, capture.expected, capture.enter, capture.leave):
         yield capture

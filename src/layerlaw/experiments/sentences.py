@@ -259,7 +259,7 @@ def looked_at(setting: Setting, model: nn.Module, given: Task, token: Token) -> 
     sites: list[Any] = [_is_layer] if token == "first" else ["encoder.embeddings", _is_layer]
     return probe(
         model, given.train.first(given.measured).batches(), test=given.dev.batches(), sites=sites, reduce=token,
-        device=setting.device, class_names=CLASSES, progress=setting.progress,
+        device=setting.device, classes=CLASSES, progress=setting.progress,
     )  # fmt: skip
 
 

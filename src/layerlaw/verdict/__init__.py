@@ -13,7 +13,7 @@ The kind of the record decides who judges it.
 
 from __future__ import annotations
 
-from layerlaw.record import LANGUAGE_MODEL, Record
+from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Record
 from layerlaw.verdict.classifier import judge_classifier
 from layerlaw.verdict.language_model import judge_language_model
 from layerlaw.verdict.sentences import Verdict
@@ -22,6 +22,9 @@ from layerlaw.verdict.steps import IDLE_SHARE, idle_layers, workers, working_sit
 __all__ = ["IDLE_SHARE", "Verdict", "idle_layers", "judge", "workers", "working_sites"]
 
 
+JUDGES = {CLASSIFIER: judge_classifier, LANGUAGE_MODEL: judge_language_model}
+
+
 def judge(record: Record) -> Verdict:
     """Read a record and say what it shows, without overselling."""
-    return judge_language_model(record) if record.kind == LANGUAGE_MODEL else judge_classifier(record)
+    return JUDGES[record.kind](record)
