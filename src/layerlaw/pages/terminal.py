@@ -42,13 +42,13 @@ _PIECE = re.compile(r"(?:[^\s/-]|(?<=\de)-(?=\d))+[/-]*|[/-]+|\s+")  # 3e-4 is o
 STYLES = {MARKS[True]: "green", MARKS[False]: "bold red", MARKS[None]: "dim"}
 
 
-def layer_table(record: Record, *, width: int = 100) -> Table:
-    """A table that fits `width` columns: empty columns are left out, then the least telling ones."""
+def table(record: Record, *, width: int = 100) -> Table:
+    """A table of the sites that fits `width` columns: empty columns are left out, then the least telling ones."""
     return _table(read(record), width)
 
 
-def write_record(record: Record, console: Console | None = None) -> None:
-    """Table, then headline, findings, advice and notes."""
+def print_record(record: Record, console: Console | None = None) -> None:
+    """Print the table of the sites and the verdict to a rich console (standard output unless another is given)."""
     try:
         from rich.console import Console
         from rich.padding import Padding
