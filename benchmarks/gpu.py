@@ -79,7 +79,7 @@ def rows() -> list[tuple[str, str]]:
 
     base = milliseconds(bare, 5)
     out.append(("ResNet-20, two bare forwards of 10,000 images, batch 250", f"{base:.0f} ms"))
-    plain = {"batch_size": 250, "progress": False, "jackknife": False, "permuted": False}
+    plain = {"batch_size": 250, "progress": False, "uncertainty": False}
     for sites in ("layers", "blocks"):
         for gib, how in ((32, "features kept"), (0.2, "streamed")):
             took = milliseconds(lambda s=sites, g=gib: ll.probe(network, (x, y), sites=s, memory_gib=g, **plain), 5)

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from sklearn.linear_model import LinearRegression
 
+from layerlaw.capture import capturing
 from layerlaw.data import load_text
 from layerlaw.lm import anatomy, load, pieces_of
-from layerlaw.lm.blocks import Hooked, find_blocks
-from layerlaw.lm.stream import Pass, Plan
+from layerlaw.lm.blocks import find_blocks, run
+from layerlaw.lm.stream import MomentPass, TextPlan
 from layerlaw.lm.targets import targets_of
 from layerlaw.lm.tasks import NextToken
 from layerlaw.measures.residual import prediction_residuals
@@ -39,48 +40,49 @@ def main() -> None:
     loaded = load(asked.model, dtype="float32")
     model = loaded.model.eval()
     blocks = find_blocks(model, anatomy.dry_inputs(model, CPU))
-    pieces = pieces_of(load_text(asked.text).documents, loaded.tokenizer, wanted=asked.tokens).spread(asked.tokens)
+    pieces = pieces_of(load_text(asked.text), loaded.tokenizer).cut(wanted=asked.tokens).spread(asked.tokens)
     body = anatomy.body_of(model, blocks.home)
     inner = find_blocks(body, anatomy.dry_inputs(body, CPU))
     vocabulary = anatomy.vocabulary_of(model)
     targets = tuple(targets_of(["id"], vocabulary, None, torch.ones(vocabulary), 0))
-    plan = Plan(inner, targets)
-    one, two = Pass(plan, 1), Pass(plan, 2)
+    plan = TextPlan(inner, targets)
+    one, two = MomentPass(plan, 1), MomentPass(plan, 2)
     task = NextToken((1,))
-    kept: list[list[np.ndarray]] = [[] for _ in range(plan.sites)]
+    kept: dict[str, list[np.ndarray]] = {site.name: [] for site in plan.sites}
     y: list[np.ndarray] = []
     times: dict[str, list[float]] = {"forward": [], "one group": [], "two groups": [], "collected": []}
     for at in range(0, len(pieces.ids), asked.batch_size):
         batch = task.batch(pieces.ids[at : at + asked.batch_size], range(asked.batch_size))
         times["forward"].append(timed(lambda b=batch: forward(body, b)))
         for name, collecting, group in (("one group", one, 0), ("two groups", two, at // asked.batch_size % 2)):
-            with Hooked(body, inner, collecting.consume, embedding=True) as hooked:
-                times[name].append(timed(lambda b=batch, c=collecting, g=group, h=hooked: step(c, g, h, b)))
+            with hooks(body, plan, collecting.consume) as capture:
+                times[name].append(timed(lambda b=batch, c=collecting, g=group, h=capture: step(c, g, h, b)))
         began = time.perf_counter()
-        collect(body, inner, batch, plan, kept)
+        collect(body, batch, plan, kept)
         times["collected"].append(time.perf_counter() - began)
         y.append(batch.around[1].numpy().astype(np.float64))
     bare = sum(times["forward"])
     began = time.perf_counter()
     solved = [
-        prediction_residuals(settled(site, one), one.targets, one.columns, where="here")["id"] for site in one.sites
+        prediction_residuals(settled(site, one), one.targets, one.columns, where="here")["id"]
+        for site in one.sites.values()
     ]
     solve_one = time.perf_counter() - began
     began = time.perf_counter()
-    for site in two.sites:
+    for site in two.sites.values():
         prediction_residuals(settled(site, two), two.targets, two.columns, where="here")
     solve_two = time.perf_counter() - began
     began = time.perf_counter()
     target = np.concatenate(y)
     theirs = []
-    for states in kept:
+    for states in kept.values():
         X = np.concatenate(states)
         theirs.append(1 - LinearRegression().fit(X, target).score(X, target))
     fitted = time.perf_counter() - began
     ours = [added(times, "one group") + solve_one, added(times, "two groups") + solve_two]
     usual = added(times, "collected") + fitted
-    moments = sum(site.nbytes for site in one.sites)
-    states = sum(part.nbytes for site in kept for part in site)
+    moments = sum(site.nbytes for site in one.sites.values())
+    states = sum(part.nbytes for site in kept.values() for part in site)
     result = {
         "tokens": len(target),
         "threads": asked.threads,
@@ -105,19 +107,24 @@ def forward(model, batch) -> None:
         model(**batch.inputs, use_cache=False)
 
 
-def step(collecting, group, hooked, batch) -> None:
+def hooks(model, plan, consume):
+    capture = plan.capture()
+    return capturing(model, capture, capture.sites, reduce=None, consume=consume)
+
+
+def step(collecting, group, capture, batch) -> None:
     collecting.begin(group, batch)
-    hooked.run({**batch.inputs, "use_cache": False}, where="the benchmark")
+    run(capture, {**batch.inputs, "use_cache": False}, where="the benchmark")
 
 
-def collect(model, blocks, batch, plan, kept) -> None:
-    with torch.no_grad(), Hooked(model, blocks, lambda i, h: keep(i, h, batch, plan, kept), embedding=True) as hooked:
-        hooked.run({**batch.inputs, "use_cache": False}, where="the benchmark")
+def collect(model, batch, plan, kept) -> None:
+    with hooks(model, plan, lambda site, hidden: keep(site, hidden, batch, plan, kept)) as capture:
+        run(capture, {**batch.inputs, "use_cache": False}, where="the benchmark")
 
 
 def keep(site, hidden, batch, plan, kept) -> None:
     rows = hidden.reshape(-1, hidden.shape[-1])[batch.rows]
-    kept[site].append(plan.normalized(rows).float().numpy())
+    kept[site.name].append(plan.normalized(rows).float().numpy())
 
 
 def settled(site, owner):

@@ -16,13 +16,14 @@ from pathlib import Path
 import torch
 import transformers as tf
 
+from layerlaw.capture import capturing
 from layerlaw.data import load_text
 from layerlaw.errors import DataError
 from layerlaw.experiments.language import real_model
 from layerlaw.experiments.setting import Setting
 from layerlaw.lm import anatomy, pieces_of
-from layerlaw.lm.blocks import Hooked, find_blocks
-from layerlaw.lm.stream import Pass, Plan
+from layerlaw.lm.blocks import find_blocks, run
+from layerlaw.lm.stream import MomentPass, TextPlan
 from layerlaw.lm.targets import targets_of
 from layerlaw.lm.tasks import NextToken
 from layerlaw.measures.residual import prediction_residuals
@@ -33,7 +34,7 @@ CUDA, CUDA_0 = torch.device("cuda"), torch.device("cuda:0")
 TASK = NextToken((1,))
 
 
-class Doubled(Plan):
+class Doubled(TextPlan):
     """The same in float64: what the products are compared with."""
 
     def normalized(self, X):
@@ -67,7 +68,7 @@ def real_text(dtype: torch.dtype) -> dict:
         text = load_text("wikitext-2").documents
     except DataError as error:
         return {"model": f"SmolLM2 not measured: {error}"}
-    ids = pieces_of(text, loaded.tokenizer, length=LENGTH, wanted=BATCHES * BATCH * LENGTH).ids
+    ids = pieces_of(text, loaded.tokenizer, length=LENGTH).cut(wanted=BATCHES * BATCH * LENGTH).ids
     texts = [list(ids[i * BATCH : (i + 1) * BATCH]) for i in range(BATCHES)]
     vocabulary = anatomy.vocabulary_of(loaded.model)
     row = compared(loaded.model.model.to(dtype), "SmolLM2-135M on wikitext-2", texts, vocabulary)
@@ -78,14 +79,15 @@ def real_text(dtype: torch.dtype) -> dict:
 def compared(model, name: str, texts: list, vocabulary: int) -> dict:
     blocks = find_blocks(model, anatomy.dry_inputs(model, CUDA))
     targets = tuple(targets_of(["id"], vocabulary, None, torch.ones(vocabulary), 0))
-    mine, exact = Pass(Plan(blocks, targets), 1), Pass(Doubled(blocks, targets), 1)
+    mine, exact = MomentPass(TextPlan(blocks, targets), 1), MomentPass(Doubled(blocks, targets), 1)
     plain, measured = [], []
+    plan = mine.plan.capture()
     for pieces in texts:
         batch = TASK.batch(pieces, range(BATCH)).to(CUDA)
         plain.append(timed(forward, model, batch))
         for collecting, times in ((mine, measured), (exact, [])):
-            with Hooked(model, blocks, collecting.consume, embedding=True) as hooked:
-                times.append(timed(step, collecting, hooked, batch))
+            with capturing(model, plan, plan.sites, reduce=None, consume=collecting.consume) as capture:
+                times.append(timed(step, collecting, capture, batch))
     a, b = statistics.median(plain[2:]), statistics.median(measured[2:])
     row = {
         "model": name,
@@ -94,7 +96,7 @@ def compared(model, name: str, texts: list, vocabulary: int) -> dict:
         "with_moments_ms": round(1e3 * b, 2),
         "overhead": round(b / a - 1, 4),
         "worst_error_of_PR": worst(mine, exact),
-        "moments_mib": round(sum(site.nbytes for site in mine.sites) / 2**20),
+        "moments_mib": round(sum(site.nbytes for site in mine.sites.values()) / 2**20),
         "parts_ms": parts(mine, blocks.width, next(model.parameters()).dtype),
     }
     print(row, flush=True)
@@ -104,7 +106,7 @@ def compared(model, name: str, texts: list, vocabulary: int) -> dict:
 def parts(collecting, width: int, dtype: torch.dtype) -> dict:
     """Milliseconds at all blocks together of what a measurement is made of, each alone."""
     hidden = torch.randn(BATCH * LENGTH, width, device=CUDA).to(dtype)
-    rows, columns, site = collecting._rows[CUDA_0], collecting._values[CUDA_0], collecting.sites[1]
+    rows, columns, site = collecting._rows[CUDA_0], collecting._values[CUDA_0], list(collecting.sites.values())[1]
     X = collecting.plan.normalized(hidden.index_select(0, rows))
     product, cross = torch.zeros(width, width, device=CUDA), torch.zeros(width, columns.width, device=CUDA)
     site = replace(site, packed=torch.zeros_like(site.packed), cross=torch.zeros_like(site.cross))
@@ -127,9 +129,9 @@ def forward(model, batch) -> None:
         model(**batch.inputs, use_cache=False)
 
 
-def step(collecting, hooked, batch) -> None:
+def step(collecting, capture, batch) -> None:
     collecting.begin(0, batch)
-    hooked.run({**batch.inputs, "use_cache": False}, where="the benchmark")
+    run(capture, {**batch.inputs, "use_cache": False}, where="the benchmark")
 
 
 def timed(work, *arguments) -> float:
@@ -142,7 +144,7 @@ def timed(work, *arguments) -> float:
 
 def worst(mine, exact) -> float:
     errors = []
-    for pair in zip(mine.sites, exact.sites, strict=True):
+    for pair in zip(mine.sites.values(), exact.sites.values(), strict=True):
         values = []
         for moments, owner in zip(pair, (mine, exact), strict=True):
             moments = replace(moments, packed=moments.packed.clone(), cross=moments.cross.clone())

@@ -97,7 +97,7 @@ def probe_cost(
 
     rows = []
     for sites, limit in wanted.items():
-        plain = {"sites": sites, "progress": False, "jackknife": False, "permuted": False}
+        plain = {"sites": sites, "progress": False, "uncertainty": False}
         streamed = plain | {"memory_gib": 0.12 if isinstance(network, ResNet20) else 0.004}
         jobs = (
             bare,

@@ -65,7 +65,7 @@ def material(R: int, times: int, seed: int) -> Samples:
 def measured(run: Run, samples: Samples, seed: int) -> Measured:
     network, rare = run.network(), torch.tensor(rare_of(seed))
     frequent = torch.tensor(sorted(set(range(10)) - set(rare.tolist())))
-    record = probe(network, (samples.inputs, samples.labels), jackknife=False, permuted=False, progress=False)
+    record = probe(network, (samples.inputs, samples.labels), uncertainty=False, progress=False)
     W = network.classifier.weight.detach().double()  # type: ignore[union-attr,operator]
 
     def right(x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:

@@ -15,6 +15,8 @@ The tree::
 Each message says what was expected, what came, where, and what to do.
 """
 
+from collections.abc import Mapping
+
 
 class LayerlawError(Exception):
     """Root of all errors of this package."""
@@ -37,7 +39,7 @@ class DataError(InputError):
 
 
 class CaptureError(LayerlawError):
-    """Sites that cannot be captured as asked."""
+    """Sites that cannot be captured as requested."""
 
 
 class PassError(LayerlawError):
@@ -53,3 +55,21 @@ class MissingExtraError(LayerlawError, ImportError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package '{package}': pip install 'layerlaw[{extra}]'")
+
+
+def renamed(function: str, given: Mapping[str, object], new: Mapping[str, str]) -> None:
+    """Answer keyword arguments that a function no longer has, collected as `**given`, with a TypeError; fine when empty.
+
+    `new` says for each old name what took its place: a name, then words of explanation if any.
+
+    >>> renamed("probe", {"mode": "train"}, {"mode": "batchnorm ('train' → 'batch', 'eval' → 'running')"})
+    Traceback (most recent call last):
+    TypeError: probe: 'mode' is now 'batchnorm' ('train' → 'batch', 'eval' → 'running').
+    """
+    unknown = [name for name in given if name not in new]
+    if unknown:
+        raise TypeError(f"{function}() got an unexpected keyword argument '{unknown[0]}'")
+    if given:
+        parts = {name: new[name].partition(" ") for name in given}
+        moved = [f"'{old}' is now '{name}'{space}{words}" for old, (name, space, words) in parts.items()]
+        raise TypeError(f"{function}: {'; '.join(moved)}.")

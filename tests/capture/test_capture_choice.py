@@ -154,5 +154,13 @@ def test_a_row_that_does_not_follow_the_samples_is_left_out() -> None:
 def test_an_input_and_an_output_of_one_module_are_told_apart() -> None:
     network = nn.Sequential()
     network.add_module("logits", nn.Linear(6, 3))
-    plan = ll.sites(network, clouds(6, 6)[0], sites="layers", logits=True)
+    plan = ll.sites(network, clouds(6, 6)[0], sites=["layers", "logits"])
     assert [site.name for site in plan.sites] == ["logits", "logits (logits)"]
+
+
+def test_a_module_called_logits_is_meant_where_no_rule_stands_beside_the_name() -> None:
+    network = nn.Sequential()
+    network.add_module("one", nn.Linear(6, 6))
+    network.add_module("logits", nn.Linear(6, 3))
+    plan = ll.sites(network, clouds(6, 6)[0], sites=["one", "logits"])
+    assert [(site.name, site.at) for site in plan.sites] == [("one", "output"), ("logits", "output")]

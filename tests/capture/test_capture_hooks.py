@@ -35,7 +35,7 @@ def hooks_of(network: nn.Module) -> int:
 
 def test_sites_hand_over_what_a_manual_forward_shows() -> None:
     network = seeded(FNN)
-    found = captured(network, logits=True)
+    found = captured(network, sites=["layers", "logits"])
     x = X
     with torch.no_grad():
         for i, layer in enumerate(network.layers):
@@ -175,3 +175,64 @@ def test_a_site_that_hands_over_no_tensor_any_more_is_told() -> None:
         ll.LayerlawError, match="site 'fickle': expected a floating-point tensor as in the dry run, got none"
     ):
         ll.probe(seeded(Net), [(X, Y)], sites=["fickle"], progress=False)
+
+
+def attached(network: nn.Module, x: torch.Tensor, *, sites: object = "layers", reduce: str = "flatten"):
+    """The model's output and the features of every site, attached to the graph."""
+    (batch,) = Batches([(x, Y[: len(x)])], batch_size=None, batchnorm="running", where="data")
+    with probing_state(network, "running"):
+        plan = find_sites(network, batch, choice=sites, reduce=reduce)
+    found: dict[str, torch.Tensor] = {}
+
+    def consume(site, features):
+        assert not torch.is_autocast_enabled("cpu")
+        found[site.name] = features
+
+    with capturing(network, plan, plan.sites, reduce=reduce, consume=consume, gradients=True) as capture:
+        output = capture.run(batch, where="data")
+    return output, found
+
+
+def gradients_of(loss: torch.Tensor, network: nn.Module) -> list[torch.Tensor]:
+    return list(torch.autograd.grad(loss, list(network.parameters()), allow_unused=True))
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_features_with_gradients_give_the_gradients_of_a_direct_forward(autocast: bool) -> None:
+    network = seeded(FNN).train()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        output, found = attached(network, X)
+        loss = output.float().square().mean() + sum(f.float().square().mean() for f in found.values())
+        x, direct = X, 0.0
+        for layer in network.layers[:-1]:
+            direct = direct + x.float().square().mean()
+            x = layer(x).relu()
+        direct = direct + x.float().square().mean() + network.layers[-1](x).float().square().mean()
+    assert found["layers.1"].dtype == (torch.bfloat16 if autocast else torch.float32)
+    assert torch.allclose(loss, direct, rtol=1e-6)
+    for got, expected in zip(gradients_of(loss, network), gradients_of(direct, network), strict=True):
+        assert torch.allclose(got, expected, rtol=1e-5, atol=1e-7)
+    assert hooks_of(network) == 0
+
+
+@pytest.mark.parametrize("reduce", ["flatten", "mean"])
+def test_features_with_gradients_are_those_before_an_in_place_layer(reduce: str) -> None:
+    network = seeded(
+        nn.Sequential, nn.Conv2d(1, 4, 3), nn.Identity(), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(16, 3)
+    )
+    x = X.repeat(1, 2)[:, :16].reshape(-1, 1, 4, 4)
+    _, found = attached(network, x, sites=["1"], reduce=reduce)
+    before = network[0](x)
+    direct = before.flatten(1) if reduce == "flatten" else before.mean((2, 3))
+    assert bool((before < 0).any())
+    assert torch.equal(found["1"], direct)
+    for got, expected in zip(
+        gradients_of(found["1"].square().sum(), network), gradients_of(direct.square().sum(), network), strict=True
+    ):
+        assert (got is None) == (expected is None)
+        assert got is None or torch.allclose(got, expected, rtol=1e-5)
+
+
+def test_gradients_without_a_graph_are_refused() -> None:
+    with torch.no_grad(), pytest.raises(ll.LayerlawError, match="expected gradients to be enabled"):
+        attached(seeded(FNN), X)

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import layerlaw as ll
+from layerlaw.capture.modules import clean_name, modules_of
 from layerlaw.capture.network import Randomness, device_of, network_of, placed, probing_state, recalibrating
-from layerlaw.capture.trace import clean_name, modules_of
 
 X, Y = clouds(60, 12)
 

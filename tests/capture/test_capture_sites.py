@@ -159,7 +159,7 @@ def test_layers_that_are_never_called_are_left_out_and_listed() -> None:
 
 
 def test_logits_are_a_site_of_their_own_outside_the_fit() -> None:
-    plan = ll.sites(FNN(), clouds(6, 12)[0], sites="layers", logits=True)
+    plan = ll.sites(FNN(), clouds(6, 12)[0], sites=["layers", "logits"])
     last = plan.sites[-1]
     assert (last.name, last.at, last.in_fit, last.features) == ("logits", "logits", False, 3)
     assert [site.in_fit for site in plan.sites[:-1]] == [True] * 4

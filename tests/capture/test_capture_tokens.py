@@ -50,7 +50,7 @@ def test_an_encoder_has_a_row_per_block_and_per_layer(batch_first: bool) -> None
 def test_both_batch_orders_give_the_same_numbers_with_a_padding_mask(reduce: str) -> None:
     one, two = encoders()
     data = padded()
-    how = {"reduce": reduce, "sites": "layers", "progress": False, "permuted": False}
+    how = {"reduce": reduce, "sites": "layers", "progress": False, "uncertainty": "jackknife"}
     a = ll.probe(one, batches(*data, batch_first=True), **how).to_pandas()
     b = ll.probe(two, batches(*data, batch_first=False), **how).to_pandas()
     assert len(a) == 10

@@ -166,9 +166,9 @@ def test_other_tasks_and_options_reach_the_measure(run: Run) -> None:
     assert settings["groups"] == 2
 
 
-def test_asking_for_more_tokens_than_there_are_is_told(run: Run) -> None:
+def test_requesting_more_tokens_than_there_are_is_noted(run: Run) -> None:
     data = json.loads(run("tiny", "--text", "text.jsonl", "--length", "32", "--tokens", "90000", "--json").out)
-    assert any("fewer tokens than were asked for" in note for note in data["notes"])
+    assert any("fewer tokens than were requested" in note for note in data["notes"])
 
 
 def test_transformers_speaks_again_afterwards(run: Run) -> None:

@@ -26,6 +26,6 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
 
 
 def _finished(file: Path) -> bool:
-    from layerlaw.lab.engine import Progress
+    from layerlaw.lab.jobs import Checkpoint
 
-    return Progress.from_file(file)[0].done
+    return Checkpoint.from_file(file)[0].done

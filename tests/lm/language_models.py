@@ -4,6 +4,9 @@ import torch
 import transformers as tf
 from torch import Tensor, nn
 
+from layerlaw.lm import load, pieces_of, probe_lm
+from layerlaw.record import Record
+
 VOCABULARY, WIDTH, DEPTH = 150, 32, 3
 MASK = 3
 SHAPE = {"hidden_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": DEPTH, "num_attention_heads": 4}
@@ -69,3 +72,13 @@ def walks(documents: int = 60, length: int = 64, *, size: int = 100, seed: int =
         choice = torch.randint(0, 3, (documents,), generator=generator)
         ids[:, t] = successors[ids[:, t - 1], choice]
     return ids
+
+
+LOADING = ("tokenizer", "dtype", "device_map", "mask_id", "name")
+CUTTING = ("length", "documents", "tokens", "bos", "groups")
+
+
+def probed(model: nn.Module, text: object, **options: object) -> Record:
+    """`probe_lm` with the options of `load` and `pieces_of` beside its own."""
+    loading, cutting = ({name: options.pop(name) for name in names if name in options} for names in (LOADING, CUTTING))
+    return probe_lm(load(model, **loading), pieces_of(text, **cutting), **{"progress": False, **options})

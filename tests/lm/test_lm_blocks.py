@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 import transformers as tf
-from language_models import DEPTH, MASK, WIDTH, family, walks
+from language_models import DEPTH, MASK, WIDTH, family, probed, walks
 from torch import nn
 
 from layerlaw.errors import CaptureError, InputError
-from layerlaw.lm import find_blocks, probe_lm
+from layerlaw.lm import find_blocks
 from layerlaw.lm.anatomy import dry_inputs
 
 IDS = walks()
@@ -20,7 +20,7 @@ def found(model, named=None):
 
 
 def measured(model, **options):
-    record = probe_lm(model, IDS, groups=1, progress=False, **options)
+    record = probed(model, IDS, groups=1, progress=False, **options)
     return record, {site.name: site.values["residual"] for site in record.sites}
 
 
@@ -46,9 +46,13 @@ def test_parts_of_blocks_are_measured_in_the_order_they_end():
 @pytest.mark.parametrize(
     ("named", "error", "said"),
     [
-        ("model.layer", CaptureError, r"no module 'model.layer'. Did you mean 'model.layers'(.|\n)*lm_head: Linear"),
+        (
+            "model.layer",
+            CaptureError,
+            r"'model.layer' matches no module .* names: model.layers,(.|\n)*lm_head: Linear",
+        ),
         ("model.layers.0", InputError, "expected at least 2 modules, got model.layers.0"),
-        ("", CaptureError, "no module ''"),
+        ("", CaptureError, "'' matches no module"),
         ([3], InputError, "expected names of modules"),
         ("lm_head,model.norm", CaptureError, r"'lm_head' to give \(2, 7, 32\) as 'model.norm' does, got \(2, 7, "),
         ("model.layers,model.rotary_emb", CaptureError, "'model.rotary_emb' to give|'model.layers.0' to give"),

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from language_models import DEPTH, FAMILIES, MASK, WIDTH, family, walks
+from language_models import DEPTH, FAMILIES, MASK, WIDTH, family, probed, walks
 from sklearn.linear_model import LinearRegression
 
 from layerlaw.errors import CaptureError
-from layerlaw.lm import probe_lm
 from layerlaw.lm.anatomy import dry_inputs
 from layerlaw.lm.blocks import find_blocks
 
@@ -18,9 +17,9 @@ IDS = walks()
 def test_blocks_norm_and_task_of_a_family_are_found_by_structure(name):
     model = family(name)
     _, _, task, norm, home = FAMILIES[name]
-    record = probe_lm(model, IDS, groups=2, mask_id=MASK, progress=False)
+    record = probed(model, IDS, groups=2, mask_id=MASK)
     blocks = find_blocks(model, dry_inputs(model, torch.device("cpu")))
-    assert (blocks.home, blocks.norm, len(blocks.names), blocks.width) == (home, norm, DEPTH, WIDTH)
+    assert (blocks.home, blocks.norm, len(blocks.sites), blocks.width) == (home, norm, DEPTH, WIDTH)
     assert record.settings["task"] == task
     assert [site.in_fit for site in record.sites] == [False, *[True] * DEPTH]
     residuals = [site.values["residual"] for site in record.sites]
@@ -31,7 +30,7 @@ def test_blocks_norm_and_task_of_a_family_are_found_by_structure(name):
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gpt_neox", "mamba", "gemma"])
 def test_residual_equals_scikit_learn_on_collected_hidden_states(name):
     model = family(name).double()
-    record = probe_lm(model, IDS, groups=2, tokens=10**6, progress=False)
+    record = probed(model, IDS, groups=2, tokens=10**6)
     states = collected(model, FAMILIES[name][4])
     y = IDS[:, 1:].reshape(-1).numpy().astype(float)
     norm = FAMILIES[name][3]
@@ -62,7 +61,7 @@ def collected(model, home):
 def test_the_trained_norm_at_the_end_changes_nothing():
     model = family("llama").double()
     model.model.norm.weight.data.uniform_(0.5, 2)
-    record = probe_lm(model, IDS, groups=2, tokens=10**6, progress=False)
+    record = probed(model, IDS, groups=2, tokens=10**6)
     with torch.no_grad():
         last = model(input_ids=IDS, output_hidden_states=True).hidden_states[-1]
     X, y = last[:, :-1].reshape(-1, WIDTH).numpy(), IDS[:, 1:].reshape(-1).numpy().astype(float)
@@ -71,7 +70,7 @@ def test_the_trained_norm_at_the_end_changes_nothing():
 
 
 def test_blocks_that_are_called_twice_are_two_sites():
-    record = probe_lm(family("albert"), IDS, mask_id=MASK, groups=1, progress=False)
+    record = probed(family("albert"), IDS, mask_id=MASK, groups=1)
     home = "albert.encoder.albert_layer_groups.0"
     assert [site.name for site in record.sites[1:]] == [home, f"{home}#2", f"{home}#3"]
 
@@ -87,13 +86,13 @@ def test_a_model_without_blocks_gets_its_tree():
             return self.tower(self.table(input_ids))
 
     with pytest.raises(CaptureError, match=r"no blocks found.*\n.*table: Embedding\n.*tower: Linear"):
-        probe_lm(Bag(), IDS, progress=False)
+        probed(Bag(), IDS)
 
 
 def test_the_model_is_afterwards_as_it_was():
     model = family("llama").train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    probe_lm(model, IDS, groups=1, progress=False)
+    probed(model, IDS, groups=1)
     assert model.training
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
@@ -103,8 +102,8 @@ def test_padding_changes_nothing():
     model = family("llama").double()
     ids = list(walks(40))
     ragged = [piece[: 20 + 7 * (i % 5)] for i, piece in enumerate(ids)]
-    one = probe_lm(model, ragged, groups=1, batch_size=1, progress=False)
-    many = probe_lm(model, ragged, groups=1, batch_size=16, progress=False)
+    one = probed(model, ragged, groups=1, batch_size=1)
+    many = probed(model, ragged, groups=1, batch_size=16)
     assert one.counts == many.counts
     for a, b in zip(one.sites, many.sites, strict=True):
         assert a.values["residual"] == pytest.approx(b.values["residual"], abs=1e-12)

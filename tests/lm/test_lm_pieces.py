@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from layerlaw import lm
 from layerlaw.errors import InputError
-from layerlaw.lm.pieces import batches, evenly, pieces_of
+from layerlaw.lm.pieces import batches, evenly
+
+
+def pieces_of(text, tokenizer=None, *, wanted=None, **options):
+    """The pieces of a text, cut."""
+    return lm.pieces_of(text, tokenizer, **options).cut(wanted=wanted)
 
 
 class Letters:

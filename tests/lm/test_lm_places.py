@@ -3,12 +3,11 @@
 import pytest
 import torch
 import transformers as tf
-from language_models import DEPTH, MASK, VOCABULARY, WIDTH, family, walks
+from language_models import DEPTH, MASK, VOCABULARY, WIDTH, family, probed, walks
 from sklearn.linear_model import LinearRegression
 from torch import nn
 
 from layerlaw.errors import CaptureError
-from layerlaw.lm import probe_lm
 from layerlaw.lm.tasks import MaskedTokens
 
 IDS = walks()[:, :45]
@@ -33,7 +32,7 @@ class Prompted(nn.Module):
 
 
 def residuals(model, **options):
-    record = probe_lm(model, IDS, groups=1, progress=False, **options)
+    record = probed(model, IDS, groups=1, progress=False, **options)
     return [site.values["residual"] for site in record.sites]
 
 
@@ -76,12 +75,14 @@ def test_a_state_that_may_be_of_one_token_or_the_next_is_refused():
             return x
 
     with pytest.raises(CaptureError, match="expected one state of each token"):
-        probe_lm(Late(), IDS, progress=False)
+        probed(Late(), IDS)
 
 
 def test_blocks_of_an_encoder_tell_nothing_of_what_was_cut_out():
-    with pytest.raises(CaptureError, match=r"blocks of the decoder, which tells what was cut out, got 'encoder.block'"):
-        probe_lm(family("t5"), walks(), blocks="encoder.block", progress=False)
+    with pytest.raises(
+        CaptureError, match=r"blocks of the decoder, which predicts what was cut out, got 'encoder.block'"
+    ):
+        probed(family("t5"), walks(), blocks="encoder.block")
 
 
 def test_blocks_that_join_tokens_are_told():
@@ -93,7 +94,7 @@ def test_blocks_that_join_tokens_are_told():
             return x
 
     with pytest.raises(CaptureError, match=r"one state of each token, got states \(2, 4\) for tokens \(2, 7\)"):
-        probe_lm(Pooled(), IDS, progress=False)
+        probed(Pooled(), IDS)
 
 
 def test_states_that_are_suddenly_longer_are_told():
@@ -102,4 +103,4 @@ def test_states_that_are_suddenly_longer_are_told():
             return super().forward(ids if len(ids) < 5 else torch.cat([ids, ids], 1))
 
     with pytest.raises(CaptureError, match=r"a state of each token \(7 pieces of 45\), got \(7, 90, 32\)"):
-        probe_lm(Sometimes(), IDS, progress=False)
+        probed(Sometimes(), IDS)

@@ -10,16 +10,15 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from language_models import DEPTH, MASK, VOCABULARY, WIDTH, family, walks
+from language_models import DEPTH, MASK, VOCABULARY, WIDTH, family, probed, walks
 
 import layerlaw as ll
 from layerlaw.capture.network import untrained
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.lab import GPT
-from layerlaw.lm import pieces_of, probe_lm
+from layerlaw.lm import load, pieces_of, probe_lm
 from layerlaw.lm.loading import untrained_twin
-from layerlaw.lm.loss import own_loss
-from layerlaw.lm.loss import remark as loss_remark
+from layerlaw.lm.loss import loss_note, own_loss
 
 HERE = Path(__file__).parent
 
@@ -29,7 +28,7 @@ def values(record, column="residual"):
 
 
 def test_record_has_one_row_per_block_and_a_law():
-    record = ll.probe_lm(family("llama"), walks(), null=True, targets="id,embedding", classes=10, progress=False)
+    record = probed(family("llama"), walks(), null=True, targets="id,embedding", classes=10)
     frame = record.to_pandas()
     assert frame["site"].tolist() == ["embedded input", *(f"model.layers.{i}" for i in range(DEPTH))]
     assert {"residual", "residual_held_out", "residual_embedding", "residual_untrained", "separation"} <= set(frame)
@@ -43,7 +42,7 @@ def test_record_has_one_row_per_block_and_a_law():
 
 def test_batches_do_not_change_the_record():
     model = family("gpt2").double()
-    one, many = (probe_lm(model, walks(), batch_size=size, progress=False) for size in (1, 16))
+    one, many = (probed(model, walks(), batch_size=size) for size in (1, 16))
     for a, b in zip(one.sites, many.sites, strict=True):
         assert a.values == pytest.approx(b.values, rel=1e-9)
         assert a.left_out["residual"] == pytest.approx(b.left_out["residual"], rel=1e-9)
@@ -60,7 +59,7 @@ def test_two_processes_give_the_record_of_one(tmp_path):
         __file__,
         str(tmp_path),
     ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE}"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     for rank in range(2):
@@ -79,37 +78,37 @@ def test_the_models_own_loss_is_that_of_transformers_and_a_poor_one_is_told():
     with torch.no_grad():
         each = [model(input_ids=row[None], labels=row[None]).loss * (len(row) - 1) for row in few]
     expected = float(sum(each)) / sum(len(row) - 1 for row in few)
-    assert own_loss(model, pieces_of(few), VOCABULARY, torch.device("cpu")) == pytest.approx(expected, rel=1e-5)
-    record = probe_lm(model, ids, progress=False)
+    assert own_loss(model, pieces_of(few).cut(), VOCABULARY, torch.device("cpu")) == pytest.approx(expected, rel=1e-5)
+    record = probed(model, ids)
     with torch.no_grad():
         expected = float(model(input_ids=ids, labels=ids).loss)
     assert record.settings["loss"] == pytest.approx(expected, rel=0.02)  # of 2,048 tokens or more, not of all
-    assert own_loss(model, pieces_of(few), VOCABULARY + 1, torch.device("cpu")) is None
-    body = probe_lm(family("llama").model, ids, progress=False)
+    assert own_loss(model, pieces_of(few).cut(), VOCABULARY + 1, torch.device("cpu")) is None
+    body = probed(family("llama").model, ids)
     assert "loss" not in body.settings
     assert any(note.startswith("No output layer was found in LlamaModel") for note in body.notes)
-    assert "loss" not in probe_lm(family("bert"), ids, mask_id=MASK, progress=False).settings
+    assert "loss" not in probed(family("bert"), ids, mask_id=MASK).settings
     model.lm_head.weight.data[3] = torch.nan
-    broken = probe_lm(model, ids, progress=False)
+    broken = probed(model, ids)
     assert "loss" not in broken.settings
     assert any("scores of the next token are not finite" in note for note in broken.notes)
 
 
 def test_a_loss_clearly_above_that_of_frequencies_is_told_where_there_is_context():
     told = torch.full((100,), 32)
-    assert loss_remark(4.7, told, 100) == ""  # ln 100 is 4.6
-    assert "is 5.20 nats per token; how often each token comes gives 4.61 by itself" in loss_remark(5.2, told, 100)
-    assert loss_remark(5.2, told, 1000) == ""  # three tokens in a piece: nobody could know more
-    assert loss_remark(None, told, 100) == ""
+    assert loss_note(4.7, told, 100) == ""  # ln 100 is 4.6
+    assert "is 5.20 nats per token; how often each token comes gives 4.61 by itself" in loss_note(5.2, told, 100)
+    assert loss_note(5.2, told, 1000) == ""  # three tokens in a piece: nobody could know more
+    assert loss_note(None, told, 100) == ""
 
 
 def ranked_record():
     options = {"targets": "id,embedding", "classes": 8, "words": [3, 5, 7], "null": True, "batch_size": 2}
-    return probe_lm(family("llama").double(), walks(), **options, progress=False)
+    return probed(family("llama").double(), walks(), **options)
 
 
 def measured(model, kind):
-    return probe_lm(model, walks(), normalize=kind, progress=False)
+    return probed(model, walks(), normalize=kind)
 
 
 def test_normalizations_differ_and_standardized_is_layer_norm():
@@ -127,7 +126,7 @@ def test_the_null_is_drawn_anew_and_the_model_is_not_touched():
     assert not torch.equal(twin.model.layers[0].mlp.up_proj.weight, model.model.layers[0].mlp.up_proj.weight)
     again = untrained_twin(model, 3)
     assert torch.equal(twin.lm_head.weight, again.lm_head.weight)
-    record = probe_lm(model, walks(), null=True, progress=False)
+    record = probed(model, walks(), null=True)
     assert values(record) != values(record, "residual_untrained")
     assert "residual_held_out_untrained" in record.columns
 
@@ -135,35 +134,35 @@ def test_the_null_is_drawn_anew_and_the_model_is_not_touched():
 def test_a_model_of_the_lab_is_measured_like_any_other():
     torch.manual_seed(0)
     model = GPT(vocabulary=VOCABULARY, width=WIDTH, depth=4, heads=4, context=64)
-    record = probe_lm(model, walks(), targets="embedding", null=True, progress=False)
+    record = probed(model, walks(), targets="embedding", null=True)
     assert len(record.sites) == 5
     assert record.settings["norm"] == "rms"
     assert record.settings["task"] == "next"
     assert untrained_twin(model, 0) is None
     assert isinstance(untrained(model), GPT)
     masked = GPT(vocabulary=VOCABULARY, width=WIDTH, depth=4, heads=4, context=64, causal=False)
-    assert probe_lm(masked, walks(), mask_id=MASK, progress=False).settings["task"] == "masked"
+    assert probed(masked, walks(), mask_id=MASK).settings["task"] == "masked"
 
 
 def test_pieces_are_as_long_as_the_model_has_places():
-    record = probe_lm(family("gpt2"), walks(20, 300), progress=False)
+    record = probed(family("gpt2"), walks(20, 300))
     assert record.settings["length"] == 128
     assert any("128 tokens instead of 512" in note for note in record.notes)
     bert = family("bert")
-    assert probe_lm(bert, walks(30, 600), mask_id=MASK, progress=False).settings["length"] == 512
+    assert probed(bert, walks(30, 600), mask_id=MASK).settings["length"] == 512
 
 
 def test_too_few_tokens_for_the_width_are_told():
-    record = probe_lm(family("llama"), walks(5, 64), groups=1, progress=False)
+    record = probed(family("llama"), walks(5, 64), groups=1)
     assert any("Only 9.8 tokens per feature" in note for note in record.notes)
     assert record.sites[1].values.get("residual_held_out") is None
 
 
 def test_memory_decides_about_groups():
-    record = probe_lm(family("llama"), walks(), memory_gib=1e-4, progress=False)
+    record = probed(family("llama"), walks(), memory_gib=1e-4)
     assert record.settings["groups"] == 5
     assert any("5 groups instead of 8" in note for note in record.notes)
-    record = probe_lm(family("llama"), walks(), memory_gib=1e-9, progress=False)
+    record = probed(family("llama"), walks(), memory_gib=1e-9)
     assert record.settings["groups"] == 1
     assert any("no held-out values" in note for note in record.notes)
 
@@ -171,24 +170,22 @@ def test_memory_decides_about_groups():
 def test_words_beyond_the_sample_are_not_missing_and_those_at_the_end_of_pieces_are():
     ids = walks()
     common = ids[:, :-1].reshape(-1).unique().tolist()
-    many = probe_lm(family("llama"), ids, words=common, tokens=10**6, progress=False)
+    many = probed(family("llama"), ids, words=common, tokens=10**6)
     assert not any("Of the words" in note for note in many.notes)
     ids[:, -1] = VOCABULARY - 1
-    record = probe_lm(family("llama"), ids, words=[VOCABULARY - 1, common[0]], progress=False)
-    assert any(
-        f"'{VOCABULARY - 1}' does not come among the tokens that were looked at" in note for note in record.notes
-    )
+    record = probed(family("llama"), ids, words=[VOCABULARY - 1, common[0]])
+    assert any(f"'{VOCABULARY - 1}' does not come among the tokens that were used" in note for note in record.notes)
 
 
 def test_words_are_pictured_at_every_block():
     ids = walks()
     words = ids.reshape(-1).bincount().topk(3).indices.tolist()
-    record = probe_lm(family("llama"), ids, words=words, progress=False)
+    record = probed(family("llama"), ids, words=words)
     assert record.words == [str(word) for word in words]
     assert record.classes == []
     assert not any("Of the words" in note for note in record.notes)
-    never = probe_lm(family("llama"), ids, words=[words[0], VOCABULARY - 1], progress=False)
-    assert f"Of the words, '{VOCABULARY - 1}' does not come among the tokens that were looked at." in never.notes
+    never = probed(family("llama"), ids, words=[words[0], VOCABULARY - 1])
+    assert f"Of the words, '{VOCABULARY - 1}' does not come among the tokens that were used." in never.notes
     assert all(len(site.plane) == len(record.plane_labels) > 50 for site in record.sites)
     assert set(record.plane_labels) == {0, 1, 2}
 
@@ -196,7 +193,7 @@ def test_words_are_pictured_at_every_block():
 def test_separation_of_frequent_tokens_equals_that_of_the_collected_states():
     ids = walks(40, 64, size=20)
     model = family("llama").double()
-    record = probe_lm(model, ids, classes=5, tokens=10**6, progress=False)
+    record = probed(model, ids, classes=5, tokens=10**6)
     kept = []
     hook = model.model.layers[1].register_forward_hook(lambda m, a, o: kept.append(o if torch.is_tensor(o) else o[0]))
     with torch.no_grad():
@@ -209,24 +206,55 @@ def test_separation_of_frequent_tokens_equals_that_of_the_collected_states():
     )
     rows = torch.isin(y, chosen)
     expected = ll.separation_fuzziness(X[rows], torch.searchsorted(chosen, y[rows]))
-    assert record.sites[2].values["separation"] == pytest.approx(float(expected), rel=1e-8)
+    assert record.sites[2].values["separation"] == pytest.approx(float(expected), rel=1e-10)
+
+
+def test_a_model_and_a_text_are_taken_in_every_form(tmp_path):
+    model = family("llama").double()
+    model.save_pretrained(tmp_path)
+    text = [" ".join(map(str, piece.tolist())) for piece in walks()]
+    expected = values(probe_lm(model, walks(), progress=False))
+    assert values(probe_lm(load(model, tokenizer=Numbers()), text, progress=False)) == expected
+    assert values(probe_lm(model, pieces_of(text, Numbers()), progress=False)) == expected
+    from_disk = probe_lm(load(tmp_path, tokenizer=Numbers(), dtype="float64", name="mine"), text, progress=False)
+    assert values(from_disk) == expected
+    assert from_disk.name == "mine"
+    fewer = probe_lm(model, pieces_of(walks(), tokens=1280, length=32, groups=4), progress=False)
+    assert (fewer.settings["tokens"], fewer.settings["length"], fewer.settings["groups"]) == (40 * 31, 32, 4)
+
+
+@pytest.mark.parametrize("name", ["tokenizer", "dtype", "device_map", "mask_id", "name"])
+def test_options_of_loading_say_where_they_are_now(name):
+    with pytest.raises(TypeError, match=rf"probe_lm: '{name}' is now '{name}' of lm.load\(model, {name}=…\)"):
+        ll.probe_lm(family("llama"), walks(), **{name: None})
+
+
+@pytest.mark.parametrize("name", ["length", "documents", "tokens", "bos", "groups"])
+def test_options_of_the_text_say_where_they_are_now(name):
+    with pytest.raises(TypeError, match=rf"probe_lm: '{name}' is now '{name}' of lm.pieces_of\(text, {name}=…\)"):
+        ll.probe_lm(family("llama"), walks(), **{name: None})
+
+
+def test_a_name_that_never_was_an_option_is_refused():
+    with pytest.raises(TypeError, match=r"probe_lm\(\) got an unexpected keyword argument 'colour'"):
+        ll.probe_lm(family("llama"), walks(), colour=1)
 
 
 def test_a_model_spread_and_offloaded_by_accelerate_gives_the_same_record(tmp_path):
     model = family("llama")
     model.save_pretrained(tmp_path / "model")
-    alone = probe_lm(model, walks(), progress=False)
+    alone = probed(model, walks())
     layers = {f"model.layers.{i}": "disk" if i == 1 else "cpu" for i in range(DEPTH)}
     others = dict.fromkeys(("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
     spread = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "model", device_map={**layers, **others}, offload_folder=tmp_path / "off"
     )
-    record = probe_lm(spread, walks(), progress=False)
+    record = probed(spread, walks())
     assert record.provenance["parameters_sha256"] is None
     for a, b in zip(record.sites, alone.sites, strict=True):
         assert a.values == pytest.approx(b.values, rel=1e-6)
     with pytest.raises(InputError, match="expected none beside device_map"):
-        probe_lm(spread, walks(), device="cpu", progress=False)
+        probed(spread, walks(), device="cpu")
 
 
 def test_a_missing_bos_is_noticed():
@@ -240,9 +268,9 @@ def test_a_missing_bos_is_noticed():
 
     model = Led(vocabulary=VOCABULARY, width=WIDTH, depth=2, heads=4, context=80)
     text = [" ".join(map(str, piece.tolist())) for piece in walks()]
-    record = probe_lm(model, text, tokenizer=Numbers(), progress=False)
+    record = probed(model, text, tokenizer=Numbers())
     assert any("this model wants it (bos=True, or --bos)" in note for note in record.notes)
-    record = probe_lm(model, text, tokenizer=Numbers(), bos=True, progress=False)
+    record = probed(model, text, tokenizer=Numbers(), bos=True)
     assert record.settings["bos"] == 1
     assert not any("wants it" in note for note in record.notes)
 
@@ -259,7 +287,7 @@ class Numbers:
 def test_pieces_as_long_as_the_model_are_looked_at_too():
     model = GPT(vocabulary=VOCABULARY, width=WIDTH, depth=3, heads=4, context=64)
     text = [" ".join(map(str, piece.tolist())) for piece in walks()]
-    record = probe_lm(model, text, tokenizer=Numbers(), progress=False)
+    record = probed(model, text, tokenizer=Numbers())
     assert record.settings["length"] == 64
 
 
@@ -278,7 +306,7 @@ def test_a_plain_model_may_call_its_ids_as_it_likes_and_know_no_mask():
             return x
 
     ragged = [piece[: 30 + 5 * (i % 6)] for i, piece in enumerate(walks())]
-    record = probe_lm(Plain(), ragged, progress=False)
+    record = probed(Plain(), ragged)
     assert record.settings["task"] == "next"
     assert len(record.sites) == 3
     assert any("may be parts of blocks" in note for note in record.notes)  # the sums outside them are the states
@@ -298,11 +326,11 @@ def test_time_before_batches_is_told():
             return x.transpose(0, 1)
 
     with pytest.raises(CaptureError, match="blocks with time along axis 0 are not supported"):
-        probe_lm(SequenceFirst(), walks(), progress=False)
+        probed(SequenceFirst(), walks())
 
 
 def test_what_is_told_is_named_after_the_task():
-    record = probe_lm(family("bert"), walks(), mask_id=MASK, progress=False)
+    record = probed(family("bert"), walks(), mask_id=MASK)
     assert record.settings["targets"] == {"id": "the masked token's id"}
     assert record.settings["pieces"] == 60  # a tokenizer that puts nothing around a text needs no room for it
 
@@ -311,7 +339,7 @@ def test_classes_are_the_most_frequent_of_the_tokens_that_are_told():
     model, front = family("gpt2").double(), VOCABULARY - 1
     ids = walks(120)[:, :30].clamp(max=VOCABULARY - 2)
     led = torch.cat([torch.full((len(ids), 1), front), ids], 1)  # it stands in front of every piece, and is never told
-    record = probe_lm(model, led, classes=6, groups=1, tokens=10**6, progress=False)
+    record = probed(model, led, classes=6, groups=1, tokens=10**6)
     chosen = torch.bincount(ids.flatten(), minlength=VOCABULARY).argsort(descending=True, stable=True)[:6]
     with torch.no_grad():
         X = model(led, output_hidden_states=True).hidden_states[1][:, :-1].reshape(-1, WIDTH)
@@ -334,7 +362,7 @@ def test_a_wrapper_that_carries_the_configuration_of_another_has_an_untrained_tw
         def forward(self, input_ids):
             return self.base(input_ids=input_ids)
 
-    record = probe_lm(Wrapped(family("gpt2")), walks(), null=True, groups=1, progress=False)
+    record = probed(Wrapped(family("gpt2")), walks(), null=True, groups=1)
     assert record.sites[-1].values["residual_untrained"] != record.sites[-1].values["residual"]
 
 
@@ -344,8 +372,8 @@ def test_a_tokenizer_of_the_library_tokenizers_is_taken_too():
     bare.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     model, ids = family("llama").double(), walks(80)
     text = [" ".join(words[i] for i in piece) for piece in ids.tolist()]
-    spelled = probe_lm(model, text, tokenizer=bare, groups=1, progress=False)
-    assert values(spelled) == values(probe_lm(model, ids, groups=1, progress=False))
+    spelled = probed(model, text, tokenizer=bare, groups=1)
+    assert values(spelled) == values(probed(model, ids, groups=1))
 
 
 if __name__ == "__main__":

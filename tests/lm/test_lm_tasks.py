@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from language_models import MASK, VOCABULARY, family, walks
+from language_models import MASK, VOCABULARY, family, probed, walks
 
 from layerlaw.errors import InputError
-from layerlaw.lm import probe_lm
 from layerlaw.lm.targets import SHUFFLES, targets_of
 from layerlaw.lm.tasks import MaskedTokens, NextToken, Spans
 
@@ -67,7 +66,7 @@ def test_sentinels_that_nobody_names_are_told():
             return 149 - int(token[10:-1]) if int(token[10:-1]) < 20 else 1
 
     model, ids = family("t5"), walks(120)
-    guessed, named = (probe_lm(model, ids, tokenizer=t, groups=1, progress=False) for t in (None, Named()))
+    guessed, named = (probed(model, ids, tokenizer=t, groups=1) for t in (None, Named()))
     assert any("names no sentinels (<extra_id_0>, …)" in note for note in guessed.notes)
     assert not any("sentinel" in note for note in named.notes)
     assert [s.values for s in guessed.sites] == [s.values for s in named.sites]  # fewer than 20 are used
@@ -97,7 +96,7 @@ def test_targets_are_functions_of_the_token():
 def test_a_sketch_is_near_the_exact_one_hot_residual():
     ids = walks(80, 64, size=60)
     model = family("llama").double()
-    record = probe_lm(model, ids, targets="onehot", groups=2, tokens=10**6, progress=False)
+    record = probed(model, ids, targets="onehot", groups=2, tokens=10**6)
     with torch.no_grad():
         kept = []
         hook = model.model.layers[-1].register_forward_hook(
@@ -146,15 +145,15 @@ def test_a_sketch_is_near_the_exact_one_hot_residual():
 )
 def test_bad_options_are_answered(name, options, message):
     with pytest.raises(InputError, match=message):
-        probe_lm(family(name), walks(), **{"mask_id": MASK, "progress": False, **options})
+        probed(family(name), walks(), **{"mask_id": MASK, "progress": False, **options})
 
 
 def test_a_task_against_the_way_a_model_reads_is_told():
-    both = probe_lm(family("bert"), walks(), task="next", groups=1, progress=False)
+    both = probed(family("bert"), walks(), task="next", groups=1)
     assert "The model reads both ways: the next token is among what it reads" in " ".join(both.notes)
-    forward = probe_lm(family("llama"), walks(), task="masked", mask_id=MASK, groups=1, progress=False)
+    forward = probed(family("llama"), walks(), task="masked", mask_id=MASK, groups=1)
     assert "The model reads forward only" in " ".join(forward.notes)
-    assert "reads" not in " ".join(probe_lm(family("llama"), walks(), groups=1, progress=False).notes)
+    assert "reads" not in " ".join(probed(family("llama"), walks(), groups=1).notes)
 
 
 @pytest.mark.parametrize(
@@ -163,13 +162,13 @@ def test_a_task_against_the_way_a_model_reads_is_told():
         ({"tokens": 20}, r"got 19 for 32. Use more than tokens=20; 20 per feature"),
         (
             {"length": 3, "targets": "next2,previous"},
-            "a token has all the neighbors that are asked for, got none in pieces",
+            "a token has all the neighbors that are needed, got none in pieces",
         ),
     ],
 )
 def test_too_few_tokens_are_told_with_what_to_do(options, said):
     with pytest.raises(InputError, match=said):
-        probe_lm(family("llama"), walks(), groups=1, progress=False, **options)
+        probed(family("llama"), walks(), groups=1, progress=False, **options)
 
 
 @pytest.mark.parametrize(
@@ -188,9 +187,9 @@ def test_too_few_tokens_are_told_with_what_to_do(options, said):
 )
 def test_options_of_a_wrong_kind_are_told(options, said):
     with pytest.raises(InputError, match=said):
-        probe_lm(family("llama"), walks(), progress=False, **options)
+        probed(family("llama"), walks(), progress=False, **options)
 
 
 def test_ids_beyond_the_vocabulary_are_told():
     with pytest.raises(InputError, match="expected token ids 0 … 149, as the model has embeddings, got 150"):
-        probe_lm(family("llama"), walks() + 47, progress=False)
+        probed(family("llama"), walks() + 47)

@@ -413,12 +413,11 @@ def test_what_a_probe_leaves_can_be_shown(tmp_path):
     torch.manual_seed(0)
     ids = torch.randint(3, 50, (24, 32))
     record = lm.probe_lm(
-        transformers.LlamaForCausalLM(config),
+        lm.load(transformers.LlamaForCausalLM(config), name="tiny"),
         ids,
         null=True,
         targets="id,embedding,shuffled",
         progress=False,
-        name="tiny",
     )
     text = text_of(report(record, tmp_path / "page.html").read_text(encoding="utf-8"))
     assert "The same model untrained" in text

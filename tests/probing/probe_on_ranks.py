@@ -28,12 +28,12 @@ def cases() -> dict[str, tuple[nn.Module, dict]]:
     network = seeded(InPlaceResNet)
     for part in torch.split(IMAGES, 40):
         network(part)
-    how = {"jackknife": False, "permuted": False, "logits": True, "progress": False}
+    how = {"uncertainty": False, "sites": ["auto", "logits"], "progress": False}
     tiny = {"memory_gib": 40 * K * 300 / 2**30}
     return {
-        "float32": (network, {**how, "sites": "layers"}),
-        "float64": (seeded(InPlaceResNet).double(), {**how, "sites": "layers"}),
-        "streamed in groups": (network, {**how, **tiny, "sites": "layers"}),
+        "float32": (network, {**how, "sites": ["layers", "logits"]}),
+        "float64": (seeded(InPlaceResNet).double(), {**how, "sites": ["layers", "logits"]}),
+        "streamed in groups": (network, {**how, **tiny, "sites": ["layers", "logits"]}),
         "train mode": (network, {**how, "batchnorm": "batch"}),
         "null": (network, {**how, "null": True}),
         "with extras": (network, {"progress": False}),
@@ -61,7 +61,7 @@ def sharded() -> ll.Record:
         for part in network[1:]:
             fully_shard(part, mesh=mesh)
         fully_shard(network, mesh=mesh)
-    return ll.probe(network, batches(*place()), jackknife=False, permuted=False, progress=False)
+    return ll.probe(network, batches(*place()), uncertainty=False, progress=False)
 
 
 def place() -> tuple[int, int]:
@@ -77,7 +77,7 @@ def main(folder: Path) -> None:
     dataset = TensorDataset(IMAGES, LABELS)
     loader = DataLoader(dataset, batch_size=BATCH, sampler=DistributedSampler(dataset, shuffle=False))
     model = nn.parallel.DistributedDataParallel(cases()["float32"][0])
-    how = {"jackknife": False, "permuted": False, "progress": False, "sites": "layers"}
+    how = {"uncertainty": False, "progress": False, "sites": "layers"}
     ll.probe(model, loader, **how).save(folder / f"distributed sampler {rank}.json")
     sharded().save(folder / f"sharded {rank}.json")
     try:  # a class that one rank lacks is no error, a class that all lack is one

@@ -27,7 +27,7 @@ def main(batches: int) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, 300), nn.ReLU(), nn.Linear(300, 4))
     memory = 16 * 2**20 / 2**30  # features of ten batches would fit, statistics of all views do
-    record = ll.probe(network, Stream(batches), memory_gib=memory, jackknife=True, permuted=True, progress=False)
+    record = ll.probe(network, Stream(batches), memory_gib=memory, uncertainty=True, progress=False)
     assert not record.settings["one_forward"]
     assert sum(record.counts) == 500 * batches
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

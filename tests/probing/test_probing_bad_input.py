@@ -117,11 +117,11 @@ def test_features_too_wide_for_the_memory_budget() -> None:
     ):
         probe(memory_gib=1e-6)
     with pytest.raises(MemoryBudgetError, match=r"its statistics need 1.5e-05 GiB"):
-        probe(memory_gib=1e-5, jackknife=True)  # ten groups need eleven times as much
+        probe(memory_gib=1e-5, uncertainty="jackknife")  # ten groups need eleven times as much
 
 
 def test_choices_that_do_not_exist() -> None:
-    with pytest.raises(InputError, match="batchnorm: expected 'running' or 'batch', got 'test'"):
+    with pytest.raises(InputError, match="batchnorm: expected 'running' or 'batch' or 'whole', got 'test'"):
         probe(batchnorm="test")
     with pytest.raises(InputError, match="weighting: expected 'samples' or 'classes', got 'mean'"):
         probe(weighting="mean")
@@ -174,8 +174,8 @@ def test_a_model_without_class_scores_wants_the_number_of_classes() -> None:
         "No NC2 and NC3 of the classifier: the model's output is no tensor of class scores"
     )
     assert probe((X, Y), Maps()).counts == record.counts  # a pair shows its labels beforehand
-    with pytest.raises(CaptureError, match="logits=True: the model's output holds no class scores"):
-        probe((X, Y), Maps(), logits=True)
+    with pytest.raises(CaptureError, match="site 'logits': the model's output holds no class scores"):
+        probe((X, Y), Maps(), sites=["auto", "logits"])
 
 
 def test_classes_beyond_the_logits() -> None:
@@ -199,3 +199,21 @@ def test_class_means_that_coincide_are_flagged_and_give_no_number() -> None:
     assert record.column("separation")[0] is None
     assert record.column("full_rank")[0] == 0
     assert any(note.startswith("The class means span fewer than K−1 dimensions at: layers.0") for note in record.notes)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("mode", r"'batchnorm' \('train' → 'batch', 'eval' → 'running'\)"),
+        ("logits", r"'sites' \(with the name 'logits' among them"),
+        ("jackknife", r"'uncertainty' \(True: standard errors and permuted labels"),
+        ("permuted", "'uncertainty'"),
+        ("class_names", r"'classes' \(which takes names"),
+        ("name", r"'record.name' \(set it afterwards\)"),
+    ],
+)
+def test_old_arguments_name_the_new_ones(old: str, new: str) -> None:
+    with pytest.raises(TypeError, match=f"probe: '{old}' is now {new}"):
+        probe(**{old: None})
+    with pytest.raises(TypeError, match=r"probe\(\) got an unexpected keyword argument 'colour'"):
+        probe(colour=1)

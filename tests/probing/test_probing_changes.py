@@ -132,7 +132,7 @@ def test_changed_samples_are_told_when_standard_errors_are_asked_for() -> None:
     with pytest.raises(
         PassError, match="the samples or their order changed between the two passes, and standard errors"
     ):
-        ll.probe(network, Changing(X, Y, swapped), memory_gib=memory, jackknife=True, permuted=True, progress=False)
+        ll.probe(network, Changing(X, Y, swapped), memory_gib=memory, uncertainty=True, progress=False)
     assert probe(network, Changing(X, Y, swapped), X).counts  # without them the order does not matter
 
 

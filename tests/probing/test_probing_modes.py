@@ -1,13 +1,15 @@
-"""`batchnorm="batch"`: BatchNorm on batch statistics, everything else as in eval mode."""
+"""`batchnorm="batch"` and "whole": BatchNorm on the statistics of each batch or of all samples, all else as in eval mode."""
 
 import pytest
 import torch
-from capture_networks import InPlaceResNet, clouds, seeded
+from capture_networks import FNN, InPlaceResNet, clouds, seeded
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import layerlaw as ll
 import oracle
+from layerlaw.errors import MemoryBudgetError
+from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
 
 K = 3
 X, Y = clouds(200, 12)
@@ -169,3 +171,68 @@ def test_train_mode_works_for_convolutions_and_with_a_null() -> None:
     x, y = clouds(60, 3, 8, 8)
     record = ll.probe(seeded(InPlaceResNet), (x, y), batchnorm="batch", batch_size=20, null=True, progress=False)
     assert all(value is not None for value in record.column("separation_untrained"))
+
+
+def in_batches(x: torch.Tensor, y: torch.Tensor, size: int) -> list:
+    return list(zip(x.split(size), y.split(size), strict=True))
+
+
+@pytest.mark.parametrize("data", [(X, Y), in_batches(X, Y, 30), DataLoader(TensorDataset(X, Y), batch_size=70)])
+def test_whole_normalizes_by_the_statistics_of_all_samples(data: object) -> None:
+    network = seeded(Normed).train()
+    test = (X[:80] + 1, Y[:80])
+    record = ll.probe(network, data, test=test, batchnorm="whole", null=True, progress=False)
+    assert (record.settings["batchnorm"], record.settings["batch_size"]) == ("whole", 200)
+    for column, (x, y) in {"separation": (X, Y), "test_separation": test}.items():
+        for site, features in zip(record.sites, by_hand(network, x, len(x)), strict=True):
+            assert site.values[column] == pytest.approx(oracle.separation(features, y, K), rel=1e-5)
+    fresh = by_hand(ll.untrained(network), X, 200)
+    for site, features in zip(record.sites, fresh, strict=True):
+        assert site.values["separation_untrained"] == pytest.approx(oracle.separation(features, Y, K), rel=1e-5)
+
+
+def test_whole_is_what_the_lab_measures_of_a_feed_forward_network() -> None:
+    recipe = Recipe(Shape.even(3, inputs=12, width=20, classes=K), epochs=3, learning_rate=1e-2)
+    run = sweep(
+        [recipe], Samples.of((X, Y), (X[:60] + 0.1, Y[:60])), schedule=Schedule(batchnorm=("whole",), test=True)
+    )[0]
+    record = ll.probe(run.network(), (X, Y), test=(X[:60] + 0.1, Y[:60]), batchnorm="whole", progress=False)
+    for split, column in (("train", "separation"), ("test", "test_separation")):
+        expected = run.measurement(batchnorm="whole", split=split).separation
+        assert record.column(column) == pytest.approx(list(expected), rel=1e-5)
+
+
+def test_whole_equals_running_statistics_that_are_recalibrated_layer_after_layer() -> None:
+    network = seeded(Normed)
+    expected = ll.probe(network, (X, Y), batchnorm="whole", progress=False).column("separation")
+    for norm in (network.bn1, network.bn2):
+        captured = []
+        hook = norm.register_forward_pre_hook(lambda _, args, seen=captured: seen.append(args[0]))
+        with torch.no_grad():
+            network.eval()(X)
+        hook.remove()
+        norm.running_mean.copy_(captured[0].mean(0))
+        norm.running_var.copy_(captured[0].var(0, correction=0))
+    assert ll.probe(network, (X, Y), progress=False).column("separation") == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("data", "how_many"), [((X, Y), "200 samples"), (in_batches(X, Y, 30), "or more samples")])
+def test_whole_beyond_the_budget_is_refused_with_what_would_fit(data: object, how_many: str) -> None:
+    memory = 100 * 4 * (12 + 12 + 8 + 8) / 2**30
+    with pytest.raises(MemoryBudgetError, match=rf"{how_many} with the features of 3 sites .* which fits 100 samples"):
+        ll.probe(seeded(Normed), data, sites="layers", batchnorm="whole", memory_gib=memory, progress=False)
+    assert ll.probe(seeded(FNN), data, batchnorm="whole", memory_gib=memory, progress=False).counts  # no BatchNorm
+
+
+def test_whole_needs_batches_that_can_be_joined() -> None:
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.norm, self.last = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, K)
+
+        def forward(self, x):
+            return self.last(self.norm(self.one(x).mean(1)))
+
+    data = [(torch.randn(9, length, 4), torch.arange(9) % K) for length in (5, 6)]
+    with pytest.raises(ll.LayerlawError, match="expected batches that can be joined into one, got inputs of different"):
+        ll.probe(Pooled(), data, reduce="mean", batchnorm="whole", progress=False)

@@ -27,7 +27,11 @@ def free_port() -> int:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": f"{HERE.parent}:{os.environ.get('PYTHONPATH', '')}",
+    }
     done = subprocess.run(
         [*command, str(SCRIPT), str(folder)], env=environment, capture_output=True, text=True, timeout=240
     )

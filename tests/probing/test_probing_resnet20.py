@@ -85,7 +85,7 @@ def test_the_real_resnet20_is_measured_and_its_last_d_is_that_of_numpy(
     sites: str, network: nn.Module, images: tuple[Tensor, Tensor]
 ) -> None:
     x, y = images
-    record = ll.probe(network, (x, y), sites=sites, batch_size=250, jackknife=False, progress=False)
+    record = ll.probe(network, (x, y), sites=sites, batch_size=250, uncertainty="permuted", progress=False)
     assert len(record.sites) == {"blocks": 11, "layers": 20}[sites]
     assert record.sites[-1].name == "linear"
     assert record.accuracy > 0.9

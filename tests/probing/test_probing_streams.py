@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import layerlaw as ll
-from layerlaw.probing import budget
+from layerlaw.capture import statistic_bytes
 
 X, Y = clouds(120, 12)
 X = X.double()  # in float64 only the order of additions differs; float32 has a test of its own
@@ -38,14 +38,14 @@ def probe(data: object = (X, Y), network: nn.Module | None = None, **how: object
 
 
 def bytes_of(network: nn.Module, x: torch.Tensor) -> list[int]:
-    return [budget.statistic_bytes(3, site.features) for site in ll.sites(network, x, sites="layers").sites]
+    return [statistic_bytes(3, site.features) for site in ll.sites(network, x, sites="layers").sites]
 
 
 def gib(size: float) -> float:
     return size / 2**30
 
 
-EXTRAS = {"jackknife": True, "permuted": True}
+EXTRAS = {"uncertainty": True}
 DRAWN = ("separation_permuted",)  # where labels are not known beforehand, a streamed floor uses drawn labels
 
 
@@ -80,13 +80,13 @@ def test_in_float32_streamed_equals_kept_but_for_rounding() -> None:
 
 
 def test_standard_errors_and_the_floor_are_left_out_when_features_do_not_fit_and_the_record_says_so() -> None:
-    plain = probe(jackknife=False, permuted=False)
+    plain = probe(uncertainty=False)
     small = probe(memory_gib=gib(sum(bytes_of(net(), X)) + 100))
     assert_same(plain, small)
     assert "separation_log_se" not in small.columns
     assert small.notes == [
         "No standard errors and permuted-label floor: the features do not fit the memory budget; "
-        "ask with jackknife=True, permuted=True."
+        "request them with uncertainty=True."
     ]
     assert plain.notes == []
 
@@ -94,7 +94,7 @@ def test_standard_errors_and_the_floor_are_left_out_when_features_do_not_fit_and
 def test_one_of_the_extras_may_be_asked_for_alone() -> None:
     both = probe()
     for asked, other in (("jackknife", "separation_permuted"), ("permuted", "separation_log_se")):
-        alone = probe(**{**dict.fromkeys(EXTRAS, False), asked: True})
+        alone = probe(uncertainty=asked)
         assert other not in alone.columns
         kept = tuple(column for column in both.columns if column not in alone.columns)
         assert_same(alone, both, without=kept)
@@ -121,9 +121,9 @@ def test_a_stream_that_outgrows_the_budget_lets_go_of_what_nobody_asked_for() ->
     assert "separation_log_se" not in large.columns
     assert "separation_permuted" not in large.columns
     assert large.notes[0].startswith("No standard errors and permuted-label floor: the features do not fit")
-    assert_same(large, probe(Endless(5), jackknife=False, permuted=False))
-    asked = probe(Endless(5), memory_gib=room, jackknife=True)
-    assert_same(asked, probe(Endless(5), jackknife=True), without=DRAWN)
+    assert_same(large, probe(Endless(5), uncertainty=False))
+    asked = probe(Endless(5), memory_gib=room, uncertainty="jackknife")
+    assert_same(asked, probe(Endless(5), uncertainty="jackknife"), without=DRAWN)
 
 
 def data_of_every_kind(x: torch.Tensor, y: torch.Tensor) -> dict[str, object]:
@@ -146,8 +146,8 @@ def data_of_every_kind(x: torch.Tensor, y: torch.Tensor) -> dict[str, object]:
 @pytest.mark.parametrize("memory", [2.0, None], ids=["kept", "streamed"])
 def test_data_of_every_kind_give_the_same_numbers(kind: str, memory: float | None) -> None:
     memory = memory or gib(sum(bytes_of(net(), X)) + 100)
-    plain = probe(jackknife=False, permuted=False)
-    record = probe(data_of_every_kind(X, Y)[kind], memory_gib=memory, jackknife=False, permuted=False)
+    plain = probe(uncertainty=False)
+    record = probe(data_of_every_kind(X, Y)[kind], memory_gib=memory, uncertainty=False)
     assert_same(plain, record)
     assert record.counts == plain.counts
     assert record.accuracy == plain.accuracy
@@ -200,7 +200,7 @@ def test_overwriting_in_place_after_a_hook_is_harmless(kind: str, memory: str) -
     each = bytes_of(net(), X)
     size = {"kept": 2.0, "streamed": gib(sum(each) + 100), "grouped": gib(max(each) + 100)}[memory]
     x = X.clone()
-    how = {"memory_gib": size, "jackknife": False, "permuted": False}
+    how = {"memory_gib": size, "uncertainty": False}
     sites = [f"layers.{i}" for i in range(3)]
     noisy = probe(data_of_every_kind(x, Y)[kind], seeded(Overwriting).double(), sites=["input", *sites], **how)
     quiet = probe((X, Y), seeded(Quiet).double(), sites=["input", *sites], batch_size=32, **how)

@@ -70,8 +70,8 @@ def test_the_model_and_all_random_states_are_as_before(batchnorm: str, memory: f
     network = trained()
     torch.manual_seed(3)
     before = snapshot(network)
-    how = {"batchnorm": batchnorm, "memory_gib": memory, "test": (X[:30], Y[:30]), "null": True, "logits": True}
-    ll.probe(network, (X, Y), sites="layers", batch_size=20, progress=False, **how)
+    how = {"batchnorm": batchnorm, "memory_gib": memory, "test": (X[:30], Y[:30]), "null": True}
+    ll.probe(network, (X, Y), sites=["layers", "logits"], batch_size=20, progress=False, **how)
     assert_equal(before, snapshot(network))
 
 

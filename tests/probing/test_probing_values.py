@@ -155,7 +155,7 @@ def test_ten_classes_of_a_model_with_a_thousand_logits_are_measured_alone() -> N
     order = torch.randperm(250, generator=torch.Generator().manual_seed(1))
     data = (torch.cat([x, outside])[order], torch.cat([y, elsewhere])[order])
     for batches in (data, [(a, b) for a, b in zip(*(torch.split(t, 60) for t in data), strict=True)]):
-        record = ll.probe(network, batches, classes=ids, sites="layers", permuted=False, progress=False)
+        record = ll.probe(network, batches, classes=ids, sites="layers", uncertainty="jackknife", progress=False)
         assert record.classes == [str(i) for i in ids]
         assert record.counts == [20] * 10
         features, scores = by_hand(network, x)
@@ -194,7 +194,7 @@ def test_a_single_logit_decides_between_two_classes(end: str) -> None:
     x, y = clouds(60, 12, classes=2)
     with torch.no_grad():
         decision = (network[0](x).squeeze(1) > 0).long()
-    record = ll.probe(network, (x, y), sites="layers", logits=True, progress=False)
+    record = ll.probe(network, (x, y), sites=["layers", "logits"], progress=False)
     assert record.classes == ["0", "1"]
     assert record.accuracy == pytest.approx(float((decision == y).double().mean()))
     features = by_hand(network, x)[0]
@@ -279,7 +279,7 @@ def test_the_null_leaves_out_single_samples_when_it_calibrates() -> None:
 
 def test_logits_are_measured_but_no_point_of_the_law() -> None:
     network, x, y = networks()["fnn"]
-    record, plain = (ll.probe(network, (x, y), logits=flag, progress=False) for flag in (True, False))
+    record, plain = (ll.probe(network, (x, y), sites=how, progress=False) for how in (["auto", "logits"], "auto"))
     assert [site.in_fit for site in record.sites] == [True] * 4 + [False]
     assert record.law() == plain.law()
     scores = by_hand(network, x)[1]
@@ -307,18 +307,19 @@ def test_class_names_come_from_the_user_or_from_the_data() -> None:
         return ll.probe(network, data, progress=False, **how).classes
 
     assert classes((x, y)) == ["0", "1", "2"]
-    assert classes((x, y), class_names=["a", "b", "c"]) == ["a", "b", "c"]
+    assert classes((x, y), classes=["a", "b", "c"]) == ["a", "b", "c"]
     assert classes(Named(x, y)) == ["ant", "bee", "cat"]
     assert classes(torch.utils.data.DataLoader(Named(x, y), batch_size=20), classes=[2, 0]) == ["cat", "ant"]
-    with pytest.raises(ll.LayerlawError, match=r"class_names: expected 3 names, since 3 classes are measured .*got 2"):
-        classes((x, y), class_names=["a", "b"])
+    assert classes((x, y), classes={2: "two", 0: "none"}) == ["two", "none"]
+    with pytest.raises(ll.LayerlawError, match=r"classes: expected 3 names, since 3 classes are measured .*got 2"):
+        classes((x, y), classes=["a", "b"])
 
 
 def test_a_record_says_how_it_was_measured() -> None:
     network, x, y = networks()["resnet20"]
-    record = ll.probe(network, (x, y), test=(x[:30], y[:30]), name="mine", batch_size=30, progress=False)
+    record = ll.probe(network, (x, y), test=(x[:30], y[:30]), batch_size=30, progress=False)
     assert isinstance(record, Record)
-    assert record.name == "mine"
+    assert record.name == type(network).__name__
     assert record.settings == {
         "sites": "blocks",
         "sites_why": "auto: 9 blocks of type Block",

@@ -67,7 +67,7 @@ def flat_samples(data: Any, test: Any = None, *, size: int | None = None, per_cl
     if isinstance(data, Labeled):
         data = data if per_class is None else data.balanced(per_class)
         held_out = None if test is None else _pair(test, size, data.images.shape[1])
-        return Samples.of(_flat(data, size), held_out, class_names=data.class_names)
+        return Samples.of(_flat(data, size), held_out, class_names=data.class_names).flat()
     if size is not None or per_class is not None:
         raise InputError(
             "size, per_class: expected with images (the name of a data set, a folder, Labeled), got tensors. "
@@ -75,9 +75,9 @@ def flat_samples(data: Any, test: Any = None, *, size: int | None = None, per_cl
         )
     if isinstance(data, Samples):
         if test is None:
-            return data
-        return Samples.of((data.inputs, data.labels), _pair(test, None), class_names=data.class_names)
-    return Samples.of(data, None if test is None else _pair(test, None))
+            return data.flat()
+        return Samples.of((data.inputs, data.labels), _pair(test, None), class_names=data.class_names).flat()
+    return Samples.of(data, None if test is None else _pair(test, None)).flat()
 
 
 def pictures(source: str | os.PathLike[str], size: int | None) -> Labeled:

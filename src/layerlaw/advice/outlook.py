@@ -12,9 +12,8 @@ import numpy.typing as npt
 from layerlaw.advice.class_groups import ClassGroup, Sizes
 from layerlaw.peeled import Solution, collapse_ratio, oversampling, solve, vanish_ratio
 from layerlaw.peeled.resampling import filling_level
-from layerlaw.peeled.separation import log_separation_ratio, margins
 from layerlaw.peeled.solution import Phase
-from layerlaw.peeled.thresholds import LARGEST
+from layerlaw.peeled.thresholds import LARGEST, log_separation_ratio, margins
 from layerlaw.progress import Progress
 
 Array = npt.NDArray[np.float64]

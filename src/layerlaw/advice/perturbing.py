@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from layerlaw.advice.material import flat_samples
 from layerlaw.errors import InputError
 from layerlaw.lab import FeedForward, Fleet, Recipe, Run, Schedule
-from layerlaw.lab.schedule import BatchNormMode, measure_fleet
+from layerlaw.lab.fleet.measure import measure_fleet
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.probing import probe
 from layerlaw.record import Record
 from layerlaw.verdict import working_sites
@@ -83,7 +84,7 @@ def _module(network: nn.Module, data: Any, batchnorm: BatchNormMode) -> Subject:
         raise InputError(f"batchnorm: expected 'running' or 'batch' for {type(network).__name__}, got {batchnorm!r}.")
 
     def record() -> Record:
-        return probe(network, data, batchnorm=batchnorm, jackknife=False, permuted=False, progress=False)
+        return probe(network, data, batchnorm=batchnorm, uncertainty=False, progress=False)
 
     sites = [site for site in record().sites if site.in_fit]
     modules = dict(network.named_modules())

@@ -1,9 +1,8 @@
 """From model to matrices: what a layer is, hooks that are always removed, reductions to (n, d), batches of any kind.
 
 batches     data of any kind as batches
+modules     names of modules, what counts as a weight layer or a block, the classifier
 trace       the dry run
-layers      what counts as a weight layer, what as a block
-classifier  the class scores and the layer that gives them
 sites       where to look
 plan        what a dry run decides
 reduce      one row of features per sample
@@ -12,13 +11,12 @@ network     the network's state while it is probed
 """
 
 from layerlaw.capture.batches import Batch, Batches, Checksum
-from layerlaw.capture.classifier import classifier_weight, logits_of
 from layerlaw.capture.hooks import Capture, capturing
+from layerlaw.capture.modules import classifier_weight, logits_of, modules_of
 from layerlaw.capture.network import BatchNormMode, Randomness, network_of, placed, probing_state, untrained
 from layerlaw.capture.plan import Plan, Site, statistic_bytes
 from layerlaw.capture.reduce import Reduce
 from layerlaw.capture.sites import SiteChoice, find_sites
-from layerlaw.capture.trace import modules_of
 
 __all__ = [
     "Batch",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from layerlaw.errors import DataError, LabelError
 
 LABEL_KEYS = ("labels", "label")
-DEFAULT_BATCH = {"running": 256, "batch": 100}  # 100: the chunk of the law's authors
+DEFAULT_BATCH = {"running": 256, "batch": 100, "whole": 256}  # 100: the chunk of the law's authors
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,31 @@ class Batch:
 
         cut_down = self._each(cut)
         return Batch(cut_down.args, cut_down.kwargs, self.labels[:n])
+
+    @classmethod
+    def joined(cls, batches: Sequence[Batch], where: str) -> Batch:
+        """Several batches as one."""
+
+        def join(values: list[Any]) -> Any:
+            first = values[0]
+            if isinstance(first, (tuple, list)):
+                return type(first)(join(list(parts)) for parts in zip(*values, strict=True))
+            if isinstance(first, dict):
+                return {key: join([value[key] for value in values]) for key in first}
+            sizes = [len(batch.labels) for batch in batches]
+            for axis in range(2 if isinstance(first, Tensor) else 0):
+                if [value.shape[axis] if value.dim() > axis else None for value in values] == sizes:
+                    return torch.cat(values, axis)
+            return first  # the same for all samples
+
+        try:
+            args, kwargs = join([batch.args for batch in batches]), join([batch.kwargs for batch in batches])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise DataError(
+                f"{where}: expected batches that can be joined into one, got inputs of different shapes ({error}). Pad them "
+                "to one length."
+            ) from None
+        return cls(args, kwargs, torch.cat([batch.labels for batch in batches]))
 
     def feed(self, checksum: Checksum) -> None:
         """Add the bytes of inputs and labels to a checksum."""
@@ -153,7 +179,7 @@ class Batches:
                 f"{where}: expected a DataLoader, a pair (inputs, labels) or a re-iterable of (x, y), "
                 f"got {type(data).__name__}."
             )
-        self.source = data
+        self.source, self.batch_size = data, getattr(data, "batch_size", None)
         self.length = _length(data)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -167,6 +193,14 @@ class Batches:
             yield as_batch(item, f"{self.where}, batch {index}")
         if index < 0:
             raise DataError(f"{self.where}: expected at least one batch, got none.")
+
+    def joined(self, batches: Sequence[Batch]) -> Batches:
+        """The same data as one batch."""
+        whole = copy.copy(self)
+        whole.source, whole.length = [Batch.joined(batches, self.where)], 1
+        whole.samples = whole.batch_size = len(whole.source[0].labels)
+        whole.labels = whole.source[0].labels
+        return whole
 
     def _one_shot(self, data: Any) -> DataError:
         return DataError(
@@ -214,6 +248,8 @@ class Pair:
 
 def as_batch(item: Any, where: str) -> Batch:
     """One item of a loader: (x, y), (x₁, x₂, …, y), or a dictionary with a `labels` key."""
+    if isinstance(item, Batch):
+        return item
     x: Any
     if isinstance(item, Mapping):
         key = next((k for k in LABEL_KEYS if k in item), None)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.classifier import logits_of
+from layerlaw.capture.modules import entering, logits_of, tensors_in
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.reduce import Reduce, reduced, samples_first
-from layerlaw.capture.trace import first_tensor, modules_of
+from layerlaw.capture.trace import hooked
 from layerlaw.errors import CaptureError, FeatureError
 from layerlaw.stats.precision import full_precision
 
@@ -23,10 +23,24 @@ Consume = Callable[[Site, Tensor], None]
 
 
 class Capture:
-    """Runs batches through the network; every site's (n, d) features go to the consumer while the forward runs."""
+    """Runs batches through the network; every site's (n, d) features go to the consumer while the forward runs.
 
-    def __init__(self, network: nn.Module, plan: Plan, sites: Sequence[Site], reduce: Reduce, consume: Consume) -> None:
+    With `gradients` the features stay attached to the graph, so that a loss can be built on them, and are in memory of
+    their own, so that an in-place layer behind the site cannot change them.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        plan: Plan,
+        sites: Sequence[Site],
+        reduce: Reduce | None,
+        consume: Consume,
+        *,
+        gradients: bool = False,
+    ) -> None:
         self.network, self.plan, self.reduce, self.consume = network, plan, reduce, consume
+        self.gradients = gradients
         self.inputs: dict[str, dict[int, Site]] = defaultdict(dict)  # by module and call
         self.outputs: dict[str, dict[int, Site]] = defaultdict(dict)
         for site in sites:
@@ -39,6 +53,8 @@ class Capture:
 
     def run(self, batch: Batch, *, rows: Tensor | None = None, where: str) -> Any:
         """One forward; returns the model's output. Only the chosen `rows` of the batch are handed over (`None`: all)."""
+        if self.gradients and not torch.is_grad_enabled():
+            raise CaptureError(f"{where}: expected gradients to be enabled for gradients=True, got no_grad mode.")
         if self.plan.overwrites_input:
             batch = batch.copy()
         self.counts.clear()
@@ -57,37 +73,49 @@ class Capture:
         site = self.inputs[name].get(self.counts[name])
         self.counts[name] += 1
         if site is not None:
-            self.hand_over(site, first_tensor((args, kwargs)))
+            self.hand_over(site, entering(args, kwargs))
 
     def leave(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
         """After a call: look at its output."""
         site = self.outputs[name].get(self.counts[name] - 1)
         if site is not None:
-            self.hand_over(site, first_tensor(output))
+            self.hand_over(site, next(islice(tensors_in(output), site.pick, None), None))
         if (scores := self.outputs[name].get(LOGITS)) is not None:
             self.hand_over(scores, logits_of(output))
 
     def hand_over(self, site: Site, tensor: Tensor | None) -> None:
-        """Turn what the module got or gave into (n, d) features and pass them on; outside autocast, without TF32."""
+        """Turn what the module got or gave into (n, d) features and pass them on, outside autocast (and without TF32)."""
         if tensor is None:
             raise CaptureError(f"site '{site.name}': expected a floating-point tensor as in the dry run, got none.")
-        with _outside_inference_mode(), full_precision():
-            tensor = samples_first(tensor.detach(), site.axis, site.fold)
-            if len(tensor) != self.samples:
-                raise FeatureError(
-                    f"site '{site.name}': expected {self.samples} samples, got features for {len(tensor)} "
-                    f"(shape {tuple(tensor.shape)})."
-                )
-            features = reduced(tensor, self.reduce, channels_last=site.channels_last, mask=self.mask)
-            if features.shape[1] != site.features:
-                raise FeatureError(
-                    f"site '{site.name}': expected {site.features} features per sample as in the first batch, got "
-                    f"{features.shape[1]}. Inputs of varying length cannot be flattened: pad them to one length, or "
-                    "use reduce='mean', 'first' or 'last'."
-                )
-            if self.rows is not None:
-                features = features.index_select(0, self.rows.to(features.device))
-            self.consume(site, features)
+        if self.gradients:
+            with torch.autocast(tensor.device.type, enabled=False):
+                self.consume(site, self.features(site, tensor))
+        else:
+            with _outside_inference_mode(), full_precision():
+                self.consume(site, self.features(site, tensor.detach()))
+
+    def features(self, site: Site, tensor: Tensor) -> Tensor:
+        """One row per sample; the tensor as it is where no reduction is wanted."""
+        if self.reduce is None:
+            return tensor
+        ordered = samples_first(tensor, site.axis, site.fold)
+        if len(ordered) != self.samples:
+            raise FeatureError(
+                f"site '{site.name}': expected {self.samples} samples, got features for {len(ordered)} "
+                f"(shape {tuple(ordered.shape)})."
+            )
+        features = reduced(ordered, self.reduce, channels_last=site.channels_last, mask=self.mask)
+        if features.shape[1] != site.features:
+            raise FeatureError(
+                f"site '{site.name}': expected {site.features} features per sample as in the first batch, got "
+                f"{features.shape[1]}. Inputs of varying length cannot be flattened: pad them to one length, or "
+                "use reduce='mean', 'first' or 'last'."
+            )
+        if self.rows is not None:
+            return features.index_select(0, self.rows.to(features.device))
+        if self.gradients and features.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
+            return features.clone()
+        return features
 
 
 def _outside_inference_mode() -> AbstractContextManager[object]:
@@ -104,15 +132,19 @@ def _turn(site: Site) -> int:
 
 @contextmanager
 def capturing(
-    network: nn.Module, plan: Plan, sites: Sequence[Site], *, reduce: Reduce, consume: Consume
+    network: nn.Module,
+    plan: Plan,
+    sites: Sequence[Site],
+    *,
+    reduce: Reduce | None,
+    consume: Consume,
+    gradients: bool = False,
 ) -> Iterator[Capture]:
-    """Place hooks at the sites; they are removed at the end, also after an exception."""
-    capture = Capture(network, plan, sites, reduce, consume)
-    modules = modules_of(network)
-    with ExitStack() as hooks:
-        for name in capture.expected:
-            module = modules[name]
-            hooks.callback(module.register_forward_pre_hook(partial(capture.enter, name), with_kwargs=True).remove)
-            if name in capture.outputs:
-                hooks.callback(module.register_forward_hook(partial(capture.leave, name)).remove)
+    """Place hooks at the sites; they are removed at the end, also after an exception.
+
+    `consume(site, features)` gets (n, d) features (with `reduce=None` the tensors themselves), detached and in full
+    precision; with `gradients=True` attached to the graph and outside autocast, for a loss.
+    """
+    capture = Capture(network, plan, sites, reduce, consume, gradients=gradients)
+    with hooked(network, capture.expected, capture.enter, capture.leave):
         yield capture

@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.stats import all_reduce
 
-BatchNormMode = Literal["running", "batch"]
+BatchNormMode = Literal["running", "batch", "whole"]
 
 
 def network_of(model: nn.Module) -> nn.Module:
@@ -82,7 +82,8 @@ def probing_state(network: nn.Module, batchnorm: BatchNormMode) -> Iterator[None
     """Eval mode, no gradients, no fast paths, eager calls; everything restored at the end.
 
     `batchnorm="batch"` is the protocol of the law's authors: BatchNorm alone uses the statistics of the batch (its buffers
-    stay untouched), Dropout stays off. Flags are set by hand: `train()` and `eval()` may be overridden and do more.
+    stay untouched), Dropout stays off; "whole" does the same with one batch of all samples. Flags are set by hand: `train()`
+    and `eval()` may be overridden and do more.
     """
     modules = list(network.modules())
     training = [module.training for module in modules]
@@ -104,7 +105,7 @@ def probing_state(network: nn.Module, batchnorm: BatchNormMode) -> Iterator[None
             torch.backends.mha.set_fastpath_enabled(False)
             for module in modules:
                 module.training = False
-            if batchnorm == "batch":
+            if batchnorm != "running":
                 for norm in norms:
                     # In training without tracking, BatchNorm takes the batch's statistics and writes none.
                     norm.training, norm.track_running_stats = True, False

@@ -11,8 +11,9 @@ from typing import Any, Literal
 class Site:
     """One place: the input or output of one call of one module, and how it becomes one row per sample.
 
-    `axis` and `fold` tell where the samples are, `channels_last` where the features are; `shape` is that of one sample,
-    `features` its width after the reduction, `itemsize` the bytes of one number.
+    `axis` and `fold` say where the samples are, `channels_last` where the features are; `shape` is that of one sample,
+    `features` its width after the reduction, `itemsize` the bytes of one number, `pick` which of several tensors that a
+    module returns.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Site:
     features: int
     itemsize: int = 4
     in_fit: bool = True
+    pick: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.classifier import find_classifier, logits_of
-from layerlaw.capture.layers import block_names, features_last, features_last_inside, weight_layers
+from layerlaw.capture.modules import (
+    block_names,
+    features_last,
+    features_last_inside,
+    logits_of,
+    matching,
+    modules_of,
+    weight_layers,
+)
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.reduce import Reduce, check_reduce, reduced, samples_first
-from layerlaw.capture.trace import Call, Seen, Trace, modules_of, sample_axis, trace
+from layerlaw.capture.trace import Call, Seen, Trace, sample_axis, trace
 from layerlaw.errors import CaptureError
 
 Pattern = str | type[nn.Module] | Callable[[str, nn.Module], bool]
@@ -25,10 +30,8 @@ RULES = ("auto", "layers", "blocks")
 MIN_BLOCK_ROWS = 4
 
 
-def find_sites(
-    network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: Reduce = "flatten", logits: bool = False
-) -> Plan:
-    """Dry-run the network on two (and three) samples and decide where to look.
+def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: Reduce = "flatten") -> Plan:
+    """Dry-run the network on two (and three) samples and decide where to measure.
 
     The network must already be in its probing state.
     """
@@ -46,10 +49,11 @@ def find_sites(
             f"with 2 of them along axis 0 the model gives {len(scores)} rows of scores. Use another batch size."
         )
     finder = _Finder(network, two, three, reduce, batch.first(2).mask)
+    choice, logits = _without_logits(choice, finder.modules)
     rule, why, sites = finder.find(choice)
     if logits:
         if scores is None:
-            raise CaptureError("logits=True: the model's output holds no class scores of shape (n, K).")
+            raise CaptureError("site 'logits': the model's output holds no class scores of shape (n, K).")
         shape = tuple(scores.shape[1:]) or (1,)
         size = scores.element_size()
         sites.append(Site("logits", "", "logits", 0, "logits", 0, 1, True, shape, shape[0], size, in_fit=False))
@@ -92,8 +96,8 @@ class _Finder:
         layers = weight_layers(self.modules)
         self.layer_calls = [call for call in two.calls if call.name in layers]
         self.dropped = [f"{name} (never called)" for name in layers if name not in self.counts]
-        self.classifier, self.classifier_why = find_classifier(two, self.layer_calls)
-        self._scores = Seen.of(logits_of(two.output), two.samples)
+        self.classifier, self.classifier_why = _find_classifier(two, self.layer_calls)
+        self._scores = _scores(two)
         self._seen: dict[tuple[str, str, int], Seen] = {}
         self._sides: dict[Any, bool] = {}  # where the modules that touch a tensor keep its features
         for call in two.calls:
@@ -183,12 +187,7 @@ class _Finder:
         if isinstance(item, type):
             return [name for name, module in self.modules.items() if isinstance(module, item)]
         if isinstance(item, str):
-            matches = [name for name in self.modules if fnmatch.fnmatchcase(name, item)]
-            if not matches:
-                near = difflib.get_close_matches(item, [name for name in self.modules if name], n=5, cutoff=0.4)
-                hint = f"Nearest names: {', '.join(near)}." if near else "layerlaw sites lists the names."
-                raise CaptureError(f"site '{item}' matches no module of the model. {hint}")
-            return matches
+            return matching(self.modules, item, what="site")
         if callable(item) and not isinstance(item, nn.Module):
             return [name for name, module in self.modules.items() if name and item(name, module)]
         raise CaptureError(f"sites: expected names, globs, module types or a predicate, got {item!r}.")
@@ -240,6 +239,33 @@ class _Finder:
             if side is not None:
                 return side
         return dims == 3  # three axes are a sequence, more are an image
+
+
+def _scores(trace: Trace) -> Seen | None:
+    """The class scores among what the model gave."""
+    scores = logits_of(trace.output)
+    return None if scores is None else Seen.of(scores, trace.samples)
+
+
+def _find_classifier(trace: Trace, layer_calls: Iterable[Call]) -> tuple[Call | None, str]:
+    """The last call of a weight layer whose output is the model's output; else `None` and the reason."""
+    out = _scores(trace)
+    if out is None:
+        return None, "the model's output is no tensor of class scores (n, K)"
+    matching = [call for call in layer_calls if call.output is not None and call.output.same_content(out)]
+    if not matching:
+        return None, "no weight layer's output is the model's output (a softmax or pooling may follow the last layer)"
+    return max(matching, key=lambda call: call.left), ""
+
+
+def _without_logits(choice: SiteChoice, modules: Container[str]) -> tuple[SiteChoice, bool]:
+    """A list with "logits" among it also measures them; beside names a module that is called so goes first."""
+    if not isinstance(choice, (list, tuple)) or "logits" not in choice:
+        return choice, False
+    others = [item for item in choice if item != "logits"]
+    if len(others) == 1 and isinstance(others[0], str) and others[0] in RULES:
+        return others[0], True
+    return (choice, False) if "logits" in modules else (others, True)
 
 
 def _place(site: Site) -> tuple[str, str, int]:

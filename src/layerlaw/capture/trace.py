@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,42 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
+from layerlaw.capture.modules import entering, modules_of, tensors_in
 from layerlaw.errors import CaptureError
-
-WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
-
-
-def clean_name(name: str) -> str:
-    """A module's name without the parts that torch.compile, FSDP or checkpointing put into it.
-
-    >>> clean_name("layers.0._orig_mod.fc")
-    'layers.0.fc'
-    """
-    return WRAPPERS.sub("", name).removeprefix(".")
-
-
-def modules_of(network: nn.Module) -> dict[str, nn.Module]:
-    """Every module by its clean name, in definition order; of a wrapper and what it wraps, the inner one."""
-    return {clean_name(name): module for name, module in network.named_modules()}
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The floating-point tensors in nested tuples, lists, dictionaries and dataclasses, other than masks, in order."""
-    if isinstance(value, Tensor):
-        if value.layout == torch.strided and not value.is_nested and value.is_floating_point():
-            yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, Mapping):
-        yield from tensors_in([item for key, item in value.items() if "mask" not in str(key)])
-    elif dataclasses.is_dataclass(value):
-        yield from tensors_in({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
-
-
-def first_tensor(value: Any) -> Tensor | None:
-    """The first of them."""
-    return next(tensors_in(value), None)
 
 
 @dataclass(frozen=True)
@@ -62,11 +26,8 @@ class Seen:
     copy: Tensor | None  # its content at that time, where axis 0 is not simply the samples
 
     @classmethod
-    def of(cls, value: Any, samples: int) -> Seen | None:
-        """Look at the first floating-point tensor of what a module got or gave."""
-        tensor = first_tensor(value)
-        if tensor is None:
-            return None
+    def of(cls, tensor: Tensor, samples: int) -> Seen:
+        """Look at a tensor that a module got or gave."""
         shape = tuple(tensor.shape)
         version = 0 if tensor.is_inference() else tensor._version
         key = (tensor.data_ptr(), version, shape, tensor.stride())
@@ -84,7 +45,7 @@ class Seen:
 
 @dataclass
 class Call:
-    """One call of one module; `entered` and `left` order all calls in time."""
+    """One call of one module: the tensor it got, those it gave; `entered` and `left` order all calls in time."""
 
     name: str
     number: int
@@ -92,7 +53,12 @@ class Call:
     entered: int
     input: Seen | None
     left: int = -1
-    output: Seen | None = None
+    outputs: tuple[Seen, ...] = ()
+
+    @property
+    def output(self) -> Seen | None:
+        """The first tensor it gave."""
+        return self.outputs[0] if self.outputs else None
 
     @property
     def title(self) -> str:
@@ -115,8 +81,24 @@ class Trace:
         return next(call for call in self.calls if call.name == "")
 
 
-def trace(network: nn.Module, batch: Batch) -> Trace:
-    """Run the network once on a small batch of its own and write down every call."""
+@contextmanager
+def hooked(
+    network: nn.Module, names: Iterable[str], enter: Callable[..., None], leave: Callable[..., None]
+) -> Iterator[None]:
+    """`enter(name, module, args, kwargs)` before and `leave(name, module, args, output)` after every call of the modules.
+
+    The hooks are removed at the end, also after an exception.
+    """
+    modules = modules_of(network)
+    with ExitStack() as hooks:
+        for name in names:
+            hooks.callback(modules[name].register_forward_pre_hook(partial(enter, name), with_kwargs=True).remove)
+            hooks.callback(modules[name].register_forward_hook(partial(leave, name)).remove)
+        yield
+
+
+def trace(network: nn.Module, batch: Batch, *, hint: str = "Does it take inputs of this shape and type?") -> Trace:
+    """Run the network once on a small batch of its own and write down every call; `hint` ends the error if that fails."""
     n = len(batch.labels)
     found = Trace(n, [])
     counts: dict[str, int] = defaultdict(int)
@@ -124,27 +106,25 @@ def trace(network: nn.Module, batch: Batch) -> Trace:
     clock = iter(range(2**62))
 
     def enter(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-        call = Call(name, counts[name], module, next(clock), Seen.of((args, kwargs), n))
+        tensor = entering(args, kwargs)
+        call = Call(name, counts[name], module, next(clock), None if tensor is None else Seen.of(tensor, n))
         counts[name] += 1
         found.calls.append(call)
         open_calls[name].append(call)
 
     def leave(name: str, module: nn.Module, args: Any, output: Any) -> None:
         call = open_calls[name].pop()
-        call.left, call.output = next(clock), Seen.of(output, n)
+        call.left, call.outputs = next(clock), tuple(Seen.of(tensor, n) for tensor in tensors_in(output))
 
     given = batch.copy()
-    with ExitStack() as hooks:
-        for name, module in modules_of(network).items():
-            hooks.callback(module.register_forward_pre_hook(partial(enter, name), with_kwargs=True).remove)
-            hooks.callback(module.register_forward_hook(partial(leave, name)).remove)
+    with hooked(network, modules_of(network), enter, leave):
         try:
             found.output = network(*batch.args, **batch.kwargs)
         except Exception as error:
             inputs = ", ".join(f"{tuple(v.shape)} {v.dtype}" for v in batch.tensors())
             raise CaptureError(
                 f"the model failed in the dry run with {n} samples (inputs: {inputs or 'no tensors'}): "
-                f"{type(error).__name__}: {error}. Does it take inputs of this shape and type?"
+                f"{type(error).__name__}: {error}. {hint}"
             ) from error
     found.calls = [call for call in found.calls if call.left >= 0]
     pairs = zip(given.tensors(), batch.tensors(), strict=True)

@@ -51,10 +51,10 @@ def demo(
             test=test,
             batchnorm=batchnorm,
             null=batchnorm == "running",
-            class_names=images.class_names,
-            name=f"epoch {epoch}{note}",
+            classes=images.class_names,
             progress=False,
         )
+        record.name = f"epoch {epoch}{note}"
         record.provenance["recipe"] = {**recipe.to_dict(), "network": f"FeedForward, {recipe.network}", "epoch": epoch}
         record.save(out / f"{record.name.replace(' ', '-').replace(',', '')}.json")
         return record

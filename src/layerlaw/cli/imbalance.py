@@ -135,7 +135,7 @@ def _measured(
             raise FeatureError(
                 f"'{plan.classifier}': expected finite weights, got NaN or infinity. Did training diverge?"
             )
-        record = probe(network, train, class_names=names, jackknife=False, permuted=False)
+        record = probe(network, train, classes=names, uncertainty=False)
     biased = None if last is None else getattr(last, "bias", None) is not None
     return record, rows, class_accuracy(network, train, plan), biased
 

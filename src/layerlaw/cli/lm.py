@@ -16,9 +16,9 @@ from layerlaw.data import Text, load_text, text_names
 from layerlaw.data.texts import MOST
 from layerlaw.errors import InputError
 from layerlaw.files import json_safe
-from layerlaw.lm import probe_lm
+from layerlaw.lm import pieces_of, probe_lm
+from layerlaw.lm.loading import quiet_transformers
 from layerlaw.lm.pieces import TIMES
-from layerlaw.lm.quiet import quiet_transformers
 from layerlaw.pages import print_record
 from layerlaw.record import Record, carries_law
 from layerlaw.verdict import judge
@@ -86,40 +86,34 @@ def lm(
     """
     with processes(device, device_map) as process, quiet_transformers():
         check_places(out, page)
-        found = load_text(
+        read = load_text(
             text, articles=articles, characters=_characters(text, tokens, documents)
-        )  # before the model: quick
-        network, own_tokenizer = chosen_model(model, tokenizer)
-        options: Any = {"documents": documents, "normalize": normalize, "task": task}
+        )  # quick: before the model
+        how: Any = {"documents": documents}
+        pieces = pieces_of(read, length=length, tokens=tokens, groups=groups, bos=bos, **how)
+        loaded = chosen_model(model, tokenizer, dtype=dtype, device_map=device_map, name=name)
+        options: Any = {"normalize": normalize, "task": task}
         record = probe_lm(
-            network,
-            found.documents,
-            tokenizer=own_tokenizer,
+            loaded,
+            pieces,
             targets=target,
-            tokens=tokens,
-            length=length,
             blocks=",".join(blocks) if blocks else None,
             null=null,
             classes=classes,
             words=[word.strip() for word in words.split(",") if word.strip()],
-            groups=groups,
-            bos=bos,
             batch_size=batch_size,
             device=process.device,
-            dtype=dtype,
-            device_map=device_map,
             memory_gib=memory_gib,
             seed=seed,
-            name=name,
             progress=process.first,
             **options,
         )
     if not process.first:
         return
-    _remember(record, found, {"model": model, "tokenizer": tokenizer, "text": text, "articles": articles}, tokens)
+    _remember(record, read, {"model": model, "tokenizer": tokenizer, "text": text, "articles": articles}, tokens)
     written = write(record, out, page)
     screen = console(as_json)
-    for what, value in {"found": record.settings["blocks"], "text": found}.items():
+    for what, value in {"found": record.settings["blocks"], "text": read}.items():
         screen.print(f"{what}: {value}", markup=False, highlight=False)
     print_record(record, screen)
     for what, value in written.items():
@@ -169,7 +163,7 @@ def _remember(record: Record, text: Text, command: dict[str, Any], tokens: int |
     record.provenance["text"] = {"name": text.name, "documents": len(text.documents), "sha256": text.checksum}
     used = int(record.settings["tokens"]) + int(record.settings["pieces"])  # the last of a piece has no next
     if tokens is not None and record.settings["task"] == "next" and used < 0.98 * tokens:
-        record.notes.append(f"The text has fewer tokens than were asked for: about {used:,} instead of {tokens:,}.")
+        record.notes.append(f"The text has fewer tokens than were requested: about {used:,} instead of {tokens:,}.")
 
 
 def _characters(text: str, tokens: int | None, documents: str) -> int:

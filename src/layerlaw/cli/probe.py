@@ -40,7 +40,7 @@ def probe(
     sites: Sites = ["auto"],  # noqa: B006  (typer reads it as the default, nobody changes it)
     reduce: Reduction = "flatten",
     batchnorm: Annotated[
-        str, typer.Option(help="running (statistics), or batch: BatchNorm on the statistics of each batch.")
+        str, typer.Option(help="BatchNorm: running statistics, or those of each batch, or of the whole data.")
     ] = "running",
     weighting: Annotated[str, typer.Option(help="samples (as in the paper) or classes.")] = "samples",
     classes: Annotated[str | None, typer.Option(help="Class numbers to measure, e.g. 0,3,7.")] = None,
@@ -76,17 +76,15 @@ def probe(
             network,
             train,
             test=held_out,
-            sites=site_choice(sites),
-            classes=_numbers(classes),
-            class_names=class_names,
-            logits=logits,
+            sites=site_choice([*sites, *(["logits"] if logits else [])]),
+            classes=_chosen(_numbers(classes), class_names),
             null=null,
             batch_size=batch_size,
             device=device,
             memory_gib=memory_gib,
-            name=name,
             **options,
         )
+    record.name = name or record.name
     record.provenance["command"] = {
         "model": model,
         "weights": str(weights) if weights else None,
@@ -142,6 +140,13 @@ def summary(record: Record) -> dict[str, Any]:
         "provenance": record.provenance,
         "notes": record.notes,
     }
+
+
+def _chosen(numbers: list[int] | None, names: tuple[str, ...] | None) -> Any:
+    """Class numbers with their names, where they have some."""
+    if numbers is None or names is None:
+        return names if numbers is None else numbers
+    return {i: names[i] if 0 <= i < len(names) else str(i) for i in numbers}
 
 
 def _numbers(text: str | None) -> list[int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,8 @@ def probed(run: Run, data: Samples, *, jackknife: bool = False) -> Record:
     """A record of the network on these training images, in the authors' BatchNorm mode (chunks of 100 in their order)."""
     pair: tuple[Tensor, Tensor] = (data.inputs, data.labels)
     with _one_thread():
-        return probe(run.network(), pair, batchnorm="batch", jackknife=jackknife, permuted=False, progress=False)
+        errors: Any = "jackknife" if jackknife else False
+        return probe(run.network(), pair, batchnorm="batch", uncertainty=errors, progress=False)
 
 
 def half_life_on(run: Run, data: Samples) -> float | None:

@@ -9,7 +9,7 @@ from statistics import fmean
 from layerlaw.experiments.moments import FULL
 from layerlaw.experiments.numbers import final_separation, law_of, over
 from layerlaw.lab import Run
-from layerlaw.lab.schedule import BatchNormMode, Split
+from layerlaw.lab.schedule import BatchNormMode, SplitName
 from layerlaw.law import LawFit, fit_law
 from layerlaw.outcome import Table
 from layerlaw.sheet import Panel, Series, Style
@@ -29,7 +29,7 @@ def law_panel(
     faint: Sequence[Run] = (),
     epoch: int | None = None,
     batchnorm: BatchNormMode = "batch",
-    split: Split = "train",
+    split: SplitName = "train",
     floor: bool = False,
     note: str | None = None,
 ) -> Panel:
@@ -90,7 +90,7 @@ def caption(panels: Sequence[Panel], *more: str, faint: str = "other learning ra
 
 
 def law_note(
-    runs: Sequence[Run], *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: Split = "train"
+    runs: Sequence[Run], *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: SplitName = "train"
 ) -> str:
     """What stands inside a panel: means over the seeds."""
     laws = [law for run in runs if (law := law_of(run, epoch=epoch, batchnorm=batchnorm, split=split))]

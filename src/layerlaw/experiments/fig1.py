@@ -151,9 +151,7 @@ def _planes(runs: list[Run], data: Samples) -> Sheet:
     shown = next((r for r in runs if r.recipe.learning_rate == 1e-3 and r.diverged is None), None)
     if shown is None:
         return Sheet("Principal planes of the 8-layer network", [])
-    record = probe(
-        shown.network(), (data.inputs, data.labels), batchnorm="batch", jackknife=False, permuted=False, progress=False
-    )
+    record = probe(shown.network(), (data.inputs, data.labels), batchnorm="batch", uncertainty=False, progress=False)
     sites = [site for site in record.sites if site.plane and site.in_fit]
     panels = [
         PlanePanel(

@@ -17,10 +17,9 @@ from layerlaw.data.official import ENVIRONMENT, data_folder
 from layerlaw.errors import DataError
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import GPT, Recurrent, TextRecipe, load_text_model, save_text_model, train_text
-from layerlaw.lab.text_model import TextModel
-from layerlaw.lm import Loaded, load, probe_lm
-from layerlaw.lm.pieces import pieces_of
-from layerlaw.lm.vocabulary import train_vocabulary
+from layerlaw.lab.networks.text_model import TextModel
+from layerlaw.lm import Loaded, load, pieces_of, probe_lm
+from layerlaw.lm.loading import train_vocabulary
 from layerlaw.record import Record
 
 REAL = "SmolLM2-135M-Instruct"
@@ -57,7 +56,7 @@ def _place(name: str) -> Path:
     return folder / name
 
 
-def measured(setting: Setting, *, first: int | None = None, **options: Any) -> Record:
+def measured(setting: Setting, *, first: int | None = None, tokens: int | None = None, **options: Any) -> Record:
     """The real model on wikitext-2 (validation and test parts); quickly: the tiny one on walks.
 
     `first`: only so many tokens from the beginning of the text are given to it.
@@ -65,22 +64,17 @@ def measured(setting: Setting, *, first: int | None = None, **options: Any) -> R
     loaded = real_model(setting)
     if setting.quick:
         text: Any = walks(160, 64, seed=1)
-        options = {
-            **options,
-            "tokens": min(options.get("tokens", 10**6), 10**6),
-            "classes": min(options.get("classes", 0), 20),
-        }
+        tokens = min(tokens or 10**6, 10**6)
+        options = {**options, "classes": min(options.get("classes", 0), 20)}
     else:
         found = load_text("wikitext-2")
         text, setting.checksums["wikitext-2"] = found.documents, found.checksum
-        options = {"tokens": TOKENS, "batch_size": 8 if setting.device == "cpu" else 32, **options}
+        tokens = tokens or TOKENS
+        options = {"batch_size": 8 if setting.device == "cpu" else 32, **options}
     if first is not None:
-        whole = pieces_of(text, loaded.tokenizer).ids
-        text = whole[: max(1, round(first / len(whole[0])))]
-        options["tokens"] = 10**9
-    record = probe_lm(
-        loaded.model, text, tokenizer=loaded.tokenizer, progress=setting.progress, name=loaded.name, **options
-    )
+        whole = pieces_of(text, loaded.tokenizer).cut().ids
+        text, tokens = whole[: max(1, round(first / len(whole[0])))], 10**9
+    record = probe_lm(loaded, pieces_of(text, tokens=tokens), progress=setting.progress, **options)
     setting.checksums["tokens"] = record.provenance["data_sha256"]
     return record
 
@@ -130,7 +124,7 @@ def _books() -> Corpus:
     text = load_text("classic-books")
     tokenizer = train_vocabulary(text.documents[:-HELD_OUT], VOCABULARY)
     train, held = (
-        pieces_of(part, tokenizer, length=CONTEXT, documents="cut").ids
+        pieces_of(part, tokenizer, length=CONTEXT, documents="cut").cut().ids
         for part in (text.documents[:-HELD_OUT], text.documents[-HELD_OUT:])
     )
     return Corpus(VOCABULARY, torch.cat(train), [piece for piece in held if len(piece) == CONTEXT], text.checksum)
@@ -213,6 +207,6 @@ def _kept(setting: Setting, shaped: Shaped, corpus: Corpus, step: int) -> Path |
 def measured_own(setting: Setting, model: TextModel, corpus: Corpus, **options: Any) -> Record:
     """A model of our own on held-out books."""
     return probe_lm(
-        model, corpus.held_out, mask_id=corpus.vocabulary - 1, device=setting.device, length=CONTEXT,
+        load(model, mask_id=corpus.vocabulary - 1), pieces_of(corpus.held_out, length=CONTEXT), device=setting.device,
         batch_size=32, progress=setting.progress, **options,
     )  # fmt: skip

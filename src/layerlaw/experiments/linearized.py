@@ -53,6 +53,7 @@ def run(setting: Setting) -> Outcome:
     runs = setting.train("activations", recipes, data, Schedule(test=True))
     cells: dict[Cell, list[Run]] = {(kind, depth): [] for kind in KINDS for depth in DEPTHS}
     for r in runs:
+        assert isinstance(r.recipe.network, Shape)
         cells[r.recipe.network.activation, r.recipe.network.depth].append(r)
     floor = linear_floor(data["fashion_mnist"].inputs, data["fashion_mnist"].labels)
     return Outcome(

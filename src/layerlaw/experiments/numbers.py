@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from layerlaw.lab import Run
-from layerlaw.lab.schedule import BatchNormMode, Split
+from layerlaw.lab.schedule import BatchNormMode, SplitName
 from layerlaw.law import LawFit
 from layerlaw.outcome import Row
 
@@ -20,7 +20,7 @@ Compare = Callable[[float], bool]
 
 
 def law_of(
-    run: Run, *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: Split = "train"
+    run: Run, *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: SplitName = "train"
 ) -> LawFit | None:
     """The law of a finished run; `None` where it diverged."""
     return None if run.diverged is not None else run.law(epoch=epoch, batchnorm=batchnorm, split=split)
@@ -104,7 +104,7 @@ def _selected_statistics(layers: int, choices: int) -> np.ndarray:
 
 
 def trouble(
-    runs: Sequence[Run], *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: Split = "train"
+    runs: Sequence[Run], *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: SplitName = "train"
 ) -> str:
     """Why runs have no law, in words: diverged, or a layer at which D is not defined; empty when all have one."""
     found = []
@@ -129,7 +129,7 @@ def law_row(
     *,
     epoch: int | None = None,
     batchnorm: BatchNormMode = "batch",
-    split: Split = "train",
+    split: SplitName = "train",
     paper: float | str | None = None,
     holds: Compare | None = None,
     tolerance: str = "",
@@ -234,7 +234,7 @@ def over(a: float | None, b: float | None) -> float | None:
     return None if a is None or not b else a / b
 
 
-def final_separation(run: Run, *, batchnorm: BatchNormMode = "batch", split: Split = "train") -> float | None:
+def final_separation(run: Run, *, batchnorm: BatchNormMode = "batch", split: SplitName = "train") -> float | None:
     """D after the last hidden layer; `None` where the run diverged."""
     return None if run.diverged is not None else run.measurement(batchnorm=batchnorm, split=split).separation[-1]
 

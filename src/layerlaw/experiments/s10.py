@@ -82,7 +82,7 @@ def lowest_loss(runs: Sequence[Run]) -> list[Run]:
 
 def short_layers(run: Run, data: Samples, *, device: str = "cpu") -> int:
     """Places at which the class means span fewer than K−1 dimensions: there D is a sum of fewer terms, and falls."""
-    how: dict[str, Any] = {"batchnorm": "batch", "batch_size": CHUNK, "jackknife": False, "permuted": False}
+    how: dict[str, Any] = {"batchnorm": "batch", "batch_size": CHUNK, "uncertainty": False}
     record = probe(run.network(), (data.inputs, data.labels), progress=False, device=device, **how)
     return sum(site.values["full_rank"] == 0 for site in record.sites if site.in_fit)
 

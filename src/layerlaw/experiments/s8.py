@@ -101,12 +101,11 @@ def fairly(run: Run, data: Samples, *, batchnorm: BatchNormMode, device: str = "
     how: dict[str, Any] = {
         "batchnorm": batchnorm,
         "batch_size": CHUNK,
-        "permuted": False,
         "progress": False,
         "device": device,
     }
-    both = probe(network, (data.inputs, data.labels), test=test, jackknife=True, **how)
-    fewer = probe(network, first_of_each(data), jackknife=False, **how)
+    both = probe(network, (data.inputs, data.labels), test=test, uncertainty="jackknife", **how)
+    fewer = probe(network, first_of_each(data), uncertainty=False, **how)
     return Fair(
         _column(fewer, "separation"),
         _column(both, "separation_corrected"),

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from layerlaw.data.official import ENVIRONMENT, data_folder, find, read_bytes
 from layerlaw.errors import DataError
 from layerlaw.experiments.setting import Setting
+from layerlaw.lab.training import steps
 from layerlaw.lm.loading import Loaded, drawn, load, untrained_twin
 from layerlaw.probing import probe
 from layerlaw.progress import Progress, choose
@@ -203,17 +204,18 @@ def tuned(
     optimizer = torch.optim.AdamW(model.parameters(), lr=tuning.rate, weight_decay=0.01, fused=True)
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # dropout
-    steps = [index for _ in range(tuning.epochs) for index in mixed(data, tuning.batch_size, generator)]
-    warmup = max(1, len(steps) // 10)
-    for step, index in enumerate(choose(progress)(steps, "fine-tuning", len(steps))):
-        for group in optimizer.param_groups:
-            group["lr"] = tuning.rate * min((step + 1) / warmup, (len(steps) - step) / (len(steps) - warmup + 1))
+    batches = [index for _ in range(tuning.epochs) for index in mixed(data, tuning.batch_size, generator)]
+    n, warmup = len(batches), max(1, len(batches) // 10)
+
+    def loss_of(index: list[int]) -> Tensor:
         batch = {name: value.to(device) for name, value in data.batch(index).items()}
-        loss = nn.functional.cross_entropy(model(batch["input_ids"], batch["attention_mask"]), batch["labels"])
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        return nn.functional.cross_entropy(model(batch["input_ids"], batch["attention_mask"]), batch["labels"])
+
+    def rate_at(step: int) -> float:
+        return tuning.rate * min((step + 1) / warmup, (n - step) / (n - warmup + 1))
+
+    for _ in steps(model, optimizer, choose(progress)(batches, "fine-tuning", n), loss_of, rate_at, clip=1.0):
+        pass
     model.eval()
 
 
@@ -257,7 +259,7 @@ def looked_at(setting: Setting, model: nn.Module, given: Task, token: Token) -> 
     sites: list[Any] = [_is_layer] if token == "first" else ["encoder.embeddings", _is_layer]
     return probe(
         model, given.train.first(given.measured).batches(), test=given.dev.batches(), sites=sites, reduce=token,
-        device=setting.device, class_names=CLASSES, progress=setting.progress,
+        device=setting.device, classes=CLASSES, progress=setting.progress,
     )  # fmt: skip
 
 

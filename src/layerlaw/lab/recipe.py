@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from layerlaw.errors import InputError
-from layerlaw.lab.shape import Shape
+from layerlaw.lab.losses import CrossEntropy, Loss
+from layerlaw.lab.networks import Architecture
+from layerlaw.lab.networks.feed_forward import Shape
 
 Optimizer = Literal["sgd", "momentum", "adam"]
 MOMENTUM = 0.9
@@ -24,12 +26,13 @@ ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 class Recipe:
     """How one network is trained; the defaults are those of the law's authors (He & Su), 8 layers with Adam.
 
-    `data` names the samples it is trained on. The learning rate is divided by ten at the shares `drops` of the
-    training. `layers=(a, b)` trains the linear layers a … b−1 (from 0, each with its BatchNorm) and leaves the others as
-    they are. Weight decay is coupled L2 on all trained parameters, BatchNorm's too, as the authors had it.
+    `network` and `loss` are descriptions; a loss without settings may be given by its kind. `data` names the samples it
+    is trained on. The learning rate is divided by ten at the shares `drops` of the training. `layers=(a, b)` trains the
+    layers a … b−1 (from 0; of a feed-forward network each linear layer with its BatchNorm) and leaves the others as they
+    are. Weight decay is coupled L2 on all trained parameters, BatchNorm's too, as the authors had it.
     """
 
-    network: Shape = field(default_factory=lambda: Shape.even(8))
+    network: Architecture = field(default_factory=lambda: Shape.even(8))
     data: str = "data"
     optimizer: Optimizer = "adam"
     learning_rate: float = 1e-3
@@ -39,9 +42,15 @@ class Recipe:
     drops: tuple[float, ...] = (1 / 3, 2 / 3)
     layers: tuple[int, int] | None = None
     seed: int = 666
+    loss: Loss = field(default_factory=CrossEntropy)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "drops", tuple(self.drops))
+        if isinstance(self.loss, str):
+            object.__setattr__(self, "loss", Loss.of_kind(self.loss)())
+        for name, base, such in (("network", Architecture, "Shape.even(8)"), ("loss", Loss, "CrossEntropy()")):
+            if not isinstance(value := getattr(self, name), base):
+                raise InputError(f"{name}: expected a description such as {such}, got {value!r}.")
         if self.optimizer not in get_args(Optimizer):
             raise InputError(f"optimizer: expected 'sgd', 'momentum' or 'adam', got {self.optimizer!r}.")
         for name in ("epochs", "batch_size", "seed"):
@@ -64,6 +73,8 @@ class Recipe:
             raise InputError(f"drops: expected shares of the training between 0 and 1, got {self.drops}.")
         if self.layers is not None:
             object.__setattr__(self, "layers", tuple(self.layers))
+            if not self.network.depth:
+                raise InputError(f"layers: expected None for {self.network}, which has no numbered layers.")
             if len(self.layers) != 2 or not 0 <= self.layers[0] < self.layers[1] <= self.network.depth:
                 raise InputError(
                     f"layers: expected (first, beyond the last) within 0 … {self.network.depth}, got {self.layers}."
@@ -107,20 +118,21 @@ class Recipe:
             for values in itertools.product(*(tuple(c) for c in choices.values()))
         ]
 
-    def optimizer_for(self, network: nn.Module) -> torch.optim.Optimizer:
-        """The same rule for any module."""
+    def optimizer_for(self, *modules: nn.Module) -> torch.optim.Optimizer:
+        """The same rule for the parameters of any modules."""
+        parameters = [parameter for module in modules for parameter in module.parameters()]
         lr, decay = self.learning_rate, self.weight_decay
         if self.optimizer == "adam":
-            return torch.optim.Adam(network.parameters(), lr=lr, weight_decay=decay, fused=True)
+            return torch.optim.Adam(parameters, lr=lr, weight_decay=decay, fused=True)
         momentum = MOMENTUM if self.optimizer == "momentum" else 0.0
-        return torch.optim.SGD(network.parameters(), lr=lr, momentum=momentum, weight_decay=decay, fused=True)
+        return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay, fused=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return asdict(self)
+        return {**asdict(self), "network": self.network.to_dict(), "loss": self.loss.to_dict()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Recipe:
         """The inverse of `to_dict`, also after a trip through JSON."""
-        shape = Shape(**{**data["network"], "widths": tuple(data["network"]["widths"])})
-        return cls(**{**data, "network": shape})
+        parts = {"network": Architecture.from_dict(data["network"]), "loss": Loss.from_dict(data["loss"])}
+        return cls(**{**data, **parts})

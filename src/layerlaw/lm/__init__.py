@@ -1,21 +1,17 @@
 """Language models: the prediction residual of every block, in one streaming pass.
 
-    pieces     text → token ids, cut into pieces, dealt into groups of documents
-    loading    MODEL → a model and its tokenizer
-    quiet      a transformers that keeps quiet
-    anatomy    what the model is: vocabulary, output embedding, which way it reads
-    blocks     its blocks, found by structure, and hooks on them
-    naming     its blocks, named by hand
-    places     where the state of each token stands
-    tasks      what it is asked: next token, masked tokens, masked spans
-    targets    what is predicted: id, embedding, one-hot, shuffled ids, other tokens
-    stream     the pass: hidden states → second moments
-    classes    the most frequent next tokens as classes
-    words      pictures of chosen words
-    vocabulary a byte-pair vocabulary of one's own
-    assembly   moments → record
+    pieces         text → token ids, cut into pieces, dealt into groups of documents
+    loading        MODEL → a model and its tokenizer
+    blocks         its blocks, found by structure or named by hand
+    anatomy        what the model is: vocabulary, output embedding, which way it reads, where the state of each token stands
+    tasks          what it predicts: next token, masked tokens, masked spans
+    targets        as what: id, embedding, one-hot, shuffled ids, other tokens
+    chosen_tokens  the most frequent next tokens as classes; pictures of chosen words
+    stream         the pass: hidden states → second moments
+    loss           the model's own loss, and what it says about tokenizer and BOS
+    assembly       moments → record
 
-The way of the data: pieces → task → blocks (hooks) → moments → residuals → record.
+The way of the data: pieces → task → capture (hooks) → moments → residuals → record.
 """
 
 from __future__ import annotations
@@ -24,163 +20,190 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any, Never, get_args
 
 import torch
 from torch import nn
 
 from layerlaw.capture.network import network_of, placed, probing_state, untrained
-from layerlaw.errors import InputError
+from layerlaw.errors import InputError, renamed
 from layerlaw.lm import anatomy
 from layerlaw.lm.assembly import assembled
-from layerlaw.lm.blocks import Blocks, find_blocks
-from layerlaw.lm.bos import missing_bos
-from layerlaw.lm.checks import check_enough, check_ids, check_options, check_task
-from layerlaw.lm.classes import FrequentTokens
-from layerlaw.lm.loading import Loaded, load, load_tokenizer, untrained_twin
-from layerlaw.lm.loss import own_loss
-from layerlaw.lm.loss import remark as loss_remark
-from layerlaw.lm.pieces import Documents, counted, pieces_of
-from layerlaw.lm.places import places_of
-from layerlaw.lm.quiet import quiet_transformers
-from layerlaw.lm.stream import Normalize, Plan, Run, affordable, tokens_wanted
+from layerlaw.lm.blocks import BlockStack, find_blocks
+from layerlaw.lm.chosen_tokens import FrequentTokens, PicturedWords
+from layerlaw.lm.loading import Loaded, load, load_tokenizer, quiet_transformers, untrained_twin
+from layerlaw.lm.loss import bos_note, loss_note, own_loss
+from layerlaw.lm.pieces import UncutText, check_ids, counted, pieces_of
+from layerlaw.lm.stream import Normalize, TextPlan, TextRun, affordable, check_enough, tokens_wanted
 from layerlaw.lm.targets import targets_of
-from layerlaw.lm.tasks import AGAINST_ITS_WAY, TaskName, places_around, task_for, unnamed_sentinels
-from layerlaw.lm.words import Words
+from layerlaw.lm.tasks import AGAINST_ITS_WAY, TaskName, check_task, places_around, task_for, unnamed_sentinels
 from layerlaw.progress import Progress
 from layerlaw.record import Record
 
-__all__ = ["Blocks", "Loaded", "find_blocks", "load", "load_tokenizer", "pieces_of", "probe_lm"]
+__all__ = ["BlockStack", "Loaded", "find_blocks", "load", "load_tokenizer", "pieces_of", "probe_lm"]
 
 NULL_SEED = 1_000_003  # apart from any seed that the user may have drawn the model with
+MOVED = {
+    name: f"{name} of lm.load(model, {name}=…)" for name in ("tokenizer", "dtype", "device_map", "mask_id", "name")
+}
+MOVED |= {
+    name: f"{name} of lm.pieces_of(text, {name}=…)" for name in ("length", "documents", "tokens", "bos", "groups")
+}
 
 
 def probe_lm(
-    model: nn.Module | str | os.PathLike[str],
+    model: nn.Module | str | os.PathLike[str] | Loaded,
     text: Any,
     *,
-    tokenizer: Any = None,
     targets: Sequence[str] | str = "id",
-    tokens: int | None = None,
-    length: int = 512,
-    documents: Documents = "cut",
+    task: TaskName | None = None,
     blocks: str | Sequence[str] | None = None,
     normalize: Normalize = "fresh",
-    task: TaskName | None = None,
     null: bool = False,
     classes: int = 0,
     words: Sequence[str | int] = (),
-    groups: int | None = None,
-    bos: bool | None = None,
-    mask_id: int | None = None,
     batch_size: int = 8,
     device: str | torch.device | None = None,
-    dtype: str | torch.dtype | None = None,
-    device_map: Any = None,
     memory_gib: float = 2.0,
     seed: int = 0,
-    name: str | None = None,
     progress: bool | Progress = True,
+    **old: Never,
 ) -> Record:
     """Measure how well each block of a language model predicts the next token linearly (prediction residual).
 
-    model       a loaded model, a local folder, a Hugging Face name, or a GGUF file; afterwards it is exactly as it was
-    text        a string, an iterable of documents, or token ids of shape (documents, length)
+    model       a loaded model, a local folder, a Hugging Face name, a GGUF file, or `lm.load(…)`, which takes a tokenizer, a
+                dtype, a device_map; afterwards it is exactly as it was
+    text        a string, an iterable of documents, token ids of shape (documents, length), or `lm.pieces_of(…)`, which says
+                how long the pieces are, how many tokens are read, how documents are cut and dealt into groups
     targets     beside the token's id (always): embedding, onehot, shuffled, rank, previous, current, next2
-    tokens      how many to read, spread over the text; default: so many that about 100 per feature are predicted (masked
-                tasks predict about 15 % of the tokens they read)
-    length      tokens the model reads at once; longer documents are cut
-    documents   "cut" long ones into pieces, "truncate" them to one piece, or "pack" all into one stream
+    task        "next", "masked" (encoders) or "span" (encoder-decoders); default: what fits the model
     blocks      names of the modules to measure, where they are not those found: "model.layers", "layers.*.mlp", or a list
     normalize   "fresh": a bare norm of the model's own kind, "none", or "standardized"
-    task        "next", "masked" (encoders) or "span" (encoder-decoders); default: what fits the model
     null        also measure an untrained model of the same configuration
     classes     also measure the separation D of so many most frequent next tokens
     words       also keep pictures of these words (one token each) at every block
-    groups      groups of documents for held-out values and standard errors; default: 8, or as many as memory_gib allows
-    bos         put a BOS in front of every piece; default: where the tokenizer itself puts one
-    mask_id     the token that stands for a masked one, where no tokenizer knows it
     batch_size  pieces per forward
-    device, dtype, device_map   where and how the model is loaded and run; "auto" spreads it (accelerate)
+    device      where to run; the model comes back to where it was
     memory_gib  what the statistics may take
     seed        of what is drawn at random: masks, shuffled vocabularies, the sketch, the untrained model
     """
+    renamed("probe_lm", old, MOVED)
     started = time.perf_counter()
-    check_options(
-        normalize=normalize, task=task, targets=targets, words=words, bos=bos, batch_size=batch_size, classes=classes,
-        tokens=tokens, length=length, groups=groups, mask_id=mask_id, memory_gib=memory_gib, blocks=blocks, null=null,
-    )  # fmt: skip
-    with quiet_transformers(bars=progress is not False):
-        loaded = load(model, tokenizer=tokenizer, dtype=dtype, device_map=device_map)
+    _check(normalize, task, targets, words, batch_size, classes, memory_gib, blocks, null)
+    if isinstance(model, Loaded):
+        loaded = model
+    else:
+        with quiet_transformers(bars=progress is not False):
+            loaded = load(model)
+    uncut = text if isinstance(text, UncutText) else pieces_of(text)
+    tokenizer = load_tokenizer(loaded.tokenizer if uncut.tokenizer is None else uncut.tokenizer)
     network = network_of(loaded.model)
-    if device is not None and (device_map is not None or hasattr(network, "hf_device_map")):
+    if device is not None and hasattr(network, "hf_device_map"):
         raise InputError("device: expected none beside device_map, which says where the parts of the model are.")
     names = [part.strip() for part in targets.split(",")] if isinstance(targets, str) else list(targets)
-    text = getattr(text, "documents", text)  # what load_text gives
     with placed(network, device) as home, probing_state(network, "running"), quiet_transformers():
         where = home or torch.device("cpu")
+        # The model: its blocks, what it can predict, where the states of the tokens stand.
         found = find_blocks(network, anatomy.dry_inputs(network, where), blocks)
-        longest = anatomy.longest_piece(network)
-        room = min(length, longest or length)
-        places = places_of(network, found, where, room)
+        most = min(uncut.length, anatomy.longest_piece(network) or uncut.length)
+        places = anatomy.places_of(network, found, where, most)
         fits = anatomy.task_of(network, found, where, places.shift)
-        asked = task or fits
-        check_task(asked, anatomy.is_encoder_decoder(network))
-        wanted = tokens if tokens is not None else tokens_wanted(found.width, asked)
-        around = places_around(loaded.tokenizer) if asked == "masked" else 0
-        bos = bos if asked == "next" else False
-        pieces = pieces_of(text, loaded.tokenizer, length=room - around, documents=documents, bos=bos, wanted=wanted)
-        if room < length and max(map(len, pieces.ids)) >= room - around:
-            pieces = pieces.noted(f"Pieces have {room} tokens instead of {length}: the model has no places for more.")
+        task = check_task(task, fits)
+        # The text: pieces of token ids.
+        wanted = tokens_wanted(found.width, task) if uncut.tokens is None else uncut.tokens
+        around = places_around(tokenizer) if task == "masked" else 0
+        fitting = replace(uncut, tokenizer=tokenizer, length=most - around, bos=uncut.bos if task == "next" else False)
+        pieces = fitting.cut(wanted=wanted)
+        if most < uncut.length and max(map(len, pieces.ids)) >= most - around:
+            pieces = pieces.noted(
+                f"Pieces have {most} tokens instead of {uncut.length}: the model has no places for more."
+            )
         limit = None
         if pieces.tokens > wanted:
-            limit, pieces = tokens, pieces.spread(wanted)
-            if tokens is None:
-                pieces = pieces.noted(f"{wanted:,} tokens spread over the text were read.")
+            limit, pieces = uncut.tokens, pieces.spread(wanted)
+            pieces = pieces.noted("" if limit else f"{wanted:,} tokens spread over the text were read.")
         pieces = pieces.noted(pieces.left_out)
         vocabulary = anatomy.vocabulary_of(network)
-        check_ids(pieces, vocabulary, loaded.tokenizer, mask_id)
-        counts = counted(pieces.ids, vocabulary)
+        check_ids(pieces, vocabulary, tokenizer, loaded.mask_id)
+        # What is predicted, and what is measured beside it.
         head = anatomy.output_embedding(network)
-        chosen = targets_of(names, vocabulary, head, counts, seed, asked)
-        told = [ids[1:] for ids in pieces.ids] if asked == "next" else pieces.ids  # nobody tells the first of a piece
-        told_counts = counted(told, vocabulary)
-        frequent = FrequentTokens.of(told_counts, classes) if classes else None
-        shown = Words.of(words, loaded.tokenizer, vocabulary) if len(words) else None
-        plan = Plan(found, tuple(chosen), normalize, found.whole, places, frequent, shown)
-        pieces = pieces.dealt(*affordable(groups, plan, memory_gib))
-        if asked == "next":
-            pieces = pieces.noted(missing_bos(network, loaded.tokenizer, pieces, where))
-        if asked == "span":
-            pieces = pieces.noted(unnamed_sentinels(loaded.tokenizer))
-        pieces = pieces.noted(AGAINST_ITS_WAY.get((asked, fits), ""))
+        chosen = targets_of(names, vocabulary, head, counted(pieces.ids, vocabulary), seed, task)
+        # Nothing predicts the first token of a piece.
+        predicted = counted([ids[1:] for ids in pieces.ids] if task == "next" else pieces.ids, vocabulary)
+        frequent = FrequentTokens.of(predicted, classes) if classes else None
+        shown = PicturedWords.of(words, tokenizer, vocabulary) if len(words) else None
+        plan = TextPlan(found, tuple(chosen), normalize, places, frequent, shown)
+        pieces = pieces.dealt(*affordable(uncut.groups, plan, memory_gib))
+        if task == "next":
+            pieces = pieces.noted(bos_note(network, tokenizer, pieces, where))
+        if task == "span":
+            pieces = pieces.noted(unnamed_sentinels(tokenizer))
+        if task != fits:
+            pieces = pieces.noted(AGAINST_ITS_WAY[task])
         if head is None:
-            what = type(network).__name__
             pieces = pieces.noted(
-                f"No output layer was found in {what}: neither its loss nor the target 'embedding' is told."
+                f"No output layer was found in {type(network).__name__}: neither its loss nor the target 'embedding' is "
+                "measured."
             )
-        config = getattr(network, "config", None)
         offsets = tuple(sorted({target.offset for target in chosen} | ({0} if words else set())))
-        how = task_for(asked, offsets=offsets, tokenizer=loaded.tokenizer, config=config, mask_id=mask_id, seed=seed)
-        run = Run(plan, how, pieces, batch_size, where, progress)
+        config = getattr(network, "config", None)
+        how = task_for(task, offsets=offsets, tokenizer=tokenizer, config=config, mask_id=loaded.mask_id, seed=seed)
+        # The pass over the text, and the same for an untrained model.
+        run = TextRun(plan, how, pieces, batch_size, where, progress)
         measured = run.measure(network)
-        check_enough(measured.targets.counts, found.width, asked, tokens=limit, length=room)
+        check_enough(measured.targets.counts, found.width, task, tokens=limit, length=most)
         twin = run.measure(_untrained(network, seed)) if null else None
         record = assembled(network, loaded, run, measured, twin)
-        loss = own_loss(network, pieces, len(head), where) if head is not None and asked == fits == "next" else None
-    record.notes += filter(None, [loss_remark(loss, told_counts, len(pieces.ids))])
+        loss = own_loss(network, pieces, len(head), where) if head is not None and task == fits == "next" else None
+    record.notes += filter(None, [loss_note(loss, predicted, len(pieces.ids))])
     record.settings |= {
-        "length": min(room, max(map(len, pieces.ids)) + around),
-        "long_documents": documents,
+        "length": min(most, max(map(len, pieces.ids)) + around),
+        "long_documents": uncut.documents,
         "head": head is not None,
         "seed": seed,
     }
     if loss is not None and math.isfinite(loss):
         record.settings["loss"] = round(loss, 4)
-    record.name = name or record.name
     record.provenance["seconds"] = round(time.perf_counter() - started, 3)
     return record
 
 
 def _untrained(network: nn.Module, seed: int) -> nn.Module:
     return untrained_twin(network, NULL_SEED + seed) or untrained(network, seed=NULL_SEED + seed)
+
+
+def _check(
+    normalize: Any,
+    task: Any,
+    targets: Any,
+    words: Any,
+    batch_size: Any,
+    classes: Any,
+    memory_gib: Any,
+    blocks: Any,
+    null: Any,
+) -> None:
+    """Words and numbers that have a fixed range."""
+    if normalize not in get_args(Normalize):
+        raise InputError(f"normalize: expected one of {', '.join(get_args(Normalize))}, got {normalize!r}.")
+    if task is not None and task not in get_args(TaskName):
+        raise InputError(f"task: expected one of {', '.join(get_args(TaskName))}, got {task!r}.")
+    for name, value, kind, what in (
+        ("targets", targets, Sequence, "names"),
+        ("words", words, Sequence, "a list of words or token ids"),
+        ("blocks", blocks, Sequence | None, "names of modules"),
+        ("null", null, bool, "True or False"),
+        ("batch_size", batch_size, Integral, "a whole number"),
+        ("classes", classes, Integral, "a whole number"),
+        ("memory_gib", memory_gib, Real, "a number of GiB"),
+    ):
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise InputError(f"{name}: expected {what}, got {value!r}.")
+    if isinstance(words, str):
+        raise InputError(f"words: expected a list of words, got the string {words!r}: words=[{words!r}].")
+    if batch_size < 1:
+        raise InputError(f"batch_size: expected at least 1 piece, got {batch_size}.")
+    if classes < 0 or classes == 1:
+        raise InputError(f"classes: expected 0 (none) or at least 2 frequent tokens, got {classes}.")

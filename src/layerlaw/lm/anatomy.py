@@ -1,27 +1,50 @@
-"""What a language model is, told by its parts and its behavior: vocabulary, output embedding, which way it reads."""
+"""What a language model is, seen from its parts and its behavior.
+
+Its vocabulary and output embedding, how much it reads at once, which task fits it, and where the state of
+each token stands (most models give one per token, some pad the text or put something in front).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture.trace import modules_of
-from layerlaw.errors import InputError
-from layerlaw.lm.blocks import Blocks, Hooked
-from layerlaw.lm.calling import token_inputs
-from layerlaw.lm.tasks import TaskName
+from layerlaw.capture import capturing
+from layerlaw.capture.modules import modules_of
+from layerlaw.errors import CaptureError, InputError
+from layerlaw.lm.blocks import BlockStack, run
+from layerlaw.lm.tasks import TaskName, token_inputs
 
 DRY_TOKENS = 7  # of a piece in the dry run
 
 
+def dry_inputs(model: nn.Module, device: torch.device) -> dict[str, Any]:
+    """A few tokens to run the model on."""
+    ids = torch.arange(2 * DRY_TOKENS, device=device).reshape(2, DRY_TOKENS).remainder(vocabulary_of(model))
+    inputs = token_inputs(model, ids)
+    if is_encoder_decoder(model):
+        inputs["decoder_input_ids"] = ids[:, :5]
+    return inputs
+
+
 def vocabulary_of(model: nn.Module) -> int:
     """Entries of the input embedding."""
-    table = _embedding(model)
+    table: Any = None
+    if callable(getter := getattr(model, "get_input_embeddings", None)):
+        try:
+            table = getter()
+        except NotImplementedError:
+            table = None
+    if not isinstance(table, nn.Embedding):
+        tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+        table = max(tables, key=lambda m: m.num_embeddings, default=None)
     if table is None:
         raise InputError("model: expected a language model with an embedding of token ids (nn.Embedding), found none.")
-    return table.num_embeddings
+    size: int = table.num_embeddings
+    return size
 
 
 def output_embedding(model: nn.Module) -> Tensor | None:
@@ -36,13 +59,13 @@ def output_embedding(model: nn.Module) -> Tensor | None:
     return weight.detach() if isinstance(weight, Tensor) and weight.dim() == 2 else None
 
 
-def body_of(model: nn.Module, blocks_home: str) -> nn.Module:
-    """The model without its head, where it can be called on its own: the scores are not needed."""
+def body_of(model: nn.Module, home: str) -> nn.Module:
+    """The model without its head, where it can be called on its own and holds the blocks: the scores are not needed."""
     body = getattr(model, "base_model", None)
     if not isinstance(body, nn.Module) or body is model or is_encoder_decoder(model):
         return model
-    home = modules_of(model)[blocks_home]
-    return body if any(module is home for module in body.modules()) else model
+    blocks = modules_of(model)[home]
+    return body if any(module is blocks for module in body.modules()) else model
 
 
 def longest_piece(model: nn.Module) -> int | None:
@@ -50,68 +73,109 @@ def longest_piece(model: nn.Module) -> int | None:
     config = getattr(model, "config", None)
     places = (getattr(config, "max_position_embeddings", None), getattr(config, "n_positions", None))
     known = [n for n in (*places, getattr(model, "context", None)) if isinstance(n, int) and n > 1]
-    table = _position_table(model)  # some models keep two places of their table for padding
-    return min([*known, *([table] if table else [])], default=None)
-
-
-def _position_table(model: nn.Module) -> int | None:
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding) and "position" in name and "relative" not in name:
-            offset = (module.padding_idx + 1) if module.padding_idx is not None else 0
-            return module.num_embeddings - offset
-    return None
+            used = (module.padding_idx + 1) if module.padding_idx is not None else 0  # some keep places for padding
+            known += [module.num_embeddings - used] if module.num_embeddings > used else []
+            break
+    return min(known, default=None)
 
 
 def is_encoder_decoder(model: nn.Module) -> bool:
-    """Whether the model reads with one stack of blocks and tells with another."""
+    """Whether the model reads with one stack of blocks and predicts with another."""
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
-def task_of(model: nn.Module, blocks: Blocks, device: torch.device, shift: int = 0) -> TaskName:
+def task_of(model: nn.Module, blocks: BlockStack, device: torch.device, shift: int = 0) -> TaskName:
     """Which task fits: spans for an encoder-decoder; masked tokens where a later token changes an earlier state."""
     if is_encoder_decoder(model):
         return "span"
     size = vocabulary_of(model)
-    generator = torch.Generator().manual_seed(0)
     time = min(16, longest_piece(model) or 16)
-    ids = torch.randint(
-        size // 2, size, (1, time), generator=generator
-    )  # padding has a low number, and may hide a token
+    generator = torch.Generator().manual_seed(0)
+    # Padding has a low number, and may hide a token.
+    ids = torch.randint(size // 2, size, (1, time), generator=generator)
     other = ids.clone()
     other[0, -4:] = (ids[0, -4:] - size // 2 + torch.arange(4)) % size
-    last = len(blocks.names) - 1
     early = slice(shift, shift + ids.shape[1] - 4)
-    before, after = (states(model, blocks, one.to(device))[last][:, early] for one in (ids, other))
+    before, after = (_states(model, blocks, one.to(device))[-1][:, early] for one in (ids, other))
     moved = float((before - after).abs().max()) / max(float(before.abs().max()), 1e-30)
     return "masked" if moved > 100 * torch.finfo(before.dtype).eps else "next"  # more than rounding
 
 
-def dry_inputs(model: nn.Module, device: torch.device) -> dict[str, Any]:
-    """A few tokens to run the model on."""
-    size = vocabulary_of(model)
-    ids = torch.arange(2 * DRY_TOKENS, device=device).reshape(2, DRY_TOKENS).remainder(size)
-    inputs = token_inputs(model, ids)
-    if is_encoder_decoder(model):
-        inputs["decoder_input_ids"] = ids[:, :5]
-    return inputs
-
-
-def states(model: nn.Module, blocks: Blocks, ids: Tensor) -> dict[int, Tensor]:
+def _states(model: nn.Module, blocks: BlockStack, ids: Tensor) -> list[Tensor]:
     """The hidden states of every block for a few tokens."""
-    seen: dict[int, Tensor] = {}
-    with Hooked(model, blocks, seen.__setitem__, embedding=False) as hooked:
-        hooked.run(token_inputs(model, ids), where="the dry run")
+    seen: list[Tensor] = []
+    plan = blocks.plan(embedding=False)
+    with capturing(model, plan, plan.sites, reduce=None, consume=lambda _, hidden: seen.append(hidden)) as capture:
+        run(capture, token_inputs(model, ids), where="the dry run")
     return seen
 
 
-def _embedding(model: nn.Module) -> nn.Embedding | None:
-    getter = getattr(model, "get_input_embeddings", None)
-    if callable(getter):
-        try:
-            found = getter()
-        except NotImplementedError:
-            found = None
-        if isinstance(found, nn.Embedding):
-            return found
-    tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
-    return max(tables, key=lambda m: m.num_embeddings, default=None)
+@dataclass(frozen=True)
+class TokenPlaces:
+    """The state of a piece's first token stands at `shift`; `longer`: there may be more states than tokens."""
+
+    shift: int = 0
+    longer: bool = False
+
+    def of(self, hidden: Tensor, shape: tuple[int, int]) -> Tensor:
+        """The states (B, T, d) of the tokens (B, T) of the text."""
+        batch, time = shape
+        if not self.longer and tuple(hidden.shape[:2]) == shape:
+            return hidden
+        if not self.longer or hidden.shape[0] != batch or hidden.shape[1] < self.shift + time:
+            raise CaptureError(
+                f"expected a state of each token ({batch} pieces of {time}), got {tuple(hidden.shape)}, unlike in the dry "
+                "run. Use another length, or name other blocks."
+            )
+        return hidden[:, self.shift : self.shift + time]
+
+
+def places_of(model: nn.Module, blocks: BlockStack, device: torch.device, length: int) -> TokenPlaces:
+    """Compare states with tokens, also of a piece as long as they will be; where there are more, see which are theirs."""
+    inputs = dry_inputs(model, device)
+    read = tuple(next(iter(inputs.values())).shape)
+    predicted = tuple(inputs["decoder_input_ids"].shape) if is_encoder_decoder(model) else read
+    if read != predicted == blocks.seen:
+        return TokenPlaces()
+    if blocks.seen == read != predicted:
+        raise CaptureError(
+            f"blocks: expected blocks of the decoder, which predicts what was cut out, got '{blocks.home}' of the encoder."
+        )
+    if blocks.seen == predicted[::-1]:
+        raise CaptureError(
+            f"'{blocks.home}': expected hidden states (batch, time, width) for ids of shape {predicted}, got {blocks.seen}: "
+            "blocks with time along axis 0 are not supported. Wrap the model so that batches come first."
+        )
+    if blocks.seen[0] == predicted[0] and blocks.seen[1] >= predicted[1]:
+        odd = length - 1 + length % 2  # no multiple of what models pad to
+        places = _tried(model, blocks, device, odd)
+        if places is not None:
+            return places
+    raise CaptureError(
+        f"'{blocks.home}': expected one state of each token, got states {blocks.seen} for tokens {predicted} (batch, time). "
+        "Blocks that join or split tokens cannot be measured; name others (blocks, or --blocks)."
+    )
+
+
+def _tried(model: nn.Module, blocks: BlockStack, device: torch.device, tokens: int) -> TokenPlaces | None:
+    """Change one token and see which state moves most; `None` where that is not always as far behind its token.
+
+    Nor where an earlier state, which might as well be the token's, always moves first.
+    """
+    size = vocabulary_of(model)
+    ids = torch.arange(size - tokens, size, device=device)[None].remainder(size)
+    plain = _states(model, blocks, ids)[0]
+    if plain.shape[1] == tokens:
+        return TokenPlaces(longer=blocks.seen[1] != DRY_TOKENS)
+    found, begun = set(), set()
+    for place in (tokens // 3, tokens // 2, tokens - 2):
+        other = ids.clone()
+        other[0, place] = (ids[0, place] + size // 2) % size
+        moved = (_states(model, blocks, other)[0] - plain).abs().sum(-1)[0]
+        found.add(int(moved.argmax()) - place)
+        begun.add(int((moved > 1e-6 * moved.max()).float().argmax()) - place)
+    shift = found.pop()
+    clear = not found and not (len(begun) == 1 and 0 <= min(begun) < shift)
+    return TokenPlaces(shift, longer=True) if clear and 0 <= shift <= plain.shape[1] - tokens else None

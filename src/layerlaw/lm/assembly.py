@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
 
-import torch
 from torch import nn
 
 from layerlaw.lm.loading import Loaded
 from layerlaw.lm.pieces import Pieces
-from layerlaw.lm.stream import Measured, Plan, Run
+from layerlaw.lm.stream import MomentPass, TextPlan, TextRun
 from layerlaw.measures.residual import Residual, prediction_residuals
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
@@ -18,7 +17,7 @@ from layerlaw.stats.ranks import world_size
 FEW = 20  # tokens per feature below which the numbers are not to be trusted
 
 
-def assembled(model: nn.Module, loaded: Loaded, run: Run, measured: Measured, twin: Measured | None) -> Record:
+def assembled(model: nn.Module, loaded: Loaded, run: TextRun, measured: MomentPass, twin: MomentPass | None) -> Record:
     """The record of a language model."""
     plan, pieces = run.plan, run.pieces
     n = int(measured.targets.counts.sum())
@@ -47,8 +46,8 @@ def assembled(model: nn.Module, loaded: Loaded, run: Run, measured: Measured, tw
             "classes": 0 if plan.frequent is None else len(plan.frequent.ids),
         },
         provenance=provenance(
-            *_devices(measured),
-            transformers=_version_of_transformers(),
+            *dict.fromkeys(site.device for site in measured.sites.values()),
+            transformers=getattr(sys.modules.get("transformers"), "__version__", None),
             dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
             processes=world_size(),
             **model_provenance(model),
@@ -58,40 +57,36 @@ def assembled(model: nn.Module, loaded: Loaded, run: Run, measured: Measured, tw
     )
 
 
-def _rows(plan: Plan, measured: Measured, twin: Measured | None) -> list[SiteRow]:
-    names = (("embedded input", "input"),) * plan.embedding + tuple(
-        zip(plan.blocks.names, plan.blocks.types, strict=True)
-    )
+def _rows(plan: TextPlan, measured: MomentPass, twin: MomentPass | None) -> list[SiteRow]:
     planes = measured.words.planes() if measured.words else {}
     rows = []
-    seen: dict[str, int] = {}
-    for i, (name, kind) in enumerate(names):
-        seen[name] = seen.get(name, 0) + 1
-        title = name if seen[name] == 1 else f"{name}#{seen[name]}"
+    for site in plan.sites:
         values: dict[str, float | None] = {}
         left_out: dict[str, list[float | None]] = {}
-        for target, residual in _residuals(plan, measured, i, title).items():
+        for target, residual in _residuals(plan, measured, site.name).items():
             values |= _columns(target, residual, left_out)
         if twin is not None:
-            for target, residual in _residuals(plan, twin, i, f"{title} (untrained)").items():
+            for target, residual in _residuals(plan, twin, site.name, " (untrained)").items():
                 column = _column(target)
                 values[f"{column}_untrained"] = residual.in_sample
                 if residual.held_out is not None:
                     values[f"{column}_held_out_untrained"] = residual.held_out
-        for measure, prefix in ((measured, ""), (twin, "_untrained")):
-            if measure is not None and measure.frequent is not None:
-                values[f"separation{prefix}"] = measure.frequent.separation(i)
-        block = not (plan.embedding and i == 0)
-        width = measured.sites[i].features
-        row = SiteRow(title, kind, (width,), width, in_fit=block, at="output" if block else "input")
-        row.values, row.left_out, row.plane = values, left_out, planes.get(i, [])
+        for found, suffix in ((measured, ""), (twin, "_untrained")):
+            if found is not None and found.frequent is not None:
+                values[f"separation{suffix}"] = found.frequent.separation(site.name)
+        row = SiteRow(site.name, site.type, site.shape, site.features, in_fit=site.in_fit, at=site.at)
+        row.values, row.left_out, row.plane = values, left_out, planes.get(site.name, [])
         rows.append(row)
     return rows
 
 
-def _residuals(plan: Plan, measured: Measured, site: int, where: str) -> dict[str, Residual]:
+def _residuals(plan: TextPlan, measured: MomentPass, site: str, which: str = "") -> dict[str, Residual]:
     return prediction_residuals(
-        measured.sites[site], measured.targets, measured.columns, where=f"'{where}'", null_direction=plan.sums_to_zero
+        measured.sites[site],
+        measured.targets,
+        measured.columns,
+        where=f"'{site}{which}'",
+        null_direction=plan.sums_to_zero,
     )
 
 
@@ -113,7 +108,7 @@ def _columns(target: str, residual: Residual, left_out: dict[str, list[float | N
     return values
 
 
-def _notes(plan: Plan, pieces: Pieces, n: int) -> list[str]:
+def _notes(plan: TextPlan, pieces: Pieces, n: int) -> list[str]:
     notes = list(pieces.notes)
     d = plan.blocks.width
     if n < FEW * d:
@@ -132,20 +127,9 @@ def _notes(plan: Plan, pieces: Pieces, n: int) -> list[str]:
     return notes
 
 
-def _missing_words(measured: Measured) -> list[str]:
+def _missing_words(measured: MomentPass) -> list[str]:
     if measured.words is None:
         return []
     missing = [f"'{name}'" for name, n in zip(measured.words.names, measured.words.seen, strict=True) if n == 0]
     come = "do not come" if len(missing) > 1 else "does not come"
-    return [f"Of the words, {', '.join(missing)} {come} among the tokens that were looked at."] if missing else []
-
-
-def _devices(measured: Measured) -> list[torch.device]:
-    return list(dict.fromkeys(site.device for site in measured.sites))
-
-
-def _version_of_transformers() -> str | None:
-    import sys
-
-    known: Any = sys.modules.get("transformers")
-    return None if known is None else str(known.__version__)
+    return [f"Of the words, {', '.join(missing)} {come} among the tokens that were used."] if missing else []

@@ -8,36 +8,38 @@ inside another is taken, in an encoder-decoder the one that runs last. Where tha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture.trace import first_tensor, modules_of, tensors_in
-from layerlaw.errors import CaptureError
-from layerlaw.lm.naming import LEAST_BLOCKS, common_home, named_modules, tree
+from layerlaw.capture import Batch, Capture, Plan, Site
+from layerlaw.capture.modules import matching, modules_of
+from layerlaw.capture.trace import Call, Seen, Trace, trace
+from layerlaw.errors import CaptureError, InputError, LayerlawError
 
 Norm = Literal["rms", "layer", "none"]
+LEAST_BLOCKS = 2
+LINES = 60  # of a module tree in an error
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """Names of the blocks in the order they run (a shared one several times), what they are, and the norm after them.
+class BlockStack:
+    """The sites of the blocks in the order they run (a shared one several times), and the norm after them.
 
-    `picks` says which of the tensors that a block returns is its hidden state; `seen`, its batch and time in the dry run;
-    `linked`, whether every block takes what the one before has given; `whole`, whether they are also all of their list, so
-    that the embedded text enters the first.
+    `calls` says how often each module is called; `seen`, batch and time of the hidden states in the dry run; `linked`,
+    whether every block takes what the one before has given; `whole`, whether they are also all of their list, so that the
+    embedded text enters the first.
     """
 
-    names: tuple[str, ...]
-    types: tuple[str, ...]
-    picks: tuple[int, ...]
+    sites: tuple[Site, ...]
+    calls: dict[str, int]
     seen: tuple[int, int]
-    width: int
     norm: Norm
     eps: float
     norm_name: str = ""
@@ -45,195 +47,224 @@ class Blocks:
     named: bool = False
     linked: bool = True
     whole: bool = True
+    overwrites_input: bool = False
     others: tuple[str, ...] = field(default=(), repr=False)
 
+    @property
+    def width(self) -> int:
+        """Features of a hidden state."""
+        return self.sites[-1].features
+
     def __str__(self) -> str:
-        kinds = ", ".join(dict.fromkeys(self.types))
+        kinds = ", ".join(dict.fromkeys(site.type for site in self.sites))
         after = f"{self.norm} norm '{self.norm_name}' behind them" if self.norm != "none" else "no norm behind them"
         home = f" in '{self.home}'" if self.home else ""
-        return f"{len(self.names)} blocks of type {kinds}{home}, width {self.width}, {after}"
+        return f"{len(self.sites)} blocks of type {kinds}{home}, width {self.width}, {after}"
+
+    def plan(self, *, embedding: bool, prefix: str = "") -> Plan:
+        """What capture has to know; `embedding`: also what enters the first block; `prefix`: the part that is run alone."""
+        first = self.sites[0]
+        opening = replace(first, name="embedded input", at="input", type="input", in_fit=False, pick=0)
+        sites = (opening,) * embedding + self.sites
+        return Plan(
+            sites=tuple(replace(site, module=site.module.removeprefix(prefix)) for site in sites),
+            rule="blocks",
+            why=str(self),
+            dropped=(),
+            classifier=None,
+            classifier_why="",
+            reads=None,
+            classes=None,
+            overwrites_input=self.overwrites_input,
+            calls={name.removeprefix(prefix): count for name, count in self.calls.items()},
+        )
 
 
-@dataclass
-class _Call:
-    name: str
-    entered: int
-    given: tuple[int, int] | None
-    taken: tuple[int, ...]
-    left: int = -1
-    gave: tuple[int, ...] = ()
-    result: tuple[int, int] | None = None
-    pick: int = 0
+@dataclass(frozen=True)
+class _Step:
+    """A call, the hidden state that it gave, and which of its tensors that is."""
+
+    call: Call
+    pick: int
+    state: Seen | None
+
+    @classmethod
+    def of(cls, call: Call) -> _Step:
+        """A block may hand its input on beside what it has made of it."""
+        for pick, seen in enumerate(call.outputs):
+            if call.input is not None and seen.shape == call.input.shape and not seen.same_content(call.input):
+                return cls(call, pick, seen)
+        return cls(call, 0, call.output)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the hidden state."""
+        return () if self.state is None else self.state.shape
+
+    @property
+    def keeps_shape(self) -> bool:
+        """Whether it turns a tensor into another of the same shape."""
+        return self.call.input is not None and self.call.input.shape == self.shape
+
+    def reads(self, before: _Step) -> bool:
+        """Whether it takes what another one has given."""
+        return self.call.input is not None and before.state is not None and self.call.input.same_content(before.state)
 
 
-def find_blocks(model: nn.Module, inputs: Mapping[str, Tensor], named: str | Sequence[str] | None = None) -> Blocks:
+def find_blocks(model: nn.Module, inputs: Mapping[str, Any], named: str | Sequence[str] | None = None) -> BlockStack:
     """Run the model once on a few tokens and find its blocks, or those that are `named`; an error shows its tree.
 
     named   a list of modules ("model.layers"), a pattern ("layers.*.mlp"), or names of modules, with commas or as a list
     """
     modules = modules_of(model)
-    chosen = None if named is None else named_modules(modules, named)
-    calls, kept = _trace(model, modules, inputs)
-    del kept  # held every tensor while the calls were written down, so that no memory was used twice
+    chosen = None if named is None else _named_modules(modules, named)
+    with torch.no_grad():
+        traced = trace(model, _batch(inputs), hint="Does it take token ids as input_ids?")
+    steps = [_Step.of(call) for call in traced.calls]
     if chosen is not None:
-        home, mine = common_home(chosen), _calls_of(chosen, calls)
-        siblings = {call.name for call in calls if call.name.rpartition(".")[0] == home and call.gave == mine[0].gave}
-        return _described(modules, calls, mine, home, named=True, whole=_linked(mine) and siblings == set(chosen))
-    lists = _lists(modules, calls)
+        home, mine = _common_home(chosen), _steps_of(chosen, steps)
+        siblings = {s.call.name for s in steps if _parent(s.call.name) == home and s.shape == mine[0].shape}
+        whole = _linked(mine) and siblings == set(chosen)
+        return _described(traced, steps, mine, home, named=True, whole=whole)
+    lists = _lists(modules, steps)
     if not lists:
         raise CaptureError(
             "no blocks found: expected a list of at least two modules (nn.ModuleList or nn.Sequential) through which tokens "
             "pass as (batch, time, width). If they are in none, name them (blocks, or --blocks). The model's tree:\n"
-            f"{tree(modules)}"
+            f"{_tree(modules)}"
         )
     # An encoder-decoder runs its decoder last; otherwise the list with the most parameters, of those that pass on directly.
-    decoder = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     size = {home: sum(p.numel() for p in modules[home].parameters()) for home in lists}
-    if decoder:
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         large = [home for home in lists if 4 * size[home] >= max(size.values())]
-        home = max(large, key=lambda h: lists[h][-1].left)
+        home = max(large, key=lambda h: lists[h][-1].call.left)
     else:
-        home = max(lists, key=lambda h: (_linked(lists[h]), size[h], -lists[h][0].entered))
+        home = max(lists, key=lambda h: (_linked(lists[h]), size[h], -lists[h][0].call.entered))
     others = tuple(other for other in lists if other != home)
-    return _described(modules, calls, lists[home], home, whole=_linked(lists[home]), others=others)
+    return _described(traced, steps, lists[home], home, whole=_linked(lists[home]), others=others)
 
 
-def _described(
-    modules: Mapping[str, nn.Module],
-    calls: list[_Call],
-    chosen: list[_Call],
-    home: str,
-    *,
-    named: bool = False,
-    whole: bool,
-    others: tuple[str, ...] = (),
-) -> Blocks:
-    norm_name, norm, eps = _norm_after(modules, calls, chosen[-1])
-    return Blocks(
-        names=tuple(call.name for call in chosen),
-        types=tuple(type(modules[call.name]).__name__ for call in chosen),
-        picks=tuple(call.pick for call in chosen),
-        seen=(chosen[-1].gave[0], chosen[-1].gave[1]),
-        width=chosen[-1].gave[2],
+def _described(traced: Trace, steps: list[_Step], chosen: list[_Step], home: str, **about: Any) -> BlockStack:
+    batch, time, width = chosen[-1].shape
+    norm_name, norm, eps = _norm_after(steps, chosen[-1])
+    names = {step.call.name for step in chosen}
+    return BlockStack(
+        sites=tuple(
+            Site(
+                name=step.call.title,
+                module=step.call.name,
+                at="output",
+                call=step.call.number,
+                type=type(step.call.module).__name__,
+                axis=0,
+                fold=1,
+                channels_last=True,
+                shape=(width,),
+                features=width,
+                pick=step.pick,
+            )
+            for step in chosen
+        ),
+        calls=dict(Counter(call.name for call in traced.calls if call.name in names)),
+        seen=(batch, time),
         norm=norm,
         eps=eps,
         norm_name=norm_name,
         home=home,
-        named=named,
         linked=_linked(chosen),
-        whole=whole,
-        others=others,
+        overwrites_input=traced.overwrites_input,
+        **about,
     )
 
 
-def _linked(calls: list[_Call]) -> bool:
-    return all(after.given == before.result for before, after in itertools.pairwise(calls))
+def _linked(steps: list[_Step]) -> bool:
+    return all(after.reads(before) for before, after in itertools.pairwise(steps))
 
 
-def _calls_of(names: Sequence[str], calls: list[_Call]) -> list[_Call]:
-    """The calls of modules named by hand, in the order they end; all must give hidden states of one width."""
-    found = sorted((call for call in calls if call.name in set(names)), key=lambda call: call.left)
-    idle = [name for name in names if all(call.name != name for call in found)]
-    if idle:
-        raise CaptureError(f"blocks: '{idle[0]}' was not called in the dry run, so it gives no hidden states.")
-    for call in found:
-        if len(call.gave) != 3 or call.gave != found[0].gave:
-            expected = (
-                "(batch, time, width)" if len(found[0].gave) != 3 else f"{found[0].gave} as '{found[0].name}' does"
-            )
-            raise CaptureError(f"blocks: expected '{call.name}' to give {expected}, got {call.gave or 'no tensor'}.")
-    return found
-
-
-def _trace(
-    model: nn.Module, modules: Mapping[str, nn.Module], inputs: Mapping[str, Tensor]
-) -> tuple[list[_Call], list[Tensor]]:
-    calls: list[_Call] = []
-    kept: list[Tensor] = []
-    stack: list[_Call] = []
-    clock = iter(range(2**62))
-
-    def look(tensor: Tensor | None) -> tuple[tuple[int, int] | None, tuple[int, ...]]:
-        if tensor is None:
-            return None, ()
-        kept.append(tensor)
-        return (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version), tuple(tensor.shape)
-
-    def enter(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-        given, taken = look(_entering(args, kwargs))
-        stack.append(_Call(name, next(clock), given, taken))
-        calls.append(stack[-1])
-
-    def leave(name: str, module: nn.Module, args: Any, output: Any) -> None:
-        call = stack.pop()
-        call.left = next(clock)
-        seen = [look(tensor) for tensor in tensors_in(output)]
-        # A block may hand its input on beside what it has made of it.
-        new = (i for i, (key, shape) in enumerate(seen) if shape == call.taken and key != call.given)
-        call.pick = next(new, 0)
-        if seen:
-            call.result, call.gave = seen[call.pick]
-
-    with ExitStack() as hooks:
-        for name, module in modules.items():
-            hooks.callback(module.register_forward_pre_hook(partial(enter, name), with_kwargs=True).remove)
-            hooks.callback(module.register_forward_hook(partial(leave, name)).remove)
-        run(model, inputs, where="the dry run")
-    return calls, kept
-
-
-def _entering(args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
-    """By convention the hidden states come first, or under that name; masks and positions come behind."""
-    hidden = kwargs.get("hidden_states")
-    return hidden if isinstance(hidden, Tensor) else first_tensor((args, kwargs))
-
-
-def run(model: nn.Module, inputs: Mapping[str, Tensor], *, where: str) -> Any:
-    """One forward, without gradients; what the model cannot do is told with the shapes that went in."""
-    try:
-        with torch.no_grad():
-            return model(**inputs)
-    except torch.OutOfMemoryError as error:
-        raise CaptureError(_no_memory(where)) from error
-    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
-        if "not enough memory" in str(error) or "can't allocate" in str(error):
-            raise CaptureError(_no_memory(where)) from error
-        shapes = ", ".join(
-            f"{name} {tuple(value.shape)}" for name, value in inputs.items() if isinstance(value, Tensor)
-        )
-        raise CaptureError(
-            f"the model failed in {where} ({shapes}): {type(error).__name__}: {error}. Does it take token ids as input_ids?"
-        ) from error
-
-
-def _no_memory(where: str) -> str:
-    return (
-        f"out of memory in {where}: use a smaller batch (batch_size=1), shorter pieces (length=256), a smaller dtype "
-        "(dtype='bfloat16'), or spread the model (device_map='auto')."
-    )
-
-
-def _lists(modules: Mapping[str, nn.Module], calls: list[_Call]) -> dict[str, list[_Call]]:
+def _lists(modules: Mapping[str, nn.Module], steps: list[_Step]) -> dict[str, list[_Step]]:
     """Of every list of modules the calls that pass hidden states on, where there are at least two; outermost lists only."""
-    found: dict[str, list[_Call]] = {}
+    found: dict[str, list[_Step]] = {}
     for home, module in modules.items():
         if not home or not isinstance(module, (nn.ModuleList, nn.Sequential)):
             continue
         if any(home.startswith(f"{other}.") for other in found):
             continue
-        inside = [c for c in calls if c.name.rpartition(".")[0] == home and len(c.gave) == 3 and c.taken == c.gave]
-        if len(inside) >= LEAST_BLOCKS and any(p.dim() > 1 for c in inside[:1] for p in modules[c.name].parameters()):
-            found[home] = sorted(inside, key=lambda c: c.entered)
+        inside = [s for s in steps if _parent(s.call.name) == home and len(s.shape) == 3 and s.keeps_shape]
+        if len(inside) >= LEAST_BLOCKS and any(p.dim() > 1 for p in inside[0].call.module.parameters()):
+            found[home] = sorted(inside, key=lambda s: s.call.entered)
     return found
 
 
-def _norm_after(modules: Mapping[str, nn.Module], calls: list[_Call], last: _Call) -> tuple[str, Norm, float]:
+def _steps_of(names: Sequence[str], steps: list[_Step]) -> list[_Step]:
+    """The calls of modules named by hand, in the order they end; all must give hidden states of one width."""
+    found = sorted((step for step in steps if step.call.name in set(names)), key=lambda step: step.call.left)
+    idle = [name for name in names if all(step.call.name != name for step in found)]
+    if idle:
+        raise CaptureError(f"blocks: '{idle[0]}' was not called in the dry run, so it gives no hidden states.")
+    first = found[0]
+    for step in found:
+        if len(step.shape) != 3 or step.shape != first.shape:
+            expected = "(batch, time, width)" if len(first.shape) != 3 else f"{first.shape} as '{first.call.name}' does"
+            raise CaptureError(
+                f"blocks: expected '{step.call.name}' to give {expected}, got {step.shape or 'no tensor'}."
+            )
+    return found
+
+
+def _named_modules(modules: Mapping[str, nn.Module], named: str | Sequence[str]) -> list[str]:
+    """The names of the modules that are meant; a list of modules stands for what is in it."""
+    parts = named.split(",") if isinstance(named, str) else list(named)
+    if not all(isinstance(part, str) for part in parts):
+        raise InputError(f"blocks: expected names of modules, got {named!r}.")
+    found: dict[str, None] = {}
+    for part in (part.strip() for part in parts):
+        try:
+            meant = matching({n: m for n, m in modules.items() if n}, part, what="blocks:", same_depth=True)
+        except CaptureError as error:
+            raise CaptureError(f"{error} Its tree:\n{_tree(modules)}") from None
+        for name in meant:
+            inside = isinstance(modules[name], (nn.ModuleList, nn.ModuleDict, nn.Sequential))
+            children = (f"{name}.{child}" for child, _ in modules[name].named_children())
+            found |= dict.fromkeys(children if inside else [name])
+    if len(found) < LEAST_BLOCKS:
+        raise InputError(f"blocks: expected at least {LEAST_BLOCKS} modules, got {', '.join(found) or 'none'}.")
+    return list(found)
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _common_home(names: Sequence[str]) -> str:
+    """The module that all of them are in.
+
+    >>> _common_home(["model.layers.0.mlp", "model.layers.1.mlp"])
+    'model.layers'
+    """
+    levels = zip(*(name.split(".")[:-1] for name in names), strict=False)
+    return ".".join(parts[0] for parts in itertools.takewhile(lambda parts: len(set(parts)) == 1, levels))
+
+
+def _tree(modules: Mapping[str, nn.Module]) -> str:
+    """The modules of a model, two levels deep, for an error."""
+    lines = [
+        f"  {name}: {type(module).__name__}"
+        for name, module in modules.items()
+        if name and name.count(".") <= 2 and not name.rpartition(".")[2].isdigit()
+    ]
+    more = f"\n  … and {len(lines) - LINES} more" if len(lines) > LINES else ""
+    return "\n".join(lines[:LINES]) + more
+
+
+def _norm_after(steps: list[_Step], last: _Step) -> tuple[str, Norm, float]:
     """The first module behind the last block that reads its output and divides by its size, and how."""
-    behind = [c for c in calls if c.entered > last.left and c.given == last.result and c.taken == last.gave]
-    for call in behind:
-        module = modules[call.name]
-        if (norm := _kind_of_norm(module, last.gave[2])) is not None:
-            return call.name, norm, _epsilon(module)
+    for step in steps:
+        call = step.call
+        behind = call.entered > last.call.left and step.reads(last)
+        if behind and call.input is not None and call.input.shape == last.shape:
+            norm = _kind_of_norm(call.module, last.shape[2])
+            if norm is not None:
+                return call.name, norm, _epsilon(call.module)
     return "", "none", 0.0
 
 
@@ -259,60 +290,38 @@ def _kind_of_norm(module: nn.Module, d: int) -> Norm | None:
 
 
 def _epsilon(module: nn.Module) -> float:
-    for name in ("eps", "variance_epsilon", "epsilon", "norm_eps"):
-        value = getattr(module, name, None)
-        if isinstance(value, float):
-            return value
-    return 1e-6
+    values = (getattr(module, name, None) for name in ("eps", "variance_epsilon", "epsilon", "norm_eps"))
+    return next((value for value in values if isinstance(value, float)), 1e-6)
 
 
-Consume = Callable[[int, Tensor], None]
+def run(capture: Capture, inputs: Mapping[str, Any], *, where: str) -> None:
+    """One forward whose hidden states go to the consumer."""
+    with explained(inputs, where):
+        capture.run(_batch(inputs), where=where)
 
 
-class Hooked:
-    """Hands the output of every block to a consumer while the forward runs; always removed at the end."""
-
-    def __init__(self, model: nn.Module, blocks: Blocks, consume: Consume, *, embedding: bool) -> None:
-        self.model, self.blocks, self.consume, self.embedding = model, blocks, consume, embedding
-        self._hooks = ExitStack()
-        self._turn = 0
-
-    def __enter__(self) -> Hooked:
-        modules = modules_of(self.model)
-        for name in dict.fromkeys(self.blocks.names):
-            if self.embedding and name == self.blocks.names[0]:
-                hook = modules[name].register_forward_pre_hook(self._before, with_kwargs=True)
-                self._hooks.callback(hook.remove)
-            self._hooks.callback(modules[name].register_forward_hook(self._after).remove)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._hooks.close()
-
-    def run(self, inputs: Mapping[str, Tensor], *, where: str) -> Any:
-        """One forward of one batch."""
-        self._turn = 0
-        output = run(self.model, inputs, where=where)
-        if self._turn != len(self.blocks.names):
+@contextmanager
+def explained(inputs: Mapping[str, Any], where: str) -> Iterator[None]:
+    """No gradients; a forward that fails is reported with the shapes that went in."""
+    try:
+        with torch.no_grad():
+            yield
+    except LayerlawError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+        no_memory = "not enough memory" in str(error) or "can't allocate" in str(error)
+        if no_memory or isinstance(error, torch.OutOfMemoryError):
             raise CaptureError(
-                f"{where}: expected {len(self.blocks.names)} calls of the blocks in '{self.blocks.home}' as in the dry run, "
-                f"got {self._turn}: a varying number of calls makes no fixed layers."
-            )
-        return output
+                f"out of memory in {where}: use a smaller batch (batch_size=1), shorter pieces (length=256), a smaller "
+                "dtype (dtype='bfloat16'), or spread the model (device_map='auto')."
+            ) from error
+        shapes = ", ".join(f"{name} {tuple(v.shape)}" for name, v in inputs.items() if isinstance(v, Tensor))
+        raise CaptureError(
+            f"the model failed in {where} ({shapes}): {type(error).__name__}: {error}. Does it take token ids as input_ids?"
+        ) from error
 
-    def _before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self._turn == 0:
-            self._hand_over(0, _entering(args, kwargs))
 
-    def _after(self, module: nn.Module, args: Any, output: Any) -> None:
-        pick = self.blocks.picks[self._turn % len(self.blocks.picks)]
-        self._turn += 1
-        self._hand_over(self._turn - 1 + self.embedding, next(itertools.islice(tensors_in(output), pick, None), None))
-
-    def _hand_over(self, site: int, hidden: Tensor | None) -> None:
-        if hidden is None or hidden.dim() != 3 or hidden.shape[-1] != self.blocks.width:
-            raise CaptureError(
-                f"'{self.blocks.home}': expected hidden states (batch, time, {self.blocks.width}), got "
-                f"{'none' if hidden is None else tuple(hidden.shape)}."
-            )
-        self.consume(site, hidden.detach())
+def _batch(inputs: Mapping[str, Any]) -> Batch:
+    """Token inputs as capture takes them; nobody looks at the labels."""
+    first = next(value for value in inputs.values() if isinstance(value, Tensor))
+    return Batch((), dict(inputs), torch.zeros(len(first), dtype=torch.long))

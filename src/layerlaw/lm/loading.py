@@ -1,13 +1,18 @@
-"""MODEL → a model and its tokenizer: a loaded one, a local folder, a Hugging Face name, or a GGUF file."""
+"""MODEL → a model and its tokenizer: a loaded one, a local folder, a Hugging Face name, or a GGUF file.
+
+Also what else is needed of transformers: quiet, models with freshly drawn weights, a vocabulary of one's own.
+"""
 
 from __future__ import annotations
 
 import copy
 import importlib.util
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +21,19 @@ from torch import nn
 
 from layerlaw.errors import DataError, InputError, MissingExtraError
 
+END, MASK = "<|end|>", "<|mask|>"
+LEAST_ENTRIES = 300  # 256 bytes, two special tokens, and some pairs
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model, its tokenizer where it has one, and what it is called."""
+    """A model, its tokenizer where it has one, what it is called, and its mask token where no tokenizer knows it."""
 
     model: nn.Module
     tokenizer: Any
     name: str
+    mask_id: int | None = None
 
 
 def load(
@@ -34,16 +42,25 @@ def load(
     tokenizer: Any = None,
     dtype: str | torch.dtype | None = None,
     device_map: Any = None,
+    mask_id: int | None = None,
+    name: str | None = None,
 ) -> Loaded:
-    """Load what is not loaded yet.
+    """A language model and its tokenizer: a loaded model, a local folder, a Hugging Face name, or a GGUF file.
 
+    tokenizer   one that is loaded, a folder, a name or a tokenizer.json; default: the model's own
     dtype       of the weights; default: float32 on a CPU, as saved where there is a GPU
     device_map  "auto" spreads the model over all devices (accelerate)
+    mask_id     the token that stands for a masked one, where the tokenizer has none
+    name        of the record; default: that of the model
     """
+    number: Any = mask_id
+    if number is not None and (isinstance(number, bool) or not isinstance(number, Integral)):
+        raise InputError(f"mask_id: expected a whole number, got {mask_id!r}.")
+    own = load_tokenizer(tokenizer)
     if isinstance(model, nn.Module):
         if dtype is not None or device_map is not None:
             raise InputError("dtype and device_map are for models that are loaded here; this one is loaded already.")
-        return Loaded(model, load_tokenizer(tokenizer), _name(model))
+        return Loaded(model, own, name or _name(model), mask_id)
     if not isinstance(model, (str, os.PathLike)):
         raise InputError(
             f"model: expected an nn.Module, a folder, a Hugging Face name or a GGUF file, got {type(model).__name__}."
@@ -55,30 +72,26 @@ def load(
         options["device_map"] = device_map
     path = Path(model).expanduser()
     if path.suffix == ".gguf":
-        return _gguf(transformers, path, tokenizer, options)
+        found, own = _gguf(transformers, path, own, options["dtype"])
+        return Loaded(found, own, name or path.stem, mask_id)
     where = str(path) if path.exists() else str(model)
     if not path.exists() and (path.is_absolute() or where.startswith((".", "~"))):
         raise DataError(f"{path}: expected a model folder or a GGUF file, found nothing there.")
     with _explained(where):
         config = transformers.AutoConfig.from_pretrained(where)
         found = _class_for(transformers, config).from_pretrained(where, config=config, **options)
-        words = transformers.AutoTokenizer.from_pretrained(where) if tokenizer is None else None
-    words = words if tokenizer is None else load_tokenizer(tokenizer)
-    return Loaded(found, words, path.name if path.exists() else str(model))
+        own = transformers.AutoTokenizer.from_pretrained(where) if own is None else own
+    return Loaded(found, own, name or (path.name if path.exists() else str(model)), mask_id)
 
 
 def untrained_twin(model: nn.Module, seed: int) -> nn.Module | None:
     """A model of the same configuration with freshly drawn weights; `None` for one that is not made from a configuration."""
-    config: Any = getattr(model, "config", None)
     if all(kind.__name__ != "PreTrainedModel" for kind in type(model).__mro__):  # a wrapper may carry another's
         return None
-    config = copy.deepcopy(config)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
     first = next(model.parameters())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        twin: nn.Module = type(model)(config)
+        twin: nn.Module = type(model)(_plain_config(model))
     return twin.to(device=first.device, dtype=first.dtype)
 
 
@@ -106,7 +119,7 @@ def _class_for(transformers: Any, config: Any) -> Any:
     return transformers.AutoModel
 
 
-def _gguf(transformers: Any, path: Path, tokenizer: Any, options: dict[str, Any]) -> Loaded:
+def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Module, Any]:
     if not path.is_file():
         raise DataError(f"{path}: expected a GGUF file, found none.")
     for package in ("gguf", "accelerate"):
@@ -114,23 +127,22 @@ def _gguf(transformers: Any, path: Path, tokenizer: Any, options: dict[str, Any]
     place = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     with _explained(str(path)):
         packed = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
-        words = _gguf_tokenizer(transformers, path, place) if tokenizer is None else None
-    words = words if tokenizer is None else load_tokenizer(tokenizer)
+        if own is None and (path.parent / "tokenizer.json").is_file():  # the one inside takes a minute to convert
+            own = transformers.PreTrainedTokenizerFast.from_pretrained(str(path.parent))
+        elif own is None:
+            own = transformers.AutoTokenizer.from_pretrained(**place)
     # A model read from GGUF still calls itself quantized and refuses to change its dtype: a plain one takes its weights.
-    config = copy.deepcopy(packed.config)
+    plain: nn.Module = type(packed)(_plain_config(packed))
+    plain.load_state_dict(packed.state_dict())
+    return plain if dtype == "auto" else plain.to(dtype), own
+
+
+def _plain_config(model: Any) -> Any:
+    """The configuration without what it says of quantized weights."""
+    config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
-    plain = type(packed)(config)
-    plain.load_state_dict(packed.state_dict())
-    kind = options["dtype"]
-    return Loaded(plain if kind == "auto" else plain.to(kind), words, path.stem)
-
-
-def _gguf_tokenizer(transformers: Any, path: Path, place: dict[str, str]) -> Any:
-    """A tokenizer that lies beside the file loads at once; the one inside it takes a minute to convert."""
-    if (path.parent / "tokenizer.json").is_file():
-        return transformers.PreTrainedTokenizerFast.from_pretrained(str(path.parent))
-    return transformers.AutoTokenizer.from_pretrained(**place)
+    return config
 
 
 def _dtype(dtype: str | torch.dtype | None) -> Any:
@@ -144,7 +156,7 @@ def _dtype(dtype: str | torch.dtype | None) -> Any:
 
 
 def load_tokenizer(tokenizer: Any) -> Any:
-    """A tokenizer from a folder, a name or a tokenizer.json; a loaded one stays, or is wrapped as transformers do."""
+    """A tokenizer from a folder, a name or a tokenizer.json; a loaded one stays (one of `tokenizers` is wrapped)."""
     if type(tokenizer).__module__.partition(".")[0] == "tokenizers":  # the library's own, which knows no special tokens
         return _transformers("a tokenizer of the package tokenizers").PreTrainedTokenizerFast(
             tokenizer_object=tokenizer
@@ -208,3 +220,44 @@ def _explained(where: str) -> Iterator[None]:
 def _line(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text if len(text) <= 300 else f"{text[:300]}…"
+
+
+@contextmanager
+def quiet_transformers(*, bars: bool = False) -> Iterator[None]:
+    """No warnings of transformers, which do not speak of the result, and unless asked for no bars; errors still come."""
+    if importlib.util.find_spec("transformers") is None:  # whoever needs it says so
+        yield
+        return
+    import transformers
+
+    logging: Any = transformers.utils.logging
+    level, before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not bars:
+        logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"(transformers|torch\.jit|huggingface_hub)(\..*)?")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if before:
+            logging.enable_progress_bar()
+
+
+def train_vocabulary(documents: Iterable[str], size: int) -> Any:
+    """A byte-level byte-pair tokenizer of transformers' kind with `size` entries; the last one is the mask."""
+    if size < LEAST_ENTRIES:
+        raise InputError(f"size: expected at least {LEAST_ENTRIES} entries (all bytes and some pairs), got {size}.")
+    try:
+        from tokenizers import ByteLevelBPETokenizer
+        from transformers import PreTrainedTokenizerFast
+    except ImportError as error:
+        raise MissingExtraError("tokenizers and transformers", "lm", "training a vocabulary") from error
+    pairs = ByteLevelBPETokenizer()
+    lines = (line for document in documents for line in document.splitlines(keepends=True))
+    pairs.train_from_iterator(lines, vocab_size=size - 1, special_tokens=[END], show_progress=False)
+    made: Any = PreTrainedTokenizerFast(tokenizer_object=pairs._tokenizer, eos_token=END, mask_token=MASK)  # type: ignore[no-untyped-call]
+    if len(made) != size:
+        raise InputError(f"text: expected enough of it for {size} entries, got {len(made)}. Ask for fewer.")
+    return made

@@ -11,12 +11,14 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from layerlaw.data import Text
 from layerlaw.errors import InputError
 
 Documents = Literal["cut", "truncate", "pack"]
@@ -62,8 +64,6 @@ class Pieces:
 
     def spread(self, tokens: int) -> Pieces:
         """At most so many tokens, in pieces spread evenly over the text; the last one chosen may be shortened."""
-        if tokens < SHORTEST:
-            raise InputError(f"tokens: expected at least {SHORTEST}, got {tokens}.")
         kept: dict[int, Tensor] = {}
         left, extra = tokens, int(self.bos is not None)
         for i in evenly(len(self.ids)):  # whatever its length: long pieces are not preferred
@@ -110,6 +110,51 @@ class Pieces:
         return sizes
 
 
+@dataclass(frozen=True)
+class UncutText:
+    """A text and how it is to be cut, dealt and how much of it is read: what `pieces_of` gives and `probe_lm` takes."""
+
+    text: Any = field(repr=False)
+    tokenizer: Any = None
+    length: int = 512
+    documents: Documents = "cut"
+    bos: bool | None = None
+    tokens: int | None = None
+    groups: int | None = None
+
+    def cut(self, tokenizer: Any = None, *, wanted: int | None = None) -> Pieces:
+        """Tokenize and cut; the tokenizer is for a text that came without, reading stops at many times `wanted` tokens."""
+        text, first = self.text, None
+        if (ready := _token_ids(text)) is not None:
+            if self.bos:
+                raise InputError("bos=True: token ids are taken as they are; put the BOS into them, or pass text.")
+            stream: Iterable[Tensor] = ready
+        else:
+            tokenizer = _checked(self.tokenizer if self.tokenizer is not None else tokenizer)
+            first = bos_of(tokenizer, self.bos)
+            end = getattr(tokenizer, "eos_token_id", None) if self.documents == "pack" else None
+            listed = [text] if isinstance(text, str) else text if _is_documents(text) else None
+            stream = tokenized(_strings(text), tokenizer, end) if listed is None else Tokenized(listed, tokenizer, end)
+        size = self.length - (first is not None)
+        if size < 1:
+            raise InputError(f"length: expected a BOS and at least one token in a piece, got {self.length}.")
+        most = size if self.documents == "truncate" else None
+        taken, note = _read(stream, most, None if wanted is None else TIMES * wanted)
+        packed = self.documents == "pack"
+        whole = [(0, torch.cat([ids for _, ids in taken]))] if packed and taken else taken
+        found, owners = [], []
+        for number, ids in whole:
+            for cut in torch.split(ids, size):
+                piece = cut if first is None else torch.cat([torch.tensor([first]), cut])
+                if len(piece) >= SHORTEST:
+                    found.append(piece.long())
+                    owners.append(number)
+        if not found:
+            raise InputError(_too_short(text))
+        given = len(stream) if isinstance(stream, Sequence) else None
+        return Pieces(tuple(found), tuple(owners), bos=first, packed=packed, given=given).noted(note)
+
+
 def pieces_of(
     text: Any,
     tokenizer: Any = None,
@@ -117,48 +162,38 @@ def pieces_of(
     length: int = 512,
     documents: Documents = "cut",
     bos: bool | None = None,
-    wanted: int | None = None,
-) -> Pieces:
-    """Pieces of a string, of documents (strings, or rows with a "text"), or of token ids (documents, length).
+    tokens: int | None = None,
+    groups: int | None = None,
+) -> UncutText:
+    """A string, documents (strings, or rows with a "text") or token ids (documents, length), and how they become pieces.
 
+    Nothing is read yet: `probe_lm` does that when it knows the model; `.cut()` gives the pieces by hand.
+
+    tokenizer   for this text; default: that of the model
+    length      tokens the model reads at once
     documents   "cut" every document into pieces of `length`, "truncate" it to one piece, or "pack" all into one stream
     bos         put the tokenizer's BOS in front of every piece; `None`: where the tokenizer itself puts one
-    wanted      stop reading when many times as many tokens are there
+    tokens      how many to read, spread over the text; default: so many that about 100 per feature are predicted (masked
+                tasks predict about 15 % of the tokens they read)
+    groups      groups of documents for held-out values and standard errors; default: 8, or as many as the memory allows
     """
     if documents not in get_args(Documents):
         raise InputError(f"documents: expected one of {', '.join(get_args(Documents))}, got {documents!r}.")
-    if length < SHORTEST:
-        raise InputError(f"length: expected at least {SHORTEST} tokens per piece, got {length}.")
+    numbers: dict[str, tuple[Any, int]] = {
+        "length": (length, SHORTEST),
+        "tokens": (tokens, SHORTEST),
+        "groups": (groups, 1),
+    }
+    for name, (value, least) in numbers.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+            raise InputError(f"{name}: expected a whole number, got {value!r}.")
+        if value is not None and value < least:
+            raise InputError(f"{name}: expected at least {least}, got {value!r}.")
+    if bos not in (None, True, False):
+        raise InputError(f"bos: expected True, False or None (as the tokenizer does), got {bos!r}.")
+    text = text.documents if isinstance(text, Text) else text
     _refuse_other_kinds(text)
-    first = None
-    if (ready := _token_ids(text)) is not None:
-        if bos:
-            raise InputError("bos=True: token ids are taken as they are; put the BOS into them, or pass text.")
-        stream: Iterable[Tensor] = ready
-    else:
-        tokenizer = _checked(tokenizer)
-        first = bos_of(tokenizer, bos)
-        end = getattr(tokenizer, "eos_token_id", None) if documents == "pack" else None
-        listed = [text] if isinstance(text, str) else text if _is_documents(text) else None
-        stream = tokenized(_strings(text), tokenizer, end) if listed is None else Tokenized(listed, tokenizer, end)
-    room = length - (first is not None)
-    if room < 1:
-        raise InputError(f"length: expected room for a BOS and a token, got {length}.")
-    most = room if documents == "truncate" else None
-    taken, note = _read(stream, most, None if wanted is None else TIMES * wanted)
-    whole = [(0, torch.cat([ids for _, ids in taken]))] if documents == "pack" and taken else taken
-    found, owners = [], []
-    for number, ids in whole:
-        for cut in torch.split(ids, room):
-            piece = cut if first is None else torch.cat([torch.tensor([first]), cut])
-            if len(piece) >= SHORTEST:
-                found.append(piece.long())
-                owners.append(number)
-    if not found:
-        raise InputError(_too_short(text))
-    given = len(stream) if isinstance(stream, Sequence) else None
-    pieces = Pieces(tuple(found), tuple(owners), bos=first, packed=documents == "pack", given=given)
-    return pieces.noted(note)
+    return UncutText(text, tokenizer, length, documents, bos, tokens, groups)
 
 
 def _read(stream: Iterable[Tensor], most: int | None, enough: int | None) -> tuple[list[tuple[int, Tensor]], str]:
@@ -197,7 +232,7 @@ def evenly(n: int) -> Iterator[int]:
 
 
 def bos_of(tokenizer: Any, wanted: bool | None) -> int | None:
-    """The BOS to put in front of every piece: by the tokenizer's own habit, or as told."""
+    """The BOS to put in front of every piece: by the tokenizer's own habit, or as requested."""
     known = getattr(tokenizer, "bos_token_id", None)
     if wanted is False:
         return None
@@ -219,7 +254,7 @@ def tokenized(documents: Iterable[str], tokenizer: Any, end: int | None) -> Iter
 
 
 class Tokenized(Sequence[Tensor]):
-    """A list of documents, each tokenized when it is looked at."""
+    """A list of documents, each tokenized when it is needed."""
 
     def __init__(self, documents: Sequence[Any], tokenizer: Any, end: int | None) -> None:
         self.documents, self.tokenizer, self.end = documents, tokenizer, end
@@ -308,8 +343,8 @@ def _strings(text: Any, start: int = 0) -> Iterator[str]:
 def _checked(tokenizer: Any) -> Any:
     if tokenizer is None:
         raise InputError(
-            "tokenizer: expected one for this text, got none. Pass tokenizer=AutoTokenizer.from_pretrained(…), or token ids "
-            "of shape (documents, length) as text."
+            "tokenizer: expected one for this text, got none. Pass lm.load(model, tokenizer=…), or token ids of shape "
+            "(documents, length) as text."
         )
     if not callable(tokenizer):
         raise InputError(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}.")
@@ -337,3 +372,22 @@ def batches(pieces: Pieces, size: int) -> Iterator[tuple[int, list[int]]]:
 def counted(pieces: Sequence[Tensor], vocabulary: int) -> Tensor:
     """How often each token occurs."""
     return torch.bincount(torch.cat(list(pieces)), minlength=vocabulary)
+
+
+def check_ids(pieces: Pieces, vocabulary: int, tokenizer: Any, mask_id: int | None = None) -> None:
+    """Token ids must be rows of the model's embedding."""
+    if mask_id is not None and not 0 <= mask_id < vocabulary:
+        raise InputError(f"mask_id: expected a token id 0 … {vocabulary - 1}, got {mask_id}.")
+    low = min(int(piece.min()) for piece in pieces.ids)
+    high = max(int(piece.max()) for piece in pieces.ids)
+    if low >= 0 and high < vocabulary:
+        return
+    what = "token ids that do"
+    if tokenizer is not None:
+        size = f" ({len(tokenizer):,} entries)" if hasattr(tokenizer, "__len__") else ""
+        what = f"a tokenizer{size} that does"
+    wrong = low if low < 0 else high
+    raise InputError(
+        f"text: expected token ids 0 … {vocabulary - 1}, as the model has embeddings, got {wrong}: {what} not belong "
+        "to this model."
+    )

@@ -33,20 +33,15 @@ def targets_of(
     names: Sequence[str], vocabulary: int, embedding: Tensor | None, counts: Tensor, seed: int, task: str = "next"
 ) -> list[Target]:
     """The targets by name; "id" always comes first, since it costs nothing."""
-    ids, what = partial(_scaled, vocabulary), WORDS[task]
-    _check_seed(seed)
+    ids, what, shuffled = partial(_scaled, vocabulary), WORDS[task], f"each of {SHUFFLES} shuffled vocabularies"
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**40:
+        raise InputError(f"seed: expected a whole number from 0 to 2**40, got {seed!r}.")
     width = 0 if embedding is None else embedding.shape[1]
     all_known = (
         Target("id", 1, ids, f"{what}'s id"),
         Target("embedding", 1, partial(_rows, embedding), f"{what}'s row of the output embedding", width),
         Target("onehot", 1, partial(_sketch, vocabulary, seed), f"{what}, one-hot (random sketch)", SKETCH),
-        Target(
-            "shuffled",
-            1,
-            partial(_shuffled, vocabulary, seed),
-            f"its id in each of {SHUFFLES} shuffled vocabularies",
-            SHUFFLES,
-        ),
+        Target("shuffled", 1, partial(_shuffled, vocabulary, seed), f"its id in {shuffled}", SHUFFLES),
         Target("rank", 1, partial(_ranks, counts), f"{what}'s frequency rank in this text"),
         Target("previous", -1, ids, "the previous token's id"),
         Target("current", 0, ids, "the token's own id"),
@@ -62,11 +57,6 @@ def targets_of(
             "it with its head (AutoModelForCausalLM, AutoModelForMaskedLM), or leave this target out."
         )
     return [known[name] for name in dict.fromkeys(["id", *names])]
-
-
-def _check_seed(seed: int) -> None:
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**40:
-        raise InputError(f"seed: expected a whole number from 0 to 2**40, got {seed!r}.")
 
 
 def _scaled(vocabulary: int) -> Tensor:

@@ -1,10 +1,11 @@
 """What the model is asked: the next token, masked tokens (encoders), or masked spans (encoder-decoders).
 
-A task turns pieces into model inputs and says which rows of hidden states are looked at and which tokens stand around them.
+A task turns pieces into model inputs and says which rows of hidden states are used and which tokens stand around them.
 """
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,32 +15,41 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.errors import InputError
-from layerlaw.lm.calling import token_inputs
 
 TaskName = Literal["next", "masked", "span"]
 MASKED_SHARE = 0.15
 SPAN = 3  # mean length of a masked span, as T5 was trained
 
-AGAINST_ITS_WAY = {  # (task asked for, task that fits)
-    (
-        "next",
-        "masked",
-    ): "The model reads both ways: the next token is among what it reads, so PR says how well it is copied.",
-    ("masked", "next"): "The model reads forward only: a masked token is told from what stands before it.",
+AGAINST_ITS_WAY = {  # by task, where another one fits the model
+    "next": "The model reads both ways: the next token is among what it reads, so PR says how well it is copied.",
+    "masked": "The model reads forward only: a masked token is predicted from what stands before it.",
 }
 
 
+def token_inputs(model: nn.Module, ids: Tensor, mask: Tensor | None = None) -> dict[str, Any]:
+    """What the forward is called with: ids under the name it has for them, a mask where it knows one, no cache."""
+    known = inspect.signature(model.forward).parameters
+    anything = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    # A causal model without a mask needs none: padding stands behind the text, and nobody looks at its rows.
+    masked = {"attention_mask": mask} if mask is not None and ("attention_mask" in known or anything) else {}
+    cache = {"use_cache": False} if "use_cache" in known else {}
+    name, first = "input_ids", next(iter(known.values()), None)
+    if "input_ids" not in known and first is not None and first.kind is first.POSITIONAL_OR_KEYWORD:
+        name = first.name  # of a plain model, whatever it is called
+    return {name: ids, **masked, **cache}
+
+
 @dataclass
-class Batch:
-    """Inputs of one forward, the rows (of batch × time, flat) that are looked at, and the tokens at each offset (n,)."""
+class TokenBatch:
+    """Inputs of one forward, the rows (of batch × time, flat) that are used, and the tokens at each offset (n,)."""
 
     inputs: dict[str, Any]
     rows: Tensor
     around: dict[int, Tensor]
 
     @property
-    def told(self) -> tuple[int, int]:
-        """Batch and time of the tokens whose states are looked at: a decoder's, where there is one."""
+    def shape(self) -> tuple[int, int]:
+        """Batch and time of the tokens whose states are used: a decoder's, where there is one."""
         ids = self.inputs.get("decoder_input_ids", self.inputs["input_ids"])
         return ids.shape[0], ids.shape[1]
 
@@ -49,20 +59,20 @@ class Batch:
             return self.inputs
         return token_inputs(model, self.inputs["input_ids"], self.inputs.get("attention_mask"))
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device) -> TokenBatch:
         """The same on a device."""
         move = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in self.inputs.items()}
-        return Batch(move, self.rows, self.around)
+        return TokenBatch(move, self.rows, self.around)
 
 
-class Task(Protocol):
+class LanguageTask(Protocol):
     """How pieces become a batch."""
 
     @property
     def name(self) -> TaskName:
         """Its name."""
 
-    def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> Batch:
+    def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> TokenBatch:
         """Inputs and rows of these pieces, whose `numbers` seed what is drawn at random."""
 
 
@@ -74,20 +84,20 @@ class NextToken:
     pad: int = 0
     name: TaskName = "next"
 
-    def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> Batch:
-        """Right-padded ids; padding is masked and no row of it is looked at."""
+    def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> TokenBatch:
+        """Right-padded ids; padding is masked and no row of it is used."""
         ids, mask = padded(pieces, self.pad)
         at = torch.arange(ids.shape[1])
         lengths = mask.sum(1, keepdim=True)
         fits = (at + min(0, *self.offsets) >= 0) & (at + max(0, *self.offsets) < lengths)  # (B, T)
         rows = fits.reshape(-1).nonzero().flatten()
         flat = ids.reshape(-1)
-        return Batch(_inputs(ids, mask), rows, {o: flat[rows + o] for o in self.offsets})
+        return TokenBatch(_inputs(ids, mask), rows, {o: flat[rows + o] for o in self.offsets})
 
 
 @dataclass(frozen=True)
 class MaskedTokens:
-    """A random 15 % of the tokens are replaced by the mask; they are what is to be told."""
+    """A random 15 % of the tokens are replaced by the mask; they are what is predicted."""
 
     mask: int
     before: tuple[int, ...] = ()
@@ -96,7 +106,7 @@ class MaskedTokens:
     seed: int = 0
     name: TaskName = "masked"
 
-    def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> Batch:
+    def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> TokenBatch:
         """The tokenizer's special tokens around every piece are never masked."""
         front, back = torch.tensor(self.before, dtype=torch.long), torch.tensor(self.after, dtype=torch.long)
         whole = [torch.cat([front, piece, back]) for piece in pieces]
@@ -106,12 +116,12 @@ class MaskedTokens:
             draw = torch.rand(len(piece), generator=_generator(self.seed, number)) < MASKED_SHARE
             chosen[i, len(front) : len(front) + len(piece)] = draw
         rows = chosen.reshape(-1).nonzero().flatten()
-        return Batch(_inputs(torch.where(chosen, self.mask, ids), mask), rows, {1: ids.reshape(-1)[rows]})
+        return TokenBatch(_inputs(torch.where(chosen, self.mask, ids), mask), rows, {1: ids.reshape(-1)[rows]})
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Spans of about three tokens are cut out and a sentinel left; the decoder has to tell them, sentinel by sentinel."""
+    """Spans of about three tokens are cut out and a sentinel left; the decoder predicts them, sentinel by sentinel."""
 
     sentinels: tuple[int, ...]
     start: int
@@ -120,8 +130,8 @@ class Spans:
     seed: int = 0
     name: TaskName = "span"
 
-    def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> Batch:
-        """The decoder reads what it has told so far; rows before a sentinel are not looked at."""
+    def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> TokenBatch:
+        """The decoder reads what came before; rows before a sentinel are not used."""
         sources, labels, real = [], [], []
         for piece, number in zip(pieces, numbers, strict=True):
             source, label, is_token = self.corrupted(piece, _generator(self.seed, number))
@@ -129,15 +139,15 @@ class Spans:
             labels.append(label)
             real.append(is_token)
         ids, mask = padded(sources, self.pad)
-        told, told_mask = padded(labels, self.pad)
+        after, after_mask = padded(labels, self.pad)
         tokens, _ = padded(real, 0)
-        before = torch.cat([torch.full((len(told), 1), self.start), told[:, :-1]], 1)
-        rows = (tokens.bool() & told_mask.bool()).reshape(-1).nonzero().flatten()
+        before = torch.cat([torch.full((len(after), 1), self.start), after[:, :-1]], 1)
+        rows = (tokens.bool() & after_mask.bool()).reshape(-1).nonzero().flatten()
         inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": before}
-        return Batch(inputs, rows, {1: told.reshape(-1)[rows]})
+        return TokenBatch(inputs, rows, {1: after.reshape(-1)[rows]})
 
     def corrupted(self, piece: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """What the encoder reads, what the decoder has to tell, and which of that are tokens of the text."""
+        """What the encoder reads, what the decoder predicts, and which of that are tokens of the text."""
         n = len(piece)
         spans = max(1, min(round(n * MASKED_SHARE / SPAN), len(self.sentinels), n // (2 * SPAN)))
         hidden = max(spans, round(n * MASKED_SHARE))
@@ -156,7 +166,7 @@ class Spans:
 
 def task_for(
     name: TaskName, *, offsets: tuple[int, ...], tokenizer: Any, config: Any, mask_id: int | None, seed: int
-) -> Task:
+) -> LanguageTask:
     """The task with the special tokens that this tokenizer and model have."""
     pad = getattr(tokenizer, "pad_token_id", None) or 0
     if name == "next":
@@ -164,7 +174,7 @@ def task_for(
     if set(offsets) != {1}:
         raise InputError(
             f"targets: previous, current, next2 and words belong to next-token prediction; with the task '{name}' only what "
-            "is masked can be told."
+            "is masked can be predicted."
         )
     if name == "masked":
         mask = mask_id if mask_id is not None else getattr(tokenizer, "mask_token_id", None)
@@ -174,6 +184,17 @@ def task_for(
         return MaskedTokens(int(mask), before, after, pad, seed)
     sentinels = _named_sentinels(tokenizer) or _last_entries(int(config.vocab_size))
     return Spans(sentinels, int(_start(config)), getattr(config, "eos_token_id", None), pad, seed)
+
+
+def check_task(task: TaskName | None, fits: TaskName) -> TaskName:
+    """The task that is requested, or else the one that fits: spans are for encoder-decoders, and they for spans."""
+    if task == "span" != fits:
+        raise InputError("task 'span': expected an encoder-decoder, got a model with one stack of blocks. Use 'next'.")
+    if task not in (None, "span") and fits == "span":
+        raise InputError(
+            f"task {task!r}: expected 'span' for an encoder-decoder, whose decoder predicts what was cut out."
+        )
+    return task or fits
 
 
 def padded(pieces: Sequence[Tensor], pad: int) -> tuple[Tensor, Tensor]:

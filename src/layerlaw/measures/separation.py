@@ -38,6 +38,12 @@ def equal_separation(centers: Centers, scatter: Scatter) -> Tensor:
     return (scatter.fuzziness_equal / scatter.counts - moved).clamp_min(0).mean(-1)
 
 
+def separation_from_scatter(centers: Centers, within: Tensor) -> Tensor:
+    """D from the within-class scatter SS_w (…, d, d) itself: Tr(SS_w SS_b⁺) = Σ_r v_r SS_w v_rᵀ / s_r² (…)."""
+    spread = (centers.basis @ within * centers.basis).sum(-1)  # (…, r)
+    return (spread * centers.inverse_scales.square()).sum(-1)
+
+
 def _trace_per_class(fuzziness: Tensor, scatter: Scatter, inverse_scales: Tensor) -> Tensor:
     mean = scatter.residuals / scatter.counts.unsqueeze(-1)  # (…, K, r)
     moved = (mean * inverse_scales.unsqueeze(-2)).square().sum(-1)

@@ -12,8 +12,7 @@ from layerlaw.measures.collapse import classifier_geometry, means_geometry, rare
 from layerlaw.measures.separation import Jackknife, class_separation, jackknife
 from layerlaw.measures.variability import class_variances
 from layerlaw.stats import Centers, LeftOut, Scatter
-from layerlaw.stats.permuted import Permuted
-from layerlaw.stats.scatter import NearestCenter
+from layerlaw.stats.scatter import NearestCenter, Permuted
 
 Needs = Literal[
     "classes", "decision", "groups", "permuted", "classifier", "network", "imbalance", "small", "untrained", "tokens"

@@ -1,13 +1,17 @@
 """probe(model, data) → Record: the whole way of the data on one page.
 
-capture → pass 1 (class sums) → centers → pass 2 (scatter) → measures → record.
+capture     the dry run: sites
+run         pass 1 (class sums) → centers → pass 2 (scatter), for the data, the test data and an untrained network
+memory      what fits the memory budget, kept features
+classes     which classes are measured, what the network decides among them
+assembly    statistics → measures → record
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, Literal, Never
 
 import numpy as np
 import torch
@@ -28,16 +32,24 @@ from layerlaw.capture import (
 from layerlaw.capture.batches import LABEL_KEYS
 from layerlaw.capture.network import device_of
 from layerlaw.data import Labeled
+from layerlaw.errors import renamed
 from layerlaw.probing.assembly import assembled
-from layerlaw.probing.classes import Classes
-from layerlaw.probing.null import measure_untrained
-from layerlaw.probing.options import Options
-from layerlaw.probing.run import Run
+from layerlaw.probing.classes import ClassChoice, Classes
+from layerlaw.probing.run import Options, Prober
 from layerlaw.progress import Progress, choose
 from layerlaw.record import Record
 from layerlaw.stats.centers import Weighting
 
 __all__ = ["probe", "sites"]
+
+MOVED = {
+    "mode": "batchnorm ('train' → 'batch', 'eval' → 'running')",
+    "logits": "sites (with the name 'logits' among them: sites=['auto', 'logits'])",
+    "jackknife": "uncertainty (True: standard errors and permuted labels, 'jackknife', 'permuted' or False)",
+    "permuted": "uncertainty (True: standard errors and permuted labels, 'jackknife', 'permuted' or False)",
+    "class_names": "classes (which takes names: ['cat', 'dog'], or {3: 'cat', 5: 'dog'} of a subset)",
+    "name": "record.name (set it afterwards)",
+}
 
 
 def probe(
@@ -50,57 +62,57 @@ def probe(
     batchnorm: BatchNormMode = "running",
     batch_size: int | None = None,
     device: str | torch.device | None = None,
-    classes: SupportsIndex | Sequence[int] | None = None,
-    class_names: Sequence[str] | None = None,
+    classes: ClassChoice = None,
     weighting: Weighting = "samples",
-    logits: bool = False,
-    jackknife: bool | None = None,
-    permuted: bool | None = None,
+    uncertainty: bool | Literal["jackknife", "permuted"] | None = None,
     null: bool = False,
     memory_gib: float = 2.0,
     seed: int = 0,
-    name: str | None = None,
     progress: bool | Progress = True,
+    **old: Never,
 ) -> Record:
     """Measure a classifier layer by layer.
 
     model       any nn.Module that returns class scores; afterwards it is exactly as it was
     data, test  a DataLoader, a Dataset, a pair of tensors (or arrays), or any re-iterable of (x, y) or of dictionaries
-    sites       "auto", "layers", "blocks", or names, globs, module types, a predicate (name, module) → bool
+    sites       "auto", "layers", "blocks", or names, globs, module types, a predicate (name, module) → bool; "input" is the
+                raw input, "logits" in a list adds the logits, as a site that is no point of the law
     reduce      "flatten", or "mean"/"max" over space or tokens, or the "first"/"last" token
-    batchnorm   "running", or "batch": BatchNorm on batch statistics, as the law's authors measured
+    batchnorm   "running" statistics; "batch": those of each batch, as the law's authors measured; "whole": those of all
+                samples at once, which run as one batch
     batch_size  for tensors and datasets; a loader has its own
     device      where to run; the model comes back to where it was
-    classes     K, or the class numbers to be measured (the others are skipped); default: the number of logits
+    classes     K, names of all classes, numbers of those to be measured (the others are skipped), or {number: name};
+                default: the number of logits, with the names that the data have
     weighting   "samples" (Eq. 1) or "classes"
-    logits      also measure the logits, as a site that is no point of the law
-    jackknife, permuted   standard errors, and D under permuted labels; default: when the features fit the memory budget
+    uncertainty standard errors ("jackknife") and D under permuted labels ("permuted"): one of them, both (True) or neither
+                (False); default: both when the features fit the memory budget
     null        also measure an untrained copy of the network (BatchNorm recalibrated)
     memory_gib  what statistics and kept features may take; sites are measured in groups that fit
+    seed        of what is drawn at random: permuted labels, the untrained network, the order of data sorted by class
     """
+    renamed("probe", old, MOVED)
     started = time.perf_counter()
-    options = Options(reduce, batchnorm, weighting, jackknife, permuted, memory_gib, seed, choose(progress))
+    options = Options(reduce, batchnorm, weighting, uncertainty, memory_gib, seed, choose(progress))
     network = network_of(model)
     source, known_names = _source(data)
     test_source = None if test is None else _source(test)[0]
-    train = Batches(source, batch_size=batch_size, batchnorm=batchnorm, where="data", seed=seed)
-    held_out = None
-    if test_source is not None:
-        held_out = Batches(test_source, batch_size=batch_size, batchnorm=batchnorm, where="test", seed=seed)
+    how: Any = {"batch_size": batch_size, "batchnorm": batchnorm, "seed": seed}
+    train = Batches(source, where="data", **how)
+    held_out = None if test_source is None else Batches(test_source, where="test", **how)
     with Randomness(source, test_source) as randomness, placed(network, device) as where:
         with probing_state(network, "running"):
-            plan = find_sites(network, next(iter(train)).to(where), choice=sites, reduce=reduce, logits=logits)
-        chosen = Classes.of(classes, plan, train.labels)
-        names = chosen.names(class_names, known_names)
-        run = Run(network, plan, chosen, options, randomness, where)
+            plan = find_sites(network, next(iter(train)).to(where), choice=sites, reduce=reduce)
+        chosen = Classes.of(classes, plan, train.labels, known_names)
+        prober = Prober(network, plan, chosen, options, randomness, where)
         with probing_state(network, batchnorm):
-            train_split = run.measure(train, "data", plane=True, extras=True)
-            test_split = (
-                run.measure(held_out, "test", reference=train_split, extras=True) if held_out is not None else None
-            )
-            null_split = measure_untrained(run, train) if null else None
-            record = assembled(run, train, names, train_split, test_split, null_split)
-    record.name = name or record.name
+            train = prober.prepared(train)
+            measured = prober.measure(train, "data", plane=True, extras=True)
+            tested = None
+            if held_out is not None:
+                tested = prober.measure(prober.prepared(held_out), "test", reference=measured, extras=True)
+            untrained = prober.measure_untrained(train) if null else None
+            record = assembled(prober, train, measured, tested, untrained)
     record.provenance["seconds"] = round(time.perf_counter() - started, 3)
     return record
 
@@ -111,18 +123,19 @@ def sites(
     *,
     sites: SiteChoice = "auto",
     reduce: Reduce = "flatten",
-    logits: bool = False,
+    **old: Never,
 ) -> Plan:
-    """Dry-run the model and show where a probe would look: a table of names, types, shapes, features and memory.
+    """Dry-run the model and show where a probe would measure: a table of names, types, shapes, features and memory.
 
     `example` is a batch of inputs (at least two samples), or data as for `probe`.
     """
+    renamed("sites", old, {"logits": MOVED["logits"]})
     network = network_of(model)
     source = _source(_labeled(example))[0]
     batches = Batches(source, batch_size=None, batchnorm="running", where="example")
     with Randomness(source), probing_state(network, "running"):
         batch = next(iter(batches)).to(device_of(network))
-        return find_sites(network, batch, choice=sites, reduce=reduce, logits=logits)
+        return find_sites(network, batch, choice=sites, reduce=reduce)
 
 
 def _source(data: Any) -> tuple[Any, Sequence[str] | None]:

@@ -8,23 +8,21 @@ from torch import Tensor
 
 from layerlaw.capture import Batches, classifier_weight, modules_of
 from layerlaw.measures.columns import site_columns
-from layerlaw.probing.budget import GROUPS
-from layerlaw.probing.run import Run, Split
+from layerlaw.probing.memory import GROUPS
+from layerlaw.probing.run import Prober, Split
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.record import Record, SiteRow
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
 
 
-def assembled(
-    run: Run, data: Batches, names: list[str], train: Split, test: Split | None, null: Split | None
-) -> Record:
+def assembled(run: Prober, data: Batches, train: Split, test: Split | None, null: Split | None) -> Record:
     """The record of a probe."""
     weight = _classifier(run)
     return Record(
         name=type(run.network).__name__,
         sites=_rows(run, train, test, null, weight),
-        classes=names,
+        classes=list(run.classes.names),
         counts=train.counts,
         test_counts=test.counts if test else [],
         accuracy=train.accuracy,
@@ -36,7 +34,7 @@ def assembled(
     )
 
 
-def _classifier(run: Run) -> Tensor | str:
+def _classifier(run: Prober) -> Tensor | str:
     """Rows of the classifier for the measured classes (K, d), or the reason why there are none."""
     plan, K = run.plan, run.classes.K
     if plan.classifier is None:
@@ -54,7 +52,7 @@ def _classifier(run: Run) -> Tensor | str:
     return rows[list(run.classes.ids)]
 
 
-def _rows(run: Run, train: Split, test: Split | None, null: Split | None, weight: Tensor | str) -> list[SiteRow]:
+def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, weight: Tensor | str) -> list[SiteRow]:
     rows = []
     with full_precision():
         for site in run.plan.sites:
@@ -72,7 +70,7 @@ def _rows(run: Run, train: Split, test: Split | None, null: Split | None, weight
     return rows
 
 
-def _notes(run: Run, train: Split, weight: Tensor | str) -> list[str]:
+def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     notes = [f"Left out: {'; '.join(run.plan.dropped)}."] if run.plan.dropped else []
     if isinstance(weight, str):
         notes.append(f"No NC2 and NC3 of the classifier: {weight}.")
@@ -91,14 +89,14 @@ def _notes(run: Run, train: Split, weight: Tensor | str) -> list[str]:
     return notes
 
 
-def _settings(run: Run, data: Batches, train: Split) -> dict[str, Any]:
+def _settings(run: Prober, data: Batches, train: Split) -> dict[str, Any]:
     options = run.options
     return {
         "sites": run.plan.rule,
         "sites_why": run.plan.why,
         "reduce": options.reduce,
         "batchnorm": options.batchnorm,
-        "batch_size": getattr(data.source, "batch_size", None),
+        "batch_size": data.batch_size,
         "order": data.order,
         "weighting": options.weighting,
         "classes": list(run.classes.ids) if run.classes.lookup is not None else run.classes.K,
@@ -109,7 +107,7 @@ def _settings(run: Run, data: Batches, train: Split) -> dict[str, Any]:
     }
 
 
-def _provenance(run: Run, train: Split, test: Split | None) -> dict[str, Any]:
+def _provenance(run: Prober, train: Split, test: Split | None) -> dict[str, Any]:
     return provenance(
         run.device,
         processes=world_size(),

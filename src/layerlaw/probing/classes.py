@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
 import torch
@@ -13,16 +13,19 @@ from layerlaw.capture import Plan, logits_of
 from layerlaw.errors import InputError, LabelError
 from layerlaw.stats import checked_labels
 
+ClassChoice = SupportsIndex | Sequence[int] | Sequence[str] | Mapping[int, str] | None
+
 
 @dataclass(frozen=True)
 class Classes:
-    """`ids` are the numbers of the measured classes in the labels and in the logits.
+    """`ids` are the numbers of the measured classes in the labels and in the logits, `names` what they are called.
 
     `lookup` gives the position of each class number (−1 for those left out); `None` when all classes are measured.
     A network with a single logit decides for class 1 above the `threshold`.
     """
 
     ids: tuple[int, ...]
+    names: tuple[str, ...] = ()
     lookup: Tensor | None = None
     threshold: float = 0.0
 
@@ -32,16 +35,32 @@ class Classes:
         return len(self.ids)
 
     @classmethod
-    def of(cls, classes: SupportsIndex | Sequence[int] | None, plan: Plan, labels: Tensor | None) -> Classes:
-        """As asked for; else as many as the model has logits; else as many as the labels show."""
+    def of(cls, classes: ClassChoice, plan: Plan, labels: Tensor | None, known: Sequence[str] | None = None) -> Classes:
+        """As requested; else as many as the model has logits; else as many as the labels show.
+
+        `known` are the names that the data give; those that are requested come first.
+        """
+        numbers: Any = classes
+        given: list[str] | None = None
+        if isinstance(classes, Mapping):
+            numbers, given = list(classes), [str(name) for name in classes.values()]
+        elif isinstance(classes, Sequence) and len(classes) and all(isinstance(name, str) for name in classes):
+            numbers, given = None, [str(name) for name in classes]
+        found = cls._numbered(numbers, plan, labels, given)
+        return replace(found, names=found._named(given, known))
+
+    @classmethod
+    def _numbered(cls, classes: Any, plan: Plan, labels: Tensor | None, given: list[str] | None) -> Classes:
         if classes is None:
             classes = plan.classes
         if classes is None and labels is not None:
             classes = checked_labels(labels)[1]
+        if classes is None and given is not None:
+            classes = len(given)
         if classes is None:
             raise InputError(
                 "how many classes? The model's output is no tensor of class scores (n, K), so pass classes=K "
-                "(or the class numbers to be measured)."
+                "(or the names or numbers of the classes)."
             )
         if isinstance(classes, SupportsIndex) and not isinstance(classes, Tensor):
             K = classes.__index__()
@@ -49,7 +68,7 @@ class Classes:
                 raise LabelError(
                     f"classes: expected at least 2 classes, got {K}: one class cannot be separated from nothing."
                 )
-            return cls(tuple(range(K)), None, plan.threshold)
+            return cls(tuple(range(K)), threshold=plan.threshold)
         ids = tuple(int(c) for c in classes)
         if len(set(ids)) != len(ids) or len(ids) < 2 or min(ids) < 0:
             raise LabelError(f"classes: expected at least two different class numbers ≥ 0, got {list(ids)}.")
@@ -57,21 +76,21 @@ class Classes:
             raise LabelError(f"classes: expected numbers below the model's {plan.classes} logits, got {max(ids)}.")
         lookup = torch.full((max(max(ids) + 1, plan.classes or 0),), -1)
         lookup[list(ids)] = torch.arange(len(ids))
-        return cls(ids, lookup, plan.threshold)
+        return cls(ids, lookup=lookup, threshold=plan.threshold)
 
-    def names(self, given: Sequence[str] | None, known: Sequence[str] | None) -> list[str]:
-        """Names of the measured classes: as the user gave them, as the data know them, or their numbers."""
+    def _named(self, given: Sequence[str] | None, known: Sequence[str] | None) -> tuple[str, ...]:
+        """Names of the measured classes: as requested, as the data know them, or their numbers."""
         for names in (given, known):
             if names is not None and len(names) == self.K:
-                return [str(name) for name in names]
+                return tuple(names)
             if names is not None and len(names) > max(self.ids):
-                return [str(names[i]) for i in self.ids]
+                return tuple(names[i] for i in self.ids)
             if names is not None and names is given:
                 raise InputError(
-                    f"class_names: expected {self.K} names, since {self.K} classes are measured (the model's logits, unless "
-                    f"classes= says otherwise), got {len(names)}. For a subset pass classes=[…] with its class numbers."
+                    f"classes: expected {self.K} names, since {self.K} classes are measured (the model's logits), got "
+                    f"{len(names)}. For a subset pass classes={{number: name, …}}."
                 )
-        return [str(i) for i in self.ids]
+        return tuple(str(i) for i in self.ids)
 
     def positions(self, labels: Tensor, where: str) -> tuple[Tensor, Tensor | None]:
         """Labels as 0 … K−1, and the rows to keep (`None`: all)."""

@@ -2,27 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from layerlaw.capture import Batch, Batches, Capture, Checksum, Plan, Randomness, Site, capturing
-from layerlaw.errors import DataError, LabelError, PassError
-from layerlaw.probing.budget import GROUPS, WHY_NOT, Extras
+from layerlaw.capture import (
+    Batch,
+    Batches,
+    BatchNormMode,
+    Capture,
+    Checksum,
+    Plan,
+    Randomness,
+    Reduce,
+    Site,
+    capturing,
+    untrained,
+)
+from layerlaw.capture.hooks import Consume
+from layerlaw.capture.network import recalibrating
+from layerlaw.errors import DataError, InputError, LabelError, PassError
 from layerlaw.probing.classes import Classes
-from layerlaw.probing.kept import KeptFeatures
-from layerlaw.probing.options import Options
-from layerlaw.stats.centers import Centers
+from layerlaw.probing.memory import GROUPS, WHY_NOT, Extras, KeptFeatures, one_batch
+from layerlaw.progress import Progress
+from layerlaw.stats.centers import Centers, Weighting
 from layerlaw.stats.labels import check_counts
 from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
 from layerlaw.stats.scatter import NearestCenter, Scatter
+
+UNCERTAINTY = {  # standard errors (jackknife) and D under permuted labels; None: where they fit the memory budget
+    None: (None, None),
+    True: (True, True),
+    False: (False, False),
+    "jackknife": (True, False),
+    "permuted": (False, True),
+}
+CHOICES = {
+    "batchnorm": ("running", "batch", "whole"),
+    "weighting": ("samples", "classes"),
+    "uncertainty": tuple(UNCERTAINTY),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to measure, checked."""
+
+    reduce: Reduce
+    batchnorm: BatchNormMode
+    weighting: Weighting
+    uncertainty: bool | str | None
+    memory_gib: float
+    seed: int
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            if (value := getattr(self, name)) not in allowed:
+                raise InputError(f"{name}: expected {' or '.join(map(repr, allowed))}, got {value!r}.")
+        if not self.memory_gib > 0:
+            raise InputError(f"memory_gib: expected a positive number of GiB, got {self.memory_gib}.")
+
+    @property
+    def memory(self) -> int:
+        """The memory budget in bytes."""
+        return int(self.memory_gib * 2**30)
 
 
 @dataclass
@@ -41,25 +92,18 @@ class Split:
     no_extras_why: str = ""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Step:
-    """One batch: its labels as 0 … K−1 (those of classes that are not measured are gone), and its forward to come."""
+    """One batch: its labels as 0 … K−1, and the rows that are of measured classes (`None`: all)."""
 
+    batch: Batch
     labels: Tensor
+    rows: Tensor | None
     where: str
-    _rows: Tensor | None
-    _batch: Batch
-    _capture: Capture
-    _classes: Classes
-
-    def forward(self) -> Tensor | None:
-        """Run the batch, which hands over the features of every site; gives the network's decisions."""
-        output = self._capture.run(self._batch, rows=self._rows, where=self.where)
-        return self._classes.decide(output, self._rows)
 
 
 @dataclass(frozen=True)
-class Run:
+class Prober:
     """One network, its plan and the options, ready to go over data."""
 
     network: nn.Module
@@ -68,6 +112,11 @@ class Run:
     options: Options
     randomness: Randomness
     device: torch.device | None
+
+    def prepared(self, data: Batches) -> Batches:
+        """The data as they are run: as one batch where BatchNorm normalizes by all samples at once."""
+        whole = self.options.batchnorm == "whole" and _has_batchnorm(self.network)
+        return one_batch(data, self.plan.sites, self.options.memory) if whole else data
 
     def measure(
         self, data: Batches, label: str, *, reference: Split | None = None, plane: bool = False, extras: bool = False
@@ -78,197 +127,214 @@ class Run:
         errors and permuted labels.
         """
         options, sites, K = self.options, self.plan.sites, self.classes.K
-        jackknife, permuted = (options.jackknife, options.permuted) if extras else (False, False)
+        jackknife, permuted = UNCERTAINTY[options.uncertainty if extras else False]
         fitting = Extras.that_fit(sites, data.samples, K, options.memory, jackknife=jackknife, permuted=permuted)
+        known = None if data.labels is None else self.classes.positions(data.labels, f"labels of {label}")[0].cpu()
         split = Split()
         for group in fitting.groups(sites, K, options.memory):
-            self.randomness.rewind()
-            _GroupRun(self, group, data, label, reference, plane, fitting).into(split)
+            groups = GROUPS if fitting.jackknife else 0
+            state = State(
+                sites=group,
+                data=data,
+                label=label,
+                dealer=Dealer(K, groups=groups, permuted=fitting.permuted, seed=options.seed, all_labels=known),
+                first=FirstPass(K, groups),
+                kept=KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples),
+                sample=PlaneSample(K) if plane else None,
+                why_not=fitting.why_not,
+            )
+            first_pass(self, state)
+            second = second_pass(self, state, reference)
+            _leave(state, second, split)
         return split
 
-    @contextmanager
-    def stepping(
-        self,
-        sites: Sequence[Site],
-        data: Batches,
-        label: str,
-        consume: Callable[[Site, Tensor], None],
-        checksum: Checksum | None,
-    ) -> Iterator[Iterator[Step]]:
-        """Hooks in place, and the steps over the data; the bytes of the data are added to the checksum."""
-        alone = self.options.batchnorm == "batch" and any(isinstance(m, _BatchNorm) for m in self.network.modules())
+    def measure_untrained(self, data: Batches) -> Split:
+        """The null: the same network with fresh parameters, BatchNorm recalibrated on the data, measured in the same way."""
+        fresh = untrained(self.network, seed=self.options.seed)
+        if self.options.batchnorm == "running":  # otherwise the running statistics are not used
+            self.randomness.rewind()
+            with recalibrating(fresh):
+                for batch in self.options.progress(data, "untrained, calibration", data.length):
+                    if len(batch.labels) > 1:  # one sample has no statistics
+                        here = batch.to(self.device).copy()
+                        fresh(*here.args, **here.kwargs)
+        return replace(self, network=fresh).measure(data, "untrained")
 
-        def steps(capture: Capture) -> Iterator[Step]:
-            for i, batch in enumerate(self.options.progress(data, label, data.length)):
-                where = f"{data.where}, batch {i}"
-                if checksum is not None:
-                    batch.feed(checksum)
-                batch = batch.to(self.device)
-                labels, rows = self.classes.positions(batch.labels, f"labels of {where}")
-                if alone:
-                    _check_normalized_alone(batch.labels, where)
-                if len(labels) > 0:
-                    yield Step(labels, where, rows, batch, capture, self.classes)
+    def steps(self, data: Batches, title: str, checksum: Checksum | None) -> Iterator[Step]:
+        """The batches with samples of measured classes; the bytes of all data are added to the checksum."""
+        self.randomness.rewind()
+        alone = self.options.batchnorm == "batch" and _has_batchnorm(self.network)
+        for i, batch in enumerate(self.options.progress(data, title, data.length)):
+            where = f"{data.where}, batch {i}"
+            if checksum is not None:
+                batch.feed(checksum)
+            batch = batch.to(self.device)
+            labels, rows = self.classes.positions(batch.labels, f"labels of {where}")
+            if alone:
+                _check_normalized_alone(batch.labels, where)
+            if len(labels) > 0:
+                yield Step(batch, labels, rows, where)
 
-        with capturing(self.network, self.plan, sites, reduce=self.options.reduce, consume=consume) as capture:
-            yield steps(capture)
+    def capturing(self, sites: Sequence[Site], consume: Consume) -> AbstractContextManager[Capture]:
+        """Hooks at the sites."""
+        return capturing(self.network, self.plan, sites, reduce=self.options.reduce, consume=consume)
+
+    def decide(self, capture: Capture, step: Step) -> Tensor | None:
+        """Run a batch, which hands over the features of every site; gives the network's decisions."""
+        output = capture.run(step.batch, rows=step.rows, where=step.where)
+        return self.classes.decide(output, step.rows)
 
 
-class _GroupRun:
-    """The two passes for one group of sites."""
+@dataclass
+class State:
+    """What both passes over one group of sites share: how labels are dealt, sums, kept features, and the plane's sample."""
 
-    def __init__(
-        self,
-        run: Run,
-        sites: Sequence[Site],
-        data: Batches,
-        label: str,
-        reference: Split | None,
-        plane: bool,
-        extras: Extras,
-    ) -> None:
-        self.run, self.sites, self.data, self.label = run, sites, data, label
-        self.reference, self.why_not = reference, extras.why_not
-        K = run.classes.K
-        keeps = extras.keep if len(sites) == len(run.plan.sites) else 0
-        self.kept = KeptFeatures(sites, keeps, data.samples)
-        known = None if data.labels is None else run.classes.positions(data.labels, f"labels of {label}")[0].cpu()
-        groups = GROUPS if extras.jackknife else 0
-        self.dealer = Dealer(K, groups=groups, permuted=extras.permuted, seed=run.options.seed, all_labels=known)
-        self.first = FirstPass(K, groups)
-        self.sample = PlaneSample(K) if plane else None
-        self.checksum = Checksum()
+    sites: Sequence[Site]
+    data: Batches
+    label: str
+    dealer: Dealer
+    first: FirstPass
+    kept: KeptFeatures
+    sample: PlaneSample | None
+    why_not: str
+    checksum: Checksum = field(default_factory=Checksum)
 
-    def into(self, split: Split) -> None:
-        """Run both passes and leave the results."""
-        self._pass_one()
-        with full_precision():
-            self.first.all_reduce()
-            counts = self.first.total(self.sites[0].name).counts
-            check_counts(counts, where=self.label)
-            lent: dict[Hashable, Centers] | None
-            lent = {site.name: self.reference.around[site].centers for site in self.sites} if self.reference else None
-            around = Around.all_of(self.first, self.run.options.weighting, lent)
-        second = SecondPass(around)
-        self.first = FirstPass(self.run.classes.K)  # its sums are no longer needed
-        self.dealer.restart()
-        split.one_forward = self.kept.whole
-        if self.kept.whole:
-            self._pass_two_from_memory(second)
-        else:
-            self._pass_two(second)
-        with full_precision():
-            second.all_reduce()
-            scatters = second.scatters()
-            planes = self.sample.planes() if self.sample is not None else {}
-        for site in self.sites:
-            split.around[site], split.scatters[site] = around[site.name], scatters[site.name]
-            if site.name in second.near_reference:
-                split.near[site] = second.near_reference[site.name]
-        split.planes |= {site: planes[site.name] for site in self.sites if site.name in planes}
-        split.plane_labels = self.sample.labels if self.sample is not None else []
-        decided = scatters[self.sites[0].name].near.mismatches is not None
-        split.counts = [int(c) for c in counts]
-        split.accuracy = float(second.right) / float(counts.sum()) if decided else None
-        split.checksum, split.no_extras_why = self.checksum.hexdigest(), self.why_not
-
-    def _pass_one(self) -> None:
-        def consume(site: Site, features: Tensor) -> None:
-            if self.kept.whole:
-                self.kept.add(site, features)
-                return
-            self.first.update(site.name, features)
-            if self.sample is not None:
-                self.sample.update(site.name, features)
-
-        title = f"{self.label}, pass 1"
-        empty = True
-        with self.run.stepping(self.sites, self.data, title, consume, self.checksum) as steps:
-            for step in steps:
-                empty = False
-                if self.kept.whole and not self.kept.has_room_for(len(step.labels)):
-                    self._go_on_streaming()
-                if self.kept.whole:
-                    self.kept.close(step.labels, step.forward(), step.where)
-                else:
-                    self._begin(step.labels)
-                    step.forward()
-                    self.first.end(lambda _, where=step.where: where)  # type: ignore[misc]
-        if empty:
-            raise LabelError(f"{self.label}: expected samples of the classes {self.run.classes.ids[:10]}, got none.")
-        if self.kept.whole:
-            self._pass_one_from_memory()
-
-    def _begin(self, labels: Tensor) -> None:
-        self.dealt = self.dealer.deal(labels)
-        self.first.begin(self.dealt)
+    def begin(self, labels: Tensor) -> None:
+        """Start a batch of pass 1."""
+        self.first.begin(self.dealer.deal(labels))
         if self.sample is not None:
             self.sample.begin(labels)
 
-    def _pass_one_from_memory(self) -> None:
-        labels = self.kept.labels
-        self.dealer.all_labels = labels.cpu()  # known now: permuted labels are a permutation
-        self.dealer.restart()
+    def update(self, name: str, features: Tensor) -> None:
+        """Add the features of one site."""
+        self.first.update(name, features)
+        if self.sample is not None:
+            self.sample.update(name, features)
+
+
+def first_pass(prober: Prober, state: State) -> None:
+    """Class sums of every site; features are kept as long as they fit, and their sums taken at the end, all at once."""
+    kept = state.kept
+
+    def consume(site: Site, features: Tensor) -> None:
+        if kept.whole:
+            kept.add(site, features)
+        else:
+            state.update(site.name, features)
+
+    empty = True
+    with prober.capturing(state.sites, consume) as capture:
+        for step in prober.steps(state.data, f"{state.label}, pass 1", state.checksum):
+            empty = False
+            if kept.whole and not kept.fits(len(step.labels)):
+                _stop_keeping(prober, state)
+            if kept.whole:
+                kept.close(step.labels, prober.decide(capture, step), step.where)
+            else:
+                state.begin(step.labels)
+                prober.decide(capture, step)
+                state.first.end(lambda _, where=step.where: where)  # type: ignore[misc]
+    if empty:
+        raise LabelError(f"{state.label}: expected samples of the classes {prober.classes.ids[:10]}, got none.")
+    if kept.whole:
+        state.dealer.all_labels = kept.labels.cpu()  # known now: permuted labels are a permutation
+        state.dealer.restart()
         with full_precision():
-            self._begin(labels)
-            self._take(self.kept.features())
-            self.first.end(lambda name: self.kept.where_bad(str(name)))
+            state.begin(kept.labels)
+            for name, features in kept.features():
+                state.update(name, features)
+            state.first.end(lambda name: kept.where_bad(str(name)))
 
-    def _go_on_streaming(self) -> None:
-        """The features do not fit: pass 1 of what was kept, batch by batch, then on without keeping."""
-        self._let_go_of_extras()
+
+def _stop_keeping(prober: Prober, state: State) -> None:
+    """The features do not fit after all (a stream of unknown length, say): sums of what was kept, then on without.
+
+    Standard errors and permuted labels that were not requested are then not measured.
+    """
+    # Ranks must add up the same things.
+    if prober.options.uncertainty is None and world_size() == 1 and (state.dealer.groups or state.dealer.permuted):
+        state.first.drop_extras()
+        state.dealer.groups, state.dealer.permuted, state.why_not = 0, False, WHY_NOT
+    with full_precision():
+        for labels, rows, where in state.kept.batches():
+            state.begin(labels)
+            for name, features in state.kept.features(rows):
+                state.update(name, features)
+            state.first.end(lambda _, where=where: where)  # type: ignore[misc]
+    state.kept.drop()
+
+
+def second_pass(prober: Prober, state: State, reference: Split | None) -> SecondPass:
+    """Scatters around the centers that pass 1 gives, from the kept features or from another forward."""
+    with full_precision():
+        state.first.all_reduce()
+        check_counts(state.first.total(state.sites[0].name).counts, where=state.label)
+        lent: dict[Hashable, Centers] | None = None
+        if reference is not None:
+            lent = {site.name: reference.around[site].centers for site in state.sites}
+        second = SecondPass(Around.all_of(state.first, prober.options.weighting, lent))
+    state.first = FirstPass(prober.classes.K)  # its sums are no longer needed
+    state.dealer.restart()
+    kept = state.kept
+    if kept.whole:
         with full_precision():
-            for labels, rows, where in self.kept.batches():
-                self._begin(labels)
-                self._take(self.kept.features(rows))
-                self.first.end(lambda _, where=where: where)  # type: ignore[misc]
-        self.kept.drop()
-
-    def _take(self, features: Iterator[tuple[str, Tensor]]) -> None:
-        for name, x in features:
-            self.first.update(name, x)
-            if self.sample is not None:
-                self.sample.update(name, x)
-
-    def _let_go_of_extras(self) -> None:
-        """The features turned out not to fit (a stream of unknown length, say): what nobody asked for is not measured."""
-        options = self.run.options
-        if world_size() > 1 or True in (options.jackknife, options.permuted):  # ranks must add up the same things
-            return
-        if self.dealer.groups or self.dealer.permuted:
-            self.first.drop_extras()
-            self.dealer.groups, self.dealer.permuted, self.why_not = 0, False, WHY_NOT
-
-    def _pass_two_from_memory(self, second: SecondPass) -> None:
-        with full_precision():
-            for rows in self.kept.blocks(self.run.classes.K):
-                second.begin(self.dealt.rows(rows), self.kept.decisions(rows))
-                for name, x in self.kept.features(rows):
-                    second.update(name, x)
+            dealt = state.dealer.deal(kept.labels)
+            for rows in kept.blocks(prober.classes.K):
+                second.begin(dealt.rows(rows), kept.decisions(rows))
+                for name, features in kept.features(rows):
+                    second.update(name, features)
                 second.end()
-        self.kept.drop()
+    else:
+        _second_forward(prober, state, second)
+    with full_precision():
+        second.all_reduce()
+    return second
 
-    def _pass_two(self, second: SecondPass) -> None:
-        self.run.randomness.rewind()
-        ordered = bool(self.dealer.groups) or self.dealer.permuted
-        again = Checksum() if ordered else None
-        title = f"{self.label}, pass 2"
-        with self.run.stepping(self.sites, self.data, title, lambda s, x: second.update(s.name, x), again) as steps:
-            for step in steps:
-                second.begin(self.dealer.deal(step.labels), None)
-                second.decision = step.forward()
-                with full_precision():
-                    second.end()
-        if again is not None and again.hexdigest() != self.checksum.hexdigest():
-            raise PassError(
-                f"{self.label}: the samples or their order changed between the two passes, and standard errors and "
-                "permuted labels need the same samples in the same order: pass data that do not change, or "
-                "jackknife=False, permuted=False."
-            )
+
+def _second_forward(prober: Prober, state: State, second: SecondPass) -> None:
+    ordered = bool(state.dealer.groups) or state.dealer.permuted
+    again = Checksum() if ordered else None
+    with prober.capturing(state.sites, lambda site, features: second.update(site.name, features)) as capture:
+        for step in prober.steps(state.data, f"{state.label}, pass 2", again):
+            second.begin(state.dealer.deal(step.labels), None)
+            second.decision = prober.decide(capture, step)
+            with full_precision():
+                second.end()
+    if again is not None and again.hexdigest() != state.checksum.hexdigest():
+        raise PassError(
+            f"{state.label}: the samples or their order changed between the two passes, and standard errors and "
+            "permuted labels need the same samples in the same order: pass data that do not change, or "
+            "uncertainty=False."
+        )
+
+
+def _leave(state: State, second: SecondPass, split: Split) -> None:
+    """Put the results of one group of sites beside those of the others."""
+    with full_precision():
+        scatters = second.scatters()
+        planes = state.sample.planes() if state.sample is not None else {}
+    for site in state.sites:
+        split.around[site], split.scatters[site] = second.around[site.name], scatters[site.name]
+        if site.name in second.near_reference:
+            split.near[site] = second.near_reference[site.name]
+        if site.name in planes:
+            split.planes[site] = planes[site.name]
+    first = scatters[state.sites[0].name]
+    split.plane_labels = state.sample.labels if state.sample is not None else []
+    split.counts = [int(count) for count in first.counts]
+    decided = first.near.mismatches is not None
+    split.accuracy = float(second.right) / float(first.counts.sum()) if decided else None
+    split.checksum, split.no_extras_why = state.checksum.hexdigest(), state.why_not
+    split.one_forward = state.kept.whole
+    state.kept.drop()
+
+
+def _has_batchnorm(network: nn.Module) -> bool:
+    return any(isinstance(module, _BatchNorm) for module in network.modules())
 
 
 def _check_normalized_alone(labels: Tensor, where: str) -> None:
-    """In train mode BatchNorm normalizes each batch by itself: one sample or one class would be no fair batch."""
+    """Where BatchNorm normalizes each batch by itself, one sample or one class would be no fair batch."""
     if len(labels) == 1:
         raise DataError(
             f"{where}: a batch of one sample has no batch statistics for BatchNorm (batchnorm='batch'). "

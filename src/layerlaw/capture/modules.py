@@ -1,0 +1,157 @@
+"""The modules of a network: their names, which are weight layers and blocks, what they hand over, and the classifier."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import fnmatch
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import conv, pooling
+from torch.nn.modules.batchnorm import _NormBase
+
+from layerlaw.errors import CaptureError
+
+NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
+BARE = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+FEATURES_LAST = (nn.Linear, nn.MultiheadAttention, nn.RNNBase, nn.Embedding)
+FEATURES_FIRST = (
+    conv._ConvNd,
+    _NormBase,
+    nn.GroupNorm,
+    pooling._MaxPoolNd,
+    pooling._AvgPoolNd,
+    pooling._AdaptiveMaxPoolNd,
+    pooling._AdaptiveAvgPoolNd,
+)
+WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
+
+
+def clean_name(name: str) -> str:
+    """A module's name without the parts that torch.compile, FSDP or checkpointing put into it.
+
+    >>> clean_name("layers.0._orig_mod.fc")
+    'layers.0.fc'
+    """
+    return WRAPPERS.sub("", name).removeprefix(".")
+
+
+def modules_of(network: nn.Module) -> dict[str, nn.Module]:
+    """Every module by its clean name, in definition order; of a wrapper and what it wraps, the inner one."""
+    return {clean_name(name): module for name, module in network.named_modules()}
+
+
+def matching(modules: Mapping[str, nn.Module], pattern: str, *, what: str, same_depth: bool = False) -> list[str]:
+    """The modules that a name or a glob means; where there are none, an error with the nearest names.
+
+    With `same_depth` a star does not reach across dots: "layers.*" means the layers, not what is inside them.
+    """
+    found = [name for name in modules if fnmatch.fnmatchcase(name, pattern)]
+    if same_depth:
+        found = [name for name in found if name.count(".") == pattern.count(".")]
+    if found:
+        return found
+    near = difflib.get_close_matches(pattern, [name for name in modules if name], n=5, cutoff=0.4)
+    hint = f"Nearest names: {', '.join(near)}." if near else "layerlaw sites lists the names."
+    raise CaptureError(f"{what} '{pattern}' matches no module of the model. {hint}")
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The floating-point tensors in nested tuples, lists, dictionaries and dataclasses, other than masks, in order."""
+    if isinstance(value, Tensor):
+        if value.layout == torch.strided and not value.is_nested and value.is_floating_point():
+            yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, Mapping):
+        yield from tensors_in([item for key, item in value.items() if "mask" not in str(key)])
+    elif dataclasses.is_dataclass(value):
+        yield from tensors_in({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+
+
+def first_tensor(value: Any) -> Tensor | None:
+    """The first of them."""
+    return next(tensors_in(value), None)
+
+
+def entering(args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
+    """The tensor that a module works on: by convention its `hidden_states`, or what comes first."""
+    hidden = kwargs.get("hidden_states")
+    return hidden if isinstance(hidden, Tensor) else first_tensor((args, kwargs))
+
+
+def is_weight_layer(module: nn.Module) -> bool:
+    """A leaf with a floating-point weight of two or more dimensions that is neither an embedding nor a norm."""
+    if isinstance(module, (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)):
+        return True  # one layer each, though their weights bear other names
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag, *NORMS)):
+        return False
+    name = type(module).__name__.lower()
+    if "embedding" in name or ("norm" in name and "linear" not in name and "conv" not in name):
+        return False
+    if any(child != "parametrizations" for child, _ in module.named_children()):
+        return False
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, Tensor) and weight.is_floating_point() and weight.dim() >= 2
+
+
+def weight_layers(modules: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    """The weight layers among all modules, in definition order; nothing inside a MultiheadAttention counts on its own."""
+    closed = tuple(f"{name}." for name, module in modules.items() if isinstance(module, nn.MultiheadAttention))
+    return {name: module for name, module in modules.items() if not name.startswith(closed) and is_weight_layer(module)}
+
+
+def block_names(network: nn.Module, fired: set[str]) -> list[str]:
+    """The outermost modules of repeated classes that are no bare container and hold two or more weight layers."""
+    modules = {name: module for name, module in modules_of(network).items() if name in fired}
+    layers = weight_layers(modules)
+    candidates = {
+        name: type(module)
+        for name, module in modules.items()
+        if name and type(module) not in BARE and sum(layer.startswith(f"{name}.") for layer in layers) >= 2
+    }
+    repeated = {cls for cls, count in Counter(candidates.values()).items() if count >= 2}
+    chosen = [name for name, cls in candidates.items() if cls in repeated]
+    return [name for name in chosen if not any(name.startswith(f"{other}.") for other in chosen)]
+
+
+def features_last(module: nn.Module) -> bool | None:
+    """Whether a module keeps the features of its tensors on the last axis (tokens) or on axis 1; `None`: it tells not.
+
+    >>> features_last(nn.Linear(2, 2)), features_last(nn.Conv2d(2, 2, 1)), features_last(nn.ReLU())
+    (True, False, None)
+    """
+    if isinstance(module, FEATURES_FIRST):
+        return False
+    if isinstance(module, FEATURES_LAST) or type(module).__name__ == "Conv1D":  # Hugging Face's linear layer
+        return True
+    return True if type(module) in (nn.LayerNorm, nn.RMSNorm) else None  # subclasses may permute axes
+
+
+def features_last_inside(module: nn.Module) -> bool | None:
+    """The same of the modules inside: any that keeps features on axis 1 (a convolution, say) decides."""
+    found = {features_last(inner) for inner in module.modules()}
+    return False if False in found else True if True in found else None
+
+
+def logits_of(output: Any) -> Tensor | None:
+    """The class scores in a model's output: itself, its `logits`, or its first floating-point tensor; (n, K) or (n,)."""
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    found = first_tensor(logits if isinstance(logits, Tensor) else output)
+    return found if found is not None and found.dim() in (1, 2) else None
+
+
+def classifier_weight(module: nn.Module) -> Tensor | None:
+    """Rows of a linear classifier (K, d) in float64 on the CPU; `None` where it is not linear."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 2:
+        return None
+    full = getattr(weight, "full_tensor", None)  # a parameter that is sharded over ranks
+    rows: Tensor = (full() if callable(full) else weight).detach().cpu().to(torch.float64)
+    return rows.mT if type(module).__name__ == "Conv1D" else rows  # Hugging Face keeps (inputs, outputs)

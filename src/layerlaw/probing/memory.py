@@ -1,0 +1,183 @@
+"""The memory budget: what fits of features and statistics, and the features that are kept for the second pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from layerlaw.capture import Batches, Site, statistic_bytes
+from layerlaw.errors import InputError, MemoryBudgetError
+from layerlaw.stats.ranks import all_reduce, world_size
+
+GROUPS = 10  # of the delete-group jackknife
+BLOCK_BYTES = 8 * 2**20  # of what is held per sample and site in float64 while a block of rows is worked through
+WHY_NOT = "the features do not fit the memory budget; request them with uncertainty=True"
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What is measured beyond the plain numbers, and how many bytes of features are kept for the second pass."""
+
+    jackknife: bool
+    permuted: bool
+    keep: int
+    why_not: str = ""
+
+    @classmethod
+    def that_fit(
+        cls,
+        sites: Sequence[Site],
+        samples: int | None,
+        classes: int,
+        memory: int,
+        *,
+        jackknife: bool | None,
+        permuted: bool | None,
+    ) -> Extras:
+        """`None` for jackknife and permuted means: if features and statistics fit the budget together.
+
+        Data of unknown length are taken to fit until they do not.
+        """
+        plain = sum(statistic_bytes(classes, site.features) for site in sites)
+        features = sum(site.features * site.itemsize for site in sites) * (samples or 0)
+        wanted = plain * _views(jackknife is not False, permuted is not False)
+        fits = features + wanted <= memory
+        if world_size() > 1:  # every rank must add up the same things
+            votes = torch.tensor([float(fits and samples is not None)], dtype=torch.float64)
+            all_reduce([votes])
+            fits = float(votes) == world_size()
+        why_not = WHY_NOT if not fits and None in (jackknife, permuted) else ""
+        jackknife, permuted = (fits if option is None else option for option in (jackknife, permuted))
+        left = memory - plain * _views(jackknife, permuted)
+        return cls(jackknife, permuted, left if features <= left else 0, why_not)
+
+    def groups(self, sites: Sequence[Site], classes: int, memory: int) -> list[list[Site]]:
+        """Sites in groups whose statistics fit the memory budget; each group costs its own forwards."""
+        groups: list[list[Site]] = [[]]
+        used = 0
+        for site in sites:
+            need = statistic_bytes(classes, site.features) * _views(self.jackknife, self.permuted)
+            if need > memory:
+                raise MemoryBudgetError(
+                    f"site '{site.name}' has {site.features} features: with {classes} classes its statistics need "
+                    f"{_gib(need)} GiB, the budget is {_gib(memory)} GiB. Use reduce='mean', fewer classes "
+                    "(classes=[…]), other sites, or a larger memory_gib."
+                )
+            if used + need > memory:
+                groups.append([])
+                used = 0
+            groups[-1].append(site)
+            used += need
+        return groups
+
+
+class KeptFeatures:
+    """The features of all sites (n, d), copied batch by batch as long as they fit the budget."""
+
+    def __init__(self, sites: Sequence[Site], budget: int, samples: int | None) -> None:
+        self.whole = budget > 0
+        self._row_bytes = sum(site.features * site.itemsize for site in sites)
+        self._budget, self._capacity = budget, samples or 0
+        self._matrices: dict[str, Tensor] = {}
+        self._labels: list[Tensor] = []
+        self._decisions: list[Tensor | None] = []
+        self._wheres: list[str] = []
+        self.rows = 0
+
+    def fits(self, rows: int) -> bool:
+        """Whether so many more samples fit."""
+        return (self.rows + rows) * self._row_bytes <= self._budget
+
+    def add(self, site: Site, features: Tensor) -> None:
+        """Copy: what follows in the forward may overwrite the features in place."""
+        end = self.rows + len(features)
+        matrix = self._matrices.get(site.name)
+        if matrix is None or end > len(matrix):
+            most = self._budget // self._row_bytes
+            grown = features.new_empty((max(end, min(most, max(self._capacity, 2 * self.rows))), features.shape[1]))
+            if matrix is not None:
+                grown[: self.rows] = matrix[: self.rows]
+            self._matrices[site.name] = matrix = grown
+        matrix[self.rows : end] = features
+
+    def close(self, labels: Tensor, decision: Tensor | None, where: str) -> None:
+        """End a batch."""
+        self._labels.append(labels)
+        self._decisions.append(decision)
+        self._wheres.append(where)
+        self.rows += len(labels)
+
+    @property
+    def labels(self) -> Tensor:
+        """Labels of all kept samples (n,)."""
+        return torch.cat(self._labels)
+
+    def decisions(self, rows: slice) -> Tensor | None:
+        """Decisions of the network for some of the samples."""
+        found = [d for d in self._decisions if d is not None]
+        return torch.cat(found)[rows] if len(found) == len(self._decisions) else None
+
+    def features(self, rows: slice | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Every site's features, all or some rows of them."""
+        for name, matrix in self._matrices.items():
+            yield name, matrix[: self.rows] if rows is None else matrix[rows]
+
+    def batches(self) -> Iterator[tuple[Tensor, slice, str]]:
+        """Labels, rows and names of the batches as they came."""
+        start = 0
+        for labels, where in zip(self._labels, self._wheres, strict=True):
+            yield labels, slice(start, start + len(labels)), where
+            start += len(labels)
+
+    def blocks(self, classes: int) -> Iterator[slice]:
+        """Blocks of rows small enough for the float64 work on all sites together."""
+        step = max(256, BLOCK_BYTES // (32 * classes * max(1, len(self._matrices))))
+        for start in range(0, self.rows, step):
+            yield slice(start, min(start + step, self.rows))
+
+    def where_bad(self, name: str) -> str:
+        """Name of the first batch in which a site has NaN or infinite features."""
+        bad = (where for _, rows, where in self.batches() if not bool(self._matrices[name][rows].isfinite().all()))
+        return next(bad, "the sum over all batches")
+
+    def drop(self) -> None:
+        """Let go of everything."""
+        self.whole, self._matrices, self.rows = False, {}, 0
+        self._labels, self._decisions, self._wheres = [], [], []
+
+
+def one_batch(data: Batches, sites: Sequence[Site], memory: int) -> Batches:
+    """All samples as one batch (`batchnorm="whole"`), where inputs and features of the sites fit the memory budget.
+
+    BatchNorm then normalizes by the mean and variance of all samples at once: what running statistics become when they are
+    recalibrated on these samples, layer after layer.
+    """
+    if world_size() > 1:
+        raise InputError("batchnorm='whole': expected one process, which sees all samples, got several. Use 'running'.")
+    of_sites, batches, n, inputs = sum(site.features * site.itemsize for site in sites), [], 0, 0
+    for batch in data:
+        batches.append(batch)
+        n, inputs = n + len(batch.labels), inputs + sum(tensor.nbytes for tensor in batch.tensors())
+        each = of_sites + inputs / n
+        total = max(n, data.samples or 0)
+        if each * total > memory:
+            more = "" if data.samples else " or more"
+            raise MemoryBudgetError(
+                f"{data.where}: batchnorm='whole' runs all samples as one batch: {total}{more} samples with the features of "
+                f"{len(sites)} sites need {_gib(int(each * total))} GiB, the budget is {_gib(memory)} GiB, which "
+                f"fits {int(memory // each)} samples. Use fewer samples or sites, a larger memory_gib, or "
+                "batchnorm='running'."
+            )
+    return data.joined(batches)
+
+
+def _views(jackknife: bool, permuted: bool) -> int:
+    """How often the statistics of a site are held: once, and once more for each view of them."""
+    return 1 + GROUPS * jackknife + permuted
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2g}"
