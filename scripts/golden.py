@@ -57,7 +57,18 @@ class Bytes:
         return bytes(max(0, int(i) - 1) for i in ids).decode("utf-8", "replace")
 """
 # Old name → new name, in keys and in options.
-RENAMED: dict[str, str] = {}
+RENAMED = {
+    "mode": "batchnorm",
+    "normalise": "normalize",
+    "colour": "color",
+    "optimiser": "optimizer",
+    "readings": "measurements",
+    "shape": "network",
+    "linearised": "linearized",
+    "lm_normalisation": "lm_normalization",
+    "reproduce-linearised": "reproduce-linearized",
+    "reproduce-lm_normalisation": "reproduce-lm_normalization",
+}
 IGNORED = {"provenance", "version", "wall", "seconds", "commit", "folder", "page", "record", "figure", "forecast"}
 NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 

@@ -21,9 +21,9 @@ def test_there_are_at_most_fifteen_public_names_and_all_of_them_load() -> None:
     assert set(ll._HOMES) == set(ll.__all__)
 
 
-def test_rooms_come_with_their_first_use() -> None:
-    assert all(getattr(ll, room).__name__ == f"layerlaw.{room}" for room in ll._ROOMS)
-    assert {*ll.__all__, *ll._ROOMS} <= set(dir(ll))
+def test_packages_come_with_their_first_use() -> None:
+    assert all(getattr(ll, package).__name__ == f"layerlaw.{package}" for package in ll._PACKAGES)
+    assert {*ll.__all__, *ll._PACKAGES} <= set(dir(ll))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -77,12 +77,12 @@ def test_every_example_runs(path: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_readme_shows_every_room() -> None:
+def test_the_readme_shows_every_package() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    rooms = {
+    parts = {
         p.stem for p in (ROOT / "src" / "layerlaw").iterdir() if not p.name.startswith("_") and p.suffix != ".typed"
     }
-    missing = [room for room in sorted(rooms) if not re.search(rf"^\s*{room}(\.py|/)", text, re.MULTILINE)]
+    missing = [part for part in sorted(parts) if not re.search(rf"^\s*{part}(\.py|/)", text, re.MULTILINE)]
     assert not missing
 
 

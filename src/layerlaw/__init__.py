@@ -60,7 +60,7 @@ _HOMES = {
     "untrained": "layerlaw.capture.network",
 }
 
-_ROOMS = ("advice", "data", "lab", "lm", "peeled", "verdict")
+_PACKAGES = ("advice", "data", "lab", "lm", "peeled", "verdict")
 
 
 def __getattr__(name: str) -> Any:
@@ -70,10 +70,10 @@ def __getattr__(name: str) -> Any:
         return version("layerlaw")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return importlib.import_module(f"layerlaw.{name}")
     raise AttributeError(f"module 'layerlaw' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ROOMS, "__version__"])
+    return sorted([*__all__, *_PACKAGES, "__version__"])
