@@ -25,12 +25,12 @@ def main() -> None:
     mixed = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
     everything = torch.arange(len(y))
     ways = [
-        ("train, chunks of 100 in file order (the authors' protocol)", "train", everything, 100),
-        ("train, chunks of 100, shuffled", "train", mixed, 100),
-        ("train, chunks of 100, ten of each class", "train", dealt, 100),
-        ("train, chunks of 50, file order", "train", everything, 50),
-        ("train, one chunk of all 1000", "train", everything, 1000),
-        ("eval (running statistics; the default of `probe`)", "running", everything, 100),
+        ("`batch`, chunks of 100 in file order (the authors' protocol)", "batch", everything, 100),
+        ("`batch`, chunks of 100, shuffled", "batch", mixed, 100),
+        ("`batch`, chunks of 100, ten of each class", "batch", dealt, 100),
+        ("`batch`, chunks of 50, file order", "batch", everything, 50),
+        ("`whole`: the statistics of all 1000 images at once", "whole", everything, None),
+        ("`running` statistics (the default of `probe`)", "running", everything, 100),
     ]
     records: dict[str, list[ll.Record]] = {name: [] for name, *_ in ways}
     for seed in SEEDS:
@@ -75,7 +75,7 @@ def page(records: dict[str, list[ll.Record]]) -> str:
         "An even share would be 14.3 %. Batch statistics of small or unevenly mixed chunks add noise to the last layers,",
         "which lifts their D and straightens the line; with running statistics, or with chunks that hold the classes in",
         "equal numbers, the last layers fall further and the line bends. Both are true statements about the same network:",
-        "a ρ or r without its mode, chunk size and order says little, so every record keeps them.",
+        "a ρ or r without its BatchNorm mode, chunk size and order says little, so every record keeps them.",
         "",
     ]
     return "\n".join(lines)

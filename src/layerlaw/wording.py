@@ -188,3 +188,31 @@ def joined(items: Sequence[str], word: str = "and") -> str:
 def counted(n: int, one: str, many: str | None = None) -> str:
     """A count with its noun: 1 site, 1,000 samples."""
     return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def ratio_words(log_ratio: float) -> str:
+    """A ratio from its logarithm, at any size.
+
+    >>> ratio_words(2.5), ratio_words(12.0), ratio_words(1000.0), ratio_words(math.inf)
+    ('12.2', '1.6·10⁵', '10⁴³⁴', '∞')
+    >>> ratio_words(math.log(1e9)), ratio_words(math.log(99960))  # rounding carries over to the power
+    ('1.0·10⁹', '1.0·10⁵')
+    """
+    if math.isinf(log_ratio):
+        return "∞"
+    digits = log_ratio / math.log(10)
+    if digits < 4:
+        return number(math.exp(log_ratio))
+    if digits >= 15:
+        return f"10{power(round(digits))}"
+    mantissa, exponent = f"{math.exp(log_ratio):.1e}".split("e")
+    return f"{mantissa}·10{power(int(exponent))}"
+
+
+def with_error(share: float | None, error: float | None) -> str:
+    """A share with its standard error, as percent.
+
+    >>> with_error(0.812, 0.004), with_error(0.812, None)
+    ('81.2 ± 0.4%', '81.2%')
+    """
+    return percent(share) if error is None else f"{percent(share)[:-1]} ± {100 * error:.1f}%"

@@ -20,8 +20,8 @@ from layerlaw.experiments.moments import (
 from layerlaw.experiments.numbers import is_clear, law_row, random_split_r, row, trouble
 from layerlaw.law import fit_law
 
-STRAIGHT, BENT = (8.0, 4.0, 2.0, 1.0), (8.0, 7.9, 7.8, 1.0)
-RISING = (1.0, 2.0, 3.0, 4.0)
+STRAIGHT, BENT = (16.0, 8.0, 4.0, 2.0, 1.0), (16.0, 15.9, 15.8, 7.8, 1.0)
+RISING = (1.0, 2.0, 3.0, 4.0, 5.0)
 
 
 def test_epochs_are_scaled_to_the_length_of_training() -> None:
@@ -83,7 +83,7 @@ def test_a_clear_law_is_straight_and_even_beyond_choosing() -> None:
     assert not is_clear(fit_law(BENT))
     assert not is_clear(fit_law(RISING))
     assert not is_clear(None)
-    nearly = fit_law([1.0, 0.46, 0.25, 0.125])  # four points: straight, but choosing among nine does as well
+    nearly = fit_law([1.0, 0.42, 0.25, 0.14, 0.0625])  # five points: straight, but choosing among nine does as well
     assert nearly.pearson is not None
     assert nearly.pearson < -0.99
     assert is_clear(nearly)
@@ -122,7 +122,7 @@ def test_a_course_has_mean_and_range_and_leaves_out_the_diverged() -> None:
         made_run({0: RISING, 10: RISING}, diverged=1),
     ]
     series = epoch_series("D", runs, [0, 10], lambda run, epoch: run.measurement(epoch=epoch).separation[1])
-    assert (series.y, series.low, series.high) == ((5.95, 7.9), (4.0, 7.9), (7.9, 7.9))
+    assert (series.y, series.low, series.high) == ((11.95, 15.9), (8.0, 15.9), (15.9, 15.9))
 
 
 def test_a_panel_without_a_law_still_shows_where_d_is_known() -> None:

@@ -1,5 +1,7 @@
 """Every page in a narrow and in a wide family of fonts: nothing is wider than the page, what does not fit is scrolled."""
 
+import functools
+
 import pytest
 from lm_records import lm_record
 from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outcome
@@ -29,14 +31,21 @@ BOXES = """[...document.querySelectorAll(".scroll, .drawing")].filter(e => e.cli
 
 
 @pytest.fixture(scope="module")
-def opened(browser_of_one_family, tmp_path_factory):
+def written(tmp_path_factory):
+    """The file of a page, written once for all families."""
+    folder = tmp_path_factory.mktemp("layout")
+    return functools.cache(lambda name: PAGES[name](folder / f"{name}.html"))
+
+
+@pytest.fixture(scope="module")
+def opened(browser_of_one_family, written):
     """Opens a page at a width, with everything unfolded; one tab per page and family."""
-    folder, tabs = tmp_path_factory.mktemp("layout"), {}
+    tabs = {}
 
     def open_page(name, width):
         if name not in tabs:
             tabs[name] = browser_of_one_family.new_page(viewport={"width": 420, "height": 900})
-            tabs[name].goto(PAGES[name](folder / f"{name}.html").as_uri())
+            tabs[name].goto(written(name).as_uri())
             tabs[name].evaluate("document.querySelectorAll('details').forEach(details => (details.open = true))")
         tabs[name].set_viewport_size({"width": width, "height": 900})
         tabs[name].evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")

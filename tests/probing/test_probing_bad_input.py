@@ -121,7 +121,7 @@ def test_features_too_wide_for_the_memory_budget() -> None:
 
 
 def test_choices_that_do_not_exist() -> None:
-    with pytest.raises(InputError, match="batchnorm: expected 'running' or 'batch' or 'whole', got 'test'"):
+    with pytest.raises(InputError, match="batchnorm: expected 'running', 'batch' or 'whole', got 'test'"):
         probe(batchnorm="test")
     with pytest.raises(InputError, match="weighting: expected 'samples' or 'classes', got 'mean'"):
         probe(weighting="mean")

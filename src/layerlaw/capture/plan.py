@@ -42,11 +42,11 @@ class Plan:
     sites: tuple[Site, ...]
     rule: str
     why: str
-    dropped: tuple[str, ...]
-    classifier: str | None
-    classifier_why: str
-    reads: str | None
-    classes: int | None
+    dropped: tuple[str, ...] = ()
+    classifier: str | None = None
+    classifier_why: str = ""
+    reads: str | None = None
+    classes: int | None = None
     threshold: float = 0.0
     overwrites_input: bool = False
     calls: dict[str, int] = field(default_factory=dict)

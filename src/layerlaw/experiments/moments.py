@@ -13,8 +13,9 @@ import numpy as np
 from layerlaw.experiments.numbers import law_of
 from layerlaw.lab import Run
 from layerlaw.lab.schedule import BatchNormMode
+from layerlaw.law import STRAIGHT as STRAIGHT  # the figures draw it
+from layerlaw.law import law_holds
 
-STRAIGHT = -0.99  # Pearson r from which on we speak of the law
 FULL = 600  # epochs of the paper's trainings
 
 
@@ -88,11 +89,11 @@ def settling(epochs: Sequence[int], values: Sequence[float | None], share: float
     return since(epochs, [v is not None and abs(v - last) <= share * abs(last) * (1 + 1e-12) for v in values])
 
 
-def emergence(run: Run, *, batchnorm: BatchNormMode = "batch", limit: float = STRAIGHT) -> int | None:
-    """The epoch from which on r ≤ `limit` at every later probe; `None` where this is never so."""
+def emergence(run: Run, *, batchnorm: BatchNormMode = "batch") -> int | None:
+    """The epoch from which on the law holds at every later probe; `None` where this is never so."""
     epochs = probed(run, batchnorm=batchnorm)
     laws = [law_of(run, epoch=epoch, batchnorm=batchnorm) for epoch in epochs]
-    return since(epochs, [law is not None and law.pearson is not None and law.pearson <= limit for law in laws])
+    return since(epochs, [law_holds(law) is True for law in laws])
 
 
 def interpolation(run: Run, *, batchnorm: BatchNormMode = "running") -> int | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from layerlaw.lab import Run
 from layerlaw.lab.schedule import BatchNormMode, SplitName
-from layerlaw.law import LawFit
+from layerlaw.law import LawFit, law_holds
 from layerlaw.outcome import Row
 
 SIMULATIONS = 20_000
@@ -162,14 +162,11 @@ def minus(a: float | None, b: float | None) -> float | None:
 
 
 def is_clear(law: LawFit | None, choices: int = 1) -> bool:
-    """Whether a law is clear: r ≤ −0.99, and the drop shared more evenly than by chance (Greenwood p < 0.05).
+    """Whether the law holds, as `law_holds` says.
 
     `choices` is how many runs it was the best of: with few layers a straight line comes out of choosing alone.
     """
-    if law is None or law.pearson is None or law.effective_layers is None:
-        return False
-    p = law.greenwood_p if choices == 1 else selected_p(law.effective_layers, law.layers, choices)
-    return law.pearson <= -0.99 and p is not None and p < 0.05
+    return law is not None and law_holds(law, greenwood_p=_p_of(law, choices)) is True
 
 
 @cache

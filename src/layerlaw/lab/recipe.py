@@ -53,22 +53,9 @@ class Recipe:
                 raise InputError(f"{name}: expected a description such as {such}, got {value!r}.")
         if self.optimizer not in get_args(Optimizer):
             raise InputError(f"optimizer: expected 'sgd', 'momentum' or 'adam', got {self.optimizer!r}.")
-        for name in ("epochs", "batch_size", "seed"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise InputError(f"{name}: expected a whole number, got {value!r}.")
-        for name in ("learning_rate", "weight_decay"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise InputError(f"{name}: expected a number, got {value!r}.")
-        for name in ("learning_rate", "epochs", "batch_size"):
-            value = getattr(self, name)
-            if not 0 < value < float("inf"):
-                raise InputError(f"{name}: expected a positive number, got {value}.")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise InputError(f"weight_decay: expected a number ≥ 0, got {self.weight_decay}.")
-        if not 0 <= self.seed < 2**63:
-            raise InputError(f"seed: expected a number from 0 to 2**63 − 1, got {self.seed}.")
+        check_whole(self, epochs=1, batch_size=1, seed=0)
+        check_positive(self, "learning_rate")
+        check_positive(self, "weight_decay", or_zero=True)
         if any(not 0 < share < 1 for share in self.drops):
             raise InputError(f"drops: expected shares of the training between 0 and 1, got {self.drops}.")
         if self.layers is not None:
@@ -136,3 +123,22 @@ class Recipe:
         """The inverse of `to_dict`, also after a trip through JSON."""
         parts = {"network": Architecture.from_dict(data["network"]), "loss": Loss.from_dict(data["loss"])}
         return cls(**{**data, **parts})
+
+
+def check_whole(recipe: Any, **least: int) -> None:
+    """Raise unless these fields are whole numbers of at least so much, and the seed one that torch takes."""
+    for name, smallest in least.items():
+        value = getattr(recipe, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+            raise InputError(f"{name}: expected a whole number of at least {smallest}, got {value!r}.")
+        if name == "seed" and value >= 2**63:
+            raise InputError(f"seed: expected a number from 0 to 2**63 − 1, got {value}.")
+
+
+def check_positive(recipe: Any, name: str, *, or_zero: bool = False) -> None:
+    """Raise unless a field is a finite number above 0."""
+    value = getattr(recipe, name)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(f"{name}: expected a number, got {value!r}.")
+    if not (0 < float(value) < float("inf") or (or_zero and value == 0)):
+        raise InputError(f"{name}: expected a {'number ≥ 0' if or_zero else 'positive number'}, got {value}.")

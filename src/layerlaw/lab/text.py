@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from layerlaw.errors import InputError, LayerlawError
 from layerlaw.lab.jobs import check_device
 from layerlaw.lab.networks.text_model import TextModel
+from layerlaw.lab.recipe import check_positive, check_whole
 from layerlaw.lab.training import steps
 from layerlaw.progress import Progress, choose
 
@@ -47,30 +48,23 @@ class TextRecipe:
     def __post_init__(self) -> None:
         if self.task not in get_args(TextTask):
             raise InputError(f"task: expected 'next' or 'masked', got {self.task!r}.")
-        for name, least in (("steps", 1), ("batch_size", 1), ("context", 1), ("warmup", 0), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}.")
-        for name in ("learning_rate", "weight_decay", "clip", "mask_share"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise InputError(f"{name}: expected a number, got {value!r}.")
-        if not 0 < self.learning_rate < math.inf:
-            raise InputError(f"learning_rate: expected a positive number, got {self.learning_rate}.")
-        if not 0 <= self.weight_decay < math.inf:
-            raise InputError(f"weight_decay: expected a number ≥ 0, got {self.weight_decay}.")
-        if not self.clip > 0:
-            raise InputError(f"clip: expected a positive number (math.inf: no clipping), got {self.clip}.")
-        if not 0 < self.mask_share < 1:
-            raise InputError(f"mask_share: expected a share between 0 and 1, got {self.mask_share}.")
-        if self.seed >= 2**63:
-            raise InputError(f"seed: expected a number from 0 to 2**63 − 1, got {self.seed}.")
+        check_whole(self, steps=1, batch_size=1, context=1, warmup=0, seed=0)
+        check_positive(self, "learning_rate")
+        check_positive(self, "weight_decay", or_zero=True)
+        if not _is_number(self.clip) or not self.clip > 0:
+            raise InputError(f"clip: expected a positive number (math.inf: no clipping), got {self.clip!r}.")
+        if not _is_number(self.mask_share) or not 0 < self.mask_share < 1:
+            raise InputError(f"mask_share: expected a share between 0 and 1, got {self.mask_share!r}.")
         if self.warmup >= self.steps:
             raise InputError(
                 f"warmup: expected fewer than the {self.steps} steps, got {self.warmup}. Train longer or warm up less."
             )
         betas: Any = self.betas
-        if not isinstance(betas, tuple | list) or len(betas) != 2 or not all(_is_share(b) for b in betas):
+        if (
+            not isinstance(betas, tuple | list)
+            or len(betas) != 2
+            or not all(_is_number(b) and 0 <= b < 1 for b in betas)
+        ):
             raise InputError(f"betas: expected two numbers from 0 to below 1, got {betas!r}.")
         object.__setattr__(self, "betas", tuple(betas))
 
@@ -296,5 +290,5 @@ def _checked(model: TextModel, ids: Tensor, recipe: TextRecipe, *, least: int) -
     return ids
 
 
-def _is_share(beta: Any) -> bool:
-    return not isinstance(beta, bool) and isinstance(beta, Real) and 0 <= float(beta) < 1
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

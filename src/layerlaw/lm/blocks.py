@@ -70,11 +70,6 @@ class BlockStack:
             sites=tuple(replace(site, module=site.module.removeprefix(prefix)) for site in sites),
             rule="blocks",
             why=str(self),
-            dropped=(),
-            classifier=None,
-            classifier_why="",
-            reads=None,
-            classes=None,
             overwrites_input=self.overwrites_input,
             calls={name.removeprefix(prefix): count for name, count in self.calls.items()},
         )
@@ -147,34 +142,17 @@ def find_blocks(model: nn.Module, inputs: Mapping[str, Any], named: str | Sequen
 def _described(traced: Trace, steps: list[_Step], chosen: list[_Step], home: str, **about: Any) -> BlockStack:
     batch, time, width = chosen[-1].shape
     norm_name, norm, eps = _norm_after(steps, chosen[-1])
+    sites = []
+    for step in chosen:
+        call, kind = step.call, type(step.call.module).__name__
+        sites.append(
+            Site(call.title, call.name, "output", call.number, kind, 0, 1, True, (width,), width, pick=step.pick)
+        )
     names = {step.call.name for step in chosen}
-    return BlockStack(
-        sites=tuple(
-            Site(
-                name=step.call.title,
-                module=step.call.name,
-                at="output",
-                call=step.call.number,
-                type=type(step.call.module).__name__,
-                axis=0,
-                fold=1,
-                channels_last=True,
-                shape=(width,),
-                features=width,
-                pick=step.pick,
-            )
-            for step in chosen
-        ),
-        calls=dict(Counter(call.name for call in traced.calls if call.name in names)),
-        seen=(batch, time),
-        norm=norm,
-        eps=eps,
-        norm_name=norm_name,
-        home=home,
-        linked=_linked(chosen),
-        overwrites_input=traced.overwrites_input,
-        **about,
-    )
+    calls = Counter(call.name for call in traced.calls if call.name in names)
+    about |= {"norm_name": norm_name, "home": home, "linked": _linked(chosen)}
+    about["overwrites_input"] = traced.overwrites_input
+    return BlockStack(tuple(sites), dict(calls), (batch, time), norm, eps, **about)
 
 
 def _linked(steps: list[_Step]) -> bool:

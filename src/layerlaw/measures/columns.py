@@ -200,7 +200,9 @@ def describe(name: str) -> Column:
     if name.startswith("test_"):
         base = describe(name.removeprefix("test_"))
         head = f"test {base.head}" if base.test_yields is not None else ""
-        return replace(_derived(base, name, "test"), head=head, yields=base.test_yields, test_yields=None)
+        meaning = base.meaning and f"{base.meaning}, on test data"
+        derived = replace(_derived(base, name, "test"), meaning=meaning, head=head)
+        return replace(derived, yields=base.test_yields, test_yields=None)
     if found := _ENDINGS.search(name):
         base = _derived(describe(name[: found.start()]), name, found[1].replace("_", " "))
         if found[1] == "log_se":

@@ -20,21 +20,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.pages.figures import plot, plot_planes
 from layerlaw.pages.html.outcomes import outcome_page
 from layerlaw.pages.markdown import ledger
 from layerlaw.pages.sheets import draw_sheet
-from layerlaw.pages.terminal import print_outcome
+from layerlaw.pages.terminal import print_outcome, print_record, table
 from layerlaw.record import Record
 from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from rich.console import Console
-    from rich.table import Table as RichTable
 
 __all__ = [
     "Outcome",
@@ -58,37 +52,6 @@ __all__ = [
 
 def report(records: Record | Sequence[Record], path: str | os.PathLike[str], *, title: str | None = None) -> Path:
     """Write one self-contained HTML page (no network, about 5 MB) about a record, or comparing several."""
-    from layerlaw.pages.html.records import write_page
+    from layerlaw.pages.html.records import write_page  # needs Plotly
 
     return write_page(records, path, title=title)
-
-
-def plot(record: Record, column: str | None = None, *, ax: Axes | None = None) -> Figure:
-    """One column against depth, in the style of the papers: log axis, points, fitted dashed line, ρ and r.
-
-    Without a column the leading one: the separation of a classifier, the (held-out) residual of a language model.
-    """
-    from layerlaw.pages.figures import draw_column
-
-    return draw_column(record, column, ax=ax)
-
-
-def plot_planes(record: Record, *, columns: int | None = None) -> Figure:
-    """The first two principal components at every site, colored by class, as small multiples."""
-    from layerlaw.pages.figures import draw_planes
-
-    return draw_planes(record, columns=columns)
-
-
-def table(record: Record, *, width: int = 100) -> RichTable:
-    """A compact per-layer table for the terminal that fits `width` columns."""
-    from layerlaw.pages.terminal import layer_table
-
-    return layer_table(record, width=width)
-
-
-def print_record(record: Record, console: Console | None = None) -> None:
-    """Print the per-layer table and the verdict to a rich console (standard output unless another is given)."""
-    from layerlaw.pages.terminal import write_record
-
-    write_record(record, console)

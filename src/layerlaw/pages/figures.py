@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 MOST_TICKS = 12
 
 
-def draw_column(record: Record, column: str | None = None, *, ax: Axes | None = None) -> Figure:
-    """Points, fitted dashed line, ρ and Pearson r in the title; a log axis when all values are positive."""
+def plot(record: Record, column: str | None = None, *, ax: Axes | None = None) -> Figure:
+    """One column against depth, in the style of the papers: log axis, points, fitted dashed line, ρ and r.
+
+    Without a column the leading one: the separation of a classifier, the (held-out) residual of a language model.
+    """
     if not isinstance(record, Record):
         raise InputError(
             f"plot: expected one record, got {type(record).__name__}; ll.report compares several on a page."
@@ -57,8 +60,8 @@ def draw_column(record: Record, column: str | None = None, *, ax: Axes | None = 
     return figure
 
 
-def draw_planes(record: Record, *, columns: int | None = None) -> Figure:
-    """The first two principal components of every site that has them, each with its own scale."""
+def plot_planes(record: Record, *, columns: int | None = None) -> Figure:
+    """The first two principal components at every site that has them, colored by class, as small multiples."""
     sites = [(i, site) for i, site in enumerate(record.sites) if site.plane]
     if not sites:
         raise InputError(f"plot_planes: record '{record.name}' holds no plane coordinates.")

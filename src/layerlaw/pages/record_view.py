@@ -128,7 +128,7 @@ class Parts:
 
 
 def read(record: Record, label: str | None = None, column: str | None = None) -> RecordView:
-    """Fit (the leading column, unless told) and judge one record; never raises because a number is missing."""
+    """Fit (the leading column, unless another is named) and judge one record; never raises because a number is missing."""
     column = column or record.leading
     fit, errors = None, None
     try:

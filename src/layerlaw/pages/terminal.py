@@ -42,13 +42,13 @@ _PIECE = re.compile(r"(?:[^\s/-]|(?<=\de)-(?=\d))+[/-]*|[/-]+|\s+")  # 3e-4 is o
 STYLES = {MARKS[True]: "green", MARKS[False]: "bold red", MARKS[None]: "dim"}
 
 
-def layer_table(record: Record, *, width: int = 100) -> Table:
-    """A table that fits `width` columns: empty columns are left out, then the least telling ones."""
+def table(record: Record, *, width: int = 100) -> Table:
+    """A table of the sites that fits `width` columns: empty columns are left out, then the least telling ones."""
     return _table(read(record), width)
 
 
-def write_record(record: Record, console: Console | None = None) -> None:
-    """Table, then headline, findings, advice and notes."""
+def print_record(record: Record, console: Console | None = None) -> None:
+    """Print the table of the sites and the verdict to a rich console (standard output unless another is given)."""
     try:
         from rich.console import Console
         from rich.padding import Padding
@@ -101,13 +101,13 @@ def _table(view: RecordView, width: int) -> Table:
     cells[bars] = _bars(parts, len(view.sites))
     cells = {head: column for head, column in cells.items() if any(cell != ABSENT for cell in column)}
     numbers = view.numbers
-    room = width - max(map(len, numbers), default=1) - GAP
+    space = width - max(map(len, numbers), default=1) - GAP
     longest = min(LONGEST_SITE, max([len("site"), *(cell_len(clean(site.name)) for site in view.sites)]))
     shown = list(cells)  # the headings that fit, in order
     least = SHORTEST_BLOCK if view.record.kind.first else SHORTEST_SITE
-    while _width(cells, shown) > room - min(longest, least) and any(columns[head].yields for head in shown):
+    while _width(cells, shown) > space - min(longest, least) and any(columns[head].yields for head in shown):
         shown.remove(max(shown, key=lambda head: columns[head].yields or 0))
-    longest = max(SHORTEST_SITE, min(longest, room - _width(cells, shown)))
+    longest = max(SHORTEST_SITE, min(longest, space - _width(cells, shown)))
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
     table.add_column("#", justify="right", style="dim", no_wrap=True, min_width=max(map(len, numbers), default=1))
     table.add_column("site", no_wrap=True, overflow="ellipsis", max_width=longest)
@@ -124,7 +124,7 @@ def _table(view: RecordView, width: int) -> Table:
 def _bars(parts: Parts, count: int) -> list[str]:
     """A bar and a percentage per site, with a decimal less than on the page."""
     digits = parts.digits - 1
-    wide = max((1 + len(percent(part, digits)) for part in parts.values.values()), default=0)
+    wide = max([5, *(1 + len(percent(part, digits)) for part in parts.values.values())])
     out = [ABSENT] * count
     for i, part in parts.values.items():
         seen = 0.0 if not percent(part, digits).strip("−0.%") else part  # no mark beside a zero
@@ -190,8 +190,8 @@ def _lines(rows: list[Written], width: int) -> list[Text]:
     most = {"paper": max(8, width // 5), "accepted": width // 5}
     table = [{kind: _folded(_cell(row, kind, kinds, width), most.get(kind, width)) for kind in kinds} for row in rows]
     wide = {kind: max(len(kind), *(len(line) for cells in table for line in cells[kind])) for kind in kinds}
-    room = max(LEAST, width - sum(wide.values()) - GAP * len(kinds))
-    names = [_folded(row.name, room) for row in rows]
+    space = max(LEAST, width - sum(wide.values()) - GAP * len(kinds))
+    names = [_folded(row.name, space) for row in rows]
     wide = {"what": max(len("what"), *(len(line) for lines in names for line in lines))} | wide
     out = [Text(_joined({kind: kind for kind in wide}, wide), style="bold"), Text("─" * min(width, _total(wide)))]
     for row, name, cells in zip(rows, names, table, strict=True):

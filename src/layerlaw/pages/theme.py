@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import colorsys
 
-INK = "#1c2733"
+TEXT = "#1c2733"
 MUTED = "#5a6876"
 RULE = "#e2e7ec"
 TRAIN = "#1f4e8c"
@@ -37,6 +37,6 @@ def class_colors(count: int) -> list[str]:
 
 def variables() -> str:
     """The colors and the font as variables of CSS."""
-    colors = {"ink": INK, "muted": MUTED, "rule": RULE, "train": TRAIN, "pale": PALE, "test": TEST, "rise": RISE}
+    colors = {"text": TEXT, "muted": MUTED, "rule": RULE, "train": TRAIN, "pale": PALE, "test": TEST, "rise": RISE}
     named = "".join(f"--{name}:{value};" for name, value in colors.items())
     return f":root{{{named}--font:{FONT};}}\n"

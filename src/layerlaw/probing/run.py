@@ -66,7 +66,8 @@ class Options:
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
             if (value := getattr(self, name)) not in allowed:
-                raise InputError(f"{name}: expected {' or '.join(map(repr, allowed))}, got {value!r}.")
+                *most, last = map(repr, allowed)
+                raise InputError(f"{name}: expected {', '.join(most)} or {last}, got {value!r}.")
         if not self.memory_gib > 0:
             raise InputError(f"memory_gib: expected a positive number of GiB, got {self.memory_gib}.")
 

@@ -106,7 +106,7 @@ def shares_figure(view: RecordView) -> Any:
     )
     yaxis = {"tickformat": ".0%", "title": {"text": "share of the drop of ln D"}, "rangemode": "tozero", "nticks": 6}
     figure = new_figure([bars], meta=site_names(view), height=320, xaxis=site_axis(view), yaxis=yaxis, showlegend=False)
-    figure.add_hline(y=even, line={"color": theme.INK, "width": 1, "dash": "dash"})
+    figure.add_hline(y=even, line={"color": theme.TEXT, "width": 1, "dash": "dash"})
     return figure
 
 

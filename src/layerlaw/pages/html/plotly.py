@@ -121,7 +121,7 @@ def with_intervals(view: RecordView, values: Values, ends: Ends) -> list[str]:
 
 def plotly_template() -> dict[str, Any]:
     """Layout defaults of every figure: white, no frame, light horizontal rules, static axes, words on hover."""
-    font = {"family": theme.FONT, "size": 13, "color": theme.INK}
+    font = {"family": theme.FONT, "size": 13, "color": theme.TEXT}
     axis = {
         "showgrid": False,
         "zeroline": False,
@@ -150,7 +150,7 @@ def plotly_template() -> dict[str, Any]:
                 "y": 1.03,
                 "xanchor": "left",
                 "yanchor": "bottom",
-                "font": {"size": 12, "color": theme.INK},
+                "font": {"size": 12, "color": theme.TEXT},
                 "itemclick": "toggle",
             },
             "dragmode": False,

@@ -101,7 +101,7 @@ def deviations_figure(view: RecordView) -> Any:
         points.error_y = _whiskers(off, wide)
     yaxis = {"tickformat": ".3~%", "title": {"text": "PR above its line"}, "nticks": 6}
     figure = _plain(view, [points], yaxis, 340)
-    figure.add_hline(y=0, line={"color": theme.INK, "width": 1, "dash": "dash"})
+    figure.add_hline(y=0, line={"color": theme.TEXT, "width": 1, "dash": "dash"})
     return figure
 
 
@@ -137,7 +137,7 @@ def gains_figure(view: RecordView) -> Any:
         yaxis["range"] = [-1.1 * LEAST_SCALE, 1.1 * LEAST_SCALE]
     figure = _plain(view, [bars], yaxis, 340)
     if even is not None and even > 0:
-        figure.add_hline(y=even, line={"color": theme.INK, "width": 1, "dash": "dash"})
+        figure.add_hline(y=even, line={"color": theme.TEXT, "width": 1, "dash": "dash"})
     return figure
 
 

@@ -98,9 +98,9 @@ def _tallness(sheet: Sheet, across: int) -> float:
 
 def _handles(panel: Panel, shades: Sequence[str], size: float) -> dict[str, Artist]:
     out: dict[str, Artist] = {}
-    for series, ink in zip(panel.series, shades, strict=True):
+    for series, color in zip(panel.series, shades, strict=True):
         if series.label:
-            out.setdefault(clean(series.label), handle(series, ink, size))
+            out.setdefault(clean(series.label), handle(series, color, size))
     return out
 
 
@@ -243,10 +243,10 @@ def _sizes(place: Place) -> list[tuple[float, float]]:
 
 def _least_covering(group: Sequence[Place]) -> tuple[float, float]:
     """The least stretch of the y axis under which the words of all these panels cover no data, or the fewest."""
-    asked = [(_sizes(place), spots(place.panel, place.x, place.y)) for place in group if place.words]
+    wanted = [(_sizes(place), spots(place.panel, place.x, place.y)) for place in group if place.words]
     best, fewest = STRETCHES[0], math.inf
     for stretch in STRETCHES:
-        covers = sum(corner.covers for sizes, covered in asked for corner in _corners(sizes, covered, stretch))
+        covers = sum(corner.covers for sizes, covered in wanted for corner in _corners(sizes, covered, stretch))
         if covers < fewest:
             best, fewest = stretch, covers
         if not covers:
@@ -268,7 +268,7 @@ def _corners(
 
 def _note(place: Place, inches: float, size: float) -> Text:
     text = place.ax.text(
-        0.5, 0.5, "", fontsize=NOTE * size, color=theme.INK, linespacing=1.3, zorder=5,
+        0.5, 0.5, "", fontsize=NOTE * size, color=theme.TEXT, linespacing=1.3, zorder=5,
         transform=place.ax.transAxes, parse_math=False,
     )  # fmt: skip
     text.set_in_layout(False)

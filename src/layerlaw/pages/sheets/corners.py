@@ -13,7 +13,7 @@ MARGIN = 0.025
 CLEARANCE = 0.03
 STEP = 0.025  # between neighboring spots of a line: less than a clearance
 MOST_STEPS = 200
-# A curve that falls leaves the upper right free, so it is asked first; equal corners are taken in this order.
+# A curve that falls leaves the upper right free, so it is tried first; equal corners are taken in this order.
 CORNERS = ("upper right", "lower left", "upper left", "lower right", "upper center", "lower center")
 Spot = tuple[float, float]
 

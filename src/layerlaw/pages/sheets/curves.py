@@ -1,4 +1,4 @@
-"""The ink of one panel: each style of series on its axes, its color, and how a legend shows it."""
+"""How a panel is drawn: each style of series on its axes, its color, and how a legend shows it."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def colors(panel: Panel, known: dict[str, str]) -> list[str]:
 def draw_panel(ax: Axes, panel: Panel, shades: Sequence[str], y: Scale, size: float) -> None:
     """All series, and the marked x."""
     bars = 0
-    for series, ink in zip(panel.series, shades, strict=True):
+    for series, color in zip(panel.series, shades, strict=True):
         if series.style == "bars":
-            _draw_bars(ax, series, ink, y, bars, panel)
+            _draw_bars(ax, series, color, y, bars, panel)
             bars += 1
         else:
-            _draw_line(ax, series, ink, y, size, panel.log_x)
+            _draw_line(ax, series, color, y, size, panel.log_x)
     if panel.marked is not None and (panel.marked > 0 or not panel.log_x):
         ax.axvline(panel.marked, color=theme.MUTED, lw=0.8, ls=(0, (2, 2)), zorder=0.9)
 
@@ -89,15 +89,15 @@ def draw_plane(ax: Axes, panel: PlanePanel, classes: Sequence[str], *, raster: b
         spine.set_color(theme.RULE)
 
 
-def handle(series: Series, ink: str, size: float) -> Artist:
+def handle(series: Series, color: str, size: float) -> Artist:
     """What stands for the series in a legend."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     if series.style == "bars":
-        return Patch(facecolor=ink)
+        return Patch(facecolor=color)
     options = {key: value for key, value in LINES[series.style].items() if key != "zorder"}
-    return Line2D([], [], color=ink, ms=3.6 * size, **options)
+    return Line2D([], [], color=color, ms=3.6 * size, **options)
 
 
 def spots(panel: Panel, x: Scale, y: Scale) -> list[Spot]:
@@ -113,7 +113,7 @@ def spots(panel: Panel, x: Scale, y: Scale) -> list[Spot]:
     return sorted({(round(GRID * p) / GRID, round(GRID * h) / GRID) for p, h in out})
 
 
-def _draw_line(ax: Axes, series: Series, ink: str, y: Scale, size: float, log_x: bool) -> None:
+def _draw_line(ax: Axes, series: Series, color: str, y: Scale, size: float, log_x: bool) -> None:
     heights = [
         v if v is not None and y.place(v) is not None and (x > 0 or not log_x) else math.nan
         for x, v in zip(series.x, series.y, strict=True)
@@ -124,14 +124,14 @@ def _draw_line(ax: Axes, series: Series, ink: str, y: Scale, size: float, log_x:
         options["mec"] = "none"
     known = [not math.isnan(v) for v in heights]
     if series.low is not None or series.high is not None:
-        _draw_range(ax, series, ink, y, known)
-    ax.plot(series.x, heights, color=ink, **options)
+        _draw_range(ax, series, color, y, known)
+    ax.plot(series.x, heights, color=color, **options)
     if "marker" not in options:  # a point without neighbors would not be seen
         alone = [i for i, k in enumerate(known) if k and not any(known[max(0, i - 1) : i] + known[i + 1 : i + 2])]
-        ax.plot([series.x[i] for i in alone], [heights[i] for i in alone], "o", color=ink, ms=2.6 * size, mec="none")
+        ax.plot([series.x[i] for i in alone], [heights[i] for i in alone], "o", color=color, ms=2.6 * size, mec="none")
 
 
-def _draw_range(ax: Axes, series: Series, ink: str, y: Scale, known: Sequence[bool]) -> None:
+def _draw_range(ax: Axes, series: Series, color: str, y: Scale, known: Sequence[bool]) -> None:
     """Whiskers at points, a band along lines; what falls below a log axis is cut off there."""
     lows = [_or(v, series.y[i]) for i, v in enumerate(series.low or series.y)]
     highs = [_or(v, series.y[i]) for i, v in enumerate(series.high or series.y)]
@@ -141,12 +141,12 @@ def _draw_range(ax: Axes, series: Series, ink: str, y: Scale, known: Sequence[bo
     drawn = [i for i, k in enumerate(known) if k]
     if series.style == "points" and len(drawn) <= LONG:
         xs, ends = [series.x[i] for i in drawn], [(lows[i], highs[i]) for i in drawn]
-        ax.vlines(xs, [low for low, _ in ends], [high for _, high in ends], ink, lw=1.0, zorder=2.9)
+        ax.vlines(xs, [low for low, _ in ends], [high for _, high in ends], color, lw=1.0, zorder=2.9)
     else:
-        ax.fill_between(series.x, lows, highs, where=list(known), color=ink, alpha=0.2, lw=0, zorder=1.8)
+        ax.fill_between(series.x, lows, highs, where=list(known), color=color, alpha=0.2, lw=0, zorder=1.8)
 
 
-def _draw_bars(ax: Axes, series: Series, ink: str, y: Scale, which: int, panel: Panel) -> None:
+def _draw_bars(ax: Axes, series: Series, color: str, y: Scale, which: int, panel: Panel) -> None:
     """One series of bars, the `which`-th beside others at the same x."""
     bars = [s for s in panel.series if s.style == "bars"]
     floor = y.stretched(1, 0).low if y.log else 0.0
@@ -156,10 +156,10 @@ def _draw_bars(ax: Axes, series: Series, ink: str, y: Scale, which: int, panel: 
             continue
         whole = 0.3 * x if panel.log_x else 0.78 * gap
         at = x + whole * ((which + 0.5) / len(bars) - 0.5)
-        ax.bar(at, v - floor, whole / len(bars), bottom=floor, color=ink, zorder=1.9)
+        ax.bar(at, v - floor, whole / len(bars), bottom=floor, color=color, zorder=1.9)
         low, high = (series.low or series.y)[i], (series.high or series.y)[i]
         if low is not None and high is not None and low < high:
-            ax.vlines(at, max(low, floor) if y.log else low, high, theme.INK, lw=0.9, zorder=2.9)
+            ax.vlines(at, max(low, floor) if y.log else low, high, theme.TEXT, lw=0.9, zorder=2.9)
 
 
 def _spot(x: float | None, y: float | None) -> Spot | None:

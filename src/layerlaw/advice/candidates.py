@@ -1,21 +1,22 @@
-"""A candidate network, tried at several learning rates with the same seeds."""
+"""Candidate networks at their learning rates, over paired seeds: the lowest final D, and the smallest that is as good."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
-from layerlaw.advice.paired import standard_error
-from layerlaw.errors import InputError
+from layerlaw.errors import InputError, LayerlawError
 from layerlaw.lab import Run, Shape
 from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.law import LawFit, fit_law
+from layerlaw.wording import percent
 
-MODE: BatchNormMode = "running"  # BatchNorm as the network is used
+BATCHNORM: BatchNormMode = "running"  # BatchNorm as the network is used
+CLEAR = 3.0  # standard errors above chance: the best of a dozen guessing networks is rarely that lucky
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class Trial:
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Trial:
         """From the runs of one recipe with all seeds."""
-        train = [run.measurement(batchnorm=MODE) for run in runs]
-        held_out = [run.measurement(batchnorm=MODE, split="test") for run in runs]
-        noise = [run.measurement(batchnorm=MODE, split="permuted") for run in runs]
+        train = [run.measurement(batchnorm=BATCHNORM) for run in runs]
+        held_out = [run.measurement(batchnorm=BATCHNORM, split="test") for run in runs]
+        noise = [run.measurement(batchnorm=BATCHNORM, split="permuted") for run in runs]
         well = [run.diverged is None and _curve(r.separation) is not None for run, r in zip(runs, train, strict=True)]
 
         def kept(values: Sequence[float | None]) -> tuple[float | None, ...]:
@@ -66,12 +67,12 @@ class Trial:
     @property
     def separation(self) -> float | None:
         """Geometric mean of the final D over seeds: what candidates are compared by, on the log scale."""
-        return _geometric(self.finals)
+        return geometric_mean(self.finals)
 
     @property
     def floor(self) -> float | None:
         """Geometric mean of the final D with shuffled labels."""
-        return _geometric([v for v in self.permuted if v is not None and v > 0])
+        return geometric_mean([v for v in self.permuted if v is not None and v > 0])
 
     @cached_property
     def over_floor(self) -> tuple[float, ...]:
@@ -96,7 +97,7 @@ class Trial:
     @property
     def accuracy_error(self) -> float | None:
         """Standard error of the mean validation accuracy over seeds."""
-        return standard_error([v for v in self.accuracies if v is not None])
+        return standard_error(_known(self.accuracies))
 
     @property
     def train_accuracy(self) -> float | None:
@@ -212,9 +213,154 @@ def _curve(values: Sequence[float | None]) -> tuple[float, ...] | None:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+    known = _known(values)
     return fmean(known) if known else None
 
 
-def _geometric(values: Sequence[float]) -> float | None:
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What guessing reaches: the share of the largest class, and the samples that accuracies were measured on."""
+
+    share: float
+    train: int
+    validation: int
+
+    def above(self, samples: int) -> float:
+        """The accuracy on so many samples from which on a network has clearly learned something."""
+        return self.share + CLEAR * math.sqrt(self.share * (1 - self.share) / samples)
+
+
+@dataclass(frozen=True)
+class Rival:
+    """The most accurate candidate, where it is ahead of the recommended one by more than one standard error."""
+
+    candidate: Candidate
+    ahead: float
+    error: float | None
+
+
+def relative(candidates: Sequence[Candidate]) -> bool:
+    """Whether the last hidden layers differ in width, so that D is compared over its noise floor.
+
+    A wide layer looks separated from noise alone: with no signal D ≈ n(K−1)/d_eff.
+    """
+    sound = [candidate for candidate in candidates if candidate.comparable]
+    return len({c.widths[-1] for c in candidates}) > 1 and all(c.trial.over_floor for c in sound)
+
+
+def compared(trial: Trial, over_floor: bool) -> tuple[float, ...]:
+    """What candidates are compared by, seed by seed: final D, or that over its noise floor."""
+    return trial.over_floor if over_floor else trial.finals
+
+
+def middle(trial: Trial, over_floor: bool) -> float | None:
+    """The geometric mean of `compared`."""
+    return geometric_mean(compared(trial, over_floor))
+
+
+def decide(candidates: Sequence[Candidate]) -> tuple[Candidate, Candidate]:
+    """(best, recommended) by final D over paired seeds; by D over its noise floor where last widths differ.
+
+    With d_s = log D_s − log D_s(best) for every seed s, a candidate is as good as the best when mean d ≤ sd(d)/√seeds;
+    the smallest such candidate is recommended. One seed has no standard error: then the best is. Candidates along which
+    D does not fall are passed over, unless there is no other: the noise floor of a layer that lost rank is no measure.
+    """
+    sound = [candidate for candidate in candidates if candidate.comparable]
+    if not sound:
+        raise LayerlawError(
+            f"no candidate could be compared: at every learning rate a run diverged or left D undefined "
+            f"({sum(c.failed for c in candidates)} runs in all). Use lower learning rates."
+        )
+    over_floor = relative(candidates)
+    sound = [candidate for candidate in sound if candidate.trial.falls] or sound
+    logs = {c.label: [math.log(value) for value in compared(c.trial, over_floor)] for c in sound}
+    best = min(sound, key=lambda c: fmean(logs[c.label]))
+
+    def as_good(candidate: Candidate) -> bool:
+        mean, error = difference(logs[candidate.label], logs[best.label])
+        return candidate is best or (error is not None and mean <= error)
+
+    recommended = min(filter(as_good, sound), key=lambda c: (c.parameters, fmean(logs[c.label])))
+    return best, recommended
+
+
+def by_rate(candidates: Sequence[Candidate]) -> dict[float, Candidate]:
+    """What would be recommended if all candidates had one learning rate, for every rate that is chosen by one of them.
+
+    When these disagree, the rate decides as much as the size does.
+    """
+    found = {}
+    for rate in sorted({candidate.trial.rate for candidate in candidates}):
+        alike = [replace(c, trials=tuple(t for t in c.trials if t.rate == rate)) for c in candidates]
+        if all(c.trials for c in alike) and any(c.comparable for c in alike):
+            label = decide(alike)[1].label
+            found[rate] = next(c for c in candidates if c.label == label)
+    return found
+
+
+def objection(candidates: Sequence[Candidate], chosen: Candidate, guess: Guess | None) -> str | None:
+    """Why nothing can be recommended: no network learned anything, or D does not fall along depth."""
+    if guess is not None:
+        trained = _best([c.trial.train_accuracy for c in candidates])
+        held_out = _best([c.trial.accuracy for c in candidates])
+        for accuracy, samples, where in (
+            (trained, guess.train, "training"),
+            (held_out, guess.validation, "validation"),
+        ):
+            if accuracy is not None and samples and accuracy <= guess.above(samples):
+                return (
+                    f"no network learned anything that shows on the {where} data (best accuracy {percent(accuracy)}; "
+                    f"guessing reaches {percent(guess.share)}, and up to {percent(guess.above(samples))} may be luck)"
+                )
+    if not chosen.trial.falls:
+        return "D does not fall along depth in any candidate"
+    return None
+
+
+def more_accurate(candidates: Sequence[Candidate], chosen: Candidate, validation: int) -> Rival | None:
+    """The candidate of best validation accuracy, unless the chosen one is within one standard error of it.
+
+    The error is that of the paired difference over seeds; for one seed that of the validation samples, if they are known.
+    """
+    known = [c for c in candidates if c.comparable and c.trial.accuracy is not None]
+    if chosen not in known:
+        return None
+    top = max(known, key=lambda c: (c.trial.accuracy or 0.0, -c.parameters))
+    ahead, error = difference(_known(top.trial.accuracies), _known(chosen.trial.accuracies))
+    needed = error if error is not None else sampling_error(chosen, validation) or 0.0
+    return Rival(top, ahead, error) if ahead > max(needed, 1e-9) else None
+
+
+def sampling_error(candidate: Candidate, validation: int) -> float | None:
+    """√(a(1−a)/n): what so many validation samples alone leave open."""
+    a = candidate.trial.accuracy
+    return None if a is None or not validation else math.sqrt(a * (1 - a) / validation)
+
+
+def _best(values: Sequence[float | None]) -> float | None:
+    return max(_known(values), default=None)
+
+
+def difference(a: Sequence[float], b: Sequence[float]) -> tuple[float, float | None]:
+    """Mean of a − b over paired seeds, and its standard error (`None` for one seed).
+
+    >>> mean, error = difference([1.0, 2.0, 3.0], [0.5, 1.5, 3.5])
+    >>> round(mean, 6), round(error, 6)  # differences .5, .5, −.5
+    (0.166667, 0.333333)
+    """
+    gaps = [x - y for x, y in zip(a, b, strict=True)]
+    return fmean(gaps), standard_error(gaps)
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Of the mean: s/√n; `None` for fewer than two values."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+def geometric_mean(values: Sequence[float]) -> float | None:
+    """exp of the mean logarithm; `None` of nothing."""
     return math.exp(fmean(map(math.log, values))) if values else None

@@ -17,7 +17,7 @@ SPLIT_SEED = 0
 
 
 @dataclass(frozen=True, eq=False)
-class Material:
+class TrainingData:
     """What candidates are compared on: `samples` hold the training part, and the validation part as held-out samples."""
 
     samples: Samples
@@ -25,26 +25,27 @@ class Material:
     name: str
     checksum: str
     """Of everything that was given, test data included."""
+    share: float
+    """Of every class, held back for validation."""
 
     @classmethod
-    def of(
-        cls,
-        data: Any,
-        test: Any = None,
-        *,
-        validation: float = 0.2,
-        size: int | None = None,
-        per_class: int | None = None,
-    ) -> Material:
+    def of(cls, data: Any, test: Any = None, *, validation: float = 0.2) -> TrainingData:
         """From a pair of tensors or arrays, `Samples`, `Labeled`, the name of a data set or the path of a folder.
 
         A share `validation` of every class is held back (the same one every time); test samples that `Samples` bring
-        along are kept as test data.
+        along are kept as test data. `TrainingData` are taken as they are.
         """
-        whole = flat_samples(data, test, size=size, per_class=per_class)
+        if isinstance(data, TrainingData):
+            if test is not None:
+                raise InputError("test: expected in TrainingData.of(data, test), which was given, got other test data.")
+            return data
+        if isinstance(validation, bool) or not isinstance(validation, (int, float)) or not 0 < validation < 1:
+            raise InputError(f"validation: expected a share between 0 and 1, such as 0.2, got {validation!r}.")
+        whole = flat_samples(data, test)
         x, y = whole.test_inputs, whole.test_labels
+        held_out = None if x is None or y is None else (x, y)
         parts = whole.held_back(validation, seed=SPLIT_SEED)
-        return cls(parts, None if x is None or y is None else (x, y), _name(data), whole.checksum)
+        return cls(parts, held_out, _name(data), whole.checksum, validation)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -60,30 +61,24 @@ class Material:
         return 0 if self.samples.test_labels is None else len(self.samples.test_labels)
 
 
-def flat_samples(data: Any, test: Any = None, *, size: int | None = None, per_class: int | None = None) -> Samples:
-    """Samples from any form of data; `size` and `per_class` cut images, which tensors no longer are."""
+def flat_samples(data: Any, test: Any = None) -> Samples:
+    """Samples, one vector each, from any form of data."""
     if isinstance(data, (str, os.PathLike)):
-        data = pictures(data, size)
+        data = pictures(data)
     if isinstance(data, Labeled):
-        data = data if per_class is None else data.balanced(per_class)
-        held_out = None if test is None else _pair(test, size, data.images.shape[1])
-        return Samples.of(_flat(data, size), held_out, class_names=data.class_names).flat()
-    if size is not None or per_class is not None:
-        raise InputError(
-            "size, per_class: expected with images (the name of a data set, a folder, Labeled), got tensors. "
-            "Cut those before."
-        )
+        held_out = None if test is None else _pair(test, channels=data.images.shape[1])
+        return Samples.of(data.tensors(flat=True), held_out, class_names=data.class_names)
     if isinstance(data, Samples):
         if test is None:
             return data.flat()
-        return Samples.of((data.inputs, data.labels), _pair(test, None), class_names=data.class_names).flat()
-    return Samples.of(data, None if test is None else _pair(test, None)).flat()
+        return Samples.of((data.inputs, data.labels), _pair(test), class_names=data.class_names).flat()
+    return Samples.of(data, None if test is None else _pair(test)).flat()
 
 
-def pictures(source: str | os.PathLike[str], size: int | None) -> Labeled:
+def pictures(source: str | os.PathLike[str], size: int | None = None) -> Labeled:
     """The training images of a data set or a folder; a folder in which all are gray has one channel.
 
-    A folder is resized at once, as its pictures may differ in size; a data set later, when fewer are left.
+    A folder is resized to `size` pixels at once, as its pictures may differ; a data set is left as it is.
     """
     if source in names():
         return load(source)
@@ -92,15 +87,10 @@ def pictures(source: str | os.PathLike[str], size: int | None) -> Labeled:
     return replace(data, images=gray.clone()) if bool((data.images == gray).all()) else data
 
 
-def _pair(data: Any, size: int | None, channels: int | None = None) -> Any:
+def _pair(data: Any, channels: int | None = None) -> Any:
     if isinstance(data, (str, os.PathLike)):
-        known = data in names()
-        data = load(data, split="test", size=None if known else size, channels=None if known else channels)
-    return _flat(data, size) if isinstance(data, Labeled) else data
-
-
-def _flat(data: Labeled, size: int | None) -> tuple[Tensor, Tensor]:
-    return (data if size is None else data.resized(size)).tensors(flat=True)
+        data = load(data, split="test", channels=None if data in names() else channels)
+    return data.tensors(flat=True) if isinstance(data, Labeled) else data
 
 
 def _name(data: Any) -> str:

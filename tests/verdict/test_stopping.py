@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from layerlaw.advice import UntilLaw, emergence, law_holds
 from layerlaw.errors import InputError
 from layerlaw.lab import FeedForward, Measurement, Recipe, Samples, Schedule, Shape, sweep, train
-from layerlaw.law import fit_law
+from layerlaw.law import fit_law, law_holds
 from layerlaw.probing import probe
+from layerlaw.verdict import UntilLaw, emergence
 
 STRAIGHT, BENT, RISING = [32.0, 16, 8, 4, 2, 1], [32.0, 30, 28, 4, 2, 1], [32.0, 16, 17, 4, 2, 1]
 
@@ -26,10 +26,22 @@ def test_the_criterion_is_the_verdict_of_the_fit() -> None:
         for step in steps:
             values.append(values[-1] * 2.718**-step)
         fit = fit_law(values)
-        assert law_holds(fit) == fit.verdict.startswith("The law holds:"), fit.verdict
-        seen[law_holds(fit)] += 1
+        assert fit.holds == law_holds(fit) == fit.verdict.startswith("The law holds:"), fit.verdict
+        seen[bool(fit.holds)] += 1
     assert min(seen.values()) > 20
-    assert not law_holds(None)
+    assert law_holds(None) is False
+
+
+def test_a_selection_among_several_curves_asks_for_more() -> None:
+    fit = fit_law(STRAIGHT)
+    assert law_holds(fit, greenwood_p=0.04)
+    assert law_holds(fit, greenwood_p=0.06) is False
+
+
+def test_fewer_than_four_points_say_nothing_and_four_are_no_law() -> None:
+    assert fit_law([4.0, 2.0, 1.0]).holds is None
+    assert fit_law([8.0, 4.0, 2.0, 1.0]).holds is False
+    assert fit_law([16.0, 8.0, 4.0, 2.0, 1.0]).holds is True
 
 
 def test_the_first_row_of_probes_that_is_long_enough_counts() -> None:

@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-from reproducing import reproduce
+from command_line import layerlaw
 
 from layerlaw.outcome import Outcome
 
 
 def test_json_rows_record_figure_and_page(tmp_path: Path) -> None:
-    done = reproduce("s6", "s5", "--quick", "--json", "--out", "r", cwd=tmp_path)
+    done = layerlaw("reproduce", "s6", "s5", "--quick", "--json", "--out", "r", cwd=tmp_path)
     data = json.loads(done.stdout)
     first = data["rows"][0]
     assert first["name"].startswith("s6/")
@@ -23,7 +23,7 @@ def test_json_rows_record_figure_and_page(tmp_path: Path) -> None:
         assert (place / name).stat().st_size > 1000
     assert not any(row["reproduced"] is not None for row in data["rows"])  # nothing is judged by a quick run
     before = outcome.provenance["wall_s"]
-    reproduce("s6", "--quick", "--out", "r", cwd=tmp_path)  # everything is there already
+    layerlaw("reproduce", "s6", "--quick", "--out", "r", cwd=tmp_path)  # everything is there already
     assert Outcome.load(place / "s6.json").provenance["wall_s"] >= before
     assert "paper" in done.stderr
 
@@ -36,16 +36,16 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         (("fig1", "--list"), "expected no figure beside it"),
         (("fig1", "--device", "nowhere"), "device: expected one that torch can use here"),
     ):
-        done = reproduce(*arguments, cwd=tmp_path, code=1)
+        done = layerlaw("reproduce", *arguments, cwd=tmp_path, code=1)
         assert words in done.stderr
         assert "Traceback" not in done.stderr
     (tmp_path / "file").touch()
-    assert "expected a folder, got a file" in reproduce("s6", "--out", "file", cwd=tmp_path, code=1).stderr
+    assert "expected a folder, got a file" in layerlaw("reproduce", "s6", "--out", "file", cwd=tmp_path, code=1).stderr
     assert not (tmp_path / "layerlaw-reproduce").exists()
 
 
 def test_the_list_names_every_figure(tmp_path: Path) -> None:
-    assert set(json.loads(reproduce("--list", "--json", cwd=tmp_path).stdout)["figures"]) > {
+    assert set(json.loads(layerlaw("reproduce", "--list", "--json", cwd=tmp_path).stdout)["figures"]) > {
         "fig1",
         "s11",
         "linearized",

@@ -1,14 +1,13 @@
 """The command line through its real entry point."""
 
 import json
-import os
 import runpy
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from command_line import layerlaw
 
 MODEL = """
 import torch
@@ -30,7 +29,6 @@ not_a_model = 3
 def fails():
     return 1 / 0
 """
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}  # small networks: a second thread only costs
 IMAGES = ("--size", "10", "--flat", "--per-class", "20", "--no-test")
 
 
@@ -39,13 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("cli")
     (path / "model.py").write_text(MODEL)
     return path
-
-
-def layerlaw(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).parent / "layerlaw"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=240, env=ENVIRONMENT)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
 
 
 def test_help_names_every_command_and_warns_that_code_is_run(folder: Path) -> None:
@@ -114,7 +105,7 @@ def test_weights_are_loaded_without_unpickling_code(folder: Path) -> None:
         (("probe", "model.py:with_data", "--sites", "1x"), "matches no module"),
         (
             ("probe", "model.py:with_data", "--batchnorm", "fast"),
-            "batchnorm: expected 'running' or 'batch', got 'fast'",
+            "batchnorm: expected 'running', 'batch' or 'whole', got 'fast'",
         ),
         (("probe", "model.py:with_data", "--classes", "a,b"), "expected numbers separated by commas"),
         (("probe", "model.py:make", "--data", "fashion_mnist_sampel"), "fashion_mnist_sample"),
@@ -132,6 +123,23 @@ def test_bad_input_is_one_line_and_exit_code_one(folder: Path, arguments: tuple[
     done = layerlaw(*arguments, cwd=folder, code=1)
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("probe", "m.py:make", "--mode", "train"),
+            "--mode is now --batchnorm ('train' is now 'batch', 'eval' is 'running')",
+        ),
+        (("sites", "m.py:make", "--normalise=none"), "--normalise is now --normalize"),
+        (("depth", "--optimiser", "sgd"), "--optimiser is now --optimizer"),
+    ],
+)
+def test_old_options_are_answered_with_their_new_names(
+    refused: Callable[..., str], arguments: tuple[str, ...], words: str
+) -> None:
+    assert words in refused(*arguments)
 
 
 def test_an_error_is_json_too_when_json_is_asked_for(folder: Path) -> None:

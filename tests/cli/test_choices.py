@@ -1,26 +1,16 @@
 """`layerlaw depth | width | shape` through the real entry point."""
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import layerlaw
 from PIL import Image
 
-from layerlaw.cli import main
 from layerlaw.cli.advice import hidden_widths, whole_numbers
 
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "120"}
 SMALL = ("--size", "6", "--per-class", "20", "--rates", "0.003", "--epochs", "3", "--seeds", "2")
-
-
-def layerlaw(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).parent / "layerlaw"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=240, env=ENVIRONMENT)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
 
 
 def test_depth_prints_the_recommendation_first_and_leaves_files(tmp_path: Path) -> None:
@@ -82,11 +72,7 @@ def test_width_and_shape_give_one_json_object(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_one(
-    arguments: tuple[str, ...],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...], words: str, tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     """The entry point itself, without a process of its own for each."""
     (tmp_path / "file").touch()
@@ -94,15 +80,7 @@ def test_bad_input_is_one_line_and_exit_code_one(
         (tmp_path / folder).mkdir(parents=True)
     for i in range(10):
         Image.new("L", (6, 6), i).save(tmp_path / "one" / "cat" / f"{i}.png")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["layerlaw", *arguments])
-    with pytest.raises(SystemExit) as left:
-        main()
-    said = capsys.readouterr()
-    assert left.value.code == 1
-    assert said.err.startswith("error: ")
-    assert words in said.err
-    assert not said.out
+    assert words in refused(*arguments)
 
 
 def test_a_folder_of_unequal_classes_is_used_whole_and_said_so(tmp_path: Path) -> None:

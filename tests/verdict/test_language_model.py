@@ -6,7 +6,7 @@ import pytest
 from layerlaw.law import fit_law, law_errors
 from layerlaw.record import Record, SiteRow
 from layerlaw.verdict import judge
-from layerlaw.verdict.plateau import final_rise, is_early, plateau, same_everywhere, spread
+from layerlaw.verdict.steps import final_rise, is_early, plateau, same_everywhere, spread
 from layerlaw.verdict.targets import targets
 
 LINE = [0.9 * 0.9965**i for i in range(30)]
@@ -337,7 +337,7 @@ def test_a_trend_beyond_its_errors_is_not_the_same_everywhere() -> None:
 
 
 def test_two_blocks_and_equal_blocks_are_told_apart() -> None:
-    assert judge(model([0.9, 0.8])).headline == "No law can be told of two blocks (held-out PR 0.900, then 0.800)."
+    assert judge(model([0.9, 0.8])).headline == "Two blocks make no law (held-out PR 0.900, then 0.800)."
     assert judge(model([0.9, 0.9])).headline == "No law: held-out PR is the same at both blocks, 0.9000."
     assert judge(model([0.9] * 5)).headline == "No law: held-out PR is the same at every block, 0.9000."
 
@@ -354,7 +354,7 @@ def test_before_the_shape_is_read_there_must_be_enough_tokens() -> None:
 def test_where_nothing_is_predicted_more_tokens_are_the_advice() -> None:
     verdict = judge(model([v + 0.3 for v in SHAPE]))
     assert verdict.headline.startswith("No law: held-out PR is 1 or more at every block, so nothing of unseen text is ")
-    assert verdict.advice[0] == "Use more tokens: fitted to these, no block tells anything of unseen text."
+    assert verdict.advice[0] == "Use more tokens: fitted to these, no block predicts anything of unseen text."
     assert not any("PR is lowest at" in line or "early blocks" in line for line in verdict.advice)
 
 

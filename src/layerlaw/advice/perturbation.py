@@ -1,25 +1,35 @@
-"""Proposition 1, tried out: disturb the weights, and see what becomes of D_{L−1}/D_0."""
+"""Proposition 1, tried out: disturb the weights of one layer, or of all, and see what becomes of D_{L−1}/D_0."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from layerlaw.advice.perturbing import Array, Noise, draw, subject_of
+from layerlaw.advice.training_data import flat_samples
 from layerlaw.errors import InputError
-from layerlaw.lab import Run
+from layerlaw.lab import FeedForward, Fleet, Recipe, Run, Schedule
+from layerlaw.lab.fleet.measure import measure_fleet
 from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.law import LawFit, fit_law
+from layerlaw.probing import probe
+from layerlaw.record import Record
+from layerlaw.verdict import working_sites
 from layerlaw.wording import number, percent, sentence
 
 Prediction = Literal["formula", "added", "local"]
+PREDICTIONS: tuple[Prediction, ...] = get_args(Prediction)
 ACCURATE = 0.1  # a prediction is called accurate up to this relative error
+Array = npt.NDArray[np.float64]
+Noise = list[list[Tensor]]
+"""What is added to the weights of every layer (a layer may have several)."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +86,16 @@ class Effect:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        which: tuple[Prediction, ...] = ("formula", "added", "local")
-        told = {
+        predictions = {
             name: {"slope": self.slope(name), "error": self.error(name), "correlation": self.correlation(name)}
-            for name in which
+            for name in PREDICTIONS
         }
-        return {**asdict(self), "predictions": told, "epsilon_by_layer": self.by_layer, "inequality": self.inequality}
+        return {
+            **asdict(self),
+            "predictions": predictions,
+            "epsilon_by_layer": self.by_layer,
+            "inequality": self.inequality,
+        }
 
 
 @dataclass(frozen=True)
@@ -124,15 +138,14 @@ class Robustness:
 
     @property
     def table(self) -> str:
-        """One line per size of the noise: the measured change of R, and how much of it three predictions foretell.
+        """One line per size of the noise: the measured change of R, and how much of it three predictions give.
 
-        A prediction of the right size for the wrong draws foretells nothing: what is shown is its slope times the measured
+        A prediction of the right size for the wrong draws says nothing: what is shown is its slope times the measured
         change.
         """
-        which: tuple[Prediction, ...] = ("formula", "added", "local")
         heads = ("noise", "measured change of R", "formula, joint ε", "sum of single layers", "local ε")
         rows = [
-            (f"{e.scale:g}", *(percent(share * e.size, 2) for share in (1.0, *map(e.slope, which))))
+            (f"{e.scale:g}", *(percent(share * e.size, 2) for share in (1.0, *map(e.slope, PREDICTIONS))))
             for e in self.effects
         ]
         widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
@@ -194,13 +207,13 @@ def robustness(
         raise InputError(f"scales: expected positive numbers, got {list(scales)}.")
     if repeats < 1:
         raise InputError(f"repeats: expected at least 1, got {repeats}.")
-    subject = subject_of(network, data, batchnorm)
+    subject = _subject_of(network, data, batchnorm)
     m = len(subject.layers)
     base = subject.measure([[None] * m])[0]
     if not (np.isfinite(base) & (base > 0)).all() or len(base) != m + 1:
         raise InputError(f"robustness: expected D > 0 before and after each of {m} layers, got {base.tolist()}.")
     generator = torch.Generator().manual_seed(seed)
-    draws = [draw(subject.weights, generator) for _ in range(repeats)]
+    draws = [draw_noise(subject.weights, generator) for _ in range(repeats)]
     effects = []
     for scale in chosen:
         noises = [noise for whole in draws for noise in _disturbances(whole, scale)]
@@ -237,3 +250,102 @@ def _effect(scale: float, D: Array, base: Array) -> Effect:
         epsilon=tuple(map(tuple, joint.tolist())),
         local_epsilon=tuple(map(tuple, own.tolist())),
     )
+
+
+@dataclass(frozen=True)
+class DisturbedNetwork:
+    """A network whose layers can be disturbed: their names, their weights, and D along depth under given noise.
+
+    `measure` takes one noise per disturbed network, each as a list over layers (`None`: left alone); it returns D of shape
+    (networks, layers + 1).
+    """
+
+    layers: list[str]
+    weights: list[list[Tensor]]
+    measure: Callable[[list[list[list[Tensor] | None]]], Array]
+
+
+def _subject_of(network: nn.Module | Run, data: Any, batchnorm: BatchNormMode) -> DisturbedNetwork:
+    """A `FeedForward` (or a run of one) is measured as a fleet, any other module by `probe`, one noise after the other."""
+    if isinstance(network, Run):
+        network = network.network()
+    if not isinstance(network, nn.Module):
+        raise InputError(f"network: expected a module or a run, got {type(network).__name__}.")
+    return _fleet(network, data, batchnorm) if isinstance(network, FeedForward) else _module(network, data, batchnorm)
+
+
+def draw_noise(weights: list[list[Tensor]], generator: torch.Generator) -> Noise:
+    """Gaussian noise for every weight, of the weight's own Frobenius norm."""
+    return [[_like(w, generator) for w in layer] for layer in weights]
+
+
+def _like(weight: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+    return noise.mul_(float(weight.detach().double().norm() / noise.norm())).to(weight.dtype)
+
+
+def _fleet(network: FeedForward, data: Any, batchnorm: BatchNormMode) -> DisturbedNetwork:
+    samples = flat_samples(data)
+    recipe = Recipe(network=network.shape, epochs=1, batch_size=max(2, len(samples.labels)))
+    state = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
+    hidden = len(network.shape.widths)
+    weights = [[state[f"linear{i + 1}.weight"]] for i in range(hidden)]
+
+    def measure(noises: list[list[list[Tensor] | None]]) -> Array:
+        with torch.no_grad():
+            fleet = Fleet([recipe] * len(noises), [samples] * len(noises))
+            for member, noise in enumerate(noises):
+                fleet.load_state_dict(member, state)
+                for i, added in enumerate(noise):
+                    if added is not None:
+                        fleet.weights[i][member] += added[0]
+            measurements = measure_fleet(fleet, Schedule(batchnorm=(batchnorm,)), 0)
+        return np.array([member[0].separation for member in measurements], dtype=np.float64)  # None becomes NaN
+
+    return DisturbedNetwork([f"linear{i + 1}" for i in range(hidden)], weights, measure)
+
+
+def _module(network: nn.Module, data: Any, batchnorm: BatchNormMode) -> DisturbedNetwork:
+    if batchnorm not in ("running", "batch"):
+        raise InputError(f"batchnorm: expected 'running' or 'batch' for {type(network).__name__}, got {batchnorm!r}.")
+
+    def record() -> Record:
+        return probe(network, data, batchnorm=batchnorm, uncertainty=False, progress=False)
+
+    sites = [site for site in record().sites if site.in_fit]
+    modules = dict(network.named_modules())
+    names = [sites[i].name.split("#")[0] for i in working_sites(sites)]
+    weights = []
+    for name in names:
+        if name not in modules:
+            raise InputError(f"robustness: expected every site to be a module of its own, got '{name}'.")
+        found = [p for p in modules[name].parameters() if p.dim() > 1]
+        if not found:
+            raise InputError(f"robustness: expected a weight at every site, found none at '{name}'.")
+        weights.append(found)
+
+    def measure(noises: list[list[list[Tensor] | None]]) -> Array:
+        rows = []
+        for noise in noises:
+            with _disturbed(weights, noise):
+                found = [site.values.get("separation") for site in record().sites if site.in_fit]
+            rows.append(found)
+        return np.array(rows, dtype=np.float64)
+
+    return DisturbedNetwork(names, weights, measure)
+
+
+@contextmanager
+def _disturbed(weights: list[list[Tensor]], noise: list[list[Tensor] | None]) -> Iterator[None]:
+    """Add the noise, then put back the very bits that were there."""
+    touched = [(w, n) for layer, added in zip(weights, noise, strict=True) for w, n in zip(layer, added or [])]  # noqa: B905
+    kept = [w.detach().clone() for w, _ in touched]
+    try:
+        with torch.no_grad():
+            for w, n in touched:
+                w += n.to(w.device)
+        yield
+    finally:
+        with torch.no_grad():
+            for (w, _), before in zip(touched, kept, strict=True):
+                w.copy_(before)
