@@ -24,14 +24,22 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from layerlaw.experiments.afterwards import half_life_on
-from layerlaw.experiments.drawing import caption, curves_panel, ends_table, grid_table, law_panel
-from layerlaw.experiments.images import samples, stand_in
-from layerlaw.experiments.numbers import at_least, at_most, best_of_seeds, law_of, law_rows, row
-from layerlaw.experiments.pairs import ratios
-from layerlaw.experiments.setting import Setting
+from layerlaw.experiments.drawing import EVAL_TITLE, curves_panel, ends_table, grid_table, law_sheet
+from layerlaw.experiments.numbers import (
+    LAW,
+    LAW_HOLDS,
+    Claim,
+    at_least,
+    best_of_seeds,
+    grouped,
+    half_life_on,
+    number,
+    ratios,
+    row,
+    rows,
+)
+from layerlaw.experiments.setting import Setting, samples, stand_in
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
-from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.sheet import Sheet
 
@@ -41,17 +49,18 @@ ADAM = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
 SGD = (0.01, 0.03, 0.1)
 MAJORITY, MINORITY = range(5), range(5, 10)  # classes
 SIMPLEX = -1 / 9  # cosine of any two rows of a simplex of 10 classes
-Cells = dict[tuple[str, int], list[Run]]
+Cells = dict[tuple[str, int], list[Run]]  # data, depth
 NAMES = {
     "cifar10": "CIFAR-10",
     "imbalanced": "imbalanced",
     "equal": "balanced, as many images",
     "fashion_mnist": "balanced, 1000 images",
 }
+SHOWN = [(name, depth) for name in ("cifar10", "imbalanced") for depth in DEPTHS]
 
 
 def run(setting: Setting) -> Outcome:
-    """Train the grid, tell what came out."""
+    """Train the grid, report what came out."""
     data = _data(setting)
     base = Recipe(epochs=setting.epochs(quick=5))
     rates = (1e-3,) if setting.quick else ADAM
@@ -59,23 +68,19 @@ def run(setting: Setting) -> Outcome:
     sgd = replace(base, network=Shape.even(9), data="fashion_mnist", optimizer="sgd")
     recipes = [*adam, *sgd.grid(learning_rate=SGD, seed=setting.seeds())]
     runs = setting.train("grid", recipes, data, Schedule(test=True, permuted=True))
-    grid: Cells = {(name, depth): _of(runs, name, depth) for name in data for depth in DEPTHS}
+    grid = grouped(runs, lambda r: (r.recipe.data, r.recipe.network.depth))
+    by_rate = grouped(grid.pop(("fashion_mnist", 9)), lambda r: r.recipe.learning_rate)
     best = {cell: best_of_seeds(found) for cell, found in grid.items()}
-    by_rate = {rate: [r for r in _of(runs, "fashion_mnist", 9) if r.recipe.learning_rate == rate] for rate in SGD}
-    rows = [*_law_rows(best, by_rate, len(rates)), *_imbalance_rows(best, data["imbalanced"]), *_cosine_rows(best)]
+    found = [*_law_rows(best, by_rate, len(rates)), *_imbalance_rows(best, data["imbalanced"]), *_cosine_rows(best)]
     names = [f"{NAMES[r.recipe.data]}, {r.recipe.optimizer}, {r.recipe.network.depth} layers" for r in runs]
-    return Outcome(
-        "fig3",
-        TITLE,
-        rows,
-        _sheets(grid, best, by_rate),
-        [
-            grid_table("Every network of the grid", runs, names=names),
-            ends_table("What comes out at the end", runs, names=names),
-            _cosine_table(best),
-        ],
-        [*_notes(rows), *_quick_notes(setting)],
-    )
+    tables = [
+        grid_table("Every network of the grid", runs, names=names),
+        ends_table("What comes out at the end", runs, names=names),
+        _cosine_table(best),
+    ]
+    small = setting.note("Quick run: 100 and 20 images per class instead of 500 and 100.")
+    notes = [*_notes(found), *stand_in(setting, "cifar10"), *small]
+    return Outcome("fig3", TITLE, found, _sheets(grid, best, by_rate), tables, notes)
 
 
 def _data(setting: Setting) -> dict[str, Samples]:
@@ -88,50 +93,30 @@ def _data(setting: Setting) -> dict[str, Samples]:
     }
 
 
-def _of(runs: Sequence[Run], data: str, depth: int) -> list[Run]:
-    return [r for r in runs if (r.recipe.data, r.recipe.network.depth) == (data, depth)]
-
-
 def _law_rows(best: Cells, by_rate: dict[float, list[Run]], choices: int) -> list[Row]:
-    holds, tolerance = at_most(-0.990)
-    rows = []
-    for name in ("cifar10", "imbalanced"):
-        for depth in DEPTHS:
-            found = best[name, depth]
-            rows += law_rows(f"{name}-{depth}", found, choices=choices, paper="holds", holds=holds, tolerance=tolerance)
-    for rate, runs in by_rate.items():
-        rows += law_rows(f"sgd-9-lr-{rate:g}", runs, paper="holds", holds=holds, tolerance=tolerance)
-    return rows
+    law = {"pearson": LAW_HOLDS}
+    found = [r for name, depth in SHOWN for r in rows(f"{name}-{depth}", best[name, depth], LAW, law, choices=choices)]
+    return found + [r for rate, runs in by_rate.items() for r in rows(f"sgd-9-lr-{rate:g}", runs, LAW, law)]
 
 
 def _imbalance_rows(best: Cells, imbalanced: Samples) -> list[Row]:
-    rows = []
-    longer, tolerance = at_least(1.1)
+    found = []
+    why = "D does not fall with depth in one of the networks"
     for depth in DEPTHS:
         ours, small, equal = (best[name, depth] for name in ("imbalanced", "fashion_mnist", "equal"))
-        name, why = f"imbalanced-{depth}/half-life", "D does not fall with depth in one of the networks"
-        rows.append(row(name, [_half_life(r) for r in ours], reason=why))
-        longer_by = ratios(ours, small, _half_life)
-        claim = {"paper": "larger", "holds": longer, "tolerance": tolerance}
-        rows.append(row(f"{name}-over-balanced-1000", longer_by, **claim, reason=why))  # type: ignore[arg-type]
-        again = ratios(ours, equal, _half_life, lambda r: half_life_on(r, mixed(imbalanced)))
-        for control, values in {
-            "1000-eval": ratios(ours, small, _half_life_eval),
-            "equal": ratios(ours, equal, _half_life),
-            "equal-eval": ratios(ours, equal, _half_life_eval),
+        name = f"imbalanced-{depth}/half-life"
+        found.append(row(name, [number(r, "half-life") for r in ours], reason=why))
+        again = ratios(ours, equal, "half-life", lambda r: half_life_on(r, mixed(imbalanced)))
+        for other, values in {
+            "1000": ratios(ours, small, "half-life"),
+            "1000-eval": ratios(ours, small, "half-life-eval"),
+            "equal": ratios(ours, equal, "half-life"),
+            "equal-eval": ratios(ours, equal, "half-life-eval"),
             "equal-mixed-order": again,
         }.items():
-            rows.append(row(f"{name}-over-balanced-{control}", values, reason=why))
-    return rows
-
-
-def _half_life(run: Run, batchnorm: BatchNormMode = "batch") -> float | None:
-    law = law_of(run, batchnorm=batchnorm)
-    return law.half_life if law else None
-
-
-def _half_life_eval(run: Run) -> float | None:
-    return _half_life(run, "running")
+            claim = at_least(1.1, "larger") if other == "1000" else Claim()
+            found.append(row(f"{name}-over-balanced-{other}", values, claim, reason=why))
+    return found
 
 
 def mixed(data: Samples, seed: int = 0) -> Samples:
@@ -153,64 +138,60 @@ def mean_cosine(rows: Tensor) -> float:
 
 def classifier_cosines(run: Run, *, centered: bool = False) -> tuple[float, float]:
     """Mean cosine between the classifier's rows, of the minority classes and of the majority classes."""
-    assert run.state is not None
-    W = run.state["classifier.weight"]
+    W = _classifier(run)
     W = W - W.mean(0) if centered else W
     return mean_cosine(W[list(MINORITY)]), mean_cosine(W[list(MAJORITY)])
 
 
+def _classifier(run: Run) -> Tensor:
+    assert run.state is not None
+    weight: Tensor = run.state["classifier.weight"]
+    return weight
+
+
 def _cosine_rows(best: Cells) -> list[Row]:
-    rows = []
+    found = []
     for depth in DEPTHS:
-        for name in ("imbalanced", "equal"):
-            pairs = [classifier_cosines(r) for r in best[name, depth]]
+        for data, name in (("imbalanced", "imbalanced"), ("equal", "balanced-equal")):
+            pairs = [classifier_cosines(r) for r in best[data, depth]]
             for i, group in enumerate(("minority", "majority")):
-                title = f"{'balanced-equal' if name == 'equal' else name}-{depth}/cosine-{group}-classes"
-                rows.append(row(title, [pair[i] for pair in pairs]))
-    return rows
+                found.append(row(f"{name}-{depth}/cosine-{group}-classes", [pair[i] for pair in pairs]))
+    return found
 
 
 def _cosine_table(best: Cells) -> Table:
     columns = ("network", "lr", "seed", "minority", "majority", "minority centered", "majority centered", "norm ratio")
-    rows = []
+    lines = []
     for name in ("imbalanced", "equal", "fashion_mnist"):
         for depth in DEPTHS:
             for r in best[name, depth]:
-                assert r.state is not None
-                norms = r.state["classifier.weight"].norm(dim=1)
+                norms = _classifier(r).norm(dim=1)
                 ratio = float(norms[list(MINORITY)].mean() / norms[list(MAJORITY)].mean())
                 cosines = (*classifier_cosines(r), *classifier_cosines(r, centered=True))
-                rows.append((f"{NAMES[name]}, {depth} layers", r.recipe.learning_rate, r.recipe.seed, *cosines, ratio))
+                lines.append((f"{NAMES[name]}, {depth} layers", r.recipe.learning_rate, r.recipe.seed, *cosines, ratio))
     note = (
         f"Mean cosine of pairs of rows of the classifier, plain and with the mean of all rows taken off; a simplex has "
         f"{SIMPLEX:.3f}, collapsed classifiers 1. Minority are classes 5–9 in every network, also where they are not fewer."
     )
-    return Table("Cosines between the classifier's rows", columns, tuple(rows), note.replace("-0.", "−0."))
+    return Table("Cosines between the classifier's rows", columns, tuple(lines), note.replace("-0.", "−0."))
 
 
 def _sheets(grid: Cells, best: Cells, by_rate: dict[float, list[Run]]) -> list[Sheet]:
-    sheets = []
-    modes: tuple[BatchNormMode, ...] = ("batch", "running")
-    for batchnorm, title in zip(modes, ("The law in many settings", "The same networks in eval mode"), strict=True):
-        panels = []
-        for name in ("cifar10", "imbalanced"):
-            for depth in DEPTHS:
-                behind = grid[name, depth] if batchnorm == "batch" else ()
-                panels.append(
-                    law_panel(f"{NAMES[name]}, {depth} layers", best[name, depth], faint=behind, batchnorm=batchnorm)
-                )
-        panels += [
-            law_panel(f"SGD, lr {rate:g}, 9 layers", runs, batchnorm=batchnorm) for rate, runs in by_rate.items()
-        ]
-        sheets.append(Sheet(title, panels, caption=caption(panels) if batchnorm == "batch" else ""))
-    groups = {depth: {NAMES[k]: best[k, depth] for k in ("imbalanced", "equal", "fashion_mnist")} for depth in DEPTHS}
-    panels = [curves_panel(f"{depth} layers", group) for depth, group in groups.items()]
-    sheets.append(Sheet("Imbalanced against balanced, with 1000 and with as many images", panels, share_y=True))
-    return sheets
+    titles = {cell: f"{NAMES[cell[0]]}, {cell[1]} layers" for cell in SHOWN}
+    shown = {title: best[cell] for cell, title in titles.items()}
+    shown |= {f"SGD, lr {rate:g}, 9 layers": runs for rate, runs in by_rate.items()}
+    behind = {title: grid[cell] for cell, title in titles.items()}
+    beside = ("imbalanced", "equal", "fashion_mnist")
+    panels = [curves_panel(f"{depth} layers", {NAMES[k]: best[k, depth] for k in beside}) for depth in DEPTHS]
+    return [
+        law_sheet("The law in many settings", shown, faint=behind, words=()),
+        law_sheet(EVAL_TITLE, shown, batchnorm="running"),
+        Sheet("Imbalanced against balanced, with 1000 and with as many images", panels, share_y=True),
+    ]
 
 
-def _notes(rows: Sequence[Row]) -> list[str]:
-    known = {r.name: r.ours for r in rows if r.ours is not None}
+def _notes(found: Sequence[Row]) -> list[str]:
+    known = {r.name: r.ours for r in found if r.ours is not None}
     notes = []
     for depth in DEPTHS:
         parts = ("1000", "equal", "equal-eval", "equal-mixed-order")
@@ -222,21 +203,16 @@ def _notes(rows: Sequence[Row]) -> list[str]:
             f"{depth} layers: the imbalanced half-life is {a:.2f} times the one of 1000 balanced images, but {b:.2f} times "
             f"the one of as many balanced images ({c:.2f} in eval mode, {d:.2f} with the images in mixed order)."
         )
-    cosines = {
-        k: [v for name, v in known.items() if name.startswith("imbalanced") and k in name] for k in ("minor", "major")
-    }
-    if all(cosines.values()):
-        low, high = fmean(cosines["minor"]), fmean(cosines["major"])
+    minor, major = (
+        [v for name, v in known.items() if name.startswith("imbalanced") and f"cosine-{group}" in name]
+        for group in ("minority", "majority")
+    )
+    if minor and major:
+        low, high = fmean(minor), fmean(major)
         near = "nearer to collapse" if low > high + 0.05 else "no nearer to collapse"
-        notes.append(
+        words = (
             f"In the imbalanced networks the rows of the classifier have a mean cosine of {low:.3f} among the minority and "
-            f"{high:.3f} among the majority classes (a simplex: {SIMPLEX:.3f}): the minority is {near}.".replace(
-                "-0.", "−0."
-            )
+            f"{high:.3f} among the majority classes (a simplex: {SIMPLEX:.3f}): the minority is {near}."
         )
+        notes.append(words.replace("-0.", "−0."))
     return notes
-
-
-def _quick_notes(setting: Setting) -> list[str]:
-    small = ["Quick run: 100 and 20 images per class instead of 500 and 100."] if setting.quick else []
-    return [*stand_in(setting, "cifar10"), *small]

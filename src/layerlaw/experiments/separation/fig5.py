@@ -24,12 +24,9 @@ import torch
 from torch import Tensor
 
 from layerlaw.experiments.drawing import caption, curves_panel
-from layerlaw.experiments.images import TITLES, samples, stand_in
-from layerlaw.experiments.numbers import best_law, final_separation, law_of, row
-from layerlaw.experiments.pairs import lowest, one_standard_error
-from layerlaw.experiments.setting import Setting
+from layerlaw.experiments.numbers import best_law, grouped, law_of, number, row, standard_error
+from layerlaw.experiments.setting import TITLES, Setting, samples, stand_in
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
-from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.outcome import Cell, Outcome, Row, Table
 from layerlaw.sheet import Panel, Series, Sheet
 
@@ -42,6 +39,7 @@ RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 WITHIN = 2  # layers
 PER_CLASS = 100
 Chosen = dict[int, dict[int, Run]]  # depth, seed
+Values = Mapping[int, Sequence[float]]  # depth, one number per seed
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Depths:
 
 
 def run(setting: Setting) -> Outcome:
-    """Train all depths, tell what came out."""
+    """Train all depths, report what came out."""
     depths = (3, 6, 10) if setting.quick else DEPTHS
     rates = (3e-4, 1e-3) if setting.quick else RATES
     parts = {name: _data(setting, name) for name in PAPER}
@@ -65,17 +63,9 @@ def run(setting: Setting) -> Outcome:
     validated = {name: validated for name, (validated, _) in parts.items()}
     runs = setting.train("grid", recipes, validated, Schedule(test=True))
     found = [_depths(setting, name, runs, parts[name][1]) for name in PAPER]
-    rows = [r for each in found for r in _rows(each)]
-    rows.append(_order_row(found))
-    notes = [_note(each, rows) for each in found]
-    return Outcome(
-        "fig5",
-        TITLE,
-        rows,
-        _sheets(found),
-        [_table(runs), _chosen_table(found)],
-        [*notes, *([] if setting.quick else [SEEDS]), *stand_in(setting, *PAPER)],
-    )
+    rows = [*(r for each in found for r in _rows(each)), _order_row(found)]
+    notes = [*(_note(each, rows) for each in found), *setting.note(SEEDS, quick=False), *stand_in(setting, *PAPER)]
+    return Outcome("fig5", TITLE, rows, _sheets(found), [_table(runs), _chosen_table(found)], notes)
 
 
 def _data(setting: Setting, name: str) -> tuple[Samples, Samples]:
@@ -112,17 +102,13 @@ def validation(run: Run) -> float:
 
 
 def _depths(setting: Setting, name: str, runs: Sequence[Run], data: Samples) -> Depths:
-    cells: dict[tuple[int, int], list[Run]] = {}
-    for r in runs:
-        if r.recipe.data == name:
-            cells.setdefault((r.recipe.network.depth, r.recipe.seed), []).append(r)
+    sound = [r for r in runs if r.recipe.data == name and law_of(r)]
     by_law: Chosen = {}
     by_accuracy: Chosen = {}
-    for (depth, seed), cell in cells.items():
-        sound = [r for r in cell if law_of(r)]
-        if (best := best_law(sound)) is not None:
+    for (depth, seed), cell in grouped(sound, lambda r: (r.recipe.network.depth, r.recipe.seed)).items():
+        if (best := best_law(cell)) is not None:
             by_law.setdefault(depth, {})[seed] = best
-            by_accuracy.setdefault(depth, {})[seed] = max(sound, key=validation)
+            by_accuracy.setdefault(depth, {})[seed] = max(cell, key=validation)
     tests = {
         depth: {seed: accuracy(r, data, setting.device) for seed, r in chosen.items()}
         for depth, chosen in by_accuracy.items()
@@ -130,12 +116,9 @@ def _depths(setting: Setting, name: str, runs: Sequence[Run], data: Samples) -> 
     return Depths(name, by_law, by_accuracy, tests)
 
 
-def finals(chosen: Chosen, batchnorm: BatchNormMode = "batch") -> dict[int, list[float]]:
+def finals(chosen: Chosen, what: str = "final-D") -> dict[int, list[float]]:
     """log D after the last hidden layer by depth, one per seed."""
-    ends = {
-        depth: [final_separation(r, batchnorm=batchnorm) for r in found.values()]
-        for depth, found in whole(chosen).items()
-    }
+    ends = {depth: [number(r, what) for r in found.values()] for depth, found in whole(chosen).items()}
     return {depth: [math.log(D) for D in found if D] for depth, found in ends.items() if all(found)}
 
 
@@ -145,7 +128,34 @@ def whole(chosen: Chosen) -> Chosen:
     return {depth: {s: found[s] for s in seeds} for depth, found in chosen.items() if len(found) == len(seeds)}
 
 
-def _by_seed(values: Mapping[int, Sequence[float]]) -> list[int]:
+def lowest(values: Values) -> int:
+    """The choice with the lowest mean over seeds.
+
+    >>> lowest({3: [2.0, 2.0], 4: [1.0, 2.5], 5: [3.0, 1.0]})
+    4
+    """
+    return min(values, key=lambda choice: (fmean(values[choice]), choice))
+
+
+def one_standard_error(values: Values) -> int:
+    """The smallest choice that is not clearly worse than the one with the lowest mean.
+
+    Not clearly worse: the mean of its paired differences to the best one is at most their standard error. With one
+    seed there is no error to speak of, and the best one stands.
+
+    >>> one_standard_error({3: [5.0, 5.0], 4: [1.0, 3.0], 5: [1.5, 2.0]})  # 4: differences −0.5, 1.0
+    4
+    """
+    best = lowest(values)
+    for choice in sorted(values):
+        differences = [a - b for a, b in zip(values[choice], values[best], strict=True)]
+        error = standard_error(differences)
+        if choice == best or (error is not None and fmean(differences) <= error):
+            return choice
+    return best
+
+
+def _by_seed(values: Values) -> list[int]:
     """The depth with the lowest value, for every seed alone."""
     return [min(values, key=lambda depth: values[depth][i]) for i in range(len(next(iter(values.values()))))]
 
@@ -166,7 +176,7 @@ def _rows(each: Depths) -> list[Row]:
     rows = [
         _depth_row(f"{each.name}/lowest-D-depth", law, PAPER[each.name]),
         row(f"{each.name}/one-standard-error-depth", [one_standard_error(law) if law else None]),
-        _depth_row(f"{each.name}/lowest-D-depth-eval", finals(each.by_law, "running")),
+        _depth_row(f"{each.name}/lowest-D-depth-eval", finals(each.by_law, "final-D-eval")),
         _depth_row(f"{each.name}/lowest-D-depth-rate-by-validation", other),
         _depth_row(f"{each.name}/best-validation-depth", wrong),
     ]
@@ -208,33 +218,29 @@ def _sheets(found: Sequence[Depths]) -> list[Sheet]:
     for each in found:
         groups = {str(depth): list(each.by_law[depth].values()) for depth in SHOWN if depth in each.by_law}
         curves.append(curves_panel(TITLES[each.name], groups))
-    ends = [_ends_panel(each) for each in found]
-    accuracies = [_accuracy_panel(each) for each in found]
+    words = caption(curves, "Rates with the best law.")
+    marked = "Rates with the best validation accuracy. The line marks the paper's depth."
     return [
+        Sheet("D along depth, for networks of several depths", curves, caption=words),
         Sheet(
-            "D along depth, for networks of several depths",
-            curves,
-            caption=caption(curves, "Rates with the best law."),
+            "D after the last hidden layer",
+            [_ends_panel(each) for each in found],
+            caption="The line marks the depth that the paper found.",
         ),
-        Sheet("D after the last hidden layer", ends, caption="The line marks the depth that the paper found."),
-        Sheet(
-            "Accuracy", accuracies, caption="Rates with the best validation accuracy. The line marks the paper's depth."
-        ),
+        Sheet("Accuracy", [_accuracy_panel(each) for each in found], caption=marked),
     ]
 
 
 def _ends_panel(each: Depths) -> Panel:
+    curves = {
+        "rate with the best law": finals(each.by_law),
+        "the same, eval mode": finals(each.by_law, "final-D-eval"),
+        "rate by validation": finals(each.by_accuracy),
+    }
     series = []
-    for label, chosen, batchnorm in (
-        ("rate with the best law", each.by_law, "batch"),
-        ("the same, eval mode", each.by_law, "running"),
-        ("rate by validation", each.by_accuracy, "batch"),
-    ):
-        values = finals(chosen, batchnorm)  # type: ignore[arg-type]
-        if values:
-            mean = [math.exp(fmean(v)) for v in values.values()]
-            low, high = ([math.exp(f(v)) for v in values.values()] for f in (min, max))
-            series.append(Series(tuple(values), tuple(mean), label, tuple(low), tuple(high)))
+    for label, values in curves.items():
+        mean, low, high = ([math.exp(f(logs)) for logs in values.values()] for f in (fmean, min, max))
+        series += [Series(tuple(values), mean, label, low, high)] if values else []
     return Panel(TITLES[each.name], tuple(series), xlabel="depth", ylabel="final D", marked=PAPER[each.name])
 
 
@@ -252,38 +258,27 @@ def _accuracy_panel(each: Depths) -> Panel:
 
 def _table(runs: Sequence[Run]) -> Table:
     """The whole grid, means over seeds."""
-    cells: dict[tuple[str, int, float], list[Run]] = {}
-    for r in runs:
-        cells.setdefault((TITLES[r.recipe.data], r.recipe.network.depth, r.recipe.learning_rate), []).append(r)
-    rows: list[tuple[Cell, ...]] = []
+    lines: list[tuple[Cell, ...]] = []
+    cells = grouped(runs, lambda r: (TITLES[r.recipe.data], r.recipe.network.depth, r.recipe.learning_rate))
     for cell, found in cells.items():
         laws = [law for r in found if (law := law_of(r))]
         sound = [r for r in found if r.diverged is None]
         r_mean = fmean(law.pearson or math.nan for law in laws) if laws else None
         D = math.exp(fmean(math.log(law.values[-1]) for law in laws)) if laws else None
-        rows.append((*cell, len(found) - len(laws), r_mean, D, fmean(map(validation, sound)) if sound else None))
+        lines.append((*cell, len(found) - len(laws), r_mean, D, fmean(map(validation, sound)) if sound else None))
     columns = ("data", "depth", "lr", "without a law", "r", "final D", "validation acc.")
-    return Table("The whole grid, means over seeds", columns, tuple(rows), "Final D: geometric mean.")
+    return Table("The whole grid, means over seeds", columns, tuple(lines), "Final D: geometric mean.")
 
 
 def _chosen_table(found: Sequence[Depths]) -> Table:
-    rows: list[tuple[Cell, ...]] = []
+    lines: list[tuple[Cell, ...]] = []
     for each in found:
-        for depth in each.by_law:
-            D, eval_D = (finals({depth: each.by_law[depth]}, batchnorm)[depth] for batchnorm in ("batch", "running"))
-            other = finals({depth: each.by_accuracy[depth]})[depth]
-            chosen = sorted({r.recipe.learning_rate for r in each.by_law[depth].values()})
-            tests = fmean(each.tests[depth].values())
-            means = (math.exp(fmean(v)) for v in (D, eval_D, other))
-            rows.append((TITLES[each.name], depth, ", ".join(f"{rate:g}" for rate in chosen), *means, tests))
-    columns = (
-        "data",
-        "depth",
-        "rates chosen by the law",
-        "final D",
-        "final D eval",
-        "final D, rate by validation",
-        "test acc.",
-    )
+        for depth, chosen in each.by_law.items():
+            logs = [finals({depth: chosen}, what)[depth] for what in ("final-D", "final-D-eval")]
+            logs.append(finals({depth: each.by_accuracy[depth]})[depth])
+            rates = ", ".join(f"{rate:g}" for rate in sorted({r.recipe.learning_rate for r in chosen.values()}))
+            means = (math.exp(fmean(v)) for v in logs)
+            lines.append((TITLES[each.name], depth, rates, *means, fmean(each.tests[depth].values())))
+    ends = ("final D", "final D eval", "final D, rate by validation", "test acc.")
     note = "Geometric means over seeds; the test accuracy is that of the rates chosen by validation."
-    return Table("The networks chosen", columns, tuple(rows), note)
+    return Table("The networks chosen", ("data", "depth", "rates chosen by the law", *ends), tuple(lines), note)
