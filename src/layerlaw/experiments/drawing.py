@@ -224,5 +224,6 @@ def epoch_series(
     """
     columns = [[v for run in runs if run.diverged is None and (v := value(run, epoch)) is not None] for epoch in epochs]
     mean, low, high = (tuple(f(column) if column else None for column in columns) for f in (fmean, min, max))
-    ends = (low, high) if len(runs) > 1 else (None, None)
-    return Series(tuple(round(epoch * FULL / total) for epoch in epochs), mean, label, *ends, style="line")
+    x = tuple(round(epoch * FULL / total) for epoch in epochs)
+    several = len(runs) > 1
+    return Series(x, mean, label, low if several else None, high if several else None, "line")

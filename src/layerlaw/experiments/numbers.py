@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, stdev
-from typing import Any, TypedDict, TypeVar, Unpack, get_args
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -151,9 +151,7 @@ def _parsed(name: str) -> tuple[str, Where]:
     assert found is not None
     side, core, mode = found.groups()
     batchnorm = {words: mode for mode, words in MODE_NAMES.items()}[mode or "train"]
-    split = "permuted" if core == "final-D-permuted" else side or "train"
-    assert split in get_args(Split)
-    return core, Where(batchnorm=batchnorm, split=split)
+    return core, {"batchnorm": batchnorm, "split": "permuted" if core == "final-D-permuted" else side or "train"}
 
 
 def law_of(run: Run, **where: Unpack[Where]) -> LawFit | None:

@@ -1,9 +1,10 @@
-"""What the experiments on language models share: the real model, texts, and models of our own, trained once and kept."""
+"""What the experiments on language models share: models, texts and measurements; rows, panels and tables of PR along depth."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,20 +16,28 @@ from torch import Tensor
 from layerlaw.data import load_text
 from layerlaw.data.official import ENVIRONMENT, data_folder
 from layerlaw.errors import DataError
+from layerlaw.experiments.drawing import r_and_rho
+from layerlaw.experiments.numbers import NOTHING_CLAIMED, Claim, row, within
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import GPT, Recurrent, TextRecipe, load_text_model, save_text_model, train_text
 from layerlaw.lab.text_model import TextModel
+from layerlaw.law import LawFit, fit_law
 from layerlaw.lm import Loaded, load, probe_lm
 from layerlaw.lm.pieces import pieces_of
 from layerlaw.lm.vocabulary import train_vocabulary
+from layerlaw.outcome import Row, Table
 from layerlaw.record import Record
+from layerlaw.sheet import Panel, Series, Style
 
 REAL = "SmolLM2-135M-Instruct"
 TOKENS = 122_880  # 240 pieces of 512: what the reference numbers were measured on
 VOCABULARY = 8192
 HELD_OUT = 6  # books that are not trained on
 CONTEXT = 256
-KINDS = {"gpt": GPT, "masked": GPT, "recurrent": Recurrent}
+TARGETS = {"id": "residual", "embedding": "residual_embedding"}  # the two that every experiment measures
+TARGET_TITLES = {"Token id": "residual", "Output embedding": "residual_embedding"}
+PR = "prediction residual"
+FLAT = "PR does not fall with depth"
 
 
 def real_model(setting: Setting) -> Loaded:
@@ -65,11 +74,8 @@ def measured(setting: Setting, *, first: int | None = None, **options: Any) -> R
     loaded = real_model(setting)
     if setting.quick:
         text: Any = walks(160, 64, seed=1)
-        options = {
-            **options,
-            "tokens": min(options.get("tokens", 10**6), 10**6),
-            "classes": min(options.get("classes", 0), 20),
-        }
+        few = {"tokens": min(options.get("tokens", 10**6), 10**6), "classes": min(options.get("classes", 0), 20)}
+        options = {**options, **few}
     else:
         found = load_text("wikitext-2")
         text, setting.checksums["wikitext-2"] = found.documents, found.checksum
@@ -78,9 +84,8 @@ def measured(setting: Setting, *, first: int | None = None, **options: Any) -> R
         whole = pieces_of(text, loaded.tokenizer).ids
         text = whole[: max(1, round(first / len(whole[0])))]
         options["tokens"] = 10**9
-    record = probe_lm(
-        loaded.model, text, tokenizer=loaded.tokenizer, progress=setting.progress, name=loaded.name, **options
-    )
+    how: dict[str, Any] = {"tokenizer": loaded.tokenizer, "progress": setting.progress, "name": loaded.name}
+    record = probe_lm(loaded.model, text, **how, **options)
     setting.checksums["tokens"] = record.provenance["data_sha256"]
     return record
 
@@ -137,7 +142,7 @@ def _books() -> Corpus:
 
 
 @dataclass(frozen=True)
-class Shaped:
+class OwnModel:
     """What kind of model, how deep and how wide, trained how."""
 
     kind: str
@@ -146,11 +151,6 @@ class Shaped:
     seed: int
     steps: int
     batch_size: int = 64
-
-    @property
-    def name(self) -> str:
-        """Kind, depth × width, seed."""
-        return f"{self.kind} {self.depth}×{self.width}, seed {self.seed}"
 
     def recipe(self, context: int) -> TextRecipe:
         """The same for every size, but for the rate, which falls with the width."""
@@ -168,22 +168,24 @@ class Shaped:
         return GPT(**size, heads=max(1, self.width // 64), causal=self.kind == "gpt")
 
 
-def trained(setting: Setting, shaped: Shaped, corpus: Corpus, at_steps: tuple[int, ...] = ()) -> dict[int, TextModel]:
+def trained(
+    setting: Setting, network: OwnModel, corpus: Corpus, at_steps: tuple[int, ...] = ()
+) -> dict[int, TextModel]:
     """The model after each of the chosen steps and at the end; kept in the folder, where other experiments find it."""
     if setting.quick:
-        shaped = replace(shaped, batch_size=8)
-    steps = tuple(sorted({*at_steps, shaped.steps}))
+        network = replace(network, batch_size=8)
+    steps = tuple(sorted({*at_steps, network.steps}))
     setting.networks += 1
-    setting.used_seeds.add(shaped.seed)
+    setting.used_seeds.add(network.seed)
     context = len(corpus.held_out[0])
-    places = {step: _kept(setting, shaped, corpus, step) for step in steps}
+    places = {step: _kept(setting, network, corpus, step) for step in steps}
     if all(place is not None and place.exists() for place in places.values()):
         return {step: load_text_model(place) for step, place in places.items() if place is not None}
-    model = shaped.model(corpus.vocabulary, context)
+    model = network.model(corpus.vocabulary, context)
     found: dict[int, TextModel] = {}
 
     def visit(step: int) -> None:
-        copy = shaped.model(corpus.vocabulary, context)
+        copy = network.model(corpus.vocabulary, context)
         copy.load_state_dict({name: value.detach().cpu() for name, value in model.state_dict().items()})
         found[step] = copy.eval()
         place = places[step]
@@ -191,22 +193,15 @@ def trained(setting: Setting, shaped: Shaped, corpus: Corpus, at_steps: tuple[in
             place.parent.mkdir(parents=True, exist_ok=True)
             save_text_model(copy, place)
 
-    train_text(
-        model,
-        corpus.train,
-        shaped.recipe(context),
-        at_steps=steps,
-        visit=visit,
-        progress=setting.progress,
-        device=setting.device,
-    )
+    how: dict[str, Any] = {"at_steps": steps, "visit": visit, "progress": setting.progress, "device": setting.device}
+    train_text(model, corpus.train, network.recipe(context), **how)
     return found
 
 
-def _kept(setting: Setting, shaped: Shaped, corpus: Corpus, step: int) -> Path | None:
+def _kept(setting: Setting, network: OwnModel, corpus: Corpus, step: int) -> Path | None:
     if setting.folder is None:
         return None
-    key = json.dumps([asdict(shaped), corpus.checksum, step], sort_keys=True)
+    key = json.dumps([asdict(network), corpus.checksum, step], sort_keys=True)
     return setting.folder.parent / "language-models" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.pt"
 
 
@@ -216,3 +211,98 @@ def measured_own(setting: Setting, model: TextModel, corpus: Corpus, **options: 
         model, corpus.held_out, mask_id=corpus.vocabulary - 1, device=setting.device, length=CONTEXT,
         batch_size=32, progress=setting.progress, **options,
     )  # fmt: skip
+
+
+def own_records(
+    setting: Setting, corpus: Corpus, kind: str, depth: int, width: int, steps: tuple[int, ...]
+) -> dict[int, list[Record]]:
+    """Models of one shape, one per seed, measured on both targets after each of these steps."""
+    found: dict[int, list[Record]] = {step: [] for step in steps}
+    for seed in setting.seeds():
+        models = trained(setting, OwnModel(kind, depth, width, seed, steps[-1]), corpus, steps)
+        for step in steps:
+            found[step].append(measured_own(setting, models[step], corpus, targets="id,embedding"))
+    return found
+
+
+def values_of(record: Record, column: str = "residual") -> list[float]:
+    """The column at every block."""
+    return [value for site in record.sites if site.in_fit and (value := site.values.get(column)) is not None]
+
+
+def law(record: Record, column: str = "residual", *, drop_last: int = 0) -> LawFit:
+    """The law of a column over the blocks, the last so many left out."""
+    values = values_of(record, column)
+    return fit_law(values[: len(values) - drop_last], quantity="PR")
+
+
+def pearson_rows(
+    name: str, records: Sequence[Record], column: str = "residual", claim: Claim = NOTHING_CLAIMED
+) -> list[Row]:
+    """r over all blocks beside the paper's, then r without the last block and held out, ρ, effective blocks and p."""
+    fits = [law(record, column) for record in records]
+    held = f"{column}_held_out"
+    rows = [
+        row(f"{name}/pearson", [f.pearson for f in fits], claim),
+        row(f"{name}/pearson-without-last-block", [law(record, column, drop_last=1).pearson for record in records]),
+        row(f"{name}/rho", [f.rho for f in fits]),
+        row(f"{name}/effective-blocks", [f.effective_layers for f in fits], reason=FLAT),
+        row(f"{name}/greenwood-p", [f.greenwood_p for f in fits], reason=FLAT),
+    ]
+    if all(held in record.columns for record in records):
+        rows.insert(2, row(f"{name}/pearson-held-out", [law(record, held).pearson for record in records]))
+    return rows
+
+
+def embedding_row(name: str, records: Sequence[Record]) -> Row:
+    """r of the other target, the output embedding."""
+    return row(f"{name}/embedding/pearson", [law(record, "residual_embedding").pearson for record in records])
+
+
+def reference(value: float, by: float) -> Claim:
+    """An earlier measurement of the same model and text by other code."""
+    return within(value, by, paper=f"{value:g} (reference)".replace("-", "−"))
+
+
+def curve(record: Record, column: str, label: str, *, style: Style = "points") -> Series:
+    """A column against the number of the block."""
+    values = values_of(record, column)
+    return Series(range(1, len(values) + 1), values, label, style=style)
+
+
+def law_panel(title: str, record: Record, column: str = "residual", *, null: bool = False) -> Panel:
+    """A column with its line, held-out values beside it, the untrained model where it was measured."""
+    fit = law(record, column)
+    x = range(1, fit.points + 1)
+    series = [Series(x, fit.line, "line", style="fit"), curve(record, column, "in-sample")]
+    if f"{column}_held_out" in record.columns:
+        series.append(curve(record, f"{column}_held_out", "held out"))
+    if null and f"{column}_untrained" in record.columns:
+        series.append(curve(record, f"{column}_untrained", "untrained", style="null"))
+    note = f"r = –, ρ = {fit.rho:.4f}" if fit.pearson is None else r_and_rho([fit], digits=4)
+    return Panel(title, series, xlabel="block", ylabel=PR, note=note, tight=True)
+
+
+def residual_panel(title: str, record: Record, column: str = "residual") -> Panel:
+    """What the line leaves of ln PR: a curve where the law is only nearly one."""
+    fit = law(record, column)
+    x = range(1, fit.points + 1)
+    zero = Series(x, [0.0] * fit.points, style="fit")
+    return Panel(title, [zero, Series(x, fit.residuals)], xlabel="block", ylabel="ln PR minus the line", log_y=False)
+
+
+def block_table(title: str, record: Record, columns: Mapping[str, str]) -> Table:
+    """Every block with the named columns."""
+    rows = [(site.name, *(site.values.get(column) for column in columns.values())) for site in record.sites]
+    return Table(title, ("site", *columns), tuple(rows))
+
+
+def law_table(title: str, laws: Mapping[str, tuple[Record, str]]) -> Table:
+    """One line of fit per record and column."""
+    rows = []
+    for name, (record, column) in laws.items():
+        fit, short = law(record, column), law(record, column, drop_last=1)
+        ends = (fit.values[0], fit.values[-1])
+        rows.append((name, *ends, fit.pearson, short.pearson, fit.rho, fit.effective_layers, fit.greenwood_p))
+    heads = ("what", "PR, first block", "PR, last block", "r", "r without last", "ρ", "effective blocks", "p")
+    return Table(title, heads, tuple(rows))

@@ -9,9 +9,8 @@ Judged: PR of the next token falls from the first block to the last, that of the
 
 from __future__ import annotations
 
-from layerlaw.experiments.language import measured
-from layerlaw.experiments.numbers import at_least, at_most, row
-from layerlaw.experiments.residuals import curve, law, law_table
+from layerlaw.experiments.next_token.language import PR, curve, law, law_table, measured
+from layerlaw.experiments.numbers import Claim, at_least, at_most, row
 from layerlaw.experiments.setting import Setting
 from layerlaw.outcome import Outcome, Row
 from layerlaw.record import Record
@@ -24,6 +23,7 @@ COLUMNS = {
     "next": "residual",
     "next-but-one": "residual_next2",
 }
+CLAIMS = {"next": at_most(0.0, "falls"), "current": at_least(0.0, "rises")}
 
 
 def run(setting: Setting) -> Outcome:
@@ -32,21 +32,21 @@ def run(setting: Setting) -> Outcome:
     panels = []
     for title, kind in (("trained", ""), ("untrained", "_untrained")):
         series = [curve(record, f"{column}{kind}", name) for name, column in COLUMNS.items()]
-        panels.append(Panel(title, series, xlabel="block", ylabel="prediction residual", log_y=False))
-    laws = {name: (record, column) for name, column in COLUMNS.items()}
-    return Outcome("lm_flow", TITLE, _rows(record), [Sheet("Token id", panels, 2, share_y=True)], [law_table("Fits", laws)],
-                   record.notes)  # fmt: skip
+        panels.append(Panel(title, series, xlabel="block", ylabel=PR, log_y=False))
+    table = law_table("Fits", {name: (record, column) for name, column in COLUMNS.items()})
+    sheet = Sheet("Token id", panels, 2, share_y=True)
+    return Outcome("lm_flow", TITLE, _rows(record), [sheet], [table], record.notes)
 
 
 def _rows(record: Record) -> list[Row]:
     rows = []
     for name, column in COLUMNS.items():
         fit = law(record, column)
-        change = fit.values[-1] - fit.values[0]
-        judged = {"next": ("falls", *at_most(0.0)), "current": ("rises", *at_least(0.0))}.get(name)
-        paper, holds, tolerance = judged or (None, None, "")
-        rows.append(row(f"{name}/change-of-PR", [change], paper=paper, holds=holds, tolerance=tolerance))
-        rows.append(row(f"{name}/first-block", [fit.values[0]]))
-        rows.append(row(f"{name}/last-block", [fit.values[-1]]))
-        rows.append(row(f"{name}/pearson", [fit.pearson]))
+        first, last = fit.values[0], fit.values[-1]
+        rows += [
+            row(f"{name}/change-of-PR", [last - first], CLAIMS.get(name, Claim())),
+            row(f"{name}/first-block", [first]),
+            row(f"{name}/last-block", [last]),
+            row(f"{name}/pearson", [fit.pearson]),
+        ]
     return rows

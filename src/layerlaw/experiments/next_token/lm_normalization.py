@@ -8,8 +8,14 @@ Without a norm a few tokens (the first of each piece) are thousands of times lar
 
 from __future__ import annotations
 
-from layerlaw.experiments.language import measured
-from layerlaw.experiments.residuals import law_panel, law_table, pearson_rows
+from layerlaw.experiments.next_token.language import (
+    TARGET_TITLES,
+    TARGETS,
+    law_panel,
+    law_table,
+    measured,
+    pearson_rows,
+)
 from layerlaw.experiments.setting import Setting
 from layerlaw.outcome import Outcome
 from layerlaw.sheet import Sheet
@@ -21,14 +27,11 @@ KINDS = {"fresh": "a fresh norm", "none": "none", "standardized": "standardized"
 def run(setting: Setting) -> Outcome:
     """One pass each."""
     records = {kind: measured(setting, normalize=kind, targets="id,embedding") for kind in KINDS}
-    rows = []
-    for kind, record in records.items():
-        rows += pearson_rows(f"{kind}/id", [record])
-        rows += pearson_rows(f"{kind}/embedding", [record], "residual_embedding")
+    pairs = [(kind, record, name, column) for kind, record in records.items() for name, column in TARGETS.items()]
+    rows = [one for kind, record, name, column in pairs for one in pearson_rows(f"{kind}/{name}", [record], column)]
     sheets = [
         Sheet(title, [law_panel(KINDS[kind], record, column) for kind, record in records.items()])
-        for title, column in (("Token id", "residual"), ("Output embedding", "residual_embedding"))
+        for title, column in TARGET_TITLES.items()
     ]
-    laws = {f"{kind}, {name}": (record, column) for kind, record in records.items()
-            for name, column in (("id", "residual"), ("embedding", "residual_embedding"))}  # fmt: skip
+    laws = {f"{kind}, {name}": (record, column) for kind, record, name, column in pairs}
     return Outcome("lm_normalization", TITLE, rows, sheets, [law_table("Fits", laws)])

@@ -8,12 +8,17 @@ The authors find the law in models of every size. Judged for each size: r â‰¤ âˆ
 
 from __future__ import annotations
 
-from layerlaw.experiments.language import Shaped, books, measured_own, trained
-from layerlaw.experiments.numbers import at_most, row
-from layerlaw.experiments.residuals import law, law_panel, law_table, pearson_rows
+from layerlaw.experiments.next_token.language import (
+    books,
+    embedding_row,
+    law_panel,
+    law_table,
+    own_records,
+    pearson_rows,
+)
+from layerlaw.experiments.numbers import at_most
 from layerlaw.experiments.setting import Setting
-from layerlaw.outcome import Outcome
-from layerlaw.record import Record
+from layerlaw.outcome import Outcome, Row
 from layerlaw.sheet import Sheet
 
 TITLE = "The law of next-token prediction over model sizes"
@@ -26,18 +31,13 @@ def run(setting: Setting) -> Outcome:
     """Train every size, measure it at the end on held-out books."""
     corpus = books(setting)
     steps = QUICK_STEPS if setting.quick else STEPS
-    records: dict[str, list[Record]] = {}
-    for depth, width in QUICK if setting.quick else SIZES:
-        found = []
-        for seed in setting.seeds():
-            model = trained(setting, Shaped("gpt", depth, width, seed, steps), corpus)[steps]
-            found.append(measured_own(setting, model, corpus, targets="id,embedding"))
-        records[f"{depth}-blocks-of-{width}"] = found
-    holds, tolerance = at_most(-0.95)
-    rows = []
+    records = {
+        f"{depth}-blocks-of-{width}": own_records(setting, corpus, "gpt", depth, width, (steps,))[steps]
+        for depth, width in (QUICK if setting.quick else SIZES)
+    }
+    rows: list[Row] = []
     for name, found in records.items():
-        rows += pearson_rows(name, found, paper="law", holds=holds, tolerance=tolerance)
-        rows.append(row(f"{name}/embedding/pearson", [law(r, "residual_embedding").pearson for r in found]))
+        rows += [*pearson_rows(name, found, claim=at_most(-0.95, "law")), embedding_row(name, found)]
     panels = [law_panel(name.replace("-", " "), found[0]) for name, found in records.items()]
     laws = {f"{name}, {i + 1}": (r, "residual") for name, found in records.items() for i, r in enumerate(found)}
     return Outcome("lm_sizes", TITLE, rows, [Sheet("Sizes", panels)], [law_table("Every network", laws)])

@@ -10,9 +10,17 @@ earlier: one-hot −.932, rank −.973, eight shuffled vocabularies −.868 to �
 
 from __future__ import annotations
 
-from layerlaw.experiments.language import measured
-from layerlaw.experiments.numbers import row, within
-from layerlaw.experiments.residuals import curve, law, law_panel, law_table, pearson_rows
+from layerlaw.experiments.next_token.language import (
+    PR,
+    curve,
+    law,
+    law_panel,
+    law_table,
+    measured,
+    pearson_rows,
+    reference,
+)
+from layerlaw.experiments.numbers import Claim, row
 from layerlaw.experiments.setting import Setting
 from layerlaw.lm.targets import SHUFFLES
 from layerlaw.outcome import Outcome, Row
@@ -29,47 +37,29 @@ COLUMNS = {
     "separation": "separation",
 }
 REFERENCE = {"id": -0.966, "embedding": -0.970, "one-hot": -0.932, "rank": -0.973, "separation": -0.895}
-SHUFFLED = (-0.950, -0.868)
+LOW, HIGH = -0.950, -0.868  # reference r of the shuffled vocabularies
+SHUFFLED = {f"shuffled {i + 1}": f"residual_shuffled_{i + 1}" for i in range(SHUFFLES)}
 
 
 def run(setting: Setting) -> Outcome:
     """Measure all targets in one pass."""
     record = measured(setting, targets="id,embedding,onehot,shuffled,rank", classes=CLASSES)
-    shuffled = [f"residual_shuffled_{i + 1}" for i in range(SHUFFLES)]
-    panels = [law_panel(name, record, column) for name, column in COLUMNS.items() if name != "separation"]
-    panels.append(Panel("eight shuffled vocabularies", [curve(record, c, "", style="faint") for c in shuffled],
-                        xlabel="block", ylabel="prediction residual", tight=True))  # fmt: skip
-    panels.append(
-        Panel(f"separation of {CLASSES} frequent next tokens", [curve(record, "separation", "D")], xlabel="block")
-    )
-    laws = {name: (record, column) for name, column in COLUMNS.items()} | {
-        f"shuffled {i + 1}": (record, column) for i, column in enumerate(shuffled)
-    }
-    return Outcome(
-        "lm_targets",
-        TITLE,
-        _rows(record, shuffled),
-        [Sheet("Targets", panels)],
-        [law_table("Fits", laws)],
-        record.notes,
-    )
+    shuffled = [curve(record, column, "", style="faint") for column in SHUFFLED.values()]
+    separation = [curve(record, "separation", "D")]
+    panels = [
+        *(law_panel(name, record, column) for name, column in COLUMNS.items() if name != "separation"),
+        Panel("eight shuffled vocabularies", shuffled, xlabel="block", ylabel=PR, tight=True),
+        Panel(f"separation of {CLASSES} frequent next tokens", separation, xlabel="block"),
+    ]
+    table = law_table("Fits", {name: (record, column) for name, column in (COLUMNS | SHUFFLED).items()})
+    return Outcome("lm_targets", TITLE, _rows(record), [Sheet("Targets", panels)], [table], record.notes)
 
 
-def _rows(record: Record, shuffled: list[str]) -> list[Row]:
+def _rows(record: Record) -> list[Row]:
     rows = []
     for name, column in COLUMNS.items():
-        same, tolerance = within(REFERENCE[name], 0.02)
-        paper = f"{REFERENCE[name]} (reference)".replace("-", "−")
-        if name == "separation":
-            rows.append(
-                row(f"{name}/pearson", [law(record, column).pearson], paper=paper, holds=same, tolerance=tolerance)
-            )
-        else:
-            rows += pearson_rows(name, [record], column, paper=paper, holds=same, tolerance=tolerance)
-    low, high = SHUFFLED
-    rs = [law(record, column).pearson for column in shuffled]
-    rows.append(
-        row("shuffled/pearson", rs, paper=f"{low} to {high} (reference)".replace("-", "−"),
-            holds=lambda r: low - 0.02 <= r <= high + 0.02, tolerance="mean within the range, ± 0.02")
-    )  # fmt: skip
-    return rows
+        found = pearson_rows(name, [record], column, reference(REFERENCE[name], 0.02))
+        rows += found[:1] if name == "separation" else found
+    paper = f"{LOW} to {HIGH} (reference)".replace("-", "−")
+    agrees = Claim(paper, lambda r: LOW - 0.02 <= r <= HIGH + 0.02, "mean within the range, ± 0.02")
+    return [*rows, row("shuffled/pearson", [law(record, column).pearson for column in SHUFFLED.values()], agrees)]

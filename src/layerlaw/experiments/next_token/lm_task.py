@@ -14,12 +14,21 @@ for masked tokens: two of three seeds are as straight as the GPT (−.994, −.9
 
 from __future__ import annotations
 
-from layerlaw.experiments.language import Shaped, books, measured_own, trained
+from layerlaw.experiments.next_token.language import (
+    TARGET_TITLES,
+    TARGETS,
+    books,
+    embedding_row,
+    law,
+    law_panel,
+    law_table,
+    own_records,
+    pearson_rows,
+    residual_panel,
+)
 from layerlaw.experiments.numbers import at_least, at_most, minus, row
-from layerlaw.experiments.residuals import law, law_panel, law_table, pearson_rows, residual_panel
 from layerlaw.experiments.setting import Setting
 from layerlaw.outcome import Outcome
-from layerlaw.record import Record
 from layerlaw.sheet import Sheet
 
 TITLE = "The pre-training task matters: next token, masked tokens, and a recurrence"
@@ -30,32 +39,25 @@ STEPS, QUICK_STEPS = 1000, 40
 def run(setting: Setting) -> Outcome:
     """Train the three kinds, measure each on its own task."""
     corpus = books(setting)
-    steps, (depth, width) = (QUICK_STEPS, (5, 32)) if setting.quick else (STEPS, (12, 512))
-    records: dict[str, list[Record]] = {}
-    for kind in KINDS:
-        records[kind] = [
-            measured_own(setting, trained(setting, Shaped(kind, depth, width, seed, steps), corpus)[steps], corpus,
-                         targets="id,embedding")
-            for seed in setting.seeds()
-        ]  # fmt: skip
-    holds, tolerance = at_most(-0.95)
-    rows = []
-    for kind in ("gpt", "recurrent"):
-        rows += pearson_rows(kind, records[kind], paper="law", holds=holds, tolerance=tolerance)
-    rows += pearson_rows("masked", records["masked"])
-    weaker, said = at_least(0.02)
+    steps, size = (QUICK_STEPS, (5, 32)) if setting.quick else (STEPS, (12, 512))
+    records = {kind: own_records(setting, corpus, kind, *size, (steps,))[steps] for kind in KINDS}
     gaps = [minus(law(m).pearson, law(g).pearson) for m, g in zip(records["masked"], records["gpt"], strict=True)]
-    rows.append(row("masked-minus-gpt/pearson", gaps, paper="no law", holds=weaker, tolerance=said))
-    for kind in KINDS:
-        rows.append(row(f"{kind}/embedding/pearson", [law(r, "residual_embedding").pearson for r in records[kind]]))
-    sheets = [
-        Sheet("Token id", [law_panel(name, records[kind][0]) for kind, name in KINDS.items()]),
-        Sheet(
-            "Output embedding",
-            [law_panel(name, records[kind][0], "residual_embedding") for kind, name in KINDS.items()],
-        ),
-        Sheet("What the line leaves", [residual_panel(name, records[kind][0]) for kind, name in KINDS.items()]),
+    rows = [
+        *(r for kind in ("gpt", "recurrent") for r in pearson_rows(kind, records[kind], claim=at_most(-0.95, "law"))),
+        *pearson_rows("masked", records["masked"]),
+        row("masked-minus-gpt/pearson", gaps, at_least(0.02, "no law")),
+        *(embedding_row(kind, records[kind]) for kind in KINDS),
     ]
-    laws = {f"{kind}, {i + 1}, {what}": (r, column) for kind in KINDS for i, r in enumerate(records[kind])
-            for what, column in (("id", "residual"), ("embedding", "residual_embedding"))}  # fmt: skip
-    return Outcome("lm_task", TITLE, rows, sheets, [law_table("Every network", laws)])
+    sheets = [
+        Sheet(title, [law_panel(name, records[kind][0], column) for kind, name in KINDS.items()])
+        for title, column in TARGET_TITLES.items()
+    ]
+    left = [residual_panel(name, records[kind][0]) for kind, name in KINDS.items()]
+    laws = {
+        f"{kind}, {i + 1}, {what}": (r, column)
+        for kind in KINDS
+        for i, r in enumerate(records[kind])
+        for what, column in TARGETS.items()
+    }
+    table = law_table("Every network", laws)
+    return Outcome("lm_task", TITLE, rows, [*sheets, Sheet("What the line leaves", left)], [table])

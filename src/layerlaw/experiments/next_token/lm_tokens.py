@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from layerlaw.experiments.language import measured
-from layerlaw.experiments.numbers import row, within
-from layerlaw.experiments.residuals import law
+from layerlaw.experiments.next_token.language import PR, law, measured, reference
+from layerlaw.experiments.numbers import Claim, row
 from layerlaw.experiments.setting import Setting
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.record import Record
@@ -37,23 +36,16 @@ def run(setting: Setting) -> Outcome:
         "first": {ratio: measured(setting, first=n) for ratio, n in tokens.items()},
         "spread": {ratio: measured(setting, tokens=n) for ratio, n in tokens.items()},
     }
-    rows: list[Row] = []
-    for way, records in taken.items():
-        for ratio, record in records.items():
-            rows += _rows(way, ratio, record)
+    rows = [one for way, records in taken.items() for ratio, r in records.items() for one in _rows(way, ratio, r)]
     sheets = [Sheet(WAYS[way], _panels(records), 2) for way, records in taken.items()]
     return Outcome("lm_tokens", TITLE, rows, sheets, [_table(WAYS[way], records) for way, records in taken.items()])
 
 
 def _rows(way: str, ratio: int, record: Record) -> list[Row]:
-    paper, holds, tolerance = None, None, ""
-    if way == "first" and ratio in REFERENCE:
-        value, by = REFERENCE[ratio]
-        paper = f"{value} (reference)".replace("-", "−")
-        holds, tolerance = within(value, by)
+    claim = reference(*REFERENCE[ratio]) if way == "first" and ratio in REFERENCE else Claim()
     inside, held, name = law(record), law(record, "residual_held_out"), f"{way}/{ratio}-per-feature"
     return [
-        row(f"{name}/pearson", [inside.pearson], paper=paper, holds=holds, tolerance=tolerance),
+        row(f"{name}/pearson", [inside.pearson], claim),
         row(f"{name}/pearson-held-out", [held.pearson]),
         row(f"{name}/last-block", [inside.values[-1]]),
         row(f"{name}/last-block-held-out", [held.values[-1]]),
@@ -69,7 +61,7 @@ def _panels(records: dict[int, Record]) -> list[Panel]:
     about: dict[str, Any] = {"xlabel": "tokens per feature", "log_x": True, "log_y": False}
     return [
         Panel("correlation with depth", r, ylabel="r", **about),
-        Panel("PR at the last block", last, ylabel="prediction residual", **about),
+        Panel("PR at the last block", last, ylabel=PR, **about),
     ]
 
 

@@ -14,7 +14,7 @@ import math
 
 import torch
 
-from layerlaw.experiments.language import measured
+from layerlaw.experiments.next_token.language import measured
 from layerlaw.experiments.numbers import row
 from layerlaw.experiments.setting import Setting
 from layerlaw.measures import separation_fuzziness

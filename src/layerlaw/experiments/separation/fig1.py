@@ -64,7 +64,7 @@ def run(setting: Setting) -> Outcome:
         grid = {"optimizer": (optimizer,), "network": (Shape.even(depth),), "learning_rate": rates}
         recipes += base.grid(**grid, seed=setting.seeds())
     runs = setting.train("grid", recipes, data, Schedule(test=True, permuted=True))
-    cells = grouped(runs, lambda r: (r.recipe.optimizer, r.recipe.network.depth))
+    cells = grouped(runs, lambda r: (str(r.recipe.optimizer), r.recipe.network.depth))
     shown = {cell: [r for r in cells[cell] if r.recipe.learning_rate == rate] for cell, (rate, _) in SHOWN.items()}
     best = {cell: best_of_seeds(cells[cell]) for cell in SHOWN}
     found = [one for cell in SHOWN for one in _rows(cell, shown[cell], best[cell], cells[cell])]
@@ -85,7 +85,7 @@ def run(setting: Setting) -> Outcome:
 def _rows(cell: Optimizer, shown: Sequence[Run], best: Sequence[Run], grid: Sequence[Run]) -> list[Row]:
     name, paper = f"{cell[0]}-{cell[1]}", SHOWN[cell][1]
     claims = {"pearson": at_most(STRAIGHT, paper)}
-    names = LAW
+    names: tuple[str, ...] = LAW
     if cell in FACTORS:
         rho, half_life = FACTORS[cell]
         claims |= {"rho": within(rho, 0.03), "half-life": within(half_life, round(0.2 * half_life, 3))}
@@ -131,7 +131,9 @@ def _planes(runs: Sequence[Run], data: Samples) -> Sheet:
     record = record_of(shown, data)
     sites = [site for site in record.sites if site.plane and site.in_fit]
     panels = [
-        PlanePanel(f"layer {i}" if i else "input", [(a, b) for a, b in site.plane], record.plane_labels, data.class_names)
+        PlanePanel(
+            f"layer {i}" if i else "input", [(a, b) for a, b in site.plane], record.plane_labels, data.class_names
+        )
         for i, site in enumerate(sites)
     ]
     who = f"Adam, seed {shown.recipe.seed}, batch statistics"

@@ -221,7 +221,9 @@ def _rate_table(runs: Sequence[Run], total: int) -> Table:
         return lambda r: number(r, what, epoch=scaled((epoch,), total)[0])
 
     columns: dict[str, Column] = {
-        f"{head} at {epoch}": at(what, epoch) for epoch in (EARLY, LAST) for head, what in (("r", "pearson"), ("ρ", "rho"))
+        f"{head} at {epoch}": at(what, epoch)
+        for epoch in (EARLY, LAST)
+        for head, what in (("r", "pearson"), ("ρ", "rho"))
     }
     columns |= {
         f"r at {LAST} eval": "pearson-eval",
@@ -254,6 +256,8 @@ def _notes(shown: Sequence[Run], null: Sequence[Run], at: dict[int, int]) -> lis
     real_r, null_r = (mean_of(number(r, "pearson") for r in runs) for runs in (shown, null))
     if real_r is not None and null_r is not None:
         also = "Shuffled labels give the law as well" if null_r <= STRAIGHT else "Shuffled labels do not give the law"
-        words = f"{also}: at the last epoch r = {null_r:.4f}, with the real labels r = {real_r:.4f} (law: r ≤ {STRAIGHT})."
+        words = (
+            f"{also}: at the last epoch r = {null_r:.4f}, with the real labels r = {real_r:.4f} (law: r ≤ {STRAIGHT})."
+        )
         notes.append(words.replace("-", "−"))
     return notes

@@ -81,7 +81,9 @@ def _claims(best: Best) -> list[Row]:
 
 
 def _sheets(best: Best, grid: Best) -> list[Sheet]:
-    shown, behind = ({name.capitalize().replace("Width-", "Width "): runs for name, runs in d.items()} for d in (best, grid))
+    shown, behind = (
+        {name.capitalize().replace("Width-", "Width "): runs for name, runs in d.items()} for d in (best, grid)
+    )
     train, other = both_modes(shown, behind, share_y=True)
     return [train, law_sheet(FLOOR_TITLE, shown, floor=True, note="", share_y=True), other]
 

@@ -13,60 +13,60 @@ the whole network is one affine map).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from layerlaw.experiments.drawing import caption, grid_table, law_panel
-from layerlaw.experiments.fig1 import RATES
-from layerlaw.experiments.images import samples
+from layerlaw.experiments.drawing import BEST_RATE, EVAL_LONG_TITLE, REST_FAINT, grid_table, law_sheet
 from layerlaw.experiments.numbers import (
+    Claim,
+    above,
+    below,
     best_of_seeds,
-    final_separation,
-    is_clear,
+    clear_seeds,
+    grouped,
     law_of,
-    law_row,
     mean_of,
+    number,
     row,
-    selected_p,
+    rows,
     trouble,
 )
-from layerlaw.experiments.setting import Setting
+from layerlaw.experiments.separation.fig1 import RATES
+from layerlaw.experiments.setting import Setting, samples
 from layerlaw.lab import Recipe, Run, Schedule, Shape
 from layerlaw.outcome import Outcome, Row
-from layerlaw.sheet import Panel, Sheet
 
 TITLE = "Linearized networks have no law"
 DEPTHS = (8, 20)
 KINDS = {"none": "linear", "relu": "relu"}
-Cell = tuple[str, int]
+Network = tuple[str, int]  # activation, depth
 
 
 def run(setting: Setting) -> Outcome:
-    """Train both kinds, tell what came out."""
+    """Train both kinds, report what came out."""
     data = {"fashion_mnist": samples(setting, "fashion_mnist")}
     rates = (3e-4, 1e-3) if setting.quick else RATES["adam"]
     base = Recipe(data="fashion_mnist", epochs=setting.epochs(quick=10))
     shapes = [Shape.even(depth, activation=kind) for kind in ("none", "relu") for depth in DEPTHS]
     recipes = base.grid(network=shapes, learning_rate=rates, seed=setting.seeds())
     runs = setting.train("activations", recipes, data, Schedule(test=True))
-    cells: dict[Cell, list[Run]] = {(kind, depth): [] for kind in KINDS for depth in DEPTHS}
-    for r in runs:
-        cells[r.recipe.network.activation, r.recipe.network.depth].append(r)
+    cells = grouped(runs, lambda r: (str(r.recipe.network.activation), r.recipe.network.depth))
     floor = linear_floor(data["fashion_mnist"].inputs, data["fashion_mnist"].labels)
-    return Outcome(
-        "linearized",
-        TITLE,
-        [
-            *(one for cell in cells for one in _rows(cell, cells[cell], len(rates))),
-            row("input/D", [mean_of(r.measurement(batchnorm="running").separation[0] for r in runs)]),
-            row("input/linear-floor", [floor]),
-        ],
-        _sheets(cells),
-        [grid_table("Every network of the grid", runs)],
-        _notes(cells, floor),
-    )
+    found = [
+        *(one for cell in cells for one in _rows(cell, cells[cell], len(rates))),
+        row("input/D", [mean_of(r.measurement(batchnorm="running").separation[0] for r in runs)]),
+        row("input/linear-floor", [floor]),
+    ]
+    behind = {f"{KINDS[kind]}, {depth} layers": runs for (kind, depth), runs in cells.items()}
+    best = {title: best_of_seeds(runs) for title, runs in behind.items()}
+    title, words = "D without and with an activation, train mode", [BEST_RATE]
+    sheets = [
+        law_sheet(title, best, faint=behind, words=words, faint_words=REST_FAINT, columns=2),
+        law_sheet(EVAL_LONG_TITLE, best, faint=behind, batchnorm="running", columns=2),
+    ]
+    tables = [grid_table("Every network of the grid", runs)]
+    return Outcome("linearized", TITLE, found, sheets, tables, _notes(cells, floor))
 
 
 def linear_floor(x: Tensor, y: Tensor) -> float:
@@ -91,58 +91,26 @@ def linear_floor(x: Tensor, y: Tensor) -> float:
     return float(((1 - mu) / mu).sum())
 
 
-def _rows(cell: Cell, runs: Sequence[Run], choices: int) -> list[Row]:
-    kind, depth = cell
-    name, linear = f"{KINDS[kind]}-{depth}", kind == "none"
+def _rows(cell: Network, runs: Sequence[Run], choices: int) -> list[Row]:
+    name = f"{KINDS[cell[0]]}-{cell[1]}"
+    claim = below(0.5, "no law", "the seeds") if cell[0] == "none" else above(0.5, "law", "the seeds")
     best = best_of_seeds(runs)
-    seeds = {r.recipe.seed for r in runs}
-    clear = [float(is_clear(law_of(r), choices)) for r in best] + [0.0] * (len(seeds) - len(best))
-    told: dict[str, Any] = {"paper": "no law"} if linear else {"paper": "law"}
-    how: dict[str, Any] = {"holds": lambda share: share < 0.5, "tolerance": "< 0.5 of the seeds"}
-    if not linear:
-        how = {"holds": lambda share: share > 0.5, "tolerance": "> 0.5 of the seeds"}
-    why = trouble(runs) if not best else "D does not fall with depth"
+    law = ("pearson", "rho", "effective-layers", "greenwood-p", "pearson-eval", "rho-eval", "effective-layers-eval")
+    names = (*law, "last-D", "last-D-eval", "train-accuracy")
     return [
-        row(f"{name}/seeds-with-clear-law", clear, **told, **how),
-        law_row(f"{name}/pearson", best, "pearson", **told),
-        law_row(f"{name}/rho", best, "rho"),
-        law_row(f"{name}/effective-layers", best, "effective_layers"),
-        row(f"{name}/greenwood-p", [_p(r, choices) for r in best], reason=why),
-        law_row(f"{name}/pearson-eval", best, "pearson", batchnorm="running"),
-        law_row(f"{name}/rho-eval", best, "rho", batchnorm="running"),
-        law_row(f"{name}/effective-layers-eval", best, "effective_layers", batchnorm="running"),
-        row(f"{name}/last-D", [final_separation(r) for r in best], reason=why),
-        row(f"{name}/last-D-eval", [final_separation(r, batchnorm="running") for r in best], reason=why),
-        row(f"{name}/train-accuracy", [r.measurement(batchnorm="running").accuracy for r in best], reason=why),
+        row(f"{name}/seeds-with-clear-law", clear_seeds(runs, choices), claim),
+        *rows(
+            name, best, names, {"pearson": Claim(claim.paper)}, choices=choices, reason="" if best else trouble(runs)
+        ),
     ]
 
 
-def _p(run: Run, choices: int) -> float | None:
-    law = law_of(run)
-    return None if law is None else selected_p(law.effective_layers, law.layers, choices)
-
-
-def _sheets(cells: dict[Cell, list[Run]]) -> list[Sheet]:
-    def panels(batchnorm: Any) -> list[Panel]:
-        return [
-            law_panel(f"{KINDS[kind]}, {depth} layers", best_of_seeds(runs), faint=runs, batchnorm=batchnorm)
-            for (kind, depth), runs in cells.items()
-        ]
-
-    best, rest = "The rate with the best law of each seed.", "the rest of the grid faint"
-    train = panels("batch")
-    return [
-        Sheet("D without and with an activation, train mode", train, 2, caption(train, best, faint=rest)),
-        Sheet("The same networks with running statistics (eval mode)", panels("running"), 2),
-    ]
-
-
-def _notes(cells: dict[Cell, list[Run]], floor: float) -> list[str]:
+def _notes(cells: dict[Network, list[Run]], floor: float) -> list[str]:
     notes = []
     for depth in DEPTHS:
         best = best_of_seeds(cells["none", depth])
         shares = [law.shares for r in best if (law := law_of(r, batchnorm="running")) and law.shares]
-        last = mean_of(final_separation(r, batchnorm="running") for r in best)
+        last = mean_of(number(r, "last-D-eval") for r in best)
         first = mean_of(share[0] for share in shares)
         if last is None or first is None:
             continue

@@ -17,18 +17,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
 
-from layerlaw.experiments.drawing import caption, grid_table, law_panel
-from layerlaw.experiments.fig1 import RATES
-from layerlaw.experiments.images import samples
-from layerlaw.experiments.numbers import best_of_seeds, is_clear, law_of, law_row, mean_of, row, selected_p
-from layerlaw.experiments.setting import Setting
+from layerlaw.experiments.drawing import BEST_RATE, LOSS, REST_FAINT, grid_table, law_panel, law_sheet
+from layerlaw.experiments.numbers import (
+    FLAT,
+    Claim,
+    below,
+    best_of_seeds,
+    clear_seeds,
+    grouped,
+    is_clear,
+    law_of,
+    mean_of,
+    number,
+    record_of,
+    row,
+    rows,
+    selected_p,
+)
+from layerlaw.experiments.separation.fig1 import RATES
+from layerlaw.experiments.setting import Setting, samples
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
-from layerlaw.lab.schedule import CHUNK
 from layerlaw.outcome import Outcome, Row
-from layerlaw.probing import probe
-from layerlaw.sheet import Panel, Sheet
+from layerlaw.sheet import Sheet
 
 TITLE = "Without BatchNorm the law is not clear"
 DEPTHS = (4, 8, 20)
@@ -36,11 +47,12 @@ GRID = {"adam": RATES["adam"], "sgd": (0.01, 0.03, 0.1, 0.3)}
 QUICK_GRID = {"adam": (3e-4, 1e-3), "sgd": (0.1,)}
 NAMES = {True: "norm", False: "no-norm"}
 WELL_TRAINED = 0.99  # training accuracy
-Cell = tuple[str, int, bool]
+Network = tuple[str, int, bool]  # optimizer, depth, with BatchNorm
+Cells = dict[Network, list[Run]]
 
 
 def run(setting: Setting) -> Outcome:
-    """Train both grids, tell what came out."""
+    """Train both grids, report what came out."""
     data = {"fashion_mnist": samples(setting, "fashion_mnist")}
     base = Recipe(data="fashion_mnist", epochs=setting.epochs(quick=6))
     grid = QUICK_GRID if setting.quick else GRID
@@ -49,137 +61,107 @@ def run(setting: Setting) -> Outcome:
         shapes = [Shape.even(depth, norm=norm) for norm in (False, True) for depth in DEPTHS]
         recipes += base.grid(optimizer=(optimizer,), network=shapes, learning_rate=rates, seed=setting.seeds())
     runs = setting.train("norms", recipes, data, Schedule(test=True))
-    cells = {(o, d, n): [r for r in runs if _cell(r) == (o, d, n)] for o in grid for d in DEPTHS for n in (False, True)}
-    chosen = [r for (_, _, norm), group in cells.items() if not norm for r in best_of_seeds(group)]
+    cells = grouped(runs, network_of)
+    bare = [(o, depth) for o in grid for depth in DEPTHS]
+    chosen = [r for o, depth in bare for r in best_of_seeds(cells[o, depth, False])]
     short = {r.recipe: short_layers(r, data["fashion_mnist"], device=setting.device) for r in chosen}
-    rows = [one for cell in cells if not cell[2] for one in _rows(cell, cells, len(grid[cell[0]]), short)]
-    return Outcome(
-        "s10",
-        TITLE,
-        [*rows, *(one for depth in DEPTHS for one in _training_rows(depth, runs))],
-        _sheets(cells),
-        [grid_table("Every network of the grid", runs)],
-        [*_notes(runs), *_rank_notes(chosen, short)],
-    )
+    found = [one for o, depth in bare for one in _rows(o, depth, cells, len(grid[o]), short)]
+    found += [one for depth in DEPTHS for one in _training_rows(depth, runs)]
+    notes = [*_notes(runs), *_rank_notes(chosen, short)]
+    return Outcome("s10", TITLE, found, _sheets(cells, bare), [grid_table("Every network of the grid", runs)], notes)
 
 
-def _cell(run: Run) -> Cell:
+def network_of(run: Run) -> Network:
+    """The cell of the grid."""
     return run.recipe.optimizer, run.recipe.network.depth, run.recipe.network.norm
 
 
 def is_well_trained(run: Run) -> bool:
     """Whether the network as it would be used has learnt nearly all training samples."""
-    accuracy = None if run.diverged is not None else run.measurement(batchnorm="running").accuracy
+    accuracy = number(run, "train-accuracy")
     return accuracy is not None and accuracy >= WELL_TRAINED
 
 
 def lowest_loss(runs: Sequence[Run]) -> list[Run]:
     """The run with the lowest last loss, once per seed; diverged ones do not count."""
-    sound = [r for r in runs if r.diverged is None]
-    seeds = dict.fromkeys(r.recipe.seed for r in sound)
-    return [min((r for r in sound if r.recipe.seed == seed), key=lambda r: r.losses[-1]) for seed in seeds]
+    sound = grouped((r for r in runs if r.diverged is None), lambda r: r.recipe.seed)
+    return [min(cell, key=lambda r: r.losses[-1]) for cell in sound.values()]
 
 
 def short_layers(run: Run, data: Samples, *, device: str = "cpu") -> int:
     """Places at which the class means span fewer than K−1 dimensions: there D is a sum of fewer terms, and falls."""
-    how: dict[str, Any] = {"batchnorm": "batch", "batch_size": CHUNK, "jackknife": False, "permuted": False}
-    record = probe(run.network(), (data.inputs, data.labels), progress=False, device=device, **how)
-    return sum(site.values["full_rank"] == 0 for site in record.sites if site.in_fit)
+    return sum(site.values["full_rank"] == 0 for site in record_of(run, data, device=device).sites if site.in_fit)
 
 
-def _rows(cell: Cell, cells: dict[Cell, list[Run]], choices: int, short: dict[Recipe, int]) -> list[Row]:
+def _rows(optimizer: str, depth: int, cells: Cells, choices: int, short: dict[Recipe, int]) -> list[Row]:
     """The chosen runs without BatchNorm, then their twins."""
-    optimizer, depth, _ = cell
-    bare, twins = cells[optimizer, depth, False], cells[optimizer, depth, True]
+    bare, twins = (cells[optimizer, depth, norm] for norm in (False, True))
     name, adam = f"{optimizer}-{depth}", optimizer == "adam"
-    best, best_twins = best_of_seeds(bare), best_of_seeds(twins)
-    rows = [
-        *_law_rows(f"{name}/no-norm", bare, choices, judged=adam),
-        *(_further_rows(f"{name}/no-norm", best, short) if adam else []),
-        *_law_rows(f"{name}/norm", twins, choices, judged=False),
-        law_row(f"{name}/norm/pearson-eval", best_twins, "pearson", batchnorm="running"),
-    ]
-    return [*rows, law_row(f"{name}/norm/rho-eval", best_twins, "rho", batchnorm="running")] if adam else rows
+    best = best_of_seeds(bare) if adam else []
+    found = _law_rows(f"{name}/no-norm", bare, choices, judged=adam)
+    if best:
+        found += [
+            *rows(f"{name}/no-norm", best, ("rho", "effective-layers")),
+            row(f"{name}/no-norm/places-short-of-rank", [short[r.recipe] for r in best]),
+            row(f"{name}/no-norm/loss", [r.losses[-1] for r in best]),
+            *rows(f"{name}/no-norm", best, ["train-accuracy"]),
+        ]
+    found += _law_rows(f"{name}/norm", twins, choices, judged=False)
+    return found + rows(f"{name}/norm", best_of_seeds(twins), ("pearson-eval", "rho-eval")[: 1 + adam])
 
 
 def _law_rows(name: str, runs: Sequence[Run], choices: int, *, judged: bool) -> list[Row]:
     """Of the run with the best law of every seed; a seed without any law counts as one without a clear law."""
-    best, seeds = best_of_seeds(runs), {r.recipe.seed for r in runs}
-    clear = [float(is_clear(law_of(r), choices)) for r in best] + [0.0] * (len(seeds) - len(best))
-    told: dict[str, Any] = {"paper": "no clear law"} if judged else {}
-    how: dict[str, Any] = {"holds": lambda share: share < 0.5, "tolerance": "< 0.5 of the seeds"} if judged else {}
+    best = best_of_seeds(runs)
+    claim = below(0.5, "no clear law", "the seeds") if judged else Claim()
     lost = sum(r.diverged is not None for r in runs)
     dead = len(runs) - lost
     none = f"no D at every layer in {len(runs)} runs: {lost} diverged, in {dead} class means coincide at some layer"
     laws = [law_of(r) for r in best]
     ps = [selected_p(law.effective_layers, law.layers, choices) if law else None for law in laws]
-    pearson = [law.pearson if law else None for law in laws]
     return [
-        row(f"{name}/seeds-with-clear-law", clear, **told, **how),
-        row(f"{name}/pearson", pearson, **told, reason=none),
-        row(f"{name}/greenwood-p", ps, reason="D does not fall with depth" if best else none),
+        row(f"{name}/seeds-with-clear-law", clear_seeds(runs, choices), claim),
+        row(f"{name}/pearson", [law.pearson if law else None for law in laws], Claim(claim.paper), reason=none),
+        row(f"{name}/greenwood-p", ps, reason=FLAT if best else none),
         row(f"{name}/lowest-loss", [r.losses[-1] for r in lowest_loss(runs)], reason=f"all {lost} runs diverged"),
-    ]
-
-
-def _further_rows(name: str, best: Sequence[Run], short: dict[Recipe, int]) -> list[Row]:
-    if not best:
-        return []
-    return [
-        law_row(f"{name}/rho", best, "rho"),
-        law_row(f"{name}/effective-layers", best, "effective_layers"),
-        row(f"{name}/places-short-of-rank", [short[r.recipe] for r in best]),
-        row(f"{name}/loss", [r.losses[-1] for r in best]),
-        row(f"{name}/train-accuracy", [r.measurement(batchnorm="running").accuracy for r in best]),
     ]
 
 
 def _training_rows(depth: int, runs: Sequence[Run]) -> list[Row]:
     """Over the whole grid of a depth: how many are well trained, and how many of those have a clear law."""
-    rows = []
-    shares = {}
+    clear, shares = [], {}
     for norm in (False, True):
         of_depth = [r for r in runs if r.recipe.network.depth == depth and r.recipe.network.norm is norm]
         well = [r for r in of_depth if is_well_trained(r)]
         shares[norm] = len(well) / len(of_depth)
-        clear = [fmean(is_clear(law_of(r)) for r in well)] if well else [None]
-        none = f"none of {len(of_depth)} networks is well trained"
-        how: dict[str, Any] = {"reason": none}
-        if not norm:
-            how |= {"paper": "often not clear"}
-            how |= {"holds": lambda share: share < 0.5, "tolerance": "< 0.5 of the well trained"} if well else {}
-        rows.append(row(f"all-{depth}/{NAMES[norm]}/clear-law-among-well-trained", clear, **how))
-    fewer = {"holds": lambda share: share < shares[True], "tolerance": "fewer than with BatchNorm"}
-    bare = row(f"all-{depth}/no-norm/well-trained", [shares[False]], paper="difficult to optimize", **fewer)  # type: ignore[arg-type]
-    return [bare, row(f"all-{depth}/norm/well-trained", [shares[True]]), *rows]
-
-
-def _sheets(cells: dict[Cell, list[Run]]) -> list[Sheet]:
-    optimizers = list(dict.fromkeys(cell[0] for cell in cells))
-
-    def panels(norm: bool, batchnorm: Any = "batch") -> list[Panel]:
-        return [
-            law_panel(
-                f"{o}, {d} layers", best_of_seeds(cells[o, d, norm]), faint=cells[o, d, norm], batchnorm=batchnorm
-            )
-            for o in optimizers
-            for d in DEPTHS
-        ]
-
-    lowest = [
-        law_panel(
-            f"{o}, {d} layers", chosen, note=f"last epoch's loss {mean_of(r.losses[-1] for r in chosen) or 0:.2g}"
+        claim = (
+            Claim() if norm else below(0.5, "often not clear", "the well trained") if well else Claim("often not clear")
         )
-        for o in optimizers
-        for d in DEPTHS
-        if (chosen := lowest_loss(cells[o, d, False]))
-    ]
-    best, rest = "The rate with the best law of each seed.", "the rest of the grid faint"
-    bare, twins = panels(norm=False), panels(norm=True)
+        share = fmean(is_clear(law_of(r)) for r in well) if well else None
+        none = f"none of {len(of_depth)} networks is well trained"
+        clear.append(row(f"all-{depth}/{NAMES[norm]}/clear-law-among-well-trained", [share], claim, reason=none))
+    hard = Claim("difficult to optimize", lambda share: share < shares[True], "fewer than with BatchNorm")
     return [
-        Sheet("Without BatchNorm", bare, caption=caption(bare, best, faint=rest)),
-        Sheet("The twins with BatchNorm, train mode", twins, caption=caption(twins, best, faint=rest)),
-        Sheet("The twins with BatchNorm, eval mode", panels(norm=True, batchnorm="running")),
+        row(f"all-{depth}/no-norm/well-trained", [shares[False]], hard),
+        row(f"all-{depth}/norm/well-trained", [shares[True]]),
+        *clear,
+    ]
+
+
+def _sheets(cells: Cells, networks: Sequence[tuple[str, int]]) -> list[Sheet]:
+    titles = {cell: f"{cell[0]}, {cell[1]} layers" for cell in networks}
+    bare, twins = ({title: cells[*cell, norm] for cell, title in titles.items()} for norm in (False, True))
+    best, best_twins = ({title: best_of_seeds(runs) for title, runs in some.items()} for some in (bare, twins))
+    lowest = [
+        law_panel(title, chosen, note=f"{LOSS} {mean_of(r.losses[-1] for r in chosen) or 0:.2g}")
+        for title, runs in bare.items()
+        if (chosen := lowest_loss(runs))
+    ]
+    words = {"words": [BEST_RATE], "faint_words": REST_FAINT}
+    return [
+        law_sheet("Without BatchNorm", best, faint=bare, **words),
+        law_sheet("The twins with BatchNorm, train mode", best_twins, faint=twins, **words),
+        law_sheet("The twins with BatchNorm, eval mode", best_twins, faint=twins, batchnorm="running"),
         Sheet("Without BatchNorm, the rate with the lowest training loss", lowest),
     ]
 

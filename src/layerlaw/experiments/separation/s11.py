@@ -21,10 +21,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from layerlaw.experiments.drawing import curves_panel, grid_table, law_panel, p_words
-from layerlaw.experiments.images import samples
-from layerlaw.experiments.numbers import at_most, best_of_seeds, law_of, law_rows, over, row, selected_p
-from layerlaw.experiments.setting import Setting
+from layerlaw.experiments.drawing import EVAL_TITLE, curves_panel, grid_table, law_panel, p_words, r_and_rho
+from layerlaw.experiments.numbers import (
+    EVEN,
+    LAW,
+    LAW_HOLDS,
+    MODES,
+    Claim,
+    best_of_seeds,
+    law_of,
+    number,
+    over,
+    row,
+    rows,
+    selected_p,
+)
+from layerlaw.experiments.setting import Setting, samples
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
 from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.law import LawFit, fit_law
@@ -36,18 +48,19 @@ RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
 FIXED, DEPTH, SOURCE = 10, 15, 20
 OTHER = 1000  # added to the seed for the new layers: with the same seed they would begin as the source's layers began
 KINDS = {"source": "20 layers", "scratch": "15 layers from scratch", "pretrained": "10 fixed and 5 new layers"}
+DIFFERENT = Claim("quite different", lambda ratio: not 0.9 <= ratio <= 1.1, "below 0.9 or above 1.1")
 Kinds = dict[str, list[Run]]
 
 
 def run(setting: Setting) -> Outcome:
-    """Train the three kinds, tell what came out."""
+    """Train the three kinds, report what came out."""
     data = {"fashion_mnist": samples(setting, "fashion_mnist")}
     rates = (1e-3,) if setting.quick else RATES
     kinds, best = _train(setting, data, rates)
-    rows = _rows(best, len(rates))
-    names = [KINDS[kind] for kind, runs in kinds.items() for _ in runs]
-    table = grid_table("Every network", [r for runs in kinds.values() for r in runs], names=names)
-    return Outcome("s11", TITLE, rows, _sheets(kinds, best), [table], _notes(rows))
+    found = _rows(best, len(rates))
+    every, names = zip(*((r, KINDS[kind]) for kind, runs in kinds.items() for r in runs), strict=True)
+    table = grid_table("Every network", every, names=names)
+    return Outcome("s11", TITLE, found, _sheets(kinds, best), [table], _notes(found))
 
 
 def _train(setting: Setting, data: dict[str, Samples], rates: Sequence[float]) -> tuple[Kinds, Kinds]:
@@ -91,74 +104,42 @@ def best_new(runs: Iterable[Run]) -> list[Run]:
 
 
 def _rows(best: Kinds, choices: int) -> list[Row]:
-    holds, tolerance = at_most(-0.990)
-    rows = []
+    found = []
     for kind in ("source", "scratch"):
-        rows += law_rows(kind, best[kind], choices=choices, paper="holds", holds=holds, tolerance=tolerance)
+        found += rows(kind, best[kind], LAW, {"pearson": LAW_HOLDS}, choices=choices)
     runs = best["pretrained"]
-    laws, evals, fixed = (
-        [new_law(r) for r in runs],
-        [new_law(r, batchnorm="running") for r in runs],
-        [fixed_law(r) for r in runs],
-    )
-    ps = [selected_p(law.effective_layers, law.layers, choices) if law else None for law in laws]
-    pearson = [law.pearson if law else None for law in laws]
-    rows += [
-        row("new-layers/pearson", pearson, paper="holds", holds=holds, tolerance=tolerance),
-        row("new-layers/rho", [law.rho if law else None for law in laws]),
+    laws, evals = ([new_law(r, batchnorm=mode) for r in runs] for mode in MODES)
+    fixed = [fixed_law(r) for r in runs]
+    scratch = {r.recipe.seed: number(r, "rho") for r in best["scratch"]}
+    rhos = [law.rho if law else None for law in laws]
+    differs = [over(rho, scratch.get(r.recipe.seed - OTHER)) for rho, r in zip(rhos, runs, strict=True)]
+    breaks = [over(rho, law.rho if law else None) for rho, law in zip(rhos, fixed, strict=True)]
+    return [
+        *found,
+        row("new-layers/pearson", [law.pearson if law else None for law in laws], LAW_HOLDS),
+        row("new-layers/rho", rhos),
         row("new-layers/effective-layers", [law.effective_layers if law else None for law in laws]),
-        row("new-layers/greenwood-p", ps),
+        row("new-layers/greenwood-p", [selected_p(f.effective_layers, f.layers, choices) if f else None for f in laws]),
         row("new-layers/pearson-eval", [law.pearson if law else None for law in evals]),
         row("new-layers/rho-eval", [law.rho if law else None for law in evals]),
         row("fixed-layers/pearson", [law.pearson if law else None for law in fixed]),
         row("fixed-layers/rho", [law.rho if law else None for law in fixed]),
+        *rows("pretrained", runs, LAW),  # not chosen by this r
+        row("new-layers-over-scratch/rho", differs, DIFFERENT),
+        row("new-layers-over-fixed-layers/rho", breaks),
+        *(one for kind in KINDS for one in rows(kind, best[kind], ["test-accuracy"])),
     ]
-    rows += law_rows("pretrained", runs)  # not chosen by this r
-    scratch = {r.recipe.seed: _rho(r) for r in best["scratch"]}
-    differs = [over(_new_rho(r), scratch.get(r.recipe.seed - OTHER)) for r in runs]
-    rows.append(
-        row(
-            "new-layers-over-scratch/rho",
-            differs,
-            paper="quite different",
-            holds=lambda q: not 0.9 <= q <= 1.1,
-            tolerance="below 0.9 or above 1.1",
-        )
-    )
-    breaks = [over(_new_rho(r), law.rho if law else None) for r, law in zip(runs, fixed, strict=True)]
-    rows.append(row("new-layers-over-fixed-layers/rho", breaks))
-    for kind in KINDS:
-        tests = [r.measurement(batchnorm="running", split="test").accuracy for r in best[kind]]
-        rows.append(row(f"{kind}/test-accuracy", tests))
-    return rows
-
-
-def _rho(run: Run) -> float | None:
-    law = law_of(run)
-    return law.rho if law else None
-
-
-def _new_rho(run: Run) -> float | None:
-    law = new_law(run)
-    return law.rho if law else None
 
 
 def _sheets(kinds: Kinds, best: Kinds) -> list[Sheet]:
     sheets = []
-    sheets_of: tuple[tuple[BatchNormMode, str], ...] = (
-        ("batch", "D along depth"),
-        ("running", "The same networks in eval mode"),
-    )
-    for batchnorm, title in sheets_of:
-        panels = []
-        for kind, name in KINDS.items():
-            faint = kinds[kind] if batchnorm == "batch" else ()
-            panel = law_panel(name, best[kind], faint=faint, batchnorm=batchnorm)
-            panels.append(panel if kind != "pretrained" else _two_lines(panel, best[kind], batchnorm))
+    for batchnorm, title in zip(MODES, ("D along depth", EVAL_TITLE), strict=True):
+        faint = kinds if batchnorm == "batch" else dict.fromkeys(kinds, ())
+        panels = [law_panel(name, best[kind], faint=faint[kind], batchnorm=batchnorm) for kind, name in KINDS.items()]
+        panels[-1] = _two_lines(panels[-1], best["pretrained"], batchnorm)
         sheets.append(Sheet(title, panels, caption="The line marks the last fixed layer.", share_y=True))
     together = curves_panel("", {name: best[kind] for kind, name in KINDS.items()})
-    sheets.append(Sheet("The three kinds together", [replace(together, marked=FIXED)], 1))
-    return sheets
+    return [*sheets, Sheet("The three kinds together", [replace(together, marked=FIXED)], 1)]
 
 
 def _two_lines(panel: Panel, runs: Sequence[Run], batchnorm: BatchNormMode) -> Panel:
@@ -171,21 +152,18 @@ def _two_lines(panel: Panel, runs: Sequence[Run], batchnorm: BatchNormMode) -> P
     known = [value for value in curve if value is not None]
     parts = ((0, known[: FIXED + 1]), (FIXED, known[FIXED:]))
     lines = [Series(tuple(range(at, at + len(v))), fit_law(v).line, "line", style="fit") for at, v in parts]
-    r = sum(law.pearson or 0.0 for law in laws) / len(laws)
-    rho = sum(law.rho for law in laws) / len(laws)
-    note = f"new layers: r = {r:.3f}, ρ = {rho:.3f}".replace("-", "−")
-    return replace(panel, series=(*lines, *rest), note=note, marked=FIXED)
+    return replace(panel, series=(*lines, *rest), note=f"new layers: {r_and_rho(laws)}", marked=FIXED)
 
 
-def _notes(rows: Sequence[Row]) -> list[str]:
-    known = {r.name: r for r in rows}
-    r, p = known["new-layers/pearson"], known["new-layers/greenwood-p"].ours
-    rho, fixed, scratch = (known[f"{name}/rho"].ours for name in ("new-layers", "fixed-layers", "scratch"))
-    if r.ours is None or p is None or rho is None or fixed is None or scratch is None:
+def _notes(found: Sequence[Row]) -> list[str]:
+    known = {r.name: r.ours for r in found}
+    r, p = known["new-layers/pearson"], known["new-layers/greenwood-p"]
+    rho, fixed, scratch = (known[f"{name}/rho"] for name in ("new-layers", "fixed-layers", "scratch"))
+    if r is None or p is None or rho is None or fixed is None or scratch is None:
         return ["The new layers have no law to speak of."]
-    even = "more evenly than by chance" if p < 0.05 else "no more evenly than by chance"
+    even = "more evenly than by chance" if p < EVEN else "no more evenly than by chance"
     return [
-        f"The new layers share their work {even} (r = {r.ours:.3f} over 5 points, {p_words(p)} with the choice of the "
+        f"The new layers share their work {even} (r = {r:.3f} over 5 points, {p_words(p)} with the choice of the "
         "learning rate in it).".replace("= -", "= −"),
         f"A new layer multiplies D by {rho:.2f}, a fixed one by {fixed:.2f}, a layer of 15 from scratch by {scratch:.2f}.",
     ]

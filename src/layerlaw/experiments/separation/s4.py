@@ -4,7 +4,7 @@
                                        parameters (a few minutes on a GPU; not for a CPU)
     layerlaw reproduce s4 --quick      16×16 pixels, width 50, one learning rate, 8 epochs
 
-The learning rate is the one with the best law, chosen anew for every seed; the names of the authors' figures tell theirs,
+The learning rate is the one with the best law, chosen anew for every seed; the names of the authors' figures give theirs,
 which is given beside it. The paper says that the law emerges: ours agrees when the mean r over seeds is at most −0.990.
 Control: with as many units as images noise alone looks separated, so D with permuted labels is shown at every layer, and
 the ratio to it at the input and after the last hidden layer.
@@ -15,13 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median_low
 
-from layerlaw.experiments.drawing import caption, ends_table, grid_table, law_panel
-from layerlaw.experiments.images import TITLES, samples, stand_in
-from layerlaw.experiments.numbers import above_floor, at_most, best_of_seeds, law_rows, over, row
-from layerlaw.experiments.setting import Setting
+from layerlaw.experiments.drawing import FLOOR_TITLE, both_modes, ends_table, grid_table, law_sheet
+from layerlaw.experiments.numbers import LAW, LAW_HOLDS, NO_RUN, Claim, best_of_seeds, grouped, over, row, rows
+from layerlaw.experiments.setting import TITLES, Setting, samples, stand_in
 from layerlaw.lab import Recipe, Run, Schedule, Shape
 from layerlaw.outcome import Outcome, Row
-from layerlaw.sheet import Sheet
 
 TITLE = "The law on larger images, in wide networks"
 SHOWN = {  # learning rates in the names of the authors' figures
@@ -33,11 +31,10 @@ SHOWN = {  # learning rates in the names of the authors' figures
     ("cifar10", 20): 3e-5,
 }
 RATES = (3e-5, 1e-4, 3e-4)
-Cells = dict[tuple[str, int], list[Run]]
 
 
 def run(setting: Setting) -> Outcome:
-    """Train the grid, tell what came out."""
+    """Train the grid, report what came out."""
     size, width = (16, 50) if setting.quick else (32, 1000)
     rates = (3e-3,) if setting.quick else RATES
     data = {name: samples(setting, name, size=size) for name in ("fashion_mnist", "cifar10")}
@@ -47,17 +44,21 @@ def run(setting: Setting) -> Outcome:
         shape = Shape.even(depth, inputs=data[name].inputs.shape[1], width=width)
         recipes += base.grid(data=[name], network=[shape], learning_rate=rates, seed=setting.seeds())
     runs = setting.train("grid", recipes, data, Schedule(test=True, permuted=True))
-    grid: Cells = {cell: [r for r in runs if (r.recipe.data, r.recipe.network.depth) == cell] for cell in SHOWN}
+    grid = grouped(runs, lambda r: (r.recipe.data, r.recipe.network.depth))
     best = {cell: best_of_seeds(found) for cell, found in grid.items()}
-    rows = [r for cell in SHOWN for r in _rows(cell, best[cell], len(rates))]
+    found = [r for cell in SHOWN for r in _rows(cell, best[cell], len(rates))]
     names = [f"{TITLES[r.recipe.data]}, {r.recipe.network.depth} layers" for r in runs]
+    shown, behind = ({f"{TITLES[name]}, {depth} layers": d[name, depth] for name, depth in SHOWN} for d in (best, grid))
+    train, other = both_modes(shown, behind)
     tables = [
         grid_table("Every network of the grid", runs, names=names),
         ends_table("What comes out at the end", runs, names=names),
     ]
-    small = [f"Quick run: {size}×{size} pixels and width {width} instead of 32×32 and 1000."] if setting.quick else []
-    notes = [*_notes(rows), *stand_in(setting, "cifar10"), *small]
-    return Outcome("s4", TITLE, rows, _sheets(grid, best), tables, notes)
+    small = setting.note(f"Quick run: {size}×{size} pixels and width {width} instead of 32×32 and 1000.")
+    notes = [*_notes(found), *stand_in(setting, "cifar10"), *small]
+    return Outcome(
+        "s4", TITLE, found, [train, law_sheet(FLOOR_TITLE, shown, floor=True, note=""), other], tables, notes
+    )
 
 
 def input_above_floor(run: Run) -> float | None:
@@ -67,35 +68,25 @@ def input_above_floor(run: Run) -> float | None:
 
 def _rows(cell: tuple[str, int], runs: Sequence[Run], choices: int) -> list[Row]:
     name = f"{cell[0]}-{cell[1]}"
-    holds, tolerance = at_most(-0.990)
-    rows = law_rows(name, runs, choices=choices, paper="holds", holds=holds, tolerance=tolerance)
-    rows.append(row(f"{name}/input-D-over-permuted", [input_above_floor(r) for r in runs]))
-    rows.append(row(f"{name}/final-D-over-permuted", [above_floor(r) for r in runs]))
-    if choices > 1:
-        rates = [r.recipe.learning_rate for r in runs]
-        median = median_low(rates) if rates else None
-        rows.append(row(f"{name}/learning-rate", [median], paper=SHOWN[cell], reason="every learning rate failed"))
-    return rows
-
-
-def _sheets(grid: Cells, best: Cells) -> list[Sheet]:
-    titles = {cell: f"{TITLES[cell[0]]}, {cell[1]} layers" for cell in SHOWN}
-    train = [law_panel(title, best[cell], faint=grid[cell]) for cell, title in titles.items()]
-    floor = [law_panel(title, best[cell], floor=True, note="") for cell, title in titles.items()]
-    other = [law_panel(title, best[cell], batchnorm="running") for cell, title in titles.items()]
-    return [
-        Sheet("D along depth", train, caption=caption(train)),
-        Sheet("D beside the level of noise alone (permuted labels)", floor),
-        Sheet("The same networks in eval mode", other),
+    found = [
+        *rows(name, runs, LAW, {"pearson": LAW_HOLDS}, choices=choices),
+        row(f"{name}/input-D-over-permuted", [input_above_floor(r) for r in runs]),
+        *rows(name, runs, ["final-D-over-permuted"]),
     ]
+    if choices > 1:
+        median = median_low([r.recipe.learning_rate for r in runs]) if runs else None
+        found.append(row(f"{name}/learning-rate", [median], Claim(SHOWN[cell]), reason=NO_RUN))
+    return found
 
 
-def _notes(rows: Sequence[Row]) -> list[str]:
-    laws = [r for r in rows if r.name.endswith("/pearson")]
+def _notes(found: Sequence[Row]) -> list[str]:
+    laws = [r for r in found if r.name.endswith("/pearson")]
     held = [r.name.removesuffix("/pearson") for r in laws if r.reproduced]
     first = f"The law holds in {len(held)} of {len(laws)} panels" + (f" ({', '.join(held)})." if held else ".")
-    floors = [r.ours for r in rows if r.name.endswith("input-D-over-permuted") and r.ours is not None]
-    ends = [r.ours for r in rows if r.name.endswith("final-D-over-permuted") and r.ours is not None]
+    floors, ends = (
+        [r.ours for r in found if r.name.endswith(f"{place}-D-over-permuted") and r.ours is not None]
+        for place in ("input", "final")
+    )
     if not floors or not ends:
         return [first]
     return [

@@ -16,21 +16,34 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from layerlaw.experiments.drawing import caption, law_panel
-from layerlaw.experiments.fig1 import RATES, SHOWN
-from layerlaw.experiments.images import samples
-from layerlaw.experiments.numbers import at_most, law_of, law_row, mean_of, minus, random_split_r, row, trouble
-from layerlaw.experiments.setting import Setting
+from layerlaw.experiments.drawing import EVAL_LONG_TITLE, caption, curve_mean, fit_series, law_panel, r_and_rho
+from layerlaw.experiments.numbers import (
+    EVEN,
+    MODE_NAMES,
+    MODES,
+    Claim,
+    at_most,
+    below,
+    mean_of,
+    minus,
+    number,
+    random_split_r,
+    row,
+    rows,
+    trouble,
+)
+from layerlaw.experiments.separation.fig1 import RATES, SHOWN
+from layerlaw.experiments.setting import Setting, samples
 from layerlaw.lab import Recipe, Run, Schedule, Shape
 from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.law import LawFit, fit_law
-from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.outcome import Cell, Outcome, Row, Table
 from layerlaw.sheet import Panel, Series, Sheet
 
 TITLE = "The law of each class"
 DEPTH = 8
 RATE = SHOWN["adam", DEPTH][0]
-NOISY = -0.97  # r that we still call a law, for a single class
+NOISY = at_most(-0.97, "law, noisier")  # r that we still call a law, for a single class
 
 
 def run(setting: Setting) -> Outcome:
@@ -42,18 +55,13 @@ def run(setting: Setting) -> Outcome:
     shown = [r for r in runs if r.recipe.learning_rate == RATE]
     names = data["fashion_mnist"].class_names
     every = _panels(shown, names, "batch")
-    return Outcome(
-        "s6",
-        TITLE,
-        [*_class_rows(shown, names), *_summary_rows(shown)],
-        [
-            Sheet("D of each class", every, 4, caption(every, "Train mode.")),
-            Sheet("The same networks with running statistics (eval mode)", _panels(shown, names, "running"), 4),
-            Sheet("All classes in one", [_together(shown, names, batchnorm) for batchnorm in ("batch", "running")], 2),
-        ],
-        [_class_table(shown, names), _rate_table(runs)],
-        _notes(shown, names),
-    )
+    sheets = [
+        Sheet("D of each class", every, 4, caption(every, "Train mode.")),
+        Sheet(EVAL_LONG_TITLE, _panels(shown, names, "running"), 4),
+        Sheet("All classes in one", [_together(shown, names, batchnorm) for batchnorm in MODES], 2),
+    ]
+    found = [*_class_rows(shown, names), *_summary_rows(shown)]
+    return Outcome("s6", TITLE, found, sheets, [_class_table(shown, names), _rate_table(runs)], _notes(shown, names))
 
 
 def class_laws(run: Run, *, batchnorm: BatchNormMode = "batch") -> list[LawFit | None]:
@@ -68,122 +76,101 @@ def class_laws(run: Run, *, batchnorm: BatchNormMode = "batch") -> list[LawFit |
     return laws
 
 
+def _laws(runs: Sequence[Run], k: int, batchnorm: BatchNormMode = "batch") -> list[LawFit]:
+    """The laws of one class."""
+    return [law for r in runs if (law := class_laws(r, batchnorm=batchnorm)[k])]
+
+
 def _pearsons(run: Run, batchnorm: BatchNormMode = "batch") -> list[float | None]:
     return [None if law is None else law.pearson for law in class_laws(run, batchnorm=batchnorm)]
 
 
 def _class_rows(runs: Sequence[Run], names: Sequence[str]) -> list[Row]:
-    holds, told = at_most(NOISY)
     why = trouble(runs)
-    rows = []
+    found = []
     for k, name in enumerate(names):
-        values = [_pearsons(r)[k] for r in runs]
-        label = _label(name)
-        rows.append(row(f"{label}/pearson", values, paper="law, noisier", holds=holds, tolerance=told, reason=why))
-        rows.append(row(f"{label}/pearson-eval", [_pearsons(r, "running")[k] for r in runs], reason=why))
-    return rows
+        label = name.lower().replace(" ", "-").replace("/", "-")
+        found.append(row(f"{label}/pearson", [_pearsons(r)[k] for r in runs], NOISY, reason=why))
+        found.append(row(f"{label}/pearson-eval", [_pearsons(r, "running")[k] for r in runs], reason=why))
+    return found
 
 
 def _summary_rows(runs: Sequence[Run]) -> list[Row]:
     """All classes together beside the ten, and the spread among the ten."""
     why = trouble(runs)
-    rows: list[Row] = []
-    for batchnorm, suffix in (("batch", ""), ("running", "-eval")):
-        each = [[r for r in _pearsons(run, batchnorm) if r is not None] for run in runs]  # type: ignore[arg-type]
+    found: list[Row] = []
+    for batchnorm, what in zip(MODES, ("pearson", "pearson-eval"), strict=True):
+        each = [[r for r in _pearsons(run, batchnorm) if r is not None] for run in runs]
         means = [fmean(rs) if rs else None for rs in each]
-        whole = [law.pearson if (law := law_of(run, batchnorm=batchnorm)) else None for run in runs]  # type: ignore[arg-type]
+        whole = [number(run, what) for run in runs]
         gains = [minus(a, b) for a, b in zip(whole, means, strict=True)]
-        judged = {"paper": "less noise", "holds": lambda mean: mean < 0, "tolerance": "< 0"} if not suffix else {}
-        rows += [
-            row(f"all-classes/pearson{suffix}", whole, reason=why),
-            row(f"mean-class/pearson{suffix}", means, reason=why),
-            row(f"worst-class/pearson{suffix}", [max(rs) if rs else None for rs in each], reason=why),
-            row(f"all-minus-mean-class/pearson{suffix}", gains, reason=why, **judged),  # type: ignore[arg-type]
+        found += [
+            row(f"all-classes/{what}", whole, reason=why),
+            row(f"mean-class/{what}", means, reason=why),
+            row(f"worst-class/{what}", [max(rs) if rs else None for rs in each], reason=why),
+            row(
+                f"all-minus-mean-class/{what}",
+                gains,
+                Claim() if batchnorm == "running" else below(0, "less noise"),
+                reason=why,
+            ),
         ]
-    ratios = [_spread([law.rho for law in class_laws(r) if law]) for r in runs]
-    ps = [[law.greenwood_p for law in class_laws(r) if law and law.greenwood_p is not None] for r in runs]
+    laws = [[law for law in class_laws(r) if law] for r in runs]
+    rhos = [[law.rho for law in some] for some in laws]
+    even = [sum(law.greenwood_p < EVEN for law in some if law.greenwood_p is not None) or 0.0 for some in laws]
     return [
-        *rows,
-        row("spread-of-rho-over-classes", ratios, reason=why),
-        row("classes-with-greenwood-p-below-0.05", [sum(p < 0.05 for p in found) or 0.0 for found in ps], reason=why),
-        law_row("all-classes/effective-layers", runs, "effective_layers"),
-        law_row("all-classes/greenwood-p", runs, "greenwood_p"),
+        *found,
+        row("spread-of-rho-over-classes", [max(some) - min(some) if some else None for some in rhos], reason=why),
+        row("classes-with-greenwood-p-below-0.05", even, reason=why),
+        *rows("all-classes", runs, ("effective-layers", "greenwood-p")),
     ]
 
 
 def _panels(runs: Sequence[Run], names: Sequence[str], batchnorm: BatchNormMode) -> list[Panel]:
     """One panel per class, and all classes together."""
-    return [
-        *(_panel(runs, k, name, batchnorm) for k, name in enumerate(names)),
-        law_panel("all classes", runs, batchnorm=batchnorm),
-    ]
-
-
-def _panel(runs: Sequence[Run], k: int, name: str, batchnorm: BatchNormMode) -> Panel:
-    laws = [law for r in runs if (law := class_laws(r, batchnorm=batchnorm)[k])]
-    if not laws:
-        return Panel(name, (), note=trouble(runs, batchnorm=batchnorm))
-    curve, low, high = _mean_curve(laws)
-    fit = fit_law(curve)
-    x = tuple(range(fit.points))
-    ends = (low, high) if len(laws) > 1 else (None, None)
-    note = f"r = {fmean(law.pearson or 0.0 for law in laws):.3f}, ρ = {fmean(law.rho for law in laws):.3f}"
-    return Panel(name, (Series(x, fit.line, "line", style="fit"), Series(x, curve, "D", *ends)), note=note)
+    panels = []
+    for k, name in enumerate(names):
+        laws = _laws(runs, k, batchnorm)
+        note = r_and_rho(laws) if laws else trouble(runs, batchnorm=batchnorm)
+        panels.append(Panel(name, tuple(fit_series(laws)), note=note))
+    return [*panels, law_panel("all classes", runs, batchnorm=batchnorm)]
 
 
 def _together(runs: Sequence[Run], names: Sequence[str], batchnorm: BatchNormMode) -> Panel:
-    series = []
-    for k, name in enumerate(names):
-        laws = [law for r in runs if (law := class_laws(r, batchnorm=batchnorm)[k])]
-        if laws:
-            curve = _mean_curve(laws)[0]
-            series.append(Series(tuple(range(len(curve))), curve, name))
-    return Panel(f"{batchnorm} mode", tuple(series))
-
-
-def _mean_curve(laws: Sequence[LawFit]) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-    """Geometric mean over seeds, and the range."""
-    layers = list(zip(*(law.values for law in laws), strict=True))
-    mean = tuple(math.exp(fmean(map(math.log, values))) for values in layers)
-    return mean, tuple(map(min, layers)), tuple(map(max, layers))
+    curves = {name: [law.values for law in _laws(runs, k, batchnorm)] for k, name in enumerate(names)}
+    series = [Series(tuple(range(len(c[0]))), curve_mean(c), name) for name, c in curves.items() if c]
+    return Panel(f"{MODE_NAMES[batchnorm]} mode", tuple(series))
 
 
 def _class_table(runs: Sequence[Run], names: Sequence[str]) -> Table:
     columns = ("class", "r", "ρ", "effective layers", "p", "off the line", "r eval", "ρ eval", "D at input", "D at end")
-    rows: list[tuple[str | float | None, ...]] = []
-    every = [
-        (name, [class_laws(r)[k] for r in runs], [class_laws(r, batchnorm="running")[k] for r in runs])
-        for k, name in enumerate(names)
-    ]
     sound = [r for r in runs if r.diverged is None]
-    every.append(("all", [r.law() for r in sound], [r.law(batchnorm="running") for r in sound]))
-    for name, found, evals in every:
-        laws, others = [law for law in found if law], [law for law in evals if law]
-        cells = [
-            mean_of([getattr(law, w) for law in laws]) for w in ("pearson", "rho", "effective_layers", "greenwood_p")
-        ]
-        rest = [mean_of([getattr(law, w) for law in others]) for w in ("pearson", "rho")]
-        ends = [mean_of([law.values[i] for law in laws]) for i in (0, -1)]
-        rows.append((name, *cells, mean_of([_off(law) for law in laws]), *rest, *ends))
+    every = [(name, _laws(runs, k), _laws(runs, k, "running")) for k, name in enumerate(names)]
+    every.append(("all", *([law for r in sound if (law := r.law(batchnorm=mode))] for mode in MODES)))
+    lines: list[tuple[Cell, ...]] = []
+    for name, laws, others in every:
+        law = [mean_of(getattr(f, w) for f in laws) for w in ("pearson", "rho", "effective_layers", "greenwood_p")]
+        off = mean_of(math.sqrt(fmean(r * r for r in f.residuals)) for f in laws)
+        rest = [mean_of(getattr(f, w) for f in others) for w in ("pearson", "rho")]
+        lines.append((name, *law, off, *rest, *(mean_of(f.values[i] for f in laws) for i in (0, -1))))
     note = "Means over seeds. Off the line: root mean square of ln D_k minus its line. Train mode where not said."
-    return Table("Every class", columns, tuple(rows), note)
+    return Table("Every class", columns, tuple(lines), note)
 
 
 def _rate_table(runs: Sequence[Run]) -> Table:
-    rows: list[tuple[str | float | None, ...]] = []
+    lines: list[tuple[Cell, ...]] = []
     for run in runs:
         each = [r for r in _pearsons(run) if r is not None]
-        if not each:
-            rows.append((run.recipe.learning_rate, run.recipe.seed, trouble([run]), None, None))
-            continue
-        law = run.law()
-        rows.append((run.recipe.learning_rate, run.recipe.seed, law.pearson if law else None, fmean(each), max(each)))
-    return Table("Learning rates", ("lr", "seed", "r of all", "mean r of a class", "worst r of a class"), tuple(rows))
+        cells: tuple[Cell, ...] = (trouble([run]), None, None)
+        if each:
+            cells = (number(run, "pearson"), fmean(each), max(each))
+        lines.append((run.recipe.learning_rate, run.recipe.seed, *cells))
+    return Table("Learning rates", ("lr", "seed", "r of all", "mean r of a class", "worst r of a class"), tuple(lines))
 
 
 def _notes(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
-    found = [(name, [_pearsons(r)[k] for r in runs]) for k, name in enumerate(names)]
-    means = {name: fmean(known) for name, values in found if (known := [v for v in values if v is not None])}
+    found = [(name, mean_of(_pearsons(r)[k] for r in runs)) for k, name in enumerate(names)]
+    means = {name: r for name, r in found if r is not None}
     if not means:
         return []
     worst, best = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
@@ -194,15 +181,3 @@ def _notes(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
         f"{beyond} of {len(means)} classes are straighter than the median of random splits of their drop (r = {chance:.3f})."
     )
     return [words.replace("= -", "= −")]
-
-
-def _label(name: str) -> str:
-    return name.lower().replace(" ", "-").replace("/", "-")
-
-
-def _off(law: LawFit) -> float:
-    return math.sqrt(fmean(r * r for r in law.residuals))
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    return max(values) - min(values) if values else None

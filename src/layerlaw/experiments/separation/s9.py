@@ -28,11 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
 
-from layerlaw.experiments.drawing import caption, curve_mean, p_words
-from layerlaw.experiments.numbers import is_clear, mean_of, over, random_split_r, row
-from layerlaw.experiments.sentences import Token, Tuning, measured, task
+from layerlaw.experiments.drawing import caption, curve_mean, fit_note
+from layerlaw.experiments.numbers import Claim, below, is_clear, mean_of, over, random_split_r, row
+from layerlaw.experiments.separation.sentences import Token, Tuning, measured, sentence_task
 from layerlaw.experiments.setting import Setting
 from layerlaw.law import LawFit, fit_law
 from layerlaw.outcome import Outcome, Row, Table
@@ -60,12 +59,12 @@ Records = dict[tuple[Token, str], list[Record]]
 
 
 def run(setting: Setting) -> Outcome:
-    """Fine-tune, measure every kind both ways, tell what came out."""
+    """Fine-tune, measure every kind both ways, report what came out."""
     each, tunings = (QUICK_EACH, QUICK_TUNINGS) if setting.quick else (EACH, TUNINGS)
     most = max(tuning.sentences for tuning in tunings.values() if tuning)
     found: Records = {(token, kind): [] for token in TOKENS for kind in tunings}
     for seed in setting.seeds():
-        given = task(setting, seed, each, most)
+        given = sentence_task(setting, seed, each, most)
         for kind, tuning in tunings.items():
             for token, record in measured(setting, kind, seed, given, tuning).items():
                 found[token, kind].append(record)
@@ -87,23 +86,24 @@ def law_of(record: Record, column: str = "separation") -> LawFit | None:
 def _rows(token: Token, kind: str, records: Sequence[Record]) -> list[Row]:
     name = f"{token}/{kind}"
     laws, tests = ([law_of(r, column) for r in records] for column in ("separation", "test_separation"))
-    judged: dict[str, Any] = {}
-    if kind in ("fine-tuned", "few"):
-        judged = {"paper": "no clear law", "holds": lambda share: share < 0.5, "tolerance": "< 0.5 of the seeds"}
+    claim = below(0.5, "no clear law", "the seeds") if kind in ("fine-tuned", "few") else Claim()
     why, test_why = (
         "the class means coincide at some layer" if None in group else "D does not fall with depth"
         for group in (laws, tests)
     )
+
+    def numbers(what: str, fits: Sequence[LawFit | None]) -> list[float | None]:
+        return [getattr(law, what.replace("-", "_"), None) for law in fits]
+
     ends = [record.sites[-1].values for record in records]
     return [
-        row(f"{name}/seeds-with-clear-law", [float(is_clear(law)) for law in laws], **judged),
+        row(f"{name}/seeds-with-clear-law", [float(is_clear(law)) for law in laws], claim),
         *(
-            row(f"{name}/{what.replace('_', '-')}", [getattr(law, what, None) for law in laws], reason=why)
-            for what in ("pearson", "rho", "effective_layers", "greenwood_p")
+            row(f"{name}/{w}", numbers(w, laws), reason=why)
+            for w in ("pearson", "rho", "effective-layers", "greenwood-p")
         ),
         row(f"{name}/dev-seeds-with-clear-law", [float(is_clear(law)) for law in tests]),
-        row(f"{name}/dev-pearson", [law.pearson if law else None for law in tests], reason=test_why),
-        row(f"{name}/dev-greenwood-p", [law.greenwood_p if law else None for law in tests], reason=test_why),
+        *(row(f"{name}/dev-{w}", numbers(w, tests), reason=test_why) for w in ("pearson", "greenwood-p")),
         row(f"{name}/last-D", [end["separation"] for end in ends]),
         row(f"{name}/last-D-over-permuted", [over(end["separation"], end.get("separation_permuted")) for end in ends]),
         row(f"{name}/ncc-accuracy", [end["ncc_accuracy"] for end in ends]),
@@ -118,7 +118,7 @@ def _accuracy_rows(kind: str, records: Sequence[Record]) -> list[Row]:
     ]
 
 
-def _readings(tunings: Tunings) -> str:
+def _protocols(tunings: Tunings) -> str:
     many, few = tunings["fine-tuned"], tunings["few"]
     assert many is not None
     assert few is not None
@@ -132,9 +132,8 @@ def _sheets(found: Records, tunings: Tunings) -> list[Sheet]:
     sheets = []
     for split, about in (("", "measured training sentences"), ("test_", "dev sentences")):
         panels = [_panel(f"{TOKENS[token]}, {names[kind]}", records, split) for (token, kind), records in found.items()]
-        words = caption(
-            panels, _readings(tunings), "Layer 0 is the embedded input, where all first tokens are the same."
-        )
+        same = "Layer 0 is the embedded input, where all first tokens are the same."
+        words = caption(panels, _protocols(tunings), same)
         sheets.append(Sheet(f"D of the {about}", panels, len(names), words, share_y=True))
     panels = [
         Panel(
@@ -156,7 +155,11 @@ def _panel(title: str, records: Sequence[Record], split: str) -> Panel:
     curve = _curve(records, f"{split}separation", "D")
     floor = _curve(records, f"{split}separation_permuted", "permuted labels")
     line = Series(curve.x, fit_law(curve_mean([law.values for law in laws])).line, "line", style="fit")
-    return Panel(title, [line, curve, Series(floor.x, floor.y, floor.label, style="null")], note=_note(laws))
+    return Panel(
+        title,
+        [line, curve, Series(floor.x, floor.y, floor.label, style="null")],
+        note=fit_note(laws, flat="\nD does not fall"),
+    )
 
 
 def _curve(records: Sequence[Record], column: str, label: str, *, plain: bool = False) -> Series:
@@ -170,16 +173,6 @@ def _curve(records: Sequence[Record], column: str, label: str, *, plain: bool = 
     low, high = ([f(values) if values else None for values in seeds] for f in (min, max))
     x = range(start, start + len(sites))
     return Series(x, mean, label) if len(records) < 2 else Series(x, mean, label, low, high)
-
-
-def _note(laws: Sequence[LawFit]) -> str:
-    r, rho = fmean(law.pearson or 0.0 for law in laws), fmean(law.rho for law in laws)
-    first = f"r = {r:.3f}, ρ = {rho:.3f}".replace("-", "−")
-    effective = [law.effective_layers for law in laws if law.effective_layers is not None]
-    if len(effective) < len(laws):
-        return f"{first}\nD does not fall"
-    p = fmean(law.greenwood_p or 0.0 for law in laws)
-    return f"{first}\n{fmean(effective):.1f} of {laws[0].layers} layers, {p_words(p)}"
 
 
 def _table(found: Records) -> Table:
@@ -214,7 +207,7 @@ def _notes(found: Records, tunings: Tunings) -> list[str]:
             words += f"; layer {most + 1 + (token == 'first')} takes {shares[most]:.0%} of the drop"
         notes.append(f"{words}.".replace("= -", "= −").replace(": -", ": −").replace("%", " %"))
     return [
-        _readings(tunings),
+        _protocols(tunings),
         *notes,
         "MiniLM-L6 (6 layers, distilled, trained on pairs of sentences) stands in for BERT-base-cased (12 layers).",
     ]

@@ -67,7 +67,7 @@ class Sentences:
 
 
 @dataclass(frozen=True)
-class Task:
+class SentenceTask:
     """Sentences to train on, of which the first `measured` are also measured (balanced), and sentences to test on."""
 
     train: Sentences
@@ -128,10 +128,10 @@ def _minilm() -> Loaded:
     return load(folder / "minilm", dtype="float32")
 
 
-def task(setting: Setting, seed: int, each: int, sentences: int) -> Task:
+def sentence_task(setting: Setting, seed: int, each: int, sentences: int) -> SentenceTask:
     """Drawn with the seed: `each` training sentences of either class, then others up to `sentences`; the dev sentences."""
     if setting.quick:
-        return Task(invented(sentences, seed=seed), 2 * each, invented(100, seed=seed + 1))
+        return SentenceTask(invented(sentences, seed=seed), 2 * each, invented(100, seed=seed + 1))
     words = _minilm().tokenizer
     parts = {}
     for name in ("train", "dev"):
@@ -141,7 +141,9 @@ def task(setting: Setting, seed: int, each: int, sentences: int) -> Task:
     texts, labels = parts["train"]
     chosen = chosen_of(labels, each, sentences, seed)
     dev, dev_labels = parts["dev"]
-    return Task(_encoded(words, [texts[i] for i in chosen], labels[chosen]), 2 * each, _encoded(words, dev, dev_labels))
+    return SentenceTask(
+        _encoded(words, [texts[i] for i in chosen], labels[chosen]), 2 * each, _encoded(words, dev, dev_labels)
+    )
 
 
 def chosen_of(labels: Tensor, each: int, total: int, seed: int) -> Tensor:
@@ -227,7 +229,7 @@ def mixed(data: Sentences, batch_size: int, generator: torch.Generator) -> list[
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 
-def measured(setting: Setting, kind: str, seed: int, given: Task, tuning: Tuning | None) -> dict[Token, Record]:
+def measured(setting: Setting, kind: str, seed: int, given: SentenceTask, tuning: Tuning | None) -> dict[Token, Record]:
     """Records of one network, by its first token and by the mean over tokens; kept in the folder where there is one.
 
     kind    "untrained": random weights; else MiniLM-L6, fine-tuned when there is a tuning
@@ -243,7 +245,7 @@ def measured(setting: Setting, kind: str, seed: int, given: Task, tuning: Tuning
     if tuning is not None:
         data = given.train.first(tuning.sentences)
         tuned(model, data, tuning, seed=seed, device=setting.device, progress=setting.progress)
-    records = {token: looked_at(setting, model, given, token) for token in tokens}
+    records = {token: record_of_network(setting, model, given, token) for token in tokens}
     for token, place in places.items():
         records[token].name = f"{kind}, {token}, seed {seed}"
         if place is not None:
@@ -252,7 +254,7 @@ def measured(setting: Setting, kind: str, seed: int, given: Task, tuning: Tuning
     return records
 
 
-def looked_at(setting: Setting, model: nn.Module, given: Task, token: Token) -> Record:
+def record_of_network(setting: Setting, model: nn.Module, given: SentenceTask, token: Token) -> Record:
     """D along the layers in eval mode; the embedded input only for the mean, since all first tokens are the same there."""
     sites: list[Any] = [_is_layer] if token == "first" else ["encoder.embeddings", _is_layer]
     return probe(
@@ -265,7 +267,7 @@ def _is_layer(name: str, _: nn.Module) -> bool:
     return re.fullmatch(r"encoder\.encoder\.layer\.\d+", name) is not None
 
 
-def _kept(setting: Setting, what: Any, given: Task) -> Path | None:
+def _kept(setting: Setting, what: Any, given: SentenceTask) -> Path | None:
     if setting.folder is None:
         return None
     data = [given.measured, given.train.ids, given.dev.ids, setting.checksums.get("minilm weights")]
