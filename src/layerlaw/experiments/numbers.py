@@ -151,7 +151,8 @@ def _parsed(name: str) -> tuple[str, Where]:
     assert found is not None
     side, core, mode = found.groups()
     batchnorm = {words: mode for mode, words in MODE_NAMES.items()}[mode or "train"]
-    return core, {"batchnorm": batchnorm, "split": "permuted" if core == "final-D-permuted" else side or "train"}
+    split: Split = "permuted" if core == "final-D-permuted" else "test" if side == "test" else "train"
+    return core, {"batchnorm": batchnorm, "split": split}
 
 
 def law_of(run: Run, **where: Unpack[Where]) -> LawFit | None:

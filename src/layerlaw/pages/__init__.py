@@ -35,7 +35,8 @@ and, for reproductions of a paper's figures:
     inline_svg        a figure inside a page
     outcome_page      one self-contained HTML file without a script
     outcome_terminal  the same numbers in the terminal
-    ledger            the same numbers as Markdown
+    ledger_index      a line per figure as Markdown
+    ledger_page       the numbers of a figure as Markdown
 
 matplotlib, plotly and rich (extra "pages") are imported when first needed, not before.
 """
@@ -48,7 +49,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from layerlaw.outcome import Outcome, Row, Table
-from layerlaw.pages.ledger import ledger  # a function of its module's name: it has to be bound after the module
+from layerlaw.pages.ledger import ledger_index, ledger_page
 from layerlaw.pages.outcome_page import outcome_page  # the same
 from layerlaw.pages.outcome_terminal import print_outcome
 from layerlaw.pages.sheets import draw_sheet
@@ -70,7 +71,8 @@ __all__ = [
     "Sheet",
     "Table",
     "draw_sheet",
-    "ledger",
+    "ledger_index",
+    "ledger_page",
     "outcome_page",
     "plot",
     "plot_planes",

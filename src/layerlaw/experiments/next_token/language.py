@@ -1,4 +1,4 @@
-"""What the experiments on language models share: models, texts and measurements; rows, panels and tables of PR along depth."""
+"""What the experiments on language models share: models, texts, measurements; rows, panels and tables of PR along depth."""
 
 from __future__ import annotations
 

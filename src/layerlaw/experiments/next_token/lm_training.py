@@ -55,10 +55,9 @@ def _sheet(records: dict[int, list[Record]]) -> Sheet:
         rs = [[law(r, column).pearson or 0.0 for r in found] for found in records.values()]
         mean_r = [sum(v) / len(v) for v in rs]
         series.append(Series(x, mean_r, title.lower(), low=[min(v) for v in rs], high=[max(v) for v in rs]))
-    axes = {"xlabel": "step (0 drawn at 1)", "ylabel": "r"}
     panels = [
         Panel("PR along depth", curves, xlabel="block", ylabel=PR, tight=True),
-        Panel("correlation with depth", series, **axes, log_x=True, log_y=False),
+        Panel("correlation with depth", series, "step (0 drawn at 1)", "r", log_x=True, log_y=False),
         law_panel("at the end", records[max(records)][0]),
     ]
     return Sheet("During training", panels)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Unpack
 
 from layerlaw.experiments.drawing import (
     EVAL_LONG_TITLE,
@@ -41,7 +40,6 @@ from layerlaw.experiments.numbers import (
     LAW,
     STRAIGHT,
     Claim,
-    Where,
     at_least,
     at_most,
     below,
@@ -157,8 +155,11 @@ def _accuracy(run: Run, epoch: int | None = None, batchnorm: BatchNormMode = "ba
 
 
 def _sheets(shown: Sequence[Run], null: Sequence[Run], total: int) -> list[Sheet]:
-    def epochs(title: str, runs: Sequence[Run], at: Sequence[int], *words: str, **where: Unpack[Where]) -> Sheet:
-        panels = [law_panel(f"epoch {paper}", runs, epoch=ours, **where) for paper, ours in marks(at, total).items()]
+    def epochs(
+        title: str, runs: Sequence[Run], at: Sequence[int], *words: str, batchnorm: BatchNormMode = "batch"
+    ) -> Sheet:
+        ours = marks(at, total).items()
+        panels = [law_panel(f"epoch {paper}", runs, epoch=epoch, batchnorm=batchnorm) for paper, epoch in ours]
         return Sheet(title, panels, caption=caption(panels, *words) if words else "")
 
     starts = [law_panel(f"epoch 0, {words}", shown, epoch=0, batchnorm=mode) for mode, words in START.items()]

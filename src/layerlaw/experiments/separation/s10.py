@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 from layerlaw.experiments.drawing import BEST_RATE, LOSS, REST_FAINT, grid_table, law_panel, law_sheet
 from layerlaw.experiments.numbers import (
@@ -157,7 +158,7 @@ def _sheets(cells: Cells, networks: Sequence[tuple[str, int]]) -> list[Sheet]:
         for title, runs in bare.items()
         if (chosen := lowest_loss(runs))
     ]
-    words = {"words": [BEST_RATE], "faint_words": REST_FAINT}
+    words: dict[str, Any] = {"words": [BEST_RATE], "faint_words": REST_FAINT}
     return [
         law_sheet("Without BatchNorm", best, faint=bare, **words),
         law_sheet("The twins with BatchNorm, train mode", best_twins, faint=twins, **words),

@@ -8,9 +8,9 @@ the paper chose. Layer l (1 … 7) has converged at the epoch from which on its 
 Agreement, in the authors' BatchNorm mode: the mean over seeds of Spearman's correlation between layer and epoch of
 convergence is positive ("lower layers converge first"); likewise between layer and ratio at epoch 20 ("in early stages
 the bottom layers learn faster"). Page's test says whether ten seeds could agree so by chance. Epochs are as fine as
-the measurements: 5 up to epoch 220, then 10. Two of our controls: other shares than 10 %, and a constant learning rate at the
-rate chosen, because the drops at epochs 200 and 400 move all ratios at once. Page's test needs ten seeds: fewer are never
-taken, --seeds asks for more.
+the measurements: 5 up to epoch 220, then 10. Two of our controls: other shares than 10 %, and a constant learning rate
+at the rate chosen, because the drops at epochs 200 and 400 move all ratios at once. Page's test needs ten seeds: fewer
+are never taken, --seeds asks for more.
 """
 
 from __future__ import annotations

@@ -155,11 +155,8 @@ def _panel(title: str, records: Sequence[Record], split: str) -> Panel:
     curve = _curve(records, f"{split}separation", "D")
     floor = _curve(records, f"{split}separation_permuted", "permuted labels")
     line = Series(curve.x, fit_law(curve_mean([law.values for law in laws])).line, "line", style="fit")
-    return Panel(
-        title,
-        [line, curve, Series(floor.x, floor.y, floor.label, style="null")],
-        note=fit_note(laws, flat="\nD does not fall"),
-    )
+    null = Series(floor.x, floor.y, floor.label, style="null")
+    return Panel(title, [line, curve, null], note=fit_note(laws, flat="\nD does not fall"))
 
 
 def _curve(records: Sequence[Record], column: str, label: str, *, plain: bool = False) -> Series:

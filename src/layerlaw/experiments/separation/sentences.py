@@ -140,10 +140,8 @@ def sentence_task(setting: Setting, seed: int, each: int, sentences: int) -> Sen
         parts[name] = parsed(content.decode(), name)
     texts, labels = parts["train"]
     chosen = chosen_of(labels, each, sentences, seed)
-    dev, dev_labels = parts["dev"]
-    return SentenceTask(
-        _encoded(words, [texts[i] for i in chosen], labels[chosen]), 2 * each, _encoded(words, dev, dev_labels)
-    )
+    train = _encoded(words, [texts[i] for i in chosen], labels[chosen])
+    return SentenceTask(train, 2 * each, _encoded(words, *parts["dev"]))
 
 
 def chosen_of(labels: Tensor, each: int, total: int, seed: int) -> Tensor:
