@@ -96,7 +96,13 @@ TRIED = {  # what was tried about a number that did not come out
 }
 
 
-SPELLING = {"ptimis": "ptimiz", "ormalis": "ormaliz", "inearis": "ineariz", "tandardis": "tandardiz", "entred": "entered"}  # of older records
+SPELLING = {
+    "ptimis": "ptimiz",
+    "ormalis": "ormaliz",
+    "inearis": "ineariz",
+    "tandardis": "tandardiz",
+    "entred": "entered",
+}  # of older records
 
 
 def documents() -> dict[Path, str]:

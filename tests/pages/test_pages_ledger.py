@@ -72,7 +72,9 @@ def test_all_rows_of_a_table_have_the_same_cells(outcome):
 
 
 def test_text_is_neither_markup_nor_markdown():
-    text = re.sub(r"`[^`]*`", "", ledger_index([nasty_outcome()]) + ledger_page(nasty_outcome()))  # within code nothing is read
+    text = re.sub(
+        r"`[^`]*`", "", ledger_index([nasty_outcome()]) + ledger_page(nasty_outcome())
+    )  # within code nothing is read
     assert "<script" not in text
     assert "<img" not in text
     assert r"\$x\$" in text

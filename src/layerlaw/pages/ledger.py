@@ -91,8 +91,8 @@ def _misses(rows: Sequence[Row], tried: Mapping[str, str]) -> str:
         if row.reproduced is False:
             text = written_row(row)
             ours = "none" if row.ours is None else text.ours
-            first = f"- **{_text(text.name)}**: paper {_text(text.paper)}, ours {_text(ours)} (accepted {_text(text.tolerance)})."
-            lines.append(f"{first} {tried.get(row.name, '')}".rstrip())
+            beside = f"paper {_text(text.paper)}, ours {_text(ours)} (accepted {_text(text.tolerance)})"
+            lines.append(f"- **{_text(text.name)}**: {beside}. {tried.get(row.name, '')}".rstrip())
     return "\n".join(["What did not come out:", "", *lines]) if lines else ""
 
 
