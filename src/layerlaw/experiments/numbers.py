@@ -160,6 +160,17 @@ def law_of(run: Run, **where: Unpack[Where]) -> LawFit | None:
     return None if run.diverged is not None else run.law(**where)
 
 
+def law_along(values: Sequence[float | None]) -> LawFit | None:
+    """The law of numbers along depth; `None` where one of them is missing."""
+    known = [value for value in values if value is not None and value > 0]
+    return fit_law(known) if len(known) == len(values) else None
+
+
+def of_laws(laws: Iterable[LawFit | None], what: str) -> list[float | None]:
+    """One number (pearson, rho, greenwood-p, …) of each law."""
+    return [None if law is None else getattr(law, what.replace("-", "_")) for law in laws]
+
+
 def trouble(runs: Sequence[Run], **where: Unpack[Where]) -> str:
     """Why runs have no law, in words: diverged, or a layer at which D is not defined; empty when all have one."""
     found = []
@@ -346,9 +357,8 @@ def half_life_on(run: Run, data: Samples) -> float | None:
 def corrected_half_life(run: Run, data: Samples) -> float | None:
     """The half-life of D corrected for the number of images; `None` where the bias is too large at some layer."""
     sites = record_of(run, data, jackknife=True).sites
-    values = [site.values.get("separation_corrected") for site in sites if site.in_fit]
-    known = [value for value in values if value]
-    return fit_law(known).half_life if len(known) == len(values) else None
+    law = law_along([site.values.get("separation_corrected") for site in sites if site.in_fit])
+    return law.half_life if law else None
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from layerlaw.experiments.numbers import (
     law_of,
     mean_of,
     number,
+    of_laws,
     record_of,
     row,
     rows,
@@ -122,7 +123,7 @@ def _law_rows(name: str, runs: Sequence[Run], choices: int, *, judged: bool) -> 
     ps = [selected_p(law.effective_layers, law.layers, choices) if law else None for law in laws]
     return [
         row(f"{name}/seeds-with-clear-law", clear_seeds(runs, choices), claim),
-        row(f"{name}/pearson", [law.pearson if law else None for law in laws], Claim(claim.paper), reason=none),
+        row(f"{name}/pearson", of_laws(laws, "pearson"), Claim(claim.paper), reason=none),
         row(f"{name}/greenwood-p", ps, reason=FLAT if best else none),
         row(f"{name}/lowest-loss", [r.losses[-1] for r in lowest_loss(runs)], reason=f"all {lost} runs diverged"),
     ]

@@ -31,6 +31,7 @@ from layerlaw.experiments.numbers import (
     best_of_seeds,
     law_of,
     number,
+    of_laws,
     over,
     row,
     rows,
@@ -111,19 +112,17 @@ def _rows(best: Kinds, choices: int) -> list[Row]:
     laws, evals = ([new_law(r, batchnorm=mode) for r in runs] for mode in MODES)
     fixed = [fixed_law(r) for r in runs]
     scratch = {r.recipe.seed: number(r, "rho") for r in best["scratch"]}
-    rhos = [law.rho if law else None for law in laws]
+    rhos = of_laws(laws, "rho")
     differs = [over(rho, scratch.get(r.recipe.seed - OTHER)) for rho, r in zip(rhos, runs, strict=True)]
-    breaks = [over(rho, law.rho if law else None) for rho, law in zip(rhos, fixed, strict=True)]
+    breaks = [over(rho, other) for rho, other in zip(rhos, of_laws(fixed, "rho"), strict=True)]
     return [
         *found,
-        row("new-layers/pearson", [law.pearson if law else None for law in laws], LAW_HOLDS),
+        row("new-layers/pearson", of_laws(laws, "pearson"), LAW_HOLDS),
         row("new-layers/rho", rhos),
-        row("new-layers/effective-layers", [law.effective_layers if law else None for law in laws]),
+        row("new-layers/effective-layers", of_laws(laws, "effective-layers")),
         row("new-layers/greenwood-p", [selected_p(f.effective_layers, f.layers, choices) if f else None for f in laws]),
-        row("new-layers/pearson-eval", [law.pearson if law else None for law in evals]),
-        row("new-layers/rho-eval", [law.rho if law else None for law in evals]),
-        row("fixed-layers/pearson", [law.pearson if law else None for law in fixed]),
-        row("fixed-layers/rho", [law.rho if law else None for law in fixed]),
+        *(row(f"new-layers/{what}-eval", of_laws(evals, what)) for what in ("pearson", "rho")),
+        *(row(f"fixed-layers/{what}", of_laws(fixed, what)) for what in ("pearson", "rho")),
         *rows("pretrained", runs, LAW),  # not chosen by this r
         row("new-layers-over-scratch/rho", differs, DIFFERENT),
         row("new-layers-over-fixed-layers/rho", breaks),

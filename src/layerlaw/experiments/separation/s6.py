@@ -24,9 +24,11 @@ from layerlaw.experiments.numbers import (
     Claim,
     at_most,
     below,
+    law_along,
     mean_of,
     minus,
     number,
+    of_laws,
     random_split_r,
     row,
     rows,
@@ -36,7 +38,7 @@ from layerlaw.experiments.separation.fig1 import RATES, SHOWN
 from layerlaw.experiments.setting import Setting, samples
 from layerlaw.lab import Recipe, Run, Schedule, Shape
 from layerlaw.lab.schedule import BatchNormMode
-from layerlaw.law import LawFit, fit_law
+from layerlaw.law import LawFit
 from layerlaw.outcome import Cell, Outcome, Row, Table
 from layerlaw.sheet import Panel, Series, Sheet
 
@@ -70,11 +72,7 @@ def class_laws(run: Run, *, batchnorm: BatchNormMode = "batch") -> list[LawFit |
     by_class = None if run.diverged is not None else run.measurement(batchnorm=batchnorm).by_class
     if by_class is None:
         return [None] * run.recipe.network.classes
-    laws: list[LawFit | None] = []
-    for values in zip(*by_class, strict=True):  # one class along the layers
-        known = [v for v in values if v is not None and v > 0]
-        laws.append(fit_law(known) if len(known) == len(values) else None)
-    return laws
+    return [law_along(values) for values in zip(*by_class, strict=True)]  # one class along the layers
 
 
 def _laws(runs: Sequence[Run], k: int, batchnorm: BatchNormMode = "batch") -> list[LawFit]:
@@ -83,7 +81,7 @@ def _laws(runs: Sequence[Run], k: int, batchnorm: BatchNormMode = "batch") -> li
 
 
 def _pearsons(run: Run, batchnorm: BatchNormMode = "batch") -> list[float | None]:
-    return [None if law is None else law.pearson for law in class_laws(run, batchnorm=batchnorm)]
+    return of_laws(class_laws(run, batchnorm=batchnorm), "pearson")
 
 
 def _class_rows(runs: Sequence[Run], names: Sequence[str]) -> list[Row]:

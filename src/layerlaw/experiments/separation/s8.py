@@ -25,6 +25,7 @@ from layerlaw.experiments.numbers import (
     above,
     at_most,
     grouped,
+    law_along,
     mean_of,
     minus,
     number,
@@ -38,7 +39,7 @@ from layerlaw.experiments.separation.fig1 import RATES, SHOWN
 from layerlaw.experiments.setting import Setting, samples
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
 from layerlaw.lab.schedule import BatchNormMode
-from layerlaw.law import LawFit, fit_law
+from layerlaw.law import LawFit
 from layerlaw.outcome import Cell, Outcome, Row, Table
 from layerlaw.record import Record
 from layerlaw.sheet import Panel, Series, Sheet
@@ -63,8 +64,7 @@ class Fair:
     @property
     def law(self) -> LawFit | None:
         """The law on as many test images as training images."""
-        known = [v for v in self.same_n if v is not None and v > 0]
-        return fit_law(known) if len(known) == len(self.same_n) else None
+        return law_along(self.same_n)
 
 
 Fairs = dict[tuple[Recipe, BatchNormMode], Fair]

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from layerlaw.experiments.drawing import caption, curve_mean, fit_note
-from layerlaw.experiments.numbers import Claim, below, is_clear, mean_of, over, random_split_r, row
+from layerlaw.experiments.numbers import Claim, below, is_clear, law_along, mean_of, of_laws, over, random_split_r, row
 from layerlaw.experiments.separation.sentences import Token, Tuning, measured, sentence_task
 from layerlaw.experiments.setting import Setting
 from layerlaw.law import LawFit, fit_law
@@ -79,8 +79,7 @@ def _name(kind: str, tuning: Tuning | None) -> str:
 
 def law_of(record: Record, column: str = "separation") -> LawFit | None:
     """The law along the layers; `None` where D is not defined at one of them."""
-    values = [v for v in record.column(column) if v is not None and v > 0]
-    return fit_law(values) if len(values) == len(record.sites) else None
+    return law_along([site.values.get(column) for site in record.sites])
 
 
 def _rows(token: Token, kind: str, records: Sequence[Record]) -> list[Row]:
@@ -91,19 +90,15 @@ def _rows(token: Token, kind: str, records: Sequence[Record]) -> list[Row]:
         "the class means coincide at some layer" if None in group else "D does not fall with depth"
         for group in (laws, tests)
     )
-
-    def numbers(what: str, fits: Sequence[LawFit | None]) -> list[float | None]:
-        return [getattr(law, what.replace("-", "_"), None) for law in fits]
-
     ends = [record.sites[-1].values for record in records]
     return [
         row(f"{name}/seeds-with-clear-law", [float(is_clear(law)) for law in laws], claim),
         *(
-            row(f"{name}/{w}", numbers(w, laws), reason=why)
+            row(f"{name}/{w}", of_laws(laws, w), reason=why)
             for w in ("pearson", "rho", "effective-layers", "greenwood-p")
         ),
         row(f"{name}/dev-seeds-with-clear-law", [float(is_clear(law)) for law in tests]),
-        *(row(f"{name}/dev-{w}", numbers(w, tests), reason=test_why) for w in ("pearson", "greenwood-p")),
+        *(row(f"{name}/dev-{w}", of_laws(tests, w), reason=test_why) for w in ("pearson", "greenwood-p")),
         row(f"{name}/last-D", [end["separation"] for end in ends]),
         row(f"{name}/last-D-over-permuted", [over(end["separation"], end.get("separation_permuted")) for end in ends]),
         row(f"{name}/ncc-accuracy", [end["ncc_accuracy"] for end in ends]),
