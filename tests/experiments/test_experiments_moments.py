@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from experiments_recorded import made_run
@@ -10,14 +12,14 @@ from layerlaw.experiments.drawing import epoch_series, law_panel
 from layerlaw.experiments.moments import (
     emergence,
     interpolation,
+    measured_epochs,
     page_p,
-    probed,
     scaled,
     settling,
     since,
     spearman,
 )
-from layerlaw.experiments.numbers import is_clear, law_row, random_split_r, row, trouble
+from layerlaw.experiments.numbers import Claim, is_clear, number, random_split_r, row, rows, trouble
 from layerlaw.law import fit_law
 
 STRAIGHT, BENT = (16.0, 8.0, 4.0, 2.0, 1.0), (16.0, 15.9, 15.8, 7.8, 1.0)
@@ -50,8 +52,8 @@ def test_the_law_emerges_after_its_last_bend() -> None:
     assert emergence(run) == 30
     assert emergence(made_run({0: STRAIGHT, 10: BENT})) is None
     assert emergence(made_run({0: STRAIGHT, 10: STRAIGHT}, diverged=3)) is None
-    assert probed(run) == [0, 10, 20, 30, 40]
-    assert probed(run, batchnorm="whole") == []
+    assert measured_epochs(run) == [0, 10, 20, 30, 40]
+    assert measured_epochs(run, batchnorm="whole") == []
 
 
 def test_interpolation_is_the_first_probe_without_a_mistake() -> None:
@@ -105,14 +107,34 @@ def test_trouble_tells_who_and_why() -> None:
     )
 
 
-def test_law_row_says_why_there_is_no_number() -> None:
-    assert law_row("r", [made_run({0: STRAIGHT})], "pearson").ours == pytest.approx(-1)
-    assert law_row("p", [made_run({0: RISING})], "greenwood_p").reason == "D does not fall with depth"
-    assert law_row("r", [], "pearson").reason == "no run to choose from"
-    lost = law_row("r", [made_run({4: STRAIGHT}, diverged=2)], "pearson", holds=lambda r: True)
+def test_rows_say_why_there_is_no_number() -> None:
+    (r,) = rows("x", [made_run({0: STRAIGHT})], ["pearson"])
+    assert (r.name, r.ours) == ("x/pearson", pytest.approx(-1))
+    assert rows("x", [made_run({0: RISING})], ["greenwood-p"])[0].reason == "D does not fall with depth"
+    assert rows("x", [], ["pearson"])[0].reason == "every learning rate failed"
+    (lost,) = rows("x", [made_run({4: STRAIGHT}, diverged=2)], ["pearson"], {"pearson": Claim("law", lambda r: True)})
     assert (lost.ours, lost.reproduced) == (None, False)
     assert "diverged in epoch 2" in lost.reason
     assert row("x", [None]).reason == "no run gave a number"
+
+
+def test_a_number_is_found_by_its_name_in_the_ledger() -> None:
+    run = made_run({0: BENT, 4: STRAIGHT}, accuracy={4: 0.75}, modes=("batch",))
+    evals = made_run({4: (9.0, 3.0, 1.0, 1 / 3)}, accuracy={4: 0.25}, modes=("running",)).measurements
+    tests = [replace(m, split="test", separation=(4.0, 3.0, 2.0, 1.5)) for m in run.measurements]
+    floor = replace(run.measurements[-1], split="permuted", separation=(8.0, 8.0, 8.0, 4.0))
+    run.measurements += (*evals, *tests, floor)
+    assert number(run, "rho") == number(run, "train-rho") == pytest.approx(0.5)
+    assert number(run, "rho-eval") == pytest.approx(1 / 3)
+    assert number(run, "half-life") == pytest.approx(1)
+    assert number(run, "pearson", epoch=0) == pytest.approx(fit_law(BENT).pearson)
+    assert number(run, "test-pearson") == pytest.approx(fit_law((4.0, 3.0, 2.0, 1.5)).pearson)
+    assert (number(run, "final-D"), number(run, "last-D-eval")) == (1.0, pytest.approx(1 / 3))
+    assert (number(run, "final-D-permuted"), number(run, "final-D-over-permuted")) == (4.0, 0.25)
+    assert number(run, "train-accuracy") == 0.25  # in eval mode
+    assert number(made_run({4: STRAIGHT}, diverged=2), "rho") is None
+    with pytest.raises(AttributeError):
+        number(run, "person")
 
 
 def test_a_course_has_mean_and_range_and_leaves_out_the_diverged() -> None:

@@ -297,7 +297,7 @@ def test_text_is_neither_markup_nor_escape_codes():
 
 def test_importing_pages_brings_no_ink():
     code = (
-        "import sys, layerlaw.pages as p; p.ledger, p.outcome_page, p.draw_sheet;"
+        "import sys, layerlaw.pages as p; p.ledger_index, p.outcome_page, p.draw_sheet;"
         "sys.exit(any(name in sys.modules for name in ('matplotlib', 'plotly', 'rich', 'PIL')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -306,8 +306,6 @@ def test_importing_pages_brings_no_ink():
 def test_functions_are_not_hidden_by_modules_of_their_name():
     import layerlaw.pages as pages
     from layerlaw.pages.html.outcomes import outcome_page
-    from layerlaw.pages.markdown import ledger
 
-    assert pages.ledger is ledger
     assert pages.outcome_page is outcome_page
     assert pages.__all__ == sorted(pages.__all__)

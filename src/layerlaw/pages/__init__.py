@@ -24,7 +24,7 @@ from pathlib import Path
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.pages.figures import plot, plot_planes
 from layerlaw.pages.html.outcomes import outcome_page
-from layerlaw.pages.markdown import ledger
+from layerlaw.pages.markdown import ledger_index, ledger_page
 from layerlaw.pages.sheets import draw_sheet
 from layerlaw.pages.terminal import print_outcome, print_record, table
 from layerlaw.record import Record
@@ -39,7 +39,8 @@ __all__ = [
     "Sheet",
     "Table",
     "draw_sheet",
-    "ledger",
+    "ledger_index",
+    "ledger_page",
     "outcome_page",
     "plot",
     "plot_planes",

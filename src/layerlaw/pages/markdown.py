@@ -1,16 +1,15 @@
-"""The ledger of reproductions as Markdown: one row per figure, then every number, table and note of each."""
+"""The ledger of reproductions as Markdown: an index with a line per figure, and a page with every number of each."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from layerlaw.errors import InputError
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.pages.outcome_words import (
     figure_label,
     heading,
-    paper_text,
     provenance_items,
     quick_words,
     verdict_line,
@@ -19,66 +18,86 @@ from layerlaw.pages.outcome_words import (
 )
 from layerlaw.wording import ABSENT, clean, counted, sentence
 
-SUMMARY = ("figure", "what", "paper", "ours", "reproduced", "command", "device", "wall time")
+INDEX = ("figure", "what", "numbers", "statements", "run")
 _SPECIAL = re.compile(r"([\\`*|$~]|\](?=[(\[:])|(?<!\w)_|_(?!\w)|^[#>+-](?=\s))")  # "[0.1, 0.2]" is no link, and stays
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
-def ledger(outcomes: Sequence[Outcome], *, intro: str = "") -> str:
-    """Markdown of all outcomes, for docs/reproduction.md; `intro` is Markdown and goes in as it is.
+def ledger_index(outcomes: Sequence[Outcome], *, folder: str = "") -> str:
+    """A Markdown table with a line per figure: what it shows, how much came out, where; then the sum.
 
-    >>> text = ledger([Outcome("fig1", "The law", (Row("r, Adam", -0.997, -0.99812, reproduced=True),), ())])
-    >>> [line for line in text.splitlines() if line.startswith("| r")]
-    ['| r, Adam | −0.997 | −0.9981 | ✓ |']
+    `folder` is where the pages of the figures are (NAME.md), seen from the index.
+
+    >>> rows = (Row("r, Adam", -0.997, -0.99812, reproduced=True), Row("D", "falls", 1.0, reproduced=False))
+    >>> print(ledger_index([Outcome("fig1", "The law", rows, ())], folder="figures"))
+    | figure | what | numbers | statements | run |
+    | --- | --- | --- | --- | --- |
+    | [Fig. 1](figures/fig1.md) | The law | 1 of 1 | 0 of 1 | – |
+    <BLANKLINE>
+    In all, 1 of 1 number and 0 of 1 statement reproduced, in 1 figure.
     """
     outcomes = list(outcomes)
     for outcome in outcomes:
         if not isinstance(outcome, Outcome):
-            raise InputError(f"ledger: expected a list of outcomes, got {type(outcome).__name__} in it.")
-    verdict = verdict_line(outcomes)
-    total = f"In all, {verdict}, in {counted(len(outcomes), 'figure')}." if verdict else ""
-    blocks = [intro.strip(), _summary(outcomes) if outcomes else "Nothing has been run yet.", total]
-    return "\n\n".join(block for block in [*blocks, *map(_section, outcomes)] if block) + "\n"
-
-
-def _summary(outcomes: Sequence[Outcome]) -> str:
-    rows = []
+            raise InputError(f"ledger_index: expected a list of outcomes, got {type(outcome).__name__} in it.")
+    if not outcomes:
+        return "Nothing has been run yet."
+    lines = []
     for outcome in outcomes:
         known = dict(provenance_items(outcome))
-        row, count = _telling(outcome.rows), outcome.reproduced
-        paper = ABSENT if row is None else f"{_text(paper_text(row.paper, row.name))} ({_text(written_row(row).name)})"
-        quick = ", quick run" if outcome.provenance.get("quick") else ""
-        rows.append(
+        judged = [row for row in outcome.rows if row.reproduced is not None]
+        words = [row for row in judged if isinstance(row.paper, str)]
+        how = [known[what] for what in ("device", "wall time") if what in known]
+        how += ["quick run"] if outcome.provenance.get("quick") else []
+        place = "/".join(filter(None, (folder, f"{_file(outcome)}.md")))
+        lines.append(
             [
-                _text(figure_label(outcome.name)),
-                f"[{_text(sentence(outcome.title))}](#{_anchor(outcome)})",
-                paper,
-                ABSENT if row is None else _text(_ours(row)),
-                (f"{count.reproduced} of {count.judged}" if count.judged else ABSENT) + quick,
-                _code(known.get("command", "")),
-                _text(known.get("device", ABSENT)),
-                _text(known.get("wall time", ABSENT)),
+                f"[{_text(figure_label(outcome.name))}]({place})",
+                _text(sentence(outcome.title)),
+                _share([row for row in judged if row not in words]),
+                _share(words),
+                _text(", ".join(how)) or ABSENT,
             ]
         )
-    return _table(SUMMARY, rows)
+    verdict = verdict_line(outcomes)
+    total = f"\n\nIn all, {verdict}, in {counted(len(outcomes), 'figure')}." if verdict else ""
+    return _table(INDEX, lines) + total
 
 
-def _section(outcome: Outcome) -> str:
+def ledger_page(outcome: Outcome, *, intro: str = "", tried: Mapping[str, str] | None = None, picture: str = "") -> str:
+    """A figure as Markdown: what did not come out and what was tried about it, every number, table and note.
+
+    `intro` is Markdown and goes in as it is; `tried` are words for the names of rows; `picture` is a file beside it.
+    """
     line, quick = verdict_line([outcome]), quick_words(outcome)
-    parts = [f'<a id="{_anchor(outcome)}"></a>\n\n## {_text(heading(outcome))}']
+    parts = [f"# {_text(heading(outcome))}"]
     parts += [f"{line[:1].upper()}{line[1:]}."] if line else []
     parts += [f"**{quick}**"] if quick else []
-    if outcome.rows:
-        parts.append(_numbers(outcome.rows))
+    parts += [f"![{_text(figure_label(outcome.name))}]({picture})"] if picture else []
+    parts += [intro.strip(), _misses(outcome.rows, tried or {})]
+    parts += [_numbers(outcome.rows)] if outcome.rows else []
     parts += map(_folded, outcome.tables)
-    if outcome.notes:
-        parts.append("\n".join(f"- {_text(sentence(note))}" for note in outcome.notes))
+    parts.append("\n".join(f"- {_text(sentence(note))}" for note in outcome.notes))
     items = provenance_items(outcome)
-    if items:
-        run = [_code(words) if what == "command" else f"{_text(what)}: {_text(words)}" for what, words in items]
-        parts.append(" · ".join(run))
-    return "\n\n".join(parts)
+    parts.append(" · ".join(_code(w) if what == "command" else f"{_text(what)}: {_text(w)}" for what, w in items))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _misses(rows: Sequence[Row], tried: Mapping[str, str]) -> str:
+    """The rows that were not reproduced, with what was tried (Markdown)."""
+    lines = []
+    for row in rows:
+        if row.reproduced is False:
+            text = written_row(row)
+            ours = "none" if row.ours is None else text.ours
+            beside = f"paper {_text(text.paper)}, ours {_text(ours)} (accepted {_text(text.tolerance)})"
+            lines.append(f"- **{_text(text.name)}**: {beside}. {tried.get(row.name, '')}".rstrip())
+    return "\n".join(["What did not come out:", "", *lines]) if lines else ""
+
+
+def _share(rows: Sequence[Row]) -> str:
+    return f"{sum(bool(row.reproduced) for row in rows)} of {len(rows)}" if rows else ABSENT
 
 
 def _numbers(rows: Sequence[Row]) -> str:
@@ -100,12 +119,6 @@ def _ours(row: Row) -> str:
     return f"{text.ours} ({text.reason})" if row.ours is None else text.ours_and_range
 
 
-def _telling(rows: Sequence[Row]) -> Row | None:
-    """The row that stands for a figure: the first with both numbers, or the first the paper has, or the first."""
-    full = [row for row in rows if row.paper is not None and row.ours is not None]
-    return next(iter([*full, *(row for row in rows if row.paper is not None), *rows]), None)
-
-
 def _folded(table: Table) -> str:
     body = [[_text(written(v, c)) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
     title = _text(sentence(table.title))
@@ -121,8 +134,9 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
 
 
-def _anchor(outcome: Outcome) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", outcome.name.lower()).strip("-") or "figure"
+def _file(outcome: Outcome) -> str:
+    """The figure's name as the name of a file."""
+    return re.sub(r"[^a-z0-9_]+", "-", outcome.name.lower()).strip("-") or "figure"
 
 
 def _text(text: str) -> str:
