@@ -77,7 +77,7 @@ def measure(depth: int, members: int, rounds: int, samples: Samples) -> dict[str
         best["listed"] = min(best["listed"], listed(base, samples, 6, 1))
         best["listed, default threads"] = min(best["listed, default threads"], listed(base, samples, 3, cores()))
         # Two lengths: their difference is free of what a sweep of 600 epochs pays once.
-        times = [fleet(Recipe(base.shape, epochs=e).grid(seed=seeds), samples) for e in (20, 60)]
+        times = [fleet(Recipe(base.network, epochs=e).grid(seed=seeds), samples) for e in (20, 60)]
         best["fleet"] = min(best["fleet"], (times[1] - times[0]) / 40 / members)
     return best
 

@@ -11,7 +11,7 @@ import torch
 
 from layerlaw.data import load
 from layerlaw.lab import Fleet, Recipe, Samples, Schedule, Shape, sweep
-from layerlaw.lab.orders import Orders
+from layerlaw.lab.fleet.engine import Orders
 
 RATES = {"sgd": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0), "adam": (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)}
 RATES["momentum"] = RATES["sgd"]

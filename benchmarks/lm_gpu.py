@@ -19,7 +19,7 @@ import transformers as tf
 from layerlaw.capture import capturing
 from layerlaw.data import load_text
 from layerlaw.errors import DataError
-from layerlaw.experiments.language import real_model
+from layerlaw.experiments.next_token.language import real_model
 from layerlaw.experiments.setting import Setting
 from layerlaw.lm import anatomy, pieces_of
 from layerlaw.lm.blocks import find_blocks, run

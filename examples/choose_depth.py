@@ -1,19 +1,18 @@
 """Which depth? Train several, compare the last layer's D over paired seeds, and see what speaks against the choice."""
 
 import layerlaw as ll
-from layerlaw.advice import UntilLaw, choose_depth, robustness
+from layerlaw.advice import choose_depth, robustness
 from layerlaw.lab import FeedForward, Recipe, Shape, train
-from layerlaw.pages import draw_sheet
+from layerlaw.verdict import UntilLaw
 
 images = ll.data.load().balanced(40).resized(10)  # tensors, a data set's name or a folder of pictures work too
-choice = choose_depth(
-    images, depths=(3, 5, 7), rates=(1e-3, 3e-3), epochs=30, test=ll.data.load(split="test").resized(10)
-)
+test = ll.data.load(split="test").resized(10)
+choice = choose_depth(images, depths=(3, 5, 7), rates=(1e-3, 3e-3), recipe=Recipe(epochs=30), test=test)
 print(choice)  # the recommendation in one sentence, then the caveats
 for candidate in choice.candidates:
     print(candidate.label, candidate.trial.rate, candidate.trial.separation, candidate.trial.accuracy)
 choice.save("choice.json")
-draw_sheet(choice.sheet()).savefig("choice.png")
+choice.plot().savefig("choice.png")
 
 # A deeper network, trained on all images until the law has held at three probes in a row.
 x, y = images.tensors(flat=True)

@@ -12,14 +12,14 @@ network = FeedForward(depth=6, inputs=100)
 records = []
 
 
-def schedule(epoch):
+def measure(epoch):
     record = ll.probe(network, (x, y), test=test.tensors(flat=True), batchnorm="batch")
     record.name = f"epoch {epoch}"
     record.save(f"epoch-{epoch}.json")
     records.append(record)
 
 
-train(network, x, y, Recipe(epochs=30), at_epochs=(0, 10, 30), visit=schedule)
+train(network, x, y, Recipe(epochs=30), at_epochs=(0, 10, 30), visit=measure)
 for record in records:
     print(record.name, record.law())
 ll.report(records, "training.html")

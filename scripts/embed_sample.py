@@ -3,7 +3,7 @@
     python scripts/embed_sample.py SOURCE_FOLDER [--out FILE]
 
 The first 500 training and the first 200 test images of each class, in file order, as uint8; takes a few seconds.
-Prints the sha256 that belongs into src/layerlaw/data/embedded.py.
+Prints the sha256 that belongs into src/layerlaw/data/mnist.py.
 """
 
 import argparse
@@ -15,15 +15,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from layerlaw.data.embedded import FILE, PER_CLASS
-from layerlaw.data.mnist import FASHION_MNIST, PREFIX, read_pair
+from layerlaw.data.mnist import FASHION_MNIST, PREFIX, SAMPLE_FILE, SAMPLE_PER_CLASS, read_pair
 
-OUT = Path(__file__).parents[1] / "src" / "layerlaw" / "data" / "sample" / FILE
+OUT = Path(__file__).parents[1] / "src" / "layerlaw" / "data" / "sample" / SAMPLE_FILE
 
 
 def arrays(source: Path) -> dict[str, NDArray[np.uint8]]:
     made = {}
-    for split, per_class in PER_CLASS.items():
+    for split, per_class in SAMPLE_PER_CLASS.items():
         files = (source / f"{PREFIX[split]}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
         chosen = read_pair(FASHION_MNIST, *files).balanced(per_class)
         made[f"{split}_images"] = chosen.images[:, 0].numpy()

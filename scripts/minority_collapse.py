@@ -18,14 +18,14 @@ from pathlib import Path
 import torch
 
 from layerlaw.advice import Forecast, forecast
-from layerlaw.advice.imbalance_words import ratio_words
 from layerlaw.data import load
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape, sweep
-from layerlaw.measures.rows import mean_cosine
+from layerlaw.measures.collapse import mean_cosine
 from layerlaw.pages import draw_sheet
 from layerlaw.peeled import collapse_ratio
 from layerlaw.probing import probe
 from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.wording import ratio_words
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 SEEDS = (3, 4, 5)  # the norm in use was chosen on 0, 1, 2
@@ -133,7 +133,7 @@ def page(found: dict[tuple[float, int, int], list[Measured]]) -> str:
         "Constants per sample are free, the softmax does not see them. Constants per class are free only with a bias; the predictions here are those",
         "of the model without one. Centering M is a projection of M Wᵀ, which never raises the nuclear norm: so *in use* is a lower bound of what the",
         "logits need without a bias, and exact with one. We keep it, for `bias=False` too: it errs on the pessimistic side, networks have a bias or an",
-        "offset after the ReLU that serves as one, and it was the reading picked beforehand (below). All numbers on this page are by this definition.",
+        "offset after the ReLU that serves as one, and it was the definition picked beforehand (below). All numbers on this page are by this definition.",
         "",
         "| weight decay | R | repeated | cosine of rare rows | the same, centered | frequent rows | predicted by norms | predicted in use | R0 by norms | R0 in use |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -179,7 +179,7 @@ CONCLUSIONS = (
     "  accuracy on rare classes comes back where it was lost with the angle (0.11 → 0.33, weight decay 5e-3), gains little where it was not (0.25 →",
     "  0.32, weight decay 5e-4), and stays far from the 0.84 of balanced data: five images per class are five images. Ten times does most of it.",
     "",
-    "**How far to trust this.** One data set, one kind of network, three seeds. The norm in use was picked on seeds 0, 1, 2 among five readings (with and",
+    "**How far to trust this.** One data set, one kind of network, three seeds. The norm in use was picked on seeds 0, 1, 2 among five definitions (with and",
     "without centering, with and without a bias); the table is of seeds 3, 4, 5, trained once, afterwards. Pilots on seeds 0 and 1 at depth 4: with BatchNorm (60",
     "epochs) the same picture; without (100 epochs) cosines at R = 100 rose less, to 0.33 and −0.01 at weight decay 5e-3 though no rare training image was",
     "right, and there the norm in use says too much (0.69 and 0.17), the norms as defined too little in both.",

@@ -12,7 +12,7 @@ import pytest
 from layerlaw.errors import DataError, InputError, LayerlawError
 from layerlaw.files import write_whole
 from layerlaw.law import fit_law
-from layerlaw.record import VERSION, Record, SiteRow
+from layerlaw.record import LANGUAGE_MODEL, VERSION, Record, SiteRow
 
 FIXTURE = Path(__file__).parent / "fixtures" / "record_v1.json"
 
@@ -192,6 +192,25 @@ def test_version_one_stays_loadable() -> None:
     assert old.test_accuracy == 0.801
     assert old.settings["batchnorm"] == "batch"
     assert old.effective_depth() == 2
+
+
+def test_a_language_model_of_version_one_stays_loadable_and_its_words_are_no_classes() -> None:
+    old = Record.load(FIXTURE.with_name("record_v1_language_model.json"))
+    assert old.kind == LANGUAGE_MODEL
+    assert (old.words, old.classes, old.plane_names) == (["3", "5"], [], ["3", "5"])
+    assert old.plane_labels == [0, 1, 0, 0]
+    assert old.settings["normalize"] == "fresh"
+    assert old.leading == "residual_held_out"
+    assert old.numbers == ["in", "1", "2", "3"]
+    assert old.law("residual").quantity == "PR"
+    assert repr(old) == "<Record 'LlamaForCausalLM': 4 sites, 456 tokens>"
+    assert old.to_dict()["kind"] == "language model"
+    assert Record.from_dict(old.to_dict()) == old
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(DataError, match="expected a record of a classifier or language model, got one of kind 'poem'"):
+        Record.from_dict(record().to_dict() | {"kind": "poem"}, where="r.json")
 
 
 def test_version_one_comes_back_equal_from_a_file_of_today(tmp_path: Path) -> None:

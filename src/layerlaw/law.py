@@ -18,13 +18,17 @@ import numpy as np
 import numpy.typing as npt
 
 from layerlaw.errors import InputError
+from layerlaw.wording import correlation, p_value
 
 Array = npt.NDArray[np.float64]
 UNCHANGED = 1e-3  # a relative change below this is no rise
 LITTLE = 0.9  # when the last value is more than this share of the first, hardly anything has happened
-RESIDUAL = (
-    "PR"  # the quantity of language models: that of a token's id falls from .90 to .82 where D falls to a hundredth
-)
+RESIDUAL = "PR"  # of language models: that of a token's id falls from .90 to .82 where D falls to a hundredth
+# When a law holds (`law_holds`):
+FEWEST_POINTS = 4  # fewer say nothing, for or against
+ENOUGH_POINTS = 5  # fewer are not called a law, however straight
+STRAIGHT = -0.99  # Pearson correlation of log D with depth, at most
+CHANCE = 0.05  # Greenwood's p, below
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,11 @@ class LawFit:
         return tuple(float(np.exp(self.intercept + self.slope * l)) for l in range(self.points))  # noqa: E741
 
     @property
+    def holds(self) -> bool | None:
+        """Whether the law holds, as `law_holds` says; `None` below 4 points."""
+        return law_holds(self)
+
+    @property
     def verdict(self) -> str:
         """One sentence that does not claim more than the points allow."""
         return _verdict(self)
@@ -158,6 +167,32 @@ def fit_law(values: Sequence[float] | Array | Any, *, quantity: str = "D") -> La
         sensitivity=sensitivity,
         inefficiency=inefficiency,
     )
+
+
+def law_holds(
+    fit: LawFit | None, *, r: float = STRAIGHT, p: float = CHANCE, greenwood_p: float | None = None
+) -> bool | None:
+    """Whether the law holds: the one definition that verdicts, stopping rules, experiments and advice use.
+
+    log D falls on a line (Pearson ≤ `r`), more evenly than chance would have it (Greenwood's p < `p`), rises at no layer,
+    and falls by more than a tenth in all (except prediction residuals, which never fall much), over at least 5 points.
+    `None` below 4 points, which say nothing; `False` without a fit (D is not defined at every layer). `greenwood_p` takes
+    the place of the fit's own where the curve was selected among several: the p that repeats the selection.
+
+    >>> law_holds(fit_law([32, 16, 8, 4, 2, 1])), law_holds(fit_law([32, 31, 30, 4, 2, 1])), law_holds(fit_law([4, 2, 1]))
+    (True, False, None)
+    """
+    if fit is None:
+        return False
+    if fit.points < FEWEST_POINTS:
+        return None
+    return fit.points >= ENOUGH_POINTS and _equal_steps(fit, r, p, greenwood_p)
+
+
+def _equal_steps(fit: LawFit, r: float = STRAIGHT, p: float = CHANCE, greenwood_p: float | None = None) -> bool:
+    chance = fit.greenwood_p if greenwood_p is None else greenwood_p
+    known = fit.pearson is not None and chance is not None
+    return known and fit.pearson <= r and chance < p and not fit.rising and not fit.little  # type: ignore[operator]
 
 
 @dataclass(frozen=True)
@@ -296,10 +331,8 @@ def greenwood_p(statistic: float, layers: int) -> float:
     """
     m = layers
     w = (statistic - 1 / m) / (1 - 1 / m)  # 0: all equal, 1: one spacing takes all
-    if w <= 0:
-        return 0.0
-    if w >= 1:
-        return 1.0
+    if not 0 < w < 1:
+        return float(w > 0)
     if m > 100:  # w has mean 1/(m+1) and is close to lognormal
         spread = math.log1p(4 * m * m / ((m - 1) * (m + 2) * (m + 3)))  # variance of ln w when w is taken as lognormal
         return 0.5 * math.erfc((-math.log(m + 1) - spread / 2 - math.log(w)) / math.sqrt(2 * spread))
@@ -343,23 +376,20 @@ def _verdict(fit: LawFit) -> str:
         return f"Two points make no law: {Q} falls from {first:.3g} to {last:.3g} ({facts})."
     if fit.little:
         return f"No law to speak of: {Q} falls by only {1 - last / first:.2g} of its first value over {m} layers ({facts})."
-    assert fit.effective_layers is not None
-    assert fit.greenwood_p is not None
+    assert fit.effective_layers is not None and fit.greenwood_p is not None  # noqa: PT018  (they go with the shares)
     rising = len(fit.rising)
     work = f"{fit.effective_layers:.1f} effective layers of {m}"
-    numbers = f"{facts}, r = {r:.3f}, {work}, Greenwood p {_p(fit.greenwood_p)}".replace("-", "−").replace(
-        "half−", "half-"
-    )
-    even = fit.greenwood_p < 0.05
-    if fit.points <= 4:
-        shape = "and evenly" if even and abs(r) >= 0.99 and not rising else "but not evenly"
+    numbers = f"{facts}, r = {correlation(r)}, {work}, Greenwood p {p_value(fit.greenwood_p, relation=True)}"
+    even = fit.greenwood_p < CHANCE
+    if fit.points < ENOUGH_POINTS:
+        shape = "and evenly" if _equal_steps(fit) else "but not evenly"
         return f"Too few points to call it a law: {Q} falls over {fit.points} points {shape} ({numbers})."
-    if rising and r <= -0.99 and even:
+    if fit.holds:
+        return f"The law holds: every layer takes about the same share of log {Q} ({numbers})."
+    if rising and r <= STRAIGHT and even:
         return f"Nearly a law: {Q} falls on a line as a whole, but rises at {rising} of {m} layers ({numbers})."
     if rising:
         return f"The law does not hold: {Q} rises at {rising} of {m} layers ({numbers})."
-    if r <= -0.99 and even:
-        return f"The law holds: every layer takes about the same share of log {Q} ({numbers})."
     if even:
         return f"The law holds roughly: the layers share the work more evenly than chance, with curvature ({numbers})."
     return f"{Q} falls, but no more evenly than a random split of the same drop would: no evidence for the law ({numbers})."
@@ -368,7 +398,3 @@ def _verdict(fit: LawFit) -> str:
 def _rho(fit: LawFit) -> str:
     """ρ with the same digits on both sides of 1; of a residual 1 − ρ is a few thousandths, so with one more."""
     return f"{fit.rho:.{4 if fit.quantity == RESIDUAL else 3}f}" if fit.rho < 1000 else f"{fit.rho:.3g}"
-
-
-def _p(p: float) -> str:
-    return "< 0.0001" if p < 1e-4 else f"= {p:.2g}"

@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from numbers import Integral
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from layerlaw.errors import DataError, InputError
 from layerlaw.files import check_format, read_json, write_json
 from layerlaw.sheet import Sheet, from_plain, number_or_none, set_fields, sheet_from_dict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 VERSION = 1
 
@@ -108,6 +111,12 @@ class Outcome:
         """How many rows are reproduced, of those with a verdict."""
         verdicts = [row.reproduced for row in self.rows if row.reproduced is not None]
         return Tally(sum(verdicts), len(verdicts))
+
+    def plot(self, which: int = 0) -> Figure:
+        """Draw one of its sheets, the first unless another is named: a matplotlib figure."""
+        if not -len(self.sheets) <= which < len(self.sheets):
+            raise InputError(f"outcome '{self.name}': expected one of its {len(self.sheets)} sheets, got {which}.")
+        return self.sheets[which].plot()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

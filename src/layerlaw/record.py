@@ -5,22 +5,27 @@ from __future__ import annotations
 import difflib
 import html
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from layerlaw.errors import DataError, InputError, MissingExtraError
 from layerlaw.files import check_format, read_json, write_json
-from layerlaw.law import RESIDUAL, LawErrors, LawFit, fit_law, law_errors
+from layerlaw.law import LawErrors, LawFit, fit_law, law_errors
+from layerlaw.measures.columns import REGISTRY, describe
+from layerlaw.wording import joined
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-VERSION = 2  # 2: settings["batchnorm"] instead of "mode", American spelling of settings
+VERSION = 2  # 2: settings["batchnorm"] instead of "mode", American spelling of settings, words apart from classes
 OLD_SETTINGS = {"mode": "batchnorm", "normalise": "normalize"}
 OLD_VALUES = {"train": "batch", "eval": "running", "standardised": "standardized"}
-LANGUAGE_MODEL = "language model"
 SHOWN = 10  # columns that an error names
+INPUT = "in"  # the number of a language model's embedded input, which is no block
 
 
 @dataclass
@@ -46,9 +51,56 @@ class SiteRow:
     left_out: dict[str, list[float | None]] = field(default_factory=dict, repr=False)
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What a record is of: which column its law is on, what its sites are called, how its numbers are counted and written.
+
+    Other packages have a table with an entry per kind: `verdict` who judges it, `pages` how it is shown.
+    """
+
+    name: str
+    leading: tuple[str, ...]
+    """Columns that the verdict may be on: the first that was measured, else the last."""
+    site: str
+    """What a point of the law is called."""
+    first: int
+    """The number of the first of them."""
+    sample: str
+    """What is counted."""
+    digits: int
+    """Significant digits of ρ."""
+    margin: float
+    """Decades above and below a drawn curve, at least: residuals differ in their third digit."""
+    table: tuple[str, ...]
+    """Columns that come first in a short table."""
+    of_classes: bool
+    """Whether its samples are labeled."""
+
+    def numbers(self, sites: Sequence[SiteRow]) -> list[str]:
+        """How each site is counted: all of a classifier from 0; blocks 1 … L as in the papers, "in" what enters them."""
+        if not self.first:
+            return [str(i) for i in range(len(sites))]
+        inside = [i for i, site in enumerate(sites) if site.in_fit]
+        count = {position: str(k) for k, position in enumerate(inside, start=self.first)}
+        return [count.get(i, INPUT if i == 0 else "·") for i in range(len(sites))]
+
+
+CLASSIFIER = Kind(
+    "classifier", ("separation",), "layer", 0, "sample", digits=3, margin=0.08, table=("separation",), of_classes=True
+)
+# Tokens of a text depend on each other and its features are many: the residual in-sample flatters.
+LANGUAGE_MODEL = Kind(
+    "language model", ("residual_held_out", "residual"), "block", 1, "token", digits=4, margin=0.004,
+    table=("residual_held_out", "residual", "residual_held_out_untrained"), of_classes=False,
+)  # fmt: skip
+KINDS = {kind.name: kind for kind in (CLASSIFIER, LANGUAGE_MODEL)}
+
+
 @dataclass(repr=False)
 class Record:
     """The result of a probe: sites in depth order, classes, settings and provenance.
+
+    `words` are the tokens that a language model's planes show, in the order of `plane_labels`; a classifier's show classes.
 
     >>> record = Record(name="toy", classes=["a", "b"], sites=[
     ...     SiteRow("fc1", "Linear", (4,), 4, values={"separation": 4.0}),
@@ -61,16 +113,22 @@ class Record:
     name: str
     sites: list[SiteRow]
     classes: list[str]
-    kind: str = "classifier"
+    kind: Kind = CLASSIFIER
     counts: list[int] = field(default_factory=list)
     test_counts: list[int] = field(default_factory=list)
     accuracy: float | None = None
     test_accuracy: float | None = None
     plane_labels: list[int] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     version: int = VERSION
+
+    def __post_init__(self) -> None:
+        kind: Kind | str = self.kind
+        if isinstance(kind, str):  # by its name, as in a file
+            self.kind = _kind(kind, f"record '{self.name}'")
 
     @property
     def columns(self) -> list[str]:
@@ -92,14 +150,19 @@ class Record:
 
     @property
     def leading(self) -> str:
-        """The column the verdict is on: D, or the residual of a language model, held out where that was measured.
+        """The column the verdict is on: D, or the residual of a language model, held out where that was measured."""
+        measured = (c for c in self.kind.leading if any(site.values.get(c) is not None for site in self.sites))
+        return next(measured, self.kind.leading[-1])
 
-        Tokens of a text depend on each other and its features are many: the residual in-sample flatters.
-        """
-        if self.kind != LANGUAGE_MODEL:
-            return "separation"
-        held_out = any(site.values.get("residual_held_out") is not None for site in self.sites)
-        return "residual_held_out" if held_out else "residual"
+    @property
+    def plane_names(self) -> list[str]:
+        """What the labels of the planes stand for: words, or classes."""
+        return self.words or self.classes
+
+    @property
+    def numbers(self) -> list[str]:
+        """How each site is counted wherever it is drawn or listed."""
+        return self.kind.numbers(self.sites)
 
     def law(self, column: str | None = None, *, drop_last: int = 0) -> LawFit:
         """The law along the sites of the fit, less the last `drop_last`, for one column that falls to 0 at collapse.
@@ -120,7 +183,7 @@ class Record:
                     f"record '{self.name}': expected {column} at every site of the fit, none at '{site.name}'."
                 )
             values.append(value)
-        return fit_law(values, quantity=_quantity(column))
+        return fit_law(values, quantity=describe(column).quantity)
 
     def law_errors(self, column: str | None = None, *, drop_last: int = 0) -> LawErrors | None:
         """Standard errors and 95 % intervals of `law`, over groups of documents; `None` where no groups were kept."""
@@ -158,7 +221,7 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {"format": "layerlaw record", **asdict(self)}
+        return {"format": "layerlaw record", **asdict(self), "kind": self.kind.name}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one JSON file, whole or not at all."""
@@ -180,8 +243,11 @@ class Record:
             for site in sites:
                 site.shape = tuple(site.shape)
             rest = {k: v for k, v in data.items() if k in known and k not in ("sites", "version")}
+            kind = _kind(rest.get("kind", CLASSIFIER.name), where)
             if version < VERSION:
                 rest["settings"] = _renewed(rest.get("settings", {}))
+            if not kind.of_classes and "words" not in rest:  # they were kept where classes are
+                rest |= {"words": rest["classes"], "classes": []}
             return cls(sites=sites, **rest)
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(
@@ -203,14 +269,22 @@ class Record:
         return "\n".join([repr(self), *lines])
 
     def __repr__(self) -> str:
-        if self.kind == LANGUAGE_MODEL:
-            return f"<Record '{self.name}': {len(self.sites)} sites, {sum(self.counts):,} tokens>"
-        samples = f", {sum(self.counts)} samples" if self.counts else ""
-        return f"<Record '{self.name}': {len(self.sites)} sites, {len(self.classes)} classes{samples}>"
+        parts = [f"{len(self.sites)} sites"]
+        parts += [f"{len(self.classes)} classes"] if self.kind.of_classes else []
+        parts += [f"{sum(self.counts):,} {self.kind.sample}s"] if self.counts else []
+        return f"<Record '{self.name}': {', '.join(parts)}>"
+
+    def plot(self, column: str | None = None, *, ax: Axes | None = None) -> Figure:
+        """One column against depth, as `ll.plot` draws it."""
+        from layerlaw.pages import plot
+
+        return plot(self, column, ax=ax)
 
     def _shown(self) -> list[str]:
         """The columns of a short table that hold a number."""
-        return [c for c in NOTEBOOK_COLUMNS if any(s.values.get(c) is not None for s in self.sites)]
+        tests = [f"test_{name}" for name, column in REGISTRY.items() if column.test_yields is not None]
+        known = dict.fromkeys([*self.kind.table, *(name for name, c in REGISTRY.items() if c.head), *tests])
+        return [c for c in known if any(site.values.get(c) is not None for site in self.sites)]
 
     def _repr_html_(self) -> str:
         """An escaped table for notebooks, with no dependency."""
@@ -227,29 +301,10 @@ class Record:
         )
 
 
-NO_LAW = (  # not 0 at collapse
-    "ncc_accuracy",
-    "discrimination",
-    "rank",
-    "full_rank",
-    "separation_log_se",
-    *(f"classifier_{what}{group}" for what in ("cosine", "norm") for group in ("", "_majority", "_minority")),
-    "classifier_square",
-    "classifier_budget",
-    "feature_square",
-)
-NOTEBOOK_COLUMNS = (
-    "residual_held_out",
-    "residual",
-    "residual_held_out_untrained",
-    "separation",
-    "nc1",
-    "ncc_accuracy",
-    "ncc_mismatch",
-    "cdnv",
-    "test_separation",
-    "test_ncc_accuracy",
-)
+def _kind(name: str, where: str) -> Kind:
+    if name not in KINDS:
+        raise DataError(f"{where}: expected a record of a {joined(list(KINDS), 'or')}, got one of kind {name!r}.")
+    return KINDS[name]
 
 
 def _renewed(settings: dict[str, Any]) -> dict[str, Any]:
@@ -260,14 +315,8 @@ def _renewed(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def carries_law(column: str) -> bool:
-    """Whether a law can be asked of a column: it is positive and 0 at collapse, no accuracy, rank or standard error."""
-    return column.removeprefix("test_") not in NO_LAW and not column.endswith("_log_se")
-
-
-def _quantity(column: str) -> str:
-    if column == "residual" or column.startswith("residual_"):
-        return RESIDUAL
-    return "D" if column.endswith("separation") else column
+    """Whether a law can be fitted to a column: it is positive and 0 at collapse, no accuracy, rank or standard error."""
+    return describe(column).law
 
 
 def _short(value: float | None) -> str:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from layerlaw.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Style = Literal["points", "line", "fit", "faint", "null", "bars"]
 Made = TypeVar("Made")
@@ -108,6 +111,12 @@ class Sheet:
         if self.columns < 1:
             raise InputError(f"sheet '{self.title}': expected at least 1 column, got {self.columns}.")
         set_fields(self, panels=tuple(self.panels), columns=int(self.columns))
+
+    def plot(self) -> Figure:
+        """Draw it: a matplotlib figure, to be shown or saved (`sheet.plot().savefig("figure.pdf")`)."""
+        from layerlaw.pages import draw_sheet
+
+        return draw_sheet(self)
 
 
 def sheet_from_dict(data: Mapping[str, Any]) -> Sheet:

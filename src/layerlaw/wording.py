@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
+from typing import Any
 
 ABSENT = "–"
+MOST_LISTED, LONGEST_SETTING = 12, 400  # entries, characters
 NOTHING = 1e-6  # a residual below this is zero but for rounding
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _SCIENTIFIC = re.compile(r"(?<![\w.'-])(\d+(?:\.\d+)?)e([+-]?\d+)\b")
@@ -15,6 +18,15 @@ _HYPHEN_MINUS = re.compile(r"(?<=[\s(=])-(?=\d)")
 def finite(value: float | None) -> float | None:
     """The number, or `None` where there is none (missing, NaN, infinite)."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def minus(text: str) -> str:
+    """A formatted number with a real minus sign instead of a hyphen, and none before a rounded zero.
+
+    >>> minus(f"{-0.5:.2f}"), minus(f"{-0.0001:.2f}"), minus(f"{-3e-5:.1e}")
+    ('−0.50', '0.00', '−3.0e−05')
+    """
+    return (text if text.strip("+-0.,%") else text.lstrip("-")).replace("-", "−")
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -32,8 +44,8 @@ def number(value: float | None, digits: int = 3) -> str:
     mantissa, e = f"{value:.{digits - 1}e}".split("e")
     exponent = int(e)
     if exponent < -3 or exponent > 5:
-        return f"{mantissa}·10{power(exponent)}".replace("-", "−")
-    return f"{value:,.{max(0, digits - 1 - exponent)}f}".replace("-", "−")
+        return minus(f"{mantissa}·10{power(exponent)}")
+    return minus(f"{value:,.{max(0, digits - 1 - exponent)}f}")
 
 
 def residual(value: float | None, decimals: int = 4) -> str:
@@ -70,9 +82,7 @@ def percent(share: float | None, digits: int = 1) -> str:
     text = f"{100 * share:.{digits}f}"
     if "." in text and share in (0, 1):
         text = text.split(".")[0]
-    if not text.strip("-0."):
-        text = text.lstrip("-")  # no minus before a rounded zero
-    return text.replace("-", "−") + "%"
+    return minus(text) + "%"
 
 
 def correlation(r: float | None) -> str:
@@ -84,11 +94,45 @@ def correlation(r: float | None) -> str:
     return ABSENT if r is None else f"{r:.3f}".replace("-", "−")
 
 
-def p_value(p: float | None) -> str:
-    """A probability; below a ten-thousandth only that."""
+def signed(value: float | None, digits: int = 3) -> str:
+    """A number with its sign, also where it is positive: for a correlation, half of what it says.
+
+    >>> signed(-0.9182), signed(0.78, 2), signed(None)
+    ('−0.918', '+0.78', '–')
+    """
+    return ABSENT if value is None else f"{value:+.{digits}f}".replace("-", "−")
+
+
+def p_value(p: float | None, *, relation: bool = False) -> str:
+    """A probability; below a ten-thousandth only that. With `relation` it follows a symbol: "p " + p_value(…).
+
+    >>> p_value(0.0312), p_value(2e-6), p_value(0.0312, relation=True), p_value(2e-6, relation=True)
+    ('0.031', '< 0.0001', '= 0.031', '< 0.0001')
+    """
     if p is None:
         return ABSENT
-    return "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+    return "< 0.0001" if p < 1e-4 else f"{'= ' if relation else ''}{p:.2g}"
+
+
+def setting(value: Any) -> str:
+    """A setting in words: lists joined and cut, dictionaries as pairs.
+
+    >>> setting([1, 2.5, None]), setting({"lr": 1e-3}), setting(True)
+    ('1, 2.50, –', 'lr: 0.00100', 'yes')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or isinstance(value, float):
+        return number(value)
+    if isinstance(value, dict):
+        value = [f"{key}: {setting(v)}" for key, v in value.items()]
+    if isinstance(value, (list, tuple)):
+        items = [setting(v) for v in value]
+        if len(items) > MOST_LISTED:
+            items = [*items[: MOST_LISTED - 1], "…", f"{items[-1]} ({len(items)} in all)"]
+        return ", ".join(items)
+    text = clean(str(value))
+    return text if len(text) <= LONGEST_SETTING else f"{text[:LONGEST_SETTING]}…"
 
 
 def sentence(text: str) -> str:
@@ -131,6 +175,44 @@ def beginning(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"
 
 
+def joined(items: Sequence[str], word: str = "and") -> str:
+    """A list in words.
+
+    >>> joined(["a"]), joined(["a", "b"]), joined(["a", "b", "c"], "or")
+    ('a', 'a and b', 'a, b or c')
+    """
+    *most, last = items or [""]
+    return f"{', '.join(most)} {word} {last}" if most else last
+
+
 def counted(n: int, one: str, many: str | None = None) -> str:
     """A count with its noun: 1 site, 1,000 samples."""
     return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def ratio_words(log_ratio: float) -> str:
+    """A ratio from its logarithm, at any size.
+
+    >>> ratio_words(2.5), ratio_words(12.0), ratio_words(1000.0), ratio_words(math.inf)
+    ('12.2', '1.6·10⁵', '10⁴³⁴', '∞')
+    >>> ratio_words(math.log(1e9)), ratio_words(math.log(99960))  # rounding carries over to the power
+    ('1.0·10⁹', '1.0·10⁵')
+    """
+    if math.isinf(log_ratio):
+        return "∞"
+    digits = log_ratio / math.log(10)
+    if digits < 4:
+        return number(math.exp(log_ratio))
+    if digits >= 15:
+        return f"10{power(round(digits))}"
+    mantissa, exponent = f"{math.exp(log_ratio):.1e}".split("e")
+    return f"{mantissa}·10{power(int(exponent))}"
+
+
+def with_error(share: float | None, error: float | None) -> str:
+    """A share with its standard error, as percent.
+
+    >>> with_error(0.812, 0.004), with_error(0.812, None)
+    ('81.2 ± 0.4%', '81.2%')
+    """
+    return percent(share) if error is None else f"{percent(share)[:-1]} ± {100 * error:.1f}%"

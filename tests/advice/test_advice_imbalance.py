@@ -2,9 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,13 +12,10 @@ import torch
 import layerlaw as ll
 import oracle
 from layerlaw.advice import Forecast, forecast
-from layerlaw.advice.class_groups import MOST_BINS, MOST_GROUPS, class_groups, exact_sizes, solved_sizes
-from layerlaw.advice.imbalance_words import ratio_words
-from layerlaw.cli.imbalance import class_counts
+from layerlaw.advice.class_groups import MOST_BINS, MOST_GROUPS, exact_sizes, shown_groups, solved_sizes
 from layerlaw.errors import FeatureError, InputError, LabelError
-from layerlaw.pages import draw_sheet
 from layerlaw.peeled import collapse_curve, collapse_ratio, critical_budget, oversampling, solve, vanish_ratio
-from layerlaw.wording import number
+from layerlaw.wording import number, ratio_words
 
 TAIL = [int(n) for n in np.geomspace(1280, 5, 100)]
 COUNTS = [60, 50, 6, 5]
@@ -90,7 +84,7 @@ def test_balanced_classes_do_not_collapse_and_nearly_balanced_ones_depend_on_the
 
 
 def test_sizes_are_shown_in_few_groups_without_losing_classes() -> None:
-    groups = class_groups(TAIL)
+    groups = shown_groups(TAIL)
     assert len(groups) == MOST_GROUPS
     assert sum(g.size * g.number for g in groups) == pytest.approx(sum(TAIL))
     assert sorted(k for g in groups for k in g.classes or ()) == list(range(100))
@@ -167,7 +161,7 @@ def test_bins_are_borders_of_the_groups_shown() -> None:
     for counts in (list(range(1, 300)), TAIL, [1000 + i for i in range(60)] + [1]):
         bins, every = solved_sizes(counts), exact_sizes(counts)
         assert len(bins.groups) <= MOST_BINS + 1
-        groups = class_groups(counts)
+        groups = shown_groups(counts)
         for g in range(len(groups)):
             assert bins.groups.classes[bins.shown == g].sum() == every.groups.classes[every.shown == g].sum()
 
@@ -304,7 +298,7 @@ def test_the_forecast_is_plain_data_and_a_figure(tmp_path: Path, bias: bool) -> 
         assert data["format"] == "layerlaw forecast"
         assert data["sentences"] == list(found.sentences)
         assert str(found).startswith(found.headline)
-        draw_sheet(found.sheet()).savefig(tmp_path / "forecast.png")
+        found.plot().savefig(tmp_path / "forecast.png")
 
 
 def test_caveats_speak_of_depth_decay_and_this_training() -> None:
@@ -411,105 +405,6 @@ def test_bad_input_is_answered_with_what_was_expected() -> None:
     softmax = torch.nn.Sequential(torch.nn.Linear(7, 4), torch.nn.Softmax(1)).double()
     none = ll.probe(softmax, (x.double(), y), progress=False)
     refused(InputError, "expected norms of its classifier, found none", record=none)
-
-
-def test_counts_are_read_in_every_spelling(tmp_path: Path) -> None:
-    (tmp_path / "counts.txt").write_text("5000\n5000\n50\n")
-    assert class_counts(None, tmp_path / "counts.txt") == class_counts("5000×2;50", None) == [5000, 5000, 50]
-
-
-MODEL = """
-import torch
-def make():
-    torch.manual_seed(0)
-    y = torch.cat([torch.zeros(40), torch.ones(40), torch.full((4,), 2), torch.full((4,), 3)]).long()
-    x = torch.randn(88, 6) + 3 * torch.eye(6)[y]
-    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)), (x, y)
-"""
-
-
-def layerlaw(*arguments: str, cwd: Path, code: int = 0, columns: int = 120) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).parent / "layerlaw"), "imbalance", *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": str(columns)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=240, env=environment)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
-
-
-def test_the_command_says_the_headline_first_and_leaves_files(tmp_path: Path) -> None:
-    done = layerlaw("--counts", "5000x5,50x5", "--E-W", "1", "--E-H", "5", "--out", "found", cwd=tmp_path)
-    assert done.stdout.startswith("Minority collapse predicted: one common row for 5 classes")
-    assert "5 classes of 50 " in done.stdout
-    assert "9×" in done.stdout
-    assert json.loads((tmp_path / "found" / "forecast.json").read_text())["ratio"] == 100
-    assert (tmp_path / "found" / "forecast.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_command_measures_a_model(tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text(MODEL)
-    done = layerlaw("--model", "model.py:make", "--json", cwd=tmp_path)
-    data = json.loads(done.stdout)
-    assert data["ratio"] == 10
-    assert data["by_use"]["c"] < data["by_norms"]["c"]
-    assert "measured" in done.stderr
-    assert len(data["accuracy"]) == 2
-    assert all(0 <= share <= 1 for share in data["accuracy"])
-    assert "right: share of these data" in done.stderr
-    assert "by the norm in use (c = " in done.stderr
-    narrow = layerlaw("--model", "model.py:make", cwd=tmp_path, columns=80)
-    assert "…" not in narrow.stdout
-    assert max(map(len, narrow.stdout.splitlines())) <= 80
-    (tmp_path / "bare.py").write_text(MODEL.replace(", (x, y)", ""))
-    bare = layerlaw("--model", "bare.py:make", "--E-W", "1", "--E-H", "5", cwd=tmp_path, code=1)
-    assert "leave out --model and give --counts, --E-W and --E-H" in " ".join(bare.stderr.split())
-    given = layerlaw("--model", "model.py:make", "--E-W", "1", "--E-H", "5", cwd=tmp_path)
-    assert "the norm in use, which belongs to the measured ones, is left out" in " ".join(given.stdout.split())
-    wrong = layerlaw("--model", "model.py:make", "--counts", "5,5", cwd=tmp_path, code=1)
-    assert "expected 4, one per row of the classifier, got 2" in wrong.stderr
-
-
-def test_the_command_says_what_a_network_has_lost_and_refuses_broken_weights(tmp_path: Path) -> None:
-    trained = MODEL.replace("return torch.nn.Sequential", "net = torch.nn.Sequential").replace(", (x, y)\n", "\n")
-    dead = "    net[2].bias.data[:] = torch.tensor([9.0, 9.0, -99.0, -99.0])\n    return net, (x, y)\n"
-    (tmp_path / "dead.py").write_text(trained + dead)
-    done = layerlaw("--model", "dead.py:make", cwd=tmp_path)
-    assert "Already lost in this network: training accuracy of 2 classes below half" in " ".join(done.stdout.split())
-    (tmp_path / "broken.py").write_text(
-        trained + "    net[2].weight.data[0, 0] = float('nan')\n    return net, (x, y)\n"
-    )
-    broken = layerlaw("--model", "broken.py:make", cwd=tmp_path, code=1)
-    assert "expected finite weights, got NaN or infinity" in " ".join(broken.stderr.split())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "expected --counts, --counts-file, --data or --model"),
-        (("--counts", "5"), "expected at least 2 classes"),
-        (("--counts", "50,0"), "expected at least 1, got 0"),
-        (("--counts", "50,-3"), "expected at least 1, got -3"),
-        (("--counts", "50,2.5"), "expected whole numbers such as"),
-        (("--counts", "50x0,5"), "a number of classes from 1"),
-        (("--counts", "100x5,10x5"), "lose classes where √(E_W E_H) is below 2.13"),
-        (("--counts", "50,5", "--E-W", "-1", "--E-H", "3"), "E_W: expected a positive, finite budget"),
-        (("--counts", "50,5", "--weights", "w.pt"), "--weights: expected with --model"),
-        (("--counts-file", "missing.txt"), "missing.txt: expected a text file of class counts"),
-        (("--data", "nonsense", "--E-W", "1", "--E-H", "1"), "nonsense"),
-    ],
-)
-def test_bad_input_is_one_line(
-    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from layerlaw.cli import main
-
-    monkeypatch.setattr(sys, "argv", ["layerlaw", "imbalance", *arguments])
-    with pytest.raises(SystemExit) as left:
-        main()
-    said = capsys.readouterr().err
-    assert left.value.code == 1
-    assert words in said
-    assert said.startswith("error: ")
-    assert len(said.strip().splitlines()) == 1
 
 
 def test_a_forecast_is_frozen() -> None:

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from layerlaw.advice import Robustness, robustness
-from layerlaw.advice.perturbing import draw
-from layerlaw.advice.robustness import _effect
+from layerlaw.advice.perturbation import _effect, draw_noise
 from layerlaw.errors import InputError
 from layerlaw.lab import FeedForward, Recipe, Run, Samples, Schedule, Shape, sweep
 
@@ -68,7 +67,7 @@ def test_the_algebra_on_numbers_by_hand() -> None:
 
 def test_noise_has_the_asked_size() -> None:
     weights = [[torch.randn(30, 20)], [torch.randn(10, 30), torch.randn(4, 3, 2, 2)]]
-    noise = draw(weights, torch.Generator().manual_seed(0))
+    noise = draw_noise(weights, torch.Generator().manual_seed(0))
     for layer, added in zip(weights, noise, strict=True):
         for w, n in zip(layer, added, strict=True):
             assert n.shape == w.shape

@@ -7,9 +7,9 @@ import pytest
 from advice_candidates import candidate, trial
 
 from layerlaw.advice import Candidate, Choice
-from layerlaw.advice.rule import Guess, by_rate, decide
+from layerlaw.advice.candidates import Guess, by_rate, decide
 from layerlaw.errors import LayerlawError
-from layerlaw.pages.scales import y_scale
+from layerlaw.pages.sheets.scales import y_scale
 
 
 def logs(*values: float) -> list[float]:

@@ -6,7 +6,6 @@ import pytest
 
 from layerlaw.advice import transfer_balance
 from layerlaw.errors import InputError
-from layerlaw.pages import draw_sheet
 
 
 def halves(lower: float, upper: float, *, below: int = 3, above: int = 4) -> list[float]:
@@ -63,7 +62,7 @@ def test_it_is_plain_data_and_can_be_drawn() -> None:
     data = found.to_dict()
     assert data["epoch"] == 10
     assert data["stages"][2]["ratio"] == pytest.approx(1)
-    draw_sheet(found.sheet())
+    found.plot()
 
 
 def test_bad_input_is_answered() -> None:

@@ -125,7 +125,7 @@ def test_a_whole_run_prints_blocks_and_table_and_writes_record_and_page(folder: 
     assert "text: text.jsonl, 10 documents" in done.stdout
     assert done.stderr == ""  # no bars, no warnings of transformers
     record = Record.load(folder / "whole.json")
-    assert record.kind == "language model"
+    assert record.kind.name == "language model"
     assert record.provenance["command"]["text"] == "text.jsonl"
     assert record.provenance["text"]["documents"] == 10
     assert "residual_held_out_untrained" in record.columns

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from layerlaw.data import cifar, load
-from layerlaw.data.pickles import unpickle
+from layerlaw.data.cifar import unpickle
 from layerlaw.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -42,7 +42,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, bytes]]:
     """Lower the official digests to those of the small batches; give the content of all files by layout."""
     contents = {}
     for name, make in (("BINARY", binary), ("PYTHON", python)):
-        layout: cifar.Layout = getattr(cifar, name)
+        layout: cifar.CifarLayout = getattr(cifar, name)
         files = {file: make(i) for i, file in enumerate([*layout.train, *layout.test])}
         digests = {file: "md5:" + hashlib.md5(content).hexdigest() for file, content in files.items()}
         train = {file: digests[file] for file in layout.train}
@@ -97,7 +97,7 @@ def test_an_archive_is_read_in_memory_and_writes_nothing(
 ) -> None:
     home = tmp_path / "data" / "cifar10"
     home.mkdir(parents=True)
-    which: cifar.Layout = getattr(cifar, layout)
+    which: cifar.CifarLayout = getattr(cifar, layout)
     archive(home / which.archive, which.folder, small[layout])
     monkeypatch.setenv("LAYERLAW_DATA", str(tmp_path / "data"))
     before = sorted(tmp_path.rglob("*"))
@@ -156,7 +156,7 @@ def test_a_python_two_batch_is_read() -> None:
 def test_a_pickle_that_calls_os_system_is_refused_and_not_run(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     attack = pickle.dumps({b"data": Call(os.system, f"touch {trace}"), b"labels": []})
-    with pytest.raises(DataError, match=rf"batch: the pickle asks for {os.system.__module__}.system, which is refused"):
+    with pytest.raises(DataError, match=rf"batch: the pickle names {os.system.__module__}.system, which is refused"):
         cifar.parse_python(attack, "batch")
     assert not trace.exists()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerlaw.data.idx import read_idx
+from layerlaw.data.mnist import read_idx
 from layerlaw.errors import DataError
 
 ARRAY = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)

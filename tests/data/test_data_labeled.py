@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from layerlaw.data import Labeled
-from layerlaw.data import pixels as pixels_room
+from layerlaw.data.labeled import MOMENTS
 from layerlaw.errors import DataError, LabelError, MissingExtraError
 
 
@@ -46,7 +46,7 @@ def test_imbalanced_gives_exactly_the_counts_asked_for(counts: list[int], seed: 
 
 
 def test_more_samples_than_there_are_says_how_many_for_which_class() -> None:
-    with pytest.raises(DataError, match=r"toy: .*class 1 \('b'\) has 1, 2 were asked for; ask for at most 1 per class"):
+    with pytest.raises(DataError, match=r"toy: .*class 1 \('b'\) has 1, 2 were requested; request at most 1 per class"):
         toy([0, 0, 1, 2, 2]).balanced(2)
 
 
@@ -126,7 +126,7 @@ def test_resizing_to_the_same_size_changes_nothing_and_needs_no_pillow(monkeypat
 )
 def test_published_moments_are_applied_per_channel(name: str, channels: int) -> None:
     data = toy([0, 1, 2], shape=(channels, 4, 4), name=name)
-    mean, std = (np.array(m, np.float64).reshape(1, -1, 1, 1) for m in pixels_room.MOMENTS[name])
+    mean, std = (np.array(m, np.float64).reshape(1, -1, 1, 1) for m in MOMENTS[name])
     x, y = data.tensors("dataset")
     assert x.dtype == torch.float32
     assert y.dtype == torch.int64
@@ -134,9 +134,9 @@ def test_published_moments_are_applied_per_channel(name: str, channels: int) -> 
 
 
 def test_published_moments_are_those_of_the_papers() -> None:
-    assert pixels_room.MOMENTS["fashion_mnist"] == ((0.2860,), (0.3530,))
-    assert pixels_room.MOMENTS["cifar10"] == ((0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261))
-    assert pixels_room.MOMENTS["mnist"] == ((0.1307,), (0.3081,))
+    assert MOMENTS["fashion_mnist"] == ((0.2860,), (0.3530,))
+    assert MOMENTS["cifar10"] == ((0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261))
+    assert MOMENTS["mnist"] == ((0.1307,), (0.3081,))
 
 
 def test_half_scales_to_minus_one_to_one_and_none_to_zero_to_one() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from layerlaw.data import DEFAULT, embedded, load
+from layerlaw.data import DEFAULT, load, mnist
 from layerlaw.errors import DataError
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = files("layerlaw.data").joinpath("sample", embedded.FILE)
+SHIPPED = files("layerlaw.data").joinpath("sample", mnist.SAMPLE_FILE)
 
 
 def test_the_sample_is_the_default_and_has_500_and_200_images_per_class() -> None:
@@ -24,7 +24,7 @@ def test_the_sample_is_the_default_and_has_500_and_200_images_per_class() -> Non
 def test_the_shipped_file_is_small_and_its_sha256_is_fixed() -> None:
     content = SHIPPED.read_bytes()
     assert len(content) <= 4_000_000
-    assert hashlib.sha256(content).hexdigest() == embedded.SHA256
+    assert hashlib.sha256(content).hexdigest() == mnist.SAMPLE_SHA256
 
 
 def test_the_shipped_file_needs_no_pickle_and_has_four_arrays() -> None:
@@ -44,7 +44,7 @@ def test_the_license_lies_beside_it() -> None:
 
 
 def test_a_damaged_sample_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "SHA256", "0" * 64)
+    monkeypatch.setattr(mnist, "SAMPLE_SHA256", "0" * 64)
     with pytest.raises(DataError, match="the installation is damaged, install it again"):
         load()
 

@@ -25,13 +25,16 @@ FILES = {
 }
 
 
+def md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> mnist.IdxSet:
     """Lower the official checksums of Fashion-MNIST to those of three 4×4 images."""
     lowered = replace(
         mnist.FASHION_MNIST,
-        packed={name: hashlib.md5(gzip.compress(raw, mtime=0)).hexdigest() for name, raw in FILES.items()},
-        content={name: hashlib.md5(raw).hexdigest() for name, raw in FILES.items()},
+        digests={name: (md5(gzip.compress(raw, mtime=0)), md5(raw)) for name, raw in FILES.items()},
     )
     monkeypatch.setattr(sources, "FASHION_MNIST", lowered)
     return lowered
@@ -90,8 +93,8 @@ def test_images_and_labels_of_different_number_are_refused(
     write(tmp_path / "fashion_mnist", packed=False)
     short = bytes([0, 0, 8, 1, 0, 0, 0, 1, 5])
     (tmp_path / "fashion_mnist" / "train-labels-idx1-ubyte").write_bytes(short)
-    content = {**small.content, "train-labels-idx1-ubyte": hashlib.md5(short).hexdigest()}
-    monkeypatch.setattr(sources, "FASHION_MNIST", replace(small, content=content))
+    digests = {**small.digests, "train-labels-idx1-ubyte": ("", md5(short))}
+    monkeypatch.setattr(sources, "FASHION_MNIST", replace(small, digests=digests))
     monkeypatch.setenv("LAYERLAW_DATA", str(tmp_path))
     with pytest.raises(DataError, match=r"expected 3 labels, one for each image of train-images-idx3-ubyte, got 1"):
         load("fashion_mnist")

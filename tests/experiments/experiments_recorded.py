@@ -21,8 +21,13 @@ class Recording(Setting):
 
     quick: bool = True
     progress: bool = False
+    most: int = 60
+    """No network is trained for more epochs than that."""
     runs: dict[str, list[Run]] = field(default_factory=dict)
     data: dict[str, Samples] = field(default_factory=dict)
+
+    def epochs(self, full: int = 600, quick: int = 60) -> int:
+        return min(quick, self.most)
 
     def train(self, name: str, recipes: Any, data: Any, schedule: Any, **how: Any) -> list[Run]:
         self.data |= data
@@ -46,8 +51,8 @@ class Quick:
         return found
 
 
-def quickly(name: str) -> Quick:
-    setting = Recording()
+def quickly(name: str, most: int = 60) -> Quick:
+    setting = Recording(most=most)
     return Quick(find(name).run(setting), setting)
 
 

@@ -8,7 +8,7 @@ import pytest
 from experiments_recorded import Quick, made_run, quickly, survives_json
 
 import layerlaw as ll
-from layerlaw.experiments import fig1
+from layerlaw.experiments.separation import fig1
 from layerlaw.pages import draw_sheet
 
 CELLS = [f"{optimizer}-{depth}" for optimizer in ("sgd", "momentum", "adam") for depth in (4, 8, 20)]
@@ -16,7 +16,7 @@ CELLS = [f"{optimizer}-{depth}" for optimizer in ("sgd", "momentum", "adam") for
 
 @pytest.fixture(scope="module")
 def quick() -> Quick:
-    return quickly("fig1")
+    return quickly("fig1", most=8)
 
 
 def test_nine_cells_stand_beside_the_papers_nine(quick: Quick) -> None:
@@ -61,9 +61,9 @@ def test_the_outcome_survives_json(quick: Quick, tmp_path: Path) -> None:
     assert survives_json(quick.outcome, tmp_path)
 
 
-def test_diverged_runs_are_told_not_dropped() -> None:
+def test_diverged_runs_are_reported_not_dropped() -> None:
     lost = made_run({20: [36.0, 10.0, 3.0, 1.0]}, diverged=12)
-    (row, *_) = fig1._rows(("sgd", 4), [lost], [], -1.0, 1)
+    (row, *_) = fig1._rows(("sgd", 4), [lost], [], [lost])
     assert row.ours is None
     assert row.reproduced is False
     assert "epoch 12" in row.reason

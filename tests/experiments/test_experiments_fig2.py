@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from experiments_recorded import Quick, hidden, made_run, quickly, survives_json
 
-from layerlaw.experiments import fig2
+from layerlaw.experiments.separation import fig2
 from layerlaw.law import fit_law
 from layerlaw.measures import separation_fuzziness
 from layerlaw.sheet import Panel

@@ -8,8 +8,8 @@ import pytest
 import torch
 from experiments_recorded import Quick, hidden, quickly, survives_json
 
-from layerlaw.experiments import fig3
-from layerlaw.experiments.afterwards import half_life_on, probed
+from layerlaw.experiments.numbers import half_life_on, record_of
+from layerlaw.experiments.separation import fig3
 from layerlaw.measures import separation_fuzziness
 
 
@@ -65,7 +65,7 @@ def test_the_images_of_the_minority_come_early_and_mixing_changes_that(quick: Qu
     assert int((mixed.labels[-100:] >= 5).sum()) > 5
     assert mixed.counts == samples.counts
     run = chosen(quick, "imbalanced", 4)
-    in_order = probed(run, samples).law()
+    in_order = record_of(run, samples).law()
     assert in_order.values == pytest.approx(run.law().values, rel=1e-4)  # probe and fleet measure alike
     by_hand = half_life_on(run, mixed)
     ratio = by_hand / chosen(quick, "equal", 4).law().half_life

@@ -8,12 +8,12 @@ import pytest
 import torch
 from experiments_recorded import Quick, made_run, quickly, survives_json
 
-from layerlaw.experiments import fig5
+from layerlaw.experiments.separation import fig5
 
 
 @pytest.fixture(scope="module")
 def quick() -> Quick:
-    return quickly("fig5")
+    return quickly("fig5", most=6)
 
 
 def test_every_data_set_has_the_papers_depth_and_the_controls(quick: Quick) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from experiments_recorded import Quick, hidden, quickly, survives_json
 
-from layerlaw.experiments import fig6
+from layerlaw.experiments.separation import fig6
 from layerlaw.lab import Run
 from layerlaw.measures import separation_fuzziness
 

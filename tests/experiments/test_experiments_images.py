@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from layerlaw.data import load
-from layerlaw.experiments import NAMES, find, images, reproduce, title
-from layerlaw.experiments.numbers import row, selected_p
-from layerlaw.experiments.setting import Setting
+from layerlaw.experiments import NAMES, find, reproduce, setting, title
+from layerlaw.experiments.numbers import Claim, row, selected_p
+from layerlaw.experiments.setting import Setting, samples, stand_in
 from layerlaw.law import fit_law, greenwood_p
 
 
 def test_the_first_images_of_every_class_in_file_order() -> None:
-    found = images.samples(Setting(quick=True), "fashion_mnist", 100)
+    found = samples(Setting(quick=True), "fashion_mnist", 100)
     x, y = load().balanced(100).resized(10).tensors(flat=True)
     assert found.inputs.equal(x)
     assert found.labels.equal(y)
@@ -24,11 +24,11 @@ def test_the_first_images_of_every_class_in_file_order() -> None:
 
 
 def test_prepared_samples_are_the_same_and_need_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = images._samples.__wrapped__("fashion_mnist_sample", (30, 20) * 5, 10, 50)
-    monkeypatch.setenv(images.PREPARED, str(tmp_path))
-    kept = images._samples.__wrapped__("fashion_mnist_sample", (30, 20) * 5, 10, 50)
-    monkeypatch.setattr(images, "load", None)  # whoever loads now fails
-    again = images._samples.__wrapped__("fashion_mnist_sample", (30, 20) * 5, 10, 50)
+    plain = setting._samples.__wrapped__("fashion_mnist_sample", (30, 20) * 5, 10, 50)
+    monkeypatch.setenv(setting.PREPARED, str(tmp_path))
+    kept = setting._samples.__wrapped__("fashion_mnist_sample", (30, 20) * 5, 10, 50)
+    monkeypatch.setattr(setting, "load", None)  # whoever loads now fails
+    again = setting._samples.__wrapped__("fashion_mnist_sample", (30, 20) * 5, 10, 50)
     assert plain.checksum == kept.checksum == again.checksum
     assert again.class_names == plain.class_names
     assert again.counts == (30, 20) * 5
@@ -36,11 +36,9 @@ def test_prepared_samples_are_the_same_and_need_no_source(tmp_path: Path, monkey
 
 
 def test_a_quick_run_says_what_stands_in() -> None:
-    assert images.stand_in(Setting(quick=True), "mnist", "fashion_mnist") == [
-        "Quick run: Fashion-MNIST stands in for MNIST."
-    ]
-    assert images.stand_in(Setting(), "mnist") == []
-    assert images.samples(Setting(quick=True), "cifar10") is images.samples(Setting(quick=True), "mnist")
+    assert stand_in(Setting(quick=True), "mnist", "fashion_mnist") == ["Quick run: Fashion-MNIST stands in for MNIST."]
+    assert stand_in(Setting(), "mnist") == []
+    assert samples(Setting(quick=True), "cifar10") is samples(Setting(quick=True), "mnist")
 
 
 def test_without_a_choice_the_selected_p_is_greenwoods() -> None:
@@ -78,9 +76,9 @@ def test_seeds_begin_with_the_authors() -> None:
 
 
 def test_a_missing_number_has_a_reason() -> None:
-    lost = row("r", [None, None], paper=-0.99, holds=lambda r: r < 0, reason="diverged in epoch 3")
+    lost = row("r", [None, None], Claim(-0.99, lambda r: r < 0), reason="diverged in epoch 3")
     assert (lost.ours, lost.reproduced, lost.reason) == (None, False, "diverged in epoch 3")
-    part = row("r", [None, -1.0], holds=lambda r: r < 0, tolerance="< 0")
+    part = row("r", [None, -1.0], Claim(None, lambda r: r < 0, "< 0"))
     assert (part.ours, part.reproduced) == (-1.0, True)
     assert "1 of 2" in part.tolerance
 

@@ -10,7 +10,7 @@ from reproducing import COMMAND, ENVIRONMENT, reproduce
 
 def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     sweeps = tmp_path / "layerlaw-reproduce" / "quick" / "sweeps"
-    running = subprocess.Popen([*COMMAND, "fig1", "--quick"], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    running = subprocess.Popen([*COMMAND, "s11", "--quick"], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
     for _ in range(600):
         time.sleep(0.1)
         if running.poll() is not None or list(sweeps.rglob("fleet-*.pt")):
@@ -20,12 +20,12 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     kept = {file: file.stat().st_mtime_ns for file in sweeps.rglob("fleet-*.pt")}
     assert kept
     done = [file for file in kept if _finished(file)]
-    reproduce("fig1", "--quick", "--json", cwd=tmp_path)
+    reproduce("s11", "--quick", "--json", cwd=tmp_path)
     assert [file.stat().st_mtime_ns for file in done] == [kept[file] for file in done]  # not trained again
     assert all(map(_finished, sweeps.rglob("fleet-*.pt")))
 
 
 def _finished(file: Path) -> bool:
-    from layerlaw.lab.engine import Progress
+    from layerlaw.lab.jobs import Checkpoint
 
-    return Progress.from_file(file)[0].done
+    return Checkpoint.from_file(file)[0].done

@@ -10,13 +10,13 @@ import torch
 from experiments_recorded import Quick, hidden, quickly, survives_json
 
 import oracle
-from layerlaw.experiments.linearized import linear_floor
+from layerlaw.experiments.separation.linearized import linear_floor
 from layerlaw.measures import separation_fuzziness
 
 
 @pytest.fixture(scope="module")
 def quick() -> Quick:
-    return quickly("linearized")
+    return quickly("linearized", most=4)
 
 
 def clouds(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from experiments_recorded import made_run
@@ -10,18 +12,18 @@ from layerlaw.experiments.drawing import epoch_series, law_panel
 from layerlaw.experiments.moments import (
     emergence,
     interpolation,
+    measured_epochs,
     page_p,
-    probed,
     scaled,
     settling,
     since,
     spearman,
 )
-from layerlaw.experiments.numbers import is_clear, law_row, random_split_r, row, trouble
+from layerlaw.experiments.numbers import Claim, is_clear, number, random_split_r, row, rows, trouble
 from layerlaw.law import fit_law
 
-STRAIGHT, BENT = (8.0, 4.0, 2.0, 1.0), (8.0, 7.9, 7.8, 1.0)
-RISING = (1.0, 2.0, 3.0, 4.0)
+STRAIGHT, BENT = (16.0, 8.0, 4.0, 2.0, 1.0), (16.0, 15.9, 15.8, 7.8, 1.0)
+RISING = (1.0, 2.0, 3.0, 4.0, 5.0)
 
 
 def test_epochs_are_scaled_to_the_length_of_training() -> None:
@@ -50,8 +52,8 @@ def test_the_law_emerges_after_its_last_bend() -> None:
     assert emergence(run) == 30
     assert emergence(made_run({0: STRAIGHT, 10: BENT})) is None
     assert emergence(made_run({0: STRAIGHT, 10: STRAIGHT}, diverged=3)) is None
-    assert probed(run) == [0, 10, 20, 30, 40]
-    assert probed(run, batchnorm="whole") == []
+    assert measured_epochs(run) == [0, 10, 20, 30, 40]
+    assert measured_epochs(run, batchnorm="whole") == []
 
 
 def test_interpolation_is_the_first_probe_without_a_mistake() -> None:
@@ -83,7 +85,7 @@ def test_a_clear_law_is_straight_and_even_beyond_choosing() -> None:
     assert not is_clear(fit_law(BENT))
     assert not is_clear(fit_law(RISING))
     assert not is_clear(None)
-    nearly = fit_law([1.0, 0.46, 0.25, 0.125])  # four points: straight, but choosing among nine does as well
+    nearly = fit_law([1.0, 0.42, 0.25, 0.14, 0.0625])  # five points: straight, but choosing among nine does as well
     assert nearly.pearson is not None
     assert nearly.pearson < -0.99
     assert is_clear(nearly)
@@ -105,14 +107,34 @@ def test_trouble_tells_who_and_why() -> None:
     )
 
 
-def test_law_row_says_why_there_is_no_number() -> None:
-    assert law_row("r", [made_run({0: STRAIGHT})], "pearson").ours == pytest.approx(-1)
-    assert law_row("p", [made_run({0: RISING})], "greenwood_p").reason == "D does not fall with depth"
-    assert law_row("r", [], "pearson").reason == "no run to choose from"
-    lost = law_row("r", [made_run({4: STRAIGHT}, diverged=2)], "pearson", holds=lambda r: True)
+def test_rows_say_why_there_is_no_number() -> None:
+    (r,) = rows("x", [made_run({0: STRAIGHT})], ["pearson"])
+    assert (r.name, r.ours) == ("x/pearson", pytest.approx(-1))
+    assert rows("x", [made_run({0: RISING})], ["greenwood-p"])[0].reason == "D does not fall with depth"
+    assert rows("x", [], ["pearson"])[0].reason == "every learning rate failed"
+    (lost,) = rows("x", [made_run({4: STRAIGHT}, diverged=2)], ["pearson"], {"pearson": Claim("law", lambda r: True)})
     assert (lost.ours, lost.reproduced) == (None, False)
     assert "diverged in epoch 2" in lost.reason
     assert row("x", [None]).reason == "no run gave a number"
+
+
+def test_a_number_is_found_by_its_name_in_the_ledger() -> None:
+    run = made_run({0: BENT, 4: STRAIGHT}, accuracy={4: 0.75}, modes=("batch",))
+    evals = made_run({4: (9.0, 3.0, 1.0, 1 / 3)}, accuracy={4: 0.25}, modes=("running",)).measurements
+    tests = [replace(m, split="test", separation=(4.0, 3.0, 2.0, 1.5)) for m in run.measurements]
+    floor = replace(run.measurements[-1], split="permuted", separation=(8.0, 8.0, 8.0, 4.0))
+    run.measurements += (*evals, *tests, floor)
+    assert number(run, "rho") == number(run, "train-rho") == pytest.approx(0.5)
+    assert number(run, "rho-eval") == pytest.approx(1 / 3)
+    assert number(run, "half-life") == pytest.approx(1)
+    assert number(run, "pearson", epoch=0) == pytest.approx(fit_law(BENT).pearson)
+    assert number(run, "test-pearson") == pytest.approx(fit_law((4.0, 3.0, 2.0, 1.5)).pearson)
+    assert (number(run, "final-D"), number(run, "last-D-eval")) == (1.0, pytest.approx(1 / 3))
+    assert (number(run, "final-D-permuted"), number(run, "final-D-over-permuted")) == (4.0, 0.25)
+    assert number(run, "train-accuracy") == 0.25  # in eval mode
+    assert number(made_run({4: STRAIGHT}, diverged=2), "rho") is None
+    with pytest.raises(AttributeError):
+        number(run, "person")
 
 
 def test_a_course_has_mean_and_range_and_leaves_out_the_diverged() -> None:
@@ -122,7 +144,7 @@ def test_a_course_has_mean_and_range_and_leaves_out_the_diverged() -> None:
         made_run({0: RISING, 10: RISING}, diverged=1),
     ]
     series = epoch_series("D", runs, [0, 10], lambda run, epoch: run.measurement(epoch=epoch).separation[1])
-    assert (series.y, series.low, series.high) == ((5.95, 7.9), (4.0, 7.9), (7.9, 7.9))
+    assert (series.y, series.low, series.high) == ((11.95, 15.9), (8.0, 15.9), (15.9, 15.9))
 
 
 def test_a_panel_without_a_law_still_shows_where_d_is_known() -> None:

@@ -7,8 +7,18 @@ import math
 import pytest
 from experiments_recorded import made_run
 
-from layerlaw.experiments.numbers import above_floor, best_of_seeds, final_separation, law_rows, standard_error
-from layerlaw.experiments.pairs import lowest, one_standard_error, paired_rows, ratios
+from layerlaw.experiments.numbers import (
+    LAW,
+    LAW_HOLDS,
+    best_of_seeds,
+    differences,
+    number,
+    paired_rows,
+    ratios,
+    rows,
+    standard_error,
+)
+from layerlaw.experiments.separation.fig5 import lowest, one_standard_error
 from layerlaw.lab import Run
 
 
@@ -18,28 +28,30 @@ def run_of(last: float, seed: int, rate: float = 1e-3, middle: float = 4.0) -> R
 
 def test_ratios_are_of_equal_seeds() -> None:
     above, below = [run_of(2.0, 666), run_of(3.0, 1)], [run_of(1.0, 1), run_of(8.0, 666)]
-    assert ratios(above, below, final_separation) == [0.25, 3.0]
-    assert ratios(above, below[:1], final_separation) == [3.0]
-    assert ratios(above, below, final_separation, lambda run: 1.0) == [0.125, 1.0]
+    assert ratios(above, below, "final-D") == [0.25, 3.0]
+    assert ratios(above, below[:1], "final-D") == [3.0]
+    assert ratios(above, below, "final-D", lambda run: 1.0) == [0.125, 1.0]
+    assert differences(above, below, "final-D") == [-6.0, 2.0]
+    assert differences(above, below[:1], lambda run: run.recipe.seed) == [0.0]
 
 
 def test_a_difference_is_clear_beyond_two_standard_errors() -> None:
-    row, error = paired_rows("d", [3.0, 4.0, 5.0], [1.0, 1.0, 1.0], paper=2.0, larger=True)
+    row, error = paired_rows("d", [2.0, 3.0, 4.0], paper=2.0, larger=True)
     assert row.ours == pytest.approx(3.0)
     assert error.ours == pytest.approx(1 / math.sqrt(3))  # of 2, 3, 4
     assert row.reproduced is True
-    assert paired_rows("d", [3.0, 4.0, 5.0], [1.0, 1.0, 1.0], paper=2.0, larger=False)[0].reproduced is False
-    assert paired_rows("d", [0.0, 3.0], [1.0, 1.0], larger=True)[0].reproduced is False  # 0.5 ± 1.5
+    assert paired_rows("d", [2.0, 3.0, 4.0], paper=2.0, larger=False)[0].reproduced is False
+    assert paired_rows("d", [-1.0, 2.0], larger=True)[0].reproduced is False  # 0.5 ± 1.5
 
 
 def test_one_pair_proves_nothing() -> None:
-    row, error = paired_rows("d", [3.0], [1.0], paper=2.0, larger=True)
+    row, error = paired_rows("d", [2.0], paper=2.0, larger=True)
     assert (row.ours, row.reproduced) == (2.0, False)
     assert (error.ours, error.reason) == (None, "one seed has no standard error")
 
 
 def test_a_pair_without_a_number_is_told() -> None:
-    row, _ = paired_rows("d", [3.0, None, 5.0], [1.0, 1.0, 1.0])
+    row, _ = paired_rows("d", [2.0, None, 4.0])
     assert row.ours == 3.0
     assert "1 of 3 runs gave no number" in row.tolerance
 
@@ -64,20 +76,19 @@ def test_the_rate_is_chosen_for_every_seed_by_r() -> None:
 
 
 def test_law_rows_of_a_straight_line() -> None:
-    rows = {row.name: row for row in law_rows("x", [run_of(1.0, 666)], paper="holds", holds=lambda r: r <= -0.99)}
-    assert rows["x/pearson"].ours == pytest.approx(-1.0)
-    assert rows["x/pearson"].reproduced is True
-    assert rows["x/rho"].ours == pytest.approx(0.25)
-    assert rows["x/effective-layers"].ours == pytest.approx(2.0)
-    assert rows["x/greenwood-p"].ours == pytest.approx(0.0, abs=1e-6)
-    assert rows["x/pearson-eval"].ours == pytest.approx(-1.0)
-    (rises, *_) = [r for r in law_rows("x", [run_of(32.0, 666)]) if r.name.endswith("layers")]
+    found = {row.name: row for row in rows("x", [run_of(1.0, 666)], LAW, {"pearson": LAW_HOLDS})}
+    assert found["x/pearson"].ours == pytest.approx(-1.0)
+    assert found["x/pearson"].reproduced is True
+    assert found["x/rho"].ours == pytest.approx(0.25)
+    assert found["x/effective-layers"].ours == pytest.approx(2.0)
+    assert found["x/greenwood-p"].ours == pytest.approx(0.0, abs=1e-6)
+    assert found["x/pearson-eval"].ours == pytest.approx(-1.0)
+    (rises,) = rows("x", [run_of(32.0, 666)], ["effective-layers"])
     assert (rises.ours, rises.reason) == (None, "D does not fall with depth")
-    assert law_rows("x", [])[0].reason == "every learning rate failed"
 
 
 def test_above_floor_needs_the_permuted_reading() -> None:
     run = run_of(2.0, 666)
     floor = made_run({1: (16.0, 16.0, 8.0)}).measurements[0]
     run.measurements += (type(floor)(1, "batch", "permuted", floor.separation, floor.nearest),)
-    assert above_floor(run) == 0.25
+    assert number(run, "final-D-over-permuted") == 0.25

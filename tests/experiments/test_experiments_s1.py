@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from experiments_recorded import Quick, hidden, made_run, quickly, survives_json
 
-from layerlaw.experiments import s1
+from layerlaw.experiments.separation import s1
 from layerlaw.measures import separation_fuzziness
 
 

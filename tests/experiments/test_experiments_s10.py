@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from experiments_recorded import Quick, made_run, quickly, survives_json
 
-from layerlaw.experiments import s10
+from layerlaw.experiments.separation import s10
 from layerlaw.lab import Shape
 
 STRAIGHT = [0.6**layer for layer in range(8)]
@@ -16,7 +16,7 @@ BENT = [1.0] * 7 + [0.01]
 
 @pytest.fixture(scope="module")
 def quick() -> Quick:
-    return quickly("s10")
+    return quickly("s10", most=4)
 
 
 def test_without_batchnorm_both_modes_are_one(quick: Quick) -> None:
@@ -45,7 +45,7 @@ def test_every_cell_has_rows_and_its_twin(quick: Quick) -> None:
     assert judged == {f"adam-{depth}/no-norm/seeds-with-clear-law" for depth in (4, 8, 20)}
     assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [6, 6, 6, 6]
     assert len(quick.outcome.tables[0].rows) == 18
-    losses = [r.losses[-1] for r in quick.setting.runs["norms"] if s10._cell(r) == ("adam", 4, False)]
+    losses = [r.losses[-1] for r in quick.setting.runs["norms"] if s10.network_of(r) == ("adam", 4, False)]
     assert quick.row("adam-4/no-norm/lowest-loss").ours == pytest.approx(min(losses))
 
 
@@ -55,7 +55,7 @@ def test_survives_json(quick: Quick, tmp_path: Path) -> None:
 
 def test_short_of_rank_counts_places_with_too_few_dimensions(quick: Quick) -> None:
     samples = quick.setting.data["fashion_mnist"]
-    run = next(r for r in quick.setting.runs["norms"] if s10._cell(r) == ("adam", 8, False))
+    run = next(r for r in quick.setting.runs["norms"] if s10.network_of(r) == ("adam", 8, False))
     assert s10.short_layers(run, samples) == 0
     weight = run.state["linear4.weight"]
     kept = weight.clone()

@@ -8,14 +8,14 @@ import pytest
 import torch
 from experiments_recorded import Quick, made_run, quickly, survives_json
 
-from layerlaw.experiments import s11
+from layerlaw.experiments.separation import s11
 from layerlaw.lab import Run
 from layerlaw.law import fit_law
 
 
 @pytest.fixture(scope="module")
 def quick() -> Quick:
-    return quickly("s11")
+    return quickly("s11", most=8)
 
 
 def trained(quick: Quick) -> tuple[Run, Run, Run]:

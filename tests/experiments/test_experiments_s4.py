@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from experiments_recorded import Quick, quickly, survives_json
 
-from layerlaw.experiments import s4
+from layerlaw.experiments.separation import s4
 from layerlaw.measures import separation_fuzziness
 
 

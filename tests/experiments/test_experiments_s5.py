@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from experiments_recorded import Quick, quickly, survives_json
 
-from layerlaw.experiments.afterwards import corrected_half_life, half_life_on
+from layerlaw.experiments.numbers import corrected_half_life, half_life_on
 from layerlaw.lab import Run
 
 

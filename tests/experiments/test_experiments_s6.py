@@ -9,7 +9,7 @@ import pytest
 from experiments_recorded import Quick, hidden, quickly, survives_json
 
 import oracle
-from layerlaw.experiments import s6
+from layerlaw.experiments.separation import s6
 from layerlaw.law import fit_law
 
 WHOLES = ("all-classes", "mean-class", "worst-class", "all-minus-mean-class")
@@ -17,7 +17,7 @@ WHOLES = ("all-classes", "mean-class", "worst-class", "all-minus-mean-class")
 
 @pytest.fixture(scope="module")
 def quick() -> Quick:
-    return quickly("s6")
+    return quickly("s6", most=20)
 
 
 def test_the_mean_over_classes_is_d(quick: Quick) -> None:

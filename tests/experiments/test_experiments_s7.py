@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from experiments_recorded import Quick, made_run, quickly, survives_json
 
-from layerlaw.experiments import s7
 from layerlaw.experiments.moments import spearman
+from layerlaw.experiments.separation import s7
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def curve(ratios: list[float]) -> list[float]:
 
 def test_ratios_multiply_to_the_whole_fall(quick: Quick) -> None:
     (run,) = quick.setting.runs["ratios"]
-    ratios = s7.ratios(run, run.epoch)
+    ratios = s7.layer_ratios(run, run.epoch)
     assert len(ratios) == 7
     D = run.measurement().separation
     assert math.prod(ratios) == pytest.approx(D[-1] / D[0])
@@ -71,7 +71,7 @@ def test_survives_json(quick: Quick, tmp_path: Path) -> None:
     assert survives_json(quick.outcome, tmp_path)
 
 
-def test_all_runs_lost_is_told_not_raised() -> None:
+def test_all_runs_lost_is_reported_not_raised() -> None:
     rows = s7._rows([], 20)
     assert all(row.ours is None and row.reason for row in rows)
     assert [row.reproduced for row in rows if row.paper] == [False, False]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from experiments_recorded import Quick, hidden, quickly, survives_json
 
-from layerlaw.experiments import s8
+from layerlaw.experiments.separation import s8
 from layerlaw.lab import Samples
 from layerlaw.law import fit_law
 from layerlaw.measures import separation_fuzziness
@@ -16,7 +16,7 @@ from layerlaw.measures import separation_fuzziness
 
 @pytest.fixture(scope="module")
 def quick() -> Quick:
-    return quickly("s8")
+    return quickly("s8", most=6)
 
 
 def test_test_d_is_around_the_test_images_own_means(quick: Quick) -> None:

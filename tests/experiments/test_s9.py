@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 from experiments_recorded import Quick, quickly, survives_json
 
 from layerlaw.errors import DataError
-from layerlaw.experiments import s9, sentences
+from layerlaw.experiments.separation import s9, sentences
 from layerlaw.experiments.setting import Setting
 from layerlaw.measures import separation_fuzziness
 from layerlaw.probing import probe
@@ -38,8 +38,8 @@ def made(*D: float | None) -> Record:
 
 @pytest.mark.parametrize("token", ["first", "mean"])
 def test_d_is_that_of_the_real_tokens_alone(network: sentences.Classifier, token: sentences.Token) -> None:
-    given = sentences.task(SETTING, 3, 40, 100)
-    record = sentences.looked_at(SETTING, network, given, token)
+    given = sentences.sentence_task(SETTING, 3, 40, 100)
+    record = sentences.record_of_network(SETTING, network, given, token)
     features = []
     for ids in given.train.ids[:80]:  # one by one: no padding at all
         with torch.no_grad():
@@ -90,14 +90,14 @@ def test_fine_tuning_learns_and_repeats_itself() -> None:
     assert float(right.float().mean()) > 0.75
 
 
-def test_the_table_of_glue_is_read_and_a_bad_line_is_told() -> None:
+def test_the_table_of_glue_is_read_and_a_bad_line_is_named() -> None:
     texts, labels = sentences.parsed("sentence\tlabel\na fine \t1\r\nwith\ttab\t0\n\n", "train")
     assert (texts, labels.tolist()) == (["a fine", "with\ttab"], [1, 0])
     with pytest.raises(DataError, match=r"sst2, dev, line 2: expected a sentence, a tab and 0 or 1, got 'oh\\t2'"):
         sentences.parsed("sentence\tlabel\noh\t2\n", "dev")
 
 
-def test_missing_files_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYERLAW_DATA", str(tmp_path))
     sentences._minilm.cache_clear()
     with pytest.raises(
@@ -130,7 +130,7 @@ def test_every_kind_has_rows_panels_and_layers(quick: Quick) -> None:
     assert quick.setting.used_seeds == {666}
 
 
-def test_a_clear_law_would_be_told() -> None:
+def test_a_clear_law_would_be_reported() -> None:
     values = {"test_separation": 1.0, "ncc_accuracy": 0.5, "test_ncc_accuracy": 0.5}
     straight, bent = made(32, 16, 8, 4, 2, 1), made(32, 31, 30, 29, 28, 1)
     for record in (straight, bent):
@@ -151,7 +151,7 @@ def test_no_law_where_d_is_not_defined() -> None:
 
 def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setting = dataclasses.replace(SETTING, folder=tmp_path)
-    given = sentences.task(setting, 1, 20, 40)
+    given = sentences.sentence_task(setting, 1, 20, 40)
     first = sentences.measured(setting, "few", 1, given, sentences.Tuning(40, 1))
     assert len(list(tmp_path.glob("*.json"))) == 2
     monkeypatch.setattr(sentences, "tuned", None)  # it is not called again

@@ -1,7 +1,7 @@
-"""A sweep that is killed (SIGKILL) on its way: python killed_sweep.py FOLDER WORKERS STEPS [saving].
+"""A sweep that is killed (SIGKILL) on its way: python killed_sweep.py FOLDER WORKERS STEPS [saving | conv].
 
-After so many epochs, or with "saving" in the middle of the save of that number. This process saves at every epoch; its
-workers save every minute, and take their time with every epoch.
+After so many epochs, or with "saving" in the middle of the save of that number; "conv" trains convolutional networks.
+This process saves at every epoch; its workers save every minute, and take their time with every epoch.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lab_parts import SCHEDULE, slow_worker, small_sweep, sweeping
+from lab_parts import EVERYTHING, SCHEDULE, slow_worker, small_sweep
+from seam_parts import conv_sweep
 
 import layerlaw.lab
+from layerlaw.lab import sweeping
 
 
 def die() -> None:
@@ -50,7 +52,7 @@ def dying_in_save(number: int) -> Callable[[Any, Path], None]:
 
 def main(folder: str, workers: str, steps: str, *how: str) -> None:
     torch.set_num_threads(1)
-    layerlaw.lab.engine.SAVE_EVERY = 0.0
+    layerlaw.lab.jobs.SAVE_EVERY = 0.0
     layerlaw.lab.workers._PROGRAM = slow_worker()
     sweeping.WORTH_PROCESSES = 0
     progress: Any = False
@@ -58,9 +60,10 @@ def main(folder: str, workers: str, steps: str, *how: str) -> None:
         torch.save = dying_in_save(int(steps))
     else:
         progress = dying_after(int(steps))
-    recipes, samples = small_sweep()
+    recipes, samples = conv_sweep() if how == ("conv",) else small_sweep()
+    schedule = EVERYTHING if how == ("conv",) else SCHEDULE
     sweeping.sweep(
-        recipes, samples, schedule=SCHEDULE, members=2, folder=folder, workers=int(workers), progress=progress
+        recipes, samples, schedule=schedule, members=2, folder=folder, workers=int(workers), progress=progress
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 import layerlaw.lab
 from layerlaw.lab import FeedForward, Recipe, Run, Samples, Schedule, Shape, sweep
 
-sweeping = sys.modules["layerlaw.lab.sweep"]  # the module: `layerlaw.lab.sweep` is the function
+EVERYTHING = Schedule(epochs=(0, 3), batchnorm=("batch", "running", "whole"), test=True, permuted=True, by_class=True)
 SCHEDULE = Schedule(epochs=(0, 17), batchnorm=("batch", "running"), test=True, by_class=True)
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from layerlaw.errors import InputError
 from layerlaw.lab import GPT
-from layerlaw.lab.gpt import Attention
+from layerlaw.lab.networks.gpt import Attention
 
 
 def plain_attention(layer: Attention, x: Tensor) -> Tensor:

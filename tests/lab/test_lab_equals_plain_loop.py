@@ -11,7 +11,7 @@ from lab_parts import clouds, fresh, parts_of_layer, plain_loop
 from torch import Tensor, nn
 
 from layerlaw.lab import Fleet, Recipe, Samples, Shape
-from layerlaw.lab.orders import Orders
+from layerlaw.lab.fleet.engine import Orders
 
 SAMPLES = clouds(150)  # in batches of 32: the last one has 22
 ACTIVATIONS = ["relu", "tanh", "gelu", "none"]

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from lab_parts import SCHEDULE, clouds, numbers, processes_with, same_networks, small_sweep, sweeping, uninterrupted
+from lab_parts import SCHEDULE, clouds, numbers, processes_with, same_networks, small_sweep, uninterrupted
 
 import layerlaw.lab
 from layerlaw.errors import DataError
-from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape, sweep
-from layerlaw.lab.engine import Progress
+from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape, sweep, sweeping
+from layerlaw.lab.jobs import Checkpoint
 
 SCRIPT = Path(__file__).with_name("killed_sweep.py")
 SAMPLES = clouds(150)
@@ -30,7 +30,7 @@ def quiet(recipes: list[Recipe], data: Any = SAMPLES, **how: Any) -> list[Run]:
     return sweep(recipes, data, **{"progress": False, "workers": 1, **how})
 
 
-def kill_on_the_way(folder: Path, workers: int, steps: int, *how: str) -> list[Progress]:
+def kill_on_the_way(folder: Path, workers: int, steps: int, *how: str) -> list[Checkpoint]:
     """What a sweep left behind that was killed after so many steps."""
     scratch = folder.parent / "scratch"
     scratch.mkdir()
@@ -43,7 +43,7 @@ def kill_on_the_way(folder: Path, workers: int, steps: int, *how: str) -> list[P
     while processes_with(str(scratch)):
         assert time.monotonic() < deadline, "the workers go on without their parent"
         time.sleep(0.05)
-    return [Progress.from_file(file)[0] for file in sorted(folder.glob("fleet-*.pt"))]
+    return [Checkpoint.from_file(file)[0] for file in sorted(folder.glob("*-*.pt"))]
 
 
 def goes_on(folder: Path, workers: int = 1) -> None:
@@ -63,8 +63,8 @@ def trained_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
     trained: list[Recipe] = []
     run = layerlaw.lab.workers.run
 
-    def counting(job: Any, *args: Any) -> Progress:
-        trained.extend(job.recipes)
+    def counting(job: Any, *args: Any) -> Checkpoint:
+        trained.extend(member.recipe for member in job.members)
         return run(job, *args)
 
     monkeypatch.setattr(layerlaw.lab.workers, "run", counting)
@@ -76,7 +76,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest
     parts = kill_on_the_way(folder, 1, 45)  # one fleet done, one on its way, one not begun
     assert sorted((part.epoch, part.done) for part in parts) == [(14, False), (30, True)]
     seen = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    finished = next(path for path in seen if Progress.from_file(path)[0].done)
+    finished = next(path for path in seen if Checkpoint.from_file(path)[0].done)
     uninterrupted()
     epochs: list[int] = []
     monkeypatch.setattr(
@@ -203,7 +203,7 @@ def test_a_truncated_file_is_told(rest: float, tmp_path: Path) -> None:
     before = files_of(tmp_path)
     with pytest.raises(
         DataError,
-        match=rf"{path}: expected the progress of a fleet, but it cannot be read \(\w+\): is it cut off\? Delete it",
+        match=rf"{path}: expected the progress of a sweep, but it cannot be read \(\w+\): is it cut off\? Delete it",
     ):
         quiet([BASE], folder=tmp_path)
     assert files_of(tmp_path) == before
@@ -213,7 +213,7 @@ def test_a_truncated_file_is_told(rest: float, tmp_path: Path) -> None:
 
 def test_a_file_of_something_else_is_told(tmp_path: Path) -> None:
     torch.save({"weights": torch.zeros(3)}, tmp_path / "fleet-mine.pt")
-    with pytest.raises(DataError, match=r"fleet-mine\.pt: expected the progress of a fleet"):
+    with pytest.raises(DataError, match=r"fleet-mine\.pt: expected the progress of a sweep"):
         quiet([BASE], folder=tmp_path)
 
 

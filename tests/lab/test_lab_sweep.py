@@ -21,12 +21,11 @@ from lab_parts import (
     same_networks,
     slow_worker,
     small_sweep,
-    sweeping,
     uninterrupted,
 )
 
 import layerlaw.lab
-from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
+from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep, sweeping
 
 SAMPLES = clouds(150)
 BASE = Recipe(network=Shape(12, (16, 10), 4), epochs=4, batch_size=32, learning_rate=0.01)
@@ -86,7 +85,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[list[Recipe]]:
     run = layerlaw.lab.workers.run
 
     def counting(job: Any, *args: Any) -> Any:
-        trained.append(job.recipes)
+        trained.append([member.recipe for member in job.members])
         return run(job, *args)
 
     monkeypatch.setattr(layerlaw.lab.workers, "run", counting)

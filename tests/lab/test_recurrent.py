@@ -10,8 +10,7 @@ from torch.nn import functional as F
 
 from layerlaw.errors import InputError
 from layerlaw.lab import GPT, Recurrent
-from layerlaw.lab.recurrent import Selective
-from layerlaw.lab.scan import _scan, linear_scan
+from layerlaw.lab.networks.recurrent import Selective, _scan, linear_scan
 
 
 def step_by_step(a: Tensor, u: Tensor) -> Tensor:

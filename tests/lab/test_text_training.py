@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from layerlaw.errors import DataError, InputError, LayerlawError
 from layerlaw.lab import GPT, TextRecipe, load_text_model, save_text_model, text_loss, train_text
-from layerlaw.lab.text_model import TextModel
-from layerlaw.lab.text_task import ask_masked, ask_next, cross_entropy
+from layerlaw.lab.networks.text_model import TextModel
+from layerlaw.lab.text import cross_entropy, masked_tokens, next_tokens
 
 TRAIN, TEST = markov(40_000, 1), markov(4_000, 2)
 BASE = TextRecipe(steps=5, batch_size=4, context=16, learning_rate=0.01, warmup=2)
@@ -144,7 +144,7 @@ def test_only_matrices_decay(make: Make) -> None:
 
 def test_masks_follow_the_scheme_of_bert() -> None:
     windows = torch.randint(99, (2000, 40), generator=torch.Generator().manual_seed(1))
-    asked = ask_masked(windows, mask_id=99, share=0.15, generator=torch.Generator().manual_seed(2))
+    asked = masked_tokens(windows, mask_id=99, share=0.15, generator=torch.Generator().manual_seed(2))
     assert asked.places is not None
     assert asked.places.shape == asked.answers.shape == (2000, 6)
     assert all(len(set(row)) == 6 for row in asked.places.tolist())
@@ -162,7 +162,7 @@ def test_masks_follow_the_scheme_of_bert() -> None:
 
 
 def test_at_least_one_place_is_asked_for() -> None:
-    asked = ask_masked(torch.zeros(3, 2, dtype=torch.long), mask_id=9, share=0.01, generator=torch.Generator())
+    asked = masked_tokens(torch.zeros(3, 2, dtype=torch.long), mask_id=9, share=0.01, generator=torch.Generator())
     assert asked.answers.shape == (3, 1)
 
 
@@ -182,7 +182,7 @@ def test_the_loss_asks_for_every_token_of_the_text_once(tokens: int) -> None:
     model, text = gpt(), TEST[:tokens]
     total = 0.0
     for start in range(0, tokens - 1, 16):
-        asked = ask_next(text[None, start : start + 17])
+        asked = next_tokens(text[None, start : start + 17])
         total += float(cross_entropy(model, *asked, reduction="sum"))
     model.train()
     assert text_loss(model, text, BASE) == pytest.approx(total / (tokens - 1), rel=1e-5)

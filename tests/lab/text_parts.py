@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.lab import GPT, Recurrent
-from layerlaw.lab.text_model import TextModel
+from layerlaw.lab.networks.text_model import TextModel
 
 VOCABULARY = 64
 FOLLOWERS = torch.tensor([0.55, 0.25, 0.15, 0.05])  # chances of the four tokens that may follow a token

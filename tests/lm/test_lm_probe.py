@@ -33,7 +33,7 @@ def test_record_has_one_row_per_block_and_a_law():
     assert frame["site"].tolist() == ["embedded input", *(f"model.layers.{i}" for i in range(DEPTH))]
     assert {"residual", "residual_held_out", "residual_embedding", "residual_untrained", "separation"} <= set(frame)
     assert record.law("residual").points == DEPTH
-    assert record.kind == "language model"
+    assert record.kind.name == "language model"
     assert record.settings["classes"] == 10
     assert record.settings["tokens"] == record.counts[0] == record.settings["pieces"] * 63
     again = ll.Record.from_dict(record.to_dict())
@@ -181,7 +181,8 @@ def test_words_are_pictured_at_every_block():
     ids = walks()
     words = ids.reshape(-1).bincount().topk(3).indices.tolist()
     record = probed(family("llama"), ids, words=words)
-    assert record.classes == [str(word) for word in words]
+    assert record.words == [str(word) for word in words]
+    assert record.classes == []
     assert not any("Of the words" in note for note in record.notes)
     never = probed(family("llama"), ids, words=[words[0], VOCABULARY - 1])
     assert f"Of the words, '{VOCABULARY - 1}' does not come among the tokens that were used." in never.notes

@@ -1,13 +1,18 @@
 """The numbers of a site as columns of a record."""
 
+import importlib.util
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
+import layerlaw as ll
 import oracle
 from layerlaw.measures import measure
-from layerlaw.measures.columns import classifier_columns, number, site_columns
+from layerlaw.measures.columns import Column, describe, registered, site_columns
+from layerlaw.measures.site import number
+from layerlaw.pages import table
 from layerlaw.stats import ClassSums, Frame, Scatter, find_centers, project
 from layerlaw.stats.passes import Around
 
@@ -49,16 +54,82 @@ def test_where_all_means_coincide_there_is_no_separation() -> None:
 def test_classifier_columns_agree_with_the_oracle() -> None:
     x, y = oracle.blobs([30, 20, 10], 7)
     weight = torch.randn(3, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    around, _ = at_one_site(x, y, 3)
-    columns = classifier_columns(around.centers.means, weight, 0.25)
+    decision = torch.where(torch.arange(60) % 4 == 0, (y + 1) % 3, y)
+    columns, _ = site_columns(*at_one_site(x, y, 3, decision), weight=weight)
     norms, angles = oracle.norms_and_angles(weight.numpy())
     assert columns["nc2_norms_classifier"] == pytest.approx(norms)
     assert columns["nc2_angles_classifier"] == pytest.approx(angles)
     assert columns["nc3"] == pytest.approx(oracle.self_duality(x, y, 3, weight))
-    assert columns["nc4"] == 0.25
+    assert columns["nc4"] == columns["ncc_mismatch"] == measure(x, y, decision=decision)["ncc_mismatch"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_no_number(value: float) -> None:
     assert number(torch.tensor(value)) is None
     assert number(torch.tensor(2.5)) == 2.5
+
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "measures_table.py"
+
+
+def measures_table():
+    spec = importlib.util.spec_from_file_location("measures_table", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_in_the_docs_is_the_registry() -> None:
+    script = measures_table()
+    text = script.PAGE.read_text(encoding="utf-8")
+    assert script.page(text) == text, "run python scripts/measures_table.py"
+
+
+def test_a_new_measure_is_its_function_and_its_row(tmp_path: Path) -> None:
+    """Registered, it is measured, recorded, listed, drawn, fitted and documented; unregistered, it is gone."""
+    pytest.importorskip("plotly")
+    pytest.importorskip("rich")
+    x, y = oracle.blobs([30, 30, 30], 7)
+    spread = Column(
+        "largest_spread", "largest spread of a class", "variance of the widest class", "max_k Var_k", "0", "lower",
+        head="widest", yields=9, test_yields=9, panel="collapse", compute=lambda s: s.variances.amax(-1),
+        by_class=lambda s: s.variances,
+    )  # fmt: skip
+    net = torch.nn.Sequential(torch.nn.Linear(7, 6), torch.nn.ReLU(), torch.nn.Linear(6, 5), torch.nn.Linear(5, 3))
+    with registered(spread):
+        expected = max(float(x[y == k].var(0, correction=0).sum()) for k in range(3))
+        assert float(ll.measure(x, y)["largest_spread"]) == pytest.approx(expected)
+        record = ll.probe(net, (x.float(), y), test=(x.float(), y), progress=False)
+        assert record.column("largest_spread")[0] == pytest.approx(expected, rel=1e-6)
+        assert len(record.sites[0].by_class["test_largest_spread"]) == 3
+        assert record.law("test_largest_spread").quantity == "test_largest_spread"
+        assert "largest_spread" in str(record)
+        assert "<th>test_largest_spread</th>" in record._repr_html_()
+        columns = [column.header for column in table(record, width=200).columns]
+        assert {"widest", "test widest"} <= set(columns)
+        page = ll.report(record, tmp_path / "page.html").read_text(encoding="utf-8")
+        assert '<th scope="col" title="variance of the widest class; lower is better">widest</th>' in page
+        assert "largest spread of a class" in page  # in the chart of measures that are 0 at collapse
+        assert record.plot("test_largest_spread").axes[0].get_ylabel() == "largest spread of a class (test)"
+        assert "| `largest_spread` | variance of the widest class |" in measures_table().table()
+    assert "largest_spread" not in ll.measure(x, y)
+    assert "largest_spread" not in ll.probe(net, (x.float(), y), progress=False).columns
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "law", "quantity", "log"),
+    [
+        ("separation", "separation fuzziness D", True, "D", True),
+        ("test_separation", "separation fuzziness D (test)", True, "D", True),
+        ("separation_untrained", "separation fuzziness D (untrained)", True, "separation_untrained", True),
+        ("test_ncc_accuracy", "nearest-class-center accuracy (test)", False, "test_ncc_accuracy", False),
+        ("residual", "prediction residual", True, "PR", True),
+        ("residual_onehot_held_out", "prediction residual (onehot, held out)", True, "PR", True),
+        ("residual_held_out_untrained", "prediction residual (held out, untrained)", True, "PR", True),
+        ("residual_held_out_log_se", "standard error of the log of residual_held_out", False, "PR", False),
+        ("something_else", "something_else", True, "something_else", True),
+    ],
+)
+def test_names_made_from_others_are_known(name: str, label: str, law: bool, quantity: str, log: bool) -> None:
+    column = describe(name)
+    assert (column.name, column.label, column.law, column.quantity, column.log) == (name, label, law, quantity, log)

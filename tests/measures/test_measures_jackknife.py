@@ -58,8 +58,9 @@ def test_collapsed_features_have_no_logarithm() -> None:
 
 
 def test_a_fuzziness_that_does_not_exist_is_not_corrected() -> None:
-    found = jackknife(float("nan"), Given(1.0, 1.0))
-    assert found is None or (found.corrected is None and math.isnan(found.bias))
+    assert jackknife(math.nan, Given(1.0, 1.0)) is None
+    assert jackknife(2.0, Given(1.0, math.nan)) is None
+    assert jackknife(2.0, Given(1.0, math.inf)) is None
 
 
 def test_the_result_is_a_plain_value() -> None:

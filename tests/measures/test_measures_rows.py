@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import oracle
-from layerlaw.measures.rows import mean_cosine, mean_norm, mean_square, rare_classes, used_budget
+from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, rare_classes, used_budget
 from layerlaw.peeled import solve
 
 

@@ -77,7 +77,8 @@ def lm_record(
         )  # fmt: skip
     tokens = round(576 * tokens_per_feature)
     return Record(
-        name=name, kind=LANGUAGE_MODEL, sites=sites, classes=WORDS if words else [], plane_labels=labels, counts=[tokens],
+        name=name, kind=LANGUAGE_MODEL, sites=sites, classes=[], words=WORDS if words else [], plane_labels=labels,
+        counts=[tokens],
         settings={
             "task": task, "targets": {"id": "the next token's id"}, "normalize": "fresh", "norm": "rms", "tokens": tokens,
             "blocks": "30 blocks of type LlamaDecoderLayer in 'model.layers', width 576, rms norm 'model.norm' behind them",

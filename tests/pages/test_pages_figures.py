@@ -94,3 +94,8 @@ def test_pyplot_is_never_imported():
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, "/dev/null"], check=True, capture_output=True)
+
+
+def test_a_record_draws_itself():
+    record = full_record()
+    assert record.plot("nc1").axes[0].get_title() == plot(record, "nc1").axes[0].get_title()

@@ -7,7 +7,7 @@ from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outco
 
 from layerlaw.errors import InputError
 from layerlaw.outcome import Outcome, Row, Table
-from layerlaw.pages import ledger
+from layerlaw.pages import ledger_index, ledger_page
 
 ALL = [law_outcome(), epoch_outcome(), bare_outcome()]
 
@@ -22,41 +22,39 @@ def tables(text):
     return [[cells(line) for line in block.splitlines()] for block in text.split("\n\n") if block.startswith("|")]
 
 
-def test_the_first_table_has_one_row_per_figure():
-    head, rule, *rows = tables(ledger(ALL))[0]
-    assert head == ["figure", "what", "paper", "ours", "reproduced", "command", "device", "wall time"]
+def test_the_index_has_one_row_per_figure():
+    head, rule, *rows = tables(ledger_index(ALL, folder="figures"))[0]
+    assert head == ["figure", "what", "numbers", "statements", "run"]
     assert set(rule) == {"---"}
-    assert rows[0] == [
-        "Fig. 1", "[The law holds](#fig1)", "−0.997 (Adam, 8 layers: Pearson r)", "−0.9981 [−0.9987, −0.9972]",
-        "2 of 4", "`layerlaw reproduce fig1`", "NVIDIA H200", "21 min 24 s",
-    ]  # fmt: skip
-    assert rows[1][:5] == ["Fig. S4", "[The law emerges](#s4)", "about 300 (epoch)", "290", "1 of 1"]
-    assert rows[2] == ["Planes", "[Only pictures](#planes)", "–", "–", "–", "–", "–", "–"]
-    assert "In all, 1 of 3 numbers and 2 of 2 statements reproduced, in 3 figures." in ledger(ALL)
+    assert rows[0] == ["[Fig. 1](figures/fig1.md)", "The law holds", "1 of 3", "1 of 1", "NVIDIA H200, 21 min 24 s"]
+    assert rows[1][:4] == ["[Fig. S4](figures/s4.md)", "The law emerges", "–", "1 of 1"]
+    assert rows[2] == ["[Planes](figures/planes.md)", "Only pictures", "–", "–", "–"]
+    assert ledger_index(ALL).endswith("In all, 1 of 3 numbers and 2 of 2 statements reproduced, in 3 figures.")
 
 
-def test_every_link_has_its_anchor():
-    text = ledger(ALL)
-    links = re.findall(r"\]\(#([^)]+)\)", text)
-    assert links == re.findall(r'<a id="([^"]+)"></a>', text)
-    assert len(links) == 3
-
-
-def test_every_number_of_a_figure_stands_in_its_section():
-    section = ledger(ALL).split('<a id="fig1"></a>')[1].split('<a id="s4"></a>')[0]
-    assert section.strip().startswith("## Fig. 1 · The law holds\n\n1 of 3 numbers and 1 of 1 statement reproduced.")
-    head, _, *rows = tables(section)[0]
+def test_every_number_of_a_figure_stands_on_its_page():
+    page = ledger_page(law_outcome())
+    assert page.startswith("# Fig. 1 · The law holds\n\n1 of 3 numbers and 1 of 1 statement reproduced.")
+    head, _, *rows = tables(page)[0]
     assert head == ["", "paper", "ours (mean, range over seeds)", "reproduced", "accepted"]
     assert rows[1] == ["Adam, 8 layers: ρ", "≈ 0.53", "0.527 [0.525, 0.530]", "✓", "± 0.01"]
     assert rows[2] == ["SGD, 20 layers: ρ", "0.85", "– (diverged in epoch 12)", "✗", "± 0.01"]
     assert rows[3][0] == "final D (the paper does not give its learning rate)"
     assert rows[4] == ["Greenwood p (a control)", "–", "0.00026 [< 0.0001, 0.00046]", "–", ""]
-    assert "- With running statistics r = −0.985.\n" in section
-    assert "`layerlaw reproduce fig1` · device: NVIDIA H200 · wall time: 21 min 24 s · seeds: 666, 1, 2" in section
+    assert "- With running statistics r = −0.985.\n" in page
+    assert "`layerlaw reproduce fig1` · device: NVIDIA H200 · wall time: 21 min 24 s · seeds: 666, 1, 2" in page
+
+
+def test_what_did_not_come_out_stands_first_with_what_was_tried():
+    page = ledger_page(law_outcome(), tried={"SGD, 20 layers: ρ": "Also not at *other* rates."})
+    before = page.split("| ---")[0]
+    assert "What did not come out:\n\n- **" in before
+    assert "- **SGD, 20 layers: ρ**: paper 0.85, ours none (accepted ± 0.01). Also not at *other* rates.\n" in before
+    assert "did not come out" not in ledger_page(epoch_outcome())
 
 
 def test_supporting_tables_are_folded_and_their_pipes_kept():
-    text = ledger([law_outcome()])
+    text = ledger_page(law_outcome())
     folded = re.search(r"<details><summary>The grid \(2 rows\)</summary>\n\n(.*?)\n\n</details>", text, re.S)
     assert folded
     rows = tables(folded[1])[0]
@@ -67,51 +65,53 @@ def test_supporting_tables_are_folded_and_their_pipes_kept():
 
 @pytest.mark.parametrize("outcome", [*ALL, nasty_outcome(), law_outcome(quick=True)])
 def test_all_rows_of_a_table_have_the_same_cells(outcome):
-    found = tables(ledger([outcome]))
+    found = tables(ledger_index([outcome]) + "\n\n" + ledger_page(outcome))
     assert found
     for table in found:
         assert len({len(row) for row in table}) == 1
 
 
 def test_text_is_neither_markup_nor_markdown():
-    text = re.sub(r"`[^`]*`", "", ledger([nasty_outcome()]))  # within code nothing is read
+    text = re.sub(
+        r"`[^`]*`", "", ledger_index([nasty_outcome()]) + ledger_page(nasty_outcome())
+    )  # within code nothing is read
     assert "<script" not in text
     assert "<img" not in text
     assert r"\$x\$" in text
     outcome = Outcome(
         "fig1", "*bold* _it_ a_b [x](y) [0.1, 0.2] &lt; 3 < 4", (Row("r", "`a|b`", 1.0),), (), notes=("# no heading",)
     )
-    text = ledger([outcome])
+    text = ledger_page(outcome)
     assert r"\*bold\* \_it\_ a_b [x\](y) [0.1, 0.2] &amp;lt; 3 < 4" in text
     assert r"\`a\|b\`" in text
     assert "- \\# no heading" in text
 
 
-def test_a_command_with_a_pipe_stays_in_its_cell():
-    text = ledger([Outcome("fig1", "x", (), (), provenance={"command": "a | b `c`"})])
-    assert tables(text)[0][2][5] == r"`` a \| b `c` ``"
+def test_a_command_with_a_pipe_stays_code():
+    text = ledger_page(Outcome("fig1", "x", (), (), provenance={"command": "a | b `c`"}))
+    assert text.endswith("\n\n`` a \\| b `c` ``\n")
 
 
-def test_a_quick_run_is_called_one_twice():
-    text = ledger([law_outcome(quick=True)])
-    assert tables(text)[0][2][4] == "2 of 4, quick run"
-    assert "**This is a quick run" in text
-    assert "quick" not in ledger([law_outcome()])
+def test_a_quick_run_is_called_one_in_both_places():
+    assert tables(ledger_index([law_outcome(quick=True)]))[0][2][4].endswith("quick run")
+    assert "**This is a quick run" in ledger_page(law_outcome(quick=True))
+    assert "quick" not in ledger_index([law_outcome()]) + ledger_page(law_outcome())
 
 
-def test_the_introduction_comes_first_as_it_is():
-    assert ledger(ALL, intro="# Reproduction\n\n*By* us.").startswith("# Reproduction\n\n*By* us.\n\n| figure |")
+def test_introduction_and_picture_come_before_the_numbers():
+    page = ledger_page(law_outcome(), intro="*By* us.", picture="fig1.png")
+    assert page.index("![Fig. 1](fig1.png)\n\n*By* us.\n\n") < page.index("| paper |")
 
 
 def test_an_empty_ledger_says_so():
-    assert ledger([]) == "Nothing has been run yet.\n"
+    assert ledger_index([]) == "Nothing has been run yet."
 
 
 def test_what_is_no_outcome_is_refused():
     with pytest.raises(InputError, match="expected a list of outcomes, got Row"):
-        ledger([Row("r", 1, 1.0)])
+        ledger_index([Row("r", 1, 1.0)])
 
 
 def test_a_table_without_rows_is_still_a_table():
-    text = ledger([Outcome("fig1", "x", (), (), (Table("empty", ("a", "b"), ()),))])
+    text = ledger_page(Outcome("fig1", "x", (), (), (Table("empty", ("a", "b"), ()),)))
     assert "| a | b |\n| --- | --- |\n\n</details>" in text

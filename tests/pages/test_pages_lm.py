@@ -14,7 +14,7 @@ from rich.console import Console
 from layerlaw.errors import InputError
 from layerlaw.pages import plot, plot_planes, print_record, report, table
 from layerlaw.pages.axes import block_axis
-from layerlaw.pages.page import page_html
+from layerlaw.pages.html.records import page_html
 from layerlaw.pages.record_view import read, read_all
 
 PANELS = {"verdict", "law", "deviations", "gains", "table", "method", "definitions"}

@@ -83,24 +83,3 @@ def test_hovering_a_shuffled_line_names_a_block(tabs):
     names = tab.evaluate("document.querySelector('#r0-codes').data[0].text")
     assert len(names) == 8 * 31
     assert names[0] == names[31] == "<b>1 · model.layers.0</b>"
-
-
-def test_the_residual_and_its_gain_are_in_sight_on_a_telephone(tabs):
-    tab, _ = tabs("whole")
-    widened(tab, 420)
-    for column in range(3):
-        cell = tab.locator('[data-panel="table"] tbody tr >> nth=12').locator(f"td >> nth={column}")
-        box = cell.bounding_box()
-        assert box["x"] + box["width"] < 420 - 16
-    name = tab.locator('[data-panel="table"] tbody tr >> nth=30').locator("th")
-    assert name.evaluate("e => e.scrollWidth <= e.clientWidth")  # the number of the block is not cut off
-
-
-def test_all_targets_fit_a_desk_and_the_rest_is_scrolled_under_a_shadow(tabs):
-    tab, _ = tabs("whole")
-    box = tab.locator('[data-panel="table"] .scroll')
-    widened(tab, 1280)
-    assert box.evaluate("e => e.scrollWidth <= e.clientWidth")
-    widened(tab, 420)
-    assert box.evaluate("e => e.scrollWidth > e.clientWidth")
-    assert box.evaluate("e => getComputedStyle(e).backgroundAttachment") == "local, scroll"

@@ -75,9 +75,9 @@ def test_numbers_of_numpy_become_plain(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "none or breaks early"),
-        ("[1]", "expected a 'layerlaw outcome', got 'other JSON'"),
-        (json.dumps(minimal_record().to_dict()), "got 'layerlaw record'"),
+        ("{", "ends or breaks early"),
+        ("[1]", "expected a layerlaw outcome, got other JSON"),
+        (json.dumps(minimal_record().to_dict()), "expected a layerlaw outcome, got other JSON"),
         ('{"format": "layerlaw outcome", "version": 2}', "written by a newer layerlaw"),
         ('{"format": "layerlaw outcome", "version": 1, "name": "a"}', "missing or wrong: 'rows'"),
         (
@@ -95,7 +95,7 @@ def test_a_file_that_is_no_outcome_is_answered(tmp_path, text, message):
 
 
 def test_a_file_that_is_not_there_is_answered(tmp_path):
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="found nothing there"):
         Outcome.load(tmp_path / "nothing.json")
 
 
@@ -297,7 +297,7 @@ def test_text_is_neither_markup_nor_escape_codes():
 
 def test_importing_pages_brings_no_ink():
     code = (
-        "import sys, layerlaw.pages as p; p.ledger, p.outcome_page, p.draw_sheet;"
+        "import sys, layerlaw.pages as p; p.ledger_index, p.outcome_page, p.draw_sheet;"
         "sys.exit(any(name in sys.modules for name in ('matplotlib', 'plotly', 'rich', 'PIL')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -305,9 +305,7 @@ def test_importing_pages_brings_no_ink():
 
 def test_functions_are_not_hidden_by_modules_of_their_name():
     import layerlaw.pages as pages
-    from layerlaw.pages.ledger import ledger
-    from layerlaw.pages.outcome_page import outcome_page
+    from layerlaw.pages.html.outcomes import outcome_page
 
-    assert pages.ledger is ledger
     assert pages.outcome_page is outcome_page
     assert pages.__all__ == sorted(pages.__all__)

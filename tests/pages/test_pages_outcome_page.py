@@ -10,7 +10,7 @@ from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outco
 from layerlaw.errors import InputError
 from layerlaw.outcome import Outcome, Row
 from layerlaw.pages import outcome_page
-from layerlaw.pages.outcome_page import outcome_html
+from layerlaw.pages.html.outcomes import outcome_html
 
 VOID = {"meta", "link"}
 

@@ -11,12 +11,13 @@ from xml.etree import ElementTree
 
 import pytest
 from matplotlib.colors import to_hex
-from pages_outcomes import epoch_sheet, law_panel, law_sheet, nasty_outcome, plane_sheet
+from pages_outcomes import epoch_sheet, law_outcome, law_panel, law_sheet, nasty_outcome, plane_sheet
 
+from layerlaw.errors import InputError
 from layerlaw.pages import draw_sheet, theme
-from layerlaw.pages.corners import along, corner_box, emptiest
-from layerlaw.pages.inline_svg import inline_svg
-from layerlaw.pages.scales import Scale, y_scale
+from layerlaw.pages.sheets.corners import along, corner_box, emptiest
+from layerlaw.pages.sheets.inline_svg import inline_svg
+from layerlaw.pages.sheets.scales import Scale, y_scale
 from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
 
 INF = math.inf
@@ -309,7 +310,7 @@ def test_the_heading_can_be_left_to_the_page():
 def test_pyplot_is_never_imported_and_no_setting_changes():
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import matplotlib as m, pages_outcomes as o;"
-        "from layerlaw.pages import draw_sheet; from layerlaw.pages.inline_svg import inline_svg;"
+        "from layerlaw.pages import draw_sheet; from layerlaw.pages.sheets.inline_svg import inline_svg;"
         "before = m.rcParams['svg.fonttype'];"
         "inline_svg(draw_sheet(o.epoch_sheet()), 'k', title='t');"
         "sys.exit('matplotlib.pyplot' in sys.modules or m.rcParams['svg.fonttype'] != before)"
@@ -365,3 +366,12 @@ def test_named_classes_are_explained_once_per_sheet():
     assert [text.get_text() for text in legend.get_texts()] == list(names)
     assert [to_hex(line.get_color()) for line in legend.get_lines()] == theme.class_colors(3)
     assert not draw_sheet(plane_sheet()).legends
+
+
+def test_a_sheet_and_an_outcome_draw_themselves():
+    sheet = law_sheet()
+    assert [ax.get_title() for ax in sheet.plot().axes] == [ax.get_title() for ax in draw_sheet(sheet).axes]
+    outcome = law_outcome()
+    assert len(outcome.plot().axes) == len(sheet.panels)
+    with pytest.raises(InputError, match="outcome 'fig1': expected one of its 1 sheets, got 1"):
+        outcome.plot(1)

@@ -6,11 +6,11 @@ import pytest
 from pages_records import broken_record, full_record, minimal_record, three_records
 
 from layerlaw.pages.axes import log_axis, log_ticks, strided, tick_text
-from layerlaw.pages.html.escaping import escaped, for_plotly
+from layerlaw.pages.html import escaped, for_plotly
+from layerlaw.pages.html.records import split_headline
 from layerlaw.pages.record_view import read, read_all, spread
 from layerlaw.pages.theme import class_colors
-from layerlaw.pages.words import split_headline, written_value
-from layerlaw.wording import clean, number, p_value, percent, sentence, shortened
+from layerlaw.wording import clean, number, p_value, percent, sentence, setting, shortened
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_ten_classes_have_ten_colors_and_a_thousand_have_colors_too():
 
 
 def test_settings_are_words_not_python():
-    assert written_value({"lr": 0.1, "on": True, "list": [1, 2]}) == "lr: 0.100, on: yes, list: 1, 2"
-    assert "(200 in all)" in written_value(list(range(200)))
-    assert len(written_value("x" * 10_000)) < 500
+    assert setting({"lr": 0.1, "on": True, "list": [1, 2]}) == "lr: 0.100, on: yes, list: 1, 2"
+    assert "(200 in all)" in setting(list(range(200)))
+    assert len(setting("x" * 10_000)) < 500
 
 
 def test_the_headline_is_parted_from_its_numbers():

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import layerlaw.peeled as lp
-from layerlaw.peeled.biased import biased, biased_pair
 from layerlaw.peeled.counts import grouped
+from layerlaw.peeled.logits import gap, slope
 from layerlaw.peeled.many_groups import solve_groups
-from layerlaw.peeled.reduced import gap, slope
-from layerlaw.peeled.solving import of_pair
+from layerlaw.peeled.solving import biased, of_pair
+from layerlaw.peeled.two_groups import biased_pair
 
 
 def test_the_logits_are_a_centered_diagonal() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import layerlaw.peeled as lp
 from layerlaw.errors import InputError
-from layerlaw.peeled.directly import _objective, log_cross_entropy
+from layerlaw.peeled.directly import log_cross_entropy, one_layer
 
 
 def test_balanced_classes_end_in_a_simplex_and_features_collapse() -> None:
@@ -55,7 +55,7 @@ def test_fewer_dimensions_than_the_rank_cost_loss() -> None:
 def test_the_gradient_is_the_slope(q: float) -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(3), 2)
-    f = _objective(3, 4, labels, rng.uniform(0.1, 1, 6), (1.5, 2.5, q), True)
+    f = one_layer(((3, 4, 3 * 1.5, 2.0), (6, 4, 6 * 2.5, q)), labels, rng.uniform(0.1, 1, 6), True)
     v, h = rng.normal(size=3 * 4 + 6 * 4 + 3), 1e-6
     gradient = f(v)[1]
     for i in range(len(v)):

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from peeled_oracle import dense_gap, dense_loss
 
-from layerlaw.peeled.blocks import Blocks
 from layerlaw.peeled.counts import grouped
-from layerlaw.peeled.many_groups import Factors, _objective
-from layerlaw.peeled.reduced import Logits, gap, slope
+from layerlaw.peeled.logits import GroupMatrix, Logits, gap, slope
+from layerlaw.peeled.many_groups import Factors, Search
 
 COUNTS = {50: 3, 20: 1, 8: 4, 1: 2}
 
@@ -21,7 +20,7 @@ def logits() -> Logits:
 def dense(logits: Logits, *, bias: bool = True) -> np.ndarray:
     groups = grouped(COUNTS)
     own, same, between = Logits(logits.z, logits.T, logits.b * bias).rows(groups)
-    return Blocks(groups, own, same, between).dense()
+    return GroupMatrix(groups, own, same, between).dense()
 
 
 @pytest.mark.parametrize("kind", ["ce", "mse"])
@@ -64,7 +63,7 @@ def test_the_factored_gradient_is_the_slope_of_the_factored_objective(total: flo
     point = Factors(
         rng.uniform(0.5, 1, 4) * free, *rng.normal(size=(2, 4, 3)), rng.normal(size=4) if bias else np.zeros(0)
     )
-    f = _objective(groups, total, 0.05 if total is None else None, free, 3)
+    f = Search(groups, total, 0.05 if total is None else None, bias).objective(free, 3)
     v, h = point.flat(free), 1e-6
     gradient = f(v)[1]
     for i in range(len(v)):

@@ -12,7 +12,7 @@ from layerlaw.errors import PassError
 from layerlaw.measures import equal_separation, separation
 from layerlaw.measures.variability import class_variances
 from layerlaw.stats import ClassSums, Scatter, deal_groups, find_centers
-from layerlaw.stats.labels import Assignment
+from layerlaw.stats.sums import Assignment
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 COUNTS, D = [90, 50, 30, 7], 9

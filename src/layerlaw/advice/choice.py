@@ -1,25 +1,39 @@
-"""Candidates compared: the lowest final D, the one-standard-error rule, and what speaks against it."""
+"""The result of comparing candidates: which to take and why, what speaks against it, and the figure."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from layerlaw.advice.caveats import caveats, failures
-from layerlaw.advice.choice_sheet import choice_sheet
-from layerlaw.advice.paired import standard_error
-from layerlaw.advice.rule import Guess, Rival, by_rate, compared, decide, middle, more_accurate, objection, relative
-from layerlaw.advice.trial import Candidate
+from layerlaw.advice.candidates import (
+    Candidate,
+    Guess,
+    Rival,
+    by_rate,
+    compared,
+    decide,
+    middle,
+    more_accurate,
+    objection,
+    relative,
+    sampling_error,
+    standard_error,
+)
 from layerlaw.files import json_safe, write_json
-from layerlaw.sheet import Sheet
-from layerlaw.wording import number, percent
+from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.wording import counted, number, percent, with_error
 
 Kind = Literal["depth", "width", "shape"]
 FORMAT, VERSION = "layerlaw choice", 1
+FITTED = 0.99  # training accuracy below which D is that of a network under way
+FEW_SEEDS = 3
+ACCURACY = "validation accuracy"
+LONGEST = 60  # characters of a title, which is not broken into lines
 
 
 @dataclass(frozen=True)
@@ -55,16 +69,16 @@ class Choice:
     ) -> Choice:
         """Decide among candidates; `validation` is the number of samples behind every validation accuracy.
 
-        `guess` says what guessing reaches: without it, whether anything was learned is not asked.
+        `guess` says what guessing reaches: without it, whether anything was learned is not checked.
         """
         best, chosen = decide(candidates)
         against = objection(candidates, chosen, guess)
         if against is not None:
-            said = tuple(failures(candidates))
+            said = tuple(_failures(candidates))
             return cls(kind, tuple(candidates), best, None, f"No recommendation: {against}.", said, **known)
         rival = more_accurate(candidates, chosen, validation)
         headline = _headline(best, chosen, rival, over_floor=relative(candidates))
-        said = tuple(caveats(kind, candidates, best, chosen, rival, validation))
+        said = tuple(_caveats(kind, candidates, best, chosen, rival, validation))
         top = None if rival is None else rival.candidate
         return cls(kind, tuple(candidates), best, chosen, headline, said, top, **known)
 
@@ -117,16 +131,18 @@ class Choice:
         return write_json(path, self.to_dict())
 
     def sheet(self) -> Sheet:
-        """The figure as plain data: final D with its range over seeds, accuracy below. `pages.draw_sheet` draws it."""
-        return choice_sheet(self)
+        """The figure as plain data: final D with its range over seeds, accuracy below; for shapes D along depth instead."""
+        panels = _by_shape(self) if self.kind == "shape" else _by_size(self)
+        return Sheet(_title(self), panels, columns=1, caption=self.headline)
+
+    def plot(self) -> Any:
+        """That figure, drawn by matplotlib: `choice.plot().savefig("choice.png")`."""
+        from layerlaw.pages import draw_sheet
+
+        return draw_sheet(self.sheet())
 
     def __str__(self) -> str:
         return "\n".join([self.headline, *(f"· {line}" for line in self.sentences[1:])])
-
-
-def with_error(share: float | None, error: float | None) -> str:
-    """A share with its standard error: 81.2 ± 0.4%."""
-    return percent(share) if error is None else f"{percent(share)[:-1]} ± {100 * error:.1f}%"
 
 
 def _headline(best: Candidate, chosen: Candidate, rival: Rival | None, *, over_floor: bool) -> str:
@@ -149,3 +165,181 @@ def _headline(best: Candidate, chosen: Candidate, rival: Rival | None, *, over_f
         f"By {by} take {chosen.label}; by validation accuracy take {rival.candidate.label} ({against}). "
         f"{chosen.label[0].upper()}{chosen.label[1:]} {why}; learning rate {trial.rate:g}."
     )
+
+
+def _caveats(
+    kind: str,
+    candidates: Sequence[Candidate],
+    best: Candidate,
+    recommended: Candidate,
+    rival: Rival | None,
+    validation: int,
+) -> Iterator[str]:
+    """All that apply, the weightiest first."""
+    label, trial = recommended.label, recommended.trial
+    if rival is not None:
+        yield _disagreement(recommended, rival, validation)
+    found = by_rate(
+        candidates
+    )  # low rates and high rates leave different D: the choice may be one of rates in disguise
+    if any(candidate is not recommended for candidate in found.values()):
+        each = ", ".join(f"{candidate.label} at {rate:g}" for rate, candidate in found.items())
+        yield f"The learning rate decides too: with one for all, the choice would be {each}."
+    ordered = sorted(candidates, key=lambda c: c.parameters)
+    if kind != "shape" and len(ordered) > 1 and best in (ordered[0], ordered[-1]):
+        what = "D over its noise floor" if relative(candidates) else "D"
+        end, further = ("upper", "larger") if best is ordered[-1] else ("lower", "smaller")
+        yield f"The lowest {what} lies at the {end} end of the range, {best.label}: try {further} ones."
+    if trial.train_accuracy is not None and trial.train_accuracy < FITTED:
+        behind = sum((c.trial.train_accuracy or 0.0) < FITTED for c in candidates)
+        yield (
+            f"Only {percent(trial.train_accuracy)} of the training data are fitted at {label} ({behind} of "
+            f"{len(candidates)} candidates are below {percent(FITTED, 0)}): D still falls, and the comparison is one of "
+            "speed. Train longer."
+        )
+    if len(trial.curves) == 1:
+        yield "One seed has no standard error: the lowest D was taken, and the next seed may name another one."
+    elif len(trial.curves) < FEW_SEEDS:
+        yield f"{len(trial.curves)} seeds give a poor standard error: use at least {FEW_SEEDS}."
+    if relative(candidates):
+        yield _floors(candidates, best)
+    rising = [c.label for c in candidates if c.comparable and not c.trial.falls]
+    if rising:
+        yield f"D does not fall along depth at {', '.join(rising)}: left out of the choice."
+    yield from _failures(candidates)
+    rates = sorted(t.rate for t in recommended.trials)
+    if len(rates) > 1 and trial.rate in (rates[0], rates[-1]):
+        end, further = ("highest", "higher") if trial.rate == rates[-1] else ("lowest", "lower")
+        yield f"The learning rate of {label}, {trial.rate:g}, is the {end} tried: {further} ones may do better."
+
+
+def _disagreement(recommended: Candidate, rival: Rival, validation: int) -> str:
+    by = f"{100 * rival.ahead:.1f}" + ("" if rival.error is None else f" ± {100 * rival.error:.1f}")
+    own, noise = sampling_error(recommended, validation), ""
+    if own is not None:
+        noise = f" ({counted(validation, 'validation sample')} alone leave an accuracy open to ±{percent(own)[:-1]})"
+    return (
+        f"D and accuracy disagree: {rival.candidate.label} has the best validation accuracy, "
+        f"{percent(rival.candidate.trial.accuracy)}, {by} points above {recommended.label}{noise}."
+    )
+
+
+def _floors(candidates: Sequence[Candidate], best: Candidate) -> str:
+    """Wide layers look separated from noise alone, so their D has a floor of its own."""
+    floors = [floor for c in candidates if (floor := c.trial.floor) is not None]
+    ends = list(dict.fromkeys((number(min(floors)), number(max(floors)))))
+    words = (
+        f"Last layers of different widths have different noise floors (D with shuffled labels: {' to '.join(ends)}), so D "
+        "is compared over its floor"
+    )
+    falling = [c for c in candidates if c.comparable and c.trial.falls]
+    lowest = min(falling, key=lambda c: c.trial.separation or math.inf)
+    if lowest is best:
+        return f"{words}; {best.label} has the lowest D itself too."
+    values = f"{number(lowest.trial.separation)} against {number(best.trial.separation)} at {best.label}"
+    return f"{words}; D itself is lowest at {lowest.label}, {values}."
+
+
+def _failures(candidates: Sequence[Candidate]) -> Iterator[str]:
+    """How many runs came to nothing."""
+    failed = sum(c.failed for c in candidates)
+    if failed:
+        runs = sum(len(t.curves) for c in candidates for t in c.trials)
+        left_out = [c.label for c in candidates if not c.comparable]
+        rest = f"; {', '.join(left_out)} could not be compared" if left_out else ""
+        yield f"{failed} of {counted(runs, 'run')} diverged or left D undefined{rest}."
+
+
+def _title(choice: Choice) -> str:
+    data = choice.provenance.get("data", {}).get("name")
+    found = "no recommendation" if choice.recommended is None else choice.recommended.label
+    if choice.by_accuracy is not None:
+        found += f" by D, {choice.by_accuracy.label} by accuracy"
+    what = f"Choosing the {choice.kind}"
+    titles = (f"{what} on {data}: {found}" if data else f"{what}: {found}", f"{what}: {found}", what)
+    return next(title for title in titles if len(title) <= LONGEST or title is what)
+
+
+def _by_size(choice: Choice) -> tuple[Panel, ...]:
+    """Against depth or width; every learning rate faintly behind, the recommended candidate marked."""
+    shown, kind, over_floor = choice.candidates, choice.kind, choice.over_floor
+    x = tuple(_size(c, kind) for c in shown)
+    rates = sorted({t.rate for c in shown for t in c.trials})
+    rows = [[next((t for t in c.trials if t.rate == rate), None) for c in shown] for rate in rates if len(rates) > 1]
+    trials = [c.trial for c in shown]
+    separation = Series(
+        x,
+        tuple(middle(t, over_floor) for t in trials),
+        "learning rate by validation accuracy",
+        low=tuple(min(compared(t, over_floor), default=None) for t in trials),
+        high=tuple(max(compared(t, over_floor), default=None) for t in trials),
+        color=0,
+    )
+    errors = [(t.accuracy, t.accuracy_error or 0.0) for t in trials]
+    accuracy = Series(
+        x,
+        tuple(t.accuracy for t in trials),
+        "",
+        low=tuple(None if a is None else a - e for a, e in errors),
+        high=tuple(None if a is None else a + e for a, e in errors),
+        color=1,
+    )
+    grid = [[(None, None) if t is None else (middle(t, over_floor), t.accuracy) for t in row] for row in rows]
+    other = [
+        Series(x, tuple(D for D, _ in row), "" if i else "other learning rates", style="faint")
+        for i, row in enumerate(grid)
+    ]
+    also = [Series(x, tuple(a for _, a in row), style="faint") for row in grid]
+    note = ""
+    axis: dict[str, Any] = {"xlabel": kind, "log_x": kind == "width"}
+    if choice.recommended is not None:
+        by = "recommended" if choice.by_accuracy is None else "recommended by D"
+        note, axis["marked"] = f"dotted: {choice.recommended.label}, {by}", _size(choice.recommended, kind)
+    what = _what(over_floor)
+    above, below = (*_span(other), *other, separation), (*_span(also), *also, accuracy)
+    return (
+        Panel(f"{what} on the training data, range over seeds", above, ylabel=what, note=note, **axis),
+        Panel("held-out accuracy, ± 1 standard error", below, ylabel=ACCURACY, log_y=False, **axis),
+    )
+
+
+def _span(behind: list[Series]) -> list[Series]:
+    """An invisible range, so that the axis spans all curves behind: it would cut them off where they go far."""
+    heights = [v for series in behind for v in series.y if v is not None]
+    return [Series(behind[0].x[:1], (None,), low=(min(heights),), high=(max(heights),))] if heights else []
+
+
+def _what(over_floor: bool) -> str:
+    return "final D over its noise floor" if over_floor else "final D"
+
+
+def _by_shape(choice: Choice) -> tuple[Panel, ...]:
+    curves, points = [], []
+    over_floor = choice.over_floor
+    for i, candidate in enumerate(choice.candidates):
+        trial = candidate.trial
+        value = middle(trial, over_floor)
+        if trial.curve is None or value is None or trial.accuracy is None:
+            continue
+        known = [curve for curve in trial.curves if curve is not None]
+        lows, highs = ([pick(column) for column in zip(*known, strict=True)] for pick in (min, max))
+        layers = tuple(range(len(trial.curve)))
+        curves.append(Series(layers, trial.curve, candidate.label, low=tuple(lows), high=tuple(highs), color=i))
+        error = trial.accuracy_error or 0.0
+        low, high = (trial.accuracy - error,), (trial.accuracy + error,)
+        points.append(Series((value,), (trial.accuracy,), candidate.label, low=low, high=high, color=i))
+    return (
+        Panel("D on the training data along depth, range over seeds", tuple(curves)),
+        Panel(
+            f"held-out accuracy against {_what(over_floor)}, ± 1 standard error",
+            tuple(points),
+            xlabel=_what(over_floor),
+            ylabel=ACCURACY,
+            log_x=True,
+            log_y=False,
+        ),
+    )
+
+
+def _size(candidate: Candidate, kind: str) -> float:
+    return candidate.depth if kind == "depth" else candidate.widths[0]

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from layerlaw.peeled import Groups
 from layerlaw.peeled.counts import Counts, grouped
+from layerlaw.wording import counted
 
 Array = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
@@ -38,15 +39,14 @@ class ClassGroup:
     @property
     def words(self) -> str:
         """How many classes of how many samples."""
-        one = "class" if self.number == 1 else "classes"
         sizes = f"{self.low:,}" if self.low == self.high else f"{self.low:,}–{self.high:,}"
-        return f"{self.number:,} {one} of {sizes}"
+        return f"{counted(self.number, 'class', 'classes')} of {sizes}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         listed = None if self.classes is None else list(self.classes)
         sizes = {"low": self.low, "high": self.high, "size": self.size}
-        return {"number": self.number, "classes": listed, **sizes, "rare": self.rare}
+        return {"number": self.number, "classes": listed, **sizes, "rare": self.rare, "words": self.words}
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class Sizes:
         return len(self.groups) < self.of
 
 
-def class_groups(counts: Counts) -> tuple[ClassGroup, ...]:
+def shown_groups(counts: Counts) -> tuple[ClassGroup, ...]:
     """Groups of classes to be shown, the largest first.
 
     Up to 8 distinct sizes each are a group. More are put into 2, 4 or 8 bins of equal width in the logarithm, as wide as
     a factor of 1.25 at least; all within that are one. Rare are the classes below the geometric middle of the smallest and
     the largest size; none when there is one group.
 
-    >>> [g.words for g in class_groups([100, 5000, 100, 5000, 5000])]
+    >>> [g.words for g in shown_groups([100, 5000, 100, 5000, 5000])]
     ['3 classes of 5,000', '2 classes of 100']
     """
     whole = grouped(counts)

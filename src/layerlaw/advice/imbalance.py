@@ -3,158 +3,30 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from layerlaw.advice.class_groups import ClassGroup, class_groups, exact_sizes, solved_sizes
-from layerlaw.advice.imbalance_sheet import imbalance_sheet
-from layerlaw.advice.imbalance_words import caveats, findings, headline
-from layerlaw.advice.norms import Norms, of_features, of_record, of_rows, shares_right
-from layerlaw.advice.outlook import Outlook, outlook
-from layerlaw.errors import InputError, LabelError
-from layerlaw.files import json_safe, write_json
-from layerlaw.measures.rows import mean_cosine, mean_norm, mean_square, rare_classes
+from layerlaw.advice.class_groups import ClassGroup, exact_sizes, shown_groups, solved_sizes
+from layerlaw.advice.collapse import ClassifierRows, Forecast
+from layerlaw.advice.outlook import Outlook, outlook_at
+from layerlaw.capture import Batches, Plan, Randomness, classifier_weight, modules_of, network_of, probing_state
+from layerlaw.capture.network import device_of
+from layerlaw.data import Labeled
+from layerlaw.errors import FeatureError, InputError, LabelError
+from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, rare_classes, used_budget
 from layerlaw.peeled import critical_budget
 from layerlaw.peeled.counts import Counts, checked_budgets, checked_flag
+from layerlaw.probing import probe, sites
+from layerlaw.probing.classes import Classes
 from layerlaw.progress import Progress
 from layerlaw.record import Record
-from layerlaw.sheet import Sheet
+from layerlaw.stats.labels import checked_labels
 
-FORMAT, VERSION = "layerlaw forecast", 3  # 3: copies per size, R and R0 for two sizes only, accuracy
-NO_RATIO = "of more than two class sizes one ratio says nothing; see critical_c"
-COINCIDE = 0.99  # mean cosine from which on rows are one
 WELL_BELOW = 0.5  # of the accuracy of the most frequent classes
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The rows of a trained classifier in one group: mean norm, mean cosine as they are and around the mean of all rows.
-
-    In the model the rows sum to 0, so the centered cosine is the one to hold against it; `None` for a single row.
-    """
-
-    norm: float
-    cosine: float | None
-    centered: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, with names that say what they are."""
-        return {"mean_row_norm": self.norm, "mean_cosine": self.cosine, "mean_cosine_centered": self.centered}
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """What becomes of rare classes, and what is there already.
-
-    `by_norms` takes the norms as the model defines them; `by_use` the least norm that gives the centered class means their
-    logits, which leaves out what goes into spread and a common offset of the features (known with class means and
-    classifier only; docs/minority_collapse.md). `measured` are the rows of the trained classifier, group by group.
-    """
-
-    groups: tuple[ClassGroup, ...]
-    sizes: int
-    """Distinct class sizes."""
-    E_W: float
-    E_H: float
-    bias: bool
-    critical: float
-    """The least c = √(E_W E_H) above which every class is separated; of binned sizes an upper bound."""
-    bounded: bool
-    """Whether `critical` is only a bound."""
-    by_norms: Outlook
-    by_use: Outlook | None
-    measured: tuple[Rows, ...] | None
-    rare: Rows | None
-    """Of all rare classes together."""
-    frequent: Rows | None
-    accuracy: tuple[float, ...] | None
-    """Measured share of right training samples, mean over the classes of each group."""
-    already_lost: int
-    """Classes whose measured accuracy is below half of that of the most frequent ones."""
-    unused: bool
-    """Whether a norm in use was measured and put aside, because norms were given."""
-
-    @property
-    def K(self) -> int:
-        """Number of classes."""
-        return sum(g.number for g in self.groups)
-
-    @property
-    def ratio(self) -> float | None:
-        """R of two sizes, 1 of one, `None` of more: one ratio says nothing about them."""
-        return None if self.sizes > 2 else self.groups[0].high / self.groups[-1].low
-
-    @property
-    def coincide(self) -> int:
-        """Classes whose measured rows are one in their group: mean cosine 0.99 and more."""
-        rows = zip(self.groups, self.measured or (), strict=False)
-        return sum(g.number for g, r in rows if r.cosine is not None and r.cosine >= COINCIDE)
-
-    @property
-    def outlooks(self) -> tuple[Outlook, ...]:
-        """By the norms, then by their use where it is known."""
-        return (self.by_norms,) if self.by_use is None else (self.by_norms, self.by_use)
-
-    @property
-    def closest(self) -> Outlook:
-        """The less favorable one, with the smaller budget."""
-        return min(self.outlooks, key=lambda o: o.c)
-
-    @property
-    def headline(self) -> str:
-        """Collapse or not, in one sentence."""
-        return headline(self)
-
-    @property
-    def caveats(self) -> tuple[str, ...]:
-        """What the model does not know."""
-        return caveats(self)
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """The headline, what was found, what speaks against it."""
-        return (self.headline, *findings(self), *self.caveats)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        plain: dict[str, Any] = {
-            "format": FORMAT,
-            "version": VERSION,
-            "ratio": self.ratio,
-            "ratio_note": NO_RATIO if self.ratio is None else None,
-            "E_W": self.E_W,
-            "E_H": self.E_H,
-            "bias": self.bias,
-            "critical_c": self.critical,
-            "critical_is_a_bound": self.bounded,
-            "sizes": self.sizes,
-            "accuracy": self.accuracy,
-            "already_lost": self.already_lost,
-            "by_norms": self.by_norms.to_dict(self.E_W),
-            "by_use": None if self.by_use is None else self.by_use.to_dict(self.E_W),
-            "groups": [g.to_dict() for g in self.groups],
-            "measured": None if self.measured is None else [rows.to_dict() for rows in self.measured],
-            "rare": None if self.rare is None else self.rare.to_dict(),
-            "frequent": None if self.frequent is None else self.frequent.to_dict(),
-            "sentences": self.sentences,
-        }
-        return {key: json_safe(value) for key, value in plain.items()}
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write one JSON file, whole or not at all."""
-        return write_json(path, self.to_dict())
-
-    def sheet(self) -> Sheet:
-        """The figure as plain data: predicted cosine against R with this place marked, and how far each class is."""
-        return imbalance_sheet(self)
-
-    def __str__(self) -> str:
-        return "\n".join([self.headline, *(f"· {line}" for line in self.sentences[1:])])
 
 
 def forecast(
@@ -175,13 +47,12 @@ def forecast(
     E_W         mean of ‖w_k‖² over the classifier's rows, or `classifier`: a linear layer or its rows (K, d)
     E_H         mean over classes of the mean of ‖h‖² in front of the classifier, or `features`: a pair (h (n, d), labels)
     record      of a probe: counts and norms as measured there
-    accuracy    share of right training samples per class, as measured; a linear layer with features tells it
+    accuracy    share of right training samples per class, as measured; known from a linear layer with features
     bias        the model with a free bias (the paper's has none): several rare classes of one size then collapse a little
                 later, a single rare class is lost earlier
 
     Norms given as numbers go before measured ones. Up to 40 distinct sizes are solved as they are, in some seconds, which
-    `progress` shows; more are put into bins that err on the pessimistic side, and the headline says so. The figure:
-    `from layerlaw.pages import draw_sheet; draw_sheet(found.sheet()).savefig("forecast.png")`.
+    `progress` shows; more are put into bins that err on the pessimistic side, and the headline says so.
 
     >>> found = forecast({5000: 5, 50: 5}, E_W=1, E_H=5)
     >>> found.by_norms.phases, found.by_norms.cosine, round(found.by_norms.repeats, 3)
@@ -199,7 +70,7 @@ def forecast(
             "counts: expected one number per class beside classifier, features or accuracy, got a mapping, which does not "
             "say which class is which."
         )
-    groups, every, solved = class_groups(counts), exact_sizes(counts), solved_sizes(counts)
+    groups, every, solved = shown_groups(counts), exact_sizes(counts), solved_sizes(counts)
     K = every.groups.K
     rows = None if classifier is None else of_rows(classifier, K)
     if record is not None and len(record.counts) != K:
@@ -221,7 +92,7 @@ def forecast(
 
     def at(c: float) -> Outlook:
         closed = bias and c > critical * (1 + 1e-9)
-        return outlook(groups, every if closed else solved, c, bias=bias, progress=progress)
+        return outlook_at(groups, every if closed else solved, c, bias=bias, progress=progress)
 
     right = shares_right(accuracy, classifier, features, K)
     few, many = ([k for g in groups if g.rare is rare for k in g.classes or ()] for rare in (True, False))
@@ -258,24 +129,24 @@ def _already_lost(right: Sequence[float], groups: tuple[ClassGroup, ...]) -> int
     return sum(right[k] < least for g in groups[1:] for k in g.classes or ())
 
 
-def _norms(record: Record | None, rows: Tensor | None, features: Any, K: int) -> Norms:
+def _norms(record: Record | None, rows: Tensor | None, features: Any, K: int) -> NormBudget:
     """What is known of the norms: of features and rows at hand first, then of a record."""
     own = (
         of_features(features, rows, K)
         if features is not None
-        else Norms(E_W=None if rows is None else float(mean_square(rows)))
+        else NormBudget(E_W=None if rows is None else float(mean_square(rows)))
     )
-    then = Norms() if record is None else of_record(record)
+    then = NormBudget() if record is None else of_record(record)
     pairs = ((own.E_W, then.E_W), (own.E_H, then.E_H), (own.used, then.used))
-    return Norms(*(second if first is None else first for first, second in pairs))
+    return NormBudget(*(second if first is None else first for first, second in pairs))
 
 
-def _rows(rows: Tensor, ids: list[int]) -> Rows:
+def _rows(rows: Tensor, ids: list[int]) -> ClassifierRows:
     own, centered = rows[ids], (rows - rows.mean(0))[ids]
-    return Rows(float(mean_norm(own)), _number(mean_cosine(own)), _number(mean_cosine(centered)))
+    return ClassifierRows(float(mean_norm(own)), _number(mean_cosine(own)), _number(mean_cosine(centered)))
 
 
-def _recorded(record: Record | None, rare: list[int]) -> tuple[Rows | None, Rows | None]:
+def _recorded(record: Record | None, rare: list[int]) -> tuple[ClassifierRows | None, ClassifierRows | None]:
     """Rare and frequent rows as a record knows them, if it means the same classes by these words."""
     if record is None or not rare or rare_classes(record.counts) != sorted(rare):
         return None, None
@@ -284,10 +155,151 @@ def _recorded(record: Record | None, rare: list[int]) -> tuple[Rows | None, Rows
         return None, None
     norms, cosines = ([site.values.get(f"classifier_{what}_{name}") for name in ("minority", "majority")]
                       for what in ("norm", "cosine"))  # fmt: skip
-    few, many = (None if n is None else Rows(n, c, None) for n, c in zip(norms, cosines, strict=True))
+    few, many = (None if n is None else ClassifierRows(n, c, None) for n, c in zip(norms, cosines, strict=True))
     return few, many
 
 
 def _number(value: Tensor) -> float | None:
     plain = float(value)
     return plain if math.isfinite(plain) else None
+
+
+@dataclass(frozen=True)
+class NormBudget:
+    """E_W = (1/K) Σ‖w_k‖², E_H = (1/K) Σ_k (1/n_k) Σ_i ‖h_ki‖², and the budget that class means and rows really use.
+
+    That is c = ‖M Wᵀ‖_*/K, M and W centered. Centering W is free (the softmax does not see it). Centering the class means
+    takes one logit per class out of account, which only a bias gives for nothing: without one the number is a lower bound of
+    what the logits need (‖P Z‖_* ≤ ‖Z‖_* for a projection P), so it errs on the pessimistic side.
+    """
+
+    E_W: float | None = None
+    E_H: float | None = None
+    used: float | None = None
+
+
+def of_rows(classifier: Any, K: int) -> Tensor:
+    """The rows of a classifier (K, d) in double precision, one per class."""
+    expected = "classifier: expected a linear layer or its rows (K, d), got"
+    if isinstance(classifier, nn.Module):
+        weight = getattr(classifier, "weight", None)
+        if not isinstance(weight, Tensor):
+            raise InputError(f"{expected} {type(classifier).__name__}. Give the last linear layer of the network.")
+    else:
+        weight = classifier
+    try:
+        rows = torch.as_tensor(weight).detach().cpu().double()
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{expected} {type(weight).__name__}.") from None
+    if rows.dim() != 2:
+        raise InputError(f"{expected} shape {tuple(rows.shape)}.")
+    if len(rows) != K:
+        raise LabelError(f"counts: expected {len(rows)}, one per row of the classifier, got {K}.")
+    if not bool(rows.isfinite().all()):
+        raise FeatureError("classifier: expected finite rows, got NaN or infinity.")
+    return rows
+
+
+def of_features(features: Any, rows: Tensor | None, K: int) -> NormBudget:
+    """From features (n, d) with labels (n,), and rows where there are any."""
+    h, labels = _pair(features, K)
+    if rows is not None and rows.shape[1] != h.shape[1]:
+        raise FeatureError(f"features: expected {rows.shape[1]} numbers, as the classifier reads, got {h.shape[1]}.")
+    counts = torch.bincount(labels, minlength=K)
+    if bool((counts == 0).any()):
+        raise LabelError(f"features: expected samples of all {K} classes, got none of class {int(counts.argmin())}.")
+    means = torch.zeros(K, h.shape[1], dtype=h.dtype).index_add_(0, labels, h) / counts.unsqueeze(1)
+    squares = torch.zeros(K, dtype=h.dtype).index_add_(0, labels, h.square().sum(1)) / counts
+    E_H = float(squares.mean())
+    if rows is None:
+        return NormBudget(E_H=E_H)
+    return NormBudget(float(mean_square(rows)), E_H, float(used_budget(means, rows)))
+
+
+def shares_right(accuracy: Sequence[float] | None, classifier: Any, features: Any, K: int) -> list[float] | None:
+    """Share of right samples per class: as given, or as a linear layer decides on the features; `None` if neither is there.
+
+    Rows alone do not say: a bias may belong to them.
+    """
+    if accuracy is not None:
+        try:
+            given = torch.as_tensor(accuracy, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            given = torch.empty(0)
+        if given.shape != (K,) or not bool(((given >= 0) & (given <= 1)).all()):
+            raise InputError(f"accuracy: expected {K} shares from 0 to 1, one per class, got {accuracy!r:.80}.")
+        return [float(share) for share in given]
+    if features is None or not isinstance(classifier, nn.Linear):
+        return None
+    h, labels = _pair(features, K)
+    bias = 0.0 if classifier.bias is None else classifier.bias.detach().cpu().double()
+    right = (h @ classifier.weight.detach().cpu().double().T + bias).argmax(1) == labels
+    return [float(right[labels == k].double().mean()) for k in range(K)]
+
+
+def _pair(features: Any, K: int) -> tuple[Tensor, Tensor]:
+    """Features (n, d) in double precision and labels (n,), checked."""
+    if not (isinstance(features, (tuple, list)) and len(features) == 2):
+        raise FeatureError(f"features: expected a pair (features, labels), got {type(features).__name__}.")
+    try:
+        h, given = torch.as_tensor(features[0]).detach().cpu().double(), torch.as_tensor(features[1]).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise FeatureError(f"features: expected numbers (n, d) and whole-number labels (n,), got: {error}.") from None
+    labels, _ = checked_labels(given, K, where="features")
+    if h.dim() != 2 or len(h) != len(labels) or not bool(h.isfinite().all()):
+        raise FeatureError(
+            f"features: expected finite features (n, d) and labels (n,), got shapes {tuple(h.shape)} and "
+            f"{tuple(labels.shape)}."
+        )
+    return h, labels
+
+
+def of_record(record: Record) -> NormBudget:
+    """As a probe measured them, where the classifier reads."""
+    for site in record.sites:
+        if site.values.get("feature_square") is not None:
+            columns = ("classifier_square", "feature_square", "classifier_budget")
+            return NormBudget(*(site.values.get(column) for column in columns))
+    why = next((note for note in record.notes if "classifier" in note), "it was written before they were measured")
+    raise InputError(f"record '{record.name}': expected norms of its classifier, found none ({why.rstrip('.')}).")
+
+
+@dataclass(frozen=True)
+class MeasuredClassifier:
+    """What a forecast takes from a network: `forecast(classifier=m.rows, record=m.record, accuracy=m.accuracy)`."""
+
+    record: Record
+    rows: Tensor | None
+    accuracy: list[float] | None
+    """Share of right samples per class; `None` where the output holds no class scores."""
+    bias: bool | None
+    """Whether the classifier has one."""
+
+
+def measured_classifier(network: nn.Module, data: Any, *, classes: Sequence[str] | None = None) -> MeasuredClassifier:
+    """Probe a network, find the rows of its classifier, and count what is right in every class."""
+    plan = sites(network, data)
+    last = None if plan.classifier is None else modules_of(network_of(network))[plan.classifier]
+    rows = None if last is None else classifier_weight(last)
+    if rows is not None and not bool(rows.isfinite().all()):
+        raise FeatureError(f"'{plan.classifier}': expected finite weights, got NaN or infinity. Did training diverge?")
+    record = probe(network, data, classes=classes, uncertainty=False)
+    bias = None if last is None else getattr(last, "bias", None) is not None
+    return MeasuredClassifier(record, rows, _class_accuracy(network, data, plan), bias)
+
+
+def _class_accuracy(network: nn.Module, data: Any, plan: Plan) -> list[float] | None:
+    source = data.tensors() if isinstance(data, Labeled) else data
+    batches = Batches(source, batch_size=None, batchnorm="running", where="data")
+    classes = Classes.of(None, plan, batches.labels)
+    right, seen = torch.zeros(2, classes.K)
+    with Randomness(source), probing_state(network_of(network), "running"), torch.no_grad():
+        for i, batch in enumerate(batches):
+            batch = batch.to(device_of(network))
+            labels = classes.positions(batch.labels, f"labels of data, batch {i}")[0].cpu()
+            decided = classes.decide(network(*batch.args, **batch.kwargs), None)
+            if decided is None:
+                return None
+            seen += torch.bincount(labels, minlength=classes.K)
+            right += torch.bincount(labels[decided.cpu() == labels], minlength=classes.K)
+    return [float(share) for share in right / seen] if bool((seen > 0).all()) else None

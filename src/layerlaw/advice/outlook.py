@@ -1,8 +1,9 @@
-"""What the Layer-Peeled Model says of class sizes at one norm budget."""
+"""What the Layer-Peeled Model says of class sizes at one norm budget, in numbers and as panels of a figure."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,16 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from layerlaw.advice.class_groups import ClassGroup, Sizes
-from layerlaw.peeled import Solution, collapse_ratio, oversampling, solve, vanish_ratio
+from layerlaw.peeled import Solution, collapse_curve, collapse_ratio, oversampling, solve, vanish_ratio
+from layerlaw.peeled.figures import vanishing
 from layerlaw.peeled.resampling import filling_level
-from layerlaw.peeled.separation import log_separation_ratio, margins
 from layerlaw.peeled.solution import Phase
-from layerlaw.peeled.thresholds import LARGEST
+from layerlaw.peeled.thresholds import LARGEST, log_separation_ratio, margins
 from layerlaw.progress import Progress
+from layerlaw.sheet import Panel, Series
+from layerlaw.wording import ratio_words
 
 Array = npt.NDArray[np.float64]
 LARGEST_C = 200.0  # beyond, the loss underflows and no phase changes any more
 WORST: tuple[Phase, ...] = ("vanished", "collapsed", "confused", "separated")
+POINTS = 121  # of a curve
+FURTHEST = math.log(1e6)  # a threshold beyond is not drawn
 ABOUT = "sizes were binned: factors are about right, whole copies were not solved for"
 
 
@@ -34,7 +39,7 @@ class SizeOutlook:
     """Place of the group it is shown in."""
     phase: Phase
     margin: float | None
-    """Own logit minus the largest other one: lost at 0 and below. `None` at budgets too large to tell."""
+    """Own logit minus the largest other one: lost at 0 and below. `None` at budgets too large to say."""
     factor: float
     """By how much samples must weigh more for all to be separated."""
     copies: int | None
@@ -49,7 +54,7 @@ class Outlook:
 
     `log_collapse` and `log_vanish` are ln R0 and ln R_vanish (∞: no ratio does it), `log_lost` ln of the ratio from which
     on the rarer size is not separated: R0, or what ends a single class. `None` for all but two sizes, where one ratio does
-    not tell. `cosine` is the mean over pairs of rare classes, `None` where there is no such pair or they have vanished.
+    not say it. `cosine` is the mean over pairs of rare classes, `None` where there is no such pair or they have vanished.
     """
 
     c: float
@@ -68,28 +73,26 @@ class Outlook:
     log_vanish: float | None
     log_lost: float | None
 
-    def of_group(self, group: int) -> tuple[SizeOutlook, ...]:
-        """The sizes that are shown together."""
-        return tuple(size for size in self.sizes if size.group == group)
+    @property
+    def by_group(self) -> list[list[SizeOutlook]]:
+        """The sizes that are shown together, group by group."""
+        return [[size for size in self.sizes if size.group == g] for g in range(len(self.slack))]
 
     @property
     def phases(self) -> tuple[Phase, ...]:
         """Of the worst size in each group."""
-        every = [{size.phase for size in self.of_group(g)} for g in range(len(self.slack))]
-        return tuple(next(phase for phase in WORST if phase in there) for there in every)
+        return tuple(min((size.phase for size in sizes), key=WORST.index) for sizes in self.by_group)
 
     @property
     def lost(self) -> tuple[int, ...]:
         """How many classes of each group are not separated."""
-        return tuple(
-            sum(size.classes for size in self.of_group(g) if size.phase != "separated") for g in range(len(self.slack))
-        )
+        return tuple(sum(size.classes for size in sizes if size.phase != "separated") for sizes in self.by_group)
 
     @property
     def margins(self) -> tuple[float | None, ...]:
         """The least of each group."""
-        every = [[size.margin for size in self.of_group(g)] for g in range(len(self.slack))]
-        return tuple(min((m for m in there if m is not None), default=None) for there in every)
+        every = ([size.margin for size in sizes if size.margin is not None] for sizes in self.by_group)
+        return tuple(min(known, default=None) for known in every)
 
     @property
     def copies(self) -> tuple[int, ...] | None:
@@ -127,7 +130,7 @@ class Outlook:
         }
 
 
-def outlook(
+def outlook_at(
     groups: tuple[ClassGroup, ...], sizes: Sizes, c: float, *, bias: bool = False, progress: bool | Progress = False
 ) -> Outlook:
     """The forecast at c. Angles and phases depend on nothing else (docs/peeled.md)."""
@@ -211,3 +214,69 @@ def _mean(values: Array, weight: Array) -> float:
 
 def _plain(log_ratio: float | None) -> float | None:
     return None if log_ratio is None or log_ratio > LARGEST else math.exp(log_ratio)
+
+
+def collapse_panels(
+    groups: Sequence[ClassGroup],
+    outlooks: Sequence[Outlook],
+    *,
+    ratio: float | None,
+    bias: bool,
+    measured: float | None,
+) -> tuple[Panel, ...]:
+    """Predicted margin of each size; of two sizes also the cosine between rare classes against R, this place marked."""
+    margins_panel = _margins_panel(groups, outlooks)
+    rare, frequent = (sum(g.number for g in groups if g.rare is rare) for rare in (True, False))
+    if ratio is None or rare < 2:
+        return (margins_panel,)
+    return _cosine_panel(frequent, rare, outlooks, ratio, bias, measured), margins_panel
+
+
+def _cosine_panel(
+    K_A: int, K_B: int, outlooks: Sequence[Outlook], R: float, bias: bool, measured: float | None
+) -> Panel:
+    ends = [o.log_collapse for o in outlooks if o.log_collapse is not None]
+    reach = [log_R0 + 0.5 for log_R0 in ends if log_R0 < FURTHEST]
+    end = max([math.log(R) + 1.0, math.log(100), *reach])
+    ratios = np.exp(np.linspace(0, end, POINTS))
+    series, curves = [], []
+    names = ("predicted by the norms", "predicted by the norm in use")
+    for at, name in zip(outlooks, names, strict=False):
+        c = min(at.c, LARGEST_C)
+        curve = collapse_curve(K_A, K_B, ratios, E_W=c, E_H=c, bias=bias)
+        series.append(Series(ratios.tolist(), curve.cosines.tolist(), name, style="line"))
+        curves.append(curve)
+    series += vanishing(curves)
+    if measured is not None:
+        series.append(Series((R,), (measured,), "measured", color=3))
+    R0 = " and ".join(ratio_words(log_R0) for log_R0 in ends)
+    return Panel(
+        "cosine between rows of rare classes",
+        series,
+        xlabel="imbalance ratio R",
+        ylabel="cosine",
+        log_x=True,
+        log_y=False,
+        note=f"dotted: here, R = {ratio_words(math.log(R))}\nR0 = {R0}",
+        marked=R,
+    )
+
+
+def _margins_panel(groups: Sequence[ClassGroup], outlooks: Sequence[Outlook]) -> Panel:
+    """Margin of each size; at 0 and below its samples are lost."""
+    series = []
+    for at, name in zip(outlooks, ("by the norms", "by the norm in use"), strict=False):
+        known = [(size.samples, size.margin) for size in at.sizes if size.margin is not None]
+        if known:
+            series.append(Series([n for n, _ in known], [m for _, m in known], name))
+    ends = (groups[-1].low * 0.8, groups[0].high * 1.25)
+    series.append(Series(ends, (0.0, 0.0), "lost at 0 and below", style="fit", color=7))
+    bins = any(at.binned for at in outlooks)
+    return Panel(
+        f"predicted margin of each {'bin of sizes, at its largest' if bins else 'class size'}",
+        series,
+        xlabel="samples of a class",
+        ylabel="own logit − best other",
+        log_x=True,
+        log_y=False,
+    )

@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
-from layerlaw.advice.history import History, Moment, moments
 from layerlaw.errors import InputError
-from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.verdict.stopping import History, Moment, moments
 
 BAND = (0.8, 1.25)
 """Per-layer work of the lower half over that of the upper half: equal within a quarter, the same in both directions."""
@@ -87,6 +86,12 @@ class Balance:
         )
         return Sheet("Lower and upper layers during training", panels, columns=1, caption=self.sentence)
 
+    def plot(self) -> Any:
+        """That figure, drawn by matplotlib: `balance.plot().savefig("balance.png")`."""
+        from layerlaw.pages import draw_sheet
+
+        return draw_sheet(self.sheet())
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         stages = [{**asdict(stage), "ratio": stage.ratio} for stage in self.stages]
@@ -96,9 +101,7 @@ class Balance:
         return self.sentence
 
 
-def transfer_balance(
-    history: History, *, batchnorm: BatchNormMode = "batch", band: tuple[float, float] = BAND
-) -> Balance:
+def transfer_balance(history: History, *, batchnorm: str = "batch", band: tuple[float, float] = BAND) -> Balance:
     """The epoch from which the lower and the upper half of the layers reduce D equally, layer for layer.
 
     He & Su on how long to train on the source task: "a sensible balance is to find when the improvement in reducing

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import json
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
 
-from layerlaw.errors import DataError, LayerlawError
+from layerlaw.errors import DataError, InputError, LayerlawError
 
 JsonFlag = Annotated[
     bool, typer.Option("--json", help="One JSON object on standard output; human words on standard error.")
 ]
+RENAMED = {
+    "--mode": "--batchnorm ('train' is now 'batch', 'eval' is 'running')",
+    "--normalise": "--normalize",
+    "--optimiser": "--optimizer",
+}
 
 app = typer.Typer(
     name="layerlaw",
@@ -28,9 +36,12 @@ app = typer.Typer(
 
 def run() -> None:
     """Run a command; an error of ours becomes one line and exit code 1."""
-    from layerlaw.cli import advice, demo, imbalance, lm, probe, report, reproduce, sites  # noqa: F401  (adds its command)
+    from layerlaw.cli import advice, demo, imbalance, lm, probe, reproduce  # noqa: F401  (each adds its commands)
 
     try:
+        for name in (word.partition("=")[0] for word in sys.argv[1:]):
+            if name in RENAMED:
+                raise InputError(f"{name} is now {RENAMED[name]}.")
         app()
     except LayerlawError as error:
         if "--json" in sys.argv:
@@ -42,6 +53,33 @@ def run() -> None:
         sys.exit(130)
 
 
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Add a command. A parameter that is a dataclass of options stands for its fields, so commands can share options."""
+    hints = get_type_hints(function, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+    options: dict[str, inspect.Parameter] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name not in groups:
+            options[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+            continue
+        types = get_type_hints(groups[name], include_extras=True)
+        for f in fields(groups[name]):
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            default = inspect.Parameter.empty if default is MISSING else default
+            kind = inspect.Parameter.KEYWORD_ONLY
+            options[f.name] = inspect.Parameter(f.name, kind, default=default, annotation=types[f.name])
+
+    def run_command(**given: Any) -> None:
+        made = {name: group(**{f.name: given.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
+        function(**made, **given)
+
+    run_command.__doc__, run_command.__name__ = function.__doc__, function.__name__
+    run_command.__signature__ = inspect.Signature(list(options.values()))  # type: ignore[attr-defined]
+    run_command.__annotations__ = {name: option.annotation for name, option in options.items()}
+    app.command(function.__name__)(run_command)
+    return function
+
+
 def console(as_json: bool) -> Console:
     """Where human words go."""
     return Console(stderr=as_json)
@@ -50,6 +88,20 @@ def console(as_json: bool) -> Console:
 def emit(data: dict[str, Any]) -> None:
     """The one JSON object of a command."""
     print(json.dumps(data, ensure_ascii=False, allow_nan=False))
+
+
+def conclude(screen: Console, as_json: bool, written: Mapping[str, str], data: dict[str, Any]) -> None:
+    """Name the files that were written; with --json one object of `data` and these."""
+    for what, path in written.items():
+        screen.print(f"{what}: {path}", markup=False, highlight=False, soft_wrap=True)
+    if as_json:
+        emit(data | dict(written))
+
+
+def check_folder(path: Path | None) -> None:
+    """A folder for results that exists already must be one."""
+    if path is not None and path.exists() and not path.is_dir():
+        raise DataError(f"{path}: expected a folder, got a file.")
 
 
 def made_folder(path: Path) -> Path:

@@ -7,19 +7,19 @@ from typing import Annotated, Literal
 
 import typer
 
-from layerlaw.cli.app import JsonFlag, app, console, emit, made_folder
+from layerlaw.cli.app import JsonFlag, command, console, emit, made_folder
 from layerlaw.cli.probe import summary
 from layerlaw.data import load
-from layerlaw.errors import DataError
 from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
 from layerlaw.pages import plot, print_record, report
 from layerlaw.probing import probe
 from layerlaw.record import Record
+from layerlaw.wording import p_value, sentence
 
-STAGES = (0.0, 1 / 60, 1 / 12, 1 / 3)  # shares of the training after which the network is looked at
+STAGES = (0.0, 1 / 60, 1 / 12, 1 / 3)  # shares of the training after which the network is measured
 
 
-@app.command()
+@command
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for records and page.")] = Path("layerlaw-demo"),
     epochs: Annotated[int, typer.Option(help="Epochs of training.")] = 600,
@@ -33,8 +33,6 @@ def demo(
     training and test data. Leaves records and one page.
     """
     screen = console(as_json)
-    if out.exists() and not out.is_dir():
-        raise DataError(f"{out}: expected a folder, got a file.")
     made_folder(out)
     epochs = 60 if quick else epochs
     images, held_out = load(split="train").balanced(100).resized(10), load(split="test").resized(10)
@@ -67,8 +65,11 @@ def demo(
     print_record(final, screen)
     law, other = final.law(), running.law()
     for line in (
-        f"With the paper's protocol (batch statistics in BatchNorm): ρ = {law.rho:.3f}, r = {law.pearson:.4f}.",
-        f"With running statistics (eval mode): ρ = {other.rho:.3f}, r = {other.pearson:.4f}, p = {other.greenwood_p:.2g}.",
+        sentence(
+            f"With the paper's protocol (batch statistics in BatchNorm): ρ = {law.rho:.3f}, r = {law.pearson:.4f}."
+        ),
+        sentence(f"With running statistics (eval mode): ρ = {other.rho:.3f}, r = {other.pearson:.4f}")
+        + f", p {p_value(other.greenwood_p, relation=True)}.",
         f"Records: {out}/*.json    Figure: {out}/law.png    Page: {page}",
     ):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)

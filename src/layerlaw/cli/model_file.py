@@ -102,7 +102,7 @@ def _module(place: str) -> Any:
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """An error in the user's own code is told with its own lines, not with ours."""
+    """An error in the user's own code is reported with its own lines, not with ours."""
     try:
         yield
     except Exception as error:

@@ -11,7 +11,7 @@ from rich.table import Table
 from layerlaw.cli.app import JsonFlag, app, console, emit, made_folder
 from layerlaw.errors import DataError, InputError
 from layerlaw.experiments import NAMES, find, reproduce, title
-from layerlaw.lab.engine import check_device
+from layerlaw.lab.jobs import check_device
 from layerlaw.outcome import Outcome
 from layerlaw.pages import draw_sheet, outcome_page, print_outcome
 

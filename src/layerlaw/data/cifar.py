@@ -1,10 +1,18 @@
-"""CIFAR-10: 50,000 training and 10,000 test images of 3×32×32, in the official binary or python layout."""
+"""CIFAR-10: 50,000 training and 10,000 test images of 3×32×32, in the official binary or python layout.
 
+The python layout is pickled, and a pickle may name any function to be called. Here only five names are known, and each
+stands for an inert class written below, so that not even NumPy's own constructors run on numbers from the file.
+"""
+
+import io
+import pickle
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +20,6 @@ from numpy.typing import NDArray
 
 from layerlaw.data.labeled import Labeled
 from layerlaw.data.official import AGAIN, check, data_folder, download, read_bytes
-from layerlaw.data.pickles import ArrayDouble, unpickle
 from layerlaw.errors import DataError
 from layerlaw.progress import Progress
 
@@ -21,10 +28,10 @@ HOME = "https://www.cs.toronto.edu/~kriz/"
 PLACES = ("cifar10", "cifar-10", "CIFAR10", ".")
 PIXELS = 3 * 32 * 32
 
-Batch = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # images (n, 3, 32, 32), labels (n,)
+CifarBatch = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # images (n, 3, 32, 32), labels (n,)
 
 
-def parse_binary(content: bytes, where: str) -> Batch:
+def parse_binary(content: bytes, where: str) -> CifarBatch:
     """Read records of 3073 bytes: a label, then 32×32 red, green and blue values.
 
     >>> images, labels = parse_binary(bytes([9]) + bytes(3072), "one.bin")
@@ -39,7 +46,7 @@ def parse_binary(content: bytes, where: str) -> Batch:
     return records[:, 1:].reshape(-1, 3, 32, 32), _labels(records[:, 0].tolist(), where)
 
 
-def parse_python(content: bytes, where: str) -> Batch:
+def parse_python(content: bytes, where: str) -> CifarBatch:
     """Read a pickled dictionary with "data" (n, 3072) and "labels" (a list of n); nothing in the pickle is run."""
     batch = unpickle(content, where)
     if isinstance(batch, dict):
@@ -61,18 +68,18 @@ def _labels(labels: list[object], where: str) -> NDArray[np.uint8]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class CifarLayout:
     """One way the files are laid out, what they must be, and how to read one."""
 
     folder: str
     archive: str
     archive_md5: str
-    parse: Callable[[bytes, str], Batch]
+    parse: Callable[[bytes, str], CifarBatch]
     train: dict[str, str]  # file name → digest of its content
     test: dict[str, str]
 
 
-BINARY = Layout(
+BINARY = CifarLayout(
     folder="cifar-10-batches-bin",
     archive="cifar-10-binary.tar.gz",
     archive_md5="c32a1d4ab5d03f1284b67883e8d87530",
@@ -87,7 +94,7 @@ BINARY = Layout(
     test={"test_batch.bin": "sha1:67eb016db431130d61cd03c7ad570b013799c88c"},
 )
 
-PYTHON = Layout(
+PYTHON = CifarLayout(
     folder="cifar-10-batches-py",
     archive="cifar-10-python.tar.gz",
     archive_md5="c58f30108f718f92721af3b95e74349a",
@@ -122,11 +129,11 @@ def load_cifar10(split: str, progress: bool | Progress = True) -> Labeled:
     )
 
 
-def _files(layout: Layout, split: str) -> dict[str, str]:
+def _files(layout: CifarLayout, split: str) -> dict[str, str]:
     return layout.train if split == "train" else layout.test
 
 
-def _locate(split: str) -> tuple[Layout, Path] | None:
+def _locate(split: str) -> tuple[CifarLayout, Path] | None:
     """Find a folder with all files of the split, or an archive, at most two folders below a place of LAYERLAW_DATA."""
     folder = data_folder()
     if folder is None:
@@ -141,7 +148,7 @@ def _locate(split: str) -> tuple[Layout, Path] | None:
     return next(((layout, archive) for layout, archive in archives if archive.is_file()), None)
 
 
-def _contents(layout: Layout, place: Path, split: str) -> Iterator[tuple[str, bytes]]:
+def _contents(layout: CifarLayout, place: Path, split: str) -> Iterator[tuple[str, bytes]]:
     """Yield (file name, content) in official order; an archive is read in memory, nothing is unpacked on disk."""
     files = _files(layout, split)
     if place.is_dir():
@@ -161,3 +168,72 @@ def _contents(layout: Layout, place: Path, split: str) -> Iterator[tuple[str, by
     if missing:
         raise DataError(f"{place}: expected {', '.join(wanted)}, got no {', '.join(missing)}; {AGAIN}")
     yield from ((file, found[file]) for file in files)
+
+
+class ArrayDouble:
+    """What the file says about an array; `numpy()` makes one of unsigned bytes out of it, after checks."""
+
+    def __init__(self, *_: object) -> None:
+        self.state: object = None
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
+
+    def numpy(self, where: str) -> NDArray[np.uint8]:
+        """Make the array of unsigned bytes."""
+        match self.state:
+            case (_, tuple(shape), DtypeDouble(code="u1"), bool(fortran), bytes(raw)):
+                if all(isinstance(side, int) and side >= 0 for side in shape) and prod(shape) == len(raw):
+                    return np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C").copy()
+        raise DataError(f"{where}: expected an array of unsigned bytes, got a malformed one; {AGAIN}")
+
+
+class DtypeDouble:
+    """The number type of an array, by its code."""
+
+    def __init__(self, code: object = "", *_: object) -> None:
+        self.code = code.decode("latin1") if isinstance(code, bytes) else code
+
+    def __setstate__(self, state: object) -> None:
+        """Byte order and the like: without meaning for single bytes."""
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    if encoding not in ("latin1", "latin-1"):
+        raise DataError(f"expected bytes written as latin1 text, got the encoding {encoding!r}; {AGAIN}")
+    return text.encode("latin1")
+
+
+_KNOWN: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): ArrayDouble,
+    ("numpy._core.multiarray", "_reconstruct"): ArrayDouble,
+    ("numpy", "ndarray"): ArrayDouble,
+    ("numpy", "dtype"): DtypeDouble,
+    ("_codecs", "encode"): _encode,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _KNOWN[module, name]
+        except KeyError:
+            raise DataError(
+                f"the pickle names {module}.{name}, which is refused: only lists, dicts, strings, numbers and "
+                "byte arrays are expected; do not use this file, fetch it again from its official home"
+            ) from None
+
+
+def unpickle(content: bytes, where: str) -> object:
+    """Read a pickle of plain values; arrays come back as `ArrayDouble`, Python 2 strings as bytes.
+
+    >>> unpickle(pickle.dumps({"labels": [3, 1]}), "batch")
+    {'labels': [3, 1]}
+    """
+    try:
+        value: object = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+    except Exception as error:  # a broken pickle raises nearly anything
+        raise DataError(f"{where}: expected a whole pickle, got {type(error).__name__}: {error}; {AGAIN}") from error
+    return value

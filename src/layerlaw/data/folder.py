@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from layerlaw.data.labeled import Labeled
-from layerlaw.data.pixels import height_width, pillow
+from layerlaw.data.labeled import Labeled, height_width, pillow
 from layerlaw.errors import DataError
 from layerlaw.progress import Progress, choose
 

@@ -1,17 +1,34 @@
-"""Fashion-MNIST and MNIST: four official idx files each, 60,000 training and 10,000 test images of 28×28."""
+"""Fashion-MNIST and MNIST: four official idx files each, 60,000 training and 10,000 test images of 28×28.
 
+The idx format: two zero bytes, a type byte, the number of dimensions, the dimensions, the numbers. The embedded sample is
+the first 500 training and 200 test images of each Fashion-MNIST class, in file order, made by `scripts/embed_sample.py`;
+license beside the file (MIT, Zalando SE).
+"""
+
+import gzip
+import hashlib
+import io
+import zlib
 from dataclasses import dataclass
+from importlib.resources import files
+from math import prod
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from layerlaw.data.idx import read_idx
 from layerlaw.data.labeled import Labeled
-from layerlaw.data.official import download, find
+from layerlaw.data.official import AGAIN, check, download, find, read_bytes
 from layerlaw.errors import DataError
 from layerlaw.progress import Progress
 
 PREFIX = {"train": "train", "test": "t10k"}
+UNSIGNED_BYTE = 8
+FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+SAMPLE_FILE = "fashion_mnist_sample.npz"
+SAMPLE_SHA256 = "5b7307679860148565a23d736f51f026cab51441481a227b69c7b308bb0174be"
+SAMPLE_PER_CLASS = {"train": 500, "test": 200}
 
 
 @dataclass(frozen=True)
@@ -22,37 +39,19 @@ class IdxSet:
     home: str
     places: tuple[str, ...]  # folders under LAYERLAW_DATA
     class_names: tuple[str, ...]
-    packed: dict[str, str]  # file name → md5 of the .gz file at the home
-    content: dict[str, str]  # file name → md5 of the uncompressed content
+    digests: dict[str, tuple[str, str]]  # file name → md5 of the .gz file at the home, md5 of the uncompressed content
 
 
 FASHION_MNIST = IdxSet(
     name="fashion_mnist",
     home="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
     places=("fashion_mnist", "fashion-mnist", "FashionMNIST/raw"),
-    class_names=(
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
-    ),
-    packed={
-        "train-images-idx3-ubyte": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "train-labels-idx1-ubyte": "25c81989df183df01b3e8a0aad5dffbe",
-        "t10k-images-idx3-ubyte": "bef4ecab320f06d8554ea6380940ec79",
-        "t10k-labels-idx1-ubyte": "bb300cfdad3c16e7a12a480ee83cd310",
-    },
-    content={
-        "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-        "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
-        "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
-        "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+    class_names=FASHION,
+    digests={
+        "train-images-idx3-ubyte": ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
+        "train-labels-idx1-ubyte": ("25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
+        "t10k-images-idx3-ubyte": ("bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
+        "t10k-labels-idx1-ubyte": ("bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
     },
 )
 
@@ -61,17 +60,11 @@ MNIST = IdxSet(
     home="https://ossci-datasets.s3.amazonaws.com/mnist/",
     places=("mnist", "MNIST/raw"),
     class_names=tuple("0123456789"),
-    packed={
-        "train-images-idx3-ubyte": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "train-labels-idx1-ubyte": "d53e105ee54ea40749a09fcbcd1e9432",
-        "t10k-images-idx3-ubyte": "9fb629c4189551a2d022fa330f9573f3",
-        "t10k-labels-idx1-ubyte": "ec29112dd5afa0611ce80d1b7f02629c",
-    },
-    content={
-        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
-        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
-        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
-        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+    digests={
+        "train-images-idx3-ubyte": ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
+        "train-labels-idx1-ubyte": ("d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
+        "t10k-images-idx3-ubyte": ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
+        "t10k-labels-idx1-ubyte": ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
     },
 )
 
@@ -85,23 +78,86 @@ def load_idx_set(which: IdxSet, split: str, progress: bool | Progress = True) ->
 
 def read_pair(which: IdxSet, images_path: Path, labels_path: Path) -> Labeled:
     """Read and check an images file (n, h, w) and a labels file (n,), gzipped or plain."""
-    images = read_idx(images_path, ndim=3, digest="md5:" + which.content[images_path.name.removesuffix(".gz")])
-    labels = read_idx(labels_path, ndim=1, digest="md5:" + which.content[labels_path.name.removesuffix(".gz")])
+    images = read_idx(images_path, ndim=3, digest="md5:" + which.digests[images_path.name.removesuffix(".gz")][1])
+    labels = read_idx(labels_path, ndim=1, digest="md5:" + which.digests[labels_path.name.removesuffix(".gz")][1])
     if len(images) != len(labels):
         raise DataError(
             f"{labels_path}: expected {len(images)} labels, one for each image of {images_path.name}, "
             f"got {len(labels)}; take both files of one split"
         )
-    return Labeled(
-        images=torch.from_numpy(images)[:, None],  # (n, h, w) → (n, 1, h, w)
-        labels=torch.from_numpy(labels).long(),
-        class_names=which.class_names,
-        name=which.name,
-    )
+    return _labeled(images, labels, which, which.name)
+
+
+def load_sample(split: str) -> Labeled:
+    """Load one split of the sample, 5000 or 2000 images of 1×28×28.
+
+    >>> len(load_sample("test"))
+    2000
+    """
+    content = files("layerlaw.data").joinpath("sample", SAMPLE_FILE).read_bytes()
+    got = hashlib.sha256(content).hexdigest()
+    if got != SAMPLE_SHA256:
+        raise DataError(
+            f"{SAMPLE_FILE}: expected sha256 {SAMPLE_SHA256}, got {got}; the installation is damaged, install it again"
+        )
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
+    return _labeled(images, labels, FASHION_MNIST, "fashion_mnist_sample")
+
+
+def _labeled(images: NDArray[np.uint8], labels: NDArray[np.uint8], which: IdxSet, name: str) -> Labeled:
+    pixels = torch.from_numpy(images)[:, None]  # (n, h, w) → (n, 1, h, w)
+    return Labeled(pixels, torch.from_numpy(labels).long(), which.class_names, name)
 
 
 def _locate(which: IdxSet, file: str, progress: bool | Progress) -> Path:
     found = find(which.places, (file + ".gz", file))
     if found is not None:
         return found
-    return download(f"{which.home}{file}.gz", "md5:" + which.packed[file], cache=which.name, progress=progress)
+    return download(f"{which.home}{file}.gz", "md5:" + which.digests[file][0], cache=which.name, progress=progress)
+
+
+def read_idx(path: Path, *, ndim: int, digest: str | None = None) -> NDArray[np.uint8]:
+    """Read an idx file of unsigned bytes, gzipped or plain, as an array of `ndim` dimensions.
+
+    `digest` ("md5:…") is that of the uncompressed content, because gzip containers of the same data differ.
+    """
+    content = uncompressed(read_bytes(path), str(path))
+    array = parse_idx(content, ndim=ndim, where=str(path))
+    if digest is not None:
+        check(content, digest, str(path))
+    return array
+
+
+def uncompressed(content: bytes, where: str) -> bytes:
+    """Unpack gzip content; anything else is returned as it is."""
+    if not content.startswith(b"\x1f\x8b"):
+        return content
+    try:
+        return gzip.decompress(content)
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{where}: expected a whole gzip file, got {len(content)} bytes ({error}); {AGAIN}") from error
+
+
+def parse_idx(content: bytes, *, ndim: int, where: str) -> NDArray[np.uint8]:
+    """Turn the content of an idx file into an array; magic number and length must agree.
+
+    >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]), ndim=1, where="labels")
+    array([7, 8, 9], dtype=uint8)
+    """
+    magic, expected = content[:4], bytes([0, 0, UNSIGNED_BYTE, ndim])
+    if magic != expected:
+        raise DataError(
+            f"{where}: expected an idx file of unsigned bytes with {ndim} dimension(s), magic {expected.hex()}, "
+            f"got {magic.hex() or 'an empty file'}; {AGAIN}"
+        )
+    start = 4 + 4 * ndim
+    if len(content) < start:
+        raise DataError(f"{where}: expected a header of {start} bytes, got {len(content)} bytes in all; {AGAIN}")
+    shape = tuple(int(side) for side in np.frombuffer(content, ">u4", count=ndim, offset=4))
+    if len(content) - start != prod(shape):
+        raise DataError(
+            f"{where}: expected {prod(shape)} bytes after the header, for the shape {shape} it names, "
+            f"got {len(content) - start}; {AGAIN}"
+        )
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()  # a copy, because bytes are read-only

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from layerlaw.data.cifar import load_cifar10
-from layerlaw.data.embedded import load_sample
 from layerlaw.data.folder import load_folder
 from layerlaw.data.labeled import Labeled
-from layerlaw.data.mnist import FASHION_MNIST, MNIST, load_idx_set
+from layerlaw.data.mnist import FASHION_MNIST, MNIST, load_idx_set, load_sample
 from layerlaw.errors import DataError
 from layerlaw.progress import Progress
 

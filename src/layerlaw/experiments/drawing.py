@@ -1,18 +1,18 @@
-"""From runs to panels: D along depth with its line, over seeds, with the rest of the grid behind it."""
+"""From runs to panels, sheets and tables: D along depth with its line, over seeds, the rest of the grid behind it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
+from typing import Any, Unpack
 
 from layerlaw.experiments.moments import FULL
-from layerlaw.experiments.numbers import final_separation, law_of, over
+from layerlaw.experiments.numbers import Where, law_of, number
 from layerlaw.lab import Run
-from layerlaw.lab.schedule import BatchNormMode, Split
 from layerlaw.law import LawFit, fit_law
-from layerlaw.outcome import Table
-from layerlaw.sheet import Panel, Series, Style
+from layerlaw.outcome import Cell, Table
+from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.wording import p_value
 
 LOSS = "last epoch's loss"
@@ -20,6 +20,12 @@ LOSS_NOTE = (
     "Last epoch's loss: the running mean during the last epoch of training. Rows called training-loss are measured after "
     "training, in eval mode."
 )
+EVAL_TITLE = "The same networks in eval mode"
+EVAL_LONG_TITLE = "The same networks with running statistics (eval mode)"
+FLOOR_TITLE = "D beside the level of noise alone (permuted labels)"
+BEST_RATE = "The rate with the best law of each seed."
+REST_FAINT = "the rest of the grid faint"
+Column = str | Callable[[Run], Cell]
 
 
 def law_panel(
@@ -27,38 +33,68 @@ def law_panel(
     runs: Sequence[Run],
     *,
     faint: Sequence[Run] = (),
-    epoch: int | None = None,
-    batchnorm: BatchNormMode = "batch",
-    split: Split = "train",
     floor: bool = False,
     note: str | None = None,
+    **where: Unpack[Where],
 ) -> Panel:
     """D against the layer: the geometric mean over seeds with its range, the fitted line, other runs faintly behind.
 
     `floor` adds the level that shuffled labels give.
     """
-    curves = [law.values for run in runs if (law := law_of(run, epoch=epoch, batchnorm=batchnorm, split=split))]
-    shown = {id(run) for run in runs} if curves else set()
-    others = [run for run in (*faint, *(() if curves else runs)) if run.diverged is None and id(run) not in shown]
-    behind = [
-        run.measurement(epoch=epoch, batchnorm=batchnorm, split=split).separation for run in others
-    ]  # with holes where undefined
+    laws = [law for run in runs if (law := law_of(run, **where))]
+    shown = {id(run) for run in runs} if laws else set()
+    others = [run for run in (*faint, *(() if laws else runs)) if run.diverged is None and id(run) not in shown]
+    behind = [run.measurement(**where).separation for run in others]  # with holes where undefined
     series = [Series(tuple(range(len(values))), values, style="faint") for values in behind]
-    if curves:
-        mean = curve_mean(curves)
-        fit = fit_law(mean)
-        x = tuple(range(len(mean)))
-        series.append(Series(x, fit.line, style="fit", label="line"))
-        series.append(Series(x, mean, "D", *_ends(curves)))
-    if floor and curves:
-        levels = [law_of(run, epoch=epoch, batchnorm=batchnorm, split="permuted") for run in runs]
-        known = [level.values for level in levels if level is not None]
-        series += [Series(x, curve_mean(known), style="null", label="permuted labels")] if known else []
-    return Panel(
-        title,
-        tuple(series),
-        note=law_note(runs, epoch=epoch, batchnorm=batchnorm, split=split) if note is None else note,
-    )
+    series += fit_series(laws)
+    if floor and laws:
+        permuted: Where = {**where, "split": "permuted"}
+        known = [level.values for run in runs if (level := law_of(run, **permuted))]
+        series += [Series(series[-1].x, curve_mean(known), style="null", label="permuted labels")] if known else []
+    return Panel(title, tuple(series), note=law_note(runs, **where) if note is None else note)
+
+
+def law_sheet(
+    title: str,
+    cells: Mapping[str, Sequence[Run]],
+    *,
+    faint: Mapping[str, Sequence[Run]] | None = None,
+    words: Sequence[str] | None = None,
+    faint_words: str = "other learning rates faint",
+    columns: int = 3,
+    share_y: bool = False,
+    **panel: Any,
+) -> Sheet:
+    """A `law_panel` for every group of runs by its title; a caption with these words, or none."""
+    panels = [law_panel(name, runs, faint=(faint or {}).get(name, ()), **panel) for name, runs in cells.items()]
+    text = "" if words is None else caption(panels, *words, faint=faint_words)
+    return Sheet(title, panels, columns, text, share_y)
+
+
+def both_modes(
+    best: Mapping[str, Sequence[Run]], grid: Mapping[str, Sequence[Run]], *, share_y: bool = False
+) -> list[Sheet]:
+    """The chosen runs with the rest of the grid behind them in the authors' BatchNorm mode, then in eval mode."""
+    return [
+        law_sheet("D along depth", best, faint=grid, words=(), share_y=share_y),
+        law_sheet(EVAL_TITLE, best, batchnorm="running", share_y=share_y),
+    ]
+
+
+def fit_series(laws: Sequence[LawFit]) -> list[Series]:
+    """The line of the mean curve, then the curve with its range; nothing without laws."""
+    if not laws:
+        return []
+    mean = mean_series([law.values for law in laws], "D")
+    known = [value for value in mean.y if value is not None]
+    return [Series(mean.x, fit_law(known).line, style="fit", label="line"), mean]
+
+
+def mean_series(curves: Sequence[Sequence[float]], label: str, x: Sequence[float] | None = None) -> Series:
+    """Geometric mean of curves, layer by layer; with its range when there are several."""
+    layers = list(zip(*curves, strict=True))
+    ends = (tuple(map(min, layers)), tuple(map(max, layers))) if len(curves) > 1 else (None, None)
+    return Series(tuple(range(len(layers))) if x is None else x, curve_mean(curves), label, *ends)
 
 
 def curve_mean(curves: Sequence[Sequence[float]]) -> tuple[float, ...]:
@@ -70,10 +106,10 @@ def curve_mean(curves: Sequence[Sequence[float]]) -> tuple[float, ...]:
     return tuple(math.exp(fmean(map(math.log, values))) for values in zip(*curves, strict=True))
 
 
-def _ends(curves: Sequence[Sequence[float]]) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """The range over seeds, layer by layer; none for one seed."""
-    columns = list(zip(*curves, strict=True))
-    return (tuple(map(min, columns)), tuple(map(max, columns))) if len(curves) > 1 else (None, None)
+def curves_panel(title: str, groups: Mapping[str, Sequence[Run]], **where: Unpack[Where]) -> Panel:
+    """D against the layer for several groups of runs: the geometric mean over seeds of each, with its range."""
+    curves = {label: [law.values for run in runs if (law := law_of(run, **where))] for label, runs in groups.items()}
+    return Panel(title, tuple(mean_series(found, label) for label, found in curves.items() if found))
 
 
 def caption(panels: Sequence[Panel], *more: str, faint: str = "other learning rates faint") -> str:
@@ -89,30 +125,32 @@ def caption(panels: Sequence[Panel], *more: str, faint: str = "other learning ra
     return " ".join([f"{first[:1].upper()}{first[1:]}.", *more] if first else more)
 
 
-def law_note(
-    runs: Sequence[Run], *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: Split = "train"
-) -> str:
+def law_note(runs: Sequence[Run], **where: Unpack[Where]) -> str:
     """What stands inside a panel: means over the seeds."""
-    laws = [law for run in runs if (law := law_of(run, epoch=epoch, batchnorm=batchnorm, split=split))]
+    laws = [law for run in runs if (law := law_of(run, **where))]
     if not laws:
         ends = sorted({run.diverged for run in runs if run.diverged is not None})
         return f"diverged in epoch {', '.join(map(str, ends))}" if ends else "no law can be fitted"
-    r = fmean(law.pearson or 0.0 for law in laws)
-    rho = fmean(law.rho for law in laws)
-    first = f"r = {r:.3f}, ρ = {rho:.3f}".replace("-", "−")
+    lost = {place for run in runs if run.diverged is None for place in run.lost_rank(**where)}
+    if lost and all(law.effective_layers is not None for law in laws):
+        # D then falls without anything being separated better
+        return f"{r_and_rho(laws)}\nclass means lose rank at {len(lost)} layer{'s' * (len(lost) > 1)}"
+    return fit_note(laws)
+
+
+def fit_note(laws: Sequence[LawFit], *, flat: str = "") -> str:
+    """r, ρ and how evenly the drop is shared; `flat` where there is no drop to share."""
     effective = [law.effective_layers for law in laws if law.effective_layers is not None]
     if len(effective) < len(laws):
-        return first
-    lost = {
-        place
-        for run in runs
-        if run.diverged is None
-        for place in run.lost_rank(epoch=epoch, batchnorm=batchnorm, split=split)
-    }
-    if lost:  # D then falls without anything being separated better
-        return f"{first}\nclass means lose rank at {len(lost)} layer{'s' * (len(lost) > 1)}"
+        return r_and_rho(laws) + flat
     p = fmean(law.greenwood_p or 0.0 for law in laws)
-    return f"{first}\n{fmean(effective):.1f} of {laws[0].layers} layers, {p_words(p)}"
+    return f"{r_and_rho(laws)}\n{fmean(effective):.1f} of {laws[0].layers} layers, {p_words(p)}"
+
+
+def r_and_rho(laws: Sequence[LawFit], digits: int = 3) -> str:
+    """Means over the seeds."""
+    r, rho = fmean(law.pearson or 0.0 for law in laws), fmean(law.rho for law in laws)
+    return f"r = {r:.3f}, ρ = {rho:.{digits}f}".replace("-", "−")
 
 
 def p_words(p: float) -> str:
@@ -124,45 +162,52 @@ def p_words(p: float) -> str:
     return f"p = {p_value(p)}".replace("= <", "<")
 
 
+def run_table(
+    title: str, runs: Sequence[Run], about: Mapping[str, Column], columns: Mapping[str, Column], note: str = ""
+) -> Table:
+    """A line per run: what it is, then its numbers (by name, see `number`), or that it diverged."""
+    lines: list[tuple[Cell, ...]] = []
+    for run in runs:
+        known: list[Cell] = [f"diverged in epoch {run.diverged}", *[None] * (len(columns) - 1)]
+        if run.diverged is None:
+            known = [_cell(run, column) for column in columns.values()]
+        lines.append((*(_cell(run, column) for column in about.values()), *known))
+    return Table(title, (*about, *columns), tuple(lines), note)
+
+
+def _cell(run: Run, column: Column) -> Cell:
+    return number(run, column) if isinstance(column, str) else column(run)
+
+
+RATE_AND_SEED: dict[str, Column] = {"lr": lambda run: run.recipe.learning_rate, "seed": lambda run: run.recipe.seed}
+LAST_LOSS: dict[str, Column] = {LOSS: lambda run: run.losses[-1]}
+_GRID: dict[str, Column] = {
+    "r": "pearson", "ρ": "rho", "effective layers": "effective-layers", "p": "greenwood-p",
+    "r eval": "pearson-eval", "ρ eval": "rho-eval", "p eval": "greenwood-p-eval", **LAST_LOSS, "test acc.": "test-accuracy",
+}  # fmt: skip
+_ENDS: dict[str, Column] = {
+    "r": "pearson", "D": "final-D", "D permuted": "final-D-permuted", "D / permuted": "final-D-over-permuted",
+    "D eval": "final-D-eval", "train acc.": "train-accuracy", "test acc.": "test-accuracy",
+}  # fmt: skip
+
+
 def grid_table(title: str, runs: Sequence[Run], *, label: str = "network", names: Sequence[str] | None = None) -> Table:
     """Every run of a grid: both BatchNorm modes, shares, losses, accuracies."""
-    columns = (
-        label,
-        "lr",
-        "seed",
-        "r",
-        "ρ",
-        "effective layers",
-        "p",
-        "r eval",
-        "ρ eval",
-        "p eval",
-        LOSS,
-        "test acc.",
-    )
-    rows: list[tuple[str | float | int | None, ...]] = []
-    for i, run in enumerate(runs):
-        recipe = run.recipe
-        name = names[i] if names else f"{recipe.optimizer}, {recipe.network}"
-        if run.diverged is not None:
-            rows.append((name, recipe.learning_rate, recipe.seed, f"diverged in epoch {run.diverged}", *(None,) * 8))
-            continue
-        fits = [law_of(run, batchnorm=batchnorm) for batchnorm in ("batch", "running")]
-        rows.append((name, recipe.learning_rate, recipe.seed, *_cells(fits[0]), *_eval_cells(fits[1]), *_end(run)))
-    return Table(title, columns, tuple(rows), LOSS_NOTE)
+    return run_table(title, runs, _about(label, runs, names), _GRID, LOSS_NOTE)
 
 
-def _cells(law: LawFit | None) -> tuple[float | None, ...]:
-    return (None,) * 4 if law is None else (law.pearson, law.rho, law.effective_layers, law.greenwood_p)
+def ends_table(title: str, runs: Sequence[Run], *, label: str = "network", names: Sequence[str] | None = None) -> Table:
+    """Every run of a grid by what comes out at its end: D after the last hidden layer beside its floor, accuracies.
+
+    The floor is D with permuted labels: what wide layers reach by noise alone. Accuracies are those in eval mode.
+    """
+    return run_table(title, runs, _about(label, runs, names), _ENDS)
 
 
-def _eval_cells(law: LawFit | None) -> tuple[float | None, ...]:
-    return (None,) * 3 if law is None else (law.pearson, law.rho, law.greenwood_p)
-
-
-def _end(run: Run) -> tuple[float | None, float | None]:
-    tests = [r for r in run.measurements if r.split == "test" and r.batchnorm == "running" and r.epoch == run.epoch]
-    return run.losses[-1], tests[0].accuracy if tests else None
+def _about(label: str, runs: Sequence[Run], names: Sequence[str] | None) -> dict[str, Column]:
+    given = names or [f"{run.recipe.optimizer}, {run.recipe.network}" for run in runs]
+    known = {id(run): name for run, name in zip(runs, given, strict=True)}
+    return {label: lambda run: known[id(run)], **RATE_AND_SEED}
 
 
 def epoch_series(
@@ -171,8 +216,6 @@ def epoch_series(
     epochs: Sequence[int],
     value: Callable[[Run, int], float | None],
     *,
-    style: Style = "line",
-    color: int | None = None,
     total: int = FULL,
 ) -> Series:
     """A number over the epochs of training: mean and range over the runs that have it.
@@ -181,49 +224,6 @@ def epoch_series(
     """
     columns = [[v for run in runs if run.diverged is None and (v := value(run, epoch)) is not None] for epoch in epochs]
     mean, low, high = (tuple(f(column) if column else None for column in columns) for f in (fmean, min, max))
-    alone = len(runs) < 2
     x = tuple(round(epoch * FULL / total) for epoch in epochs)
-    return Series(x, mean, label, None if alone else low, None if alone else high, style, color)
-
-
-def curves_panel(
-    title: str,
-    groups: Mapping[str, Sequence[Run]],
-    *,
-    batchnorm: BatchNormMode = "batch",
-    note: str = "",
-) -> Panel:
-    """D against the layer for several groups of runs: the geometric mean over seeds of each, with its range."""
-    series = []
-    for label, runs in groups.items():
-        curves = [law.values for run in runs if (law := law_of(run, batchnorm=batchnorm))]
-        if curves:
-            series.append(Series(tuple(range(len(curves[0]))), curve_mean(curves), label, *_ends(curves)))
-    return Panel(title, tuple(series), note=note)
-
-
-def ends_table(title: str, runs: Sequence[Run], *, label: str = "network", names: Sequence[str] | None = None) -> Table:
-    """Every run of a grid by what comes out at its end: D after the last hidden layer beside its floor, accuracies.
-
-    The floor is D with permuted labels: what wide layers reach by noise alone. Accuracies are those in eval mode.
-    """
-    columns = (label, "lr", "seed", "r", "D", "D permuted", "D / permuted", "D eval", "train acc.", "test acc.")
-    rows: list[tuple[str | float | int | None, ...]] = []
-    for i, run in enumerate(runs):
-        recipe, law = run.recipe, law_of(run)
-        name = names[i] if names else f"{recipe.optimizer}, {recipe.network}"
-        if run.diverged is not None:
-            rows.append((name, recipe.learning_rate, recipe.seed, f"diverged in epoch {run.diverged}", *(None,) * 6))
-            continue
-        D, floor = final_separation(run), final_separation(run, split="permuted")
-        accuracy = run.measurement(batchnorm="running").accuracy
-        cells = (
-            law.pearson if law else None,
-            D,
-            floor,
-            over(D, floor),
-            final_separation(run, batchnorm="running"),
-            accuracy,
-        )
-        rows.append((name, recipe.learning_rate, recipe.seed, *cells, _end(run)[1]))
-    return Table(title, columns, tuple(rows))
+    several = len(runs) > 1
+    return Series(x, mean, label, low if several else None, high if several else None, "line")

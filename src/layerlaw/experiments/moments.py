@@ -1,6 +1,6 @@
 """When something happens in training: the law emerges, a number settles, the samples are interpolated.
 
-All epochs are probed epochs: an answer is never finer than the probes.
+All epochs are measured epochs: an answer is never finer than the schedule.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ import numpy as np
 from layerlaw.experiments.numbers import law_of
 from layerlaw.lab import Run
 from layerlaw.lab.schedule import BatchNormMode
+from layerlaw.law import law_holds
 
-STRAIGHT = -0.99  # Pearson r from which on we speak of the law
 FULL = 600  # epochs of the paper's trainings
+NEVER = "the law does not hold until the end"  # why there is no epoch of emergence
 
 
-def scaled(epochs: Sequence[int], total: int, of: int = FULL) -> tuple[int, ...]:
+def scaled(epochs: Sequence[int], total: int) -> tuple[int, ...]:
     """The paper's epochs in a training of another length, each once.
 
     >>> scaled((0, 10, 100, 600), 60)
     (0, 1, 10, 60)
     """
-    return tuple(sorted({round(epoch * total / of) for epoch in epochs}))
+    return tuple(sorted({round(epoch * total / FULL) for epoch in epochs}))
 
 
-def marks(epochs: Sequence[int], total: int, of: int = FULL) -> dict[int, int]:
+def marks(epochs: Sequence[int], total: int) -> dict[int, int]:
     """The paper's epochs and those that stand for them in a training of another length, each of ours once.
 
     >>> marks((0, 10, 20, 100), 24)
@@ -35,31 +36,30 @@ def marks(epochs: Sequence[int], total: int, of: int = FULL) -> dict[int, int]:
     """
     ours: dict[int, int] = {}
     for epoch in sorted(epochs):
-        ours.setdefault(round(epoch * total / of), epoch)
+        ours.setdefault(round(epoch * total / FULL), epoch)
     return {paper: epoch for epoch, paper in ours.items()}
 
 
-def told(epoch: int | None, total: int, of: int = FULL) -> int | None:
-    """An epoch of a shortened training in the paper's epochs, as all epochs are told.
+def in_paper_epochs(epoch: int | None, total: int) -> int | None:
+    """An epoch of a shortened training in the paper's epochs, as all epochs are reported.
 
-    >>> told(4, 24), told(100, 600), told(None, 24)
+    >>> in_paper_epochs(4, 24), in_paper_epochs(100, 600), in_paper_epochs(None, 24)
     (100, 100, None)
     """
-    return None if epoch is None else round(epoch * of / total)
+    return None if epoch is None else round(epoch * FULL / total)
 
 
-def shortened(total: int, of: int = FULL) -> list[str]:
+def shortened(total: int) -> list[str]:
     """A note where a training is not as long as the paper's.
 
     >>> shortened(24), shortened(600)
-    (['Quick run: epoch 100 of 600 stands for epoch 4 of 24; all epochs are told so.'], [])
+    (['Quick run: epoch 100 of 600 stands for epoch 4 of 24; all epochs are reported so.'], [])
     """
-    if total == of:
-        return []
-    return [f"Quick run: epoch 100 of {of} stands for epoch {100 * total / of:g} of {total}; all epochs are told so."]
+    ours = f"epoch {100 * total / FULL:g} of {total}"
+    return [] if total == FULL else [f"Quick run: epoch 100 of {FULL} stands for {ours}; all epochs are reported so."]
 
 
-def probed(run: Run, *, batchnorm: BatchNormMode = "batch") -> list[int]:
+def measured_epochs(run: Run, *, batchnorm: BatchNormMode = "batch") -> list[int]:
     """The epochs after which a run was measured."""
     return sorted({r.epoch for r in run.measurements if (r.batchnorm, r.split) == (batchnorm, "train")})
 
@@ -88,16 +88,16 @@ def settling(epochs: Sequence[int], values: Sequence[float | None], share: float
     return since(epochs, [v is not None and abs(v - last) <= share * abs(last) * (1 + 1e-12) for v in values])
 
 
-def emergence(run: Run, *, batchnorm: BatchNormMode = "batch", limit: float = STRAIGHT) -> int | None:
-    """The epoch from which on r ≤ `limit` at every later probe; `None` where this is never so."""
-    epochs = probed(run, batchnorm=batchnorm)
+def emergence(run: Run, *, batchnorm: BatchNormMode = "batch") -> int | None:
+    """The epoch from which on the law holds at every later measurement; `None` where this is never so."""
+    epochs = measured_epochs(run, batchnorm=batchnorm)
     laws = [law_of(run, epoch=epoch, batchnorm=batchnorm) for epoch in epochs]
-    return since(epochs, [law is not None and law.pearson is not None and law.pearson <= limit for law in laws])
+    return since(epochs, [law_holds(law) is True for law in laws])
 
 
 def interpolation(run: Run, *, batchnorm: BatchNormMode = "running") -> int | None:
-    """The first probed epoch at which every training sample is classified correctly."""
-    for epoch in probed(run, batchnorm=batchnorm):
+    """The first measured epoch at which every training sample is classified correctly."""
+    for epoch in measured_epochs(run, batchnorm=batchnorm):
         if run.measurement(epoch=epoch, batchnorm=batchnorm).accuracy == 1.0:
             return epoch
     return None

@@ -1,17 +1,27 @@
-"""How an experiment is run: quickly or in full, over which seeds, where."""
+"""How an experiment is run: quickly or in full, over which seeds, on which images, where."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
+from layerlaw.data import DEFAULT, Labeled, load
 from layerlaw.errors import InputError
 from layerlaw.lab import Recipe, Run, Samples, Schedule, sweep
 from layerlaw.progress import Progress
 
 PAPER_SEED = 666
+TITLES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10"}
+EMBEDDED = 500  # training images per class that the embedded sample has
+PREPARED = "LAYERLAW_PREPARED"
+"""Environment variable: a folder in which prepared samples are kept, for machines without the official files."""
 
 
 @dataclass
@@ -43,6 +53,10 @@ class Setting:
         """Epochs of training."""
         return quick if self.quick else full
 
+    def note(self, words: str, *, quick: bool = True) -> list[str]:
+        """A note of quick runs alone, or of full runs alone."""
+        return [words] if self.quick is quick else []
+
     def train(
         self,
         name: str,
@@ -62,3 +76,58 @@ class Setting:
         folder = None if self.folder is None else self.folder / name
         how: dict[str, Any] = {"schedule": schedule, "start": start, "copied": copied}
         return sweep(recipes, data, folder=folder, device=self.device, progress=self.progress, **how)
+
+
+def samples(
+    setting: Setting, name: str, counts: int | Sequence[int] = 100, *, size: int = 10, tests: int = 200
+) -> Samples:
+    """The first `counts` training images of every class (or one count per class) and `tests` test images, in file order.
+
+    Resized by Pillow (bilinear). CIFAR-10 at 10×10 pixels keeps channel 1, as the authors did; larger images keep all
+    channels and are normalized by the data set's mean and deviation. In a quick run the embedded Fashion-MNIST sample
+    stands in for every data set, so that it needs no download.
+    """
+    each = (counts,) * 10 if isinstance(counts, int) else tuple(counts)
+    return _samples(DEFAULT if setting.quick else name, each, size, min(tests, 200) if setting.quick else tests)
+
+
+def stand_in(setting: Setting, *names: str) -> list[str]:
+    """A note when a quick run does not use the data it should."""
+    absent = [TITLES[name] for name in names if name != "fashion_mnist"]
+    return setting.note(f"Quick run: Fashion-MNIST stands in for {' and '.join(absent)}.") if absent else []
+
+
+@cache
+def _samples(name: str, counts: tuple[int, ...], size: int, tests: int) -> Samples:
+    if name == "fashion_mnist" and max(counts) <= EMBEDDED and tests <= 200:
+        name = DEFAULT  # the same images
+    folder = os.environ.get(PREPARED)
+    if not folder:
+        return _prepared(name, counts, size, tests)
+    digits = "-".join(str(c) for c in counts) if len(set(counts)) > 1 else str(counts[0])
+    file = Path(folder) / f"{name}_{digits}_{size}_{tests}.npz"
+    if file.exists():
+        with np.load(file) as arrays:
+            x, y, test_x, test_y = (torch.from_numpy(arrays[key]) for key in ("x", "y", "test_x", "test_y"))
+            return Samples(x, y, test_x, test_y, len(counts), tuple(map(str, arrays["names"])))
+    made = _prepared(name, counts, size, tests)
+    parts = {"x": made.inputs, "y": made.labels, "test_x": made.test_inputs, "test_y": made.test_labels}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    plain: dict[str, Any] = {key: part.numpy() for key, part in parts.items() if part is not None}
+    np.savez_compressed(file, names=np.array(made.class_names), **plain)
+    return made
+
+
+def _prepared(name: str, counts: tuple[int, ...], size: int, tests: int) -> Samples:
+    train = load(name, split="train").imbalanced(counts).resized(size)
+    held_out = load(name, split="test")
+    test = held_out.imbalanced([min(tests, count) for count in held_out.counts()]).resized(size)
+    return Samples.of(_flat(train, size), _flat(test, size), class_names=train.class_names)
+
+
+def _flat(images: Labeled, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    if size > 10:
+        return images.tensors("dataset" if images.name == "cifar10" else (0.2860, 0.3530), flat=True)
+    if images.name == "cifar10":
+        return images.tensors("dataset", flat=True, channel=1)
+    return images.tensors("half", flat=True)

@@ -1,24 +1,28 @@
-"""Training: networks of known shape, recipes, fleets of networks trained as one, a plain loop for any module, and
-small language models."""
+"""Training: descriptions of networks and losses, recipes, sweeps over them (many feed-forward networks as one fleet), a
+plain loop for any module, and small language models."""
 
 from layerlaw.lab.fleet import Fleet
-from layerlaw.lab.gpt import GPT
+from layerlaw.lab.jobs import Run
+from layerlaw.lab.losses import CrossEntropy, Loss
+from layerlaw.lab.networks import Architecture
+from layerlaw.lab.networks.feed_forward import FeedForward, Shape
+from layerlaw.lab.networks.gpt import GPT
+from layerlaw.lab.networks.recurrent import Recurrent
+from layerlaw.lab.networks.text_model import load_text_model, save_text_model
 from layerlaw.lab.recipe import Recipe
-from layerlaw.lab.recurrent import Recurrent
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import Measurement, Schedule
-from layerlaw.lab.shape import Shape
-from layerlaw.lab.sweep import Run, sweep
-from layerlaw.lab.text_checkpoint import load_text_model, save_text_model
-from layerlaw.lab.text_recipe import TextRecipe
-from layerlaw.lab.text_training import text_loss, train_text
+from layerlaw.lab.sweeping import sweep
+from layerlaw.lab.text import TextRecipe, text_loss, train_text
 from layerlaw.lab.training import train
-from layerlaw.lab.zoo import FeedForward
 
 __all__ = [
     "GPT",
+    "Architecture",
+    "CrossEntropy",
     "FeedForward",
     "Fleet",
+    "Loss",
     "Measurement",
     "Recipe",
     "Recurrent",

@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from layerlaw.errors import InputError
-from layerlaw.lab.shape import Shape
+from layerlaw.lab.losses import CrossEntropy, Loss
+from layerlaw.lab.networks import Architecture
+from layerlaw.lab.networks.feed_forward import Shape
 
 Optimizer = Literal["sgd", "momentum", "adam"]
 MOMENTUM = 0.9
@@ -24,12 +26,13 @@ ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 class Recipe:
     """How one network is trained; the defaults are those of the law's authors (He & Su), 8 layers with Adam.
 
-    `data` names the samples it is trained on. The learning rate is divided by ten at the shares `drops` of the
-    training. `layers=(a, b)` trains the linear layers a … b−1 (from 0, each with its BatchNorm) and leaves the others as
-    they are. Weight decay is coupled L2 on all trained parameters, BatchNorm's too, as the authors had it.
+    `network` and `loss` are descriptions; a loss without settings may be given by its kind. `data` names the samples it
+    is trained on. The learning rate is divided by ten at the shares `drops` of the training. `layers=(a, b)` trains the
+    layers a … b−1 (from 0; of a feed-forward network each linear layer with its BatchNorm) and leaves the others as they
+    are. Weight decay is coupled L2 on all trained parameters, BatchNorm's too, as the authors had it.
     """
 
-    network: Shape = field(default_factory=lambda: Shape.even(8))
+    network: Architecture = field(default_factory=lambda: Shape.even(8))
     data: str = "data"
     optimizer: Optimizer = "adam"
     learning_rate: float = 1e-3
@@ -39,31 +42,26 @@ class Recipe:
     drops: tuple[float, ...] = (1 / 3, 2 / 3)
     layers: tuple[int, int] | None = None
     seed: int = 666
+    loss: Loss = field(default_factory=CrossEntropy)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "drops", tuple(self.drops))
+        if isinstance(self.loss, str):
+            object.__setattr__(self, "loss", Loss.of_kind(self.loss)())
+        for name, base, such in (("network", Architecture, "Shape.even(8)"), ("loss", Loss, "CrossEntropy()")):
+            if not isinstance(value := getattr(self, name), base):
+                raise InputError(f"{name}: expected a description such as {such}, got {value!r}.")
         if self.optimizer not in get_args(Optimizer):
             raise InputError(f"optimizer: expected 'sgd', 'momentum' or 'adam', got {self.optimizer!r}.")
-        for name in ("epochs", "batch_size", "seed"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise InputError(f"{name}: expected a whole number, got {value!r}.")
-        for name in ("learning_rate", "weight_decay"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise InputError(f"{name}: expected a number, got {value!r}.")
-        for name in ("learning_rate", "epochs", "batch_size"):
-            value = getattr(self, name)
-            if not 0 < value < float("inf"):
-                raise InputError(f"{name}: expected a positive number, got {value}.")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise InputError(f"weight_decay: expected a number ≥ 0, got {self.weight_decay}.")
-        if not 0 <= self.seed < 2**63:
-            raise InputError(f"seed: expected a number from 0 to 2**63 − 1, got {self.seed}.")
+        check_whole(self, epochs=1, batch_size=1, seed=0)
+        check_positive(self, "learning_rate")
+        check_positive(self, "weight_decay", or_zero=True)
         if any(not 0 < share < 1 for share in self.drops):
             raise InputError(f"drops: expected shares of the training between 0 and 1, got {self.drops}.")
         if self.layers is not None:
             object.__setattr__(self, "layers", tuple(self.layers))
+            if not self.network.depth:
+                raise InputError(f"layers: expected None for {self.network}, which has no numbered layers.")
             if len(self.layers) != 2 or not 0 <= self.layers[0] < self.layers[1] <= self.network.depth:
                 raise InputError(
                     f"layers: expected (first, beyond the last) within 0 … {self.network.depth}, got {self.layers}."
@@ -107,20 +105,40 @@ class Recipe:
             for values in itertools.product(*(tuple(c) for c in choices.values()))
         ]
 
-    def optimizer_for(self, network: nn.Module) -> torch.optim.Optimizer:
-        """The same rule for any module."""
+    def optimizer_for(self, *modules: nn.Module) -> torch.optim.Optimizer:
+        """The same rule for the parameters of any modules."""
+        parameters = [parameter for module in modules for parameter in module.parameters()]
         lr, decay = self.learning_rate, self.weight_decay
         if self.optimizer == "adam":
-            return torch.optim.Adam(network.parameters(), lr=lr, weight_decay=decay, fused=True)
+            return torch.optim.Adam(parameters, lr=lr, weight_decay=decay, fused=True)
         momentum = MOMENTUM if self.optimizer == "momentum" else 0.0
-        return torch.optim.SGD(network.parameters(), lr=lr, momentum=momentum, weight_decay=decay, fused=True)
+        return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay, fused=True)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return asdict(self)
+        return {**asdict(self), "network": self.network.to_dict(), "loss": self.loss.to_dict()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Recipe:
         """The inverse of `to_dict`, also after a trip through JSON."""
-        shape = Shape(**{**data["network"], "widths": tuple(data["network"]["widths"])})
-        return cls(**{**data, "network": shape})
+        parts = {"network": Architecture.from_dict(data["network"]), "loss": Loss.from_dict(data["loss"])}
+        return cls(**{**data, **parts})
+
+
+def check_whole(recipe: Any, **least: int) -> None:
+    """Raise unless these fields are whole numbers of at least so much, and the seed one that torch takes."""
+    for name, smallest in least.items():
+        value = getattr(recipe, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+            raise InputError(f"{name}: expected a whole number of at least {smallest}, got {value!r}.")
+        if name == "seed" and value >= 2**63:
+            raise InputError(f"seed: expected a number from 0 to 2**63 − 1, got {value}.")
+
+
+def check_positive(recipe: Any, name: str, *, or_zero: bool = False) -> None:
+    """Raise unless a field is a finite number above 0."""
+    value = getattr(recipe, name)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InputError(f"{name}: expected a number, got {value!r}.")
+    if not (0 < float(value) < float("inf") or (or_zero and value == 0)):
+        raise InputError(f"{name}: expected a {'number ≥ 0' if or_zero else 'positive number'}, got {value}.")

@@ -1,4 +1,4 @@
-"""What networks are trained on: flat inputs with labels, and held-out ones."""
+"""What networks are trained on: inputs with labels, and held-out ones."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from layerlaw.stats.labels import check_counts, checked_labels
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Inputs (n, d) in float32 with labels (n,), and held-out ones where there are any.
+    """Inputs (n, …) in float32 with labels (n,), and held-out ones where there are any.
 
-    The order is kept: BatchNorm with batch statistics measures in chunks of this order.
+    Images keep their shape; a feed-forward network flattens them itself. The order is kept: BatchNorm with batch
+    statistics measures in chunks of this order.
     """
 
     inputs: Tensor
@@ -39,15 +40,16 @@ class Samples:
 
     @classmethod
     def of(cls, train: Any, test: Any = None, *, class_names: tuple[str, ...] = ()) -> Samples:
-        """From pairs (inputs, labels) of tensors or arrays; images are flattened."""
+        """From pairs (inputs, labels) of tensors or arrays."""
         x, y = _pair(train, "training data")
         y, K = checked_labels(y, len(class_names) or None, where="training labels")
         check_counts(torch.bincount(y, minlength=K), where="training data", names=class_names or None)
         test_x, test_y = (None, None) if test is None else _pair(test, "test data")
         if test_x is not None and test_y is not None:
             test_y, _ = checked_labels(test_y, K, where="test labels")
-            if test_x.shape[1] != x.shape[1]:
-                raise FeatureError(f"test data: expected {x.shape[1]} numbers per sample, got {test_x.shape[1]}.")
+            if test_x[0].numel() != x[0].numel():
+                raise FeatureError(f"test data: expected {x[0].numel()} numbers per sample, got {test_x[0].numel()}.")
+            test_x = test_x.reshape(-1, *x.shape[1:])
         return cls(x, y, test_x, test_y, K, class_names or tuple(str(k) for k in range(K)))
 
     @property
@@ -63,6 +65,18 @@ class Samples:
             if part is not None:
                 digest.update(np.ascontiguousarray(part.cpu().numpy()).data)
         return digest.hexdigest()
+
+    def flat(self) -> Samples:
+        """The same with inputs (n, d)."""
+        if self.inputs.dim() == 2:
+            return self
+        test = None if self.test_inputs is None else self.test_inputs.flatten(1)
+        return replace(self, inputs=self.inputs.flatten(1), test_inputs=test)
+
+    def to(self, device: str | torch.device) -> Samples:
+        """The same on a device."""
+        tensors = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **tensors)  # type: ignore[arg-type]
 
     def with_random_labels(self, seed: int = 0) -> Samples:
         """The same inputs with their labels shuffled: a null that leaves nothing to learn but the samples."""
@@ -111,7 +125,7 @@ def _pair(data: Any, where: str) -> tuple[Tensor, Tensor]:
         raise FeatureError(
             f"{where}: expected inputs (n, …) and labels (n,), got shapes {tuple(x.shape)} and {tuple(y.shape)}."
         )
-    x = x.flatten(1).float().contiguous()
+    x = x.float().contiguous()
     if not bool(x.isfinite().all()):
         raise FeatureError(f"{where}: expected finite inputs, got NaN or infinity.")
     return x, y

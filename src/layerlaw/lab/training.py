@@ -1,15 +1,111 @@
-"""One plain training loop for any module: data resident, cross-entropy, the recipe's optimizer and schedule."""
+"""The training loop of every network that is not trained as part of a fleet: `steps`, and who calls it.
+
+`train` trains a module of the user's own, `SingleEngine` a member of a sweep; `train_text` and the experiment on sentences
+bring batches, rates and clipping of their own. The fleet alone has another loop: its backward pass is written by hand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from layerlaw.errors import LayerlawError
+from layerlaw.capture import Batch, Plan, SiteChoice, capturing, find_sites, probing_state
+from layerlaw.errors import InputError, LayerlawError
 from layerlaw.lab.recipe import Recipe
+from layerlaw.lab.samples import Samples
+from layerlaw.lab.schedule import Measurement, Schedule, measure_network
 from layerlaw.progress import Progress, choose
+
+B = TypeVar("B")
+Forward = Callable[[Tensor, Tensor], tuple[Tensor, Mapping[str, Tensor]]]
+
+
+def steps(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterable[B],
+    loss_of: Callable[[B], Tensor],
+    rate_at: Callable[[int], float],
+    *,
+    clip: float = math.inf,
+) -> Iterator[Tensor]:
+    """One optimizer step per batch; yields its loss, on the device.
+
+    `rate_at` gives the learning rate of a step, counted from 0; `clip` bounds the norm of the network's gradient.
+    """
+    for step, batch in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = rate_at(step)
+        loss = loss_of(batch)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        if clip < math.inf:
+            nn.utils.clip_grad_norm_(network.parameters(), clip)
+        optimizer.step()
+        yield loss.detach()
+
+
+class Trainer:
+    """A network on its way through a recipe: resident data, a new random order in every epoch, the recipe's loss."""
+
+    def __init__(self, network: nn.Module, x: Tensor, y: Tensor, recipe: Recipe) -> None:
+        self.network, self.x, self.y, self.recipe = network, x, y, recipe
+        self.criterion = recipe.loss.build().to(y.device)
+        self.optimizer = recipe.optimizer_for(network, self.criterion)
+        self.orders = torch.Generator().manual_seed(recipe.seed)
+        self._plan = None if recipe.loss.sites is None else self.sites(recipe.loss.sites)
+
+    def sites(self, choice: SiteChoice) -> Plan:
+        """Where the chosen sites are in the network."""
+        with probing_state(self.network, "running"):
+            return find_sites(self.network, Batch((self.x[:3],), {}, self.y[:3]), choice=choice)
+
+    def train_epoch(self, epoch: int) -> Tensor:
+        """Train an epoch, counted from 0; returns the sum of the samples' losses."""
+        self.network.train()
+        self.criterion.train()
+        rate, total = self.recipe.rate_at(epoch), torch.zeros((), device=self.y.device)
+        order = torch.randperm(len(self.y), generator=self.orders).to(self.y.device)
+        batches = torch.split(order, self.recipe.batch_size)
+        with self._forward() as forward:
+
+            def loss_of(rows: Tensor) -> Tensor:
+                y = self.y[rows]
+                logits, features = forward(self.x[rows], y)
+                loss: Tensor = self.criterion(logits, y, features)
+                return loss
+
+            losses = steps(self.network, self.optimizer, batches, loss_of, lambda _: rate)
+            for rows, loss in zip(batches, losses, strict=True):
+                total += loss * len(rows)
+        return total
+
+    @contextmanager
+    def _forward(self) -> Iterator[Forward]:
+        """How a batch becomes logits, and features at the sites of the loss with their gradients."""
+        if self._plan is None:
+            yield lambda x, y: (self.network(x), {})
+            return
+        found: dict[str, Tensor] = {}
+        with capturing(
+            self.network,
+            self._plan,
+            self._plan.sites,
+            reduce="flatten",
+            consume=lambda site, features: found.update({site.name: features}),
+            gradients=True,
+        ) as capture:
+
+            def forward(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+                logits: Tensor = capture.run(Batch((x,), {}, y), where="training")
+                return logits, dict(found)
+
+            yield forward
 
 
 def train(
@@ -25,30 +121,112 @@ def train(
     """Train in place; returns the mean loss of each epoch. `visit(epoch)` is called at the chosen epochs (0: before).
 
     Training stops early when `visit` returns `True` (that very object: a record, say, does not stop it).
-    The network may be any; of the recipe, shape and layers are not used.
+    The network may be any; of the recipe, network and layers are not used.
     """
-    generator = torch.Generator().manual_seed(recipe.seed)
-    optimizer = recipe.optimizer_for(network)
-    cross_entropy = nn.CrossEntropyLoss()
+    trainer = Trainer(network, x, y, recipe)
     losses: list[float] = []
     if visit is not None and 0 in at_epochs and visit(0) is True:
         network.eval()
         return losses
     for epoch in choose(progress)(range(1, recipe.epochs + 1), "training", recipe.epochs):
-        network.train()
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.rate_at(epoch - 1)
-        total = torch.zeros((), device=y.device)
-        for rows in torch.split(torch.randperm(len(y), generator=generator), recipe.batch_size):
-            loss = cross_entropy(network(x[rows]), y[rows])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            total += loss.detach() * len(rows)
-        losses.append(float(total) / len(y))
+        losses.append(float(trainer.train_epoch(epoch - 1)) / len(y))
         if losses[-1] != losses[-1]:
             raise LayerlawError(f"training diverged in epoch {epoch} (the loss is NaN): use a lower learning rate.")
         if visit is not None and epoch in at_epochs and visit(epoch) is True:
             break
     network.eval()
     return losses
+
+
+class SingleEngine:
+    """One member of a sweep, any network and any loss: what `FleetEngine` is for many feed-forward networks.
+
+    It starts from torch's generator at the recipe's seed and draws (dropout, say) from a stream of its own, so that the
+    numbers depend neither on what was trained before nor on interruptions.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        samples: Samples,
+        schedule: Schedule,
+        *,
+        start: Mapping[str, Tensor] | None = None,
+        copied: tuple[int, int] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self._samples, self._schedule = samples.to(device), schedule
+        self._cuda = [torch.device(device)] if torch.device(device).type == "cuda" else []
+        self._random: list[Tensor] = []
+        with self._drawing():
+            torch.manual_seed(recipe.seed)
+            network = recipe.network.build()
+            _start_from(network, recipe, start, copied)
+            if recipe.layers is not None:
+                trained = recipe.network.layer_modules(recipe.layers)
+                for name, parameter in network.named_parameters():
+                    parameter.requires_grad_(_is_inside(name, trained))
+            self._trainer = Trainer(network.to(device), self._samples.inputs, self._samples.labels, recipe)
+        self._plan = self._trainer.sites(schedule.sites)
+
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """Torch's generators as this member left them; afterwards as they were."""
+        with torch.random.fork_rng(self._cuda):
+            if self._random:
+                torch.set_rng_state(self._random[0])
+                for device, state in zip(self._cuda, self._random[1:], strict=True):
+                    torch.cuda.set_rng_state(state, device)
+            yield
+            self._random = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._cuda)]
+
+    def train_epoch(self, epoch: int) -> Tensor:
+        """The mean loss of an epoch, counted from 0, as (1,)."""
+        with self._drawing():
+            total = self._trainer.train_epoch(epoch)
+        return total.cpu().double().view(1) / len(self._samples.labels)
+
+    def measure(self, epoch: int) -> list[list[Measurement]]:
+        """All modes and splits of the schedule."""
+        return [measure_network(self._trainer.network, self._plan, self._samples, self._schedule, epoch)]
+
+    def state(self) -> dict[str, Any]:
+        """Everything that training changes."""
+        parts = {name: part.state_dict() for name, part in self._parts().items()}
+        return {**parts, "orders": self._trainer.orders.get_state(), "random": self._random}
+
+    def resume(self, state: Mapping[str, Any], epoch: int) -> None:
+        """Go on as after so many epochs."""
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+        self._trainer.orders.set_state(state["orders"])
+        self._random = state["random"]
+
+    def _parts(self) -> dict[str, Any]:
+        trainer = self._trainer
+        return {"network": trainer.network, "criterion": trainer.criterion, "optimizer": trainer.optimizer}
+
+    def state_dict(self, member: int) -> dict[str, Tensor]:
+        """The network's, on the CPU."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in self._trainer.network.state_dict().items()}
+
+
+def _start_from(
+    network: nn.Module, recipe: Recipe, start: Mapping[str, Tensor] | None, copied: tuple[int, int] | None
+) -> None:
+    """Give the network a state to start from, or the layers `copied` of it."""
+    if start is None:
+        return
+    state = network.state_dict()
+    parts = None if copied is None else recipe.network.layer_modules(copied)
+    for name in [name for name in state if parts is None or _is_inside(name, parts)]:
+        if name not in start or start[name].shape != state[name].shape:
+            came = tuple(start[name].shape) if name in start else "nothing"
+            raise InputError(f"start: expected '{name}' of shape {tuple(state[name].shape)}, got {came}.")
+        state[name] = start[name]
+    network.load_state_dict(state)
+
+
+def _is_inside(name: str, modules: Collection[str]) -> bool:
+    """Whether a parameter belongs to one of the modules."""
+    return any(name.startswith(f"{module}.") for module in modules)

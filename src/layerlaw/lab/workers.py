@@ -1,4 +1,4 @@
-"""Fleets on several cores: one process per core, each with one thread.
+"""Jobs on several cores: one process per core, each with one thread.
 
 A fleet on one core keeps to its cache, and two threads inside one fleet help little. The processes are started as
 programs of their own, so that a script without a `__main__` guard is not run again.
@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from layerlaw.errors import LayerlawError
-from layerlaw.lab.engine import Job, Progress, run
+from layerlaw.lab.jobs import Checkpoint, Job, run
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.progress import Counter
@@ -40,33 +40,33 @@ def work(recipes: Sequence[Recipe], samples: Sequence[Samples]) -> float:
     """About how many multiplications training takes."""
     return float(
         sum(
-            3 * sum(i * o for i, o in r.network.sides) * len(s.labels) * r.epochs
+            3 * r.network.multiplications(tuple(s.inputs.shape[1:])) * len(s.labels) * r.epochs
             for r, s in zip(recipes, samples, strict=True)
         )
     )
 
 
-def run_here(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> tuple[list[Progress], bool]:
-    """One fleet after the other in this process; returns what they reached, and whether all came to their end."""
+def run_here(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> tuple[list[Checkpoint], bool]:
+    """One job after the other in this process; returns what they reached, and whether all came to their end."""
     finished = []
-    with _one_thread(jobs[0].device):
-        for job in jobs:
+    for job in jobs:
 
-            def report(epoch: int, loss: float, job: Job = job) -> bool:
-                bar.step(_where(job, epoch, loss))
-                return not stop.is_set()
+        def report(epoch: int, loss: float, job: Job = job) -> bool:
+            bar.step(_where(job, epoch, loss))
+            return not stop.is_set()
 
+        with _threads(job):
             finished.append(run(job, report))
-            if stop.is_set():
-                break
+        if stop.is_set():
+            break
     return finished, all(part.done for part in finished) and len(finished) == len(jobs)
 
 
 @contextmanager
-def _one_thread(device: str) -> Iterator[None]:
-    """Small matrices on a CPU: a second thread costs more than it brings."""
+def _threads(job: Job) -> Iterator[None]:
+    """One for a fleet on a CPU: on small matrices a second thread costs more than it brings."""
     threads = torch.get_num_threads()
-    if torch.device(device).type == "cpu":
+    if job.is_fleet and torch.device(job.device).type == "cpu":
         torch.set_num_threads(1)
     try:
         yield
@@ -76,12 +76,18 @@ def _one_thread(device: str) -> Iterator[None]:
 
 def _where(job: Job, epoch: int, loss: float) -> str:
     known = f", loss {loss:.4f}" if loss == loss else ""
-    return f"{len(job.recipes)} × {job.recipes[0].network}, epoch {epoch}{known}"
+    return f"{len(job.members)} × {job.recipe.network}, epoch {epoch}{known}"
+
+
+def found_elsewhere(jobs: Sequence[Job]) -> bool:
+    """Whether other processes can import the networks and losses: not those that the running script itself defines."""
+    parts = [part for job in jobs for member in job.members for part in (member.recipe.network, member.recipe.loss)]
+    return all(type(part).__module__ != "__main__" for part in parts)
 
 
 def run_in_processes(
     jobs: Sequence[Job], processes: int, bar: Counter, stop: threading.Event
-) -> tuple[list[Progress], bool]:
+) -> tuple[list[Checkpoint], bool]:
     """The same in several processes, which take one job after the other."""
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in range(len(jobs)):
@@ -91,6 +97,7 @@ def run_in_processes(
         for number, job in enumerate(jobs):
             with open(Path(scratch) / f"job-{number}", "wb") as file:
                 pickle.dump(replace(job, file=files[number]), file)
+        path = os.pathsep.join(sys.path)  # for networks and losses that a script imports from beside it
         errors: list[str] = []
         lock = threading.Lock()
 
@@ -101,7 +108,7 @@ def run_in_processes(
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
-                    env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+                    env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": path},
                     start_new_session=True,  # Ctrl-C reaches this process alone, which then asks the workers to stop
                 ) as worker:
                     hand_out(worker)
@@ -144,7 +151,7 @@ def run_in_processes(
                 thread.join()
         if errors:
             raise LayerlawError(f"training failed: {errors[0]}")
-        finished = [Progress.from_file(file)[0] for file in files if file.exists()]
+        finished = [Checkpoint.from_file(file)[0] for file in files if file.exists()]
     return finished, len(finished) == len(jobs) and all(part.done for part in finished)
 
 
@@ -152,7 +159,7 @@ _PROGRAM = "from layerlaw.lab.workers import serve; serve()"
 
 
 def serve() -> None:
-    """What a worker does: take the number of a job from standard input, train, tell about it on standard output."""
+    """What a worker does: take the number of a job from standard input, train, report on standard output."""
     scratch, parent = Path(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
 
@@ -160,7 +167,7 @@ def serve() -> None:
         return os.getppid() != parent
 
     def report(epoch: int, loss: float) -> bool:
-        if alone():  # whoever asked is gone: save, and go
+        if alone():  # the sweep is gone: save, and go
             return False
         print(json.dumps({"epoch": epoch, "loss": loss}), flush=True)
         return not (scratch / "stop").exists()

@@ -11,11 +11,10 @@ from layerlaw.lm.pieces import Pieces
 from layerlaw.lm.stream import MomentPass, TextPlan, TextRun
 from layerlaw.measures.residual import Residual, prediction_residuals
 from layerlaw.provenance import model_provenance, provenance
-from layerlaw.record import Record, SiteRow
+from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 from layerlaw.stats.ranks import world_size
 
 FEW = 20  # tokens per feature below which the numbers are not to be trusted
-KIND = "language model"
 
 
 def assembled(model: nn.Module, loaded: Loaded, run: TextRun, measured: MomentPass, twin: MomentPass | None) -> Record:
@@ -24,8 +23,9 @@ def assembled(model: nn.Module, loaded: Loaded, run: TextRun, measured: MomentPa
     n = int(measured.targets.counts.sum())
     return Record(
         name=loaded.name,
-        kind=KIND,
-        classes=list(measured.words.names) if measured.words else [],
+        kind=LANGUAGE_MODEL,
+        classes=[],
+        words=list(measured.words.names) if measured.words else [],
         plane_labels=list(measured.words.labels) if measured.words else [],
         counts=[n],
         sites=_rows(plan, measured, twin),

@@ -2,8 +2,7 @@
 
 from layerlaw.measures.at_hand import cdnv, measure, nc1, ncc_accuracy, separation_fuzziness
 from layerlaw.measures.collapse import classifier_geometry, means_geometry, self_duality
-from layerlaw.measures.jackknife import Jackknife, jackknife
-from layerlaw.measures.separation import class_separation, equal_separation, separation
+from layerlaw.measures.separation import Jackknife, class_separation, equal_separation, jackknife, separation
 from layerlaw.measures.variability import class_distance_variance, compression, discrimination
 
 __all__ = [

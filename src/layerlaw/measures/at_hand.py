@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError, LabelError
-from layerlaw.measures.collapse import classifier_geometry, means_geometry, self_duality
-from layerlaw.measures.separation import class_separation, equal_separation, separation
-from layerlaw.measures.variability import class_distance_variance, class_variances, compression, discrimination
+from layerlaw.measures.columns import REGISTRY, measured
+from layerlaw.measures.separation import separation
+from layerlaw.measures.site import Needs, SiteStatistics
 from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, find_centers, project
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.labels import check_counts
@@ -44,9 +44,7 @@ def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
     >>> round(float(nc1(x, torch.tensor([0, 0, 1, 1]))), 12)
     0.02
     """
-    with full_precision():
-        centers, scatter = _statistics(features, labels, "samples", classes)
-        return equal_separation(centers, scatter) / centers.counts.shape[-1]
+    return _one("nc1", features, labels, classes)
 
 
 def ncc_accuracy(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
@@ -56,9 +54,7 @@ def ncc_accuracy(features: Any, labels: Any, *, classes: int | None = None) -> T
     >>> float(ncc_accuracy(x, torch.tensor([0, 0, 0, 1, 1, 1])))
     1.0
     """
-    with full_precision():
-        _, scatter = _statistics(features, labels, "samples", classes)
-        return scatter.near.hits.sum(-1) / scatter.counts.sum(-1)
+    return _one("ncc_accuracy", features, labels, classes)
 
 
 def cdnv(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
@@ -68,9 +64,7 @@ def cdnv(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
     >>> float(cdnv(x, torch.tensor([0, 0, 1, 1])))  # variances 1 and 1, distance² 100
     0.01
     """
-    with full_precision():
-        centers, scatter = _statistics(features, labels, "samples", classes)
-        return class_distance_variance(centers, class_variances(centers, scatter))
+    return _one("cdnv", features, labels, classes)
 
 
 def measure(
@@ -89,35 +83,28 @@ def measure(
     """
     with full_precision():
         centers, scatter = _statistics(features, labels, weighting, classes, decision)
-        K = centers.counts.shape[-1]
-        variances = class_variances(centers, scatter)
-        norms, angles = means_geometry(centers.means)
-        values: dict[str, Any] = {
-            "separation": separation(centers, scatter),
-            "separation_classes": class_separation(centers, scatter),
-            "rank": centers.rank,
-            "full_rank": centers.full_rank,
-            "nc1": equal_separation(centers, scatter) / K,
-            "nc2_norms": norms,
-            "nc2_angles": angles,
-            "ncc_accuracy": scatter.near.hits.sum(-1) / scatter.counts.sum(-1),
-            "cdnv": class_distance_variance(centers, variances),
-            "compression": compression(centers, variances),
-            "discrimination": discrimination(centers),
-        }
+        needs: set[Needs] = {"classes"}
         if decision is not None:
-            assert scatter.near.mismatches is not None
-            values["ncc_mismatch"] = scatter.near.mismatches.sum(-1) / scatter.counts.sum(-1)
+            needs.add("decision")
+        weight = None
         if classifier is not None:
-            weight = torch.as_tensor(classifier).double().to(centers.means.device)
+            needs.add("classifier")
+            weight = torch.as_tensor(classifier).double()
             if weight.shape[-2:] != centers.means.shape[-2:]:
                 raise FeatureError(
                     f"classifier: expected a weight of shape (K, d) = {tuple(centers.means.shape[-2:])}, "
                     f"got {tuple(weight.shape)}. Pass the rows of the classes, transposed if need be."
                 )
-            values["nc2_norms_classifier"], values["nc2_angles_classifier"] = classifier_geometry(weight)
-            values["nc3"] = self_duality(centers.means, weight)
-        return values
+        return measured(SiteStatistics(centers, scatter, weight=weight), needs)
+
+
+def _one(name: str, features: Any, labels: Any, classes: int | None) -> Tensor:
+    compute = REGISTRY[name].compute
+    assert compute is not None
+    with full_precision():
+        value = compute(SiteStatistics(*_statistics(features, labels, "samples", classes)))
+    assert isinstance(value, Tensor)
+    return value
 
 
 def _statistics(

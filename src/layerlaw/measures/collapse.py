@@ -1,4 +1,13 @@
-"""Neural collapse: NC2 (equal norms, equal angles) and NC3 (self-duality). NC1 is in `separation`, NC4 in the scatter."""
+"""Neural collapse: NC2 (equal norms, equal angles), NC3 (self-duality), and the rows of a linear classifier.
+
+NC1 is in `separation`, NC4 in the scatter. Rows of rare and of frequent classes apart show minority collapse: those of rare
+classes turn towards each other (cosine → 1) and shrink.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -35,3 +44,59 @@ def _norms_and_angles(rows: Tensor) -> tuple[Tensor, Tensor]:
     off = (cosines + 1 / (K - 1)).abs()
     deviation = (off.sum((-2, -1)) - off.diagonal(dim1=-2, dim2=-1).sum(-1)) / (K * (K - 1))
     return variation, deviation
+
+
+def mean_cosine(rows: Tensor) -> Tensor:
+    """Mean cosine over all pairs of rows (…, m, d), not centered; −1/(K−1) for a simplex of K, 1 when all are parallel.
+
+    Not a number for fewer than two rows or where a row is 0. ‖Σ u‖² = m + Σ_{k≠j} u_kᵀu_j for unit rows u, so no m×m matrix
+    is needed.
+
+    >>> round(float(mean_cosine(torch.eye(3) - 1 / 3)), 6)
+    -0.5
+    """
+    m = rows.shape[-2]
+    units: Tensor = rows / torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
+    if m < 2:
+        return units.sum((-2, -1)) * math.nan
+    return (units.sum(-2).square().sum(-1) - m) / (m * (m - 1))
+
+
+def mean_norm(rows: Tensor) -> Tensor:
+    """Mean of ‖w_k‖ over the rows (…, m, d)."""
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=-1)
+    return norms.mean(-1)
+
+
+def mean_square(rows: Tensor) -> Tensor:
+    """Mean of ‖w_k‖² over the rows (…, m, d): E_W of the Layer-Peeled Model, as it was used."""
+    return rows.square().sum(-1).mean(-1)
+
+
+def used_budget(means: Tensor, rows: Tensor) -> Tensor:
+    """c_used = ‖M Wᵀ‖_*/K, M and W centered: the least budget √(E_W E_H) that gives these class means these logits.
+
+    At most √(E_W E_H) of the same network; equal where features coincide with their class means, have mean 0, and
+    classifier and features are as well aligned as they can be. Constants per sample and per class are left out of the
+    logits: the softmax does not see the former, a bias takes the latter. (…, K, d) twice → (…).
+    """
+    K = rows.shape[-2]
+    M, W = (torch.linalg.qr(x - x.mean(-2, keepdim=True))[1] for x in (means, rows))  # (…, min(K, d), d)
+    product = M @ W.mT  # MWᵀ = Q_M (R_M R_Wᵀ) Q_Wᵀ: the same singular values in at most min(K, d) dimensions
+    nuclear: Tensor = torch.linalg.svdvals(product).sum(-1)
+    return nuclear / K
+
+
+def rare_classes(counts: Sequence[float]) -> list[int] | None:
+    """Which classes are rare: those below the geometric middle of the smallest and the largest count; `None` when equal.
+
+    With two sizes these are the classes of the smaller size.
+
+    >>> rare_classes([5000, 50, 4000, 60]), rare_classes([7, 7])
+    ([1, 3], None)
+    """
+    low, high = min(counts), max(counts)
+    if low == high:
+        return None
+    middle = math.sqrt(low) * math.sqrt(high)
+    return [k for k, n in enumerate(counts) if n < middle]

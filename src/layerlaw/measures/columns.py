@@ -1,98 +1,259 @@
-"""All numbers of one site as the columns of a record."""
+"""The registry of every number per site: what it is, how it is written and drawn, how it is computed.
+
+To add a measure: its function in this folder, its row in `MEASURES`, its test. It then is in `ll.measure`, in every record,
+table, page, and in docs/measures.md. Numbers of the same kind (on test data, of an untrained network, held out, standard
+errors) have names made from these: `describe` knows them all.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from torch import Tensor
 
-from layerlaw.measures.collapse import classifier_geometry, means_geometry, self_duality
-from layerlaw.measures.jackknife import jackknife
-from layerlaw.measures.rows import mean_cosine, mean_norm, mean_square, rare_classes, used_budget
-from layerlaw.measures.separation import class_separation, equal_separation
-from layerlaw.measures.variability import class_distance_variance, class_variances, compression, discrimination
+from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, self_duality, used_budget
+from layerlaw.measures.separation import equal_separation
+from layerlaw.measures.site import Needs, SiteStatistics, number
+from layerlaw.measures.variability import class_distance_variance, compression, discrimination
+from layerlaw.stats import Scatter
 from layerlaw.stats.passes import Around
-from layerlaw.stats.scatter import NearestCenter, Scatter
+from layerlaw.stats.scatter import NearestCenter
+from layerlaw.wording import number as in_words
+from layerlaw.wording import percent, residual
 
 Columns = dict[str, float | None]
-MOST_SINGULAR = 2048  # of class means against rows: beyond, their singular values take longer than the probe
+
+Compute = Callable[[SiteStatistics], Tensor | float | None]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number per site: what it is, how it is written and drawn, and how it is computed.
+
+    `law`: positive and 0 at collapse, so that a law can be fitted; `symbol` is what sentences call it. `needs`: from which
+    statistics it comes. `compute` is `None` where it is no function of one site's statistics. `head` is its heading in
+    tables (none: in no table), the higher `yields` the sooner it gives way in a narrow terminal (`None`: never there), and
+    `test_yields` the same for its value on test data. `panel` is the chart of the page it is drawn in, `card` the words
+    under it where it exists at the classifier alone.
+    """
+
+    name: str
+    label: str = ""
+    meaning: str = ""
+    formula: str = ""
+    at_collapse: str = ""
+    better: Literal["lower", "higher", ""] = ""
+    format: Literal["number", "percent", "residual"] = "number"
+    log: bool = True
+    law: bool = True
+    symbol: str = ""
+    needs: Needs = "classes"
+    compute: Compute | None = None
+    by_class: Compute | None = None
+    head: str = ""
+    yields: int | None = None
+    test_yields: int | None = None
+    panel: str = ""
+    card: str = ""
+
+    @property
+    def quantity(self) -> str:
+        """What a sentence about its law calls it."""
+        return self.symbol or self.name
+
+    def text(self, value: float | None) -> str:
+        """A value in words."""
+        return {"number": in_words, "percent": percent, "residual": residual}[self.format](value)
+
+
+def _equal_separation(s: SiteStatistics) -> Tensor:
+    return s.separation if s.centers.balanced else equal_separation(s.centers, s.scatter)
+
+
+def _share(hits: Tensor | None, s: SiteStatistics) -> Tensor | None:
+    return None if hits is None else hits.sum(-1) / s.samples
+
+
+def _jackknifed(s: SiteStatistics, what: str) -> float | None:
+    return None if s.jackknife is None else getattr(s.jackknife, what)
+
+
+MEASURES = (
+    Column("separation", "separation fuzziness D",
+           "how far samples lie from their class mean against how far class means lie apart (He & Su, Eq. 1)",
+           "Tr(SS_w SS_b⁺), SS_b = Σ n_k/n (x̄_k−x̄)(x̄_k−x̄)ᵀ, SS_w = (1/n) Σ (x_ki−x̄_k)(x_ki−x̄_k)ᵀ; "
+           "`weighting='classes'` replaces n_k/n by 1/K in both", "0", "lower", symbol="D", head="D", yields=0,
+           test_yields=2, compute=lambda s: s.unless_undefined(s.separation),
+           by_class=lambda s: s.unless_undefined(s.class_separation)),
+    Column("separation_log_se", "standard error of ln D", "delete-group jackknife of ln D (10 stratified groups)",
+           "√((g−1)/g Σ (ln D_(−i) − mean)²)", log=False, law=False, needs="groups",
+           compute=lambda s: _jackknifed(s, "standard_error")),
+    Column("separation_corrected", "separation fuzziness D (corrected)",
+           "D corrected for finitely many samples; none beyond a bias of 30 %",
+           "ln D_J = g ln D − (g−1) mean ln D_(−i)", "0", "lower", needs="groups",
+           compute=lambda s: _jackknifed(s, "corrected")),
+    Column("separation_permuted", "separation fuzziness D (permuted labels)", "chance level: D with permuted labels",
+           "about n(K−1)/d_eff", needs="permuted",
+           compute=lambda s: None if s.permuted is None else s.permuted.separation()),
+    Column("rank", "dimensions of the class means",
+           "dimensions that the class means span; of a language model's features, the directions they span",
+           at_collapse="K−1", log=False, law=False, compute=lambda s: s.centers.rank),
+    Column("full_rank", "class means span K−1 dimensions",
+           "1 where the class means span K−1 dimensions, else 0: D jumps at such sites", at_collapse="1", log=False,
+           law=False, compute=lambda s: s.centers.full_rank),
+    Column("nc1", "NC1", "within- over between-class variability, classes weighted equally",
+           "Tr(Σ_W Σ_B⁺)/K; D/K when classes are balanced", "0", "lower", head="NC1", yields=4, panel="collapse",
+           compute=lambda s: s.unless_undefined(_equal_separation(s) / s.K)),
+    Column("nc2_norms", "NC2 norms", "how unequal the norms of the centered class means are", "std/mean of ‖μ_k−μ‖",
+           "0", "lower", panel="collapse", compute=lambda s: s.geometry[0]),
+    Column("nc2_angles", "NC2 angles", "how unequal the angles of the centered class means are",
+           "mean of abs(cos + 1/(K−1))", "0", "lower", panel="collapse", compute=lambda s: s.geometry[1]),
+    Column("ncc_accuracy", "nearest-class-center accuracy",
+           "nearest class center against the label (a tie of t centers counts 1/t)", "share of samples that agree", "1",
+           "higher", "percent", log=False, law=False, head="NCC", yields=1, test_yields=3,
+           compute=lambda s: _share(s.near.hits, s), by_class=lambda s: s.near.hits / s.near.counts),
+    Column("ncc_mismatch", "nearest-class-center mismatch",
+           "nearest class center against the network's own decision (Ben-Shaul & Dekel)",
+           "share of samples that differ", "0", "lower", "percent", log=False, needs="decision", head="mismatch",
+           yields=6, compute=lambda s: _share(s.near.mismatches, s)),
+    Column("cdnv", "CDNV", "class-distance normalized variance (Galanti et al.)",
+           "mean over pairs of (Var_c+Var_c')/(2‖μ_c−μ_c'‖²)", "0", "lower", head="CDNV", panel="collapse",
+           compute=lambda s: class_distance_variance(s.centers, s.variances)),
+    Column("compression", "compression", "within- over between-class scatter (Wang et al. 2023)", "Tr SS_w / Tr SS_b",
+           "0", "lower", panel="collapse", compute=lambda s: compression(s.centers, s.variances)),
+    Column("discrimination", "discrimination",
+           "how far the two most similar class means point apart (Wang et al. 2023)", "1 − max cos(μ_k, μ_k')",
+           better="higher", log=False, law=False, compute=lambda s: discrimination(s.centers)),
+    Column("nc2_norms_classifier", "NC2 norms", "NC2 norms of the classifier's rows, where it reads",
+           "std/mean of ‖w_k‖", "0", "lower", needs="classifier", card="of the classifier’s rows",
+           compute=lambda s: s.classifier_geometry[0]),
+    Column("nc2_angles_classifier", "NC2 angles", "NC2 angles of the classifier's rows", "mean of abs(cos + 1/(K−1))",
+           "0", "lower", needs="classifier", card="of the classifier’s rows",
+           compute=lambda s: s.classifier_geometry[1]),
+    Column("nc3", "NC3", "self-duality: classifier against class means", "‖W/‖W‖ − M/‖M‖‖²", "0", "lower",
+           needs="classifier", card="classifier against class means",
+           compute=lambda s: self_duality(s.centers.means, s.weight)),
+    Column("nc4", "NC4", "classifier (with bias) against nearest center, where it reads",
+           "share of samples that differ", "0", "lower", log=False, needs="network",
+           card="nearest center against network", compute=lambda s: _share(s.near.mismatches, s)),
+    Column("classifier_cosine", "cosine", "mean cosine over pairs of the classifier's rows",
+           "2/(K(K−1)) Σ cos(w_k, w_j)", "−1/(K−1)", law=False, needs="network",
+           card="mean, between the classifier’s rows", compute=lambda s: mean_cosine(s.weight)),
+    Column("classifier_norm", "norm of rows", "mean norm of the classifier's rows", "(1/K) Σ‖w_k‖", law=False,
+           needs="network", compute=lambda s: mean_norm(s.weight), by_class=lambda s: s.weight.norm(dim=-1)),
+    Column("classifier_cosine_majority", "frequent cosine",
+           "mean cosine of the rows of frequent classes: above the geometric middle of the smallest and largest count",
+           law=False, needs="imbalance", compute=lambda s: mean_cosine(s.majority)),
+    Column("classifier_norm_majority", "frequent norm", "mean norm of the rows of frequent classes", law=False,
+           needs="imbalance", card="mean, of rows of frequent classes", compute=lambda s: mean_norm(s.majority)),
+    Column("classifier_cosine_minority", "rare cosine", "mean cosine of the rows of rare classes; 1: minority collapse",
+           law=False, needs="imbalance", card="mean, between rows of rare classes",
+           compute=lambda s: mean_cosine(s.minority)),
+    Column("classifier_norm_minority", "rare norm", "mean norm of the rows of rare classes", law=False,
+           needs="imbalance", card="mean, of rows of rare classes", compute=lambda s: mean_norm(s.minority)),
+    Column("classifier_square", "E_W", "squared norms of the classifier's rows, in the Layer-Peeled Model's terms",
+           "E_W = (1/K) Σ‖w_k‖²", law=False, needs="network", compute=lambda s: mean_square(s.weight)),
+    Column("feature_square", "E_H", "squared norms of the features, where the classifier reads",
+           "E_H = (1/K) Σ_k (1/n_k) Σ_i ‖x_ki‖²", law=False, needs="network",
+           compute=lambda s: (s.centers.means.square().sum(-1) + s.variances).mean()),
+    Column("classifier_budget", "budget",
+           "the least √(E_W E_H) that gives the class means their logits (not beyond 2,048 classes and features)",
+           "‖M Wᵀ‖_*/K, M and W centered", law=False, needs="small",
+           compute=lambda s: used_budget(s.centers.means, s.weight)),
+    Column("separation_untrained", "separation fuzziness D (untrained)",
+           "D of the same network with fresh parameters (`null=True`), BatchNorm recalibrated on the data",
+           better="lower", needs="untrained"),
+    Column("residual", "prediction residual",
+           "share of the target's variance that a linear regression on the features leaves unexplained; of a "
+           "language model, its next token's id (He & Su 2024)", "Σ‖y − ŷ‖² / Σ‖y − ȳ‖² = 1 − R²", "0", "lower",
+           "residual", symbol="PR", needs="tokens", head="PR"),
+)  # fmt: skip
+REGISTRY: dict[str, Column] = {column.name: column for column in MEASURES}
+
+
+@contextmanager
+def registered(column: Column) -> Iterator[Column]:
+    """A measure for a while: inside the block it is computed, recorded and shown like all others."""
+    REGISTRY[column.name] = column
+    try:
+        yield column
+    finally:
+        del REGISTRY[column.name]
+
+
+_ENDINGS = re.compile(r"_(log_se|untrained|held_out|adjusted)$")
+
+
+def describe(name: str) -> Column:
+    """What a column of a record is, also where its name is made from another: `test_…`, `residual_<target>`, `…_held_out`.
+
+    >>> describe("test_separation").label, describe("residual_onehot_held_out").label, describe("cdnv_log_se").law
+    ('separation fuzziness D (test)', 'prediction residual (onehot, held out)', False)
+    """
+    if name in REGISTRY:
+        return REGISTRY[name]
+    if name.startswith("test_"):
+        base = describe(name.removeprefix("test_"))
+        head = f"test {base.head}" if base.test_yields is not None else ""
+        meaning = base.meaning and f"{base.meaning}, on test data"
+        derived = replace(_derived(base, name, "test"), meaning=meaning, head=head)
+        return replace(derived, yields=base.test_yields, test_yields=None)
+    if found := _ENDINGS.search(name):
+        base = _derived(describe(name[: found.start()]), name, found[1].replace("_", " "))
+        if found[1] == "log_se":
+            return replace(base, label=f"standard error of the log of {name[: found.start()]}", law=False, log=False)
+        return base
+    if name.startswith("residual_"):
+        return _derived(REGISTRY["residual"], name, name.removeprefix("residual_").replace("_", " "))
+    return Column(name, label=name)
+
+
+def _derived(base: Column, name: str, how: str) -> Column:
+    """The same number otherwise measured."""
+    label = f"{base.label[:-1]}, {how})" if base.label.endswith(")") else f"{base.label} ({how})"
+    return replace(base, name=name, label=label, compute=None, by_class=None, head="", yields=None, panel="", card="")
 
 
 def site_columns(
-    around: Around, scatter: Scatter, near: NearestCenter | None = None
+    around: Around, scatter: Scatter, near: NearestCenter | None = None, weight: Tensor | None = None
 ) -> tuple[Columns, dict[str, list[float | None]]]:
     """Numbers of one site and one split, and the numbers per class; `None` where a number does not exist.
 
-    `near` are nearest-center decisions by other centers (those of the training data, for a test set).
+    `near` are nearest-center decisions by other centers (those of the training data, for a test set), `weight` (K, d) the
+    rows of the classifier that reads this site.
     """
-    centers = around.centers
-    K = centers.counts.shape[-1]
-    per_class = class_separation(centers, scatter)
-    D = number((centers.weights * per_class).sum())
-    undefined = int(centers.rank) == 0  # all class means coincide: nothing is separated, and D has no meaning
-    columns: Columns = {"separation": None if undefined else D}
-    if around.left_out is not None and not undefined:
-        found = jackknife(D or 0.0, around.left_out)
-        columns["separation_log_se"] = found.standard_error if found else None
-        columns["separation_corrected"] = found.corrected if found else None
-    if around.permuted is not None:
-        columns["separation_permuted"] = number(around.permuted.separation())
-    columns["rank"], columns["full_rank"] = float(centers.rank), float(centers.full_rank)
-    equal = D if centers.balanced else number(equal_separation(centers, scatter))
-    columns["nc1"] = None if undefined or equal is None else equal / K
-    norms, angles = means_geometry(centers.coordinates)  # as the means themselves, in fewer dimensions
-    columns["nc2_norms"], columns["nc2_angles"] = number(norms), number(angles)
-    near = near or scatter.near
-    n = float(near.counts.sum())
-    columns["ncc_accuracy"] = number(near.hits.sum() / n)
-    columns["ncc_mismatch"] = None if near.mismatches is None else number(near.mismatches.sum() / n)
-    variances = class_variances(centers, scatter)
-    columns["cdnv"] = number(class_distance_variance(centers, variances))
-    columns["compression"] = number(compression(centers, variances))
-    columns["discrimination"] = number(discrimination(centers))
-    by_class = {
-        "separation": [None if undefined else v for v in _numbers(per_class)],
-        "ncc_accuracy": _numbers(near.hits / near.counts),
-    }
+    site = SiteStatistics(
+        around.centers, scatter, near=near, left_out=around.left_out, permuted=around.permuted, weight=weight,
+        undefined=int(around.centers.rank) == 0,
+    )  # fmt: skip
+    columns: Columns = {}
+    by_class: dict[str, list[float | None]] = {}
+    available = site.available
+    for name, column in REGISTRY.items():
+        if column.compute is not None and column.needs in available:
+            columns[name] = number(column.compute(site))
+            if column.by_class is not None:
+                by_class[name] = _numbers(column.by_class(site), site.K)
     return columns, by_class
 
 
-def classifier_columns(means: Tensor, weight: Tensor, mismatch: float | None) -> Columns:
-    """NC2 and NC3 of the classifier at the site it reads, and NC4: where it disagrees with the nearest center."""
-    rows = weight.to(means.device)
-    norms, angles = classifier_geometry(rows)
-    return {
-        "nc2_norms_classifier": number(norms),
-        "nc2_angles_classifier": number(angles),
-        "nc3": number(self_duality(means, rows)),
-        "nc4": mismatch,
-    }
+def measured(site: SiteStatistics, needs: set[Needs]) -> dict[str, Any]:
+    """Every number that these needs allow, as tensors; those per class under `<name>_classes`."""
+    values: dict[str, Any] = {}
+    for name, column in REGISTRY.items():
+        if column.compute is not None and column.needs in needs:
+            values[name] = column.compute(site)
+            if name == "separation":
+                values["separation_classes"] = site.class_separation
+    return values
 
 
-def row_columns(around: Around, scatter: Scatter, weight: Tensor) -> tuple[Columns, dict[str, list[float | None]]]:
-    """Cosines and norms of the classifier's rows, of rare and frequent classes apart where counts differ; norm budgets."""
-    centers = around.centers
-    rows = weight.to(centers.means.device)
-    columns: Columns = {"classifier_cosine": number(mean_cosine(rows)), "classifier_norm": number(mean_norm(rows))}
-    counts = centers.counts.tolist()
-    rare = rare_classes(counts)
-    if rare is not None:
-        frequent = sorted(set(range(len(counts))) - set(rare))
-        for name, ids in (("majority", frequent), ("minority", rare)):
-            columns[f"classifier_cosine_{name}"] = number(mean_cosine(rows[ids]))
-            columns[f"classifier_norm_{name}"] = number(mean_norm(rows[ids]))
-    squares = centers.means.square().sum(-1) + class_variances(centers, scatter)  # (K,) mean of ‖h_ki‖² in each class
-    columns["classifier_square"], columns["feature_square"] = number(mean_square(rows)), number(squares.mean())
-    if min(rows.shape) <= MOST_SINGULAR:
-        columns["classifier_budget"] = number(used_budget(centers.means, rows))
-    return columns, {"classifier_norm": _numbers(rows.norm(dim=-1))}
-
-
-def _numbers(values: Tensor) -> list[float | None]:
+def _numbers(values: Tensor | float | None, count: int) -> list[float | None]:
+    if not isinstance(values, Tensor):
+        return [None] * count
     return [v if math.isfinite(v) else None for v in values.tolist()]
-
-
-def number(value: Tensor) -> float | None:
-    """A finite float, or `None`."""
-    plain = float(value)
-    return plain if math.isfinite(plain) else None

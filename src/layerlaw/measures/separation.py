@@ -1,8 +1,18 @@
-"""Separation fuzziness D = Tr(SS_w SS_b⁺) (He & Su, Eq. 1) from the residuals in the span of the class means."""
+"""Separation fuzziness D = Tr(SS_w SS_b⁺) (He & Su, Eq. 1), from the residuals in the span of the class means.
+
+SS_b = Vᵀ diag(s²) V with orthonormal rows V (r, d), so SS_b⁺ = Vᵀ diag(s⁻²) V.
+SS_w = (1/n) Σ r_i r_iᵀ with the residual r_i = x_i − mean of its class, so Tr(SS_w SS_b⁺) = (1/n) Σ r_iᵀ Vᵀ diag(s⁻²) V r_i.
+With z_i = V r_i this is D = (1/n) Σ_i Σ_j z_ij²/s_j² = Σ_k (n_k/n) D_k: only z, of length r ≤ K−1, is ever needed.
+"""
+
+import math
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from layerlaw.stats import Centers, Scatter
+from layerlaw.stats import Centers, LeftOut, Scatter
+
+REFUSE_ABOVE = math.log(1.3)  # beyond a bias of about 30 % the correction itself is not to be trusted (simulated)
 
 
 def class_separation(centers: Centers, scatter: Scatter) -> Tensor:
@@ -38,3 +48,28 @@ def _trace_per_class(fuzziness: Tensor, scatter: Scatter, inverse_scales: Tensor
     mean = scatter.residuals / scatter.counts.unsqueeze(-1)  # (…, K, r)
     moved = (mean * inverse_scales.unsqueeze(-2)).square().sum(-1)
     return (fuzziness / scatter.counts - moved).clamp_min(0)
+
+
+@dataclass(frozen=True)
+class Jackknife:
+    """D corrected for finite samples (`None` where the bias is too large to correct) and the standard error of log D."""
+
+    corrected: float | None
+    standard_error: float
+    bias: float
+
+
+def jackknife(value: float, left_out: LeftOut) -> Jackknife | None:
+    """Stratified delete-group jackknife: log D_J = g·log D − (g−1)·mean log D_(−i).
+
+    `None` where a D is 0 or does not exist.
+    """
+    without = left_out.separation()
+    g = len(without)
+    if not (0 < value < math.inf and bool(((without > 0) & (without < math.inf)).all())):
+        return None
+    logs = without.log()
+    bias = (g - 1) * (float(logs.mean()) - math.log(value))
+    error = math.sqrt((g - 1) / g * float((logs - logs.mean()).square().sum()))
+    corrected = value * math.exp(-bias) if abs(bias) <= REFUSE_ABOVE else None
+    return Jackknife(corrected, error, bias)

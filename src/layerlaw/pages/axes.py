@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from layerlaw.pages.html.escaping import for_plotly
-from layerlaw.pages.record_view import INPUT, RecordView
+from layerlaw.pages.html import for_plotly
+from layerlaw.pages.record_view import RecordView
+from layerlaw.record import INPUT, Kind
 from layerlaw.wording import number, power
 
 
@@ -24,21 +25,16 @@ def site_axis(view: RecordView, *, most: int = 18) -> dict[str, Any]:
     }
 
 
-def index_axis(count: int) -> dict[str, Any]:
-    """An x axis counting layers from 0."""
+def index_axis(count: int, kind: Kind) -> dict[str, Any]:
+    """An x axis that counts the points of a fit as their kind does: layers from 0, blocks from 1."""
+    names = [str(kind.first + i) for i in range(count)]
+    shown = block_ticks(names) if kind.first else strided(count, 13)
     return {
-        "dtick": math.ceil(count / 12),
+        "tickvals": [kind.first + i for i in shown],
         "tickangle": 0,
-        "range": [-0.5, count - 0.5],
-        "title": {"text": "layer, counted along the fit"},
+        "range": [kind.first - 0.5, kind.first + count - 0.5],
+        "title": {"text": kind.site if kind.first else f"{kind.site}, counted along the fit"},
     }
-
-
-def block_index_axis(count: int) -> dict[str, Any]:
-    """An x axis counting blocks from 1."""
-    names = [str(i) for i in range(1, count + 1)]
-    shown = [i + 1 for i in block_ticks(names)]
-    return {"tickvals": shown, "range": [0.5, count + 0.5], "title": {"text": block_title(names)}}
 
 
 def strided(count: int, most: int) -> list[int]:
@@ -51,7 +47,7 @@ def strided(count: int, most: int) -> list[int]:
 
 
 def block_axis(view: RecordView, *drawn: Sequence[float | None]) -> dict[str, Any]:
-    """An x axis of blocks, counted 1 … L; the embedded input has room and a tick where one of the series `drawn` has it."""
+    """An x axis of blocks, counted 1 … L; the embedded input has a place where one of the series `drawn` has it."""
     names = view.numbers
     inputs = names[:1] == [INPUT]
     first = int(inputs and not any(series and (series[0] or 0) > 0 for series in drawn))
@@ -81,14 +77,14 @@ def block_title(names: Sequence[str]) -> str:
     return "block (in: embedded input)" if INPUT in names else "block"
 
 
-def log_axis(values: Iterable[float | None], title: str, *, least_pad: float = 0.08, parts: int = 4) -> dict[str, Any]:
-    """A log axis that spans the positive values, with ticks at 1, 2, 5 or at whole decades (or in about `parts` steps)."""
+def log_axis(values: Iterable[float | None], title: str, *, margin: float = 0.08) -> dict[str, Any]:
+    """A log axis that spans the positive values and at least a `margin` of decades about them, with round ticks."""
     positive = [v for v in values if v is not None and v > 0 and math.isfinite(v)]
     low, high = (min(positive), max(positive)) if positive else (0.1, 10.0)
     bottom, top = math.log10(low), math.log10(high)
-    pad = max(0.06 * (top - bottom), least_pad)
+    pad = max(0.06 * (top - bottom), margin)
     bottom, top = bottom - pad, top + pad
-    ticks = log_ticks(bottom, top, parts)
+    ticks = log_ticks(bottom, top, even_parts(margin))
     return {
         "type": "log",
         "range": [round(bottom, 4), round(top, 4)],
@@ -96,6 +92,11 @@ def log_axis(values: Iterable[float | None], title: str, *, least_pad: float = 0
         "ticktext": [tick_text(t) for t in ticks],
         "title": {"text": title},
     }
+
+
+def even_parts(margin: float) -> int:
+    """Steps between even ticks: more on an axis that keeps close to what hardly moves."""
+    return 7 if margin < 0.01 else 4
 
 
 def log_ticks(bottom: float, top: float, parts: int = 4) -> list[float]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from layerlaw.errors import InputError, MissingExtraError
 from layerlaw.law import RESIDUAL, LawFit
+from layerlaw.measures.columns import describe
 from layerlaw.pages import theme
-from layerlaw.pages.axes import block_ticks, block_title, log_ticks, strided, tick_text
-from layerlaw.pages.record_view import INPUT, site_numbers
-from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
+from layerlaw.pages.axes import block_ticks, block_title, even_parts, log_ticks, strided, tick_text
+from layerlaw.record import CLASSIFIER, INPUT, LANGUAGE_MODEL, Record, SiteRow
 from layerlaw.wording import clean, correlation, finite, number, shortened
 
 if TYPE_CHECKING:
@@ -19,22 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_TICKS = 12
-LINEAR = ("ncc_accuracy", "ncc_mismatch", "nc4", "rank", "full_rank", "discrimination")  # no law, no logarithm
-LABELS = {
-    "separation": "separation fuzziness D",
-    "test_separation": "separation fuzziness D (test)",
-    "separation_corrected": "separation fuzziness D (corrected)",
-    "separation_permuted": "separation fuzziness D (permuted labels)",
-    "separation_untrained": "separation fuzziness D (untrained)",
-    "nc1": "NC1",
-    "cdnv": "CDNV",
-    "ncc_accuracy": "nearest-class-center accuracy",
-    "ncc_mismatch": "nearest-class-center mismatch",
-}
 
 
-def draw_column(record: Record, column: str | None = None, *, ax: Axes | None = None) -> Figure:
-    """Points, fitted dashed line, ρ and Pearson r in the title; a log axis when all values are positive."""
+def plot(record: Record, column: str | None = None, *, ax: Axes | None = None) -> Figure:
+    """One column against depth, in the style of the papers: log axis, points, fitted dashed line, ρ and r.
+
+    Without a column the leading one: the separation of a classifier, the (held-out) residual of a language model.
+    """
     if not isinstance(record, Record):
         raise InputError(
             f"plot: expected one record, got {type(record).__name__}; ll.report compares several on a page."
@@ -44,8 +35,8 @@ def draw_column(record: Record, column: str | None = None, *, ax: Axes | None = 
     known = [v for v in values if v is not None]
     if not known:
         raise InputError(f"plot: record '{record.name}' holds no finite number in column {column!r}.")
-    linear = column.removeprefix("test_") in LINEAR or column.endswith("_log_se")
-    fit = None if linear else _fit(record, column)
+    about = describe(column)
+    fit = _fit(record, column) if about.log else None
     if ax is None:
         ax = _new_figure(4.2, 3.4).add_subplot()
     size = 5.5 if len(values) <= 24 else 3.5
@@ -57,20 +48,20 @@ def draw_column(record: Record, column: str | None = None, *, ax: Axes | None = 
     if fit is not None:
         positions = [i for i, site in enumerate(record.sites) if site.in_fit]
         ax.plot(positions, fit.line, "--", color=theme.RISE, lw=1.4, zorder=2)
-    if min(known) > 0 and not linear:
+    if min(known) > 0 and about.log:
         ax.set_yscale("log")
-        flat = fit is not None and fit.quantity == RESIDUAL  # it hardly moves: its line and ticks need every digit
+        flat = fit is not None and about.format == "residual"  # it hardly moves: its line and ticks need every digit
         spanned = [*known, *fit.line] if flat and fit is not None else known
-        _plain_log_ticks(ax, spanned, *((0.004, 7) if flat else (0.08, 4)))
-    _dress(ax, LABELS.get(column) or _residual_label(column) or clean(column))
+        _plain_log_ticks(ax, spanned, (LANGUAGE_MODEL if flat else CLASSIFIER).margin)
+    _dress(ax, clean(about.label))
     _count_sites(ax, record, values)
     ax.set_title(_title(record, fit), fontsize=10, parse_math=False)
     figure: Figure = ax.figure.figure  # of a sub-figure, the whole
     return figure
 
 
-def draw_planes(record: Record, *, columns: int | None = None) -> Figure:
-    """The first two principal components of every site that has them, each with its own scale."""
+def plot_planes(record: Record, *, columns: int | None = None) -> Figure:
+    """The first two principal components at every site that has them, colored by class, as small multiples."""
     sites = [(i, site) for i, site in enumerate(record.sites) if site.plane]
     if not sites:
         raise InputError(f"plot_planes: record '{record.name}' holds no plane coordinates.")
@@ -80,8 +71,8 @@ def draw_planes(record: Record, *, columns: int | None = None) -> Figure:
     down = math.ceil(len(sites) / across)
     figure = _new_figure(1.7 * across, 1.95 * down)
     labels = record.plane_labels
-    colors = theme.class_colors(max([len(record.classes), 1, *(k + 1 for k in labels)]))
-    numbers = site_numbers(record)
+    colors = theme.class_colors(max([len(record.plane_names), 1, *(k + 1 for k in labels)]))
+    numbers = record.numbers
     for place, (index, site) in enumerate(sites, start=1):
         ax = figure.add_subplot(down, across, place)
         points = [(p[0], p[1], k) for p, k in zip(site.plane, labels or [0] * len(site.plane), strict=False)]
@@ -100,7 +91,7 @@ def draw_planes(record: Record, *, columns: int | None = None) -> Figure:
 
 def _measured(record: Record, site: SiteRow) -> str:
     value = site.values.get(record.leading)
-    if value is None or record.kind == LANGUAGE_MODEL:  # PR has nothing to do with the words
+    if value is None or record.words:  # PR has nothing to do with the words
         return ""
     return f"\nD = {number(value)}"
 
@@ -124,22 +115,19 @@ def _title(record: Record, fit: LawFit | None) -> str:
     name = shortened(record.name, 48)
     if fit is None:
         return name
-    numbers = f"ρ = {number(fit.rho, 4 if fit.quantity == RESIDUAL else 3)}"
+    numbers = f"ρ = {number(fit.rho, record.kind.digits if fit.quantity == RESIDUAL else 3)}"
     if fit.pearson is not None:
         numbers += f",  r = {correlation(fit.pearson)}"
     return f"{name}\n{numbers}"
 
 
 def _count_sites(ax: Axes, record: Record, values: Sequence[float | None]) -> None:
-    """Layers from 0, blocks from 1; the embedded input has room where it has a value."""
-    names, first = site_numbers(record), 0
-    if record.kind == LANGUAGE_MODEL:
-        first = int(names[0] == INPUT and values[0] is None)
-        ticks = [first + i for i in block_ticks(names[first:], MOST_TICKS)]
-        ax.set_xlabel(block_title(names[first:]))
-    else:
-        ticks = strided(len(names), MOST_TICKS)
-        ax.set_xlabel("layer index")
+    """Layers from 0, blocks from 1; the embedded input has a place where it has a value."""
+    names = record.numbers
+    first = int(names[0] == INPUT and values[0] is None)
+    shown = block_ticks(names[first:], MOST_TICKS) if record.kind.first else strided(len(names), MOST_TICKS)
+    ticks = [first + i for i in shown]
+    ax.set_xlabel(block_title(names[first:]) if record.kind.first else "layer index")
     ax.set_xticks(ticks, [names[i] for i in ticks])
     ax.set_xlim(first - 0.4, len(names) - 0.6)
 
@@ -150,25 +138,13 @@ def _dress(ax: Axes, label: str) -> None:
     ax.tick_params(labelsize=9)
 
 
-def _residual_label(column: str) -> str:
-    """ "prediction residual", and of what: held out, another target, untrained."""
-    if column != "residual" and not column.startswith("residual_"):
-        return ""
-    untrained = column.endswith("_untrained")
-    rest = column.removeprefix("residual").removesuffix("_untrained")
-    held_out = rest.endswith("_held_out")
-    target = rest.removesuffix("_held_out").removeprefix("_").replace("_", " ")
-    parts = [clean(target)] * bool(target) + ["held out"] * held_out + ["untrained"] * untrained
-    return "prediction residual" + (f" ({', '.join(parts)})" if parts else "")
-
-
-def _plain_log_ticks(ax: Axes, values: Sequence[float], least_pad: float, parts: int) -> None:
+def _plain_log_ticks(ax: Axes, values: Sequence[float], margin: float) -> None:
     """Readable numbers on the log axis: matplotlib labels nothing between decades, or everything."""
     from matplotlib.ticker import FixedLocator, NullFormatter
 
     bottom, top = math.log10(min(values)), math.log10(max(values))
-    pad = max(0.06 * (top - bottom), least_pad)
-    ticks = log_ticks(bottom - pad, top + pad, parts)
+    pad = max(0.06 * (top - bottom), margin)
+    ticks = log_ticks(bottom - pad, top + pad, even_parts(margin))
     ax.set_ylim(10 ** (bottom - pad), 10 ** (top + pad))
     ax.yaxis.set_major_locator(FixedLocator(ticks))
     ax.yaxis.set_major_formatter(lambda value, _: tick_text(value))

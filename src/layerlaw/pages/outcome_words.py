@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerlaw.outcome import Cell, Outcome, Row
-from layerlaw.pages.words import written_value
-from layerlaw.wording import ABSENT, beginning, clean, counted, finite, number, p_value, sentence
+from layerlaw.wording import ABSENT, beginning, clean, counted, finite, minus, number, p_value, sentence, setting
 
 MARKS = {True: "✓", False: "✗", None: ABSENT}
 QUICK = "a quick run: shortened, not the paper’s protocol"
@@ -102,8 +101,8 @@ def verdict_line(outcomes: Sequence[Outcome]) -> str:
 
 def quick_words(outcome: Outcome) -> str:
     """That a judged run was a quick one; empty where it was not, or where the verdict says so already."""
-    told = outcome.provenance.get("quick") and verdict_line([outcome]) != UNJUDGED
-    return f"This is {QUICK}." if told else ""
+    said = outcome.provenance.get("quick") and verdict_line([outcome]) != UNJUDGED
+    return f"This is {QUICK}." if said else ""
 
 
 def written_row(row: Row) -> Written:
@@ -141,7 +140,7 @@ def written(value: Cell, name: str = "") -> str:
     if isinstance(value, str):
         return sentence(clean(value))
     if isinstance(value, int):
-        return f"{value:,}".replace("-", "−") if abs(value) >= 10_000 else str(value).replace("-", "−")
+        return minus(f"{value:,}" if abs(value) >= 10_000 else str(value))
     return _with(value, name, None if finite(value) is None else _decimals(value or 0.0, name))
 
 
@@ -199,8 +198,8 @@ def _provenance_text(key: str, value: Any) -> str:
     if key == "wall_s" and isinstance(value, (int, float)) and not isinstance(value, bool):
         return duration(value)
     if key == "data" and isinstance(value, dict):  # a checksum is recognized by its beginning; the file has it whole
-        return written_value({name: beginning(str(digest), CHECKSUM) for name, digest in value.items()})
-    return written_value(value)
+        return setting({name: beginning(str(digest), CHECKSUM) for name, digest in value.items()})
+    return setting(value)
 
 
 def _decimals(value: float, name: str) -> int | None:
@@ -247,8 +246,7 @@ def _with(value: float | None, name: str, decimals: int | None) -> str:
         return p_value(value) if kind and kind[3] and 0 <= value <= 1 else number(value)
     if _needed_decimals(value) > max(decimals, MOST_DECIMALS):
         return number(value)
-    text = f"{value:,.{decimals}f}"
-    return (text if text.strip("-0.,") else text.lstrip("-")).replace("-", "−")  # no minus before a rounded zero
+    return minus(f"{value:,.{decimals}f}")
 
 
 def _words(text: str) -> str:

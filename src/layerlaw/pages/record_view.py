@@ -1,19 +1,18 @@
-"""A record prepared for ink: its fit, its verdict, and series in which every hole is a `None`."""
+"""A record prepared to be shown: its fit, its verdict, and series in which every hole is a `None`."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from layerlaw.errors import InputError
 from layerlaw.law import LawErrors, LawFit
-from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
+from layerlaw.record import Record, SiteRow
 from layerlaw.verdict import Verdict, judge, working_sites
 from layerlaw.wording import NOTHING, clean, finite, shortened
-
-INPUT = "in"  # the number of the embedded input, which is no block
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,8 @@ class RecordView:
     """What the law is fitted to."""
     errors: LawErrors | None = None
     """How far the fit would move with other documents; only language models know."""
+    points: int = 500
+    """The most dots that a drawing of a plane has on the page."""
 
     @property
     def sites(self) -> list[SiteRow]:
@@ -36,14 +37,9 @@ class RecordView:
         return self.record.sites
 
     @property
-    def language_model(self) -> bool:
-        """Whether the points are prediction residuals along blocks."""
-        return self.record.kind == LANGUAGE_MODEL
-
-    @property
     def numbers(self) -> list[str]:
         """How each site is counted wherever it is drawn or listed."""
-        return site_numbers(self.record)
+        return self.record.numbers
 
     @property
     def fit_positions(self) -> list[int]:
@@ -64,6 +60,12 @@ class RecordView:
         return all(self.sites[p].at == "input" for p in self.fit_positions)
 
     @property
+    def alike(self) -> bool:
+        """Whether all blocks of a language model are of one type and width, so that it is enough to say it once."""
+        types = {(self.sites[p].type, self.sites[p].features) for p in self.fit_positions}
+        return not self.record.kind.of_classes and len(types) == 1
+
+    @property
     def gains(self) -> dict[int, float]:
         """By how much of itself the fitted column falls at each site of the fit, from the one before; negative: rises.
 
@@ -72,6 +74,14 @@ class RecordView:
         values = self.series(self.column)
         pairs = {i: (values[i - 1], values[i]) for i in self.fit_positions if i > 0}
         return {i: 1 - b / a for i, (a, b) in pairs.items() if a is not None and b is not None and a > NOTHING}
+
+    @property
+    def ends(self) -> list[tuple[float, float] | None]:
+        """Ends of the 95% interval of the fitted column at each site, with Student's t where documents were grouped."""
+        t = self.errors.t if self.errors is not None else 1.96
+        pairs = zip(self.series(self.column), self.series(f"{self.column}_log_se"), strict=True)
+        factors = [(v, math.exp(min(t * abs(e), 100.0)) if e else None) for v, e in pairs]
+        return [(v / f, v * f) if v and v > 0 and f else None for v, f in factors]
 
     def series(self, column: str) -> list[float | None]:
         """A column along depth; `None` where it was not measured or is not finite."""
@@ -86,8 +96,39 @@ class RecordView:
         return next((value for value in reversed(self.series(column)) if value is not None), None)
 
 
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of the table of sites: its heading (shorter in the terminal), what it means, and how a site fills it.
+
+    The higher `yields`, the sooner it gives way in a narrow terminal; `None`: it is on the page only.
+    """
+
+    head: str
+    meaning: str
+    cell: Callable[[SiteRow], str]
+    short: str = ""
+    yields: int | None = None
+    on_page: bool = True
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What each site contributes, by its position; a bar of full length is the largest, and at least `least`."""
+
+    head: str
+    values: dict[int, float]
+    even: float
+    digits: int
+    least: float = 0.0
+
+    @property
+    def largest(self) -> float:
+        """What a bar of full length stands for."""
+        return max([self.least, *(abs(part) for part in self.values.values())])
+
+
 def read(record: Record, label: str | None = None, column: str | None = None) -> RecordView:
-    """Fit (the leading column, unless told) and judge one record; never raises because a number is missing."""
+    """Fit (the leading column, unless another is named) and judge one record; never raises because a number is missing."""
     column = column or record.leading
     fit, errors = None, None
     try:
@@ -102,7 +143,9 @@ def read_all(records: Sequence[Record]) -> list[RecordView]:
     """Readings with labels that tell records of the same name apart."""
     total = Counter(record.name for record in records)
     leading = {record.leading for record in records}
-    column = None if len(leading) == 1 else "residual"  # not everywhere held out: like is compared with like
+    column = (
+        None if len(leading) == 1 else records[0].kind.leading[-1]
+    )  # not everywhere held out: compare like with like
     seen: Counter[str] = Counter()
     out = []
     for record in records:
@@ -118,17 +161,6 @@ def _text(record: Record) -> str:
     """The name of the text that a language model was measured on, where it is known."""
     text = record.provenance.get("text")
     return shortened(Path(str(text.get("name") or "")).name, 24) if isinstance(text, dict) else ""
-
-
-def site_numbers(record: Record) -> list[str]:
-    """Sites of a classifier counted from 0; blocks of a language model 1 … L as in the papers, "in" what enters them."""
-    if record.kind != LANGUAGE_MODEL:
-        return [str(i) for i in range(len(record.sites))]
-    counted, out = 0, []
-    for i, site in enumerate(record.sites):
-        counted += site.in_fit
-        out.append(str(counted) if site.in_fit else INPUT if i == 0 else "·")
-    return out
 
 
 def spread(count: int, most: int) -> list[int]:

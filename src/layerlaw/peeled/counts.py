@@ -56,6 +56,12 @@ class Groups:
         return self.sizes / self.N
 
     @property
+    def pair(self) -> tuple[int, int, float]:
+        """Of two groups K_A, K_B and log R, R = n_A/n_B."""
+        K_A, K_B = self.classes
+        return int(K_A), int(K_B), math.log(self.sizes[0]) - math.log(self.sizes[1])
+
+    @property
     def members(self) -> npt.NDArray[np.intp]:
         """(K,) the group of each class."""
         if self.member is not None:
@@ -79,9 +85,8 @@ def grouped(counts: Counts) -> Groups:
     if isinstance(counts, Counter):
         counts = list(counts.values())
     if isinstance(counts, Mapping):
-        where = (
-            "counts, a mapping {samples in a class: number of such classes}"  # of {label: samples} give the values()
-        )
+        # Of {label: samples} give the values()
+        where = "counts, a mapping {samples in a class: number of such classes}"
         whole = ((_whole(n, where), _whole(m, f"{where}, at {n}", CLASSES)) for n, m in counts.items())
         pairs = sorted(whole, reverse=True)
         sizes, classes = np.array([n for n, _ in pairs], float), np.array([m for _, m in pairs], float)

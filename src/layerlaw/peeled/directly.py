@@ -1,24 +1,41 @@
-"""The model as it is written, not convex: L-BFGS over classifiers and the features of single samples.
+"""The models as they are written, not convex: L-BFGS from random starts over classifiers and the features of single samples.
 
-Slow and without a certificate, but independent of every formula in this room, and able to do what they cannot: fewer
-dimensions than classes, features that differ within a class, another norm than ‖·‖₂ on the features.
+Slow and without a certificate, but independent of every formula in this package, and able to do what they cannot: fewer
+dimensions than classes, features that differ within a class, a q-norm on the features, two layers. Fang et al. prove that
+for K ≥ 3, p ≥ K and q ≠ 2 no minimizer is a simplex with h_k ∝ w_k ∝ m_k; `best_simplex` says how much the best one loses.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from layerlaw.peeled.counts import Counts, checked_budgets, checked_exponent, checked_flag, checked_whole, grouped
-from layerlaw.peeled.scipy_door import lbfgs
+from layerlaw.errors import InputError
+from layerlaw.peeled.counts import (
+    Counts,
+    Groups,
+    checked_budgets,
+    checked_exponent,
+    checked_flag,
+    checked_whole,
+    grouped,
+    positive,
+)
+from layerlaw.peeled.many_groups import Objective, lbfgs
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.intp]
+Back = Callable[[Array], Array]
+Part = tuple[int, int, float, float]
+"""Rows, columns, total and q of a matrix that is kept at Σ|entry|^q = total."""
+SHAKE = (
+    0.02  # of a start near a known optimum, where some units of the ReLU sit at their corner and L-BFGS stands still
+)
 
 
 @dataclass(frozen=True)
@@ -40,12 +57,12 @@ class Direct:
     @cached_property
     def means(self) -> Array:
         """(K, p) class means of the features."""
-        return np.stack([self.H[self.labels == k].mean(0) for k in range(len(self.W))])
+        return _means(self.H, self.labels)
 
     @property
     def variability(self) -> float:
         """Σ‖h − class mean‖² / Σ‖h‖²: 0 when the features of each class are one point (NC1)."""
-        return float(((self.H - self.means[self.labels]) ** 2).sum() / (self.H**2).sum())
+        return _variability(self.H, self.labels)
 
     @property
     def cosines(self) -> Array:
@@ -80,7 +97,7 @@ def solve_direct(
 
     (1/K) Σ‖w_k‖² ≤ E_W and (1/K) Σ_k (1/n_k) Σ_i ‖h_ki‖_q^q ≤ E_H; both are active at every minimum, and kept by
     scaling. Each class has `per_class` free features, which stand for its n_k samples. 1 < q ≤ 20 (elsewhere the norm
-    has corners that L-BFGS cannot turn); p is K unless told.
+    has corners that L-BFGS cannot turn); p is K by default.
 
     >>> found = solve_direct([1, 1, 1], E_W=1, E_H=4, starts=2)
     >>> round(found.loss, 6), round(float(found.cosines[0, 1]), 4)  # log(1 + 2 e^{−3·2/2}), −1/(K−1)
@@ -90,26 +107,183 @@ def solve_direct(
     checked_budgets(E_W, E_H)
     K = groups.K
     p = K if p is None else p
-    for value, name in ((p, "p"), (per_class, "per_class"), (starts, "starts")):
-        checked_whole(value, name)
-    checked_whole(seed, "seed", 0)
+    labels, weight = _samples(groups, per_class, starts, seed, p=p)
     checked_flag(bias, "bias")
     checked_exponent(q)
-    member = groups.members
-    labels: Labels = np.repeat(np.arange(K), per_class)
-    weight = (groups.shares[member] / per_class)[labels]  # (n,) of each feature in the loss
-    f = _objective(K, p, labels, weight, (E_W, E_H, q), bias)
+    parts = ((K, p, K * E_W, 2.0), (len(labels), p, K * E_H * per_class, q))
     rng = np.random.default_rng(seed)
-    size = K * p + len(labels) * p
-    ends = []
-    for _ in range(starts):
-        v = lbfgs(f, np.concatenate([rng.standard_normal(size), np.zeros(K if bias else 0)]))
-        ends.append((math.exp(f(v)[0]), v))
-    losses = np.array([value for value, _ in ends])
-    v = ends[int(losses.argmin())][1]
-    W, _ = _on_sphere(v[: K * p].reshape(K, p), K * E_W)
-    H, _ = _on_norm(v[K * p : size].reshape(-1, p), K * E_H, q, per_class)
-    return Direct(float(losses.min()), W, H, labels, v[size:] if bias else np.zeros(K), losses)
+    free = np.zeros(K if bias else 0)
+    begin = [np.concatenate([rng.standard_normal(_size(parts)), free]) for _ in range(starts)]
+    losses, v = _best(one_layer(parts, labels, weight, bias), begin)
+    W, H = (matrix for matrix, _ in _kept(v, parts))
+    return Direct(float(losses.min()), W, H, labels, v[_size(parts) :] if bias else np.zeros(K), losses)
+
+
+def one_layer(parts: Sequence[Part], labels: Labels, weight: Array, bias: bool) -> Objective:
+    """log loss and gradient of W hᵀ + b in the free numbers of W, H and b."""
+
+    def f(v: Array) -> tuple[float, Array]:
+        (W, back_W), (H, back_H) = _kept(v, parts)
+        b = v[_size(parts) :]
+        value, G = log_cross_entropy(H @ W.T + (b if bias else 0.0), labels, weight)
+        return value, np.concatenate([back_W(G.T @ H).ravel(), back_H(G @ W).ravel(), G.sum(0) if bias else b])
+
+    return f
+
+
+def best_simplex(K: int, p: int, *, E_W: float, E_H: float, q: float, starts: int = 20, seed: int = 0) -> float:
+    """The least loss of any simplex h_k ∝ w_k ∝ m_k in p dimensions, balanced classes, Σ‖h_k‖_q^q ≤ K E_H.
+
+    The loss log(1 + (K−1) e^{−√E_W s K/(K−1)}) falls with the length s of the features, and s is largest where the
+    simplex is turned to have the least Σ‖m_k‖_q^q: a search over rotations, from random ones and, where K is a power of
+    2, from the corners of the cube, which are best for large q. 1 < q ≤ 20.
+
+    >>> round(best_simplex(4, 4, E_W=1, E_H=1, q=2, starts=1), 6)  # every rotation is as good
+    0.582658
+    """
+    checked_budgets(E_W, E_H)
+    checked_exponent(q)
+    for value, name, lowest in ((K, "K", 2), (p, "p", 1), (starts, "starts", 1), (seed, "seed", 0)):
+        checked_whole(value, name, lowest)
+    if p < K - 1:
+        raise InputError(f"p: expected at least K − 1 = {K - 1} dimensions for a simplex of K = {K}, got {p}.")
+    B = math.sqrt(K / (K - 1)) * np.linalg.eigh(np.eye(K) - 1 / K)[1][:, 1:]  # (K, K−1) rows m_k in their own space
+
+    def f(v: Array) -> tuple[float, Array]:
+        X = v.reshape(K - 1, p)
+        # Nearest frame: U = (X Xᵀ)^{-1/2} X by an SVD; its derivative in that basis divides by sums of singular values
+        A, s, Ct = np.linalg.svd(X, full_matrices=False)
+        rows = B @ (A @ Ct)  # (K, p)
+        most, power, size = _powers(
+            rows, q
+        )  # ‖·‖_q in logarithms and over its largest entry: neither flat nor unbounded
+        G = B.T @ (power * np.sign(rows) / (size * most))  # derivative in U of log ‖rows‖_q
+        inner = A.T @ G @ Ct.T
+        skew = (inner - inner.T) / (s[:, None] + s)
+        rest = (A / s) @ (A.T @ G @ (np.eye(p) - Ct.T @ Ct))
+        return math.log(most) + math.log(size) / q, (A @ skew @ Ct + rest).ravel()
+
+    rng = np.random.default_rng(seed)
+    begin = [rng.standard_normal((K - 1) * p) for _ in range(starts)]
+    if K & (K - 1) == 0:  # corners of a cube that are a simplex: a Hadamard matrix without its constant column
+        H = np.ones((1, 1))
+        while len(H) < K:
+            H = np.block([[H, H], [H, -H]])
+        corners = np.hstack([H[:, 1:], np.zeros((K, p - K + 1))])
+        # The frame that takes the simplex to the corners, shaken a little: they may be stationary without being best
+        begin.append((B.T @ corners + 1e-3 * rng.standard_normal((K - 1, p))).ravel())
+    least = min(f(lbfgs(f, v, steps=500))[0] for v in begin)
+    length = math.exp(math.log(K * E_H) / q - least)
+    return math.log1p((K - 1) * math.exp(-math.sqrt(E_W) * length * K / (K - 1)))
+
+
+@dataclass(frozen=True)
+class TwoLayers:
+    """The best of several starts."""
+
+    groups: Groups
+    loss: float
+    W: Array = field(repr=False)
+    """(K, d) last layer."""
+    V: Array = field(repr=False)
+    """(d, p) the layer before."""
+    H: Array = field(repr=False)
+    """(n, p) features before it, `per_class` of each class."""
+    labels: Labels = field(repr=False)
+    relu: bool
+    losses: Array = field(repr=False)
+    """(starts,) where each start ended."""
+
+    @cached_property
+    def X(self) -> Array:
+        """(n, d) features after the layer, what the last layer reads."""
+        return self.H @ self.V.T if not self.relu else np.maximum(self.H @ self.V.T, 0.0)
+
+    def means(self, features: Array) -> Array:
+        """(K, …) class means."""
+        return _means(features, self.labels)
+
+    def variability(self, features: Array) -> float:
+        """Σ‖x − class mean‖² / Σ‖x‖² (NC1)."""
+        return _variability(features, self.labels)
+
+    @property
+    def classifier_cosines(self) -> Array:
+        """(K, K) between rows of the last layer."""
+        return cosines(self.W)
+
+    @property
+    def feature_cosines(self) -> tuple[Array, Array]:
+        """(K, K) between class means before and after the layer, not centered."""
+        return cosines(self.means(self.H)), cosines(self.means(self.X))
+
+    @property
+    def minority_cosine(self) -> float:
+        """Mean cosine between classifiers of the rarest size."""
+        rare = np.flatnonzero(self.groups.members == len(self.groups) - 1)
+        block = self.classifier_cosines[np.ix_(rare, rare)]
+        return float((block.sum() - np.trace(block)) / (len(rare) * (len(rare) - 1))) if len(rare) > 1 else float("nan")
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of the logits (singular values above a thousandth of the largest)."""
+        s = np.linalg.svd(self.means(self.X) @ self.W.T, compute_uv=False)
+        return int((s > 1e-3 * s[0]).sum())
+
+
+def solve_two_layers(
+    counts: Counts,
+    *,
+    E_W: float,
+    E_V: float,
+    E_H: float,
+    d: int | None = None,
+    p: int | None = None,
+    relu: bool = True,
+    per_class: int = 1,
+    starts: int = 20,
+    seed: int = 0,
+    near: TwoLayers | None = None,
+) -> TwoLayers:
+    """The 2-Layer-Peeled Model: the last two layers' weights and the features before them, under three norm budgets.
+
+        min (1/N) Σ_k Σ_i CE(W σ(V h_ki), k)  over W (K×d), V (d×p) and all h_ki, σ = ReLU or nothing, subject to
+        (1/K)‖W‖² ≤ E_W,   (1/K)‖V‖² ≤ E_V,   (1/K) Σ_k (1/n_k) Σ_i ‖h_ki‖² ≤ E_H
+
+    W is the last layer of the network, V the one before; d and p are 2K by default. There is no exact solution here: the
+    best of the random starts is an upper bound. Budgets are active at the minimum (a positive factor on any of the three
+    scales all logits), so they are kept by scaling. `near`: an optimum of the same shape for other counts or budgets, as one
+    more start (its end comes first in `losses`). In a sweep over ratios that is worth hundreds of random starts: near a
+    change of phase few of them find the better minimum.
+
+    >>> found = solve_two_layers([1, 1], E_W=1, E_V=1, E_H=4, starts=3, relu=False)
+    >>> round(found.loss, 6)  # rank 1: the logits' one singular value is √2·√2·√8, the loss log(1 + e^{−4√2})
+    0.003487
+    """
+    groups = grouped(counts)
+    checked_budgets(E_W, E_H)
+    positive(E_V, "E_V", "budget")
+    K = groups.K
+    d, p = 2 * K if d is None else d, 2 * K if p is None else p
+    labels, weight = _samples(groups, per_class, starts, seed, d=d, p=p)
+    checked_flag(relu, "relu")
+    parts = ((K, d, K * E_W, 2.0), (d, p, K * E_V, 2.0), (len(labels), p, K * E_H * per_class, 2.0))
+
+    def f(v: Array) -> tuple[float, Array]:
+        (W, back_W), (V, back_V), (H, back_H) = _kept(v, parts)
+        before = H @ V.T
+        X = np.maximum(before, 0.0) if relu else before
+        value, G = log_cross_entropy(X @ W.T, labels, weight)
+        inner = G @ W * (before > 0) if relu else G @ W  # (n, d)
+        return value, np.concatenate([back_W(G.T @ X).ravel(), back_V(inner.T @ H).ravel(), back_H(inner @ V).ravel()])
+
+    rng = np.random.default_rng(seed)
+    begin = [rng.standard_normal(_size(parts)) for _ in range(starts)]
+    if near is not None:
+        begin.insert(0, _begin(near, _size(parts)) + SHAKE * rng.standard_normal(_size(parts)))
+    losses, v = _best(f, begin)
+    W, V, H = (matrix for matrix, _ in _kept(v, parts))
+    return TwoLayers(groups, float(losses.min()), W, V, H, labels, relu, losses)
 
 
 def cosines(rows: Array) -> Array:
@@ -134,38 +308,73 @@ def log_cross_entropy(logits: Array, labels: Labels, weight: Array) -> tuple[flo
     return math.log(value), weight[:, None] * gradient / value
 
 
-def _objective(
-    K: int, p: int, labels: Labels, weight: Array, budgets: tuple[float, float, float], bias: bool
-) -> Callable[[Array], tuple[float, Array]]:
-    E_W, E_H, q = budgets
-    per_class, size = len(labels) // K, K * p + len(labels) * p
-
-    def f(v: Array) -> tuple[float, Array]:
-        W, back_W = _on_sphere(v[: K * p].reshape(K, p), K * E_W)
-        H, back_H = _on_norm(v[K * p : size].reshape(-1, p), K * E_H, q, per_class)
-        b = v[size:] if bias else 0.0
-        value, G = log_cross_entropy(H @ W.T + b, labels, weight)
-        return value, np.concatenate([back_W(G.T @ H).ravel(), back_H(G @ W).ravel(), G.sum(0) if bias else v[size:]])
-
-    return f
+def _samples(groups: Groups, per_class: int, starts: int, seed: int, **dimensions: int) -> tuple[Labels, Array]:
+    """Labels of the free features and their weights in the loss, after the whole numbers have been checked."""
+    for name, value in {**dimensions, "per_class": per_class, "starts": starts}.items():
+        checked_whole(value, name)
+    checked_whole(seed, "seed", 0)
+    labels: Labels = np.repeat(np.arange(groups.K), per_class)
+    return labels, (groups.shares[groups.members] / per_class)[labels]
 
 
-def _on_sphere(free: Array, total: float) -> tuple[Array, Callable[[Array], Array]]:
-    """The matrix scaled to ‖·‖² = total, and how a gradient there becomes one in the free matrix."""
+def _best(f: Objective, begin: Sequence[Array]) -> tuple[Array, Array]:
+    """The losses at which all starts end, and the best end."""
+    ends = [lbfgs(f, v) for v in begin]
+    losses = np.array([math.exp(f(v)[0]) for v in ends])
+    return losses, ends[int(losses.argmin())]
+
+
+def _begin(near: TwoLayers, size: int) -> Array:
+    """Another optimum as a start, each part at unit scale as the random ones."""
+    if not isinstance(near, TwoLayers):
+        raise InputError(f"near: expected what solve_two_layers returned, got {type(near).__name__}.")
+    v = np.concatenate([part.ravel() / np.sqrt((part**2).mean()) for part in (near.W, near.V, near.H)])
+    if len(v) != size:
+        raise InputError(
+            f"near: expected an optimum with the same classes, d, p and per_class, got {len(v)} numbers for {size}."
+        )
+    return v
+
+
+def _means(features: Array, labels: Labels) -> Array:
+    return np.stack([features[labels == k].mean(0) for k in range(int(labels[-1]) + 1)])
+
+
+def _variability(features: Array, labels: Labels) -> float:
+    return float(((features - _means(features, labels)[labels]) ** 2).sum() / (features**2).sum())
+
+
+def _size(parts: Sequence[Part]) -> int:
+    return sum(rows * columns for rows, columns, *_ in parts)
+
+
+def _kept(v: Array, parts: Sequence[Part]) -> list[tuple[Array, Back]]:
+    """The matrices, each scaled to its total, and how a gradient there becomes one in the free numbers."""
+    out, at = [], 0
+    for rows, columns, total, q in parts:
+        free = v[at : at + rows * columns].reshape(rows, columns)
+        out.append(_on_sphere(free, total) if q == 2 else _on_norm(free, total, q))
+        at += rows * columns
+    return out
+
+
+def _on_sphere(free: Array, total: float) -> tuple[Array, Back]:
     scale = np.sqrt(total) / np.linalg.norm(free)
     there = scale * free
     return there, lambda G: scale * (G - (G * there).sum() / total * there)
 
 
-def _on_norm(free: Array, total: float, q: float, per_class: int) -> tuple[Array, Callable[[Array], Array]]:
-    """The rows scaled to Σ‖h‖_q^q / per_class = total, and the way back for gradients."""
-    if q == 2:
-        return _on_sphere(free, total * per_class)
-    most = float(np.abs(free).max())
-    unit = np.abs(free) / most  # no power of it overflows
-    power = unit ** (q - 1)
-    size = float((power * unit).sum()) / per_class
+def _on_norm(free: Array, total: float, q: float) -> tuple[Array, Back]:
+    most, power, size = _powers(free, q)
     scale = (total / size) ** (1 / q) / most
     there = scale * free
-    slope = power * np.sign(free) / (size * per_class * most)  # d log size / q
+    slope = power * np.sign(free) / (size * most)  # d log size / q
     return there, lambda G: scale * G - (G * there).sum() * slope
+
+
+def _powers(matrix: Array, q: float) -> tuple[float, Array, float]:
+    """The largest entry, and over it |entry|^{q−1} and Σ|entry|^q: no power overflows."""
+    most = float(np.abs(matrix).max())
+    unit = np.abs(matrix) / most
+    power = unit ** (q - 1)
+    return most, power, float((power * unit).sum())

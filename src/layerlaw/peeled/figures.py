@@ -38,7 +38,7 @@ def cosine_sheet(
 ) -> Sheet:
     """Cosine between minority classifiers against the ratio R, one panel per E_H, one curve per K_A (after Fang et al.).
 
-    `ratios` are the paper's unless told: 41 from 1 to 10⁴.
+    `ratios` are the paper's by default: 41 from 1 to 10⁴.
 
     >>> [series.label for series in cosine_sheet().panels[0].series]
     ['K_A = 3', 'K_A = 5', 'K_A = 7', 'rows become 0']
@@ -93,7 +93,7 @@ def phase_sheet(
 ) -> Sheet:
     """Phases in the plane of c = √(E_W E_H) and R, with their exact boundaries, without a bias and with one.
 
-    `budgets` are values of c, 200 up to 4 unless told.
+    `budgets` are values of c, 200 up to 4 by default.
     """
     panels = []
     given = checked_some(BUDGETS if budgets is None else budgets, "budgets", "budgets c = √(E_W E_H)")

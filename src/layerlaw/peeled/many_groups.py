@@ -2,28 +2,38 @@
 
 T = H Wᵀ and z_g = A_g²/(K_g−1) turn the nuclear norm into ½(‖H‖² + ‖W‖²) + ΣA², and dividing by that sum puts every point on
 the constraint: a smooth problem without constraints. It is not convex, but with square factors every point that is
-stationary to second order is a global optimum of the convex problem, and the certificate (`reduced.gap`) says so for the
+stationary to second order is a global optimum of the convex problem, and the certificate (`logits.gap`) says so for the
 point found. L-BFGS finds the face of the optimum (its rank and the collapsed groups), Newton's method its last digits.
+Where two faces are nearly as good, rounding decides which one L-BFGS points to. If it is the wrong one, the certificate is
+above `CERTIFIED`, and the search goes on: Newton's method that leaves saddles, on faces that grow where the gradient says
+so and shrink where factors die out.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from layerlaw.errors import MissingExtraError
 from layerlaw.peeled.counts import Groups
-from layerlaw.peeled.reduced import Logits, gap, slope
-from layerlaw.peeled.scipy_door import lbfgs
+from layerlaw.peeled.logits import CERTIFIED, Logits, gap, gap_penalized, slope, with_best_bias
 
 Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 Objective = Callable[[Array], tuple[float, Array]]
 NULLS = (1e-7, 1e-5, 1e-3)  # singular values below this share of the largest belong to no direction
-ENOUGH = 1e-10  # certificate with which no smaller face is tried
 TRACE = 1e-12  # a squared norm below this share of the mean is none
-SOLVED = 1e-11  # norm of the gradient at which Newton has nothing left to do
+SOLVED = 1e-11  # norm of the gradient at which Newton has nothing left to do, unless the certificate says otherwise
+TURNS = 12  # times that the search goes on where the certificate is not enough
+DEAD = 1e-10  # share of the largest singular value below which a factor has died out
+SEED = 1e-4  # share of the largest singular value that a new direction begins with
+DENSE = 1000  # variables up to which the Hessian is built
 
 
 @dataclass(frozen=True)
@@ -39,12 +49,12 @@ class Factors:
     b: Array
     """(G,) bias in units of `_bias_unit`, or empty."""
 
-    def flat(self, free: npt.NDArray[np.bool_]) -> Array:
+    def flat(self, free: Mask) -> Array:
         """All numbers in one vector; of A only the `free` ones."""
         return np.concatenate([self.A[free], self.H.ravel(), self.W.ravel(), self.b])
 
     @classmethod
-    def shaped(cls, v: Array, free: npt.NDArray[np.bool_], p: int) -> Factors:
+    def shaped(cls, v: Array, free: Mask, p: int) -> Factors:
         """The inverse of `flat` for factors of p columns."""
         G, n = len(free), int(free.sum())
         A = np.zeros(G)
@@ -56,119 +66,188 @@ class Factors:
         """What the nuclear norm of their product cannot exceed."""
         return float((self.A**2).sum() + 0.5 * ((self.H**2).sum() + (self.W**2).sum()))
 
-    def logits(self, groups: Groups, scale: float = 1.0) -> Logits:
-        """The logits they stand for, the products times `scale`."""
-        z = scale * self.A**2 / np.maximum(groups.classes - 1, 1)
-        b = self.b * _bias_unit(groups) if len(self.b) else np.zeros(len(z))
-        return Logits(z, scale * self.H @ self.W.T, b - groups.classes @ b / groups.K)
-
 
 def solve_groups(groups: Groups, c: float, *, bias: bool = False) -> Logits:
     """The optimal logits under ‖Z‖_* ≤ K c for any class sizes."""
-    return _solved(groups, groups.K * c, None, bias)
+    return Search(groups, groups.K * c, None, bias).solved()
 
 
 def solve_groups_penalized(groups: Groups, penalty: float, *, bias: bool = False) -> Logits:
     """The optimal logits of loss + penalty·‖Z‖_*."""
-    return _solved(groups, None, penalty, bias)
+    return Search(groups, None, penalty, bias).solved()
 
 
-def _bias_unit(groups: Groups) -> Array:
-    """Biases of rare classes hardly change the loss; in these units all change it alike (ten times fewer steps)."""
-    return 0.1 / np.sqrt(groups.shares * groups.classes)
+@dataclass(frozen=True)
+class Search:
+    """One problem: either the total nuclear norm or the penalty is given."""
 
+    groups: Groups
+    total: float | None
+    penalty: float | None
+    bias: bool
 
-def _solved(groups: Groups, total: float | None, penalty: float | None, bias: bool) -> Logits:
-    """L-BFGS, then Newton on the face it points to; where that is not optimal, on a smaller face."""
-    start = _from_start(groups, total, penalty, bias)
-    tried: list[tuple[float, Logits]] = []
-    for null in NULLS:
-        point = _face(groups, start, total, penalty, null)
-        free, p = point.A > 0, point.H.shape[1]
-        f = _objective(groups, total, penalty, free, p)
-        point = Factors.shaped(newton(f, point.flat(free)), free, p)
-        logits = point.logits(groups, 1.0 if total is None else total / point.size)
-        tried.append((_defect(groups, logits), logits))
-        if tried[-1][0] <= ENOUGH:
-            break
-    return _without_traces(groups, min(tried, key=lambda one: one[0])[1])
+    def solved(self) -> Logits:
+        """L-BFGS, then Newton on the face it points to; where that is not certified, on other faces."""
+        point, tried = self.start(), []
+        for turn in range(TURNS):
+            for null in NULLS:
+                sharp = self.face(point, null)
+                for enough in (SOLVED, 0.0) if turn == 0 else (0.0,):
+                    sharp = self.on_face(sharp, partial(newton, enough=enough), best_bias=turn > 0)
+                    tried.append(self.certified(sharp))
+                    if tried[-1][0] <= CERTIFIED:
+                        return tried[-1][1]
+            if turn and (unsharp := self.certified(point))[0] <= CERTIFIED:
+                return unsharp[1]
+            onward = lbfgs if turn == 0 else leave_saddles
+            point = self.on_face(self.face(self.grown(point), DEAD, sharp=False), onward, best_bias=True)
+        return min(tried, key=lambda one: one[0])[1]
+
+    def logits(self, point: Factors, size: float | None = None) -> Logits:
+        """The logits a point stands for, on the constraint if there is one; `size` is that of the point, if known."""
+        scale = self.scale(point.size if size is None else size)
+        z = scale * point.A**2 / np.maximum(self.groups.classes - 1, 1)
+        b = point.b * self.unit if self.bias else np.zeros(len(z))
+        return Logits(z, scale * point.H @ point.W.T, b - self.groups.classes @ b / self.groups.K)
+
+    def scale(self, size: float) -> float:
+        """What puts a point of this size on the constraint."""
+        return 1.0 if self.total is None else self.total / size
+
+    @cached_property
+    def unit(self) -> Array:
+        """Biases of rare classes hardly change the loss; in these units all change it alike (ten times fewer steps)."""
+        return 0.1 / np.sqrt(self.groups.shares * self.groups.classes)
+
+    def start(self) -> Factors:
+        """L-BFGS from balanced classes: all directions but the common one."""
+        groups = self.groups
+        G, root = len(groups), np.sqrt(groups.classes)
+        rng = np.random.default_rng(0)  # a trace of asymmetry, so that no direction is missed
+        H, W = np.eye(G) - np.outer(root, root) / groups.K + 1e-3 * rng.standard_normal((2, G, G))
+        b = np.log(groups.shares) / self.unit if self.bias else np.zeros(0)
+        point = Factors(np.sqrt(groups.classes - 1), H, W, b)
+        return self.on_face(point, lbfgs)
+
+    def on_face(
+        self, point: Factors, minimize: Callable[[Objective, Array], Array], *, best_bias: bool = False
+    ) -> Factors:
+        """Where `minimize` takes a point, without the groups whose part within is 0.
+
+        `best_bias`: the bias is none of its variables but the best one everywhere: slower, and better conditioned.
+        """
+        free, p = point.A != 0, point.H.shape[1]
+        f, v, b = self.objective(free, p), point.flat(free), point.b
+        if not (best_bias and self.bias):
+            return Factors.shaped(minimize(f, v), free, p)
+
+        def g(v: Array) -> tuple[float, Array]:
+            nonlocal b  # the next search begins where this one ends
+            at = Factors.shaped(np.concatenate([v, b]), free, p)
+            b = with_best_bias(self.groups, self.logits(at)).b / self.unit
+            value, gradient = f(np.concatenate([v, b]))
+            return value, gradient[: len(v)]
+
+        v = minimize(g, v[: len(v) - len(b)])
+        g(v)
+        return Factors.shaped(np.concatenate([v, b]), free, p)
+
+    def face(self, point: Factors, null: float, *, sharp: bool = True) -> Factors:
+        """The same point in balanced factors, without directions of T below a share `null` of the largest singular value.
+
+        Nor parts within groups: where sharp, of those with n_g/N ≤ λ, which have none at the optimum; else below `null`.
+        """
+        groups, logits = self.groups, self.logits(point)
+        U, S, Vt = np.linalg.svd(logits.T)
+        largest = max(float(S[0]), float(logits.z.max()))
+        p = int((largest * null < S).sum())
+        if self.total is None and largest < null:  # a penalty that leaves nothing
+            p = 0
+        kept = logits.z > null * largest
+        if sharp:
+            kept = groups.shares > (slope(groups, logits).norm(groups) if self.penalty is None else self.penalty)
+        A = np.where(kept, np.sqrt((groups.classes - 1) * logits.z), 0.0)
+        return Factors(A, U[:, :p] * np.sqrt(S[:p]), Vt[:p].T * np.sqrt(S[:p]), point.b)
+
+    def grown(self, point: Factors) -> Factors:
+        """With a trace of every direction and group in which the loss falls faster than the multiplier allows."""
+        groups, logits = self.groups, self.logits(point)
+        s, nuclear = slope(groups, logits), logits.nuclear(groups)
+        inner = float((s.between * logits.T).sum() - ((groups.classes - 1) * s.within) @ logits.z)
+        allowed = (self.penalty or -inner / nuclear) + 0.1 * CERTIFIED / max(nuclear, CERTIFIED)
+        U, S, Vt = np.linalg.svd(s.between)
+        p = int((allowed < S).sum())
+        begin = np.sqrt(SEED * max(float(np.abs(logits.T).max()), float(logits.z.max())) / self.scale(point.size))
+        A = np.where((groups.classes > 1) & (s.within > allowed) & (point.A == 0), begin, point.A)
+        return Factors(A, np.hstack([point.H, -begin * U[:, :p]]), np.hstack([point.W, begin * Vt[:p].T]), point.b)
+
+    def certified(self, point: Factors) -> tuple[float, Logits]:
+        """The certificate and the logits; vanished groups exactly at 0 where that costs nothing."""
+        logits = self.logits(point)
+        if self.bias and self.defect(logits) > CERTIFIED:
+            logits = with_best_bias(self.groups, logits)
+        bare = _without_traces(self.groups, logits)
+        defect, bare_defect = self.defect(logits), self.defect(bare)
+        return (bare_defect, bare) if bare_defect <= max(defect, CERTIFIED) else (defect, logits)
+
+    def defect(self, logits: Logits) -> float:
+        """The certificate at the budget the logits use, and of the penalized loss."""
+        c = logits.nuclear(self.groups) / self.groups.K
+        budget = gap(self.groups, logits, c, bias=self.bias)
+        if self.penalty is None:
+            return budget
+        return max(budget, gap_penalized(self.groups, logits, self.penalty, bias=self.bias))
+
+    def objective(self, free: Mask, p: int) -> Objective:
+        """Value and gradient in the factors: log loss on the constraint, or loss + penalty·size."""
+        groups, total, penalty = self.groups, self.total, self.penalty
+        weight = np.maximum(groups.classes - 1, 1)
+        unit = self.unit * groups.classes
+
+        def f(v: Array) -> tuple[float, Array]:
+            point = Factors.shaped(v, free, p)
+            size = point.size
+            scale, logits = self.scale(size), self.logits(point, size)
+            s = slope(groups, logits)
+            within = -s.within * (groups.classes - 1)  # derivative in z
+            if total is None:
+                assert penalty is not None
+                value, shrink, factor = s.loss + penalty * size, penalty, 1.0
+            else:  # the derivative through the scale: as the size grows, everything shrinks
+                inner = float((s.between * logits.T).sum() + within @ logits.z)
+                value, shrink, factor = float(np.log(s.loss)), -inner / size, 1 / s.loss
+            gradient = Factors(
+                2 * point.A * (scale * within / weight + shrink),
+                scale * s.between @ point.W + shrink * point.H,
+                scale * s.between.T @ point.H + shrink * point.W,
+                s.bias(groups) * unit if len(point.b) else point.b,
+            )
+            return value, factor * gradient.flat(free)
+
+        return f
 
 
 def _without_traces(groups: Groups, logits: Logits) -> Logits:
     """Vanished groups exactly at 0, so that their logits tie instead of being ranked by rounding."""
     U, S, Vt = np.linalg.svd(logits.T)
     least = TRACE * logits.nuclear(groups) / groups.K
-    bare = logits.z == 0
     classifiers, features = (S @ Vt**2) / groups.classes, (U**2 @ S) / groups.classes  # squared norms, on equal budgets
-    gone = bare & (classifiers <= least) & (features <= least)
-    T = np.where(gone[:, None] | gone, 0.0, logits.T)
-    return Logits(logits.z, T, logits.b)
+    gone = (logits.z == 0) & (classifiers <= least) & (features <= least)
+    return Logits(logits.z, np.where(gone[:, None] | gone, 0.0, logits.T), logits.b)
 
 
-def _defect(groups: Groups, logits: Logits) -> float:
-    """The certificate at the budget the logits use, and what the bias leaves undone."""
-    rest = np.abs(slope(groups, logits).bias(groups) * groups.classes) @ np.abs(logits.b)
-    return gap(groups, logits, logits.nuclear(groups) / groups.K) + float(rest)
+def lbfgs(f: Objective, start: Array, *, steps: int = 3000) -> Array:
+    """Where L-BFGS takes `start`, for a function that returns its value and its gradient; needs SciPy."""
+    try:
+        optimize: Any = importlib.import_module("scipy.optimize")
+    except ImportError:
+        raise MissingExtraError("scipy", "peeled", "Solving the Layer-Peeled Model for more than two groups") from None
+    options = {"maxiter": steps, "maxfun": 2 * steps, "maxcor": 20, "ftol": 1e-16, "gtol": 1e-14}
+    found = optimize.minimize(f, start, jac=True, method="L-BFGS-B", options=options)
+    return np.asarray(found.x, dtype=np.float64)
 
 
-def _from_start(groups: Groups, total: float | None, penalty: float | None, bias: bool) -> Factors:
-    """L-BFGS from balanced classes: all directions but the common one."""
-    G, root = len(groups), np.sqrt(groups.classes)
-    rng = np.random.default_rng(0)  # a trace of asymmetry, so that no direction is missed
-    H, W = np.eye(G) - np.outer(root, root) / groups.K + 1e-3 * rng.standard_normal((2, G, G))
-    b = np.log(groups.shares) / _bias_unit(groups) if bias else np.zeros(0)
-    free = groups.classes > 1
-    point = Factors(np.sqrt(groups.classes - 1), H, W, b)
-    return Factors.shaped(lbfgs(_objective(groups, total, penalty, free, G), point.flat(free)), free, G)
-
-
-def _face(groups: Groups, point: Factors, total: float | None, penalty: float | None, null: float) -> Factors:
-    """The same point without what is zero at the optimum: groups with n_g/N ≤ λ, directions of T that are not used."""
-    logits = point.logits(groups, 1.0 if total is None else total / point.size)
-    multiplier = slope(groups, logits).norm(groups) if penalty is None else penalty
-    U, S, Vt = np.linalg.svd(logits.T)
-    largest = max(float(S[0]), float(logits.z.max()))
-    p = int((largest * null < S).sum())
-    if total is None and largest < null:  # a penalty that leaves nothing
-        p = 0
-    A = np.sqrt((groups.classes - 1) * logits.z)
-    return Factors(
-        np.where(groups.shares > multiplier, A, 0.0), U[:, :p] * np.sqrt(S[:p]), Vt[:p].T * np.sqrt(S[:p]), point.b
-    )
-
-
-def _objective(
-    groups: Groups, total: float | None, penalty: float | None, free: npt.NDArray[np.bool_], p: int
-) -> Objective:
-    """Value and gradient in the factors: log loss on the constraint, or loss + penalty·size."""
-    weight = np.maximum(groups.classes - 1, 1)
-    unit = _bias_unit(groups) * groups.classes
-
-    def f(v: Array) -> tuple[float, Array]:
-        point = Factors.shaped(v, free, p)
-        size = point.size
-        scale = 1.0 if total is None else total / size
-        logits = point.logits(groups, scale)
-        s = slope(groups, logits)
-        within = -s.within * (groups.classes - 1)  # derivative in z
-        if total is None:
-            assert penalty is not None
-            value, shrink, factor = s.loss + penalty * size, penalty, 1.0
-        else:  # the derivative through the scale: as the size grows, everything shrinks
-            inner = float((s.between * logits.T).sum() + within @ logits.z)
-            value, shrink, factor = float(np.log(s.loss)), -inner / size, 1 / s.loss
-        gradient = Factors(
-            2 * point.A * (scale * within / weight + shrink),
-            scale * s.between @ point.W + shrink * point.H,
-            scale * s.between.T @ point.H + shrink * point.W,
-            s.bias(groups) * unit if len(point.b) else point.b,
-        )
-        return value, factor * gradient.flat(free)
-
-    return f
-
-
-def newton(f: Objective, v: Array, *, steps: int = 30, inner: int = 400) -> Array:
+def newton(f: Objective, v: Array, *, enough: float = SOLVED, steps: int = 30, inner: int = 400) -> Array:
     """Newton's method near a minimum: conjugate gradients with differences of the gradient for the Hessian.
 
     Differences suffice: each step need not be exact, only the gradient, which is what has to become zero.
@@ -176,7 +255,7 @@ def newton(f: Objective, v: Array, *, steps: int = 30, inner: int = 400) -> Arra
     g = f(v)[1]
     for _ in range(steps):
         size = float(np.linalg.norm(g))
-        if size <= SOLVED:
+        if size <= enough:
             break
         step = _conjugate(lambda d, v=v: _curve(f, v, d), g, inner, min(0.1, np.sqrt(size)))  # type: ignore[misc]
         for shrink in (1.0, 0.5, 0.1):
@@ -186,6 +265,31 @@ def newton(f: Objective, v: Array, *, steps: int = 30, inner: int = 400) -> Arra
         else:
             break
         v, g = v + shrink * step, then
+    return v
+
+
+def leave_saddles(f: Objective, v: Array, *, steps: int = 60) -> Array:
+    """Newton's method with the whole Hessian and the absolute values of its eigenvalues: away from saddles, too.
+
+    A step is taken when the value falls, or, where rounding hides that, when the gradient does. Of more than `DENSE`
+    variables L-BFGS and `newton` from here.
+    """
+    if len(v) > DENSE:
+        return newton(f, lbfgs(f, v), enough=0.0)
+    value, g = f(v)
+    for _ in range(steps):
+        hessian = np.stack([_curve(f, v, d) for d in np.eye(len(v))])
+        e, Q = np.linalg.eigh(0.5 * (hessian + hessian.T))
+        e = np.abs(e)
+        step = -Q @ ((g @ Q) / np.maximum(e, 1e-10 * e.max(initial=1e-300)))
+        size, noise = float(np.linalg.norm(g)), 1e-14 * max(1.0, abs(value))
+        for shrink in 0.5 ** np.arange(12):
+            then, there = f(v + shrink * step)
+            if then < value - noise or (then <= value + noise and np.linalg.norm(there) < 0.9 * size):
+                break
+        else:
+            break
+        v, value, g = v + shrink * step, then, there
     return v
 
 

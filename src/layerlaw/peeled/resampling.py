@@ -1,17 +1,18 @@
-"""How often must samples of rare classes be repeated so that every class is told apart?"""
+"""How often must samples of rare classes be repeated so that every class is separated?"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from layerlaw.peeled.counts import Counts, Groups, checked_budgets, checked_flag, grouped
-from layerlaw.peeled.roots import root, root_near
-from layerlaw.peeled.separation import biased_critical_budget, log_separation_ratio, room, separated
+from layerlaw.peeled.thresholds import biased_critical_budget, biased_need, log_separation_ratio, separated, spare
+from layerlaw.peeled.two_groups import root, root_near
 from layerlaw.progress import Counter, Progress
 
 Array = npt.NDArray[np.float64]
@@ -78,38 +79,33 @@ def oversampling(
         counter.step()
         return not separated(groups, c, bias=bias)
 
-    try:
+    with closing(counter):
         level = _level(groups, c, bias, counter)
         none = np.ones(len(groups))
         if level is None:
             return Oversampling(groups, float(groups.sizes[-1]), none, none.astype(np.int64))
         return Oversampling(groups, level, np.maximum(1.0, level / groups.sizes), _copies(groups, level, lost))
-    finally:
-        counter.close()
 
 
 def filling_level(groups: Groups, c: float, *, bias: bool = False, progress: bool | Progress = True) -> float | None:
     """The level alone, without whole copies, which take most of the time; `None` where every class is separated already."""
-    counter = Counter(progress, ABOUT, "level")
-    try:
+    with closing(Counter(progress, ABOUT, "level")) as counter:
         return _level(groups, c, bias, counter)
-    finally:
-        counter.close()
 
 
 def _level(groups: Groups, c: float, bias: bool, counter: Counter) -> float | None:
-    def spare(groups: Groups) -> float:
+    def excess(groups: Groups) -> float:
         counter.step()
-        return room(groups, c, bias=bias)
+        return spare(groups, c, bias=bias)
 
     counter.step()
     if _plenty(groups, c, bias) or separated(groups, c, bias=bias):
         return None
     if len(groups) == 2:
-        K_A, K_B = (int(k) for k in groups.classes)
+        K_A, K_B, _ = groups.pair
         level = float(groups.sizes[0]) * math.exp(-log_separation_ratio(K_A, K_B, c, bias=bias))
     else:
-        level = _least_level(groups, c, spare)
+        level = _least_level(groups, c, excess)
     return max(float(groups.sizes[-1]), level)
 
 
@@ -118,18 +114,17 @@ def _plenty(groups: Groups, c: float, bias: bool) -> bool:
     if len(groups) == 1:
         return True
     if len(groups) == 2:
-        K_A, K_B = (int(k) for k in groups.classes)
-        log_R = math.log(groups.sizes[0]) - math.log(groups.sizes[1])
+        K_A, K_B, log_R = groups.pair
         return log_R < log_separation_ratio(K_A, K_B, c, bias=bias) * (1 - 1e-9)
     return bias and c > biased_critical_budget(groups) * (1 + 1e-9)
 
 
-def _least_level(groups: Groups, c: float, spare: Callable[[Groups], float]) -> float:
+def _least_level(groups: Groups, c: float, excess: Callable[[Groups], float]) -> float:
     """The level at which classes filled up to it begin to be separated; with a bias it is nearly the same, and cheap."""
     sizes = groups.sizes
 
     def beyond(log_level: float) -> float:
-        return spare(_filled(groups, math.exp(log_level)))
+        return excess(_filled(groups, math.exp(log_level)))
 
     low, high = math.log(sizes[-1]), math.log(sizes[0])
     with_bias = (
@@ -147,7 +142,7 @@ def _copies(groups: Groups, level: float, lost: Callable[[Groups], bool]) -> Who
     and is about the same without: so all candidates are judged by that, against its value at the level, and few are solved.
     """
     candidates = _candidates(groups.sizes, level)
-    need = _biased_need(groups, groups.sizes * candidates)  # (C,)
+    need = biased_need(groups.classes, groups.sizes * candidates)  # (C,)
     most = biased_critical_budget(_filled(groups, level))
     for i in np.argsort(groups.sizes * groups.classes @ candidates.T, kind="stable"):  # by samples shown
         if need[i] > most:
@@ -185,13 +180,6 @@ def _candidates(sizes: Array, level: float) -> Whole:
     times = np.arange(1, MOST_TIMES + 1)[:, None]
     near = [np.maximum(1, np.rint(many / sizes)) for many in (levels, times * sizes[0])]
     return np.unique(np.concatenate([up, *near]).astype(np.int64), axis=0)
-
-
-def _biased_need(groups: Groups, sizes: Array) -> Array:
-    """(C,) `biased_critical_budget` for classes of the sizes (C, G)."""
-    K = groups.K
-    spread = sizes / sizes.min(1, keepdims=True) - 1
-    return np.asarray((K - 1) / K**2 * (np.log1p(K * spread) @ groups.classes))
 
 
 def _repeated(groups: Groups, copies: Whole) -> Groups:

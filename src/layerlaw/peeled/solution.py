@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from layerlaw.errors import InputError
-from layerlaw.peeled.blocks import Blocks, fits
 from layerlaw.peeled.counts import Groups, checked_whole
-from layerlaw.peeled.reduced import Logits, Loss
+from layerlaw.peeled.logits import CERTIFIED, GroupMatrix, Logits, Loss, fits
 
 Array = npt.NDArray[np.float64]
 Phase = Literal["separated", "confused", "collapsed", "vanished"]
@@ -58,7 +57,7 @@ class Solution:
     multiplier: float
     """λ, what a unit of nuclear norm is worth: −d loss/d(K c)."""
     gap: float
-    """Certificate: loss − minimum ≤ gap, by convex duality, whichever way the optimum was found."""
+    """Certificate: loss − minimum ≤ gap, by convex duality, whichever way the optimum was found (`certified`)."""
 
     @property
     def c(self) -> float:
@@ -69,6 +68,11 @@ class Solution:
     def K(self) -> int:
         """Number of classes."""
         return self.groups.K
+
+    @property
+    def certified(self) -> bool:
+        """Whether the gap is at most 1e-10. If not, the solver found nothing better, and the words of the result say so."""
+        return self.gap <= CERTIFIED
 
     @property
     def slack(self) -> Array:
@@ -123,18 +127,18 @@ class Solution:
         return U[:, :used], S[:used], Vt[:used]
 
     @cached_property
-    def classifier_blocks(self) -> Blocks:
+    def classifier_blocks(self) -> GroupMatrix:
         """W Wᵀ per group."""
         _, S, Vt = self._between
         rows = Vt.T * np.sqrt(S)
-        return Blocks.of(self.groups, self._stretch * self.value.z, self._stretch * (rows @ rows.T))
+        return GroupMatrix.of(self.groups, self._stretch * self.value.z, self._stretch * (rows @ rows.T))
 
     @cached_property
-    def feature_blocks(self) -> Blocks:
+    def feature_blocks(self) -> GroupMatrix:
         """Gram of the class means of the features, per group."""
         U, S, _ = self._between
         rows = U * np.sqrt(S)
-        return Blocks.of(self.groups, self.value.z / self._stretch, rows @ rows.T / self._stretch)
+        return GroupMatrix.of(self.groups, self.value.z / self._stretch, rows @ rows.T / self._stretch)
 
     @property
     def classifier_gram(self) -> Array:
@@ -212,7 +216,7 @@ class Solution:
     def logits(self) -> Array:
         """(K, K) logits of a sample of each class (row) for each class, bias included; built when asked for."""
         own, same, between = self.value.rows(self.groups)
-        return Blocks(self.groups, own, same, between).dense()
+        return GroupMatrix(self.groups, own, same, between).dense()
 
     @cached_property
     def accuracy(self) -> Array:
@@ -270,6 +274,7 @@ class Solution:
         whole = {"classes": self.K, "E_W": self.E_W, "E_H": self.E_H, "c": self.c, "loss": self.loss, "gap": self.gap}
         return {
             **whole,
+            "certified": self.certified,
             "kind": self.kind,
             "bias": self.bias,
             "multiplier": self.multiplier,
@@ -300,16 +305,15 @@ class Solution:
         )
 
     def __str__(self) -> str:
-        return (
-            f"{self.K:,} classes, c = {self.c:.4g}: loss {self.loss:.4g}, rank {self.rank}. "
-            + " ".join(_group_words(self, g) for g in range(min(len(self.groups), 4)))
-            + ("" if len(self.groups) <= 4 else f" … {len(self.groups)} sizes in all.")
-            + (
-                ""
-                if self.angles_unique
-                else " Budget is left over: angles are those of the least norm, not the only ones."
-            )
-        )
+        said = [f"{self.K:,} classes, c = {self.c:.4g}: loss {self.loss:.4g}, rank {self.rank}."]
+        said += [_group_words(self, g) for g in range(min(len(self.groups), 4))]
+        if len(self.groups) > 4:
+            said.append(f"… {len(self.groups)} sizes in all.")
+        if not self.angles_unique:
+            said.append("Budget is left over: angles are those of the least norm, not the only ones.")
+        if not self.certified:
+            said.append(f"Not certified: the loss may be up to {self.gap:.1e} above the minimum.")
+        return " ".join(said)
 
 
 def helmert(k: int) -> Array:

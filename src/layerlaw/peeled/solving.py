@@ -1,6 +1,14 @@
 """solve: from class counts and budgets to the global optimum, by the shortest exact way.
 
-One size of classes, the squared loss, a bias without collapse: closed forms. Two sizes: one root. More: `many_groups`.
+One size of classes, the squared loss, a bias without collapse: closed forms (docs/peeled.md). Two sizes: one root. More:
+`many_groups`.
+
+Bias: stationarity makes the columns of the gradient sum to zero as the rows do, so where all directions are in use it is
+−λ (I − J/K), and the probabilities follow: Z = C diag(a) C with C = I − J/K, a_k = log(K n_k/(N λ) − (K−1)) and
+Σ a_k = K² c/(K−1).
+
+Squared loss without a bias: Z = diag((1 − λN/n_k)_+), Σ = K c. With one: the bias is eliminated, the gradient is Σ_π (Z − I)
+with Σ_π = diag(π) − ππᵀ, so Z has the eigenvectors of Σ_π and eigenvalues (1 − λ/s)_+; the common direction has s = 0.
 """
 
 from __future__ import annotations
@@ -9,17 +17,16 @@ import math
 from typing import get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from layerlaw.errors import InputError
-from layerlaw.peeled.biased import biased, biased_at, biased_pair, biased_pair_at
 from layerlaw.peeled.counts import Counts, Groups, checked_budgets, checked_flag, grouped, positive
+from layerlaw.peeled.logits import Logits, Loss, gap, gap_penalized, slope
 from layerlaw.peeled.many_groups import solve_groups, solve_groups_penalized
-from layerlaw.peeled.reduced import Logits, Loss, gap, slope
-from layerlaw.peeled.roots import root
 from layerlaw.peeled.solution import Solution
-from layerlaw.peeled.squares import squares, squares_at
-from layerlaw.peeled.two_groups import TwoGroups, solve_pair
+from layerlaw.peeled.two_groups import TwoGroups, biased_pair, biased_pair_at, root, solve_pair, solve_pair_at
 
+Array = npt.NDArray[np.float64]
 LOWEST = -650.0  # of log λ: beyond, the loss is below what a double can hold
 
 
@@ -68,7 +75,7 @@ def solve_penalized(
     logits = optimum_penalized(groups, penalty, loss=loss, bias=bias)
     c = logits.nuclear(groups) / groups.K
     ratio = root_H / root_W  # ‖W‖/‖H‖ at the optimum
-    return _certified(groups, c * ratio, c / ratio, logits, loss, bias, penalty if c == 0 else None)
+    return _certified(groups, c * ratio, c / ratio, logits, loss, bias, penalty)
 
 
 def optimum(groups: Groups, c: float, *, loss: Loss = "ce", bias: bool = False) -> Logits:
@@ -80,9 +87,7 @@ def optimum(groups: Groups, c: float, *, loss: Loss = "ce", bias: bool = False) 
         _representable(-K * c / (K - 1), c)
         return Logits(np.array([K * c / (K - 1)]), np.zeros((1, 1)), np.zeros(1))
     if len(groups) == 2:
-        K_A, K_B = (int(k) for k in groups.classes)
-        log_R = math.log(groups.sizes[0]) - math.log(groups.sizes[1])
-        pair = (biased_pair if bias else solve_pair)(K_A, K_B, log_R, c)
+        pair = (biased_pair if bias else solve_pair)(*groups.pair, c)
         _representable(pair.log_multiplier, c)
         return of_pair(pair)
     _representable(-K * c / (K - 1), c)
@@ -92,37 +97,19 @@ def optimum(groups: Groups, c: float, *, loss: Loss = "ce", bias: bool = False) 
 
 def optimum_penalized(groups: Groups, penalty: float, *, loss: Loss = "ce", bias: bool = False) -> Logits:
     """The optimal logits of loss + penalty·‖Z‖_*."""
-    nothing = Logits(np.zeros(len(groups)), np.zeros((len(groups),) * 2), np.zeros(len(groups)))
     if loss == "mse":
         return squares_at(groups, penalty, bias=bias)
-    if bias:
-        closed = biased_at(groups, math.log(penalty))
-        if closed is not None:
-            return closed
-        nothing = Logits(
-            nothing.z, nothing.T, np.log(groups.shares) - groups.classes @ np.log(groups.shares) / groups.K
-        )
+    if bias and (closed := biased_at(groups, math.log(penalty))) is not None:
+        return closed
+    b = np.log(groups.shares) - groups.classes @ np.log(groups.shares) / groups.K if bias else np.zeros(len(groups))
+    nothing = Logits(np.zeros(len(groups)), np.zeros((len(groups),) * 2), b)
     if slope(groups, nothing).norm(groups) <= penalty:
         return nothing
     if len(groups) == 1:
         return Logits(np.array([math.log(1 / penalty - groups.K + 1)]), nothing.T, nothing.b)
-    if len(groups) == 2 and not bias:
-        K_A, K_B = (int(k) for k in groups.classes)
-        log_R, target = math.log(groups.sizes[0] / groups.sizes[1]), math.log(penalty)
-
-        def excess(log_c: float) -> float:  # λ falls as the budget grows
-            return target - solve_pair(K_A, K_B, log_R, math.exp(log_c)).log_multiplier
-
-        low, high = -1.0, 1.0
-        while excess(low) > 0 and low > -600:
-            low *= 2
-        while excess(high) < 0:
-            high += 1
-        return of_pair(solve_pair(K_A, K_B, log_R, math.exp(root(excess, low, high))))
     if len(groups) == 2:
-        K_A, K_B = (int(k) for k in groups.classes)
-        pair = biased_pair_at(K_A, K_B, math.log(groups.sizes[0] / groups.sizes[1]), math.log(penalty))
-        if pair.t_A > 0:
+        pair = (biased_pair_at if bias else solve_pair_at)(*groups.pair, math.log(penalty))
+        if not bias or pair.t_A > 0:
             return of_pair(pair)
     return solve_groups_penalized(groups, penalty, bias=bias)
 
@@ -136,13 +123,96 @@ def of_pair(pair: TwoGroups) -> Logits:
     return Logits(np.array([pair.a, pair.e]), T, b)
 
 
+def biased_at(groups: Groups, log_multiplier: float) -> Logits | None:
+    """Z = C diag(a) C and b at a multiplier, or `None` where that is not optimal (something is collapsed)."""
+    K = groups.K
+    excess = K * np.expm1(np.log(groups.shares) - log_multiplier)
+    if (excess <= -1).any():
+        return None
+    a = np.log1p(excess)
+    top = np.sqrt(groups.classes / K)
+    centered = np.eye(len(a)) - np.outer(top, top)
+    T = centered @ (a[:, None] * centered)
+    alone = groups.classes == 1
+    if (a[~alone] < 0).any() or (alone.any() and np.linalg.eigvalsh(T)[0] < -1e-12 * np.abs(a).max()):
+        return None
+    b = a / K
+    return Logits(np.where(alone, 0.0, np.maximum(a, 0.0)), T, b - groups.classes @ b / K)
+
+
+def biased(groups: Groups, c: float) -> Logits | None:
+    """The optimal logits under ‖Z‖_* ≤ K c in closed form, or `None` where something is collapsed."""
+    K, shares = groups.K, groups.shares
+    total = K * K * c / (K - 1)
+
+    def excess(log_l: float) -> float:
+        x = K * np.expm1(np.log(shares) - log_l)
+        return float(groups.classes @ np.log1p(x)) - total if (x > -1).all() else -math.inf
+
+    high = math.log(shares[-1] * K / (K - 1)) + 1e-9  # beyond the end of the logarithms
+    low = math.log(shares[-1]) - total / K - math.log(K) - 1  # here even the smallest a is above the mean
+    return biased_at(groups, root(excess, low, high))
+
+
+def squares(groups: Groups, c: float, *, bias: bool = False) -> tuple[Logits, float]:
+    """The optimal logits under ‖Z‖_* ≤ K c, and the multiplier; 0 where the budget is more than the loss can use.
+
+    >>> from layerlaw.peeled.counts import grouped
+    >>> logits, multiplier = squares(grouped([6, 2]), 0.25)  # K c = 0.5 = 1 − λ/0.75: the small class gets nothing
+    >>> logits.T.diagonal().round(12), round(multiplier, 12)
+    (array([0.5, 0. ]), 0.375)
+    """
+    spread = _spread(groups, bias)[0]
+    values = np.concatenate([groups.shares[groups.classes > 1], spread[spread > 1e-15 * spread.max()]])
+    inner = groups.classes[groups.classes > 1] - 1
+    counts = np.concatenate([inner, np.ones(len(values) - len(inner))])
+    multiplier = _water(values, counts, groups.K * c)
+    return squares_at(groups, multiplier, bias=bias), multiplier
+
+
+def squares_at(groups: Groups, multiplier: float, *, bias: bool = False) -> Logits:
+    """The optimal logits of loss + λ‖Z‖_*."""
+    spread, Q = _spread(groups, bias)
+    top = np.where(spread > 1e-15 * spread.max(), np.maximum(0.0, 1 - multiplier / np.maximum(spread, 1e-300)), 0.0)
+    T = (Q * top) @ Q.T
+    z = np.where(groups.classes > 1, np.maximum(0.0, 1 - multiplier / groups.shares), 0.0)
+    if not bias:
+        return Logits(z, T, np.zeros(len(groups)))
+    root = np.sqrt(groups.classes)
+    b = groups.shares * root @ (np.eye(len(groups)) - T) / root  # b_j = Σ_k π_k (δ_kj − z_kj)
+    return Logits(z, T, b)
+
+
+def _spread(groups: Groups, bias: bool) -> tuple[Array, Array]:
+    """Eigenvalues and eigenvectors of the loss's curvature between the groups: diag(π), less π πᵀ with a bias."""
+    if not bias:
+        return groups.shares, np.eye(len(groups))
+    part = groups.shares * np.sqrt(groups.classes)
+    values, Q = np.linalg.eigh(np.diag(groups.shares) - np.outer(part, part))
+    return np.maximum(values, 0.0), Q
+
+
+def _water(values: Array, counts: Array, total: float) -> float:
+    """λ ≥ 0 with Σ counts (1 − λ/values)_+ = total, by filling from the largest value down."""
+    if total >= counts.sum():
+        return 0.0
+    order = np.argsort(-values)
+    v, n = values[order], counts[order]
+    level = (np.cumsum(n) - total) / np.cumsum(n / v)  # λ if the first i are in use
+    used = int(np.flatnonzero(level < v)[-1])
+    return float(level[used])
+
+
 def _certified(
-    groups: Groups, E_W: float, E_H: float, logits: Logits, loss: Loss, bias: bool, multiplier: float | None = None
+    groups: Groups, E_W: float, E_H: float, logits: Logits, loss: Loss, bias: bool, penalty: float | None = None
 ) -> Solution:
-    s = slope(groups, logits, loss)
-    multiplier = s.norm(groups) if multiplier is None else multiplier
-    c = math.sqrt(E_W) * math.sqrt(E_H)
-    return Solution(groups, E_W, E_H, loss, bias, logits, s.loss, multiplier, max(0.0, gap(groups, logits, c, loss)))
+    """The solution with its certificate: at the budgets, and of the penalized loss where a penalty was given."""
+    s, c = slope(groups, logits, loss), math.sqrt(E_W) * math.sqrt(E_H)
+    multiplier = s.norm(groups) if penalty is None or c > 0 else penalty
+    gaps = [0.0, gap(groups, logits, c, loss, bias=bias)]
+    if penalty is not None and loss == "ce":
+        gaps.append(gap_penalized(groups, logits, penalty, bias=bias))
+    return Solution(groups, E_W, E_H, loss, bias, logits, s.loss, multiplier, max(gaps))
 
 
 def _checked(loss: object, bias: object) -> None:

@@ -6,14 +6,14 @@ All of it depends on c = √(E_W E_H) only, and is computed in logarithms: R0 gr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from layerlaw.errors import InputError
-from layerlaw.peeled.biased import biased_pair, log_biased_vanish_ratio
 from layerlaw.peeled.counts import (
     Counts,
     Groups,
@@ -24,10 +24,17 @@ from layerlaw.peeled.counts import (
     grouped,
     positive,
 )
-from layerlaw.peeled.roots import root_above, root_near
-from layerlaw.peeled.separation import biased_critical_budget, log_separation_ratio, room
-from layerlaw.peeled.solving import optimum_penalized
-from layerlaw.peeled.two_groups import log_vanish_ratio, solve_pair, threshold
+from layerlaw.peeled.logits import Logits, slope
+from layerlaw.peeled.solving import optimum, optimum_penalized
+from layerlaw.peeled.two_groups import (
+    biased_pair,
+    log_biased_collapse_ratio,
+    log_biased_vanish_ratio,
+    log_vanish_ratio,
+    root_near,
+    solve_pair,
+    threshold,
+)
 from layerlaw.progress import Counter, Progress
 
 Array = npt.NDArray[np.float64]
@@ -94,35 +101,31 @@ def critical_budget(counts: Counts, *, bias: bool = False, progress: bool | Prog
         return biased_critical_budget(groups)
     if len(groups) == 2:
         return _critical_pair(groups)
-    counter = Counter(progress, ABOUT, "critical budget")
-    try:
+    with closing(Counter(progress, ABOUT, "critical budget")) as counter:
         return _critical_many(groups, counter)
-    finally:
-        counter.close()
 
 
 def _critical_pair(groups: Groups) -> float:
-    K_A, K_B = (int(k) for k in groups.classes)
-    log_R = math.log(groups.sizes[0]) - math.log(groups.sizes[1])
+    K_A, K_B, log_R = groups.pair
     if K_B > 1:
-        return threshold(K_A, K_B, root_above(lambda m: threshold(K_A, K_B, m)[1] - log_R, 0.0, 1e-3))[0]
+        return threshold(K_A, K_B, _root_above_0(lambda m: threshold(K_A, K_B, m)[1] - log_R))[0]
     if K_A == 1:
         return 0.0  # one direction separates two classes
-    return root_above(lambda c: min(log_vanish_ratio(K_A, K_B, c), 2 * log_R + 1) - log_R, 0.0, 1e-3)
+    return _root_above_0(lambda c: min(log_vanish_ratio(K_A, K_B, c), 2 * log_R + 1) - log_R)
 
 
 def _critical_many(groups: Groups, counter: Counter) -> float:
-    def spare(log_c: float) -> float:
+    def excess(log_c: float) -> float:
         counter.step()
-        return room(groups, math.exp(log_c))
+        return spare(groups, math.exp(log_c))
 
     several, least = groups.shares[groups.classes > 1], LEAST_C
     if len(several):
         least = max(least, optimum_penalized(groups, float(several[-1])).nuclear(groups) / groups.K)
-        if spare(math.log(least) + 1e-6) > 0:
+        if excess(math.log(least) + 1e-6) > 0:
             return least
     low, guess = math.log(least), math.log(biased_critical_budget(groups))  # with a bias it is about the same
-    found = root_near(spare, guess, low, MOST_LOG_C, step=0.01, close=1e-9)
+    found = root_near(excess, guess, low, MOST_LOG_C, step=0.01, close=1e-9)
     return 0.0 if found == math.log(LEAST_C) else math.exp(found)
 
 
@@ -177,6 +180,75 @@ def collapse_curve(
         log_collapse=log_collapse_ratio(K_A, K_B, c, bias=bias),
         log_vanish=(log_biased_vanish_ratio if bias else log_vanish_ratio)(K_A, K_B, c),
     )
+
+
+def separated(groups: Groups, c: float, *, bias: bool = False) -> bool:
+    """Whether `solve` reports every group of the optimum at c separated.
+
+    >>> from layerlaw.peeled.counts import grouped
+    >>> separated(grouped([100, 100, 10, 10]), 2.0), separated(grouped([100, 100, 1, 1]), 1.0)
+    (True, False)
+    """
+    return bool((margins(groups, optimum(groups, c, bias=bias)) > 0).all())
+
+
+def spare(groups: Groups, c: float, *, bias: bool = False) -> float:
+    """How far the optimum at c is from losing a class, for finding where it does: positive where all are separated.
+
+    The smaller of the least margin between logits of different groups and of the least log(n_g/(Nλ)) over groups of several
+    classes, which passes through 0 evenly where the margin within them just ends. With a bias c less what is needed.
+    """
+    if bias:
+        return c - biased_critical_budget(groups)
+    logits = optimum(groups, c)
+    between = margins(groups, logits)
+    np.fill_diagonal(between, np.inf)
+    log_slack = np.log(groups.shares[groups.classes > 1]) - math.log(slope(groups, logits).norm(groups))
+    least = min(float(between.min()), float(log_slack.min(initial=np.inf)))
+    return least if least != 0 else -1.0  # a tie: a single class that has vanished
+
+
+def margins(groups: Groups, logits: Logits) -> Array:
+    """(G, G) logit of the own class minus that of a class of group h; ∞ where there is no other class in it."""
+    own, same, between = logits.rows(groups)
+    out = own[:, None] - between
+    np.fill_diagonal(out, np.where(groups.classes > 1, own - same, np.inf))
+    return np.asarray(out)
+
+
+def biased_critical_budget(groups: Groups) -> float:
+    """With a bias, in closed form: every margin a_k = log(K n_k/(Nλ) − (K−1)) is positive iff λ < n/N of the smallest.
+
+    So c = (K−1)/K² Σ_k log(1 + K (n_k/n_min − 1)).
+
+    >>> from layerlaw.peeled.counts import grouped
+    >>> round(biased_critical_budget(grouped([15288868] * 5 + [10**6] * 5)) ** 2, 6)  # R0 at E_W = 1, E_H = 5
+    5.0
+    """
+    return float(biased_need(groups.classes, groups.sizes))
+
+
+def biased_need(classes: Array, sizes: Array) -> Array:
+    """The same of many problems: sizes (…, G) in any order."""
+    K = classes.sum()
+    return np.asarray((K - 1) / K**2 * (np.log1p(K * (sizes / sizes.min(-1, keepdims=True) - 1)) @ classes))
+
+
+def log_separation_ratio(K_A: int, K_B: int, c: float, *, bias: bool = False) -> float:
+    """log of the ratio n_A/n_B from which on the minority is no longer separated, ∞ if there is none.
+
+    Several classes: R0. A single one cannot collapse: without a bias it is separated until it vanishes, with a bias its
+    samples are given to the majority from the same formula on, before it vanishes.
+    """
+    if bias:
+        return log_biased_collapse_ratio(K_A, K_B, c)
+    if K_B == 1:
+        return log_vanish_ratio(K_A, K_B, c)
+    return threshold(K_A, K_B, _root_above_0(lambda m: threshold(K_A, K_B, m)[0] - c))[1]
+
+
+def _root_above_0(f: Callable[[float], float]) -> float:
+    return root_near(f, 0.1, 0.0, math.inf, step=0.1)
 
 
 def _checked(K_A: object, K_B: object, E_W: object, E_H: object, **flags: object) -> tuple[int, int, float]:

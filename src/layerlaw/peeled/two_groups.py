@@ -14,7 +14,8 @@ is explicit (docs/peeled.md, "Two groups"):
 
 Where e comes out negative the minority is collapsed: e = 0, the terms with (K_B−1) drop out, and with m = e^δ α/K_B,
 λ/π_B = K Q/(K_A + K_B e^m). So R is an explicit, monotone function of δ and one bracketed root finds the optimum. Nothing
-overflows: at c = 300 the multiplier is 1e-130 and no digit is lost.
+overflows: at c = 300 the multiplier is 1e-130 and no digit is lost. With a free bias everything is explicit in λ
+(docs/peeled.md, "With a bias").
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
-from layerlaw.errors import InputError
-from layerlaw.peeled.roots import root
+import numpy as np
 
-LEAST = -1e9  # of δ
+from layerlaw.errors import InputError
+
+LEAST_DELTA = -1e9
+MOST_STEPS = 300
+CLOSE = 4 * 2.0**-52
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,15 @@ def solve_pair(K_A: int, K_B: int, log_R: float, c: float) -> TwoGroups:
         return _Point.at(K_A, K_B, delta, c).log_R - log_R
 
     return _Point.at(K_A, K_B, _root_below(beyond, _least_delta(K_A, K_B, c), log_R, c), c).solution(log_R)
+
+
+def solve_pair_at(K_A: int, K_B: int, log_R: float, log_l: float) -> TwoGroups:
+    """The optimum of loss + λ‖Z‖_* for R ≥ 1; λ falls as the budget grows."""
+
+    def excess(log_c: float) -> float:
+        return log_l - solve_pair(K_A, K_B, log_R, math.exp(log_c)).log_multiplier
+
+    return solve_pair(K_A, K_B, log_R, math.exp(root_near(excess, 0.0, -600.0, 30.0, step=1.0)))
 
 
 def threshold(K_A: int, K_B: int, m: float) -> tuple[float, float]:
@@ -200,7 +214,7 @@ def _root_below(f: Callable[[float], float], least: float, log_R: float, c: floa
     low = -max(1e-3, min(1.0, 0.1 * log_R))
     while low > least and f(low) < 0:
         low *= 2
-        if low < LEAST:
+        if low < LEAST_DELTA:
             raise InputError(f"solve: no optimum found for R = exp({log_R:.3g}) and c = {c:.3g}. Please report this.")
     return root(f, max(low, least), 0.0)
 
@@ -222,3 +236,144 @@ def _log_q(k: int, others: int, within: float, log_rho: float) -> float:
 def _log_sum(u: float, v: float) -> float:
     high, low = (u, v) if u >= v else (v, u)
     return high + math.log1p(math.exp(low - high))
+
+
+def log_biased_collapse_ratio(K_A: int, K_B: int, c: float) -> float:
+    """log R0, R0 = 1 + (e^{K²c/(K_A(K−1))} − 1)/K.
+
+    >>> round(math.exp(log_biased_collapse_ratio(5, 5, math.sqrt(5))), 6)
+    15.288868
+    """
+    K = K_A + K_B
+    x = K * K * c / (K_A * (K - 1))
+    return x - math.log(K) + math.log1p((K - 1) * math.exp(-x))
+
+
+def log_biased_vanish_ratio(K_A: int, K_B: int, c: float) -> float:
+    """log R_vanish, R_vanish = (e^a + K − 1)/(K_A + K_B e^{−a/K_A}) with a = K c/(K_A−1); ∞ for one majority class.
+
+    With a bias there always is such a ratio: the bias alone can say "majority".
+    """
+    if K_A == 1:
+        return math.inf
+    K = K_A + K_B
+    a = K * c / (K_A - 1)
+    return a + math.log1p((K - 1) * math.exp(-a)) - math.log(K_A + K_B * math.exp(-a / K_A))
+
+
+def biased_pair(K_A: int, K_B: int, log_R: float, c: float) -> TwoGroups:
+    """Two groups with a bias, also in collapse and beyond: everything is explicit in λ."""
+    K = K_A + K_B
+    if log_R >= log_biased_vanish_ratio(K_A, K_B, c):
+        return _vanished(K_A, K_B, log_R, K * c / (K_A - 1))
+
+    def excess(log_l: float) -> float:
+        pair = biased_pair_at(K_A, K_B, log_R, log_l)
+        between = pair.t_A * math.sqrt(K / K_B)  # with its sign
+        return (K_A - 1) * pair.a + (K_B - 1) * pair.e + between - K * c
+
+    log_A = log_share(K_A, K_B, log_R)
+    high = log_A + math.log(K / (K - 1)) + 1e-9  # beyond the end of the logarithms
+    low = log_A - log_R - K * c / (K - 1) - math.log(K) - 1  # here even the minority's a is above its mean
+    return biased_pair_at(K_A, K_B, log_R, root(excess, low, high))
+
+
+def biased_pair_at(K_A: int, K_B: int, log_R: float, log_l: float) -> TwoGroups:
+    """The optimum of loss + λ‖Z‖_* while something lies between the groups; t_A < 0 says that nothing does."""
+    K = K_A + K_B
+    log_A = log_share(K_A, K_B, log_R)
+    a = _log1p(K * math.expm1(log_A - log_l))  # margin of a majority sample, the same towards every class
+    x = K * math.expm1(log_A - log_R - log_l)
+    e = math.log1p(x) if K_B > 1 and x > 0 else 0.0
+    m = e if e else _log1p(x / K_B)  # of a minority sample towards the majority
+    t = (K_B * a + K_A * K_B * (m - e * (1 - 1 / K_B))) / K
+    bias = a / K_A - t / K_A  # what the margin a has beyond a (1−1/K_A) + t/K_A
+    within, bias = (a, bias) if K_A > 1 else (0.0, a - t)
+    # T = t v vᵀ with v = (√K_B, −√K_A)/√K
+    return TwoGroups(K_A, K_B, within, e, t * math.sqrt(K_B / K), t * math.sqrt(K_A / K), log_l, log_R, bias)
+
+
+def _vanished(K_A: int, K_B: int, log_R: float, a: float) -> TwoGroups:
+    """Nothing but the bias speaks for the minority: one root makes the columns of the gradient sum to zero."""
+    within = a * (1 - 1 / K_A)
+
+    def others(bias: float) -> float:
+        """log Σ over the other classes of e^{logit − own}, for a majority sample."""
+        return float(np.logaddexp(math.log(K_A - 1) - a, math.log(K_B) - within - bias))
+
+    def excess(bias: float) -> float:
+        y_A = -within - bias - np.logaddexp(0.0, others(bias))
+        y_B = bias - np.logaddexp(math.log(K_B), math.log(K_A) + bias)
+        return float(y_A + log_R - y_B)
+
+    reach = abs(log_R) + a + math.log(K_A + K_B) + 1
+    bias = root(excess, -reach, reach)
+    top = np.logaddexp(math.log(K_A) - a, math.log(K_B) - within - bias)
+    log_l = log_share(K_A, K_B, log_R) + float(top - np.logaddexp(0.0, others(bias)))
+    return TwoGroups(K_A, K_B, a, 0.0, 0.0, 0.0, log_l, log_R, bias)
+
+
+def _log1p(x: float) -> float:
+    return math.log1p(x) if x > -1 else -math.inf
+
+
+def root(f: Callable[[float], float], low: float, high: float, *, close: float = CLOSE) -> float:
+    """The x in [low, high] with f(x) = 0, to a relative `close`; f must have opposite signs at the ends.
+
+    Each step is an inverse quadratic interpolation through the last three points where that is safe, a bisection
+    elsewhere (Chandrupatla, Advances in Engineering Software 28, 1997).
+
+    >>> round(root(lambda x: x**2 - 2, 0.0, 2.0), 15)
+    1.414213562373095
+    """
+    a, b = high, low
+    fa, fb = f(a), f(b)
+    if fa == 0 or fb == 0:
+        return a if fa == 0 else b
+    if (fa > 0) == (fb > 0) or math.isnan(fa) or math.isnan(fb):
+        raise InputError(f"root: expected opposite signs at {low} and {high}, got {fb} and {fa}.")
+    c, fc = a, fa
+    t = 0.5
+    for _ in range(MOST_STEPS):
+        x = a + t * (b - a)
+        fx = f(x)
+        if (fx > 0) == (fa > 0):
+            c, fc = a, fa
+        else:
+            c, b, fc, fb = b, a, fb, fa
+        a, fa = x, fx
+        best = a if abs(fa) < abs(fb) else b
+        width = abs(b - a)
+        least = (close * abs(best) + 1e-300) / width if width else 1.0
+        if least > 0.5 or fa == 0:
+            return best
+        xi, phi = (a - b) / (c - b), (fa - fb) / (fc - fb)
+        if phi**2 < xi and (1 - phi) ** 2 < 1 - xi:
+            t = fa / (fb - fa) * fc / (fb - fc) + (c - a) / (b - a) * fa / (fc - fa) * fb / (fc - fb)
+        else:
+            t = 0.5
+        t = min(1 - least, max(least, t))
+    return best
+
+
+def root_near(
+    f: Callable[[float], float], guess: float, low: float, high: float, *, step: float, close: float = CLOSE
+) -> float:
+    """The zero of a function that rises through it in [low, high], looked for from a guess in steps that double.
+
+    For functions that take long: with a good guess about six values suffice. An end of the interval is returned where
+    there is no zero up to it; the upper one may be ∞.
+
+    >>> round(root_near(lambda x: x - 3, 2.9, 0.0, 100.0, step=0.02), 9)
+    3.0
+    """
+    f = cache(f)
+    at = min(max(guess, low), high)
+    up = f(at) < 0  # the way to the zero
+    end = high if up else low
+    while at != end:
+        before, at = at, (min(at + step, end) if up else max(at - step, end))
+        if (f(at) < 0) != up:
+            return root(f, min(before, at), max(before, at), close=close)
+        step *= 2
+    return end

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from layerlaw.capture import Batches, classifier_weight, modules_of
-from layerlaw.measures.columns import classifier_columns, row_columns, site_columns
+from layerlaw.measures.columns import site_columns
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Prober, Split
 from layerlaw.provenance import model_provenance, provenance
@@ -56,12 +56,8 @@ def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, wei
     rows = []
     with full_precision():
         for site in run.plan.sites:
-            around = train.around[site]
-            values, by_class = site_columns(around, train.scatters[site])
-            if site.name == run.plan.reads and isinstance(weight, Tensor):
-                values |= classifier_columns(around.centers.means, weight, values["ncc_mismatch"])
-                of_rows, norms = row_columns(around, train.scatters[site], weight)
-                values, by_class = values | of_rows, by_class | norms
+            rows_here = weight if site.name == run.plan.reads and isinstance(weight, Tensor) else None
+            values, by_class = site_columns(train.around[site], train.scatters[site], weight=rows_here)
             if null is not None:
                 values["separation_untrained"] = site_columns(null.around[site], null.scatters[site])[0]["separation"]
             if test is not None:

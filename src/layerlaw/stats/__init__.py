@@ -5,10 +5,9 @@ pass 2 (`Scatter`) keeps what the residuals do inside that span. No d×d matrix,
 """
 
 from layerlaw.stats.centers import Centers, find_centers
-from layerlaw.stats.jackknife import LeftOut
 from layerlaw.stats.labels import checked_labels, deal_groups, one_hot
 from layerlaw.stats.ranks import all_reduce
-from layerlaw.stats.scatter import Frame, NearestCenter, Scatter, project
+from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Scatter, project
 from layerlaw.stats.sums import ClassSums
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
@@ -21,8 +21,8 @@ class Span:
     """Where the class means lie inside their span: everything of size K and r, nothing of size d.
 
     counts (…, K); coordinates (…, K, r) of the class means relative to the global mean; scales s (…, r), the singular
-    values of the between-class scatter, zero beyond the rank; rank (…); digest (…, 3), numbers that tell one set of
-    centers from another: scatters merge only under equal centers.
+    values of the between-class scatter, zero beyond the rank; rank (…); digest (…, 3), numbers that identify the
+    centers: scatters merge only under equal ones.
     """
 
     counts: Tensor
@@ -85,9 +85,7 @@ class Span:
 class Centers(Span):
     """Class means (…, K, d), their global mean (…, d) and the singular directions of SS_b = Vᵀ diag(s²) V.
 
-    `spread` (…) is that of the sums;
-
-    basis V (…, r, d) with r = min(K−1, d), orthonormal rows.
+    basis V (…, r, d) has r = min(K−1, d) orthonormal rows; `spread` (…) is that of the sums.
     """
 
     means: Tensor
@@ -99,17 +97,16 @@ class Centers(Span):
 
     def at(self, index: int) -> Centers:
         """One entry of the leading dimension."""
-        parts: dict[str, Any] = {}
-        for name in (field.name for field in fields(self)):
-            part = getattr(self, name)
-            parts[name] = part[index] if isinstance(part, Tensor) else part
-        return Centers(**parts)
+        return self._each(lambda tensor: tensor[index])
 
     def to(self, device: torch.device | str) -> Centers:
         """The same on another device."""
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved: dict[str, Any] = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in parts.items()}
-        return Centers(**moved)
+        return self._each(lambda tensor: tensor.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Centers:
+        parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        parts |= {name: change(part) for name, part in parts.items() if isinstance(part, Tensor)}
+        return Centers(**parts)
 
     @property
     def large(self) -> bool:

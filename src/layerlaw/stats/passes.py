@@ -15,13 +15,11 @@ from torch import Tensor
 
 from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.centers import Centers, Span, Weighting, find_centers
-from layerlaw.stats.jackknife import LeftOut
-from layerlaw.stats.labels import Assignment, deal_groups
-from layerlaw.stats.permuted import Permuted
+from layerlaw.stats.labels import deal_groups
 from layerlaw.stats.precision import double
 from layerlaw.stats.ranks import all_reduce
-from layerlaw.stats.scatter import Frame, NearestCenter, Scatter, project
-from layerlaw.stats.sums import ClassSums
+from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
+from layerlaw.stats.sums import Assignment, ClassSums
 
 Key = Hashable  # whatever names a site
 TOGETHER = 100_000  # class means of more numbers than this are worked through site by site
@@ -30,7 +28,7 @@ CHANGED = 1e-4  # mean residual over its rms above which the data of pass 2 are 
 
 @dataclass
 class Dealt:
-    """The labels of one batch, dealt for a pass: jackknife groups and permuted labels where they are wanted."""
+    """The labels of one batch, dealt for a pass: jackknife groups and permuted labels where they are requested."""
 
     labels: Tensor
     groups: Tensor | None = None
@@ -46,13 +44,8 @@ class Dealer:
     """Deals batches in the same way in both passes: stratified groups, labels permuted with a fixed seed."""
 
     def __init__(self, classes: int, *, groups: int, permuted: bool, seed: int, all_labels: Tensor | None) -> None:
-        self.classes, self.groups, self.permuted, self.seed, self.all_labels = (
-            classes,
-            groups,
-            permuted,
-            seed,
-            all_labels,
-        )
+        self.classes, self.groups, self.permuted = classes, groups, permuted
+        self.seed, self.all_labels = seed, all_labels
         self.restart()
 
     def restart(self) -> None:
@@ -102,10 +95,10 @@ class FirstPass:
         self._fresh.append(key)
 
     def end(self, where: Callable[[Key], str]) -> None:
-        """End a batch: not-a-number and infinity show in the sums; `where` tells where a spoilt site's batch is."""
+        """End a batch: not-a-number and infinity show in the sums; `where` says which batch of a site is spoilt."""
         flags = [torch.isfinite(self.sums[key].sums).all() for key in self._fresh]
         home = flags[0].device
-        found = torch.stack([flag.to(home) for flag in flags]).tolist()  # one look at the device, not one per site
+        found = torch.stack([flag.to(home) for flag in flags]).tolist()  # one transfer, not one per site
         if not all(found):
             bad = self._fresh[found.index(False)]
             raise FeatureError(

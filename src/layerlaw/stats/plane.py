@@ -49,9 +49,9 @@ class PlaneSample:
         if not self._rows:
             return
         kept = self._kept.setdefault(key, [])
-        room = max(2, SITE_BYTES // (4 * features.shape[1])) - sum(map(len, kept))
-        if room > 0:
-            rows = torch.tensor(self._rows[:room], device=features.device)
+        left = max(2, SITE_BYTES // (4 * features.shape[1])) - sum(map(len, kept))
+        if left > 0:
+            rows = torch.tensor(self._rows[:left], device=features.device)
             kept.append(at_least_float32(features.index_select(0, rows)))
 
     def gather(self) -> None:

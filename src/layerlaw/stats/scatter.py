@@ -1,4 +1,7 @@
-"""Pass 2: what the residuals do inside the span of the class means, and which center is nearest."""
+"""Pass 2: what the residuals do inside the span of the class means, and which center is nearest.
+
+Also the two views that share its product: without one group of samples (jackknife), and under permuted labels.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import PassError
-from layerlaw.stats.centers import Centers, Span
+from layerlaw.stats.centers import Centers, Span, find_centers
 from layerlaw.stats.labels import one_hot
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
+from layerlaw.stats.sums import ClassSums
 
 
 @dataclass(frozen=True)
@@ -183,3 +187,87 @@ class Scatter:
         for part in parts[1:]:
             whole.add(part)
         return whole
+
+
+@dataclass
+class LeftOut:
+    """Delete-group jackknife: for each group i of g the centers without it (leading dimension g), the fuzziness of the rest.
+
+    `shift` (g, K, r) is how far the class means move when group i leaves, in the basis without it;
+    `fuzziness` (g, K) is Σ ‖z/s‖² over the samples not in group i, with z the residual around the *full* class mean.
+    """
+
+    centers: Centers
+    shift: Tensor
+    fuzziness: Tensor
+
+    @classmethod
+    def start(cls, groups: ClassSums, full: Centers) -> LeftOut:
+        """Ready for pass 2; `groups` are the sums (…, g, K, d) and `full` the centers (…, K, d) of all."""
+        centers = find_centers(groups.left_out(), full.weighting)
+        shift = (centers.means - full.rounded_means.double().unsqueeze(-3)) @ centers.basis.mT
+        return cls(centers, shift, torch.zeros_like(centers.counts))
+
+    def at(self, index: int) -> LeftOut:
+        """One entry of the leading dimension."""
+        return LeftOut(self.centers.at(index), self.shift[index], self.fuzziness[index])
+
+    @property
+    def basis(self) -> Tensor:
+        """All g bases below each other (g·r, d), for one product; each row divided by its scale."""
+        return (self.centers.basis * self.centers.inverse_scales.unsqueeze(-1)).flatten(0, 1)
+
+    def update(self, coordinates: Tensor, labels: Tensor, groups: Tensor) -> None:
+        """Add samples: coordinates (g·r, n) of their residuals in `basis`, labels and groups (n,)."""
+        g, K = self.fuzziness.shape
+        q = double(coordinates.square().view(g, -1, coordinates.shape[-1]).sum(-2))  # (g, n)
+        q.masked_fill_(one_hot(groups, g, torch.bool), 0.0)  # a sample is absent from its own group's view
+        self.fuzziness += q @ one_hot(labels, K, q.dtype).mT
+
+    def separation(self) -> Tensor:
+        """Separation fuzziness without each group (g,)."""
+        moved = (self.shift * self.centers.inverse_scales.unsqueeze(-2)).square().sum(-1)  # (g, K)
+        per_class = self.fuzziness / self.centers.counts.clamp_min(1) - moved
+        return (self.centers.weights * per_class).sum(-1)
+
+
+@dataclass
+class Permuted:
+    """The floor that features show by chance: centers under permuted labels, and Σ ‖z/s‖² of each permuted class (K,).
+
+    `true_places` (K, r) are the true class means (as rounded in pass 2) in the basis of the permuted ones: from the
+    residual around the true mean they give the residual around the permuted one without another product.
+    """
+
+    centers: Centers
+    true_places: Tensor
+    fuzziness: Tensor
+
+    @classmethod
+    def start(cls, sums: ClassSums, true: Centers) -> Permuted:
+        """Ready for pass 2."""
+        centers = find_centers(sums, true.weighting)
+        return cls(
+            centers,
+            (true.rounded_means.double() - centers.mean.unsqueeze(-2)) @ centers.basis.mT,
+            torch.zeros_like(centers.counts),
+        )
+
+    def at(self, index: int) -> Permuted:
+        """One entry of the leading dimension."""
+        return Permuted(self.centers.at(index), self.true_places[index], self.fuzziness[index])
+
+    @property
+    def basis(self) -> Tensor:
+        """Rows to project on (r, d)."""
+        return self.centers.basis
+
+    def update(self, coordinates: Tensor, labels: Tensor, permuted: Tensor) -> None:
+        """Add samples: coordinates (r, n) of their residuals around the true means, true and permuted labels (n,)."""
+        z = double(coordinates) + (self.true_places[labels] - self.centers.coordinates[permuted]).mT
+        q = (z * self.centers.inverse_scales.unsqueeze(-1)).square().sum(-2)  # (n,)
+        self.fuzziness += one_hot(permuted, len(self.fuzziness), q.dtype) @ q
+
+    def separation(self) -> Tensor:
+        """Separation fuzziness under the permuted labels."""
+        return (self.centers.weights * self.fuzziness / self.centers.counts).sum(-1)

@@ -4,13 +4,62 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from layerlaw.stats.labels import ROWS_IN_FLOAT32, Assignment
+from layerlaw.stats.labels import one_hot
 from layerlaw.stats.precision import at_least_float32, double, row_chunks
+
+ROWS_IN_FLOAT32 = 1024  # sums of more rows than this go on in float64
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Labels (…, n) made ready for sums over the rows of (…, n, d) features, which are numbered through (N rows).
+
+    first (…·K,) is a row of each class; own (N,) says which of those belongs to a row; cells (N,) says where the row is
+    added: its leading index, block of rows, group and class. counts (…, K), or (g, K) when the sums are split into
+    groups; spreads (N,) numbers leading index and group.
+    """
+
+    labels: Tensor
+    counts: Tensor
+    first: Tensor
+    own: Tensor
+    cells: Tensor
+    spreads: Tensor
+    groups: int
+
+    @classmethod
+    def of(cls, labels: Tensor, classes: int, split: Tensor | None = None, groups: int = 0) -> Assignment:
+        """`split` (n,) are the numbers of the groups the sums are split into."""
+        *batch, n = labels.shape
+        B, device = torch.Size(batch).numel(), labels.device
+        hot = one_hot(labels, classes, torch.uint8)
+        lead = torch.arange(B, device=device).unsqueeze(-1)  # (B, 1)
+        flat = labels.reshape(B, n)
+        group = torch.zeros_like(flat) if split is None else split.expand(B, n)
+        block = torch.arange(n, device=device) // ROWS_IN_FLOAT32
+        g = max(1, groups)
+        cells = ((lead * (-(-n // ROWS_IN_FLOAT32)) + block) * g + group) * classes + flat
+        spreads = lead * g + group
+        if split is None:
+            counts = hot.sum(-1, dtype=torch.float64)
+        else:
+            counts = torch.bincount(split * classes + labels, minlength=g * classes).reshape(g, classes).double()
+        first = (lead * n + hot.reshape(B, classes, n).argmax(-1)).reshape(-1)
+        own = (lead * classes + flat).reshape(-1)
+        return cls(labels, counts, first, own, cells.reshape(-1), spreads.reshape(-1), groups)
+
+    def to(self, device: torch.device) -> Assignment:
+        """The same on another device."""
+        if self.labels.device == device:
+            return self
+        moved: dict[str, Any] = {f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name != "groups"}
+        return Assignment(**moved, groups=self.groups)
 
 
 @dataclass

@@ -183,7 +183,7 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
 
 
 def _early_exit(record: Record, sites: list[SiteRow]) -> int | None:
-    """First site after the input from which the nearest center stays right, where that can be told and trusted."""
+    """First site after the input from which the nearest center stays right, where that is known and can be trusted."""
     accuracies = [site.values.get("ncc_accuracy") for site in sites]
     if (record.accuracy or 0.0) < 0.9 or not record.counts or min(record.counts) < 20 or None in accuracies:
         return None

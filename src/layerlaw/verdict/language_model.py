@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from layerlaw.errors import InputError
-from layerlaw.law import UNCHANGED, LawErrors, LawFit
+from layerlaw.law import CHANCE, ENOUGH_POINTS, STRAIGHT, UNCHANGED, LawErrors, LawFit
 from layerlaw.record import Record, SiteRow
-from layerlaw.verdict.plateau import beyond_error, same_everywhere, spread
-from layerlaw.verdict.sentences import Verdict, blocks, signed
-from layerlaw.verdict.shape import intervals, on_the_shape, shape
+from layerlaw.verdict.sentences import Verdict, blocks
+from layerlaw.verdict.shape import curve_shape, intervals, on_the_shape
+from layerlaw.verdict.steps import HARDLY, beyond_error, same_everywhere, spread
 from layerlaw.verdict.targets import other_targets
-from layerlaw.verdict.untrained import untrained
+from layerlaw.wording import p_value, signed
 
 FEW, SOME = 20, 50  # tokens per feature: below the first nothing is to be trusted, below the second only the shape
-ENOUGH = 100  # tokens per feature, as probe_lm takes them unless told
-EXACT = 1e-6  # a residual below this, of either sign, is what rounding leaves of a text that is told exactly
+ENOUGH = 100  # tokens per feature, as probe_lm takes them by default
+EXACT = 1e-6  # a residual below this, of either sign, is what rounding leaves of a text that is predicted exactly
+NOTHING = 0.98  # a model whose residual is nowhere below this predicts nothing
+TREND = 0.7  # from this |r| on, half of what ln PR varies is a trend along depth
 MASKED_SHARE = 0.15  # of the tokens are masked and predicted in the tasks of encoders
 TASKS = {
     "masked": "Predicted here: tokens hidden behind masks, at their own places (task 'masked'); not the next token.",
@@ -26,20 +28,20 @@ def judge_language_model(record: Record) -> Verdict:
     column = record.leading
     sites = [site for site in record.sites if site.in_fit]
     if sites and all((value := site.values.get(column)) is not None and abs(value) < EXACT for site in sites):
-        return Verdict(_told_exactly(record), tuple(record.notes), ())
+        return Verdict(_predicted_exactly(record), tuple(record.notes), ())
     try:
         fit = record.law(column)
     except InputError as error:
         return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
     errors = record.law_errors(column)
     flat, few = same_everywhere(fit, errors), _too_few(record)
-    falls = fit.slope < 0 and not (flat or _might_not_fall(errors) or _tells_nothing(fit))
+    falls = fit.slope < 0 and not (flat or _might_not_fall(errors) or _predicts_nothing(fit))
     findings = [
         *_task(record),
         *_in_sample(record, fit),
-        *([] if flat else intervals(errors) if few else shape(record, fit, errors)),
+        *([] if flat else intervals(errors) if few else curve_shape(record, fit, errors)),
         *_worse_than_the_mean(column, sites),
-        *untrained(record, fit, errors, falls=falls),
+        *_untrained(record, fit, errors, falls=falls),
         *other_targets(record),
         *_tokens(record),
     ]
@@ -52,12 +54,12 @@ def _might_not_fall(errors: LawErrors | None) -> bool:
     return errors is not None and errors.rho_interval[1] >= 1
 
 
-def _tells_nothing(fit: LawFit) -> bool:
+def _predicts_nothing(fit: LawFit) -> bool:
     """Whether no block predicts better than the mean; only held out is that possible."""
     return min(fit.values) >= 1
 
 
-def _told_exactly(record: Record) -> str:
+def _predicted_exactly(record: Record) -> str:
     return f"The text is predictable to rounding at every block ({_kind(record)} is 0): there is nothing to measure."
 
 
@@ -77,7 +79,7 @@ def _kind(record: Record) -> str:
 def _headline(record: Record, fit: LawFit, errors: LawErrors | None) -> str:
     what, r = _kind(record), fit.pearson
     if r is None:
-        return f"No law can be told of two blocks ({what} {fit.values[0]:.3f}, then {fit.values[-1]:.3f})."
+        return f"Two blocks make no law ({what} {fit.values[0]:.3f}, then {fit.values[-1]:.3f})."
     numbers = [f"r = {signed(r)} over {fit.points} blocks"]
     try:
         short = record.law(record.leading, drop_last=1).pearson
@@ -88,12 +90,12 @@ def _headline(record: Record, fit: LawFit, errors: LawErrors | None) -> str:
     numbers.append(f"ρ = {fit.rho:.4f} per block")
     if fit.effective_layers is not None and fit.greenwood_p is not None:
         numbers.append(f"{fit.effective_layers:.1f} effective layers of {fit.layers}")
-        numbers.append(f"Greenwood p {_p(fit.greenwood_p)}")
+        numbers.append(f"Greenwood p {p_value(fit.greenwood_p, relation=True)}")
     claim = _claim(fit, errors, what, r)
     if _too_few(record):
         way = "falls" if fit.slope < 0 and fit.shares is not None else "does not fall"
         claim = f"{_few_tokens(record)}: here {what} {way} with depth"
-    elif _tells_nothing(fit):
+    elif _predicts_nothing(fit):
         claim = f"no law: {what} is 1 or more at every block, so nothing of unseen text is predicted"
     elif fit.rho < 1 and _might_not_fall(errors):
         claim = f"no clear trend: {what} might as well not fall on other text, since the interval of ρ includes 1"
@@ -106,9 +108,11 @@ def _claim(fit: LawFit, errors: LawErrors | None, what: str, r: float) -> str:
         return f"No law: {what} does not fall with depth"
     if fit.shares is None or fit.greenwood_p is None:
         return f"No law: {what} ends no lower than it begins"
-    even = fit.greenwood_p < 0.05
-    if fit.points <= 4:
+    even = fit.greenwood_p < CHANCE
+    if fit.points < ENOUGH_POINTS:
         return f"Too few blocks to call it a law: {what} falls over {fit.points} of them"
+    if fit.holds:
+        return f"The law holds on this text: every block takes about the same share of log {what}"
     if fit.rising:
         clear = beyond_error(fit, errors, fit.rising)
         rises = f"rises at {len(fit.rising)} of {fit.layers} steps"
@@ -116,14 +120,12 @@ def _claim(fit: LawFit, errors: LawErrors | None, what: str, r: float) -> str:
             rises += (
                 f", clearly at {len(clear)}" if clear else ", not clearly" if len(fit.rising) == 1 else ", none clearly"
             )
-        if r <= -0.99 and even:
+        if r <= STRAIGHT and even:
             return f"Nearly a law: {what} falls on a line as a whole, but {rises}"
         if clear == []:  # then they are no evidence against equal steps
             evenly = "" if even else ", no more evenly than a random split of the same drop"
             return f"{what} falls with depth as a whole{evenly}; it {rises}"
         return f"{what} falls with depth as a whole, but not by equal steps: it {rises}"
-    if r <= -0.99 and even:
-        return f"The law holds on this text: every block takes about the same share of log {what}"
     if even:
         return f"The law holds roughly: blocks share the drop of {what} more evenly than chance, with curvature"
     return f"{what} falls with depth, but no more evenly than a random split of the same drop: no evidence for the law"
@@ -191,7 +193,10 @@ def _tokens(record: Record) -> list[str]:
 
 
 def _advice(record: Record, fit: LawFit, errors: LawErrors | None, sites: list[SiteRow], *, flat: bool) -> list[str]:
-    to_be_read = not (flat or _too_few(record) or _tells_nothing(fit) or _might_not_fall(errors)) and fit.points > 4
+    to_be_read = (
+        not (flat or _too_few(record) or _predicts_nothing(fit) or _might_not_fall(errors))
+        and fit.points >= ENOUGH_POINTS
+    )
     out = [*_more_tokens(record, fit, sites), *(on_the_shape(record, fit) if to_be_read else [])]
     if not any(column.endswith("_untrained") for column in record.columns):
         out.append("No untrained model was measured: null=True (or --null) shows what the architecture does by itself.")
@@ -204,10 +209,52 @@ def _more_tokens(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]
         masked = record.settings.get("task", "next") != "next"
         text = round(ENOUGH * sites[0].features / (MASKED_SHARE if masked else 1), -2)
         return [f"Use more tokens: about {text:,.0f} of them give {ENOUGH} predicted ones per feature."]
-    if _tells_nothing(fit):
-        return ["Use more tokens: fitted to these, no block tells anything of unseen text."]
+    if _predicts_nothing(fit):
+        return ["Use more tokens: fitted to these, no block predicts anything of unseen text."]
     return []
 
 
-def _p(p: float) -> str:
-    return "< 0.0001" if p < 1e-4 else f"= {p:.2g}"
+def _untrained(record: Record, fit: LawFit, errors: LawErrors | None, *, falls: bool) -> list[str]:
+    """One sentence on the untrained model; `falls` says whether PR of the trained one does."""
+    column = f"{record.leading}_untrained"
+    if column not in record.columns:
+        return []
+    try:
+        null = record.law(column)
+    except InputError:
+        return []
+    noise = _noise(fit, errors)
+    way = _way(null, noise)
+    # A twin that "hardly moves" may still move as much as a trained model that hardly falls.
+    apart = falls and (null.slope - fit.slope) * fit.layers > noise
+    learned = "; the fall was learned." if apart else "."
+    ends = f"{null.values[0]:.3f} to {null.values[-1]:.3f}"
+    if min(null.values) >= NOTHING:
+        extremes = f"PR between {min(null.values):.3f} and {max(null.values):.3f}"
+        return [f"The same model untrained predicts nothing, at any depth ({extremes}){learned}"]
+    if way == 0 or null.pearson is None:
+        correlation = "" if null.pearson is None else f", r = {signed(null.pearson)}"
+        moves = "hardly moves" if spread(null) < HARDLY else "has no clear trend"
+        return [f"The same model untrained: PR {moves} ({ends}{correlation}){learned}"]
+    trend = f"PR {'rises' if way > 0 else 'falls'} with depth (r = {signed(null.pearson)}, {ends})"
+    rest = learned if way > 0 else _beside(null, fit) if falls else "."
+    return [f"The same model untrained: {trend}{rest}"]
+
+
+def _noise(fit: LawFit, errors: LawErrors | None) -> float:
+    """A change of ln PR over all blocks that means nothing: the twin has no errors, so those of the trained model serve."""
+    return HARDLY if errors is None else max(HARDLY, 2 * errors.log_rho * fit.layers)
+
+
+def _way(null: LawFit, noise: float) -> int:
+    """1: rises with depth, −1: falls, 0: neither can be said."""
+    if null.pearson is None or abs(null.pearson) < TREND or abs(null.slope) * null.layers < noise:
+        return 0
+    return 1 if null.slope > 0 else -1
+
+
+def _beside(null: LawFit, fit: LawFit) -> str:
+    """A fall of the twin beside the fall of the trained model."""
+    if null.slope <= fit.slope:
+        return ", at least as steeply as after training: this fall shows nothing learned."
+    return f", {null.slope / fit.slope:.0%} of the slope after training: so much needs no training."

@@ -32,12 +32,3 @@ def blocks(numbers: list[int]) -> str:
     few = len(numbers) <= 6
     shown = ", ".join(map(str, numbers if few else numbers[:4])) + ("" if few else f" and {len(numbers) - 4} more")
     return f"block{'s' * (len(numbers) > 1)} {shown}"
-
-
-def signed(value: float, digits: int = 3) -> str:
-    """A correlation with its sign, which is half of what it says.
-
-    >>> signed(-0.9182), signed(0.78, 2)
-    ('−0.918', '+0.78')
-    """
-    return f"{value:+.{digits}f}".replace("-", "−")

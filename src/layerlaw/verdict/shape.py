@@ -1,6 +1,6 @@
 """The shape of a language model's curve: what other text would change, curvature, rises, plateaus, and how to read them.
 
-Blocks are told by their number, 1 … L, as in the table and on every drawing.
+Blocks are named by their number, 1 … L, as in the table and on every drawing.
 """
 
 from __future__ import annotations
@@ -8,17 +8,18 @@ from __future__ import annotations
 from itertools import pairwise
 
 from layerlaw.errors import InputError
-from layerlaw.law import UNCHANGED, LawErrors, LawFit
+from layerlaw.law import ENOUGH_POINTS, UNCHANGED, LawErrors, LawFit
 from layerlaw.record import Record
-from layerlaw.verdict.plateau import Run, beyond_error, final_rise, is_early, plateau
-from layerlaw.verdict.sentences import blocks, signed
+from layerlaw.verdict.sentences import blocks
+from layerlaw.verdict.steps import StepRun, beyond_error, final_rise, is_early, plateau
 from layerlaw.verdict.targets import column_of
+from layerlaw.wording import signed
 
 SHOWN = 5e-5  # a rise below this is 0.00% on the page
 NOT_RANDOM = 2.0  # a lag-1 correlation of noise about a fitted line is within about 2/√points of −2/points
 
 
-def shape(record: Record, fit: LawFit, errors: LawErrors | None) -> list[str]:
+def curve_shape(record: Record, fit: LawFit, errors: LawErrors | None) -> list[str]:
     """What is to be said of the curve beside r."""
     return [
         *intervals(errors),
@@ -51,7 +52,7 @@ def on_the_shape(record: Record, fit: LawFit) -> list[str]:
 
 
 def _where_to_look(record: Record) -> str:
-    """What tells more than the id: the embedding, where it was measured or could be, and the loss."""
+    """What says more than the id: the embedding, where it was measured or could be, and the loss."""
     if "residual_embedding" in record.columns:
         try:
             values = record.law(column_of(record, "embedding")).values
@@ -73,7 +74,9 @@ def intervals(errors: LawErrors | None) -> list[str]:
         return []
     low, high = errors.rho_interval
     parts = [f"ρ between {low:.4f} and {high:.4f}"]
-    if errors.pearson_interval is not None and len(errors.residuals) > 4:  # of fewer points r says nothing anyway
+    if (
+        errors.pearson_interval is not None and len(errors.residuals) >= ENOUGH_POINTS
+    ):  # of fewer points r says nothing anyway
         low, high = errors.pearson_interval
         parts.append(f"r between {signed(low)} and {signed(high)}")
     return [
@@ -104,8 +107,8 @@ def _rises(fit: LawFit, errors: LawErrors | None) -> list[str]:
         return []
     clear = beyond_error(fit, errors, steps)
     shown = sorted(steps, key=lambda i: fit.values[i] / fit.values[i + 1])[:4]  # the largest rises
-    told = ", ".join(f"block {_worker(i)} (by {fit.values[i + 1] / fit.values[i] - 1:.2%})" for i in sorted(shown))
-    sentence = f"PR rises at {told}" + (f" and, less, at {len(steps) - 4} more" if len(steps) > 4 else "")
+    where = ", ".join(f"block {_worker(i)} (by {fit.values[i + 1] / fit.values[i] - 1:.2%})" for i in sorted(shown))
+    sentence = f"PR rises at {where}" + (f" and, less, at {len(steps) - 4} more" if len(steps) > 4 else "")
     return [sentence + ("." if clear is None else f"; {_how_clear(clear, steps)}.")]
 
 
@@ -129,7 +132,7 @@ def _too_small_to_count(record: Record, fit: LawFit) -> list[str]:
     return out
 
 
-def _plateau(run: Run | None) -> list[str]:
+def _plateau(run: StepRun | None) -> list[str]:
     if run is None:
         return []
     together = f"take {run.share:.0%} of the drop" if run.share > 0.005 else "take nothing of the drop"

@@ -1,11 +1,17 @@
-"""From one site to the next: who does the work of a step, and who is idle."""
+"""From one site to the next: who does the work of a step, who is idle, runs of steps that do little, rises at the end."""
 
 from __future__ import annotations
 
-from layerlaw.law import LawFit
+import math
+from dataclasses import dataclass
+from itertools import accumulate
+
+from layerlaw.law import UNCHANGED, LawErrors, LawFit
 from layerlaw.record import SiteRow
 
 IDLE_SHARE = 0.25  # a layer is idle when it does less than a quarter of an even share
+SHORTEST = 3  # blocks: one or two that do little are no plateau
+HARDLY = 0.01  # a change of ln PR over all blocks below this is little, and nothing where errors are as large
 
 
 def workers(sites: list[SiteRow]) -> list[str]:
@@ -25,3 +31,85 @@ def idle_layers(fit: LawFit, sites: list[SiteRow]) -> list[str]:
         return []
     rising, names = fit.rising, workers(sites)
     return [names[i] for i, share in enumerate(fit.shares) if share < IDLE_SHARE / fit.layers and i not in rising]
+
+
+@dataclass(frozen=True)
+class StepRun:
+    """The steps first … last (counted from 0, both included) and the share of the drop they take together."""
+
+    first: int
+    last: int
+    share: float
+    even: float
+
+    @property
+    def length(self) -> int:
+        """How many steps it has."""
+        return self.last - self.first + 1
+
+
+def spread(fit: LawFit) -> float:
+    """How far apart the values are: ln of the largest over the smallest."""
+    return math.log(max(fit.values) / min(fit.values))
+
+
+def same_everywhere(fit: LawFit, errors: LawErrors | None) -> bool:
+    """Whether the values are the same to a thousandth, or little apart and not by more than their errors.
+
+    >>> from layerlaw.law import fit_law
+    >>> same_everywhere(fit_law([1.0149, 1.0149, 1.0151]), None), same_everywhere(fit_law([0.9, 0.89, 0.88]), None)
+    (True, False)
+    """
+    if spread(fit) < UNCHANGED:
+        return True
+    if errors is None or spread(fit) >= HARDLY:  # errors that hide much do not make it the same
+        return False
+    low, high = errors.rho_interval
+    return low <= 1 <= high and spread(fit) < 2 * max(errors.steps)
+
+
+def plateau(fit: LawFit) -> StepRun | None:
+    """The longest run of at least three steps that together take less than a quarter of an even share.
+
+    A run, not single steps: of thirty blocks some always take little by chance.
+
+    >>> from layerlaw.law import fit_law
+    >>> run = plateau(fit_law([8.0, 8.0, 8.0, 8.0, 4.0, 2.0, 1.0]))
+    >>> run.first, run.last, run.share, run.even
+    (0, 2, 0.0, 0.5)
+    """
+    if fit.shares is None:
+        return None
+    m = fit.layers
+    taken = list(accumulate(fit.shares, initial=0.0))  # of the drop, after so many steps
+    for length in range(m - 1, SHORTEST - 1, -1):
+        limit = IDLE_SHARE * length / m
+        for first in range(m - length + 1):
+            share = taken[first + length] - taken[first]
+            middle = taken[first + length // 2]
+            # Neither half may work: a fall and a rise that cancel are no plateau.
+            halves = (middle - taken[first], taken[first + length] - middle)
+            if abs(share) < limit and max(halves) < limit:
+                return StepRun(first, first + length - 1, share, length / m)
+    return None
+
+
+def is_early(run: StepRun, fit: LawFit) -> bool:
+    """Whether a run begins in the first quarter of the steps and ends in their first half."""
+    return run.first <= fit.layers / 4 and run.last < fit.layers / 2
+
+
+def final_rise(fit: LawFit) -> StepRun | None:
+    """The steps from the lowest value to a last one that is higher; `None` where the values end at their lowest."""
+    lowest = min(range(fit.points), key=lambda i: fit.values[i])
+    if lowest == 0 or fit.values[-1] <= fit.values[lowest] * (1 + UNCHANGED):
+        return None
+    total = sum(fit.shares[lowest:]) if fit.shares is not None else 0.0
+    return StepRun(lowest, fit.layers - 1, total, (fit.layers - lowest) / fit.layers)
+
+
+def beyond_error(fit: LawFit, errors: LawErrors | None, steps: list[int]) -> list[int] | None:
+    """Which of these steps are larger than two standard errors; `None` where no errors are known."""
+    if errors is None:
+        return None
+    return [i for i in steps if abs(math.log(fit.values[i + 1] / fit.values[i])) > 2 * errors.steps[i]]

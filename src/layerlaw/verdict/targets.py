@@ -6,7 +6,7 @@ import re
 
 from layerlaw.errors import InputError
 from layerlaw.record import Record
-from layerlaw.verdict.sentences import signed
+from layerlaw.wording import signed
 
 NAMES = {
     "embedding": "output embedding",
@@ -81,5 +81,5 @@ def _separation(record: Record) -> list[str]:
 
 
 def is_shuffled(target: str) -> bool:
-    """Whether it is one of the shuffled vocabularies, which are told together."""
+    """Whether it is one of the shuffled vocabularies, which are reported together."""
     return target.startswith("shuffled")

@@ -1,1 +1,141 @@
-"""What every HTML page shares."""
+"""The shell of every HTML page and the pieces it is put together from; one style sheet (page.css), one script (page.js).
+
+A page is one self-contained file: every byte it needs is in it, and its content security policy forbids it to request more.
+The policy names the scripts by their hashes: no other script runs, whatever a record is called.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from collections.abc import Iterable
+from importlib import resources
+from typing import Any
+
+from layerlaw.pages import theme
+from layerlaw.wording import ABSENT, clean, sentence, shortened
+
+
+def escaped(text: str) -> str:
+    """A name or sentence for HTML text and attributes."""
+    return html.escape(clean(text))
+
+
+def for_plotly(text: str, longest: int = 80) -> str:
+    """A name for Plotly, which reads a little HTML in labels and knows &lt; &gt; &amp; but not &quot;."""
+    return html.escape(shortened(text, longest), quote=False)
+
+
+def document(heading: str, subtitle: str, main: str, *, data: str = "", scripts: Iterable[str] = ()) -> str:
+    """A whole page; `subtitle` and `main` are HTML, `data` are elements that the scripts read."""
+    scripts = list(scripts)
+    run = "".join(f"<script>{script}</script>\n" for script in scripts)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="layerlaw">
+<link rel="icon" href="data:,">
+<title>{escaped(heading)}</title>
+<style>{theme.variables()}{source("page.css")}</style>
+</head>
+<body>
+<header>
+<h1>{escaped(heading)}</h1>
+<p class="subtitle">{subtitle}</p>
+</header>
+<main>
+{main}
+</main>
+{data}{run}</body>
+</html>
+"""
+
+
+def source(name: str) -> str:
+    """A file of this folder: the style sheet or the script."""
+    return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
+
+
+def section(panel: str, key: str, heading: str, body: str, caption: str = "") -> str:
+    """A section; `key` makes its id unique on the page, `caption` stands below the heading."""
+    head = f"<h2>{heading}</h2>" if heading else ""
+    note = f'<p class="caption">{caption}</p>' if caption else ""
+    return f'<section id="{key}-{panel}-panel" data-panel="{panel}">{head}{note}{body}</section>'
+
+
+def empty(words: str) -> str:
+    """What stands where something could not be shown."""
+    return f'<p class="empty">{escaped(words)}</p>'
+
+
+def chart(key: str, figure: Any) -> str:
+    """A Plotly figure as an empty box and its JSON, drawn by page.js; or the sentence that stands in its place."""
+    if isinstance(figure, str):
+        return empty(figure)
+    return (
+        f'<div class="chart" id="{key}" style="height:{int(figure.layout.height)}px"></div>'
+        f'<script type="application/json" data-figure="{key}">{inert(figure.to_json())}</script>'
+    )
+
+
+def inert(text: str) -> str:
+    """JSON in which no tag, no comment and no end of a script can stand."""
+    return text.replace("<", "\\u003c")
+
+
+def table(label: str, heads: str, rows: Iterable[str], *, kind: str = "", tall: bool = False) -> str:
+    """A table in a box that scrolls where the page is too narrow; heads and rows are cells of HTML."""
+    body = "".join(row if row.startswith("<tr") else f"<tr>{row}</tr>" for row in rows)
+    return (
+        f'<div class="scroll{" tall" if tall else ""}" tabindex="0" role="region" aria-label="{escaped(label)}">'
+        f'<table class="layers{kind and f" {kind}"}"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def cards(items: Iterable[tuple[str, str, str]]) -> str:
+    """A strip of numbers: (what, number, in other words); what has no number is left out."""
+    inner = "".join(
+        f"<div><dt>{what}</dt><dd>{escaped(value)}</dd><dd class='tail'>{tail}</dd></div>"
+        for what, value, tail in items
+        if value != ABSENT
+    )
+    return f'<dl class="cards">{inner}</dl>' if inner else ""
+
+
+def settings(items: Iterable[tuple[str, str]]) -> str:
+    """What was set to what; a command is code."""
+    rows = "".join(
+        f"<dt>{escaped(what)}</dt><dd>{f'<code>{escaped(words)}</code>' if what == 'command' else escaped(words)}</dd>"
+        for what, words in items
+    )
+    return f'<dl class="settings">{rows}</dl>'
+
+
+def definitions(formulas: Iterable[tuple[str, str, str]], citations: Iterable[str]) -> str:
+    """What each symbol is, and who said so."""
+    rows = "".join(f"<dt>{what}</dt><dd><span class='formula'>{how}</span>{why}</dd>" for what, how, why in formulas)
+    papers = "".join(f"<li>{escaped(line)}</li>" for line in citations)
+    return f"<dl class='formulas'>{rows}</dl><h3>Sources</h3><ul class='papers'>{papers}</ul>"
+
+
+def sentences(lines: Iterable[str], kind: str) -> str:
+    """A list of sentences."""
+    items = "".join(f"<li>{unbroken(line)}</li>" for line in lines)
+    return f'<ul class="{kind}">{items}</ul>' if items else ""
+
+
+def unbroken(text: str) -> str:
+    """A sentence in which no line ends at an equals sign."""
+    return escaped(sentence(text)).replace(" = ", "&nbsp;=&nbsp;")
+
+
+def _policy(scripts: Iterable[str]) -> str:
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    if not allowed:
+        return "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"

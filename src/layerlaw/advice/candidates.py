@@ -1,0 +1,366 @@
+"""Candidate networks at their learning rates, over paired seeds: the lowest final D, and the smallest that is as good."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean, stdev
+from typing import Any
+
+from layerlaw.errors import InputError, LayerlawError
+from layerlaw.lab import Run, Shape
+from layerlaw.lab.schedule import BatchNormMode
+from layerlaw.law import LawFit, fit_law
+from layerlaw.wording import percent
+
+BATCHNORM: BatchNormMode = "running"  # BatchNorm as the network is used
+CLEAR = 3.0  # standard errors above chance: the best of a dozen guessing networks is rarely that lucky
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate at one learning rate: an entry per seed, `None` where the run diverged or D is not defined.
+
+    `curves` hold D on the training data, at the input and after every hidden layer; `permuted` D of the last layer under
+    shuffled labels (the level that noise reaches); accuracies and losses are those on the validation part.
+    """
+
+    rate: float
+    curves: tuple[tuple[float, ...] | None, ...]
+    permuted: tuple[float | None, ...] = ()
+    accuracies: tuple[float | None, ...] = ()
+    losses: tuple[float | None, ...] = ()
+    train_accuracies: tuple[float | None, ...] = ()
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> Trial:
+        """From the runs of one recipe with all seeds."""
+        train = [run.measurement(batchnorm=BATCHNORM) for run in runs]
+        held_out = [run.measurement(batchnorm=BATCHNORM, split="test") for run in runs]
+        noise = [run.measurement(batchnorm=BATCHNORM, split="permuted") for run in runs]
+        well = [run.diverged is None and _curve(r.separation) is not None for run, r in zip(runs, train, strict=True)]
+
+        def kept(values: Sequence[float | None]) -> tuple[float | None, ...]:
+            return tuple(v if ok else None for v, ok in zip(values, well, strict=True))
+
+        return cls(
+            rate=runs[0].recipe.learning_rate,
+            curves=tuple(_curve(r.separation) if ok else None for r, ok in zip(train, well, strict=True)),
+            permuted=kept([r.separation[-1] for r in noise]),
+            accuracies=kept([r.accuracy for r in held_out]),
+            losses=kept([r.loss for r in held_out]),
+            train_accuracies=kept([r.accuracy for r in train]),
+        )
+
+    @property
+    def failed(self) -> int:
+        """How many seeds diverged, or left D undefined."""
+        return sum(curve is None for curve in self.curves)
+
+    @cached_property
+    def finals(self) -> tuple[float, ...]:
+        """D after the last hidden layer, of the seeds that came through."""
+        return tuple(curve[-1] for curve in self.curves if curve is not None)
+
+    @property
+    def separation(self) -> float | None:
+        """Geometric mean of the final D over seeds: what candidates are compared by, on the log scale."""
+        return geometric_mean(self.finals)
+
+    @property
+    def floor(self) -> float | None:
+        """Geometric mean of the final D with shuffled labels."""
+        return geometric_mean([v for v in self.permuted if v is not None and v > 0])
+
+    @cached_property
+    def over_floor(self) -> tuple[float, ...]:
+        """Final D over that with shuffled labels, seed by seed; empty where one of the floors is not known."""
+        pairs = [
+            (curve[-1], floor) for curve, floor in zip(self.curves, self.permuted, strict=False) if curve is not None
+        ]
+        known = [D / floor for D, floor in pairs if floor is not None and floor > 0]
+        return tuple(known) if len(known) == len(self.finals) else ()
+
+    @property
+    def falls(self) -> bool:
+        """Whether D falls along depth: it ends below where it began, and r (mean over seeds) is not above 0."""
+        r = self.law(lambda fit: fit.pearson)
+        return self.curve is not None and self.curve[-1] < self.curve[0] and (r is None or r <= 0)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean validation accuracy."""
+        return _mean(self.accuracies)
+
+    @property
+    def accuracy_error(self) -> float | None:
+        """Standard error of the mean validation accuracy over seeds."""
+        return standard_error(_known(self.accuracies))
+
+    @property
+    def train_accuracy(self) -> float | None:
+        """Mean accuracy on the training data."""
+        return _mean(self.train_accuracies)
+
+    @property
+    def curve(self) -> tuple[float, ...] | None:
+        """D along depth, geometric mean over seeds."""
+        known = [curve for curve in self.curves if curve is not None]
+        return tuple(math.exp(fmean(map(math.log, column))) for column in zip(*known, strict=True)) if known else None
+
+    def law(self, number: Callable[[LawFit], float | None]) -> float | None:
+        """The mean over seeds of a number of the fitted law."""
+        return _mean([number(fit) for fit in self._fits])
+
+    @cached_property
+    def _fits(self) -> list[LawFit]:
+        return [fit_law(curve) for curve in self.curves if curve is not None]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One network shape with all its trials. The learning rate is chosen by validation accuracy, never by D or test data."""
+
+    label: str
+    widths: tuple[int, ...]
+    parameters: int
+    trials: tuple[Trial, ...]
+
+    @classmethod
+    def of(cls, label: str, shape: Shape, trials: Sequence[Trial]) -> Candidate:
+        """Count the parameters of a shape: weights, biases, and BatchNorm's two per unit."""
+        norms = 2 * sum(shape.widths) if shape.norm else 0
+        return cls(label, shape.widths, sum(i * o + o for i, o in shape.sides) + norms, tuple(trials))
+
+    @property
+    def depth(self) -> int:
+        """Number of linear layers, the classifier included."""
+        return len(self.widths) + 1
+
+    @cached_property
+    def trial(self) -> Trial:
+        """The trial at the chosen rate: most seeds that came through, then mean validation accuracy, then its loss.
+
+        >>> slow = Trial(0.001, ((4.0, 2.0),), accuracies=(0.8,), losses=(0.7,))
+        >>> fast = Trial(0.003, ((4.0, 1.0),), accuracies=(0.8,), losses=(0.6,))
+        >>> Candidate("depth 2", (10,), 130, (slow, fast)).trial.rate
+        0.003
+        """
+        if not self.trials:
+            raise InputError(f"candidate '{self.label}': expected at least one trial, got none.")
+        return min(self.trials, key=_preference)
+
+    @property
+    def failed(self) -> int:
+        """How many runs diverged, or left D undefined, over all rates."""
+        return sum(trial.failed for trial in self.trials)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether every seed came through at the chosen rate, so that it can be paired with others."""
+        return self.trial.failed == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """One row: the chosen rate's numbers, and all trials below."""
+        trial = self.trial
+        return {
+            "label": self.label,
+            "depth": self.depth,
+            "widths": list(self.widths),
+            "parameters": self.parameters,
+            "rate": trial.rate,
+            **_numbers(trial),
+            "rho": trial.law(lambda fit: fit.rho),
+            "pearson": trial.law(lambda fit: fit.pearson),
+            "effective_layers": trial.law(lambda fit: fit.effective_layers),
+            "diverged": self.failed,
+            "curve": trial.curve,
+            "trials": [{"rate": t.rate, **_numbers(t), "finals": list(t.finals)} for t in self.trials],
+        }
+
+
+def _preference(trial: Trial) -> tuple[float, ...]:
+    """Lower is better. Sums of the same hits in another order must tie."""
+    accuracy, loss = trial.accuracy, _mean(trial.losses)
+    return (
+        trial.failed,
+        round(-accuracy, 12) if accuracy is not None else math.inf,
+        loss if loss is not None else math.inf,
+        trial.rate,
+    )
+
+
+def _numbers(trial: Trial) -> dict[str, Any]:
+    D, floor = trial.separation, trial.floor
+    return {
+        "separation": D,
+        "separation_low": min(trial.finals, default=None),
+        "separation_high": max(trial.finals, default=None),
+        "separation_permuted": floor,
+        "separation_over_permuted": None if D is None or floor is None else D / floor,
+        "accuracy": trial.accuracy,
+        "accuracy_error": trial.accuracy_error,
+        "train_accuracy": trial.train_accuracy,
+        "diverged": trial.failed,
+    }
+
+
+def _curve(values: Sequence[float | None]) -> tuple[float, ...] | None:
+    known = tuple(value for value in values if value is not None and value > 0)
+    return known if len(known) == len(values) else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = _known(values)
+    return fmean(known) if known else None
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What guessing reaches: the share of the largest class, and the samples that accuracies were measured on."""
+
+    share: float
+    train: int
+    validation: int
+
+    def above(self, samples: int) -> float:
+        """The accuracy on so many samples from which on a network has clearly learned something."""
+        return self.share + CLEAR * math.sqrt(self.share * (1 - self.share) / samples)
+
+
+@dataclass(frozen=True)
+class Rival:
+    """The most accurate candidate, where it is ahead of the recommended one by more than one standard error."""
+
+    candidate: Candidate
+    ahead: float
+    error: float | None
+
+
+def relative(candidates: Sequence[Candidate]) -> bool:
+    """Whether the last hidden layers differ in width, so that D is compared over its noise floor.
+
+    A wide layer looks separated from noise alone: with no signal D ≈ n(K−1)/d_eff.
+    """
+    sound = [candidate for candidate in candidates if candidate.comparable]
+    return len({c.widths[-1] for c in candidates}) > 1 and all(c.trial.over_floor for c in sound)
+
+
+def compared(trial: Trial, over_floor: bool) -> tuple[float, ...]:
+    """What candidates are compared by, seed by seed: final D, or that over its noise floor."""
+    return trial.over_floor if over_floor else trial.finals
+
+
+def middle(trial: Trial, over_floor: bool) -> float | None:
+    """The geometric mean of `compared`."""
+    return geometric_mean(compared(trial, over_floor))
+
+
+def decide(candidates: Sequence[Candidate]) -> tuple[Candidate, Candidate]:
+    """(best, recommended) by final D over paired seeds; by D over its noise floor where last widths differ.
+
+    With d_s = log D_s − log D_s(best) for every seed s, a candidate is as good as the best when mean d ≤ sd(d)/√seeds;
+    the smallest such candidate is recommended. One seed has no standard error: then the best is. Candidates along which
+    D does not fall are passed over, unless there is no other: the noise floor of a layer that lost rank is no measure.
+    """
+    sound = [candidate for candidate in candidates if candidate.comparable]
+    if not sound:
+        raise LayerlawError(
+            f"no candidate could be compared: at every learning rate a run diverged or left D undefined "
+            f"({sum(c.failed for c in candidates)} runs in all). Use lower learning rates."
+        )
+    over_floor = relative(candidates)
+    sound = [candidate for candidate in sound if candidate.trial.falls] or sound
+    logs = {c.label: [math.log(value) for value in compared(c.trial, over_floor)] for c in sound}
+    best = min(sound, key=lambda c: fmean(logs[c.label]))
+
+    def as_good(candidate: Candidate) -> bool:
+        mean, error = difference(logs[candidate.label], logs[best.label])
+        return candidate is best or (error is not None and mean <= error)
+
+    recommended = min(filter(as_good, sound), key=lambda c: (c.parameters, fmean(logs[c.label])))
+    return best, recommended
+
+
+def by_rate(candidates: Sequence[Candidate]) -> dict[float, Candidate]:
+    """What would be recommended if all candidates had one learning rate, for every rate that is chosen by one of them.
+
+    When these disagree, the rate decides as much as the size does.
+    """
+    found = {}
+    for rate in sorted({candidate.trial.rate for candidate in candidates}):
+        alike = [replace(c, trials=tuple(t for t in c.trials if t.rate == rate)) for c in candidates]
+        if all(c.trials for c in alike) and any(c.comparable for c in alike):
+            label = decide(alike)[1].label
+            found[rate] = next(c for c in candidates if c.label == label)
+    return found
+
+
+def objection(candidates: Sequence[Candidate], chosen: Candidate, guess: Guess | None) -> str | None:
+    """Why nothing can be recommended: no network learned anything, or D does not fall along depth."""
+    if guess is not None:
+        trained = _best([c.trial.train_accuracy for c in candidates])
+        held_out = _best([c.trial.accuracy for c in candidates])
+        for accuracy, samples, where in (
+            (trained, guess.train, "training"),
+            (held_out, guess.validation, "validation"),
+        ):
+            if accuracy is not None and samples and accuracy <= guess.above(samples):
+                return (
+                    f"no network learned anything that shows on the {where} data (best accuracy {percent(accuracy)}; "
+                    f"guessing reaches {percent(guess.share)}, and up to {percent(guess.above(samples))} may be luck)"
+                )
+    if not chosen.trial.falls:
+        return "D does not fall along depth in any candidate"
+    return None
+
+
+def more_accurate(candidates: Sequence[Candidate], chosen: Candidate, validation: int) -> Rival | None:
+    """The candidate of best validation accuracy, unless the chosen one is within one standard error of it.
+
+    The error is that of the paired difference over seeds; for one seed that of the validation samples, if they are known.
+    """
+    known = [c for c in candidates if c.comparable and c.trial.accuracy is not None]
+    if chosen not in known:
+        return None
+    top = max(known, key=lambda c: (c.trial.accuracy or 0.0, -c.parameters))
+    ahead, error = difference(_known(top.trial.accuracies), _known(chosen.trial.accuracies))
+    needed = error if error is not None else sampling_error(chosen, validation) or 0.0
+    return Rival(top, ahead, error) if ahead > max(needed, 1e-9) else None
+
+
+def sampling_error(candidate: Candidate, validation: int) -> float | None:
+    """√(a(1−a)/n): what so many validation samples alone leave open."""
+    a = candidate.trial.accuracy
+    return None if a is None or not validation else math.sqrt(a * (1 - a) / validation)
+
+
+def _best(values: Sequence[float | None]) -> float | None:
+    return max(_known(values), default=None)
+
+
+def difference(a: Sequence[float], b: Sequence[float]) -> tuple[float, float | None]:
+    """Mean of a − b over paired seeds, and its standard error (`None` for one seed).
+
+    >>> mean, error = difference([1.0, 2.0, 3.0], [0.5, 1.5, 3.5])
+    >>> round(mean, 6), round(error, 6)  # differences .5, .5, −.5
+    (0.166667, 0.333333)
+    """
+    gaps = [x - y for x, y in zip(a, b, strict=True)]
+    return fmean(gaps), standard_error(gaps)
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Of the mean: s/√n; `None` for fewer than two values."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+def geometric_mean(values: Sequence[float]) -> float | None:
+    """exp of the mean logarithm; `None` of nothing."""
+    return math.exp(fmean(map(math.log, values))) if values else None

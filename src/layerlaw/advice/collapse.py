@@ -1,0 +1,355 @@
+"""A forecast of minority collapse: what is predicted, what is measured, what the model does not know, in sentences."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerlaw.advice.class_groups import ClassGroup
+from layerlaw.advice.outlook import Outlook, collapse_panels
+from layerlaw.files import json_safe, write_json
+from layerlaw.sheet import Sheet
+from layerlaw.wording import counted, minus, number, ratio_words
+
+FORMAT, VERSION = "layerlaw forecast", 3  # 3: copies per size, R and R0 for two sizes only, accuracy
+NO_RATIO = "of more than two class sizes one ratio says nothing; see critical_c"
+COINCIDE = 0.99  # mean cosine from which on rows are one
+CLOSER = 0.1  # cosine by which measured rows must exceed the prediction to be worth a sentence
+MOST_COPIES = 50  # beyond, nobody copies samples
+
+
+@dataclass(frozen=True)
+class ClassifierRows:
+    """The rows of a trained classifier in one group: mean norm, mean cosine as they are and around the mean of all rows.
+
+    In the model the rows sum to 0, so the centered cosine is the one to hold against it; `None` for a single row.
+    """
+
+    norm: float
+    cosine: float | None
+    centered: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, with names that say what they are."""
+        return {"mean_row_norm": self.norm, "mean_cosine": self.cosine, "mean_cosine_centered": self.centered}
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What becomes of rare classes, and what is there already.
+
+    `by_norms` takes the norms as the model defines them; `by_use` the least norm that gives the centered class means their
+    logits, which leaves out what goes into spread and a common offset of the features (known with class means and
+    classifier only; docs/minority_collapse.md). `measured` are the rows of the trained classifier, group by group.
+    """
+
+    groups: tuple[ClassGroup, ...]
+    sizes: int
+    """Distinct class sizes."""
+    E_W: float
+    E_H: float
+    bias: bool
+    critical: float
+    """The least c = √(E_W E_H) above which every class is separated; of binned sizes an upper bound."""
+    bounded: bool
+    """Whether `critical` is only a bound."""
+    by_norms: Outlook
+    by_use: Outlook | None
+    measured: tuple[ClassifierRows, ...] | None
+    rare: ClassifierRows | None
+    """Of all rare classes together."""
+    frequent: ClassifierRows | None
+    accuracy: tuple[float, ...] | None
+    """Measured share of right training samples, mean over the classes of each group."""
+    already_lost: int
+    """Classes whose measured accuracy is below half of that of the most frequent ones."""
+    unused: bool
+    """Whether a norm in use was measured and put aside, because norms were given."""
+
+    @property
+    def K(self) -> int:
+        """Number of classes."""
+        return sum(g.number for g in self.groups)
+
+    @property
+    def ratio(self) -> float | None:
+        """R of two sizes, 1 of one, `None` of more: one ratio says nothing about them."""
+        return None if self.sizes > 2 else self.groups[0].high / self.groups[-1].low
+
+    @property
+    def coincide(self) -> int:
+        """Classes whose measured rows are one in their group: mean cosine 0.99 and more."""
+        rows = zip(self.groups, self.measured or (), strict=False)
+        return sum(g.number for g, r in rows if r.cosine is not None and r.cosine >= COINCIDE)
+
+    @property
+    def outlooks(self) -> tuple[Outlook, ...]:
+        """By the norms, then by their use where it is known."""
+        return (self.by_norms,) if self.by_use is None else (self.by_norms, self.by_use)
+
+    @property
+    def closest(self) -> Outlook:
+        """The less favorable one, with the smaller budget."""
+        return min(self.outlooks, key=lambda o: o.c)
+
+    @property
+    def headline(self) -> str:
+        """Collapse or not, in one sentence."""
+        return _headline(self)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What the model does not know."""
+        return tuple(_caveats(self))
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The headline, what was found, what speaks against it."""
+        return (self.headline, *_findings(self), *self.caveats)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        plain: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "ratio": self.ratio,
+            "ratio_note": NO_RATIO if self.ratio is None else None,
+            "E_W": self.E_W,
+            "E_H": self.E_H,
+            "bias": self.bias,
+            "critical_c": self.critical,
+            "critical_is_a_bound": self.bounded,
+            "sizes": self.sizes,
+            "accuracy": self.accuracy,
+            "already_lost": self.already_lost,
+            "by_norms": self.by_norms.to_dict(self.E_W),
+            "by_use": None if self.by_use is None else self.by_use.to_dict(self.E_W),
+            "groups": [g.to_dict() for g in self.groups],
+            "measured": None if self.measured is None else [rows.to_dict() for rows in self.measured],
+            "rare": None if self.rare is None else self.rare.to_dict(),
+            "frequent": None if self.frequent is None else self.frequent.to_dict(),
+            "sentences": self.sentences,
+            "caveats": self.caveats,
+        }
+        return {key: json_safe(value) for key, value in plain.items()}
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write one JSON file, whole or not at all."""
+        return write_json(path, self.to_dict())
+
+    def sheet(self) -> Sheet:
+        """The figure as plain data: predicted cosine against R with this place marked, and how far each class is."""
+        rare = None if self.rare is None else self.rare.cosine
+        panels = collapse_panels(self.groups, self.outlooks, ratio=self.ratio, bias=self.bias, measured=rare)
+        title = "Forecast of minority collapse" if self.sizes <= 2 else "Forecast of classes that are lost"
+        return Sheet(title, panels, columns=1, caption=self.headline)
+
+    def plot(self) -> Any:
+        """That figure, drawn by matplotlib: `found.plot().savefig("forecast.png")`."""
+        from layerlaw.pages import draw_sheet
+
+        return draw_sheet(self.sheet())
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *(f"· {line}" for line in self.sentences[1:])])
+
+
+def _headline(found: Forecast) -> str:
+    """What is lost already, what will be, and how far it is."""
+    lost = _already(found)
+    if not lost:
+        return _forecast(found)
+    missed = "" if found.closest.collapses else " The network is further than the model says: trust what was measured."
+    return f"{lost} Forecast: {_forecast(found)}{missed}"
+
+
+def _already(found: Forecast) -> str:
+    """What the measured network has lost, whatever the model says."""
+    said = []
+    if found.already_lost and found.accuracy is not None:
+        rest = f"{found.accuracy[0]:.2f}"
+        many = counted(found.already_lost, "class", "classes")
+        said.append(f"training accuracy of {many} below half of the {rest} of the most frequent")
+    if found.coincide:
+        said.append(f"rows of {counted(found.coincide, 'class', 'classes')} coincide")
+    return f"Already lost in this network: {' and '.join(said)}." if said else ""
+
+
+def _forecast(found: Forecast) -> str:
+    worse = found.closest
+    if found.sizes == 1:
+        return f"No collapse: all {found.K:,} classes have the same size, so each keeps a direction of its own."
+    place = _place(found, worse)
+    if found.by_use is not None and worse is found.by_use:
+        place = f"by the norm in use {place if found.ratio is None else f'(c = {number(worse.c)}) {place}'}"
+    if not worse.collapses:
+        return f"{'No collapse predicted' if found.sizes == 2 else 'No class is predicted to be lost'}: {place}."
+    confused = any(size.phase == "confused" for size in worse.sizes)
+    if found.by_norms.collapses:
+        begin = "Some classes are predicted to be lost" if confused else "Minority collapse predicted"
+    else:
+        begin = "Loss of classes" if confused else "Minority collapse"
+        begin += " within reach, though not if all of the norm counted"
+    if worse.binned:
+        begin = f"Some classes {'may' if found.bounded else 'are predicted to'} be lost ({_bins(found, worse)})"
+    return f"{begin}: {_lost(found, worse)}; {place}. {_remedy(found, worse)}"
+
+
+def _findings(found: Forecast) -> Iterator[str]:
+    """Distance, angle and what the trained classifier shows."""
+    yield from _distance(found)
+    yield from _angle(found)
+    if any(at.binned for at in found.outlooks):
+        yield (
+            "More sizes than can be solved in seconds were put into bins, each taken as its largest size, the smallest size "
+            "as it is: whether any class is lost errs on the pessimistic side, how many and the factors are about right."
+        )
+    if found.sizes > len(found.groups):
+        yield "Groups hold several sizes: phase and margin are of the worst in each, cosine and norm are means."
+    if found.unused:
+        yield "Norms were given, so the norm in use, which belongs to the measured ones, is left out."
+
+
+def _caveats(found: Forecast) -> Iterator[str]:
+    """What speaks against trusting the forecast."""
+    if found.sizes > 1:
+        yield "One layer is no safe bound for deep networks: they collapsed earlier (docs/minority_collapse.md)."
+    yield "Weight decay is no norm budget: norms change with counts and training. This is no test of significance."
+    if found.closest.collapses:
+        yield "Repeated samples restore angles, not variety: held-out accuracy came back in part only."
+
+
+def apart(log_a: float, log_b: float) -> tuple[str, str]:
+    """Two ratios from their logarithms, with as many digits as it takes to see which is larger.
+
+    >>> apart(math.log(100), math.log(12.2)), apart(math.log(12.1925), math.log(12.192447))
+    (('100', '12.2'), ('12.193', '12.192'))
+    """
+    a, b = ratio_words(log_a), ratio_words(log_b)
+    for digits in range(4, 13):
+        if a != b or max(log_a, log_b) > math.log(1e15):
+            break
+        a, b = number(math.exp(log_a), digits), number(math.exp(log_b), digits)
+    return a, b
+
+
+def _place(found: Forecast, at: Outlook) -> str:
+    if found.ratio is None or at.log_collapse is None or at.log_lost is None:
+        return _budget(found, at)
+    log_R = math.log(found.ratio)
+    if math.isinf(at.log_collapse):
+        one = "a single rare class has no other to coincide with"
+        if math.isinf(at.log_lost):
+            return one if found.bias else f"{one}; with a bias it may be lost all the same (bias=True, --bias)"
+        R, end = apart(log_R, at.log_lost)
+        how = "its samples go to frequent ones" if found.bias else "its row becomes 0"
+        return f"{one}, but {how} from R = {end} on, and here R = {R}"
+    R, R0 = apart(log_R, at.log_collapse)
+    share = math.exp(min(0.0, log_R - at.log_collapse))
+    where = "above" if at.collapses else "right below" if share > 0.9 else "below"
+    part = f" ({number(share, 2)} of it)" if where == "below" and share > 1e-4 else ""
+    return f"R = {R} lies {where} the threshold R0 = {R0}{part}"
+
+
+def _budget(found: Forecast, at: Outlook) -> str:
+    """The place by the critical budget, for more than two sizes."""
+    if found.critical <= 0:
+        return "any budget separates these sizes"
+    c, critical = apart(math.log(at.c), math.log(found.critical))
+    where = f"c = {c} lies {'below' if at.collapses else 'above'}"
+    if not found.bounded:
+        return f"{where} the critical budget {critical}, from which on every class is separated"
+    taken = "" if at.collapses else f"; {_bins(found, at)}"
+    return f"{where} {critical}, an upper bound of the budget that separates all{taken}"
+
+
+def _bins(found: Forecast, at: Outlook) -> str:
+    return f"{found.sizes:,} sizes taken as {len(at.sizes)}, each bin at its largest"
+
+
+def _lost(found: Forecast, at: Outlook) -> str:
+    """What becomes of the classes that are not separated, by what it is."""
+    of = {phase: [s for s in at.sizes if s.phase == phase] for phase in ("collapsed", "confused", "vanished")}
+    if at.binned:  # which of them coincide depends on the bins
+        lost = sum(at.lost)
+        return f"about {lost:,} of {found.K:,} classes"
+
+    def classes(phase: str) -> str:
+        return counted(sum(size.classes for size in of[phase]), "class", "classes")
+
+    parts = []
+    if of["collapsed"]:
+        parts.append(f"one common row{' per size' if len(of['collapsed']) > 1 else ''} for {classes('collapsed')}")
+    if of["confused"]:
+        ends = [_cosine(v) for v in sorted({round(s.beside, 2) + 0.0 for s in of["confused"] if s.beside is not None})]
+        own = "its row and the one" if sum(s.classes for s in of["confused"]) == 1 else "their rows and those"
+        takes = "takes its samples" if own.startswith("its") else "take them"
+        cosine = "" if not ends else f"cosine {ends[0]}" if len(ends) == 1 else f"cosines {ends[0]} to {ends[-1]}"
+        between = f" ({cosine} between {own} that {takes})" if cosine else ""
+        parts.append(f"samples of {classes('confused')} given to others{between}")
+    if of["vanished"]:
+        parts.append(f"rows of 0 for {classes('vanished')}")
+    return " and ".join(parts)
+
+
+def _remedy(found: Forecast, at: Outlook) -> str:
+    rarest = f"the rarest {number(at.repeats, 4)} times"
+    level = number(found.groups[-1].low * at.repeats, 4)
+    filled = f"the loss as if no class had fewer than {level} samples ({rarest})"
+    weigh = (
+        f"Weighting {f'the loss of the rarest samples {number(at.repeats, 4)} times' if found.sizes == 2 else filled}"
+    )
+    if at.binned:
+        return f"{weigh} should be about enough."
+    if at.copies is None:
+        return f"{weigh}, rather a little more, separates all classes; no whole copies do."
+    most, least = max(at.copies), min(at.copies)
+    if most > MOST_COPIES or least > 1:
+        copies = f"{least:,} to {most:,} of all samples" if least > 1 else f"{most:,}"
+        return f"{weigh}, rather a little more, separates all classes; as copies it would take {copies}."
+    others = "" if found.sizes == 2 else ", others fewer times,"
+    return f"Showing the rarest samples {most:,} times{others} separates all classes."
+
+
+def _distance(found: Forecast) -> Iterator[str]:
+    if found.sizes == 1:
+        return
+    c = found.by_norms.c
+    said = f"E_W = {number(found.E_W)} and E_H = {number(found.E_H)} give c = √(E_W E_H) = {number(c)}"
+    said += _threshold(found.by_norms)
+    if found.by_use is not None:
+        said += f"; the class means use c = {number(found.by_use.c)} of it (no spread, no common offset)"
+        said += _threshold(found.by_use)
+    yield said + "."
+
+
+def _threshold(at: Outlook) -> str:
+    """R0, which a single rare class and more than two sizes do not have."""
+    return "" if at.log_collapse is None or math.isinf(at.log_collapse) else f", R0 = {ratio_words(at.log_collapse)}"
+
+
+def _angle(found: Forecast) -> Iterator[str]:
+    if not any(g.rare for g in found.groups):
+        return
+    predicted = list(dict.fromkeys(_cosine(o.cosine) for o in found.outlooks))
+    rare, frequent = found.rare, found.frequent
+    if rare is None or rare.cosine is None:
+        if predicted[0] != "none":
+            yield f"Predicted mean cosine between rows of rare classes: {' or '.join(predicted)}."
+        return
+    against = ""
+    if frequent is not None:
+        norms = f"norms {number(rare.norm)} and {number(frequent.norm)}"
+        against = f" (frequent: {_cosine(frequent.cosine)}; {norms})"
+    yield f"Rows of rare classes have a mean cosine of {_cosine(rare.cosine)}{against}; predicted {' or '.join(predicted)}."
+    known = [o.cosine for o in found.outlooks if o.cosine is not None]
+    if known and rare.cosine > max(known) + CLOSER:
+        yield "They are closer together than the model says: this network is nearer to collapse than its norms say."
+
+
+def _cosine(value: float | None) -> str:
+    return "none" if value is None else minus(f"{value:.2f}")

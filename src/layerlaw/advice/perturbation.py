@@ -1,0 +1,351 @@
+"""Proposition 1, tried out: disturb the weights of one layer, or of all, and see what becomes of D_{L−1}/D_0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from layerlaw.advice.training_data import flat_samples
+from layerlaw.errors import InputError
+from layerlaw.lab import FeedForward, Fleet, Recipe, Run, Schedule
+from layerlaw.lab.fleet.measure import measure_fleet
+from layerlaw.lab.schedule import BatchNormMode
+from layerlaw.law import LawFit, fit_law
+from layerlaw.probing import probe
+from layerlaw.record import Record
+from layerlaw.verdict import working_sites
+from layerlaw.wording import number, percent, sentence
+
+Prediction = Literal["formula", "added", "local"]
+PREDICTIONS: tuple[Prediction, ...] = get_args(Prediction)
+ACCURATE = 0.1  # a prediction is called accurate up to this relative error
+Array = npt.NDArray[np.float64]
+Noise = list[list[Tensor]]
+"""What is added to the weights of every layer (a layer may have several)."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What noise of one relative size did; every number is a relative change of R = D_{L−1}/D_0, one per draw.
+
+    measured   all layers disturbed together
+    formula    Σ_l (D_{l−1}/D_l)·ε_l, the first order of the proposition, with the ε_l that all layers together produce
+    added      the changes from disturbing one layer at a time, summed: first order in the noise
+    local      the formula with ε_l from disturbing layer l alone, as if the layers above did not notice
+
+    `epsilon` and `local_epsilon` are those ε_l = change of D_l/D_{l−1}, (draws, layers).
+    """
+
+    scale: float
+    measured: tuple[float, ...]
+    formula: tuple[float, ...]
+    added: tuple[float, ...]
+    local: tuple[float, ...]
+    epsilon: tuple[tuple[float, ...], ...]
+    local_epsilon: tuple[tuple[float, ...], ...]
+
+    def error(self, which: Prediction) -> float:
+        """Root mean square of prediction − measurement over that of the measurement."""
+        gap = np.subtract(getattr(self, which), self.measured)
+        return float(np.sqrt((gap**2).mean() / (np.square(self.measured)).mean()))
+
+    def slope(self, which: Prediction) -> float:
+        """Predicted over measured change: the least-squares line through the origin. 1 is right, below 1 too small."""
+        return float(np.dot(getattr(self, which), self.measured) / np.square(self.measured).sum())
+
+    def correlation(self, which: Prediction) -> float | None:
+        """Between prediction and measurement over draws; `None` for fewer than three."""
+        x, y = np.array(getattr(self, which)), np.array(self.measured)
+        if len(x) < 3 or not x.std() or not y.std():
+            return None
+        return float(np.corrcoef(x, y)[0, 1])
+
+    @property
+    def size(self) -> float:
+        """Root mean square of the measured change."""
+        return _rms(self.measured)
+
+    @property
+    def by_layer(self) -> tuple[float, ...]:
+        """Root mean square of ε_l over draws, all layers disturbed."""
+        return tuple(np.sqrt(np.square(self.epsilon).mean(0)).tolist())
+
+    @property
+    def inequality(self) -> float:
+        """Largest over smallest |ε_l|; the proposition assumes 1."""
+        sizes = self.by_layer
+        return max(sizes) / min(sizes) if min(sizes) > 0 else math.inf
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        predictions = {
+            name: {"slope": self.slope(name), "error": self.error(name), "correlation": self.correlation(name)}
+            for name in PREDICTIONS
+        }
+        return {
+            **asdict(self),
+            "predictions": predictions,
+            "epsilon_by_layer": self.by_layer,
+            "inequality": self.inequality,
+        }
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """How sensitive R is to noise on the weights, by measurement and by Proposition 1. `layers` names the disturbed ones."""
+
+    fit: LawFit
+    layers: tuple[str, ...]
+    effects: tuple[Effect, ...]
+    batchnorm: BatchNormMode
+    repeats: int
+    seed: int
+
+    @property
+    def reduction(self) -> float:
+        """R = D_{L−1}/D_0 of the undisturbed network."""
+        return self.fit.values[-1] / self.fit.values[0]
+
+    @property
+    def linear_until(self) -> float | None:
+        """The largest scale up to which the formula is accurate to a tenth; `None` if it never is."""
+        found = None
+        for effect in self.effects:
+            if effect.error("formula") > ACCURATE:
+                break
+            found = effect.scale
+        return found
+
+    @property
+    def sentence(self) -> str:
+        """What was found, without overselling the proposition."""
+        effect = self._steadiest()
+        local = f"with ε read off one layer at a time (local) it gives {effect.slope('local'):.2f} of the change"
+        if self.linear_until is None:
+            return sentence(
+                f"The formula is off by more than a tenth already at noise of {effect.scale:g}, the smallest tried; {local}."
+            )
+        until = f"{self.linear_until:g}" + (", the largest tried" if effect is self.effects[-1] else "")
+        return sentence(f"Given all ε the formula is right to a tenth up to noise of {until}; {local} there.")
+
+    @property
+    def table(self) -> str:
+        """One line per size of the noise: the measured change of R, and how much of it three predictions give.
+
+        A prediction of the right size for the wrong draws says nothing: what is shown is its slope times the measured
+        change.
+        """
+        heads = ("noise", "measured change of R", "formula, joint ε", "sum of single layers", "local ε")
+        rows = [
+            (f"{e.scale:g}", *(percent(share * e.size, 2) for share in (1.0, *map(e.slope, PREDICTIONS))))
+            for e in self.effects
+        ]
+        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        return "\n".join(
+            " | ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in (heads, *rows)
+        )
+
+    def _steadiest(self) -> Effect:
+        """The largest noise at which the formula is right: smaller ones drown in the luck of the draws."""
+        return next((e for e in self.effects if e.scale == self.linear_until), self.effects[0])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "separation": list(self.fit.values),
+            "reduction": self.reduction,
+            "layers": list(self.layers),
+            "batchnorm": self.batchnorm,
+            "repeats": self.repeats,
+            "seed": self.seed,
+            "linear_until": self.linear_until,
+            "effects": [effect.to_dict() for effect in self.effects],
+            "inefficiency": self.fit.inefficiency,
+            "sentence": self.sentence,
+        }
+
+    def __str__(self) -> str:
+        draws = "one draw" if self.repeats == 1 else f"root mean square of {self.repeats} draws"
+        head = (
+            f"R = D_last/D_first = {number(self.reduction)}; its change in % ({draws}), and what predictions give of it"
+        )
+        return f"{head}\n{self.table}\n{self.sentence}"
+
+
+def robustness(
+    network: nn.Module | Run,
+    data: Any,
+    *,
+    scales: Sequence[float] = (0.001, 0.003, 0.01, 0.03),
+    repeats: int = 5,
+    batchnorm: BatchNormMode = "running",
+    seed: int = 0,
+) -> Robustness:
+    """Disturb the weights of every layer, alone and together, and compare with Proposition 1 of He & Su.
+
+    With R = Π_l D_l/D_{l−1} = D_{L−1}/D_0, a change of every ratio by ε_l changes R, to first order, by
+
+        ΔR = R · Σ_l (D_{l−1}/D_l) · ε_l,
+
+    which for equal ε and fixed R is least when all ratios are equal: when the law holds. Here the weights of layer l get
+    Gaussian noise of `scale` times their Frobenius norm, `repeats` times, the same noise at every scale. The classifier
+    is left alone: no D depends on it.
+
+    `network` is a `lab.FeedForward`, a `lab.Run`, or any module that `probe` can measure; `data` as for `choose_depth`, or
+    for other modules as for `probe`. `batchnorm="batch"` and "whole" let BatchNorm make up for the noise.
+    """
+    chosen = sorted(set(scales))
+    if not chosen or not 0 < chosen[0] <= chosen[-1] < math.inf:
+        raise InputError(f"scales: expected positive numbers, got {list(scales)}.")
+    if repeats < 1:
+        raise InputError(f"repeats: expected at least 1, got {repeats}.")
+    subject = _subject_of(network, data, batchnorm)
+    m = len(subject.layers)
+    base = subject.measure([[None] * m])[0]
+    if not (np.isfinite(base) & (base > 0)).all() or len(base) != m + 1:
+        raise InputError(f"robustness: expected D > 0 before and after each of {m} layers, got {base.tolist()}.")
+    generator = torch.Generator().manual_seed(seed)
+    draws = [draw_noise(subject.weights, generator) for _ in range(repeats)]
+    effects = []
+    for scale in chosen:
+        noises = [noise for whole in draws for noise in _disturbances(whole, scale)]
+        D = subject.measure(noises).reshape(repeats, m + 1, m + 1)
+        if not (np.isfinite(D) & (D > 0)).all():
+            raise InputError(f"robustness: D is not defined any more at noise of {scale:g}. Use smaller scales.")
+        effects.append(_effect(scale, D, base))
+    return Robustness(fit_law(base), tuple(subject.layers), tuple(effects), batchnorm, repeats, seed)
+
+
+def _rms(values: Sequence[float]) -> float:
+    return float(np.sqrt(np.square(values).mean()))
+
+
+def _disturbances(whole: Noise, scale: float) -> list[list[list[Tensor] | None]]:
+    """Every layer alone, then all together."""
+    scaled: list[list[Tensor] | None] = [[scale * n for n in layer] for layer in whole]
+    alone = [[layer if i == at else None for i, layer in enumerate(scaled)] for at in range(len(whole))]
+    return [*alone, scaled]
+
+
+def _effect(scale: float, D: Array, base: Array) -> Effect:
+    """D (draws, layers + 1 disturbances, layers + 1 places), the last disturbance being that of all layers."""
+    ratios, then = D[..., 1:] / D[..., :-1], base[1:] / base[:-1]
+    own = np.diagonal(ratios[:, :-1], axis1=1, axis2=2) - then  # (draws, layers)
+    joint = ratios[:, -1] - then
+    change = D[..., -1] / D[..., 0] / (base[-1] / base[0]) - 1  # (draws, disturbances)
+    return Effect(
+        scale=scale,
+        measured=tuple(change[:, -1].tolist()),
+        formula=tuple((joint / then).sum(-1).tolist()),
+        added=tuple(change[:, :-1].sum(-1).tolist()),
+        local=tuple((own / then).sum(-1).tolist()),
+        epsilon=tuple(map(tuple, joint.tolist())),
+        local_epsilon=tuple(map(tuple, own.tolist())),
+    )
+
+
+@dataclass(frozen=True)
+class DisturbedNetwork:
+    """A network whose layers can be disturbed: their names, their weights, and D along depth under given noise.
+
+    `measure` takes one noise per disturbed network, each as a list over layers (`None`: left alone); it returns D of shape
+    (networks, layers + 1).
+    """
+
+    layers: list[str]
+    weights: list[list[Tensor]]
+    measure: Callable[[list[list[list[Tensor] | None]]], Array]
+
+
+def _subject_of(network: nn.Module | Run, data: Any, batchnorm: BatchNormMode) -> DisturbedNetwork:
+    """A `FeedForward` (or a run of one) is measured as a fleet, any other module by `probe`, one noise after the other."""
+    if isinstance(network, Run):
+        network = network.network()
+    if not isinstance(network, nn.Module):
+        raise InputError(f"network: expected a module or a run, got {type(network).__name__}.")
+    return _fleet(network, data, batchnorm) if isinstance(network, FeedForward) else _module(network, data, batchnorm)
+
+
+def draw_noise(weights: list[list[Tensor]], generator: torch.Generator) -> Noise:
+    """Gaussian noise for every weight, of the weight's own Frobenius norm."""
+    return [[_like(w, generator) for w in layer] for layer in weights]
+
+
+def _like(weight: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+    return noise.mul_(float(weight.detach().double().norm() / noise.norm())).to(weight.dtype)
+
+
+def _fleet(network: FeedForward, data: Any, batchnorm: BatchNormMode) -> DisturbedNetwork:
+    samples = flat_samples(data)
+    recipe = Recipe(network=network.shape, epochs=1, batch_size=max(2, len(samples.labels)))
+    state = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
+    hidden = len(network.shape.widths)
+    weights = [[state[f"linear{i + 1}.weight"]] for i in range(hidden)]
+
+    def measure(noises: list[list[list[Tensor] | None]]) -> Array:
+        with torch.no_grad():
+            fleet = Fleet([recipe] * len(noises), [samples] * len(noises))
+            for member, noise in enumerate(noises):
+                fleet.load_state_dict(member, state)
+                for i, added in enumerate(noise):
+                    if added is not None:
+                        fleet.weights[i][member] += added[0]
+            measurements = measure_fleet(fleet, Schedule(batchnorm=(batchnorm,)), 0)
+        return np.array([member[0].separation for member in measurements], dtype=np.float64)  # None becomes NaN
+
+    return DisturbedNetwork([f"linear{i + 1}" for i in range(hidden)], weights, measure)
+
+
+def _module(network: nn.Module, data: Any, batchnorm: BatchNormMode) -> DisturbedNetwork:
+    if batchnorm not in ("running", "batch"):
+        raise InputError(f"batchnorm: expected 'running' or 'batch' for {type(network).__name__}, got {batchnorm!r}.")
+
+    def record() -> Record:
+        return probe(network, data, batchnorm=batchnorm, uncertainty=False, progress=False)
+
+    sites = [site for site in record().sites if site.in_fit]
+    modules = dict(network.named_modules())
+    names = [sites[i].name.split("#")[0] for i in working_sites(sites)]
+    weights = []
+    for name in names:
+        if name not in modules:
+            raise InputError(f"robustness: expected every site to be a module of its own, got '{name}'.")
+        found = [p for p in modules[name].parameters() if p.dim() > 1]
+        if not found:
+            raise InputError(f"robustness: expected a weight at every site, found none at '{name}'.")
+        weights.append(found)
+
+    def measure(noises: list[list[list[Tensor] | None]]) -> Array:
+        rows = []
+        for noise in noises:
+            with _disturbed(weights, noise):
+                found = [site.values.get("separation") for site in record().sites if site.in_fit]
+            rows.append(found)
+        return np.array(rows, dtype=np.float64)
+
+    return DisturbedNetwork(names, weights, measure)
+
+
+@contextmanager
+def _disturbed(weights: list[list[Tensor]], noise: list[list[Tensor] | None]) -> Iterator[None]:
+    """Add the noise, then put back the very bits that were there."""
+    touched = [(w, n) for layer, added in zip(weights, noise, strict=True) for w, n in zip(layer, added or [])]  # noqa: B905
+    kept = [w.detach().clone() for w, _ in touched]
+    try:
+        with torch.no_grad():
+            for w, n in touched:
+                w += n.to(w.device)
+        yield
+    finally:
+        with torch.no_grad():
+            for (w, _), before in zip(touched, kept, strict=True):
+                w.copy_(before)

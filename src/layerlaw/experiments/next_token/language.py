@@ -1,0 +1,306 @@
+"""What the experiments on language models share: models, texts, measurements; rows, panels and tables of PR along depth."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlaw.data import load_text
+from layerlaw.data.official import ENVIRONMENT, data_folder
+from layerlaw.errors import DataError
+from layerlaw.experiments.drawing import r_and_rho
+from layerlaw.experiments.numbers import NOTHING_CLAIMED, Claim, row, within
+from layerlaw.experiments.setting import Setting
+from layerlaw.lab import GPT, Recurrent, TextRecipe, load_text_model, save_text_model, train_text
+from layerlaw.lab.networks.text_model import TextModel
+from layerlaw.law import LawFit, fit_law
+from layerlaw.lm import Loaded, load, pieces_of, probe_lm
+from layerlaw.lm.loading import train_vocabulary
+from layerlaw.outcome import Row, Table
+from layerlaw.record import Record
+from layerlaw.sheet import Panel, Series, Style
+
+REAL = "SmolLM2-135M-Instruct"
+TOKENS = 122_880  # 240 pieces of 512: what the reference numbers were measured on
+VOCABULARY = 8192
+HELD_OUT = 6  # books that are not trained on
+CONTEXT = 256
+TARGETS = {"id": "residual", "embedding": "residual_embedding"}  # the two that every experiment measures
+TARGET_TITLES = {"Token id": "residual", "Output embedding": "residual_embedding"}
+PR = "prediction residual"
+FLAT = "PR does not fall with depth"
+
+
+def real_model(setting: Setting) -> Loaded:
+    """SmolLM2-135M from LAYERLAW_DATA/smollm2 (a folder of transformers, or a GGUF file); quickly: a tiny GPT."""
+    setting.networks += 1
+    if setting.quick:
+        return Loaded(tiny(), None, "tiny GPT")
+    return _loaded(_place("smollm2"), setting.device)
+
+
+@cache
+def _loaded(place: Path, device: str) -> Loaded:
+    files = sorted(place.glob("*.gguf"))
+    where = place if (place / "config.json").exists() or not files else files[0]
+    loaded = load(where, dtype="float32")
+    return Loaded(loaded.model.to(device), loaded.tokenizer, REAL)
+
+
+def _place(name: str) -> Path:
+    folder = data_folder()
+    if folder is None or not (folder / name).is_dir():
+        raise DataError(
+            f"expected a folder {name}/ in the folder that the environment variable {ENVIRONMENT} names, found none. Put "
+            "the model there (a folder saved by transformers, or a GGUF file); --quick needs none."
+        )
+    return folder / name
+
+
+def measured(setting: Setting, *, first: int | None = None, tokens: int | None = None, **options: Any) -> Record:
+    """The real model on wikitext-2 (validation and test parts); quickly: the tiny one on walks.
+
+    `first`: only so many tokens from the beginning of the text are given to it.
+    """
+    loaded = real_model(setting)
+    if setting.quick:
+        text: Any = walks(160, 64, seed=1)
+        tokens = min(tokens or 10**6, 10**6)
+        options = {**options, "classes": min(options.get("classes", 0), 20)}
+    else:
+        found = load_text("wikitext-2")
+        text, setting.checksums["wikitext-2"] = found.documents, found.checksum
+        tokens = tokens or TOKENS
+        options = {"batch_size": 8 if setting.device == "cpu" else 32, **options}
+    if first is not None:
+        whole = pieces_of(text, loaded.tokenizer).cut().ids
+        text, tokens = whole[: max(1, round(first / len(whole[0])))], 10**9
+    record = probe_lm(loaded, pieces_of(text, tokens=tokens), progress=setting.progress, **options)
+    setting.checksums["tokens"] = record.provenance["data_sha256"]
+    return record
+
+
+@cache
+def tiny() -> GPT:
+    """A GPT that has learnt a Markov chain for a moment: something for quick runs."""
+    torch.manual_seed(0)
+    model = GPT(vocabulary=128, width=32, depth=6, heads=4, context=64)
+    recipe = TextRecipe(steps=120, batch_size=16, context=32, learning_rate=3e-3, warmup=10)
+    train_text(model, walks(400, 64, seed=0).reshape(-1), recipe, progress=False)
+    return model.eval()
+
+
+def walks(documents: int, length: int, *, seed: int, size: int = 120) -> Tensor:
+    """Documents of a Markov chain over `size` tokens with four successors each."""
+    generator = torch.Generator().manual_seed(seed)
+    successors = torch.randint(0, size, (size, 4), generator=torch.Generator().manual_seed(7))
+    ids = torch.randint(0, size, (documents, length), generator=generator)
+    for t in range(1, length):
+        choice = torch.randint(0, 4, (documents,), generator=generator)
+        ids[:, t] = successors[ids[:, t - 1], choice]
+    return ids
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Tokens to train on (one stream), and held-out pieces to measure on."""
+
+    vocabulary: int
+    train: Tensor
+    held_out: list[Tensor]
+    checksum: str
+
+
+def books(setting: Setting) -> Corpus:
+    """Classic books in byte pairs, the last six held out; quickly: walks."""
+    if setting.quick:
+        return Corpus(128, walks(400, 64, seed=0).reshape(-1), list(walks(160, 64, seed=1)), "walks")
+    corpus = _books()
+    setting.checksums["classic-books"] = corpus.checksum
+    return corpus
+
+
+@cache
+def _books() -> Corpus:
+    text = load_text("classic-books")
+    tokenizer = train_vocabulary(text.documents[:-HELD_OUT], VOCABULARY)
+    train, held = (
+        pieces_of(part, tokenizer, length=CONTEXT, documents="cut").cut().ids
+        for part in (text.documents[:-HELD_OUT], text.documents[-HELD_OUT:])
+    )
+    return Corpus(VOCABULARY, torch.cat(train), [piece for piece in held if len(piece) == CONTEXT], text.checksum)
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """What kind of model, how deep and how wide, trained how."""
+
+    kind: str
+    depth: int
+    width: int
+    seed: int
+    steps: int
+    batch_size: int = 64
+
+    def recipe(self, context: int) -> TextRecipe:
+        """The same for every size, but for the rate, which falls with the width."""
+        rate = 1e-3 * (256 / self.width) ** 0.5
+        task: Any = "masked" if self.kind == "masked" else "next"
+        warmup = min(100, self.steps // 5)
+        return TextRecipe(self.steps, self.batch_size, context, rate, warmup, task=task, seed=self.seed)
+
+    def model(self, vocabulary: int, context: int) -> TextModel:
+        """Freshly drawn."""
+        torch.manual_seed(self.seed)
+        size: dict[str, Any] = {"vocabulary": vocabulary, "width": self.width, "depth": self.depth, "context": context}
+        if self.kind == "recurrent":
+            return Recurrent(**size)
+        return GPT(**size, heads=max(1, self.width // 64), causal=self.kind == "gpt")
+
+
+def trained(
+    setting: Setting, network: OwnModel, corpus: Corpus, at_steps: tuple[int, ...] = ()
+) -> dict[int, TextModel]:
+    """The model after each of the chosen steps and at the end; kept in the folder, where other experiments find it."""
+    if setting.quick:
+        network = replace(network, batch_size=8)
+    steps = tuple(sorted({*at_steps, network.steps}))
+    setting.networks += 1
+    setting.used_seeds.add(network.seed)
+    context = len(corpus.held_out[0])
+    places = {step: _kept(setting, network, corpus, step) for step in steps}
+    if all(place is not None and place.exists() for place in places.values()):
+        return {step: load_text_model(place) for step, place in places.items() if place is not None}
+    model = network.model(corpus.vocabulary, context)
+    found: dict[int, TextModel] = {}
+
+    def visit(step: int) -> None:
+        copy = network.model(corpus.vocabulary, context)
+        copy.load_state_dict({name: value.detach().cpu() for name, value in model.state_dict().items()})
+        found[step] = copy.eval()
+        place = places[step]
+        if place is not None:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            save_text_model(copy, place)
+
+    how: dict[str, Any] = {"at_steps": steps, "visit": visit, "progress": setting.progress, "device": setting.device}
+    train_text(model, corpus.train, network.recipe(context), **how)
+    return found
+
+
+def _kept(setting: Setting, network: OwnModel, corpus: Corpus, step: int) -> Path | None:
+    if setting.folder is None:
+        return None
+    key = json.dumps([asdict(network), corpus.checksum, step], sort_keys=True)
+    return setting.folder.parent / "language-models" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.pt"
+
+
+def measured_own(setting: Setting, model: TextModel, corpus: Corpus, **options: Any) -> Record:
+    """A model of our own on held-out books."""
+    return probe_lm(
+        load(model, mask_id=corpus.vocabulary - 1), pieces_of(corpus.held_out, length=CONTEXT), device=setting.device,
+        batch_size=32, progress=setting.progress, **options,
+    )  # fmt: skip
+
+
+def own_records(
+    setting: Setting, corpus: Corpus, kind: str, depth: int, width: int, steps: tuple[int, ...]
+) -> dict[int, list[Record]]:
+    """Models of one shape, one per seed, measured on both targets after each of these steps."""
+    found: dict[int, list[Record]] = {step: [] for step in steps}
+    for seed in setting.seeds():
+        models = trained(setting, OwnModel(kind, depth, width, seed, steps[-1]), corpus, steps)
+        for step in steps:
+            found[step].append(measured_own(setting, models[step], corpus, targets="id,embedding"))
+    return found
+
+
+def values_of(record: Record, column: str = "residual") -> list[float]:
+    """The column at every block."""
+    return [value for site in record.sites if site.in_fit and (value := site.values.get(column)) is not None]
+
+
+def law(record: Record, column: str = "residual", *, drop_last: int = 0) -> LawFit:
+    """The law of a column over the blocks, the last so many left out."""
+    values = values_of(record, column)
+    return fit_law(values[: len(values) - drop_last], quantity="PR")
+
+
+def pearson_rows(
+    name: str, records: Sequence[Record], column: str = "residual", claim: Claim = NOTHING_CLAIMED
+) -> list[Row]:
+    """r over all blocks beside the paper's, then r without the last block and held out, ρ, effective blocks and p."""
+    fits = [law(record, column) for record in records]
+    held = f"{column}_held_out"
+    rows = [
+        row(f"{name}/pearson", [f.pearson for f in fits], claim),
+        row(f"{name}/pearson-without-last-block", [law(record, column, drop_last=1).pearson for record in records]),
+        row(f"{name}/rho", [f.rho for f in fits]),
+        row(f"{name}/effective-blocks", [f.effective_layers for f in fits], reason=FLAT),
+        row(f"{name}/greenwood-p", [f.greenwood_p for f in fits], reason=FLAT),
+    ]
+    if all(held in record.columns for record in records):
+        rows.insert(2, row(f"{name}/pearson-held-out", [law(record, held).pearson for record in records]))
+    return rows
+
+
+def embedding_row(name: str, records: Sequence[Record]) -> Row:
+    """r of the other target, the output embedding."""
+    return row(f"{name}/embedding/pearson", [law(record, "residual_embedding").pearson for record in records])
+
+
+def reference(value: float, by: float) -> Claim:
+    """An earlier measurement of the same model and text by other code."""
+    return within(value, by, paper=f"{value:g} (reference)".replace("-", "−"))
+
+
+def curve(record: Record, column: str, label: str, *, style: Style = "points") -> Series:
+    """A column against the number of the block."""
+    values = values_of(record, column)
+    return Series(range(1, len(values) + 1), values, label, style=style)
+
+
+def law_panel(title: str, record: Record, column: str = "residual", *, null: bool = False) -> Panel:
+    """A column with its line, held-out values beside it, the untrained model where it was measured."""
+    fit = law(record, column)
+    x = range(1, fit.points + 1)
+    series = [Series(x, fit.line, "line", style="fit"), curve(record, column, "in-sample")]
+    if f"{column}_held_out" in record.columns:
+        series.append(curve(record, f"{column}_held_out", "held out"))
+    if null and f"{column}_untrained" in record.columns:
+        series.append(curve(record, f"{column}_untrained", "untrained", style="null"))
+    note = f"r = –, ρ = {fit.rho:.4f}" if fit.pearson is None else r_and_rho([fit], digits=4)
+    return Panel(title, series, xlabel="block", ylabel=PR, note=note, tight=True)
+
+
+def residual_panel(title: str, record: Record, column: str = "residual") -> Panel:
+    """What the line leaves of ln PR: a curve where the law is only nearly one."""
+    fit = law(record, column)
+    x = range(1, fit.points + 1)
+    zero = Series(x, [0.0] * fit.points, style="fit")
+    return Panel(title, [zero, Series(x, fit.residuals)], xlabel="block", ylabel="ln PR minus the line", log_y=False)
+
+
+def block_table(title: str, record: Record, columns: Mapping[str, str]) -> Table:
+    """Every block with the named columns."""
+    rows = [(site.name, *(site.values.get(column) for column in columns.values())) for site in record.sites]
+    return Table(title, ("site", *columns), tuple(rows))
+
+
+def law_table(title: str, laws: Mapping[str, tuple[Record, str]]) -> Table:
+    """One line of fit per record and column."""
+    rows = []
+    for name, (record, column) in laws.items():
+        fit, short = law(record, column), law(record, column, drop_last=1)
+        ends = (fit.values[0], fit.values[-1])
+        rows.append((name, *ends, fit.pearson, short.pearson, fit.rho, fit.effective_layers, fit.greenwood_p))
+    heads = ("what", "PR, first block", "PR, last block", "r", "r without last", "ρ", "effective blocks", "p")
+    return Table(title, heads, tuple(rows))

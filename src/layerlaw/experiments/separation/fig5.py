@@ -1,0 +1,284 @@
+"""Figure 5: networks of 3 to 20 layers on MNIST, Fashion-MNIST and CIFAR-10; the depth with the lowest final D.
+
+    layerlaw reproduce fig5            18 depths × 3 data sets × 4 learning rates × at least 5 seeds: 1080 networks
+                                       (minutes on a GPU, hours on two cores)
+    layerlaw reproduce fig5 --quick    three depths, two learning rates, one seed, 10 epochs
+
+The paper reads off 6, 10 and 12 as the depths with the lowest separation fuzziness after the last hidden layer, from one
+network per depth (its scripts tried 3–10 and 18 layers on MNIST, 3–11 and 18 on Fashion-MNIST, 3, 4, 8–14, 18 and 20 on
+CIFAR-10), each at the learning rate with the best law. Ours agrees when the depth with the lowest geometric mean over
+seeds is within 2 of the paper's. Controls: the range of that depth over seeds; the smallest depth that is not clearly
+worse (paired seeds, one standard error); eval mode; learning rates chosen by accuracy on 1000 further training images
+(validation) instead of by the law; and the accuracy on the whole test set, which is what one would choose a depth for. A
+paired comparison of depths needs five seeds: fewer are never taken, --seeds asks for more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from layerlaw.experiments.drawing import caption, curves_panel
+from layerlaw.experiments.numbers import best_law, grouped, law_of, number, row, standard_error
+from layerlaw.experiments.setting import TITLES, Setting, samples, stand_in
+from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
+from layerlaw.outcome import Cell, Outcome, Row, Table
+from layerlaw.sheet import Panel, Series, Sheet
+
+SEEDS = "At least 5 seeds, because a paired comparison of depths needs them; --seeds asks for more."
+TITLE = "Depth: where the final separation fuzziness is lowest"
+PAPER = {"mnist": 6, "fashion_mnist": 10, "cifar10": 12}
+DEPTHS = tuple(range(3, 21))
+SHOWN = (3, 4, 6, 8, 10, 12, 14, 18, 20)  # depths whose curves are drawn
+RATES = (1e-4, 3e-4, 1e-3, 3e-3)
+WITHIN = 2  # layers
+PER_CLASS = 100
+Chosen = dict[int, dict[int, Run]]  # depth, seed
+Values = Mapping[int, Sequence[float]]  # depth, one number per seed
+
+
+@dataclass(frozen=True)
+class Depths:
+    """One data set: networks by depth and seed, at the rates with the best law and at those with the best validation."""
+
+    name: str
+    by_law: Chosen
+    by_accuracy: Chosen
+    tests: dict[int, dict[int, float]]
+    """Accuracy on the test set of the networks in `by_accuracy`."""
+
+
+def run(setting: Setting) -> Outcome:
+    """Train all depths, report what came out."""
+    depths = (3, 6, 10) if setting.quick else DEPTHS
+    rates = (3e-4, 1e-3) if setting.quick else RATES
+    parts = {name: _data(setting, name) for name in PAPER}
+    base = Recipe(epochs=setting.epochs(quick=10))
+    recipes = base.grid(network=map(Shape.even, depths), data=PAPER, learning_rate=rates, seed=setting.seeds(least=5))
+    validated = {name: validated for name, (validated, _) in parts.items()}
+    runs = setting.train("grid", recipes, validated, Schedule(test=True))
+    found = [_depths(setting, name, runs, parts[name][1]) for name in PAPER]
+    rows = [*(r for each in found for r in _rows(each)), _order_row(found)]
+    notes = [*(_note(each, rows) for each in found), *setting.note(SEEDS, quick=False), *stand_in(setting, *PAPER)]
+    return Outcome("fig5", TITLE, rows, _sheets(found), [_table(runs), _chosen_table(found)], notes)
+
+
+def _data(setting: Setting, name: str) -> tuple[Samples, Samples]:
+    """The training samples with further training images as the held-out part, and with the test images."""
+    known = samples(setting, name, PER_CLASS, tests=1000)
+    more = samples(setting, name, 2 * PER_CLASS, tests=1000)
+    further = beyond(more.labels, PER_CLASS)
+    return replace(known, test_inputs=more.inputs[further], test_labels=more.labels[further]), known
+
+
+def beyond(labels: Tensor, count: int) -> Tensor:
+    """Which samples come after the first `count` of their class.
+
+    >>> beyond(torch.tensor([0, 1, 0, 0, 1]), 1)
+    tensor([False, False,  True,  True,  True])
+    """
+    place = torch.nn.functional.one_hot(labels).cumsum(0).gather(1, labels.unsqueeze(1)).squeeze(1)
+    return place > count
+
+
+def accuracy(run: Run, data: Samples, device: str = "cpu") -> float:
+    """Of a trained network on the test images, with running statistics."""
+    assert data.test_inputs is not None
+    assert data.test_labels is not None
+    network = run.network().to(device)
+    with torch.no_grad():
+        decided = network(data.test_inputs.to(device)).argmax(1).cpu()
+    return float((decided == data.test_labels).double().mean())
+
+
+def validation(run: Run) -> float:
+    """Accuracy on the further training images, with running statistics."""
+    return run.measurement(batchnorm="running", split="test").accuracy or 0.0
+
+
+def _depths(setting: Setting, name: str, runs: Sequence[Run], data: Samples) -> Depths:
+    sound = [r for r in runs if r.recipe.data == name and law_of(r)]
+    by_law: Chosen = {}
+    by_accuracy: Chosen = {}
+    for (depth, seed), cell in grouped(sound, lambda r: (r.recipe.network.depth, r.recipe.seed)).items():
+        if (best := best_law(cell)) is not None:
+            by_law.setdefault(depth, {})[seed] = best
+            by_accuracy.setdefault(depth, {})[seed] = max(cell, key=validation)
+    tests = {
+        depth: {seed: accuracy(r, data, setting.device) for seed, r in chosen.items()}
+        for depth, chosen in by_accuracy.items()
+    }
+    return Depths(name, by_law, by_accuracy, tests)
+
+
+def finals(chosen: Chosen, what: str = "final-D") -> dict[int, list[float]]:
+    """log D after the last hidden layer by depth, one per seed."""
+    ends = {depth: [number(r, what) for r in found.values()] for depth, found in whole(chosen).items()}
+    return {depth: [math.log(D) for D in found if D] for depth, found in ends.items() if all(found)}
+
+
+def whole(chosen: Chosen) -> Chosen:
+    """The depths at which every seed has a network, seeds in one order."""
+    seeds = sorted({seed for found in chosen.values() for seed in found})
+    return {depth: {s: found[s] for s in seeds} for depth, found in chosen.items() if len(found) == len(seeds)}
+
+
+def lowest(values: Values) -> int:
+    """The choice with the lowest mean over seeds.
+
+    >>> lowest({3: [2.0, 2.0], 4: [1.0, 2.5], 5: [3.0, 1.0]})
+    4
+    """
+    return min(values, key=lambda choice: (fmean(values[choice]), choice))
+
+
+def one_standard_error(values: Values) -> int:
+    """The smallest choice that is not clearly worse than the one with the lowest mean.
+
+    Not clearly worse: the mean of its paired differences to the best one is at most their standard error. With one
+    seed there is no error to speak of, and the best one stands.
+
+    >>> one_standard_error({3: [5.0, 5.0], 4: [1.0, 3.0], 5: [1.5, 2.0]})  # 4: differences −0.5, 1.0
+    4
+    """
+    best = lowest(values)
+    for choice in sorted(values):
+        differences = [a - b for a, b in zip(values[choice], values[best], strict=True)]
+        error = standard_error(differences)
+        if choice == best or (error is not None and fmean(differences) <= error):
+            return choice
+    return best
+
+
+def _by_seed(values: Values) -> list[int]:
+    """The depth with the lowest value, for every seed alone."""
+    return [min(values, key=lambda depth: values[depth][i]) for i in range(len(next(iter(values.values()))))]
+
+
+def _depth_row(name: str, values: dict[int, list[float]], paper: int | None = None) -> Row:
+    """The depth with the lowest mean; the range is the one of the seeds' own lowest depths."""
+    if not values:
+        return Row(name, paper, None, reproduced=None if paper is None else False, reason="no depth with all its seeds")
+    best, single = lowest(values), _by_seed(values)
+    agrees = None if paper is None else abs(best - paper) <= WITHIN
+    tolerance = "" if paper is None else f"{paper} ± {WITHIN}; the range is the one over single seeds"
+    return Row(name, paper, best, min(single), max(single), agrees, tolerance)
+
+
+def _rows(each: Depths) -> list[Row]:
+    law, other = finals(each.by_law), finals(each.by_accuracy)
+    wrong = {depth: [-validation(r) for r in found.values()] for depth, found in whole(each.by_accuracy).items()}
+    rows = [
+        _depth_row(f"{each.name}/lowest-D-depth", law, PAPER[each.name]),
+        row(f"{each.name}/one-standard-error-depth", [one_standard_error(law) if law else None]),
+        _depth_row(f"{each.name}/lowest-D-depth-eval", finals(each.by_law, "final-D-eval")),
+        _depth_row(f"{each.name}/lowest-D-depth-rate-by-validation", other),
+        _depth_row(f"{each.name}/best-validation-depth", wrong),
+    ]
+    for what, values in (("lowest-D-depth", law), ("best-validation-depth", wrong)):
+        tests = list(each.tests[lowest(values)].values()) if values else [None]
+        rows.append(row(f"{each.name}/test-accuracy-at-{what}", tests))
+    return rows
+
+
+def _order_row(found: Sequence[Depths]) -> Row:
+    """The paper's order of the data sets: the harder, the deeper."""
+    best = {each.name: lowest(values) for each in found if (values := finals(each.by_law))}
+    name, paper = "cifar10-minus-mnist/lowest-D-depth", PAPER["cifar10"] - PAPER["mnist"]
+    if len(best) < len(PAPER):
+        return Row(name, paper, None, reproduced=False, reason="no depth with all its seeds")
+    gap = best["cifar10"] - best["mnist"]
+    ordered = best["mnist"] <= best["fashion_mnist"] <= best["cifar10"] and gap > 0
+    return Row(name, paper, gap, reproduced=ordered, tolerance="MNIST ≤ Fashion-MNIST ≤ CIFAR-10, and not all equal")
+
+
+def _note(each: Depths, rows: Sequence[Row]) -> str:
+    known = {r.name: r for r in rows}
+    title, best = TITLES[each.name], known[f"{each.name}/lowest-D-depth"]
+    if best.ours is None:
+        return f"{title}: {best.reason}."
+    one = known[f"{each.name}/one-standard-error-depth"].ours
+    by_test = known[f"{each.name}/best-validation-depth"].ours
+    at_best = known[f"{each.name}/test-accuracy-at-lowest-D-depth"].ours or math.nan
+    at_other = known[f"{each.name}/test-accuracy-at-best-validation-depth"].ours or math.nan
+    return (
+        f"{title}: final D is lowest at {best.ours:.0f} layers (single seeds: {best.low:.0f} to {best.high:.0f}; paper: "
+        f"{PAPER[each.name]}); {one:.0f} layers are not clearly worse. Validation accuracy is best at {by_test:.0f} layers, "
+        f"where the test accuracy is {100 * at_other:.1f} %, against {100 * at_best:.1f} % at the depth of the lowest D."
+    )
+
+
+def _sheets(found: Sequence[Depths]) -> list[Sheet]:
+    curves = []
+    for each in found:
+        groups = {str(depth): list(each.by_law[depth].values()) for depth in SHOWN if depth in each.by_law}
+        curves.append(curves_panel(TITLES[each.name], groups))
+    words = caption(curves, "Rates with the best law.")
+    marked = "Rates with the best validation accuracy. The line marks the paper's depth."
+    return [
+        Sheet("D along depth, for networks of several depths", curves, caption=words),
+        Sheet(
+            "D after the last hidden layer",
+            [_ends_panel(each) for each in found],
+            caption="The line marks the depth that the paper found.",
+        ),
+        Sheet("Accuracy", [_accuracy_panel(each) for each in found], caption=marked),
+    ]
+
+
+def _ends_panel(each: Depths) -> Panel:
+    curves = {
+        "rate with the best law": finals(each.by_law),
+        "the same, eval mode": finals(each.by_law, "final-D-eval"),
+        "rate by validation": finals(each.by_accuracy),
+    }
+    series = []
+    for label, values in curves.items():
+        mean, low, high = ([math.exp(f(logs)) for logs in values.values()] for f in (fmean, min, max))
+        series += [Series(tuple(values), mean, label, low, high)] if values else []
+    return Panel(TITLES[each.name], tuple(series), xlabel="depth", ylabel="final D", marked=PAPER[each.name])
+
+
+def _accuracy_panel(each: Depths) -> Panel:
+    parts = {
+        "validation": {depth: [validation(r) for r in found.values()] for depth, found in each.by_accuracy.items()},
+        "test": {depth: list(found.values()) for depth, found in each.tests.items()},
+    }
+    series = [
+        Series(tuple(v), tuple(map(fmean, v.values())), label, tuple(map(min, v.values())), tuple(map(max, v.values())))
+        for label, v in parts.items()
+    ]
+    return Panel(TITLES[each.name], tuple(series), "depth", "accuracy", log_y=False, marked=PAPER[each.name])
+
+
+def _table(runs: Sequence[Run]) -> Table:
+    """The whole grid, means over seeds."""
+    lines: list[tuple[Cell, ...]] = []
+    cells = grouped(runs, lambda r: (TITLES[r.recipe.data], r.recipe.network.depth, r.recipe.learning_rate))
+    for cell, found in cells.items():
+        laws = [law for r in found if (law := law_of(r))]
+        sound = [r for r in found if r.diverged is None]
+        r_mean = fmean(law.pearson or math.nan for law in laws) if laws else None
+        D = math.exp(fmean(math.log(law.values[-1]) for law in laws)) if laws else None
+        lines.append((*cell, len(found) - len(laws), r_mean, D, fmean(map(validation, sound)) if sound else None))
+    columns = ("data", "depth", "lr", "without a law", "r", "final D", "validation acc.")
+    return Table("The whole grid, means over seeds", columns, tuple(lines), "Final D: geometric mean.")
+
+
+def _chosen_table(found: Sequence[Depths]) -> Table:
+    lines: list[tuple[Cell, ...]] = []
+    for each in found:
+        for depth, chosen in each.by_law.items():
+            logs = [finals({depth: chosen}, what)[depth] for what in ("final-D", "final-D-eval")]
+            logs.append(finals({depth: each.by_accuracy[depth]})[depth])
+            rates = ", ".join(f"{rate:g}" for rate in sorted({r.recipe.learning_rate for r in chosen.values()}))
+            means = (math.exp(fmean(v)) for v in logs)
+            lines.append((TITLES[each.name], depth, rates, *means, fmean(each.tests[depth].values())))
+    ends = ("final D", "final D eval", "final D, rate by validation", "test acc.")
+    note = "Geometric means over seeds; the test accuracy is that of the rates chosen by validation."
+    return Table("The networks chosen", ("data", "depth", "rates chosen by the law", *ends), tuple(lines), note)

@@ -1,0 +1,217 @@
+"""Figure S7: which layers converge first. D_{l+1}/D_l over training, in the 8-layer network on CIFAR-10 (Adam).
+
+    layerlaw reproduce s7            60 networks: five learning rates, at least ten seeds; the chosen ones once more
+    layerlaw reproduce s7 --quick    two networks on Fashion-MNIST, 60 epochs instead of 600 (reported as the paper's)
+
+A minute on a GPU. The authors' rate for CIFAR-10 is not known: per seed the one with the best law at the last epoch, as
+the paper chose. Layer l (1 … 7) has converged at the epoch from which on its ratio stays within 10 % of its final value.
+Agreement, in the authors' BatchNorm mode: the mean over seeds of Spearman's correlation between layer and epoch of
+convergence is positive ("lower layers converge first"); likewise between layer and ratio at epoch 20 ("in early stages
+the bottom layers learn faster"). Page's test says whether ten seeds could agree so by chance. Epochs are as fine as
+the measurements: 5 up to epoch 220, then 10. Two of our controls: other shares than 10 %, and a constant learning rate
+at the rate chosen, because the drops at epochs 200 and 400 move all ratios at once. Page's test needs ten seeds: fewer
+are never taken, --seeds asks for more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from layerlaw.experiments.drawing import LAST_LOSS, RATE_AND_SEED, caption, epoch_series, run_table
+from layerlaw.experiments.moments import in_paper_epochs, measured_epochs, page_p, scaled, settling, shortened, spearman
+from layerlaw.experiments.numbers import (
+    MODE_NAMES,
+    MODES,
+    NO_RUN,
+    above,
+    best_of_seeds,
+    law_of,
+    mean_of,
+    row,
+    rows,
+    trouble,
+)
+from layerlaw.experiments.separation.fig1 import RATES, SHOWN
+from layerlaw.experiments.setting import TITLES, Setting, samples, stand_in
+from layerlaw.lab import Recipe, Run, Schedule, Shape
+from layerlaw.lab.schedule import BatchNormMode
+from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.sheet import Panel, Series, Sheet
+
+TITLE = "Lower layers converge first"
+DEPTH = 8
+LAYERS = DEPTH - 1
+SEEDS = 10
+PROBES = (*range(0, 221, 5), *range(230, 601, 10))
+QUICK_PROBES = range(0, 601, 30)
+EARLY = 20  # epoch
+SHARES = (0.05, 0.1, 0.2)
+CONVERGED = 0.1
+ENOUGH = f"At least {SEEDS} seeds, because a test of order over seeds needs them; --seeds asks for more."
+AT_ONCE = "all layers converge at one probe"
+
+
+def run(setting: Setting) -> Outcome:
+    """Train the grid, choose the rate, follow the ratios; then once more with a constant rate."""
+    total = setting.epochs(quick=60)
+    data = {"cifar10": samples(setting, "cifar10")}
+    base = Recipe(Shape.even(DEPTH), "cifar10", epochs=total)
+    rates = (SHOWN["adam", DEPTH][0],) if setting.quick else RATES["adam"]
+    schedule = Schedule(scaled((*QUICK_PROBES, EARLY) if setting.quick else PROBES, total))
+    runs = setting.train("ratios", base.grid(learning_rate=rates, seed=setting.seeds(SEEDS)), data, schedule)
+    best = best_of_seeds(runs)
+    constant = setting.train("constant", [replace(r.recipe, drops=()) for r in best], data, schedule) if best else []
+    early = scaled((EARLY,), total)[0]
+    notes = [
+        *shortened(total),
+        *stand_in(setting, "cifar10"),
+        *_notes(best, setting),
+        *setting.note(ENOUGH, quick=False),
+    ]
+    tables = [_layer_table(best), _run_table(runs, early)]
+    found = [*_rows(best, early), *_constant_rows(constant)]
+    return Outcome("s7", TITLE, found, _sheets(best, constant), tables, notes)
+
+
+def layer_ratios(run: Run, epoch: int, *, batchnorm: BatchNormMode = "batch") -> list[float | None]:
+    """D_{l+1}/D_l of every hidden layer: below 1 where it separates the classes better than the layer before."""
+    pairs = pairwise(run.measurement(epoch=epoch, batchnorm=batchnorm).separation)
+    return [None if a is None or b is None or a <= 0 else b / a for a, b in pairs]
+
+
+def convergence(run: Run, *, share: float = CONVERGED, batchnorm: BatchNormMode = "batch") -> list[int | None]:
+    """Per hidden layer, the epoch from which on its ratio stays within a share of its final value."""
+    epochs = measured_epochs(run, batchnorm=batchnorm)
+    found = [layer_ratios(run, epoch, batchnorm=batchnorm) for epoch in epochs]
+    return [settling(epochs, course, share) for course in zip(*found, strict=True)]  # one layer over the epochs
+
+
+def order(run: Run, *, share: float = CONVERGED, batchnorm: BatchNormMode = "batch") -> float | None:
+    """Spearman's correlation of the layer and its epoch of convergence: positive when lower layers converge first."""
+    found = convergence(run, share=share, batchnorm=batchnorm)
+    known = [float(epoch) for epoch in found if epoch is not None]
+    return spearman(range(len(found)), known) if len(known) == len(found) else None
+
+
+def head_start(run: Run, epoch: int, *, batchnorm: BatchNormMode = "batch") -> float | None:
+    """Spearman's correlation of the layer and its ratio at an epoch: positive when lower layers are ahead."""
+    found = [r for r in layer_ratios(run, epoch, batchnorm=batchnorm) if r is not None]
+    return spearman(range(len(found)), found) if len(found) == run.recipe.network.depth - 1 else None
+
+
+def _rows(runs: Sequence[Run], early: int) -> list[Row]:
+    why = trouble(runs) or (AT_ONCE if runs else NO_RUN)
+    orders = [order(r) for r in runs]
+    known = [v for v in orders if v is not None]
+    name, at_early = "layer-and-convergence", f"layer-and-ratio-at-{EARLY}/spearman"
+    heads, heads_eval = ([head_start(r, early, batchnorm=mode) for r in runs] for mode in MODES)
+    others = [share for share in SHARES if share != CONVERGED]
+    return [
+        row(f"{name}/spearman", orders, above(0, "lower layers first"), reason=why),
+        row(f"{name}/spearman-eval", [order(r, batchnorm="running") for r in runs], reason=why),
+        row(f"{name}/page-p", [page_p(known, LAYERS) if known else None], reason=why),
+        row(f"{name}/seeds-above-0", [sum(v > 0 for v in known) if known else None], reason=why),
+        *(row(f"{name}/spearman-within-{s:.0%}", [order(r, share=s) for r in runs], reason=why) for s in others),
+        *(row(f"convergence-epoch/layer-{i + 1}", _epochs(runs, i), reason=why) for i in (0, LAYERS - 1)),
+        row(at_early, heads, above(0, "bottom layers learn faster"), reason=why),
+        row(f"{at_early}-eval", heads_eval, reason=why),
+        *rows("law", runs, ("pearson", "pearson-eval")),
+    ]
+
+
+def _constant_rows(runs: Sequence[Run]) -> list[Row]:
+    why = trouble(runs) or AT_ONCE
+    orders = [order(r) for r in runs if r.diverged is None]
+    known = [v for v in orders if v is not None]
+    return [
+        row("constant-rate/spearman", orders, reason=why),
+        row("constant-rate/page-p", [page_p(known, LAYERS) if known else None], reason=why),
+    ]
+
+
+def _sheets(best: Sequence[Run], constant: Sequence[Run]) -> list[Sheet]:
+    panels = [_course(best, batchnorm) for batchnorm in MODES] if best else []
+    several = "Mean over seeds of the ratio" if len(best) > 1 else "The ratio"
+    words = f"{several} of every hidden layer, the first after the input."
+    settled = _moments(best, constant)
+    return [
+        Sheet("D of a layer over D of the layer before", panels, 2, words),
+        Sheet("When each layer has converged", [settled], 1, caption([settled], "Train mode.")),
+    ]
+
+
+def _course(runs: Sequence[Run], batchnorm: BatchNormMode) -> Panel:
+    epochs = measured_epochs(runs[0], batchnorm=batchnorm)
+    series = []
+    for layer in range(LAYERS):
+
+        def value(r: Run, epoch: int, layer: int = layer) -> float | None:
+            return layer_ratios(r, epoch, batchnorm=batchnorm)[layer]
+
+        mean = epoch_series(f"layer {layer + 1}", runs, epochs, value, total=runs[0].recipe.epochs)
+        series.append(replace(mean, low=None, high=None))  # seven bands would cover one another
+    return Panel(f"{MODE_NAMES[batchnorm]} mode", tuple(series), xlabel="epoch", ylabel="ratio", log_y=False)
+
+
+def _moments(best: Sequence[Run], constant: Sequence[Run]) -> Panel:
+    series = []
+    for label, runs in (("falling learning rate", best), ("constant learning rate", constant)):
+        sound = [r for r in runs if r.diverged is None]
+        known = [[e for e in _epochs(sound, layer) if e is not None] for layer in range(LAYERS)]
+        if all(known):
+            mean = tuple(mean_of(layer) for layer in known)
+            ends = (tuple(map(min, known)), tuple(map(max, known))) if len(runs) > 1 else (None, None)
+            series.append(Series(tuple(range(1, LAYERS + 1)), mean, label, *ends))
+    return Panel("", tuple(series), xlabel="hidden layer", ylabel="epoch", log_y=False)
+
+
+def _epochs(
+    runs: Sequence[Run], layer: int, *, share: float = CONVERGED, batchnorm: BatchNormMode = "batch"
+) -> list[int | None]:
+    """When a layer has converged, per seed, in the paper's epochs."""
+    return [in_paper_epochs(convergence(r, share=share, batchnorm=batchnorm)[layer], r.recipe.epochs) for r in runs]
+
+
+def _layer_table(runs: Sequence[Run]) -> Table:
+    heads = [*(f"within {share:.0%}" for share in SHARES), "within 10% eval", "final ratio", "final ratio eval"]
+    lines = []
+    for layer in range(LAYERS):
+        settled = [mean_of(_epochs(runs, layer, share=share)) for share in SHARES]
+        evals = mean_of(_epochs(runs, layer, batchnorm="running"))
+        final = [mean_of(layer_ratios(r, r.epoch, batchnorm=mode)[layer] for r in runs) for mode in MODES]
+        lines.append((layer + 1, *settled, evals, *final))
+    note = "Mean epoch over the seeds from which on the ratio stays within a share of its final value."
+    return Table("Every layer, at the chosen rates", ("layer", *heads), tuple(lines), note)
+
+
+def _run_table(runs: Sequence[Run], early: int) -> Table:
+    return run_table(
+        "Every network of the grid",
+        runs,
+        RATE_AND_SEED,
+        {
+            "r": lambda r: law.pearson if (law := law_of(r)) else trouble([r]),
+            **{f"Spearman {share:.0%}": lambda r, share=share: order(r, share=share) for share in SHARES},  # type: ignore[misc]
+            "Spearman 10% eval": lambda r: order(r, batchnorm="running"),
+            f"layer and ratio at {EARLY}": lambda r: head_start(r, early),
+            **LAST_LOSS,
+        },
+    )
+
+
+def _notes(runs: Sequence[Run], setting: Setting) -> list[str]:
+    if not runs:
+        return []
+    rates = Counter(r.recipe.learning_rate for r in runs)
+    chosen = ", ".join(f"{rate:g} ({count})" for rate, count in sorted(rates.items()))
+    means = [mean_of(convergence(r)[layer] for r in runs) for layer in range(LAYERS)]
+    known = [m for m in means if m is not None]
+    rising = sum(b > a for a, b in pairwise(known))
+    where = "Fashion-MNIST" if setting.quick else TITLES["cifar10"]
+    return [
+        f"Learning rate with the best law on {where} (and in how many seeds): {chosen}.",
+        f"The mean epoch of convergence rises at {rising} of the {len(known) - 1} steps from a layer to the next.",
+    ]

@@ -1,0 +1,275 @@
+"""What the experiment on sentences needs: SST-2, a BERT encoder with a head, its fine-tuning, its records.
+
+Quickly: sentences of invented words, and a tiny BERT with random weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from layerlaw.data.official import ENVIRONMENT, data_folder, find, read_bytes
+from layerlaw.errors import DataError
+from layerlaw.experiments.setting import Setting
+from layerlaw.lab.training import steps
+from layerlaw.lm.loading import Loaded, drawn, load, untrained_twin
+from layerlaw.probing import probe
+from layerlaw.progress import Progress, choose
+from layerlaw.provenance import parameter_digest
+from layerlaw.record import Record
+
+CLASSES = ("negative", "positive")
+LENGTH = 64  # tokens; 4 of the 67,349 training sentences have more
+POOL = 16  # batches whose sentences are sorted by length together: little padding, and still mixed
+MEASURED = 100  # sentences in a batch when measuring
+TINY: dict[str, Any] = {
+    "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 6, "num_attention_heads": 4,
+    "intermediate_size": 64, "max_position_embeddings": 32,
+}  # fmt: skip
+FIRST_WORD = 4  # of the invented words: the ids below are [PAD], [CLS], [SEP] and one that is not used
+Token = Literal["first", "mean"]
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Token ids of sentences and their labels (n,)."""
+
+    ids: tuple[tuple[int, ...], ...]
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def batch(self, index: Sequence[int]) -> dict[str, Tensor]:
+        """Chosen sentences, padded to the longest of them."""
+        rows = [torch.tensor(self.ids[i]) for i in index]
+        ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        mask = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+        return {"input_ids": ids, "attention_mask": mask, "labels": self.labels[list(index)]}
+
+    def batches(self) -> list[dict[str, Tensor]]:
+        """All of them for measuring, the longest first."""
+        order = sorted(range(len(self)), key=lambda i: -len(self.ids[i]))
+        return [self.batch(order[i : i + MEASURED]) for i in range(0, len(order), MEASURED)]
+
+    def first(self, count: int) -> Sentences:
+        """The first so many."""
+        return Sentences(self.ids[:count], self.labels[:count])
+
+
+@dataclass(frozen=True)
+class SentenceTask:
+    """Sentences to train on, of which the first `measured` are also measured (balanced), and sentences to test on."""
+
+    train: Sentences
+    measured: int
+    dev: Sentences
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """AdamW with weight decay .01, a rate that rises over a tenth of the steps and falls to 0 in a line, dropout .1."""
+
+    sentences: int
+    epochs: int
+    rate: float = 5e-5
+    batch_size: int = 32
+
+
+class Classifier(nn.Module):
+    """An encoder and a linear head on the first token of its last layer; the encoder's own pooler is not used."""
+
+    def __init__(self, encoder: nn.Module, seed: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.dropout = nn.Dropout(0.1)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            width: int = encoder.config.hidden_size  # type: ignore[union-attr, assignment]
+            self.head = nn.Linear(width, len(CLASSES))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Scores (n, 2)."""
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state  # (n, T, d)
+        scores: Tensor = self.head(self.dropout(states[:, 0]))
+        return scores
+
+
+def encoder_of(setting: Setting, seed: int, *, trained: bool) -> nn.Module:
+    """MiniLM-L6 from LAYERLAW_DATA/minilm, or its twin with random weights; quickly: tiny BERTs, both random."""
+    if setting.quick:
+        return drawn("bert", seed=seed if trained else seed + 1, **TINY)
+    model = _minilm().model
+    setting.checksums["minilm weights"] = parameter_digest(model) or ""
+    if trained:
+        return copy.deepcopy(model)
+    twin = untrained_twin(model, seed)
+    assert twin is not None  # a model of transformers has a configuration
+    return twin
+
+
+@cache
+def _minilm() -> Loaded:
+    folder = data_folder()
+    if folder is None or not (folder / "minilm").is_dir():
+        raise DataError(
+            f"expected a folder minilm/ in the folder that the environment variable {ENVIRONMENT} names, found none. Put "
+            "the encoder MiniLM-L6 there (a folder saved by transformers); --quick needs none."
+        )
+    return load(folder / "minilm", dtype="float32")
+
+
+def sentence_task(setting: Setting, seed: int, each: int, sentences: int) -> SentenceTask:
+    """Drawn with the seed: `each` training sentences of either class, then others up to `sentences`; the dev sentences."""
+    if setting.quick:
+        return SentenceTask(invented(sentences, seed=seed), 2 * each, invented(100, seed=seed + 1))
+    words = _minilm().tokenizer
+    parts = {}
+    for name in ("train", "dev"):
+        content = _file(f"{name}.tsv")
+        setting.checksums[f"sst2 {name}"] = hashlib.sha256(content).hexdigest()
+        parts[name] = parsed(content.decode(), name)
+    texts, labels = parts["train"]
+    chosen = chosen_of(labels, each, sentences, seed)
+    train = _encoded(words, [texts[i] for i in chosen], labels[chosen])
+    return SentenceTask(train, 2 * each, _encoded(words, *parts["dev"]))
+
+
+def chosen_of(labels: Tensor, each: int, total: int, seed: int) -> Tensor:
+    """Indices in random order: first `each` of either class, then as many others as make `total`."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    front = torch.cat([order[labels[order] == k][:each] for k in range(len(CLASSES))])
+    rest = order[~torch.isin(order, front)]
+    return torch.cat([front, rest])[:total]
+
+
+def parsed(content: str, where: str) -> tuple[list[str], Tensor]:
+    """Sentences and labels of a GLUE table: a head line, then a sentence, a tab and 0 or 1 in every line."""
+    texts, labels = [], []
+    for number, line in enumerate(content.split("\n")[1:], start=2):
+        if not line:
+            continue
+        text, tab, label = line.rstrip("\r").rpartition("\t")
+        if not tab or label not in ("0", "1"):
+            raise DataError(f"sst2, {where}, line {number}: expected a sentence, a tab and 0 or 1, got {line[:80]!r}.")
+        texts.append(text.strip())
+        labels.append(int(label))
+    return texts, torch.tensor(labels)
+
+
+def _file(name: str) -> bytes:
+    path = find(("sst2", "SST-2", "glue/SST-2"), (name,))
+    if path is None:
+        raise DataError(
+            f"sst2: expected {name} (as in GLUE) in a folder sst2/ in the folder that the environment variable "
+            f"{ENVIRONMENT} names, found none. --quick needs none."
+        )
+    return read_bytes(path)
+
+
+def _encoded(tokenizer: Any, texts: Sequence[str], labels: Tensor) -> Sentences:
+    ids = tokenizer(list(texts), truncation=True, max_length=LENGTH)["input_ids"]
+    return Sentences(tuple(map(tuple, ids)), labels)
+
+
+def invented(count: int, *, seed: int) -> Sentences:
+    """As many of either class, in turn: 3 to 12 words, two thirds of them of the class's own half of the words."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(count) % 2
+    half = (TINY["vocab_size"] - FIRST_WORD) // 2
+    ids = []
+    for label in labels.tolist():
+        n = int(torch.randint(3, 13, (1,), generator=generator))
+        own = torch.rand(n, generator=generator) < 2 / 3
+        words = torch.randint(half, (n,), generator=generator) + half * torch.where(own, label, 1 - label) + FIRST_WORD
+        ids.append((1, *words.tolist(), 2))
+    return Sentences(tuple(ids), labels)
+
+
+def tuned(
+    model: Classifier, data: Sentences, tuning: Tuning, *, seed: int, device: str, progress: bool | Progress
+) -> None:
+    """Fine-tune in place on all the sentences, in float32."""
+    model.to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=tuning.rate, weight_decay=0.01, fused=True)
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)  # dropout
+    batches = [index for _ in range(tuning.epochs) for index in mixed(data, tuning.batch_size, generator)]
+    n, warmup = len(batches), max(1, len(batches) // 10)
+
+    def loss_of(index: list[int]) -> Tensor:
+        batch = {name: value.to(device) for name, value in data.batch(index).items()}
+        return nn.functional.cross_entropy(model(batch["input_ids"], batch["attention_mask"]), batch["labels"])
+
+    def rate_at(step: int) -> float:
+        return tuning.rate * min((step + 1) / warmup, (n - step) / (n - warmup + 1))
+
+    for _ in steps(model, optimizer, choose(progress)(batches, "fine-tuning", n), loss_of, rate_at, clip=1.0):
+        pass
+    model.eval()
+
+
+def mixed(data: Sentences, batch_size: int, generator: torch.Generator) -> list[list[int]]:
+    """One epoch in batches: every sentence once, in random order, batches of sentences of like length."""
+    order = torch.randperm(len(data), generator=generator).tolist()
+    batches = []
+    for start in range(0, len(order), POOL * batch_size):
+        pool = sorted(order[start : start + POOL * batch_size], key=lambda i: len(data.ids[i]))
+        batches += [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
+    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def measured(setting: Setting, kind: str, seed: int, given: SentenceTask, tuning: Tuning | None) -> dict[Token, Record]:
+    """Records of one network, by its first token and by the mean over tokens; kept in the folder where there is one.
+
+    kind    "untrained": random weights; else MiniLM-L6, fine-tuned when there is a tuning
+    """
+    setting.networks += 1
+    setting.used_seeds.add(seed)
+    encoder = encoder_of(setting, seed, trained=kind != "untrained")
+    tokens: tuple[Token, ...] = ("first", "mean")
+    places = {token: _kept(setting, (kind, seed, token, tuning and asdict(tuning)), given) for token in tokens}
+    if all(place is not None and place.exists() for place in places.values()):
+        return {token: Record.load(place) for token, place in places.items() if place is not None}
+    model = Classifier(encoder, seed)
+    if tuning is not None:
+        data = given.train.first(tuning.sentences)
+        tuned(model, data, tuning, seed=seed, device=setting.device, progress=setting.progress)
+    records = {token: record_of_network(setting, model, given, token) for token in tokens}
+    for token, place in places.items():
+        records[token].name = f"{kind}, {token}, seed {seed}"
+        if place is not None:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            records[token].save(place)
+    return records
+
+
+def record_of_network(setting: Setting, model: nn.Module, given: SentenceTask, token: Token) -> Record:
+    """D along the layers in eval mode; the embedded input only for the mean, since all first tokens are the same there."""
+    sites: list[Any] = [_is_layer] if token == "first" else ["encoder.embeddings", _is_layer]
+    return probe(
+        model, given.train.first(given.measured).batches(), test=given.dev.batches(), sites=sites, reduce=token,
+        device=setting.device, classes=CLASSES, progress=setting.progress,
+    )  # fmt: skip
+
+
+def _is_layer(name: str, _: nn.Module) -> bool:
+    return re.fullmatch(r"encoder\.encoder\.layer\.\d+", name) is not None
+
+
+def _kept(setting: Setting, what: Any, given: SentenceTask) -> Path | None:
+    if setting.folder is None:
+        return None
+    data = [given.measured, given.train.ids, given.dev.ids, setting.checksums.get("minilm weights")]
+    key = json.dumps([what, data])
+    return setting.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"

@@ -1,0 +1,265 @@
+"""The fleet: E feed-forward networks of one shape, trained as one program; the fast path of a sweep.
+
+Activations are (member, unit, sample): every product is one batched call without a transpose, and BatchNorm sees
+member·unit channels of neighboring numbers. The backward pass is written by hand: few calls per layer, buffers made
+once, no graph to build. One member is the same code with E = 1.
+
+layout   where each parameter lies in a row of numbers
+norms    BatchNorm for all members at once
+rules    optimizers for rows of parameters
+measure  D of every member at every layer
+engine   epochs of a sweep
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from layerlaw.errors import InputError
+from layerlaw.lab.fleet.layout import RowLayout
+from layerlaw.lab.fleet.norms import BatchNorms
+from layerlaw.lab.fleet.rules import Rule
+from layerlaw.lab.networks.feed_forward import Activation, Shape
+from layerlaw.lab.recipe import Recipe
+from layerlaw.lab.samples import Samples
+
+
+class Fleet:
+    """E networks: rows of parameters (E, P), running statistics of BatchNorm, update rules, data.
+
+    All members have one shape, number of samples, batch size, number of epochs and set of trained layers; they differ in
+    optimizer, learning rate, weight decay, seed and data. Everything that training changes is changed in place.
+    """
+
+    def __init__(
+        self, recipes: Sequence[Recipe], samples: Sequence[Samples], device: torch.device | str = "cpu"
+    ) -> None:
+        self.recipes, self.samples = list(recipes), list(samples)
+        self.shape = _shape(self.recipes, self.samples)
+        first, self.device, E = self.recipes[0], torch.device(device), len(self.recipes)
+        self.layout = RowLayout(self.shape)
+        rows = {seed: self.layout.initial(seed) for seed in {r.seed for r in self.recipes}}
+        self.parameters = torch.stack([rows[r.seed] for r in self.recipes]).to(self.device)
+        self.gradients = torch.zeros_like(self.parameters)
+        self.rules = []
+        for _, run in groupby(range(E), key=lambda e: self.recipes[e].optimizer):
+            here = list(run)
+            part = slice(here[0], here[-1] + 1)
+            columns = self.layout.columns(first.trained)
+            self.rules.append(Rule(self.recipes[part], part, self.parameters, columns))
+        self.weights = [self._matrix(self.parameters, i) for i in range(self.shape.depth)]  # (E, out, in)
+        self.biases = [self.parameters[:, c] for c in self.layout.biases]  # (E, out)
+        self.slopes = [self._matrix(self.gradients, i) for i in range(self.shape.depth)]
+        self.norms = BatchNorms(self.layout, self.parameters, self.gradients) if self.shape.norm else None
+        self._spaces: dict[int, Space] = {}
+        self._minus_one = torch.full((1, 1, 1), -1.0, device=self.device)
+        self._load_data()
+
+    def _matrix(self, rows: Tensor, layer: int) -> Tensor:
+        """The weight of a layer in rows of parameters or gradients: a view (E, out, in)."""
+        inward, outward = self.shape.sides[layer]
+        return rows[:, self.layout.weights[layer]].view(-1, outward, inward)
+
+    def _load_data(self) -> None:
+        """One pool of inputs; every member has its rows in it, and its labels."""
+        starts: dict[int, int] = {}
+        parts, start = [], 0
+        for s in self.samples:
+            if id(s.inputs) not in starts:
+                starts[id(s.inputs)] = start
+                parts.append(s.inputs)
+                start += len(s.inputs)
+        n = len(self.samples[0].labels)
+        self.pool = torch.cat(parts).flatten(1).to(self.device)  # (N, d)
+        offsets = torch.tensor([starts[id(s.inputs)] for s in self.samples])
+        self.rows = (offsets.unsqueeze(-1) + torch.arange(n)).to(self.device)  # (E, n)
+        self.labels = torch.stack([s.labels for s in self.samples]).to(self.device)  # (E, n)
+
+    def __len__(self) -> int:
+        return len(self.recipes)
+
+    def start_epoch(self, epoch: int) -> None:
+        """Set the learning rates of an epoch, counted from 0."""
+        for rule in self.rules:
+            rule.start_epoch(epoch)
+
+    def train_epoch(self, orders: Tensor) -> Tensor:
+        """One epoch over every member's samples in its order (E, n); returns each member's mean loss (E,).
+
+        The last batch may be short, as with a DataLoader. Rates are those set by `start_epoch`.
+        """
+        rows, labels = self.rows.gather(1, orders), self.labels.gather(1, orders)
+        total = torch.zeros(len(self), device=self.device)
+        size = self.recipes[0].batch_size
+        for r, y in zip(torch.split(rows, size, 1), torch.split(labels, size, 1), strict=True):
+            x = self.pool[r].mT  # (E, d, B)
+            total.add_(self.gradients_of(x, y), alpha=x.shape[-1] / orders.shape[1])
+            for rule in self.rules:
+                rule.step(self.parameters, self.gradients)
+        return total
+
+    def gradients_of(self, x: Tensor, y: Tensor) -> Tensor:
+        """Write the gradients of the mean cross-entropy into `gradients`; returns the losses (E,).
+
+        Inputs (E, d, B), labels (E, B). The running statistics of BatchNorm move along.
+        """
+        B = y.shape[1]
+        if B not in self._spaces:
+            self._spaces[B] = Space(self, B)
+        space, hidden = self._spaces[B], len(self.shape.widths)
+        if self.norms is not None:
+            self.norms.fetch()
+        inputs = [x]
+        for i in range(hidden):
+            if self.norms is None:
+                a = torch.baddbmm(self.biases[i].unsqueeze(-1), self.weights[i], inputs[i], out=space.z[i])
+            else:  # in front of BatchNorm a bias cancels: it only enters the running mean
+                a = self.norms.forward(i, torch.bmm(self.weights[i], inputs[i], out=space.z[i]), space)
+            inputs.append(_activate(a, self.shape.activation))
+            space.a[i] = a
+        if self.norms is not None:
+            self.norms.follow(B)
+        logits = torch.baddbmm(self.biases[hidden].unsqueeze(-1), self.weights[hidden], inputs[hidden])
+        log_p = torch.log_softmax(logits, 1)  # (E, K, B)
+        at = y.unsqueeze(1)
+        losses = -log_p.gather(1, at).mean((1, 2))
+        g = log_p.exp_().scatter_add_(1, at, self._minus_one.expand_as(at)).mul_(1 / B)
+        self._backward(g, inputs, space)
+        return losses
+
+    def _backward(self, g: Tensor, inputs: list[Tensor], space: Space) -> None:
+        """From the gradient at the logits (E, K, B) down to the lowest layer that learns."""
+        hidden, (first, last) = len(self.shape.widths), self.recipes[0].trained
+        for i in range(hidden, first - 1, -1):
+            if i < hidden:
+                g = _through(g, inputs[i + 1], space.a[i], self.shape.activation)
+                if self.norms is not None:
+                    g = self.norms.backward(i, g, space)
+            if i < last:
+                torch.bmm(g, inputs[i].mT, out=self.slopes[i])
+                if i == hidden or self.norms is None:  # else exactly zero, and never written
+                    torch.sum(g, -1, out=self.gradients[:, self.layout.biases[i]])
+            if i > first:
+                g = torch.bmm(self.weights[i].mT, g, out=space.g[i - 1])
+        if self.norms is not None:
+            self.norms.deliver(range(first, min(last, hidden)))
+
+    def site_features(self, x: Tensor, *, chunk: int | None, members: slice = slice(None)) -> Iterator[Tensor]:
+        """Features (E, d, n) after each hidden layer, then the logits, for inputs (E, d, n) of these members.
+
+        `chunk` is the size of the batches that BatchNorm normalizes by themselves, in the order given (the way of the
+        law's authors); `None` takes the running statistics. Nothing is changed.
+        """
+        h = x
+        for i in range(len(self.shape.widths)):
+            h = torch.baddbmm(self.biases[i][members].unsqueeze(-1), self.weights[i][members], h)
+            if self.norms is not None:
+                h = self.norms.measure(i, h, chunk, members)
+            h = _activate(h, self.shape.activation)
+            yield h
+        yield torch.baddbmm(self.biases[-1][members].unsqueeze(-1), self.weights[-1][members], h)
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that training changes, as views: copy it to keep it, fill it to restore it."""
+        tensors = {"parameters": self.parameters}
+        if self.norms is not None:
+            tensors |= {"running_means": self.norms.running_means, "running_variances": self.norms.running_variances}
+        for i, rule in enumerate(self.rules):
+            tensors[f"rule.{i}.steps"] = rule.steps
+            tensors |= {f"rule.{i}.memory.{j}": memory for j, memory in enumerate(rule.memory)}
+        return tensors
+
+    def state_dict(self, member: int) -> dict[str, Tensor]:
+        """One member as the state of a `FeedForward` of this shape, on the CPU."""
+        row = self.parameters[member].cpu()
+        state = {name: row[c].view(size).clone() for name, (c, size) in self.layout.names().items()}
+        if self.norms is not None:
+            steps = int(max(rule.steps.item() for rule in self.rules))
+            for i in range(len(self.shape.widths)):
+                state[f"norm{i + 1}.running_mean"] = self.norms.means[i][member].cpu().clone()
+                state[f"norm{i + 1}.running_var"] = self.norms.variances[i][member].cpu().clone()
+                state[f"norm{i + 1}.num_batches_tracked"] = torch.tensor(steps)
+        return state
+
+    def load_state_dict(self, member: int, state: Mapping[str, Tensor], layers: tuple[int, int] | None = None) -> None:
+        """Give one member the parameters and running statistics of a `FeedForward`, or those of the layers a … b−1."""
+        a, b = layers or (0, self.shape.depth)
+        wanted = self.shape.layer_modules((a, b))
+        for name, (c, size) in self.layout.names().items():
+            if name.split(".")[0] in wanted:
+                self.parameters[member, c] = _part(state, name, size).flatten().to(self.device)
+        if self.norms is not None:
+            for i, width in list(enumerate(self.shape.widths))[a:b]:
+                self.norms.means[i][member] = _part(state, f"norm{i + 1}.running_mean", (width,)).to(self.device)
+                self.norms.variances[i][member] = _part(state, f"norm{i + 1}.running_var", (width,)).to(self.device)
+
+
+class Space:
+    """Buffers for a batch of B, made once: fresh memory would come from further away than the cache."""
+
+    def __init__(self, fleet: Fleet, B: int) -> None:
+        E, widths, device = len(fleet), fleet.shape.widths, fleet.device
+        self.z = [torch.empty((E, w, B), device=device) for w in widths]
+        self.a = [torch.empty_like(z) if fleet.shape.norm else z for z in self.z]
+        # BatchNorm hands on a gradient of its own; without it, one layer's is read while the next one's is written
+        largest = [torch.empty(E * max(widths) * B, device=device) for _ in range(1 if fleet.shape.norm else 2)]
+        self.g = [largest[i % len(largest)][: E * w * B].view(E, w, B) for i, w in enumerate(widths)]
+        self.mean: dict[int, Tensor] = {}
+        self.inverse: dict[int, Tensor] = {}
+
+
+def _shape(recipes: Sequence[Recipe], samples: Sequence[Samples]) -> Shape:
+    """The shape of all members, if these can be members of one fleet, each with its samples."""
+    if not recipes or len(recipes) != len(samples):
+        raise InputError(f"fleet: expected one set of samples per recipe, got {len(samples)} for {len(recipes)}.")
+    for what, values in (
+        ("network", {r.network for r in recipes}),
+        ("batch size", {r.batch_size for r in recipes}),
+        ("number of epochs", {r.epochs for r in recipes}),
+        ("set of trained layers", {r.trained for r in recipes}),
+        ("number of samples", {len(s.labels) for s in samples}),
+    ):
+        if len(values) > 1:
+            raise InputError(f"fleet: expected members of one {what}, got {sorted(map(str, values))}.")
+    shape = recipes[0].network
+    if not isinstance(shape, Shape):
+        raise InputError(f"fleet: expected feed-forward networks, got {shape}. sweep trains any.")
+    for s in samples:
+        shape.check(s, recipes[0].batch_size)
+    return shape
+
+
+def _part(state: Mapping[str, Tensor], name: str, size: tuple[int, ...]) -> Tensor:
+    """One tensor of a state to start from."""
+    if name not in state or tuple(state[name].shape) != size:
+        came = tuple(state[name].shape) if name in state else "nothing"
+        raise InputError(f"start: expected '{name}' of shape {size}, got {came}.")
+    return state[name]
+
+
+def _activate(a: Tensor, activation: Activation) -> Tensor:
+    """In place, unless what went in is needed again."""
+    if activation == "relu":
+        return a.relu_()
+    if activation == "tanh":
+        return a.tanh_()
+    if activation == "gelu":
+        return torch.nn.functional.gelu(a)
+    return a
+
+
+def _through(g: Tensor, out: Tensor, before: Tensor, activation: Activation) -> Tensor:
+    """The gradient in front of an activation."""
+    aten = torch.ops.aten
+    if activation == "relu":
+        return cast(Tensor, aten.threshold_backward.grad_input(g, out, 0, grad_input=g))  # in place
+    if activation == "tanh":
+        return cast(Tensor, aten.tanh_backward(g, out))
+    if activation == "gelu":
+        return cast(Tensor, aten.gelu_backward(g, before))
+    return g

@@ -1,0 +1,282 @@
+"""Jobs of a sweep: members that are trained together, the file their progress is kept in, and the runs that come of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerlaw.errors import InputError, MemoryBudgetError
+from layerlaw.files import replace_whole
+from layerlaw.lab.fleet.engine import FleetEngine, fleet_takes, members_that_fit
+from layerlaw.lab.recipe import Recipe
+from layerlaw.lab.samples import Samples
+from layerlaw.lab.schedule import BatchNormMode, Measurement, Schedule, SplitName
+from layerlaw.lab.training import SingleEngine
+from layerlaw.law import LawFit, fit_law
+
+SAVE_EVERY = 60.0  # seconds
+
+
+@dataclass
+class Run:
+    """One trained network: its recipe, the loss of every epoch, what was measured, and its final state.
+
+    `diverged` is the first epoch (from 1) whose loss is not a number; `epoch` how far it came.
+    """
+
+    recipe: Recipe
+    losses: tuple[float, ...]
+    measurements: tuple[Measurement, ...]
+    epoch: int
+    diverged: int | None = None
+    state: dict[str, Tensor] | None = None
+    snapshots: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all epochs were trained."""
+        return self.epoch == self.recipe.epochs
+
+    def measurement(
+        self, *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: SplitName = "train"
+    ) -> Measurement:
+        """What was measured after an epoch (the last one by default)."""
+        at = self.epoch if epoch is None else epoch
+        for measurement in self.measurements:
+            if (measurement.epoch, measurement.batchnorm, measurement.split) == (at, batchnorm, split):
+                return measurement
+        there = [sorted({getattr(r, name) for r in self.measurements}) for name in ("epoch", "batchnorm", "split")]
+        raise InputError(
+            f"run: expected a measurement of epoch {at}, batchnorm {batchnorm!r}, {split!r} data; there are epochs "
+            f"{there[0]}, batchnorm {there[1]}, {there[2]} data. Schedule(epochs=…, batchnorm=…, test=…, permuted=…) says "
+            "what is measured."
+        )
+
+    def law(
+        self, *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: SplitName = "train"
+    ) -> LawFit | None:
+        """The law along depth; `None` where D is not defined at every site (a diverged or dead network)."""
+        values = self.measurement(epoch=epoch, batchnorm=batchnorm, split=split).separation
+        known = [value for value in values if value is not None and value > 0]
+        return fit_law(known) if len(known) == len(values) else None
+
+    def lost_rank(
+        self, *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: SplitName = "train"
+    ) -> list[int]:
+        """Places (0: the first site) where the class means span fewer dimensions than they could: D is not comparable."""
+        found, most = self.measurement(epoch=epoch, batchnorm=batchnorm, split=split), self.recipe.network.classes - 1
+        sites = enumerate(zip(found.rank, found.widths, strict=True))
+        return [i for i, (rank, width) in sites if rank < min(most, width)]
+
+    def network(self, epoch: int | None = None) -> nn.Module:
+        """The trained network as a module, in eval mode; or as it was after an epoch at which it was kept."""
+        state = self.state if epoch is None else self.snapshots.get(epoch)
+        if state is None and epoch is None:
+            raise InputError("run: expected a finished run with its state; this one was stopped on the way.")
+        if state is None:
+            there = ", ".join(map(str, self.snapshots)) or "none (pass schedule=Schedule(epochs=…, keep=True))"
+            raise InputError(f"run: expected an epoch at which the network was kept, got {epoch}; there are {there}.")
+        network = self.recipe.network.build()
+        network.load_state_dict(state)
+        return network.eval()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, without the network's state."""
+        return {
+            "recipe": self.recipe.to_dict(),
+            "epoch": self.epoch,
+            "diverged": self.diverged,
+            "losses": [loss if math.isfinite(loss) else None for loss in self.losses],  # JSON knows no other
+            "measurements": [asdict(measurement) for measurement in self.measurements],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One network of a sweep. `key` is what makes it what it is: recipe, data, schedule and start."""
+
+    recipe: Recipe
+    samples: Samples
+    key: str
+    start: Mapping[str, Tensor] | None = None
+
+
+@dataclass
+class Job:
+    """Members that are trained as one, and where their progress is kept.
+
+    `copied` says which layers are taken from the states to start from; `begun` is how many epochs the file already holds.
+    """
+
+    members: list[Member]
+    schedule: Schedule
+    copied: tuple[int, int] | None = None
+    file: Path | None = None
+    device: str = "cpu"
+    begun: int = 0
+
+    @property
+    def recipe(self) -> Recipe:
+        """Of the first member; all have one network, batch size and number of epochs."""
+        return self.members[0].recipe
+
+    @property
+    def is_fleet(self) -> bool:
+        """Whether the fast path is taken; other jobs have one member."""
+        return fleet_takes(self.recipe, self.schedule)
+
+    def engine(self) -> FleetEngine | SingleEngine:
+        """What trains the members, an epoch at a time; both kinds have the same methods."""
+        how: dict[str, Any] = {"copied": self.copied, "device": self.device}
+        if not self.is_fleet:
+            (member,) = self.members
+            return SingleEngine(member.recipe, member.samples, self.schedule, start=member.start, **how)
+        recipes, samples = [m.recipe for m in self.members], [m.samples for m in self.members]
+        start = [m.start for m in self.members if m.start is not None]
+        return FleetEngine(recipes, samples, self.schedule, start=start, **how)
+
+
+@dataclass
+class Checkpoint:
+    """How far a job is: what its file holds. `losses` has one row per epoch done, one column per member."""
+
+    keys: list[str]
+    recipes: list[dict[str, Any]]
+    epoch: int = 0
+    losses: list[list[float]] = field(default_factory=list)
+    measurements: list[list[Measurement]] = field(default_factory=list)
+    states: list[dict[str, Tensor]] = field(default_factory=list)
+    snapshots: dict[int, list[dict[str, Tensor]]] = field(default_factory=dict)
+    wall_s: float = 0.0
+    done: bool = False
+
+    def to_file(self, path: Path, state: dict[str, Any] | None = None) -> None:
+        """Write the progress, and the engine's whole state while it is not done."""
+        plain = {**self.__dict__, "measurements": [[asdict(r) for r in member] for member in self.measurements]}
+        plain["losses"] = torch.tensor(self.losses, dtype=torch.float64)
+        replace_whole(path, lambda part: torch.save({**plain, "state": _on_cpu(state)}, part))
+
+    @classmethod
+    def from_file(cls, path: Path) -> tuple[Checkpoint, dict[str, Any] | None]:
+        """Read a file back: progress, and the state where it is not done."""
+        plain = torch.load(path, weights_only=True)
+        state = plain.pop("state")
+        plain["losses"] = plain["losses"].tolist()
+        plain["measurements"] = [[Measurement.from_dict(r) for r in member] for member in plain["measurements"]]
+        return cls(**plain), state
+
+    def runs(self) -> dict[str, Run]:
+        """The runs of the members by their keys."""
+        runs = {}
+        for i, key in enumerate(self.keys):
+            losses = tuple(row[i] for row in self.losses)
+            diverged = next((epoch for epoch, loss in enumerate(losses, 1) if not abs(loss) < float("inf")), None)
+            state = self.states[i] if self.states else None
+            recipe = Recipe.from_dict(self.recipes[i])
+            snapshots = {epoch: states[i] for epoch, states in self.snapshots.items()}
+            runs[key] = Run(recipe, losses, tuple(self.measurements[i]), self.epoch, diverged, state, snapshots)
+        return runs
+
+
+def _on_cpu(state: Any) -> Any:
+    """Every tensor of nested dictionaries and lists on the CPU."""
+    if isinstance(state, Tensor):
+        return state.cpu()
+    if isinstance(state, dict):
+        return {name: _on_cpu(part) for name, part in state.items()}
+    return [_on_cpu(part) for part in state] if isinstance(state, list | tuple) else state
+
+
+def check_device(device: str) -> None:
+    """Raise unless torch can use the device here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        kinds = [kind for kind in ("cuda", "mps", "xpu") if torch.get_device_module(kind).is_available()]
+        said = str(error).splitlines()[0]
+        raise InputError(
+            f"device: expected one that torch can use here ({', '.join(['cpu', *kinds])}), got {device!r}: {said}"
+        ) from None
+
+
+Report = Callable[[int, float], bool]
+"""Called after every epoch with its number and the mean loss of the last known epoch; `False` means: stop here."""
+
+
+def run(job: Job, report: Report | None = None) -> Checkpoint:
+    """Train the members of a job; goes on from its file if there is one. Stops early only when `report` says so."""
+    try:
+        return _run(job, report)
+    except torch.OutOfMemoryError as error:
+        count = len(job.members)
+        advice = "choose a smaller network or batch."
+        if count > 1:
+            fit = max(1, min(count - 1, members_that_fit(job.recipe, job.members[0].samples, job.device)))
+            advice = f"about {fit} would fit. Pass members={fit}."
+        raise MemoryBudgetError(
+            f"training {count} member{'s' * (count > 1)} ({job.recipe.network}) at once ran out of memory on "
+            f"{job.device}: {advice}"
+        ) from error
+
+
+def _run(job: Job, report: Report | None) -> Checkpoint:
+    began, epochs, count = time.monotonic(), job.recipe.epochs, len(job.members)
+    engine = job.engine()
+    reached = Checkpoint(
+        [m.key for m in job.members], [m.recipe.to_dict() for m in job.members], measurements=[[] for _ in job.members]
+    )
+    if job.file is not None and job.file.exists():
+        reached, kept = Checkpoint.from_file(job.file)
+        engine.resume(kept or {}, reached.epoch)
+    earlier, saved, last_loss = reached.wall_s, began, float("nan")
+    pending: list[Tensor] = []  # losses still on the device: fetching them would make it wait
+
+    def note(epoch: int) -> None:
+        for known, new in zip(reached.measurements, engine.measure(epoch), strict=True):
+            known.extend(new)
+        if job.schedule.keep:
+            reached.snapshots[epoch] = [engine.state_dict(member) for member in range(count)]
+
+    def save(*, done: bool = False) -> None:
+        reached.wall_s, reached.done = earlier + time.monotonic() - began, done
+        if job.file is not None:
+            reached.to_file(job.file, None if done else engine.state())
+
+    wanted = {*job.schedule.epochs, epochs}
+    if reached.epoch == 0 and 0 in wanted:
+        note(0)
+    for epoch in range(reached.epoch + 1, epochs + 1):
+        pending.append(engine.train_epoch(epoch - 1))
+        reached.epoch = epoch
+        if epoch in wanted:
+            note(epoch)
+        late = job.file is not None and time.monotonic() - saved > SAVE_EVERY
+        if late or epoch == epochs or len(pending) >= 64:
+            last_loss = _fetch(pending, reached)
+        going = report is None or report(epoch, last_loss)
+        if not going and epoch < epochs:
+            _fetch(pending, reached)
+            save()
+            return reached
+        if late:
+            save()
+            saved = time.monotonic()
+    reached.states = [engine.state_dict(member) for member in range(count)]
+    save(done=True)
+    return reached
+
+
+def _fetch(pending: list[Tensor], reached: Checkpoint) -> float:
+    """Bring the losses over; returns the mean of the last epoch's over the members that are well."""
+    if pending:
+        reached.losses.extend(torch.stack(pending).double().cpu().tolist())
+        pending.clear()
+    well = [loss for loss in (reached.losses[-1] if reached.losses else []) if loss == loss]
+    return sum(well) / len(well) if well else float("nan")

@@ -1,0 +1,101 @@
+"""Networks that a recipe can describe. A family is one file here, and its name in `layerlaw.lab`.
+
+feed_forward  Linear → BatchNorm → activation, the network of the law's authors; sweeps train many of them as one
+text_model    what the language models share, and their files; they are trained by `train_text`, not by recipes
+gpt           a compact transformer
+recurrent     its twin without attention
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from contextlib import ExitStack
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from layerlaw.errors import InputError
+from layerlaw.lab.description import Description
+from layerlaw.lab.samples import Samples
+
+
+class Architecture(Description):
+    """What a network looks like: a frozen dataclass with `kind`, `classes` and `build`; the rest has defaults.
+
+    `str()` is what progress bars and messages show.
+    """
+
+    what: ClassVar[str] = "network"
+    classes: int
+
+    @abstractmethod
+    def build(self) -> nn.Module:
+        """A fresh network, drawn from torch's global generator: (n, …) → logits (n, classes)."""
+
+    @property
+    def norm(self) -> bool:
+        """Whether it has BatchNorm, which needs batches of at least two samples."""
+        return any(isinstance(module, _BatchNorm) for module in _drawn(self).modules())
+
+    @property
+    def depth(self) -> int:
+        """How many layers `Recipe.layers` and `sweep(copied=…)` can name by number; 0: none."""
+        return 0
+
+    def layer_modules(self, layers: tuple[int, int]) -> set[str]:
+        """Names of the modules that make up the layers a … b−1."""
+        raise NotImplementedError(f"{type(self).__name__} has no numbered layers")
+
+    def multiplications(self, sample: tuple[int, ...]) -> int:
+        """Multiplications in one forward of one sample of this shape: what the work of a training is judged by."""
+        return _tried(self, sample)[0]
+
+    def check_inputs(self, sample: tuple[int, ...]) -> None:
+        """Raise unless the network takes samples of this shape; by default two of them are run through it."""
+        try:
+            logits = _tried(self, sample)[1]
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            raise InputError(
+                f"network: expected one that takes samples of shape {sample}, got {self}, whose forward fails: {error}"
+            ) from None
+        if logits != (2, self.classes):
+            raise InputError(f"network: expected logits (n, {self.classes}) of {self}, got {('n', *logits[1:])}.")
+
+    def check(self, samples: Samples, batch_size: int) -> None:
+        """Raise unless the network can be trained on these samples in batches of this size."""
+        self.check_inputs(tuple(samples.inputs.shape[1:]))
+        if samples.classes > self.classes:
+            raise InputError(f"network: expected at most {self.classes} classes, got samples of {samples.classes}.")
+        n = len(samples.labels)
+        if (n % batch_size == 1 or batch_size == 1) and self.norm:
+            raise InputError(
+                f"network: expected batches of at least 2 samples for BatchNorm, but {n} samples in batches of {batch_size} "
+                "leave one alone. Choose another batch size."
+            )
+
+
+@lru_cache(4)
+def _drawn(architecture: Architecture) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        return architecture.build().eval()
+
+
+@lru_cache(256)
+@torch.no_grad()
+def _tried(architecture: Architecture, sample: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """Multiplications of its weight layers per sample, and the shape of the logits of two samples."""
+    found: list[int] = []
+
+    def count(module: nn.Module, args: Any, output: Tensor) -> None:
+        found.append(output.numel() // 2 * module.weight[0].numel())  # type: ignore[index]
+
+    network = _drawn(architecture)
+    layers = [m for m in network.modules() if isinstance(w := getattr(m, "weight", None), Tensor) and w.dim() > 1]
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.callback(layer.register_forward_hook(count).remove)
+        logits = network(torch.zeros(2, *sample))
+    return sum(found), tuple(logits.shape)

@@ -1,0 +1,165 @@
+"""Feed-forward networks, those of the law's authors: Linear → BatchNorm → activation, then a linear classifier."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Literal, get_args
+
+from torch import Tensor, nn
+
+from layerlaw.errors import InputError
+from layerlaw.lab.networks import Architecture
+
+Activation = Literal["relu", "tanh", "gelu", "none"]
+_ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "none": nn.Identity}
+
+
+@dataclass(frozen=True)
+class Shape(Architecture):
+    """A feed-forward network: per hidden layer Linear → BatchNorm → activation, then a linear classifier.
+
+    `widths` are those of the hidden layers, from the input on. Depth counts all linear layers, as the papers do.
+
+    >>> Shape.even(8).depth, Shape.even(8).widths[:2]
+    (8, (100, 100))
+    """
+
+    kind: ClassVar[str] = "feed_forward"
+    inputs: int
+    widths: tuple[int, ...]
+    classes: int = 10
+    norm: bool = True
+    activation: Activation = "relu"
+
+    def __post_init__(self) -> None:
+        widths: Any = self.widths
+        if isinstance(widths, int):
+            raise InputError(
+                f"widths: expected the widths of the hidden layers, ({widths}, …), got {widths}. "
+                "Shape.even(depth, width=…) makes them all alike."
+            )
+        object.__setattr__(self, "widths", tuple(self.widths))
+        if not self.widths:
+            raise InputError("depth: expected at least 2 (one hidden layer and the classifier), got 1.")
+        for name, value, least in (
+            ("inputs", self.inputs, 1),
+            ("width", min(self.widths), 1),
+            ("classes", self.classes, 2),
+        ):
+            if value < least:
+                raise InputError(f"{name}: expected at least {least}, got {value}.")
+        if self.activation not in get_args(Activation):
+            raise InputError(f"activation: expected one of {', '.join(get_args(Activation))}, got {self.activation!r}.")
+
+    @classmethod
+    def even(
+        cls,
+        depth: int,
+        *,
+        inputs: int = 100,
+        width: int = 100,
+        classes: int = 10,
+        norm: bool = True,
+        activation: Activation = "relu",
+    ) -> Shape:
+        """All hidden layers of one width; the defaults are the network of He & Su on 10×10 images."""
+        if depth < 2:
+            raise InputError(f"depth: expected at least 2 (one hidden layer and the classifier), got {depth}.")
+        return cls(inputs, (width,) * (depth - 1), classes, norm, activation)
+
+    @property
+    def depth(self) -> int:
+        """Number of linear layers, the classifier included."""
+        return len(self.widths) + 1
+
+    @property
+    def sides(self) -> tuple[tuple[int, int], ...]:
+        """(in, out) of every linear layer."""
+        ends: Sequence[int] = (self.inputs, *self.widths, self.classes)
+        return tuple(pairwise(ends))
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """Names of the linear layers; what they receive is what is measured."""
+        return (*(f"linear{i + 1}" for i in range(len(self.widths))), "classifier")
+
+    def layer_modules(self, layers: tuple[int, int]) -> set[str]:
+        """The linear layers a … b−1, and their BatchNorms."""
+        return {*self.layer_names[slice(*layers)], *(f"norm{i + 1}" for i in range(*layers))}
+
+    def build(self) -> FeedForward:
+        """As PyTorch initializes it."""
+        return FeedForward.of(self)
+
+    def multiplications(self, sample: tuple[int, ...]) -> int:
+        """One per weight."""
+        return sum(i * o for i, o in self.sides)
+
+    def check_inputs(self, sample: tuple[int, ...]) -> None:
+        """Any shape will do that has as many numbers; it is flattened."""
+        if math.prod(sample) != self.inputs:
+            raise InputError(
+                f"network: expected {self.inputs} numbers per sample ({self}), got {' × '.join(map(str, sample))}."
+            )
+
+    def __str__(self) -> str:
+        same = len(set(self.widths)) == 1
+        widths = f"width {self.widths[0]}" if same else f"widths {', '.join(map(str, self.widths))}"
+        extras = ("" if self.norm else ", no BatchNorm") + ("" if self.activation == "relu" else f", {self.activation}")
+        return f"depth {self.depth}, {widths}{extras}"
+
+
+class FeedForward(nn.Module):
+    """Linear → BatchNorm → ReLU per hidden layer, then a linear classifier; `depth` counts all linear layers.
+
+    `widths` gives every hidden layer its own width and takes the place of `depth` and `width`; `norm=False` leaves
+    BatchNorm out; `activation` is "relu", "tanh", "gelu" or "none" (a linearized network).
+
+    >>> net = FeedForward(depth=8, inputs=100, width=100, classes=10)
+    >>> sum(isinstance(m, nn.Linear) for m in net.modules())
+    8
+    """
+
+    def __init__(
+        self,
+        *,
+        inputs: int,
+        depth: int = 0,
+        width: int = 100,
+        widths: Sequence[int] | None = None,
+        classes: int = 10,
+        norm: bool = True,
+        activation: Activation = "relu",
+    ) -> None:
+        super().__init__()
+        if widths is None:
+            even = {"inputs": inputs, "width": width, "classes": classes}
+            self.shape = Shape.even(depth, **even, norm=norm, activation=activation)
+        else:
+            self.shape = Shape(inputs, tuple(widths), classes, norm, activation)
+        parts: OrderedDict[str, nn.Module] = OrderedDict()
+        for i, (before, after) in enumerate(self.shape.sides[:-1], start=1):
+            parts[f"linear{i}"] = nn.Linear(before, after)
+            if norm:
+                parts[f"norm{i}"] = nn.BatchNorm1d(after)
+            parts[f"{'act' if activation == 'none' else activation}{i}"] = _ACTIVATIONS[activation]()
+        parts["classifier"] = nn.Linear(*self.shape.sides[-1])
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    @classmethod
+    def of(cls, shape: Shape) -> FeedForward:
+        """A network of this shape, freshly initialized."""
+        how = {"norm": shape.norm, "activation": shape.activation}
+        return cls(inputs=shape.inputs, widths=shape.widths, classes=shape.classes, **how)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, …) images or vectors → (n, classes)."""
+        x = x.flatten(1)
+        for part in self.children():
+            x = part(x)
+        return x

@@ -1,0 +1,178 @@
+"""What all language models of the lab share: embedding, pre-norm blocks, final norm, a head tied to the embedding.
+
+Only the mixer of a block differs: the part that lets a token see others. A file is one torch file with the arguments and
+the float32 weights; no pickled code is ever run.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from layerlaw.errors import DataError, InputError
+from layerlaw.files import replace_whole
+
+FORMAT = "layerlaw text model"
+VERSION = 1
+EMBEDDING_STD = 0.02
+NORM_EPS = 1e-6
+
+
+class Mixer(nn.Module):
+    """The part of a block in which tokens see one another; `output` writes to the residual stream."""
+
+    output: nn.Linear
+
+    @abstractmethod
+    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
+        """(B, T, width) → (B, T, width); `real` (B, T) is false at padding."""
+
+
+class Block(nn.Module):
+    """x + mixer(norm x), then x + MLP(norm x); the MLP is four times as wide, with a GELU and no biases."""
+
+    def __init__(self, width: int, mixer: Mixer) -> None:
+        super().__init__()
+        self.mixer_norm = nn.RMSNorm(width, eps=NORM_EPS)
+        self.mixer = mixer
+        self.mlp_norm = nn.RMSNorm(width, eps=NORM_EPS)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """(B, T, width) → (B, T, width)."""
+        x = x + self.mixer(self.mixer_norm(x), real)
+        x = x + self.down(F.gelu(self.up(self.mlp_norm(x))))
+        return x
+
+
+class TextModel(nn.Module):
+    """Token ids → logits of the next (or the hidden) token; the base of `GPT` and `Recurrent`.
+
+    `causal` says that no token sees a later one, `arguments` what the model is made again from, `kinds` is who derives
+    from it directly: what a file can hold.
+    """
+
+    kinds: ClassVar[dict[str, type[Any]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if TextModel in cls.__bases__:
+            TextModel.kinds[cls.__name__] = cls
+
+    def __init__(
+        self, *, vocabulary: int, width: int, context: int, mixers: Sequence[Mixer], causal: bool, **arguments: Any
+    ) -> None:
+        super().__init__()
+        self.vocabulary, self.width, self.depth, self.context = vocabulary, width, len(mixers), context
+        self.causal = causal
+        shape = {"vocabulary": vocabulary, "width": width, "depth": self.depth, "context": context}
+        self.arguments: dict[str, int | bool] = shape | arguments
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList([Block(width, mixer) for mixer in mixers])
+        self.norm = nn.RMSNorm(width, eps=NORM_EPS)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self._initialize()
+        self.head.weight = self.embedding.weight
+
+    def _initialize(self) -> None:
+        """GPT-2's scheme, with its 0.02 at width 768 (= 1/√(3·768)) carried over to other widths."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=1 / math.sqrt(3 * module.in_features))
+        nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
+        for module in self.modules():
+            if isinstance(module, Block):
+                for layer in (module.mixer.output, module.down):
+                    layer.weight.data /= math.sqrt(2 * self.depth)  # 2·depth of them add up in the residual stream
+
+    def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Everything but the head: (B, T) ids → (B, T, width), after the final norm."""
+        if input_ids.ndim != 2 or not 1 <= input_ids.shape[1] <= self.context:
+            raise InputError(
+                f"input_ids: expected (texts, tokens) with 1 … {self.context} tokens (the context of the model), "
+                f"got the shape {tuple(input_ids.shape)}. Cut longer texts into windows."
+            )
+        if attention_mask is not None and attention_mask.shape != input_ids.shape:
+            raise InputError(
+                f"attention_mask: expected the shape of input_ids, {tuple(input_ids.shape)} (1 at tokens, 0 at padding), "
+                f"got {tuple(attention_mask.shape)}."
+            )
+        real = None if attention_mask is None else attention_mask.bool()
+        x = self.embedding(input_ids)
+        for block in self.blocks:
+            x = block(x, real)
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """(B, T) ids → (B, T, vocabulary) logits; what `attention_mask` marks with 0 is seen by no other token."""
+        logits: Tensor = self.head(self.hidden(input_ids, attention_mask))
+        return logits
+
+
+def check_sizes(**sizes: int) -> None:
+    """Raise unless all of these are whole numbers of at least 1 (a vocabulary: 2)."""
+    for name, size in sizes.items():
+        least = 2 if name == "vocabulary" else 1
+        if isinstance(size, bool) or not isinstance(size, int) or size < least:
+            raise InputError(f"{name}: expected a whole number of at least {least}, got {size!r}.")
+
+
+def save_text_model(model: TextModel, path: str | os.PathLike[str]) -> Path:
+    """Write a model to one file, whole or not at all."""
+    kind = type(model).__name__
+    if TextModel.kinds.get(kind) is not type(model):
+        raise InputError(f"model: expected a {' or a '.join(TextModel.kinds)} of layerlaw.lab, got {kind}.")
+    state = {name: tensor.detach().float().cpu() for name, tensor in model.state_dict().items()}
+    del state["head.weight"]  # it is the embedding
+    file = {"format": FORMAT, "version": VERSION, "kind": kind, "arguments": model.arguments, "state": state}
+    return replace_whole(path, lambda part: torch.save(file, part))
+
+
+def load_text_model(path: str | os.PathLike[str]) -> TextModel:
+    """A model as it was saved, on the CPU and in eval mode."""
+    file = _read(Path(path))
+    try:
+        model: TextModel = TextModel.kinds[file["kind"]](**file["arguments"])
+        model.load_state_dict({**file["state"], "head.weight": file["state"]["embedding.weight"]})
+    except (KeyError, TypeError, AttributeError, RuntimeError, InputError) as error:
+        said = str(error).splitlines()
+        raise DataError(
+            f"{path}: expected a whole {FORMAT} of version {VERSION}, but a part is missing or wrong: "
+            f"{' '.join(line.strip() for line in said[:3])[:300]}. Save it again with save_text_model."
+        ) from None
+    return model.eval()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        file = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise DataError(f"{path}: expected a file written by save_text_model, found nothing there.") from None
+    except (IsADirectoryError, PermissionError) as error:
+        raise DataError(f"{path}: expected a file that can be read ({error.strerror}).") from None
+    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
+        said = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+        raise DataError(
+            f"{path}: expected a file written by save_text_model, got one that torch cannot read ({said}). "
+            "It may be truncated: copy it again."
+        ) from None
+    if not isinstance(file, dict) or file.get("format") != FORMAT:
+        raise DataError(f"{path}: expected a {FORMAT}, got another torch file. Was it written by save_text_model?")
+    version = file.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise DataError(
+            f"{path}: expected a {FORMAT} of version ≤ {VERSION}, got version {version}. "
+            "It was written by a newer layerlaw: pip install --upgrade layerlaw"
+        )
+    return file

@@ -1,0 +1,297 @@
+"""A sweep: any number of recipes, trained in as few jobs as possible, interrupted and taken up again at will."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerlaw.errors import DataError, InputError
+from layerlaw.files import made_folder, write_json
+from layerlaw.lab.fleet.engine import fleet_takes, member_bytes
+from layerlaw.lab.jobs import Checkpoint, Job, Member, Run, check_device
+from layerlaw.lab.recipe import Recipe
+from layerlaw.lab.samples import Samples
+from layerlaw.lab.schedule import Schedule
+from layerlaw.lab.workers import WORTH_PROCESSES, cores, found_elsewhere, run_here, run_in_processes, work
+from layerlaw.progress import Counter, Progress
+
+MEMBERS_ON_CPU = 12  # larger fleets leave the cache, smaller ones pay for their calls
+LAST_EPOCH = Schedule()
+GPU_SHARE = 0.6  # of a GPU's memory, that members may take
+
+
+def sweep(
+    recipes: Sequence[Recipe],
+    data: Mapping[str, Samples] | Samples,
+    *,
+    schedule: Schedule = LAST_EPOCH,
+    start: Sequence[dict[str, Tensor]] | None = None,
+    copied: tuple[int, int] | None = None,
+    folder: str | Path | None = None,
+    device: str | torch.device = "cpu",
+    members: int | None = None,
+    workers: int | None = None,
+    progress: bool | Progress = True,
+) -> list[Run]:
+    """Train every recipe and measure it; one `Run` per recipe, in their order.
+
+    Feed-forward networks with cross-entropy are trained many at once, as fleets; any other network or loss by the plain
+    loop, one at a time. `data` are the samples by the name that recipes give. `start` gives every recipe the state of a
+    network to start from, or, with `copied=(a, b)`, its layers a … b−1 alone. With a `folder` the sweep is saved there
+    every minute, after whole epochs: called again after an interruption it goes on where it was, and finished members are
+    never trained again. `members` is the most that are trained at once; `workers` the number of processes on a CPU (1:
+    none beside this one).
+    """
+    wanted = _members(recipes, data, schedule, start, copied, members, workers)
+    check_device(str(device))
+    template = Job([], schedule, copied, None, str(device))
+    place = None if folder is None else Path(folder)
+    done: dict[str, Run] = {}
+    jobs: list[Job] = []
+    if place is not None:
+        made_folder(place)
+        done, jobs = _found(place, wanted, template)
+    going = done.keys() | {member.key for job in jobs for member in job.members}
+    missing = list({member.key: member for member in wanted if member.key not in going}.values())
+    for chosen in _together(missing, template, members, workers):
+        job = replace(template, members=chosen)
+        if place is not None:
+            name = hashlib.sha256("".join(member.key for member in chosen).encode()).hexdigest()[:12]
+            job.file = place / f"{'fleet' if job.is_fleet else 'network'}-{name}.pt"
+        jobs.append(job)
+    finished, complete = _train(jobs, progress, workers)
+    for part in finished:
+        done |= part.runs()
+    keys = [member.key for member in wanted]
+    if place is not None:
+        _write_table(place, keys)
+    if not complete:
+        raise KeyboardInterrupt("stopped; " + ("call it again to go on" if place else "nothing was kept (no folder)"))
+    return [done[key] for key in keys if key in done]
+
+
+def _members(
+    recipes: Sequence[Recipe],
+    data: Mapping[str, Samples] | Samples,
+    schedule: Schedule,
+    start: Sequence[dict[str, Tensor]] | None,
+    copied: tuple[int, int] | None,
+    members: int | None,
+    workers: int | None,
+) -> list[Member]:
+    """Every recipe with its samples; whatever is wrong with any of them is said before hours of training, not after."""
+    if isinstance(recipes, Recipe) or not all(isinstance(recipe, Recipe) for recipe in recipes):
+        raise InputError("sweep: expected a list of recipes, [Recipe(…), …] or Recipe(…).grid(…).")
+    if not recipes:
+        raise InputError("sweep: expected at least one recipe, got none.")
+    if any(not isinstance(state, Mapping) for state in start or ()):
+        raise InputError("start: expected the states of networks, [run.state for run in …] or network.state_dict().")
+    for name, value in (("members", members), ("workers", workers)):
+        if value is not None and value < 1:
+            raise InputError(f"{name}: expected at least 1, got {value}.")
+    if start is not None and len(start) != len(recipes):
+        raise InputError(f"start: expected one state per recipe ({len(recipes)}), got {len(start)}.")
+    if copied is not None and start is None:
+        raise InputError("copied: expected states to copy these layers from (start=…), got none.")
+    found = []
+    for i, recipe in enumerate(recipes):
+        samples = _samples_of(recipe, data)
+        recipe.network.check(samples, recipe.batch_size)
+        if max(schedule.epochs, default=0) > recipe.epochs:
+            raise InputError(
+                f"schedule: expected epochs up to {recipe.epochs}, the last one that is trained, got {max(schedule.epochs)}."
+            )
+        if samples.classes != recipe.network.classes:
+            name = type(recipe.network).__name__
+            raise InputError(
+                f"sweep: expected a classifier of {samples.classes} outputs for samples of {samples.classes} classes, got "
+                f"{recipe.network.classes}. {name}(…, classes={samples.classes})."
+            )
+        if schedule.test and samples.test_labels is None:
+            raise InputError(f"schedule: expected held-out samples to measure on, but {recipe.data!r} has none.")
+        if copied is not None and not 0 <= copied[0] < copied[1] <= recipe.network.depth:
+            raise InputError(
+                f"copied: expected (first, beyond the last) within 0 … {recipe.network.depth}, got {copied}."
+            )
+        state = None if start is None else start[i]
+        found.append(Member(recipe, samples, _key(recipe, samples, schedule, state, copied), state))
+    return found
+
+
+def _samples_of(recipe: Recipe, data: Mapping[str, Samples] | Samples) -> Samples:
+    if isinstance(data, Samples):
+        return data
+    if not isinstance(data, Mapping):
+        raise InputError(
+            f"data: expected Samples, or a mapping of names to Samples, got {type(data).__name__}. "
+            "Samples.of((inputs, labels)) makes them."
+        )
+    if recipe.data not in data:
+        raise InputError(f"sweep: expected samples called {recipe.data!r}, got {', '.join(map(repr, data))}.")
+    return data[recipe.data]
+
+
+def _key(
+    recipe: Recipe,
+    samples: Samples,
+    schedule: Schedule,
+    start: Mapping[str, Tensor] | None,
+    copied: tuple[int, int] | None,
+) -> str:
+    digest = hashlib.sha256(json.dumps([recipe.to_dict(), schedule.to_dict(), samples.checksum, copied]).encode())
+    for name, tensor in sorted((start or {}).items()):
+        digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:24]
+
+
+def _together(
+    missing: Sequence[Member], template: Job, members: int | None, workers: int | None
+) -> Iterator[list[Member]]:
+    """Members that are trained as one, the largest fleets first: equal shape, samples, batches, epochs, trained layers."""
+    groups: dict[Any, list[Member]] = {}
+    alone: list[Member] = []
+    for member in missing:
+        r, s = member.recipe, member.samples
+        if not fleet_takes(r, template.schedule):
+            alone.append(member)
+            continue
+        tests = 0 if s.test_labels is None else len(s.test_labels)
+        kind = (r.network, len(s.labels), tests, s.classes, r.batch_size, r.epochs, r.trained)
+        groups.setdefault(kind, []).append(member)
+    shares, device = 1, torch.device(template.device)
+    if device.type == "cpu" and _work(missing) > WORTH_PROCESSES:
+        shares = -(-(workers or cores()) // max(1, len(groups) + len(alone)))  # no core without a job
+
+    def bytes_of(group: list[Member]) -> int:
+        return member_bytes(group[0].recipe, group[0].samples)
+
+    yield from ([member] for member in sorted(alone, key=lambda member: -_work([member])))
+    for group in sorted(groups.values(), key=lambda group: -len(group) * bytes_of(group)):
+        group.sort(key=lambda member: member.recipe.optimizer)  # neighbors share an update
+        most = members or MEMBERS_ON_CPU
+        if members is None and device.type == "cuda":
+            most = max(1, int(GPU_SHARE * torch.cuda.mem_get_info(device)[0]) // bytes_of(group))
+        parts = min(len(group), max(-(-len(group) // most), shares))
+        size = -(-len(group) // parts)
+        for at in range(0, len(group), size):
+            yield group[at : at + size]
+
+
+def _work(members: Sequence[Member]) -> float:
+    return work([member.recipe for member in members], [member.samples for member in members])
+
+
+def _files(place: Path) -> list[Path]:
+    return sorted([*place.glob("fleet-*.pt"), *place.glob("network-*.pt")])
+
+
+def _found(place: Path, wanted: Sequence[Member], template: Job) -> tuple[dict[str, Run], list[Job]]:
+    """What earlier sweeps left in the folder: finished members, and jobs to go on with."""
+    done: dict[str, Run] = {}
+    jobs: list[Job] = []
+    members = {member.key: member for member in wanted}
+    files, others = _files(place), []
+    for file in files:
+        try:
+            part, _ = Checkpoint.from_file(file)
+        except Exception as error:
+            raise DataError(
+                f"{file}: expected the progress of a sweep, but it cannot be read ({type(error).__name__}): is it cut off? "
+                "Delete it, and its members are trained again."
+            ) from None
+        if not members.keys() & set(part.keys):
+            others.append(part)
+        elif part.done:
+            done |= {key: run for key, run in part.runs().items() if key in members}
+        elif all(key in members for key in part.keys):
+            going = [members[key] for key in part.keys]
+            jobs.append(replace(template, members=going, file=file, begun=part.epoch))
+    if files and len(others) == len(files):
+        recipes = [member.recipe for member in wanted]
+        raise DataError(f"{place}: expected an empty folder or one of this sweep. {_difference(others, recipes)}")
+    return done, [job for job in jobs if not any(member.key in done for member in job.members)]
+
+
+def _difference(others: Sequence[Checkpoint], recipes: Sequence[Recipe]) -> str:
+    """Which fields of the recipe are others, in words: of the two recipes, one there and one here, most alike."""
+    theirs = [_fields(recipe) for part in others for recipe in part.recipes]
+    ours = [_fields(recipe.to_dict()) for recipe in recipes]
+    differing = [
+        [f"{k} {there.get(k)} there, {here[k]} here" for k in here if there.get(k) != here[k]]
+        for there in theirs
+        for here in ours
+    ]
+    fewest = min(differing, key=len)
+    found = "; ".join(fewest) or "other data, measurements or starting points"
+    return f"It holds another one ({found}). Choose another folder."
+
+
+def _fields(recipe: dict[str, Any]) -> dict[str, Any]:
+    """All fields side by side, those of the network too."""
+    return {**recipe["network"], **{name: value for name, value in recipe.items() if name != "network"}}
+
+
+def _write_table(place: Path, keys: Sequence[str]) -> None:
+    """A plain copy of all numbers in the folder, for other programs and for a look at an interrupted sweep.
+
+    The members of this call come first, in their order; then those of other calls.
+    """
+    found: dict[str, Run] = {}
+    for file in _files(place):
+        found |= Checkpoint.from_file(file)[0].runs()
+    runs = [found[key] for key in dict.fromkeys([*keys, *found]) if key in found]
+    write_json(
+        place / "sweep.json", {"format": "layerlaw sweep", "version": 1, "runs": [run.to_dict() for run in runs]}
+    )
+
+
+def _train(jobs: list[Job], progress: bool | Progress, workers: int | None) -> tuple[list[Checkpoint], bool]:
+    """Run the jobs; returns what they reached, and whether all came to their end."""
+    if not jobs:
+        return [], True
+    members = [member for job in jobs for member in job.members]
+    total = sum(job.recipe.epochs - job.begun for job in jobs)
+    with _stopping() as stop:
+        bar = Counter(progress, total, f"{len(members)} network{'s' * (len(members) > 1)}")
+        try:
+            processes = 1 if torch.device(jobs[0].device).type != "cpu" else workers or cores()
+            worth = workers is not None or _work(members) > WORTH_PROCESSES
+            if processes > 1 and len(jobs) > 1 and worth and found_elsewhere(jobs):
+                return run_in_processes(jobs, processes, bar, stop)
+            return run_here(jobs, bar, stop)
+        finally:
+            bar.close()
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """The first Ctrl-C lets the running epoch end and saves; the second stops at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    signals = (signal.SIGINT, signal.SIGTERM)  # the second is what a cluster sends before it kills
+    before = [signal.getsignal(each) for each in signals]
+
+    def handle(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    for each in signals:
+        signal.signal(each, handle)
+    try:
+        yield stop
+    finally:
+        for each, old in zip(signals, before, strict=True):
+            signal.signal(each, old)

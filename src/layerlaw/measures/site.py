@@ -1,0 +1,101 @@
+"""What a measure may use at one site: the statistics of one split, and what several measures share."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Literal
+
+from torch import Tensor
+
+from layerlaw.measures.collapse import classifier_geometry, means_geometry, rare_classes
+from layerlaw.measures.separation import Jackknife, class_separation, jackknife
+from layerlaw.measures.variability import class_variances
+from layerlaw.stats import Centers, LeftOut, Scatter
+from layerlaw.stats.scatter import NearestCenter, Permuted
+
+Needs = Literal[
+    "classes", "decision", "groups", "permuted", "classifier", "network", "imbalance", "small", "untrained", "tokens"
+]
+MOST_SINGULAR = 2048  # of class means against rows: beyond, their singular values take longer than the probe
+
+
+class SiteStatistics:
+    """Statistics of one split at one site; what several measures share is computed once."""
+
+    def __init__(
+        self,
+        centers: Centers,
+        scatter: Scatter,
+        *,
+        near: NearestCenter | None = None,
+        left_out: LeftOut | None = None,
+        permuted: Permuted | None = None,
+        weight: Tensor | None = None,
+        undefined: bool = False,
+    ) -> None:
+        self.centers, self.scatter, self.near = centers, scatter, near or scatter.near
+        self.left_out, self.permuted, self.undefined = left_out, permuted, undefined
+        self.rows = None if weight is None else weight.to(centers.means.device)
+        self.K = centers.counts.shape[-1]
+        n = self.near.counts.sum(-1)
+        self.samples = n if n.dim() else float(n)  # (…); to divide by a float is faster
+        self.class_separation = class_separation(centers, scatter)  # (…, K)
+        self.separation = (centers.weights * self.class_separation).sum(-1)  # (…)
+        self.variances = class_variances(centers, scatter)  # (…, K)
+        self.geometry = means_geometry(centers.coordinates)  # as of the centered means, in fewer dimensions
+
+    @property
+    def available(self) -> set[Needs]:
+        """What there is to compute from."""
+        found: set[Needs] = {"classes", "decision"}
+        if self.left_out is not None and not self.undefined:
+            found.add("groups")
+        if self.permuted is not None:
+            found.add("permuted")
+        if self.rows is not None:
+            found |= {"classifier", "network"}
+            found |= {"imbalance"} if self.rare is not None else set()
+            found |= {"small"} if min(self.rows.shape) <= MOST_SINGULAR else set()
+        return found
+
+    @cached_property
+    def jackknife(self) -> Jackknife | None:
+        """Bias and standard error of ln D."""
+        return None if self.left_out is None else jackknife(number(self.separation) or 0.0, self.left_out)
+
+    @cached_property
+    def weight(self) -> Tensor:
+        """Rows of the classifier (…, K, d)."""
+        assert self.rows is not None
+        return self.rows
+
+    @cached_property
+    def classifier_geometry(self) -> tuple[Tensor, Tensor]:
+        """NC2 of the classifier's rows."""
+        return classifier_geometry(self.weight)
+
+    @cached_property
+    def rare(self) -> list[int] | None:
+        """The classes that are rare; `None` where all are as large."""
+        return rare_classes(self.centers.counts.tolist())
+
+    @cached_property
+    def minority(self) -> Tensor:
+        """Rows of the rare classes."""
+        return self.weight[self.rare]
+
+    @cached_property
+    def majority(self) -> Tensor:
+        """Rows of the frequent classes."""
+        return self.weight[sorted(set(range(self.K)) - set(self.rare or ()))]
+
+    def unless_undefined(self, value: Tensor) -> Tensor | None:
+        """Nothing where all class means coincide: there nothing is separated, and D has no meaning."""
+        return None if self.undefined else value
+
+
+def number(value: Tensor | float | None) -> float | None:
+    """A finite float, or `None`."""
+    plain = math.nan if value is None else float(value)
+    return plain if math.isfinite(plain) else None

@@ -1,0 +1,174 @@
+"""Advice in the terminal (rich), from its plain data: the choice among candidates, the forecast for rare classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from layerlaw.wording import ABSENT, correlation, minus, number, percent, with_error
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+OVER_FLOOR = "D over its noise floor"
+LEFT = ("", "shape", "classes", "by", "phase")  # headings of columns of words
+# Narrow screens lose columns, the highest first; those that are not here stay.
+GOES = {"rate": 2, "range over seeds": 3, "ρ": 4, "r": 4, "effective layers": 5, "parameters": 6}
+MARGIN = "margin: own logit minus the best other, lost at 0 and below"
+
+
+def print_choice(choice: Mapping[str, Any], screen: Console) -> None:
+    """Headline, how it was run, one row per candidate, caveats, the last number; of `Choice.to_dict()`."""
+    from rich.text import Text
+
+    about, how = choice["provenance"]["data"], choice["provenance"]["settings"]
+    runs = len(choice["candidates"]) * len(how["rates"]) * len(how["seeds"])
+    headline, *caveats, last = choice["sentences"]
+    screen.print(Text(headline, style="bold"))
+    facts = (
+        f"{about['name']}: {about['train']} training + {about['validation']} validation samples · {runs} networks, "
+        f"{how['optimizer']}, {how['epochs']} epochs · {choice['provenance']['seconds']:.0f} s"
+    )
+    screen.print(Text(facts, style="dim"))
+    low, high = min(about["per_class"]), max(about["per_class"])
+    if low < high:
+        unequal = f"Classes have {low} to {high} images, all of them used; --per-class {low} balances them."
+        screen.print(Text(unequal, style="dim"))
+    screen.print()
+    screen.print(choice_table(choice, screen.width))
+    screen.print(Text(_choice_caption(choice), style="dim"))
+    screen.print()
+    _print_points(screen, caveats)
+    screen.print(Text(last))
+
+
+def choice_table(choice: Mapping[str, Any], width: int) -> Table:
+    """One row per candidate at its chosen learning rate: → recommended, ↓ lowest D."""
+    kind, candidates = choice["kind"], choice["candidates"]
+    rows = [_choice_cells(row, kind) for row in candidates]
+    shown = list(rows[0])
+    if not _over_floor(choice):
+        shown.remove(OVER_FLOOR)
+    if not any(row["diverged"] for row in candidates):
+        shown.remove("failed")
+    while sum(max(len(head), *(len(row[head]) for row in rows)) + 2 for head in shown) + 3 > width and any(
+        head in GOES for head in shown
+    ):
+        shown.remove(max(shown, key=lambda head: GOES.get(head, 0)))
+    table = _table(["", *shown])
+    for row, cells in zip(candidates, rows, strict=True):
+        mark = "→" if row["label"] == choice["recommended"] else "↓" if row["label"] == choice["best"] else ""
+        comparable = not any(t["diverged"] for t in row["trials"] if t["rate"] == row["rate"])
+        style = "bold" if mark == "→" else None if comparable else "dim"
+        table.add_row(mark, *(cells[head] for head in shown), style=style)
+    return table
+
+
+def _choice_cells(row: Mapping[str, Any], kind: str) -> dict[str, str]:
+    low, high = (number(row[f"separation_{end}"]) for end in ("low", "high"))
+    finals = next(t["finals"] for t in row["trials"] if t["rate"] == row["rate"])
+    effective = row["effective_layers"]
+    return {
+        kind: row["label"].removeprefix(f"{kind} "),
+        "rate": f"{row['rate']:g}",
+        "final D": number(row["separation"]),
+        "range over seeds": f"{low} … {high}" if len(finals) > 1 else ABSENT,
+        OVER_FLOOR: number(row["separation_over_permuted"]),
+        "ρ": number(row["rho"]),
+        "r": correlation(row["pearson"]),
+        "effective layers": ABSENT if effective is None else f"{effective:.1f} of {row['depth'] - 1}",
+        "val. accuracy": with_error(row["accuracy"], row["accuracy_error"]),
+        "parameters": f"{row['parameters']:,}",
+        "failed": str(row["diverged"] or ""),
+    }
+
+
+def _over_floor(choice: Mapping[str, Any]) -> bool:
+    return bool(choice["compared_by"] == "separation_over_permuted")
+
+
+def _choice_caption(choice: Mapping[str, Any]) -> str:
+    """What D is, and what the arrows mean."""
+    norm = choice["provenance"]["settings"]["norm"]
+    what = "D with running statistics (eval mode)" if norm else "D (eval mode, no BatchNorm)"
+    lowest = OVER_FLOOR if _over_floor(choice) else "D"
+    arrows = [] if choice["recommended"] is None else [f"→ recommended by {lowest}"]
+    arrows += [] if choice["recommended"] == choice["best"] else [f"↓ lowest {lowest}"]
+    floor = "; noise floor: D with shuffled labels" if _over_floor(choice) else ""
+    return f"{what}, training data; {', '.join(arrows)}{floor}"
+
+
+def print_forecast(found: Mapping[str, Any], screen: Console) -> None:
+    """Headline, one row per group, findings, caveats; of `Forecast.to_dict()`."""
+    from rich.text import Text
+
+    headline, *lines = found["sentences"]
+    screen.print(Text(headline, style="bold"))
+    screen.print()
+    screen.print(forecast_table(found))
+    screen.print(Text(MARGIN + ("" if found["accuracy"] is None else "; right: share of these data"), style="dim"))
+    screen.print()
+    _print_points(screen, lines, dim=found["caveats"])
+
+
+def forecast_table(found: Mapping[str, Any]) -> Table:
+    """Per group one row as predicted by the norms, one by the norm in use, one as measured; fits into 80 columns."""
+    outlooks = {"norms": found["by_norms"], "in use": found["by_use"]}
+    known = {name: at for name, at in outlooks.items() if at is not None}
+    measured, accuracy = found["measured"], found["accuracy"]
+    several = len(known) > 1 or measured is not None or accuracy is not None
+    table = _table(["classes", *(["by"] if several else []), "phase", "margin", "cosine", "norm", "repeat"])
+    for i, group in enumerate(found["groups"]):
+        rows = [[name, *_outlook_cells(at, i, group["number"])] for name, at in known.items()]
+        if measured is not None or accuracy is not None:
+            own = (
+                ["", ""]
+                if measured is None
+                else [_decimals(measured[i]["mean_cosine"]), number(measured[i]["mean_row_norm"])]
+            )
+            right = "" if accuracy is None else f"{percent(accuracy[i], 0)} right"
+            rows.append(["measured", right, "", *own, ""])
+        for j, cells in enumerate(rows):
+            table.add_row("" if j else group["words"], *(cells if several else cells[1:]))
+    return table
+
+
+def _outlook_cells(at: Mapping[str, Any], i: int, classes: int) -> list[str]:
+    """The worst phase in a group and how many classes are lost where not all are, margin, cosine, norm, copies."""
+    some = f" {at['lost'][i]:,}/{classes:,}" if 0 < at["lost"][i] < classes else ""
+    norm = number(at["predicted_row_norms"][i])
+    return [f"{at['phases'][i]}{some}", _decimals(at["margins"][i]), _decimals(at["cosines"][i]), norm, _repeat(at, i)]
+
+
+def _repeat(at: Mapping[str, Any], i: int) -> str:
+    """How often to show the samples of a group: whole copies, as a range where its sizes differ; else a factor."""
+    copies = [size["copies"] for size in at["sizes"] if size["group"] == i and size["copies"] is not None]
+    if copies and not at["binned"]:
+        low, high = min(copies), max(copies)
+        return ABSENT if high == 1 else f"{high:,}×" if low == high else f"{low:,}–{high:,}×"
+    return f"{'≈' if at['binned'] else ''}{number(at['factors'][i])}×" if at["factors"][i] > 1 else ABSENT
+
+
+def _decimals(value: float | None) -> str:
+    return ABSENT if value is None else minus(f"{value:.2f}")
+
+
+def _table(heads: Sequence[str]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for head in heads:
+        table.add_column(head, justify="left" if head in LEFT else "right", no_wrap=True)
+    return table
+
+
+def _print_points(screen: Console, lines: Sequence[str], dim: Sequence[str] = ()) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    for line in lines:
+        grid = Table.grid(padding=(0, 1))
+        grid.add_row(" ·", Text(line, style="dim" if line in dim else ""))
+        screen.print(grid)

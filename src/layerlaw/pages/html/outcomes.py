@@ -1,0 +1,180 @@
+"""The page of reproduced figures: numbers beside the paper's, drawings, how it was run.
+
+It holds no script, and its policy allows none: drawings are inline SVG, what is folded unfolds without one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from layerlaw.errors import InputError
+from layerlaw.files import write_whole
+from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.pages.html import document, escaped, settings, table
+from layerlaw.pages.outcome_words import (
+    heading,
+    provenance_items,
+    quick_words,
+    run_facts,
+    verdict_line,
+    written,
+    written_row,
+)
+from layerlaw.pages.sheets import draw_sheet
+from layerlaw.pages.sheets.inline_svg import inline_svg
+from layerlaw.sheet import Panel, Sheet
+from layerlaw.wording import clean, counted, sentence
+
+WORDS = {True: ("yes", "✓ yes"), False: ("no", "✗ no"), None: ("none", "–")}  # class and text of a verdict
+MANY_ROWS = 30
+
+
+def outcome_page(
+    outcomes: Outcome | Sequence[Outcome], path: str | os.PathLike[str], *, title: str | None = None
+) -> Path:
+    """Write one self-contained page about an outcome, or about several with a table of contents."""
+    return write_whole(path, outcome_html(outcomes, title=title))
+
+
+def outcome_html(outcomes: Outcome | Sequence[Outcome], *, title: str | None = None) -> str:
+    """The page as text."""
+    chosen = _checked(outcomes)
+    alone = len(chosen) == 1
+    head = clean(title or "") or (heading(chosen[0]) if alone else "Reproduced figures")
+    count = [line for line in (verdict_line(chosen), f"in {counted(len(chosen), 'figure')}") if line]
+    facts = run_facts(chosen[0]) if alone else ", ".join(count)
+    contents = "" if alone else _contents(chosen)
+    main = "\n".join(_article(outcome, f"o{i}", alone=alone) for i, outcome in enumerate(chosen))
+    return document(head, escaped(facts), f"{contents}\n{main}")
+
+
+def _contents(outcomes: Sequence[Outcome]) -> str:
+    items = "".join(
+        f'<li><a href="#o{i}">{escaped(heading(outcome))}</a><span>{escaped(verdict_line([outcome]))}'
+        f"{', quick run' if quick_words(outcome) else ''}</span></li>"
+        for i, outcome in enumerate(outcomes)
+    )
+    return f'<section data-panel="contents"><nav aria-label="figures"><ol>{items}</ol></nav></section>'
+
+
+def _article(outcome: Outcome, key: str, *, alone: bool) -> str:
+    """Everything about one outcome; `key` makes ids unique on the page."""
+    label = escaped(heading(outcome))
+    parts = [
+        "" if alone else f"<h2>{label}</h2>",
+        _verdict(outcome),
+        *(_section("sheet", sheet.title, _drawing(sheet, f"{key}s{i}")) for i, sheet in enumerate(outcome.sheets)),
+        _section("numbers", "Numbers", _numbers(outcome)) if outcome.rows else "",
+        _section("tables", "Supporting tables", "".join(map(_folded, outcome.tables))) if outcome.tables else "",
+        _section("notes", "Notes", _notes(outcome)) if outcome.notes else "",
+        _section("provenance", "How it was run", settings(provenance_items(outcome))) if outcome.provenance else "",
+    ]
+    return f'<article id="{key}" aria-label="{label}">{"".join(parts)}</article>'
+
+
+def _verdict(outcome: Outcome) -> str:
+    line, quick = verdict_line([outcome]), quick_words(outcome)
+    own = sum(row.paper is None for row in outcome.rows)
+    facts = f"{counted(own, 'number')} of ours without one in the paper" if own else ""
+    parts = [
+        f'<p class="headline">{escaped(line[:1].upper() + line[1:])}.</p>' if line else "",
+        f'<p class="facts">{escaped(facts)}</p>' if facts else "",
+        f'<p class="facts quick">{escaped(quick)}</p>' if quick else "",
+    ]
+    return _section("verdict", "", "".join(parts)) if any(parts) else ""
+
+
+def _numbers(outcome: Outcome) -> str:
+    """What the paper has stands open; our further numbers are folded."""
+    beside = [row for row in outcome.rows if row.paper is not None or row.reproduced is not None]
+    further = [row for row in outcome.rows if row not in beside]
+    if not beside:
+        return _number_table(further)
+    folded = (
+        f'<details class="table more"><summary>{counted(len(further), "more number")} of ours</summary>'
+        f"{_number_table(further)}</details>"
+    )
+    return _number_table(beside) + (folded if further else "")
+
+
+def _number_table(rows: Sequence[Row]) -> str:
+    """Paper, ours, reproduced? What was accepted comes last: on a telephone the verdict should be seen first."""
+    texts = [written_row(row) for row in rows]
+    bounds, judged = any(text.tolerance for text in texts), any(row.reproduced is not None for row in rows)
+    paper, ranged = any(row.paper is not None for row in rows), any(text.range for text in texts)
+    heads = {"what": "site"} | ({"paper": "paper"} if paper else {})
+    heads |= {"ours (mean, range over seeds)" if ranged else "ours": "value"}
+    heads |= ({"reproduced?": "verdict"} if judged else {}) | ({"accepted": "tolerance"} if bounds else {})
+    head = "".join(f'<th scope="col" class="{kind}">{text}</th>' for text, kind in heads.items())
+    cells = (_number_row(row, set(heads.values())) for row in rows)
+    return table("numbers beside the paper’s", head, cells, kind="beside")
+
+
+def _number_row(row: Row, columns: set[str]) -> str:
+    text = written_row(row)
+    reason = f'<span class="reason">{escaped(text.reason)}</span>' if text.reason else ""
+    here, there = ("", reason) if row.ours is None else (reason, "")  # where the number would stand, if it is missing
+    kind, word = WORDS[row.reproduced]
+    span = f' <span class="range">{escaped(text.range)}</span>' if text.range else ""
+    cells = [
+        f'<th scope="row" class="site">{escaped(text.name)}{here}</th>',
+        f'<td class="paper">{escaped(text.paper)}</td>' if "paper" in columns else "",
+        f'<td class="value"><span class="ours">{escaped(text.ours)}</span>{span}{there}</td>',
+        f'<td class="verdict {kind}">{word}</td>' if "verdict" in columns else "",
+        f'<td class="tolerance">{escaped(text.tolerance)}</td>' if "tolerance" in columns else "",
+    ]
+    return "".join(cells)
+
+
+def _drawing(sheet: Sheet, key: str) -> str:
+    panels = [f"{p.title}: {p.note}" if isinstance(p, Panel) and p.note else p.title for p in sheet.panels]
+    description = f"{counted(len(panels), 'panel')}. {'; '.join(panels)}. {sheet.caption}"
+    svg = inline_svg(draw_sheet(sheet, heading=False), key, title=sheet.title or "figure", description=description)
+    caption = f"<figcaption>{escaped(sentence(sheet.caption))}</figcaption>" if sheet.caption else ""
+    name = escaped(sheet.title or "figure")
+    scroll = f'<div class="drawing" tabindex="0" role="region" aria-label="{name}">'
+    return f'<figure class="sheet">{scroll}{svg}</div>{caption}</figure>'
+
+
+def _folded(folded: Table) -> str:
+    """A supporting table; columns of numbers are set flush right."""
+    words = [any(isinstance(row[i], str) for row in folded.rows) for i in range(len(folded.columns))]
+    kinds = [' class="site"' if i == 0 else ' class="words"' if w else "" for i, w in enumerate(words)]
+    columns = list(zip(kinds, folded.columns, strict=True))
+    heads = "".join(f'<th scope="col"{kind}>{escaped(column)}</th>' for kind, column in columns)
+    rows = (
+        "".join(
+            f"<td{kind}>{escaped(written(cell, column))}</td>"
+            for (kind, column), cell in zip(columns, row, strict=True)
+        )
+        for row in folded.rows
+    )
+    note = f'<p class="note">{escaped(sentence(folded.note))}</p>' if folded.note else ""
+    count = counted(len(folded.rows), "row")
+    return (
+        f'<details class="table"><summary>{escaped(sentence(folded.title))}<span>{count}</span></summary>'
+        f"{table(folded.title, heads, rows, tall=len(folded.rows) > MANY_ROWS)}{note}</details>"
+    )
+
+
+def _notes(outcome: Outcome) -> str:
+    items = "".join(f"<li>{escaped(sentence(note))}</li>" for note in outcome.notes)
+    return f'<ul class="notes plain">{items}</ul>'
+
+
+def _section(panel: str, title: str, body: str) -> str:
+    head = f"<h3>{escaped(sentence(title))}</h3>" if title else ""
+    kind = ' class="provenance"' if panel == "provenance" else ""
+    return f'<section data-panel="{panel}"{kind}>{head}{body}</section>'
+
+
+def _checked(outcomes: Outcome | Sequence[Outcome]) -> list[Outcome]:
+    out = [outcomes] if isinstance(outcomes, Outcome) else list(outcomes)
+    for outcome in out:
+        if not isinstance(outcome, Outcome):
+            raise InputError(f"outcome_page: expected an Outcome or a list of them, got {type(outcome).__name__}.")
+    if not out:
+        raise InputError("outcome_page: expected at least one outcome, got an empty list.")
+    return out

@@ -1,0 +1,102 @@
+"""Principal components of every site as small multiples: static SVG, one path per color, dots as zero-length strokes."""
+
+from __future__ import annotations
+
+import math
+
+from layerlaw.pages.html import empty, escaped
+from layerlaw.pages.record_view import RecordView, spread
+from layerlaw.pages.theme import class_colors
+from layerlaw.record import SiteRow
+from layerlaw.wording import beginning, number, shortened
+
+SIDE = 300  # the drawing is a square of so many units: whole numbers, at most three digits
+MARGIN = 14
+MOST_PLANES = 24
+MOST_IN_LEGEND = 24
+
+
+def plane_positions(view: RecordView) -> list[int]:
+    """Positions of the sites that are drawn: all with coordinates, or an even choice of them."""
+    having = _drawable(view)
+    return [having[i] for i in spread(len(having), MOST_PLANES)]
+
+
+def planes_html(view: RecordView) -> str:
+    """The grid of drawings with its legend, or a sentence that says why there is none."""
+    chosen = plane_positions(view)
+    if not chosen:
+        return empty("No plane coordinates were recorded.")
+    labels = view.record.plane_labels
+    colors = class_colors(max([len(view.record.plane_names), *(k + 1 for k in labels)]))
+    drawings = "".join(_drawing(view, i, colors) for i in chosen)
+    return f'{_legend(view, colors)}<div class="planes">{drawings}</div>'
+
+
+def planes_note(view: RecordView) -> str:
+    """What is drawn, and what is left out."""
+    chosen = plane_positions(view)
+    total = len(_drawable(view))
+    some = f" {len(chosen)} of {total} sites are shown, evenly chosen." if len(chosen) < total else ""
+    thinned = any(_step(view, view.sites[i]) > 1 for i in chosen)
+    fewer = f" Of the samples at most {view.points} are drawn, to keep the file small." if thinned else ""
+    return f"The first two principal components at each site; each drawing has its own scale.{some}{fewer}"
+
+
+def svg_paths(plane: list[list[float]], labels: list[int], colors: list[str]) -> str:
+    """One stroke-only path per color; both axes share one scale, so shapes are not distorted."""
+    points = [(p[0], p[1], k) for p, k in zip(plane, labels or [0] * len(plane), strict=False) if _is_point(p)]
+    if not points:
+        return ""
+    xs, ys = [p[0] for p in points], [p[1] for p in points]
+    extent = max(max(xs) - min(xs), max(ys) - min(ys)) or 1.0
+    scale = (SIDE - 2 * MARGIN) / extent
+    x0, y0 = (max(xs) + min(xs)) / 2, (max(ys) + min(ys)) / 2
+    strokes: dict[str, list[str]] = {}
+    for x, y, k in points:
+        where = f"M{round(SIDE / 2 + scale * (x - x0))} {round(SIDE / 2 - scale * (y - y0))}h0"
+        strokes.setdefault(colors[k % len(colors)], []).append(where)
+    return "".join(f'<path stroke="{color}" d="{"".join(d)}"/>' for color, d in sorted(strokes.items()))
+
+
+def _drawing(view: RecordView, position: int, colors: list[str]) -> str:
+    site = view.sites[position]
+    step, name, measured = _step(view, site), escaped(shortened(site.name, 24)), _measured(view, position)
+    known = f'<span class="num">{measured}</span>' if measured else ""
+    return (
+        f'<figure><svg viewBox="0 0 {SIDE} {SIDE}" role="img" aria-label="principal components at {name}">'
+        f"{svg_paths(site.plane[::step], view.record.plane_labels[::step], colors)}</svg>"
+        f'<figcaption title="{escaped(site.name)}"><b>{view.numbers[position]}</b> {name}{known}</figcaption></figure>'
+    )
+
+
+def _measured(view: RecordView, position: int) -> str:
+    value = view.sites[position].values.get(view.column)
+    if value is None or view.record.words:  # PR has nothing to do with the words
+        return ""
+    return f"D = {number(value)}"
+
+
+def _step(view: RecordView, site: SiteRow) -> int:
+    return max(1, math.ceil(len(site.plane) / max(1, view.points)))
+
+
+def _legend(view: RecordView, colors: list[str]) -> str:
+    names = view.record.plane_names
+    if not names:
+        return ""
+    if len(names) > MOST_IN_LEGEND:
+        return f'<p class="note">{len(names):,} classes, colored by hue.</p>'
+    items = "".join(
+        f'<li><i style="background:{c}"></i>{escaped(beginning(n, 24))}</li>'
+        for n, c in zip(names, colors, strict=False)
+    )
+    return f'<ul class="legend">{items}</ul>'
+
+
+def _drawable(view: RecordView) -> list[int]:
+    return [i for i, site in enumerate(view.sites) if any(_is_point(p) for p in site.plane)]
+
+
+def _is_point(point: list[float]) -> bool:
+    return len(point) >= 2 and all(isinstance(v, (int, float)) and math.isfinite(v) for v in point[:2])

@@ -1,0 +1,217 @@
+"""The page of one record, or of several with a comparison first: which panels it has, and how they are put together."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from layerlaw.errors import InputError
+from layerlaw.files import write_whole
+from layerlaw.pages import classifier, language_model
+from layerlaw.pages.classifier import charts
+from layerlaw.pages.html import chart, document, empty, escaped, inert, section, sentences, settings, source, unbroken
+from layerlaw.pages.html.comparison import compare_figure, compare_table
+from layerlaw.pages.html.layers import layers_html
+from layerlaw.pages.html.planes import plane_positions, planes_html, planes_note
+from layerlaw.pages.html.plotly import plotly_source, plotly_template
+from layerlaw.pages.kinds import presentation
+from layerlaw.pages.language_model import charts as lm_charts
+from layerlaw.pages.record_view import RecordView, read_all
+from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Kind, Record
+from layerlaw.wording import clean, sentence, setting
+
+PLANE_POINTS = 20_000  # on the whole page, about ten bytes each: Plotly itself takes 4.8 of the 6 MB
+
+
+@dataclass(frozen=True)
+class PagePanel:
+    """A section of a page: its name, its heading, a figure of a record, HTML `above` or `below` it, and a caption.
+
+    Two `half` panels in a row stand side by side; one that is not `shown` is left out.
+    """
+
+    name: str
+    heading: str
+    figure: Callable[[RecordView], object] | None = None
+    above: Callable[[RecordView], str] | None = None
+    below: Callable[[RecordView], str] | None = None
+    caption: Callable[[RecordView], str] | str = ""
+    half: bool = False
+    shown: Callable[[RecordView], object] = lambda view: True
+
+    def section(self, view: RecordView, key: str) -> str:
+        """The panel as a section of HTML; `key` makes its ids unique on the page."""
+        body = self.above(view) if self.above is not None else ""
+        body += chart(f"{key}-{self.name}", self.figure(view)) if self.figure is not None else ""
+        body += self.below(view) if self.below is not None else ""
+        caption = self.caption if isinstance(self.caption, str) else self.caption(view)
+        return section(self.name, key, self.heading, body, caption)
+
+
+def verdict_html(view: RecordView) -> str:
+    """The headline large, its numbers below; findings, advice, and the record's notes in gray."""
+    headline, numbers = split_headline(view)
+    verdict = view.verdict
+    notes = [note for note in view.record.notes if note not in verdict.findings]
+    advice = f"<h3>What to do</h3>{sentences(verdict.advice, 'advice')}" if verdict.advice else ""
+    return (
+        f'<p class="headline">{escaped(sentence(headline))}</p>'
+        + (f'<p class="facts">{unbroken(numbers)}</p>' if numbers else "")
+        + sentences(verdict.findings, "findings")
+        + advice
+        + sentences(notes, "notes")
+    )
+
+
+def split_headline(view: RecordView) -> tuple[str, str]:
+    """The sentence, and the numbers it carries in brackets."""
+    headline = view.verdict.headline
+    if view.fit is not None and headline.endswith(").") and " (" in headline:
+        head, numbers = headline[:-2].split(" (", 1)
+        return head.rstrip(".") + ".", numbers
+    return headline, ""
+
+
+def method_html(view: RecordView) -> str:
+    """Settings and provenance of one record."""
+    parts = [
+        f"<h3>{head}</h3>{settings((str(key).replace('_', ' '), setting(value)) for key, value in values.items())}"
+        for head, values in (("Settings", view.record.settings), ("Provenance", view.record.provenance))
+        if values
+    ]
+    return "".join(parts) or empty("The record holds no settings and no provenance.")
+
+
+VERDICT = PagePanel("verdict", "", below=verdict_html)
+METHOD = PagePanel("method", "How it was measured", below=method_html)
+PANELS: dict[Kind, tuple[PagePanel, ...]] = {
+    CLASSIFIER: (
+        VERDICT,
+        PagePanel(
+            "law", "Separation along depth", charts.law_figure, classifier.law_cards,
+            caption=classifier.law_caption,
+        ),
+        PagePanel("shares", "Who does the work", charts.shares_figure, caption=classifier.shares_caption),
+        PagePanel("table", "Layer by layer", below=layers_html),
+        PagePanel("classes", "Class by class", charts.classes_figure, caption=charts.classes_note),
+        PagePanel(
+            "ncc", "Nearest class center", charts.nearest_figure, half=True,
+            caption="Error: the nearest class mean is not the sample’s own. Mismatch: it is not what the network decides.",
+        ),
+        PagePanel(
+            "collapse", "Neural collapse", charts.collapse_figure, below=classifier.collapse_cards, half=True,
+            caption="How far each site is from collapse; everything tends to 0 there.",
+        ),
+        PagePanel("plane", "In the plane", below=planes_html, caption=planes_note),
+        METHOD,
+    ),
+    LANGUAGE_MODEL: (
+        VERDICT,
+        PagePanel(
+            "law", "Prediction residual along depth", lm_charts.residual_figure, language_model.residual_cards,
+            caption=language_model.residual_caption,
+        ),
+        PagePanel(
+            "deviations", "Off the line", lm_charts.deviations_figure, half=True,
+            caption=language_model.deviations_caption,
+        ),
+        PagePanel(
+            "gains", "Who does the work", lm_charts.gains_figure, half=True,
+            caption=language_model.gains_caption,
+        ),
+        PagePanel("table", "Block by block", below=layers_html),
+        PagePanel(
+            "codes", "Other codes of the next token", lm_charts.codes_figure, half=True, shown=lm_charts.codes,
+            caption="The residual of each target over its value at the first block: only the shapes compare.",
+        ),
+        PagePanel(
+            "tokens", "Other tokens", lm_charts.other_tokens_figure, half=True, shown=lm_charts.other_tokens,
+            caption="The residual of the ids of tokens around: what a block keeps of the past and knows of the future.",
+        ),
+        PagePanel(
+            "separation", "Separation of frequent tokens", lm_charts.separation_figure, half=True,
+            caption="Fuzziness D with the most frequent predicted tokens as classes. Lower is better separated.",
+            shown=lambda view: view.has("separation"),
+        ),
+        PagePanel("plane", "Words in the plane", below=planes_html, caption=planes_note, shown=plane_positions),
+        METHOD,
+    ),
+}  # fmt: skip
+
+
+def write_page(records: Record | Sequence[Record], path: str | os.PathLike[str], *, title: str | None = None) -> Path:
+    """Write the page of one record, or of several with a comparison first."""
+    return write_whole(path, page_html(records, title=title))
+
+
+def page_html(records: Record | Sequence[Record], *, title: str | None = None) -> str:
+    """The page as text."""
+    views = read_all(_checked(records))
+    alone = len(views) == 1
+    heading = clean(title or "") or (views[0].label if alone else f"{len(views)} records compared")
+    under = _facts(views[0]) if alone else escaped(" · ".join(view.label for view in views))
+    planes = sum(len(plane_positions(view)) for view in views)
+    views = [replace(view, points=min(view.points, PLANE_POINTS // max(1, planes))) for view in views]
+    main = [
+        '<noscript><p class="empty">The charts need JavaScript; verdict, tables and drawings do not.</p></noscript>',
+        _panels(views[0], "r0") if alone else _several(views),
+        section("definitions", "all", "Definitions and sources", presentation(views[0]).formulas(views)),
+    ]
+    template = f'<script type="application/json" id="template">{inert(json.dumps(plotly_template()))}</script>\n'
+    return document(heading, under, "\n".join(main), data=template, scripts=(plotly_source(), source("page.js")))
+
+
+def _facts(view: RecordView) -> str:
+    """The facts in one line, which breaks only between them."""
+    return " · ".join(f'<span class="fact">{part}</span>' for part in presentation(view).facts(view))
+
+
+def _panels(view: RecordView, key: str) -> str:
+    """All panels of a record, half ones in pairs."""
+    out: list[str] = []
+    waiting: list[str] = []
+    for panel in [*(p for p in PANELS[view.record.kind] if p.shown(view)), None]:
+        if waiting and (len(waiting) == 2 or panel is None or not panel.half):
+            out.append(f'<div class="pair">{"".join(waiting)}</div>' if len(waiting) == 2 else waiting[0])
+            waiting = []
+        if panel is not None:
+            (waiting if panel.half else out).append(panel.section(view, key))
+    return "\n".join(out)
+
+
+def _several(views: Sequence[RecordView]) -> str:
+    """The comparison, then every record, folded."""
+    body = chart("all-compare", compare_figure(views)) + compare_table(views)
+    known = {view.record.provenance.get("data_sha256") for view in views} - {None}
+    other_data = " The records were measured on different data." if len(known) > 1 else ""
+    parts = [section("compare", "all", "Side by side", body, presentation(views[0]).caption(views) + other_data)]
+    parts += [
+        f'<details class="record"><summary><b>{escaped(view.label)}</b>'
+        f"<span>{escaped(sentence(split_headline(view)[0]))}</span></summary>"
+        f'<p class="subtitle">{_facts(view)}</p>{_panels(view, f"r{i}")}</details>'
+        for i, view in enumerate(views)
+    ]
+    return "\n".join(parts)
+
+
+def _checked(records: Record | Sequence[Record]) -> list[Record]:
+    if not isinstance(records, (Record, Iterable)):
+        raise InputError(f"report: expected a Record or a list of them, got {type(records).__name__}.")
+    out = [records] if isinstance(records, Record) else list(records)
+    for record in out:
+        if not isinstance(record, Record):
+            raise InputError(f"report: expected a Record or a list of them, got {type(record).__name__}.")
+        if not record.sites:
+            raise InputError(f"report: expected at least one site, record '{record.name}' has none.")
+    if not out:
+        raise InputError("report: expected at least one record, got an empty list.")
+    other = next((record for record in out if record.kind != out[0].kind), None)
+    if other is not None:  # D and PR have no axis in common
+        raise InputError(
+            f"report: expected records of one kind, got a {out[0].kind.name} ('{out[0].name}') and a {other.kind.name} "
+            f"('{other.name}'). Write a page for each kind."
+        )
+    return out

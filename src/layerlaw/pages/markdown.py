@@ -1,0 +1,155 @@
+"""The ledger of reproductions as Markdown: an index with a line per figure, and a page with every number of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from layerlaw.errors import InputError
+from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.pages.outcome_words import (
+    figure_label,
+    heading,
+    provenance_items,
+    quick_words,
+    verdict_line,
+    written,
+    written_row,
+)
+from layerlaw.wording import ABSENT, clean, counted, sentence
+
+INDEX = ("figure", "what", "numbers", "statements", "run")
+_SPECIAL = re.compile(r"([\\`*|$~]|\](?=[(\[:])|(?<!\w)_|_(?!\w)|^[#>+-](?=\s))")  # "[0.1, 0.2]" is no link, and stays
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+
+
+def ledger_index(outcomes: Sequence[Outcome], *, folder: str = "") -> str:
+    """A Markdown table with a line per figure: what it shows, how much came out, where; then the sum.
+
+    `folder` is where the pages of the figures are (NAME.md), seen from the index.
+
+    >>> rows = (Row("r, Adam", -0.997, -0.99812, reproduced=True), Row("D", "falls", 1.0, reproduced=False))
+    >>> print(ledger_index([Outcome("fig1", "The law", rows, ())], folder="figures"))
+    | figure | what | numbers | statements | run |
+    | --- | --- | --- | --- | --- |
+    | [Fig. 1](figures/fig1.md) | The law | 1 of 1 | 0 of 1 | – |
+    <BLANKLINE>
+    In all, 1 of 1 number and 0 of 1 statement reproduced, in 1 figure.
+    """
+    outcomes = list(outcomes)
+    for outcome in outcomes:
+        if not isinstance(outcome, Outcome):
+            raise InputError(f"ledger_index: expected a list of outcomes, got {type(outcome).__name__} in it.")
+    if not outcomes:
+        return "Nothing has been run yet."
+    lines = []
+    for outcome in outcomes:
+        known = dict(provenance_items(outcome))
+        judged = [row for row in outcome.rows if row.reproduced is not None]
+        words = [row for row in judged if isinstance(row.paper, str)]
+        how = [known[what] for what in ("device", "wall time") if what in known]
+        how += ["quick run"] if outcome.provenance.get("quick") else []
+        place = "/".join(filter(None, (folder, f"{_file(outcome)}.md")))
+        lines.append(
+            [
+                f"[{_text(figure_label(outcome.name))}]({place})",
+                _text(sentence(outcome.title)),
+                _share([row for row in judged if row not in words]),
+                _share(words),
+                _text(", ".join(how)) or ABSENT,
+            ]
+        )
+    verdict = verdict_line(outcomes)
+    total = f"\n\nIn all, {verdict}, in {counted(len(outcomes), 'figure')}." if verdict else ""
+    return _table(INDEX, lines) + total
+
+
+def ledger_page(outcome: Outcome, *, intro: str = "", tried: Mapping[str, str] | None = None, picture: str = "") -> str:
+    """A figure as Markdown: what did not come out and what was tried about it, every number, table and note.
+
+    `intro` is Markdown and goes in as it is; `tried` are words for the names of rows; `picture` is a file beside it.
+    """
+    line, quick = verdict_line([outcome]), quick_words(outcome)
+    parts = [f"# {_text(heading(outcome))}"]
+    parts += [f"{line[:1].upper()}{line[1:]}."] if line else []
+    parts += [f"**{quick}**"] if quick else []
+    parts += [f"![{_text(figure_label(outcome.name))}]({picture})"] if picture else []
+    parts += [intro.strip(), _misses(outcome.rows, tried or {})]
+    parts += [_numbers(outcome.rows)] if outcome.rows else []
+    parts += map(_folded, outcome.tables)
+    parts.append("\n".join(f"- {_text(sentence(note))}" for note in outcome.notes))
+    items = provenance_items(outcome)
+    parts.append(" · ".join(_code(w) if what == "command" else f"{_text(what)}: {_text(w)}" for what, w in items))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _misses(rows: Sequence[Row], tried: Mapping[str, str]) -> str:
+    """The rows that were not reproduced, with what was tried (Markdown)."""
+    lines = []
+    for row in rows:
+        if row.reproduced is False:
+            text = written_row(row)
+            ours = "none" if row.ours is None else text.ours
+            beside = f"paper {_text(text.paper)}, ours {_text(ours)} (accepted {_text(text.tolerance)})"
+            lines.append(f"- **{_text(text.name)}**: {beside}. {tried.get(row.name, '')}".rstrip())
+    return "\n".join(["What did not come out:", "", *lines]) if lines else ""
+
+
+def _share(rows: Sequence[Row]) -> str:
+    return f"{sum(bool(row.reproduced) for row in rows)} of {len(rows)}" if rows else ABSENT
+
+
+def _numbers(rows: Sequence[Row]) -> str:
+    bounds = any(row.tolerance for row in rows)
+    ranged = any(written_row(row).range for row in rows)
+    heads = ["", "paper", "ours (mean, range over seeds)" if ranged else "ours", "reproduced"]
+    body = []
+    for row in rows:
+        text = written_row(row)
+        why = f" ({_text(text.reason)})" if text.reason and row.ours is not None else ""
+        cells = [_text(text.name) + why, _text(text.paper), _text(_ours(row))]
+        body.append([*cells, text.mark, *([_text(text.tolerance)] if bounds else [])])
+    return _table([*heads, *(["accepted"] if bounds else [])], body)
+
+
+def _ours(row: Row) -> str:
+    """The mean with its range, or why there is none."""
+    text = written_row(row)
+    return f"{text.ours} ({text.reason})" if row.ours is None else text.ours_and_range
+
+
+def _folded(table: Table) -> str:
+    body = [[_text(written(v, c)) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
+    title = _text(sentence(table.title))
+    note = f"{_text(sentence(table.note))}\n\n" if table.note else ""
+    return (
+        f"<details><summary>{title} ({counted(len(table.rows), 'row')})</summary>\n\n"
+        f"{_table([_text(column) for column in table.columns], body)}\n\n{note}</details>"
+    )
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
+
+
+def _file(outcome: Outcome) -> str:
+    """The figure's name as the name of a file."""
+    return re.sub(r"[^a-z0-9_]+", "-", outcome.name.lower()).strip("-") or "figure"
+
+
+def _text(text: str) -> str:
+    """Words in which nothing is Markdown, HTML or the end of a cell."""
+    text = _TAG.sub("&lt;", _ENTITY.sub("&amp;", clean(text)))
+    return _SPECIAL.sub(r"\\\1", text)
+
+
+def _code(text: str) -> str:
+    """A command as code; a pipe would end the cell even there."""
+    text = clean(text)
+    if not text:
+        return ABSENT
+    fence = "``" if "`" in text else "`"
+    pad = " " if "`" in text else ""
+    return f"{fence}{pad}{text.replace('|', chr(92) + '|')}{pad}{fence}"

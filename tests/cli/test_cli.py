@@ -1,0 +1,157 @@
+"""The command line through its real entry point."""
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import layerlaw
+
+MODEL = """
+import torch
+from torch import nn
+
+def make():
+    torch.manual_seed(0)
+    hidden = [part for _ in range(4) for part in (nn.Linear(100, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 100))]
+    return nn.Sequential(*hidden, nn.Linear(100, 10))
+
+def with_data():
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(120) % 10
+    x = torch.randn(10, 100, generator=g)[y] + torch.randn(120, 100, generator=g)
+    return make(), (x, y)
+
+not_a_model = 3
+
+def fails():
+    return 1 / 0
+"""
+IMAGES = ("--size", "10", "--flat", "--per-class", "20", "--no-test")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli")
+    (path / "model.py").write_text(MODEL)
+    return path
+
+
+def test_help_names_every_command_and_warns_that_code_is_run(folder: Path) -> None:
+    text = layerlaw("--help", cwd=folder).stdout
+    assert all(name in text for name in ("demo", "probe", "sites", "report"))
+    assert "runs your own code" in " ".join(layerlaw("probe", "--help", cwd=folder).stdout.replace("│", " ").split())
+
+
+def test_the_version_is_printed(folder: Path) -> None:
+    assert layerlaw("--version", cwd=folder).stdout.strip() == "0.1.0"
+
+
+def test_probe_prints_a_table_and_writes_record_and_page(folder: Path) -> None:
+    done = layerlaw("probe", "model.py:make", *IMAGES, "--out", "r.json", "--page", "p.html", cwd=folder)
+    assert "NC1" in done.stdout
+    assert json.loads((folder / "r.json").read_text())["format"] == "layerlaw record"
+    assert (folder / "p.html").stat().st_size < 6_000_000
+
+
+def test_json_is_one_object_on_standard_output(folder: Path) -> None:
+    done = layerlaw("probe", "model.py:with_data", "--json", "--null", "--sites", "layers", cwd=folder)
+    data = json.loads(done.stdout)
+    assert len(data["rows"]) == 9
+    assert {"rho", "pearson", "greenwood_p", "verdict"} <= set(data["law"])
+    assert data["rows"][0]["separation_untrained"] == pytest.approx(data["rows"][0]["separation"])
+    assert "NC1" in done.stderr
+
+
+def test_sites_lists_the_dry_run(folder: Path) -> None:
+    done = layerlaw("sites", "model.py:make", "--shape", "100", "--json", cwd=folder)
+    data = json.loads(done.stdout)
+    assert [row["features"] for row in data["sites"]] == [100, 20] * 4 + [100]
+    assert data["classifier"] == "16"
+    assert "weight layer" in layerlaw("sites", "model.py:make", "--size", "10", "--flat", cwd=folder).stdout
+
+
+def test_report_compares_records(folder: Path) -> None:
+    for name in ("a", "b"):
+        layerlaw("probe", "model.py:with_data", "--name", name, "--out", f"{name}.json", cwd=folder)
+    done = layerlaw("report", "a.json", "b.json", "-o", "both.html", "--json", cwd=folder)
+    assert json.loads(done.stdout) == {"page": "both.html", "records": ["a", "b"]}
+
+
+def test_weights_are_loaded_without_unpickling_code(folder: Path) -> None:
+    net = runpy.run_path(str(folder / "model.py"))["make"]()  # no import: other tests have a model.py too
+    torch.save({"state_dict": {f"module.{k}": v for k, v in net.state_dict().items()}}, folder / "good.pt")
+    layerlaw("probe", "model.py:with_data", "--weights", "good.pt", cwd=folder)
+    torch.save(net, folder / "whole.pt")  # a pickled module, not weights
+    done = layerlaw("probe", "model.py:with_data", "--weights", "whole.pt", cwd=folder, code=1)
+    assert "not loaded for safety" in done.stderr
+    (folder / "cut.pt").write_bytes((folder / "good.pt").read_bytes()[:500])
+    assert "damaged" in layerlaw("probe", "model.py:with_data", "--weights", "cut.pt", cwd=folder, code=1).stderr
+    from safetensors.torch import save_file
+
+    save_file(net.state_dict(), folder / "good.safetensors")
+    layerlaw("probe", "model.py:with_data", "--weights", "good.safetensors", cwd=folder)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("probe", "model.py"), "expected 'file.py:make'"),
+        (("probe", "nothing.py:make"), "expected a Python file, found none"),
+        (("probe", "model.py:mak"), "has no 'mak'. It has: "),
+        (("probe", "model.py:not_a_model"), "expected a callable that returns a model"),
+        (("probe", "model.py:with_data", "--sites", "1x"), "matches no module"),
+        (
+            ("probe", "model.py:with_data", "--batchnorm", "fast"),
+            "batchnorm: expected 'running', 'batch' or 'whole', got 'fast'",
+        ),
+        (("probe", "model.py:with_data", "--classes", "a,b"), "expected numbers separated by commas"),
+        (("probe", "model.py:make", "--data", "fashion_mnist_sampel"), "fashion_mnist_sample"),
+        (("probe", "model.py:make"), "(2, 1, 28, 28)"),
+        (("probe", "model.py:make"), "--flat"),
+        (("probe", "model.py:with_data", "--flat"), "here the data come from your own code"),
+        (("probe", "model.py:make", "--out", "r.html", "--page", "r.html"), "expected one file for the record"),
+        (("probe", "model.py:fails"), "failed with ZeroDivisionError: division by zero"),
+        (("report", "none.json"), "found nothing there"),
+        (("sites", "model.py:make", "--shape", "a"), "shape: expected positive whole numbers"),
+        (("demo", "--out", "model.py"), "expected a folder, got a file"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_one(folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = layerlaw(*arguments, cwd=folder, code=1)
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("probe", "m.py:make", "--mode", "train"),
+            "--mode is now --batchnorm ('train' is now 'batch', 'eval' is 'running')",
+        ),
+        (("sites", "m.py:make", "--normalise=none"), "--normalise is now --normalize"),
+        (("depth", "--optimiser", "sgd"), "--optimiser is now --optimizer"),
+    ],
+)
+def test_old_options_are_answered_with_their_new_names(
+    refused: Callable[..., str], arguments: tuple[str, ...], words: str
+) -> None:
+    assert words in refused(*arguments)
+
+
+def test_an_error_is_json_too_when_json_is_asked_for(folder: Path) -> None:
+    done = layerlaw("report", "none.json", "--json", cwd=folder, code=1)
+    assert json.loads(done.stdout)["error"]["type"] == "DataError"
+
+
+def test_the_demo_leaves_records_and_a_page(folder: Path) -> None:
+    done = layerlaw("demo", "--quick", "--out", "demo", "--json", cwd=folder)
+    data = json.loads(done.stdout)
+    assert data["law"]["points"] == 8
+    assert data["law"]["pearson"] < -0.99
+    assert data["test_accuracy"] > 0.7
+    assert (folder / data["page"]).is_file()
+    assert len(list((folder / "demo").glob("*.json"))) == 6
