@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from experiments_recorded import Quick, hidden, quickly, survives_json
+from experiments_recorded import Quick, hidden, made_run, quickly, survives_json
 
 from layerlaw.experiments.numbers import half_life_on, record_of
 from layerlaw.experiments.separation import fig3
@@ -88,8 +88,11 @@ def test_cosines_are_those_of_the_classifier(quick: Quick) -> None:
 
 def test_a_simplex_has_the_cosine_of_the_note() -> None:
     simplex = torch.eye(10) - 0.1
-    assert fig3.mean_cosine(simplex) == pytest.approx(fig3.SIMPLEX)
-    assert fig3.mean_cosine(torch.ones(4, 3)) == pytest.approx(1.0)
+    run = made_run({1: (2.0, 1.0)})
+    run.state = {"classifier.weight": simplex}
+    assert fig3.classifier_cosines(run) == pytest.approx((fig3.SIMPLEX, fig3.SIMPLEX))
+    run.state = {"classifier.weight": torch.ones(10, 3)}
+    assert fig3.classifier_cosines(run) == pytest.approx((1.0, 1.0))
 
 
 def test_tables_and_notes(quick: Quick) -> None:

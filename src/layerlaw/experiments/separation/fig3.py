@@ -40,6 +40,7 @@ from layerlaw.experiments.numbers import (
 )
 from layerlaw.experiments.setting import Setting, samples, stand_in
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
+from layerlaw.measures.collapse import mean_cosine
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.sheet import Sheet
 
@@ -125,22 +126,11 @@ def mixed(data: Samples, seed: int = 0) -> Samples:
     return replace(data, inputs=data.inputs[order], labels=data.labels[order])
 
 
-def mean_cosine(rows: Tensor) -> float:
-    """Mean cosine of all pairs of rows (K, d).
-
-    >>> mean_cosine(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]])) * 3  # pairs: 0, 1, 0
-    1.0
-    """
-    unit = rows.double() / rows.double().norm(dim=1, keepdim=True)
-    K = len(unit)
-    return float(((unit @ unit.mT).sum() - K) / (K * (K - 1)))
-
-
 def classifier_cosines(run: Run, *, centered: bool = False) -> tuple[float, float]:
     """Mean cosine between the classifier's rows, of the minority classes and of the majority classes."""
     W = _classifier(run)
-    W = W - W.mean(0) if centered else W
-    return mean_cosine(W[list(MINORITY)]), mean_cosine(W[list(MAJORITY)])
+    W = (W - W.mean(0) if centered else W).double()
+    return float(mean_cosine(W[list(MINORITY)])), float(mean_cosine(W[list(MAJORITY)]))
 
 
 def _classifier(run: Run) -> Tensor:
