@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from layerlaw.data import load
 from layerlaw.lab import FeedForward, Recipe, Samples, Schedule, Shape, sweep
-from layerlaw.lab.workers import cores
+from layerlaw.lab.processes import cores
 
 WANTED = {8: {"plain": 5.0, "listed": 10.0, "listed, default threads": 10.0}, 20: {"plain": 3.5}}
 

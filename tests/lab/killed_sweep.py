@@ -53,7 +53,7 @@ def dying_in_save(number: int) -> Callable[[Any, Path], None]:
 def main(folder: str, workers: str, steps: str, *how: str) -> None:
     torch.set_num_threads(1)
     layerlaw.lab.jobs.SAVE_EVERY = 0.0
-    layerlaw.lab.workers._PROGRAM = slow_worker()
+    layerlaw.lab.processes._PROGRAM = slow_worker()
     sweeping.WORTH_PROCESSES = 0
     progress: Any = False
     if how == ("saving",):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +18,7 @@ from torch import Tensor, nn
 
 import layerlaw.lab
 from layerlaw.lab import FeedForward, Recipe, Run, Samples, Schedule, Shape, sweep
+from layerlaw.lab.jobs import Checkpoint
 
 EVERYTHING = Schedule(epochs=(0, 3), batchnorm=("batch", "running", "whole"), test=True, permuted=True, by_class=True)
 SCHEDULE = Schedule(epochs=(0, 17), batchnorm=("batch", "running"), test=True, by_class=True)
@@ -52,7 +58,7 @@ def slow_worker() -> str:
         "train_epoch = fleet.train_epoch",
         "fleet.train_epoch = lambda *given: (time.sleep(0.05), train_epoch(*given))[1]",
     ]
-    return "\n".join([*slowly, layerlaw.lab.workers._PROGRAM])
+    return "\n".join([*slowly, layerlaw.lab.processes._PROGRAM])
 
 
 def numbers(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -76,6 +82,29 @@ def processes_with(mark: str) -> list[int]:
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
     return found
+
+
+def kill_on_the_way(folder: Path, workers: int, steps: int, *how: str) -> list[Checkpoint]:
+    """What a sweep left behind that was killed after so many steps."""
+    scratch = folder.parent / "scratch"
+    scratch.mkdir()
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("killed_sweep.py")),
+        str(folder),
+        str(workers),
+        str(steps),
+        *how,
+    ]
+    ended = subprocess.run(
+        command, env={**os.environ, "TMPDIR": str(scratch), "OMP_NUM_THREADS": "1"}, capture_output=True, timeout=100
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    deadline = time.monotonic() + 30
+    while processes_with(str(scratch)):
+        assert time.monotonic() < deadline, "the workers go on without their parent"
+        time.sleep(0.05)
+    return [Checkpoint.from_file(file)[0] for file in sorted(folder.glob("*-*.pt"))]
 
 
 @dataclass

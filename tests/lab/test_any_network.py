@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from lab_parts import EVERYTHING, clouds, numbers, same_networks
+from lab_parts import EVERYTHING, clouds, kill_on_the_way, numbers, same_networks
 from seam_parts import Pull, Pulling, SameEntropy, TinyConv, conv_sweep, pictures
-from test_lab_resume import kill_on_the_way
 from torch import nn
 from torch.nn import functional as F
 

@@ -18,7 +18,7 @@ from layerlaw.advice.choice import Choice, Kind
 from layerlaw.advice.training_data import SPLIT_SEED, TrainingData
 from layerlaw.errors import InputError, renamed
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape, sweep
-from layerlaw.lab.workers import WORTH_PROCESSES, cores, work
+from layerlaw.lab.processes import WORTH_PROCESSES, cores, work
 from layerlaw.progress import Progress
 from layerlaw.provenance import provenance
 from layerlaw.wording import counted

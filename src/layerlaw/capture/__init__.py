@@ -3,7 +3,7 @@
 batches     data of any kind as batches
 modules     names of modules, what counts as a weight layer or a block, the classifier
 trace       the dry run
-sites       where to look
+site_rules  which modules are sites
 plan        what a dry run decides
 reduce      one row of features per sample
 hooks       features handed over while the forward runs
@@ -16,7 +16,7 @@ from layerlaw.capture.modules import classifier_weight, logits_of, modules_of
 from layerlaw.capture.network import BatchNormMode, Randomness, network_of, placed, probing_state, untrained
 from layerlaw.capture.plan import Plan, Site, statistic_bytes
 from layerlaw.capture.reduce import Reduce
-from layerlaw.capture.sites import SiteChoice, find_sites
+from layerlaw.capture.site_rules import SiteChoice, find_sites
 
 __all__ = [
     "Batch",

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from layerlaw.cli.app import JsonFlag, command, console, emit, made_folder
-from layerlaw.cli.probe import summary
+from layerlaw.cli.classifier import summary
 from layerlaw.data import load
 from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
 from layerlaw.pages import plot, print_record, report

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from layerlaw.cli.app import JsonFlag, app, console, emit
+from layerlaw.cli.classifier import check_places, write
 from layerlaw.cli.lm_model import chosen_model
-from layerlaw.cli.probe import check_places, write
 from layerlaw.cli.torchrun import processes
 from layerlaw.data import Text, load_text, text_names
 from layerlaw.data.texts import MOST

@@ -15,7 +15,7 @@ import torch
 from layerlaw.errors import InputError
 from layerlaw.experiments.setting import Setting
 from layerlaw.files import write_whole
-from layerlaw.lab.workers import cores
+from layerlaw.lab.processes import cores
 from layerlaw.outcome import Outcome
 from layerlaw.progress import Progress
 from layerlaw.provenance import provenance

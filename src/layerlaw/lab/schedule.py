@@ -1,6 +1,6 @@
 """Measuring networks while they train: when and how, what is found, and the measurement of any one network.
 
-Fleets are measured by `layerlaw.lab.fleet.measure`, all members at once, with the same result.
+Fleets are measured by `layerlaw.lab.fleet.measuring`, all members at once, with the same result.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from layerlaw.errors import DataError, InputError
 from layerlaw.files import made_folder, write_json
 from layerlaw.lab.fleet.engine import fleet_takes, member_bytes
 from layerlaw.lab.jobs import Checkpoint, Job, Member, Run, check_device
+from layerlaw.lab.processes import WORTH_PROCESSES, cores, found_elsewhere, run_here, run_in_processes, work
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import Schedule
-from layerlaw.lab.workers import WORTH_PROCESSES, cores, found_elsewhere, run_here, run_in_processes, work
 from layerlaw.progress import Counter, Progress
 
 MEMBERS_ON_CPU = 12  # larger fleets leave the cache, smaller ones pay for their calls

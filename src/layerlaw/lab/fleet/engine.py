@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.lab.fleet import Fleet
-from layerlaw.lab.fleet.measure import measure_fleet
+from layerlaw.lab.fleet.measuring import measure_fleet
 from layerlaw.lab.losses import CrossEntropy
 from layerlaw.lab.networks.feed_forward import Shape
 from layerlaw.lab.recipe import Recipe

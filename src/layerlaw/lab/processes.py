@@ -155,7 +155,7 @@ def run_in_processes(
     return finished, len(finished) == len(jobs) and all(part.done for part in finished)
 
 
-_PROGRAM = "from layerlaw.lab.workers import serve; serve()"
+_PROGRAM = "from layerlaw.lab.processes import serve; serve()"
 
 
 def serve() -> None:

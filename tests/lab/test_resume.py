@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lab_parts import SCHEDULE, clouds, numbers, processes_with, same_networks, small_sweep, uninterrupted
+from lab_parts import (
+    SCHEDULE,
+    clouds,
+    kill_on_the_way,
+    numbers,
+    same_networks,
+    small_sweep,
+    uninterrupted,
+)
 
 import layerlaw.lab
 from layerlaw.errors import DataError
@@ -28,22 +33,6 @@ BASE = Recipe(network=Shape(12, (16, 10), 4), epochs=4, batch_size=32)
 
 def quiet(recipes: list[Recipe], data: Any = SAMPLES, **how: Any) -> list[Run]:
     return sweep(recipes, data, **{"progress": False, "workers": 1, **how})
-
-
-def kill_on_the_way(folder: Path, workers: int, steps: int, *how: str) -> list[Checkpoint]:
-    """What a sweep left behind that was killed after so many steps."""
-    scratch = folder.parent / "scratch"
-    scratch.mkdir()
-    command = [sys.executable, str(SCRIPT), str(folder), str(workers), str(steps), *how]
-    ended = subprocess.run(
-        command, env={**os.environ, "TMPDIR": str(scratch), "OMP_NUM_THREADS": "1"}, capture_output=True, timeout=100
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
-    deadline = time.monotonic() + 30
-    while processes_with(str(scratch)):
-        assert time.monotonic() < deadline, "the workers go on without their parent"
-        time.sleep(0.05)
-    return [Checkpoint.from_file(file)[0] for file in sorted(folder.glob("*-*.pt"))]
 
 
 def goes_on(folder: Path, workers: int = 1) -> None:
@@ -61,13 +50,13 @@ def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 def trained_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
     trained: list[Recipe] = []
-    run = layerlaw.lab.workers.run
+    run = layerlaw.lab.processes.run
 
     def counting(job: Any, *args: Any) -> Checkpoint:
         trained.extend(member.recipe for member in job.members)
         return run(job, *args)
 
-    monkeypatch.setattr(layerlaw.lab.workers, "run", counting)
+    monkeypatch.setattr(layerlaw.lab.processes, "run", counting)
     return trained
 
 
@@ -80,7 +69,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest
     uninterrupted()
     epochs: list[int] = []
     monkeypatch.setattr(
-        layerlaw.lab.workers, "_where", lambda job, epoch, loss: epochs.append(epoch) or "", raising=True
+        layerlaw.lab.processes, "_where", lambda job, epoch, loss: epochs.append(epoch) or "", raising=True
     )
     goes_on(folder)
     assert sorted(epochs) == sorted([*range(15, 31), *range(1, 31)])

@@ -82,13 +82,13 @@ def test_the_same_recipe_twice_is_trained_once(monkeypatch: pytest.MonkeyPatch) 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[list[Recipe]]:
     """The recipes of every fleet that is trained from now on."""
     trained: list[list[Recipe]] = []
-    run = layerlaw.lab.workers.run
+    run = layerlaw.lab.processes.run
 
     def counting(job: Any, *args: Any) -> Any:
         trained.append([member.recipe for member in job.members])
         return run(job, *args)
 
-    monkeypatch.setattr(layerlaw.lab.workers, "run", counting)
+    monkeypatch.setattr(layerlaw.lab.processes, "run", counting)
     return trained
 
 
@@ -128,7 +128,7 @@ def test_two_processes_give_the_same_bits_as_one(monkeypatch: pytest.MonkeyPatch
 
 def test_what_goes_wrong_in_a_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "WORTH_PROCESSES", 0)
-    monkeypatch.setattr(layerlaw.lab.workers, "_PROGRAM", "import sys; sys.exit(3)")
+    monkeypatch.setattr(layerlaw.lab.processes, "_PROGRAM", "import sys; sys.exit(3)")
     with pytest.raises(
         layerlaw.LayerlawError, match=r"training failed: (a worker process ended with exit code 3|Broken)"
     ):
@@ -219,7 +219,7 @@ def test_the_bar_is_there_and_gone(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_saves_and_a_second_call_goes_on(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "WORTH_PROCESSES", 0)
-    monkeypatch.setattr(layerlaw.lab.workers, "_PROGRAM", slow_worker())
+    monkeypatch.setattr(layerlaw.lab.processes, "_PROGRAM", slow_worker())
     recipes, samples = small_sweep()
     how: dict[str, Any] = {"schedule": SCHEDULE, "members": 2, "workers": workers}
     handler = signal.getsignal(signal.SIGINT)
