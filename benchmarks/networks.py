@@ -16,8 +16,11 @@ class Block(nn.Module):
         self.bn2 = nn.BatchNorm2d(channels)
         self.stride, self.pad = stride, (channels - inputs) // 2
 
+    def shortcut_of(self, x: Tensor) -> Tensor:
+        return x if self.stride == 1 else F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.pad, self.pad))
+
     def forward(self, x: Tensor) -> Tensor:
-        shortcut = x if self.stride == 1 else F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.pad, self.pad))
+        shortcut = self.shortcut_of(x)
         y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
         return F.relu(y + shortcut)
 

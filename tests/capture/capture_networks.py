@@ -6,6 +6,7 @@ import itertools
 
 import torch
 import torch.nn.functional as F
+from networks import Block
 from torch import Tensor, nn
 
 
@@ -48,27 +49,15 @@ class Pair(nn.Module):
         return self.two(self.one(x).relu())
 
 
-class Block(nn.Module):
+class ShortcutBlock(Block):
     """A basic residual block; the shortcut is free of parameters or a 1×1 convolution, called before the rest."""
 
     def __init__(self, inputs: int, channels: int, stride: int, shortcut: str) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, channels, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.stride, self.pad = stride, (channels - inputs) // 2
+        super().__init__(inputs, channels, stride)
         self.shortcut = nn.Conv2d(inputs, channels, 1, stride) if shortcut == "conv" and stride > 1 else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self.shortcut is not None:
-            shortcut = self.shortcut(x)
-        elif self.stride > 1:
-            shortcut = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.pad, self.pad))
-        else:
-            shortcut = x
-        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        return F.relu(y + shortcut)
+    def shortcut_of(self, x: Tensor) -> Tensor:
+        return super().shortcut_of(x) if self.shortcut is None else self.shortcut(x)
 
 
 class ResNet20(nn.Module):
@@ -81,7 +70,9 @@ class ResNet20(nn.Module):
         self.bn1 = nn.BatchNorm2d(w)
         stages = [(w, w, 1), (w, 2 * w, 2), (2 * w, 4 * w, 2)]
         self.layer1, self.layer2, self.layer3 = (
-            nn.Sequential(Block(a, b, s, shortcut), Block(b, b, 1, shortcut), Block(b, b, 1, shortcut))
+            nn.Sequential(
+                ShortcutBlock(a, b, s, shortcut), ShortcutBlock(b, b, 1, shortcut), ShortcutBlock(b, b, 1, shortcut)
+            )
             for a, b, s in stages
         )
         self.linear = nn.Linear(4 * w, classes)

@@ -44,7 +44,7 @@ def test_resnet20_has_twenty_layer_rows_and_the_shortcut_is_none_of_them(shortcu
 def test_resnet20_has_the_input_nine_blocks_and_the_classifier_input_as_block_rows(shortcut: str) -> None:
     plan = ll.sites(ResNet20(shortcut), IMAGES)
     assert plan.rule == "blocks"
-    assert plan.why == "auto: 9 blocks of type Block"
+    assert plan.why == "auto: 9 blocks of type ShortcutBlock"
     expected = ["input", *(f"layer{i}.{j}" for i in (1, 2, 3) for j in range(3)), "linear"]
     assert [site.name for site in plan.sites] == expected
     assert [site.at for site in plan.sites] == ["input", *["output"] * 9, "input"]

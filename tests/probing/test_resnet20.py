@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import ResNet20
 from torch import Tensor, nn
 
 import layerlaw as ll
@@ -15,35 +16,6 @@ WEIGHTS = Path(__file__).parents[3] / "shared" / "data" / "models" / "cifar10_re
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 pytestmark = pytest.mark.shared
-
-
-class BasicBlock(nn.Module):
-    def __init__(self, inputs: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, channels, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.stride, self.pad = stride, (channels - inputs) // 2
-
-    def forward(self, x: Tensor) -> Tensor:
-        shortcut = x if self.stride == 1 else F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.pad, self.pad))
-        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + shortcut)
-
-
-class ResNet20(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
-        self.layer1, self.layer2, self.layer3 = (
-            nn.Sequential(BasicBlock(a, b, s), BasicBlock(b, b, 1), BasicBlock(b, b, 1))
-            for a, b, s in ((16, 16, 1), (16, 32, 2), (32, 64, 2))
-        )
-        self.linear = nn.Linear(64, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(x)))
-        return self.linear(self.layer3(self.layer2(self.layer1(x))).mean((2, 3)))
 
 
 @pytest.fixture(scope="module")

@@ -322,7 +322,7 @@ def test_a_record_says_how_it_was_measured() -> None:
     assert record.name == type(network).__name__
     assert record.settings == {
         "sites": "blocks",
-        "sites_why": "auto: 9 blocks of type Block",
+        "sites_why": "auto: 9 blocks of type ShortcutBlock",
         "reduce": "flatten",
         "batchnorm": "running",
         "batch_size": 30,
