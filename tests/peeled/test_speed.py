@@ -1,5 +1,8 @@
 """Fast enough, with much room for a busy machine; `benchmarks/peeled.py` gives the real times."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -43,3 +46,16 @@ def test_a_hundred_distinct_sizes_take_seconds(bias: bool) -> None:
     s = lp.solve(sizes, E_W=1, E_H=5, bias=bias)
     assert time.perf_counter() - start < 15  # about 1
     assert s.certified
+
+
+def test_the_number_of_threads_changes_nothing() -> None:
+    code = (
+        "import layerlaw.peeled as lp; s = lp.solve(range(10, 400, 15), E_W=1, E_H=5, bias=True); print(s.loss, s.gap)"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code], env=os.environ | {"OMP_NUM_THREADS": threads}, capture_output=True, check=True
+        ).stdout
+        for threads in ("1", "4")
+    }
+    assert len(printed) == 1

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -69,12 +69,33 @@ class Factors:
 
 def solve_groups(groups: Groups, c: float, *, bias: bool = False) -> Logits:
     """The optimal logits under ‖Z‖_* ≤ K c for any class sizes."""
-    return Search(groups, groups.K * c, None, bias).solved()
+    with _one_thread():
+        return Search(groups, groups.K * c, None, bias).solved()
 
 
 def solve_groups_penalized(groups: Groups, penalty: float, *, bias: bool = False) -> Logits:
     """The optimal logits of loss + penalty·‖Z‖_*."""
-    return Search(groups, None, penalty, bias).solved()
+    with _one_thread():
+        return Search(groups, None, penalty, bias).solved()
+
+
+def _one_thread() -> Any:
+    """BLAS with one thread: of thousands of small products, several threads spend their time waiting for each other."""
+    return _blas().limit(limits=1, user_api="blas")
+
+
+@cache
+def _blas() -> Any:
+    _needed("scipy.optimize")  # brings a BLAS of its own, which must be there to be found
+    return _needed("threadpoolctl").ThreadpoolController()
+
+
+def _needed(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        purpose = "Solving the Layer-Peeled Model for more than two groups"
+        raise MissingExtraError(package.split(".")[0], "peeled", purpose) from None
 
 
 @dataclass(frozen=True)
@@ -238,10 +259,7 @@ def _without_traces(groups: Groups, logits: Logits) -> Logits:
 
 def lbfgs(f: Objective, start: Array, *, steps: int = 3000) -> Array:
     """Where L-BFGS takes `start`, for a function that returns its value and its gradient; needs SciPy."""
-    try:
-        optimize: Any = importlib.import_module("scipy.optimize")
-    except ImportError:
-        raise MissingExtraError("scipy", "peeled", "Solving the Layer-Peeled Model for more than two groups") from None
+    optimize = _needed("scipy.optimize")
     options = {"maxiter": steps, "maxfun": 2 * steps, "maxcor": 20, "ftol": 1e-16, "gtol": 1e-14}
     found = optimize.minimize(f, start, jac=True, method="L-BFGS-B", options=options)
     return np.asarray(found.x, dtype=np.float64)
