@@ -2,7 +2,7 @@
 
     python scripts/golden.py write before          # in the old checkout (or with PYTHONPATH=old/src)
     python scripts/golden.py write after           # in the new one
-    python scripts/golden.py compare before after  # exit status 1 when a number moved by more than 1e-12 (relative)
+    python scripts/golden.py compare before after  # exit status 1 when a number moved by more than 1e-12 or is gone
 
 `write` runs probe (both BatchNorm modes, layers and blocks), demo, all of `reproduce --quick`, lm on a small random model,
 depth and imbalance, and every example, each in a process of its own; a part that is already there is not run again. Names
@@ -66,6 +66,9 @@ RENAMED = {
     "shape": "network",
     "linearised": "linearized",
     "lm_normalisation": "lm_normalization",
+    "mean_cosine_centred": "mean_cosine_centered",
+}
+RENAMED_PARTS = {
     "reproduce-linearised": "reproduce-linearized",
     "reproduce-lm_normalisation": "reproduce-lm_normalization",
 }
@@ -191,8 +194,8 @@ def same(a: object, b: object) -> bool:
 
 
 def compare(before: Path, after: Path) -> int:
-    moved, words, compared = 0, 0, 0
-    names = {RENAMED.get(p.name, p.name): p for p in before.iterdir()}
+    moved, words, added, compared = 0, 0, 0, 0
+    names = {RENAMED_PARTS.get(p.name, p.name): p for p in before.iterdir()}
     for name, old in sorted(names.items()):
         if not (after / name / "done").exists():
             print(f"{name}: not run")
@@ -203,12 +206,15 @@ def compare(before: Path, after: Path) -> int:
             compared += 1
             if path in a and path in b and same(a[path], b[path]):
                 continue
+            if path not in a:
+                added += 1
+                continue
             text = isinstance(a.get(path, ""), str) and isinstance(b.get(path, ""), str)
             words += text
             moved += not text
             mark = "text" if text else "MOVED"
             print(f"{mark} {name}: {path}: {str(a.get(path, '(none)'))[:300]} → {str(b.get(path, '(none)'))[:300]}")
-    print(f"{compared} values compared, {moved} moved, {words} texts changed")
+    print(f"{compared} values compared, {moved} moved or gone, {words} texts changed, {added} new")
     return int(moved > 0)
 
 

@@ -51,7 +51,7 @@ def test_a_quick_run_gives_every_number_and_judges_none(name, tmp_path):
             assert row.low <= row.ours <= row.high
             assert "pearson" not in row.name or abs(row.ours) <= (2 if "minus" in row.name else 1)
     for sheet in outcome.sheets:
-        assert all(panel.points if panel.kind == "plane" else panel.series for panel in sheet.panels)
+        assert all(panel.points and panel.classes if panel.kind == "plane" else panel.series for panel in sheet.panels)
     draw_sheet(outcome.sheets[0]).savefig(tmp_path / "sheet.png", dpi=40)
     assert Outcome.load(outcome.save(tmp_path / f"{name}.json")) == outcome
     assert outcome.provenance["networks"] >= 1

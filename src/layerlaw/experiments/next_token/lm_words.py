@@ -34,7 +34,7 @@ def run(setting: Setting) -> Outcome:
     chosen = sites[:: max(1, math.ceil(len(sites) / SHOWN))]
     panels = [
         PlanePanel(
-            f"block {i}" if i else "embedded", [(x, y) for x, y in site.plane], record.plane_labels, record.classes
+            f"block {i}" if i else "embedded", [(x, y) for x, y in site.plane], record.plane_labels, record.plane_names
         )
         for i, site in chosen
     ]
