@@ -1,4 +1,4 @@
-"""One of several processes that probe together: `torchrun … probe_on_ranks.py FOLDER` (see test_probing_ranks)."""
+"""One of several processes that probe together: `torchrun … probe_on_ranks.py FOLDER` (see test_ranks)."""
 
 import os
 import sys
@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import layerlaw as ll
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tests" / "capture"), str(ROOT / "benchmarks")]
 from capture_networks import InPlaceResNet, Pair, clouds, seeded
 
 K = 3
