@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import layerlaw as ll
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "capture"), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from capture_networks import InPlaceResNet, Pair, clouds, seeded
 
 K = 3
