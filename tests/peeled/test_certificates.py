@@ -123,9 +123,10 @@ def test_a_hard_case_that_needs_a_smaller_face() -> None:
     counts = {15: 7, 11: 4, 29: 1, 17: 3, 19: 7, 4: 2, 26: 4}
     c = 0.04786812252653985
     s = lp.solve(counts, E_W=c, E_H=c, bias=True)
-    assert s.gap < 1e-12
-    assert (s.rank, math.isclose(s.loss, 3.1867745350022534, abs_tol=1e-12)) == (4, True)
+    assert s.certified
+    assert s.gap <= 1e-10
+    assert s.loss == pytest.approx(3.1867745350022534, abs=1e-10)  # no more than the certificate promises
     Z = s.logits
     loss, G = dense_loss(s.groups.sizes[s.groups.members], Z)  # by the definition, without groups
     assert loss == pytest.approx(s.loss, rel=1e-13)
-    assert G.sum(0) == pytest.approx(0, abs=1e-12)
+    assert G.sum(0) == pytest.approx(0, abs=1e-10)
