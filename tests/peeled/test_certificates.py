@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import os
 import subprocess
 import sys
@@ -125,6 +124,7 @@ def test_a_hard_case_that_needs_a_smaller_face() -> None:
     s = lp.solve(counts, E_W=c, E_H=c, bias=True)
     assert s.certified
     assert s.gap <= 1e-10
+    assert s.rank == 4
     assert s.loss == pytest.approx(3.1867745350022534, abs=1e-10)  # no more than the certificate promises
     Z = s.logits
     loss, G = dense_loss(s.groups.sizes[s.groups.members], Z)  # by the definition, without groups
