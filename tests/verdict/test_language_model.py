@@ -75,8 +75,8 @@ def test_without_groups_the_residual_in_sample_is_judged_and_said_to_be() -> Non
 
 def test_plateau_curve_and_rise_are_told() -> None:
     text = words(model(SHAPE))
-    assert (
-        "Held-out PR falls with depth as a whole, but not by equal steps: it rises at 3 of 29 steps (r = −0.9" in text
+    assert text.startswith(
+        "The law does not hold on this text: held-out PR falls with depth as a whole, but it rises at 3 of 29 steps; "
     )
     assert "The residuals of the line are not random: lag-1 correlation +0." in text
     assert "It is a curve, not noise: " in text
@@ -200,7 +200,7 @@ def test_what_cannot_be_fitted_is_said(record: Record) -> None:
     assert judge(record).headline.startswith("No law can be fitted: ")
 
 
-@pytest.mark.parametrize("values", [[0.9, 0.8], [0.9, 0.9], [0.9, 0.9, 0.9], [0.9, 0.85, 0.8], [0.9, 0.85, 0.8, 0.75]])
+@pytest.mark.parametrize("values", [[0.9, 0.8], [0.9, 0.9], [0.9, 0.9, 0.9], [0.9, 0.85, 0.8]])
 def test_few_blocks_are_never_called_a_law(values: list[float]) -> None:
     text = words(model(values))
     assert "The law holds" not in text
@@ -235,7 +235,7 @@ def with_rise(by: float, tiny: float = 0.0) -> list[float]:
 
 def test_rises_too_small_to_count_are_named_as_such() -> None:
     verdict = judge(model(with_rise(0.0022, 0.0009), groups=1e-5))
-    assert "it rises at 1 of 7 steps (" in verdict.headline
+    assert "but it rises at 1 of 7 steps; " in verdict.headline
     assert "PR rises at block 6 (by 0.22%); 1 of 1 by more than two standard errors." in verdict.findings
     assert "Rises of 0.1% or less are not counted: at block 4." in verdict.findings
     assert "not counted" not in words(model(with_rise(0.0022), groups=1e-5))
@@ -250,14 +250,16 @@ def test_the_step_from_the_embedded_input_is_said_not_to_be_counted() -> None:
 def test_a_headline_says_so_when_its_rises_are_within_error() -> None:
     headline = judge(model(with_rise(0.0022), groups=0.005)).headline
     assert headline.startswith(
-        "Held-out PR falls with depth as a whole, no more evenly than a random split of the same drop; it rises at 1 of 7 "
-        "steps, not clearly ("
+        "The law does not hold on this text: held-out PR falls with depth as a whole, but the blocks share the drop no more "
+        "evenly than a random split would; "
     )
+    assert "; it rises at 1 of 7 steps, not clearly (" in headline
     nearly = [0.9 * 0.99**i for i in range(30)]
     nearly[20] = nearly[19] * 1.002
     headline = judge(model(nearly, groups=0.005)).headline
     assert headline.startswith(
-        "Nearly a law: held-out PR falls on a line as a whole, but rises at 1 of 29 steps, not clearly ("
+        "The law holds on this text: every block takes about the same share of log held-out PR on the whole, but it rises at "
+        "1 of 29 steps, not clearly ("
     )
 
 

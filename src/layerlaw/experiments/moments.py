@@ -13,7 +13,6 @@ import numpy as np
 from layerlaw.experiments.numbers import law_of
 from layerlaw.lab import Run
 from layerlaw.lab.schedule import BatchNormMode
-from layerlaw.law import law_holds
 
 FULL = 600  # epochs of the paper's trainings
 NEVER = "the law does not hold until the end"  # why there is no epoch of emergence
@@ -92,7 +91,7 @@ def emergence(run: Run, *, batchnorm: BatchNormMode = "batch") -> int | None:
     """The epoch from which on the law holds at every later measurement; `None` where this is never so."""
     epochs = measured_epochs(run, batchnorm=batchnorm)
     laws = [law_of(run, epoch=epoch, batchnorm=batchnorm) for epoch in epochs]
-    return since(epochs, [law_holds(law) is True for law in laws])
+    return since(epochs, [law is not None and law.holds is True for law in laws])
 
 
 def interpolation(run: Run, *, batchnorm: BatchNormMode = "running") -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from layerlaw.errors import InputError
-from layerlaw.law import CHANCE, ENOUGH_POINTS, STRAIGHT, UNCHANGED, LawErrors, LawFit
+from layerlaw.law import CHANCE, UNCHANGED, LawErrors, LawFit
 from layerlaw.record import Record, SiteRow
 from layerlaw.verdict.sentences import Verdict, blocks
 from layerlaw.verdict.shape import curve_shape, intervals, on_the_shape
@@ -108,27 +108,24 @@ def _claim(fit: LawFit, errors: LawErrors | None, what: str, r: float) -> str:
         return f"No law: {what} does not fall with depth"
     if fit.shares is None or fit.greenwood_p is None:
         return f"No law: {what} ends no lower than it begins"
-    even = fit.greenwood_p < CHANCE
-    if fit.points < ENOUGH_POINTS:
+    if fit.holds is None:
         return f"Too few blocks to call it a law: {what} falls over {fit.points} of them"
-    if fit.holds:
-        return f"The law holds on this text: every block takes about the same share of log {what}"
+    rises, clear = "", beyond_error(fit, errors, fit.rising)
     if fit.rising:
-        clear = beyond_error(fit, errors, fit.rising)
-        rises = f"rises at {len(fit.rising)} of {fit.layers} steps"
+        rises = f"it rises at {len(fit.rising)} of {fit.layers} steps"
         if clear is not None and len(clear) < len(fit.rising):  # what is clear and what does not count, findings say
             rises += (
                 f", clearly at {len(clear)}" if clear else ", not clearly" if len(fit.rising) == 1 else ", none clearly"
             )
-        if r <= STRAIGHT and even:
-            return f"Nearly a law: {what} falls on a line as a whole, but {rises}"
-        if clear == []:  # then they are no evidence against equal steps
-            evenly = "" if even else ", no more evenly than a random split of the same drop"
-            return f"{what} falls with depth as a whole{evenly}; it {rises}"
-        return f"{what} falls with depth as a whole, but not by equal steps: it {rises}"
-    if even:
-        return f"The law holds roughly: blocks share the drop of {what} more evenly than chance, with curvature"
-    return f"{what} falls with depth, but no more evenly than a random split of the same drop: no evidence for the law"
+    if fit.holds:
+        claim = f"The law holds on this text: every block takes about the same share of log {what}"
+        return f"{claim} on the whole, but {rises}" if rises else claim
+    against = [reason.replace("layers", "blocks") for reason in fit.objections]
+    if rises and clear != []:  # rises within their errors are no evidence against equal steps
+        against.insert(0, rises)
+    verdict = "does not hold" if len(against) > 1 or fit.greenwood_p < CHANCE else "is not established"
+    tail = f"; {rises}" if rises and clear == [] else ""
+    return f"The law {verdict} on this text: {what} falls with depth as a whole, but {'; '.join(against)}{tail}"
 
 
 def _task(record: Record) -> list[str]:
@@ -195,7 +192,7 @@ def _tokens(record: Record) -> list[str]:
 def _advice(record: Record, fit: LawFit, errors: LawErrors | None, sites: list[SiteRow], *, flat: bool) -> list[str]:
     to_be_read = (
         not (flat or _too_few(record) or _predicts_nothing(fit) or _might_not_fall(errors))
-        and fit.points >= ENOUGH_POINTS
+        and fit.holds is not None
     )
     out = [*_more_tokens(record, fit, sites), *(on_the_shape(record, fit) if to_be_read else [])]
     if not any(column.endswith("_untrained") for column in record.columns):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from layerlaw.errors import InputError
-from layerlaw.law import ENOUGH_POINTS, UNCHANGED, LawErrors, LawFit
+from layerlaw.law import FEWEST_POINTS, UNCHANGED, LawErrors, LawFit
 from layerlaw.record import Record
 from layerlaw.verdict.sentences import blocks
 from layerlaw.verdict.steps import StepRun, beyond_error, final_rise, is_early, plateau
@@ -75,7 +75,7 @@ def intervals(errors: LawErrors | None) -> list[str]:
     low, high = errors.rho_interval
     parts = [f"ρ between {low:.4f} and {high:.4f}"]
     if (
-        errors.pearson_interval is not None and len(errors.residuals) >= ENOUGH_POINTS
+        errors.pearson_interval is not None and len(errors.residuals) >= FEWEST_POINTS
     ):  # of fewer points r says nothing anyway
         low, high = errors.pearson_interval
         parts.append(f"r between {signed(low)} and {signed(high)}")

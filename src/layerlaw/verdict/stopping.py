@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from layerlaw.errors import InputError
-from layerlaw.law import CHANCE, ENOUGH_POINTS, STRAIGHT, LawFit, fit_law, law_holds
+from layerlaw.law import FEWEST_POINTS, LawFit, fit_law
 from layerlaw.record import Record
 from layerlaw.wording import correlation
 
@@ -155,8 +155,6 @@ def emergence(
     history: History,
     *,
     patience: int = 3,
-    r: float = STRAIGHT,
-    p: float = CHANCE,
     batchnorm: str = "batch",
     accuracies: Mapping[int, float] | None = None,
     interpolated: float = 0.999,
@@ -165,7 +163,7 @@ def emergence(
     """When the law appeared in a training, beside interpolation and the convergence of the last layer.
 
     `history` is a `lab.Run` that was measured at several epochs, its measurements, or a mapping from epochs to fits,
-    records or D along depth (then `accuracies` gives the training accuracy by epoch). The law holds as `law_holds` says. D
+    records or D along depth (then `accuracies` gives the training accuracy by epoch). The law holds as `LawFit.holds` says. D
     of the last layer has settled when |log D − log D_end| ≤ log(1 + within) from there on, at two probes or more. All
     epochs are those of probes: what happens between two of them is seen at the second.
 
@@ -174,7 +172,7 @@ def emergence(
     >>> found.epoch, found.confirmed, found.interpolation, found.convergence
     (10, 20, 20, 0)
     """
-    rule, probes = UntilLaw(patience, r=r, p=p), []
+    rule, probes = UntilLaw(patience), []
     for moment in moments(history, batchnorm=batchnorm, accuracies=accuracies, least=1):
         holds, fit = rule._see(moment), moment.fit
         r_found, p_found = (None, None) if fit is None else (fit.pearson, fit.greenwood_p)
@@ -208,15 +206,11 @@ class UntilLaw:
               visit=lambda epoch: rule.update(epoch, probe(network, (x, y), batchnorm="batch")))
     """
 
-    def __init__(self, patience: int = 3, every: int = 1, *, r: float = STRAIGHT, p: float = CHANCE) -> None:
+    def __init__(self, patience: int = 3, every: int = 1) -> None:
         for name, value in (("patience", patience), ("every", every)):
             if value < 1:
                 raise InputError(f"{name}: expected at least 1, got {value}.")
-        if not -1 <= r < 0:
-            raise InputError(f"r: expected a correlation from −1 to below 0 (log D falls along depth), got {r:g}.")
-        if not 0 < p <= 1:
-            raise InputError(f"p: expected a probability above 0 and up to 1, got {p:g}.")
-        self.patience, self.every, self.r, self.p = patience, every, r, p
+        self.patience, self.every = patience, every
         self.since: int | None = None
         """The epoch from which the law has held, once that is sure."""
         self.stopped: int | None = None
@@ -225,7 +219,7 @@ class UntilLaw:
         self._last: int | None = None
 
     def __repr__(self) -> str:
-        rule = f"UntilLaw(patience={self.patience}, every={self.every}, r={self.r:g}, p={self.p:g})"
+        rule = f"UntilLaw(patience={self.patience}, every={self.every})"
         if self.stopped is not None:
             return f"{rule}: the law has held since epoch {self.since}, known at epoch {self.stopped}"
         if self._last is None:
@@ -239,9 +233,9 @@ class UntilLaw:
     def update(self, epoch: int, law: Fitted) -> bool:
         """Take in what a probe found (a `LawFit`, a `Record`, or D along depth); returns whether to stop now."""
         fit = fitted(law)
-        if fit is not None and fit.points < ENOUGH_POINTS:
+        if fit is not None and fit.points < FEWEST_POINTS:
             raise InputError(
-                f"until the law: expected D at {ENOUGH_POINTS} places along depth or more, got {fit.points}: so few make "
+                f"until the law: expected D at {FEWEST_POINTS} places along depth or more, got {fit.points}: so few make "
                 "no law, and the training would never stop."
             )
         self._see(Moment(epoch, fit))
@@ -252,7 +246,7 @@ class UntilLaw:
         if self._last is not None and moment.epoch <= self._last:
             raise InputError(f"epoch: expected one after {self._last}, got {moment.epoch}.")
         self._last = moment.epoch
-        holds = law_holds(moment.fit, r=self.r, p=self.p) is True
+        holds = moment.fit is not None and moment.fit.holds is True
         self._row = [*self._row, moment.epoch] if holds else []
         if self.stopped is None and len(self._row) >= self.patience:
             self.since, self.stopped = self._row[0], moment.epoch

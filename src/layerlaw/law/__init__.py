@@ -1,0 +1,20 @@
+"""Numbers along depth: the fit, how often chance would do as well, how far it would move, and when the law holds."""
+
+from layerlaw.law.chance import greenwood_p, t_quantile
+from layerlaw.law.fit import CHANCE, FEWEST_POINTS, RESIDUAL, UNCHANGED, LawFit, fit_law
+from layerlaw.law.intervals import LawErrors, LawsAcross, law_errors, laws_across
+
+__all__ = [
+    "CHANCE",
+    "FEWEST_POINTS",
+    "RESIDUAL",
+    "UNCHANGED",
+    "LawErrors",
+    "LawFit",
+    "LawsAcross",
+    "fit_law",
+    "greenwood_p",
+    "law_errors",
+    "laws_across",
+    "t_quantile",
+]

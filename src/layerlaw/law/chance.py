@@ -1,0 +1,78 @@
+"""How often chance would do as well: Greenwood's test of equal shares, and Student's t."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+LONGEST = 300  # layers: up to here p is exact; beyond, its tail at 1e-4 is about three times too large
+
+
+def greenwood_p(statistic: float, layers: int) -> float:
+    """P(Σ p² ≤ statistic) for m uniform spacings: the chance that a random split is at least as even.
+
+    >>> round(greenwood_p(0.625, 2), 6)  # two spacings: √(2G − 1)
+    0.5
+    """
+    m = layers
+    w = (statistic - 1 / m) / (1 - 1 / m)  # 0: all equal, 1: one spacing takes all
+    if not 0 < w < 1:
+        return float(w > 0)
+    if m > LONGEST:  # w has mean 1/(m+1) and is close to lognormal
+        spread = math.log1p(4 * m * m / ((m - 1) * (m + 2) * (m + 3)))  # variance of ln w when w is taken as lognormal
+        return 0.5 * math.erfc((-math.log(m + 1) - spread / 2 - math.log(w)) / math.sqrt(2 * spread))
+    grid, root = _greenwood_table(m)
+    return float(min(1.0, np.interp(w, grid, root) ** ((m - 1) / 2)))
+
+
+@cache
+def _greenwood_table(m: int) -> tuple[Array, Array]:
+    """Grid of w and P(w)^(2/(m−1)), which is linear in w near 0 (there P is the volume of a ball).
+
+    One spacing at a time: given the first spacing t, of density (m−1)(1−t)^(m−2), the others are (1−t) times m−1
+    uniform spacings, so P_m(G) = ∫ (m−1)(1−t)^(m−2) P_{m−1}((G−t²)/(1−t)²) dt.
+    """
+    grid = min(1.0, 16 / m) * np.linspace(0, 1, 1201 + 4 * m) ** 2  # dense where the mass is; P is 1 beyond
+    G = 1 / m + (1 - 1 / m) * grid
+    if m == 2:
+        return grid, 2 * G - 1  # P² with P = √(2G − 1)
+    below, root = _greenwood_table(m - 1)
+    # The others can have the rest only if (G − t²)/(1−t)² ≥ 1/(m−1): between the roots of m t² − 2t + 1 − (m−1)G.
+    half = np.sqrt(np.maximum(1 - m * (1 - (m - 1) * G), 0.0)) / m
+    low, high = np.maximum(1 / m - half, 0.0), np.minimum(1 / m + half, 1 - 1e-12)
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    t = low[:, None] + (high - low)[:, None] * (nodes + 1) / 2  # (grid, nodes)
+    w = ((G[:, None] - t**2) / (1 - t) ** 2 - 1 / (m - 1)) / (1 - 1 / (m - 1))
+    P = np.interp(np.clip(w, 0, 1), below, root) ** ((m - 2) / 2)
+    integral = ((m - 1) * (1 - t) ** (m - 2) * P * weights).sum(-1) * (high - low) / 2
+    return grid, np.minimum(integral, 1.0) ** (2 / (m - 1))
+
+
+@cache
+def t_quantile(freedom: int, probability: float = 0.975) -> float:
+    """The point that Student's t with so many degrees of freedom stays below with this probability.
+
+    >>> round(t_quantile(1), 3), round(t_quantile(7), 3), round(t_quantile(1000), 2)
+    (12.706, 2.365, 1.96)
+    """
+    low, high = 0.0, 1e6
+    for _ in range(100):  # bisection: sixty halvings give every digit
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_within(middle, freedom) < 2 * probability - 1 else (low, middle)
+    return high
+
+
+def _t_within(t: float, freedom: int) -> float:
+    """P(|T| ≤ t): the finite sums of Abramowitz & Stegun 26.7.3 and 26.7.4."""
+    angle = math.atan2(t, math.sqrt(freedom))
+    sine, square = math.sin(angle), math.cos(angle) ** 2
+    odd = freedom % 2
+    total, term = 0.0, math.cos(angle) if odd else 1.0
+    for k in range(odd, freedom - 1, 2):
+        total += term
+        term *= square * (k + 1) / (k + 2)
+    return (2 / math.pi) * (angle + sine * total) if odd else sine * total
