@@ -127,11 +127,11 @@ def discrimination(x: Any, y: Any, K: int) -> float:
     return 1 - max(_cosine(means[a], means[b]) for a in range(K) for b in range(a))
 
 
-def norms_and_angles(rows: Array) -> tuple[float, float]:
+def norms_and_angles(rows: Array) -> tuple[float, float, float]:
     K = len(rows)
     norms = np.sqrt((rows**2).sum(1))
-    angles = [abs(_cosine(rows[a], rows[b]) + 1 / (K - 1)) for a in range(K) for b in range(a)]
-    return float(np.std(norms) / np.mean(norms)), float(np.mean(angles))
+    cosines = np.array([_cosine(rows[a], rows[b]) for a in range(K) for b in range(a)])
+    return float(np.std(norms) / np.mean(norms)), float(np.mean(np.abs(cosines + 1 / (K - 1)))), float(np.std(cosines))
 
 
 def mean_cosine(rows: Array) -> float:
@@ -152,13 +152,13 @@ def used_budget(x: Any, y: Any, K: int, weight: Any) -> float:
     return float(np.sqrt(np.maximum(np.linalg.eigvalsh(Z @ Z.T), 0)).sum() / K)
 
 
-def centered_means(x: Any, y: Any, K: int) -> Array:
+def centered_means(x: Any, y: Any, K: int, weighting: str = "classes") -> Array:
     means = class_means(as_array(x), as_labels(y), K)
-    return means - means.mean(0)
+    return means - (means.mean(0) if weighting == "classes" else as_array(x).mean(0))
 
 
-def self_duality(x: Any, y: Any, K: int, weight: Any) -> float:
-    M, W = centered_means(x, y, K), as_array(weight)
+def self_duality(x: Any, y: Any, K: int, weight: Any, weighting: str = "samples") -> float:
+    M, W = centered_means(x, y, K, weighting), as_array(weight)
     return float(((W / np.sqrt((W**2).sum()) - M / np.sqrt((M**2).sum())) ** 2).sum())
 
 
@@ -167,7 +167,7 @@ def everything(
 ) -> dict[str, Any]:
     """What `layerlaw.measures.measure` should say."""
     nearest = nearest_center(x, y, K)
-    norms, angles = norms_and_angles(centered_means(x, y, K))
+    norms, angles, equal = norms_and_angles(centered_means(x, y, K, weighting))
     rank = min(K - 1, x.shape[-1])
     values = {
         "separation": separation(x, y, K, weighting=weighting),
@@ -177,6 +177,7 @@ def everything(
         "nc1": nc1(x, y, K),
         "nc2_norms": norms,
         "nc2_angles": angles,
+        "nc2_equiangularity": equal,
         "ncc_accuracy": float(np.mean(nearest == as_labels(y))),
         "cdnv": cdnv(x, y, K),
         "compression": compression(x, y, K, weighting),
@@ -185,8 +186,8 @@ def everything(
     if decision is not None:
         values["ncc_mismatch"] = float(np.mean(nearest != as_labels(decision)))
     if classifier is not None:
-        values["nc2_norms_classifier"], values["nc2_angles_classifier"] = norms_and_angles(as_array(classifier))
-        values["nc3"] = self_duality(x, y, K, classifier)
+        values["nc2_norms_classifier"], values["nc2_angles_classifier"], _ = norms_and_angles(as_array(classifier))
+        values["nc3"] = self_duality(x, y, K, classifier, weighting)
     return values
 
 

@@ -8,8 +8,7 @@ import torch
 
 from layerlaw.measures import (
     cdnv,
-    classifier_geometry,
-    means_geometry,
+    geometry,
     measure,
     ncc_accuracy,
     self_duality,
@@ -139,20 +138,22 @@ def test_coinciding_means_share_their_hits() -> None:
 
 def test_self_duality_of_a_classifier_that_points_the_other_way_is_four() -> None:
     means = simplex(4, 6)
-    assert float(self_duality(means + 3, -0.1 * means)) == pytest.approx(4, rel=1e-12)
-    assert float(self_duality(means + 3, 0.1 * means)) == pytest.approx(0, abs=1e-20)
+    assert float(self_duality(means - means.mean(0), -0.1 * means)) == pytest.approx(4, rel=1e-12)
+    assert float(self_duality(means - means.mean(0), 0.1 * means)) == pytest.approx(0, abs=1e-20)
 
 
 def test_geometry_of_an_orthogonal_classifier() -> None:
     """Not centered: cosines 0 instead of −1/(K−1); norms 1, 1, 1, 3 vary by √3/2 / 1.5."""
     rows = torch.diag(torch.tensor([1.0, 1.0, 1.0, 3.0], dtype=torch.float64))
-    norms, angles = classifier_geometry(rows)
+    norms, angles, equal = geometry(rows)
     assert float(norms) == pytest.approx(math.sqrt(0.75) / 1.5, rel=1e-14)
     assert float(angles) == pytest.approx(1 / 3, rel=1e-14)
+    assert float(equal) == 0
 
 
 def test_geometry_of_means_on_a_line() -> None:
     """Means −1, −1, 2: norms 1, 1, 2 and cosines 1, −1, −1 against −1/2."""
-    norms, angles = means_geometry(torch.tensor([[4.0], [4.0], [7.0]], dtype=torch.float64))
+    norms, angles, equal = geometry(torch.tensor([[-1.0], [-1.0], [2.0]], dtype=torch.float64))
     assert float(norms) == pytest.approx(np.std([1, 1, 2]) / np.mean([1, 1, 2]), rel=1e-14)
     assert float(angles) == pytest.approx((1.5 + 0.5 + 0.5) / 3, rel=1e-14)
+    assert float(equal) == pytest.approx(np.std([1, -1, -1]), rel=1e-14)

@@ -112,6 +112,7 @@ def test_measure_returns_everything(problem) -> None:
         "nc1",
         "nc2_norms",
         "nc2_angles",
+        "nc2_equiangularity",
         "ncc_accuracy",
         "cdnv",
         "compression",

@@ -10,7 +10,7 @@ from peeled_oracle import dense_gap, dense_loss, two_group_loss
 
 import layerlaw.peeled as lp
 from layerlaw.errors import InputError, MemoryBudgetError
-from layerlaw.measures import classifier_geometry, means_geometry, self_duality
+from layerlaw.measures import geometry, self_duality
 
 PROBLEMS = [
     ([100] * 5 + [10] * 5, 1, 5, False),
@@ -106,17 +106,17 @@ def test_neural_collapse_is_what_the_measures_say(problem) -> None:
     W, M = torch.from_numpy(s.W()), torch.from_numpy(s.H())
     found = s.neural_collapse
     assert found.nc1 == 0
-    norms, angles = (float(v) for v in means_geometry(M))
+    norms, angles, _ = (float(v) for v in geometry(M - M.mean(0)))
     assert found.nc2_norms == pytest.approx(norms, abs=1e-9)
     if "vanished" in s.phases:
         assert found.nc2_angles is None
         assert found.nc2_angles_classifier is None
     else:
         assert found.nc2_angles == pytest.approx(angles, abs=1e-7)
-        norms, angles = (float(v) for v in classifier_geometry(W))
+        norms, angles, _ = (float(v) for v in geometry(W))
         assert found.nc2_norms_classifier == pytest.approx(norms, abs=1e-9)
         assert found.nc2_angles_classifier == pytest.approx(angles, abs=1e-7)
-    assert found.nc3 == pytest.approx(float(self_duality(M, W)), abs=1e-9)
+    assert found.nc3 == pytest.approx(float(self_duality(M - M.mean(0), W)), abs=1e-9)
     distance = torch.cdist(M, M, compute_mode="donot_use_mm_for_euclid_dist").numpy()
     best = [set(np.flatnonzero(z >= z.max() - 1e-10)) for z in s.logits]
     nearest = [set(np.flatnonzero(d < 1e-8)) for d in distance]

@@ -342,3 +342,16 @@ def test_a_record_says_how_it_was_measured() -> None:
     assert provenance["seconds"] > 0
     assert len(record.plane_labels) == 90
     assert all(len(site.plane) == 90 for site in record.sites)
+
+
+def test_standard_errors_do_not_depend_on_the_order_of_the_file() -> None:
+    """Samples that change slowly along the file: groups dealt in turn would be alike, and the errors far too small."""
+    x, y = clouds(400, 12, seed=5)
+    K = int(y.max()) + 1
+    sorted_ = x[:, 0].argsort()
+    orders = [sorted_, *(torch.randperm(len(y), generator=torch.Generator().manual_seed(i)) for i in range(8))]
+    errors = [
+        ll.probe(nn.Linear(12, K), (x[o], y[o]), progress=False).sites[0].values["separation_log_se"]
+        for o in orders
+    ]
+    assert min(errors[1:]) / 1.5 < errors[0] < 1.5 * max(errors[1:])

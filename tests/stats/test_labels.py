@@ -5,6 +5,7 @@ import torch
 
 from layerlaw.errors import LabelError
 from layerlaw.stats import checked_labels, deal_groups, one_hot
+from layerlaw.stats.labels import shuffled_groups
 from layerlaw.stats.labels import check_counts
 
 
@@ -110,3 +111,15 @@ def test_dealing_over_batches_equals_dealing_at_once(batch: int) -> None:
 def test_one_sample_of_each_class_is_refused() -> None:
     with pytest.raises(LabelError, match="got one of each: the spread within classes cannot be measured"):
         check_counts(torch.ones(3))
+
+
+def test_shuffled_groups_are_balanced_and_the_same_in_every_pass() -> None:
+    order = shuffled_groups(10, seed=3)
+    assert torch.equal(order, shuffled_groups(10, seed=3))
+    assert not torch.equal(order, shuffled_groups(10, seed=4))
+    for start in range(0, 1000, 100):
+        assert torch.bincount(order[start : start + 100]).tolist() == [10] * 10
+    labels = torch.arange(2500) % 5
+    groups = deal_groups(labels, torch.zeros(5, dtype=torch.long), 10, order)
+    for label in range(5):
+        assert torch.bincount(groups[labels == label], minlength=10).tolist() == [50] * 10

@@ -1,7 +1,7 @@
 """What we say: pure functions of statistics (`Centers`, `Scatter`), and twins for features at hand."""
 
 from layerlaw.measures.at_hand import cdnv, measure, nc1, ncc_accuracy, separation_fuzziness
-from layerlaw.measures.collapse import classifier_geometry, means_geometry, self_duality
+from layerlaw.measures.collapse import geometry, self_duality
 from layerlaw.measures.separation import Jackknife, class_separation, equal_separation, jackknife, separation
 from layerlaw.measures.variability import class_distance_variance, compression, discrimination
 
@@ -10,12 +10,11 @@ __all__ = [
     "cdnv",
     "class_distance_variance",
     "class_separation",
-    "classifier_geometry",
     "compression",
     "discrimination",
     "equal_separation",
+    "geometry",
     "jackknife",
-    "means_geometry",
     "measure",
     "nc1",
     "ncc_accuracy",

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from layerlaw.measures.collapse import classifier_geometry, means_geometry, rare_classes
+from layerlaw.measures.collapse import geometry, rare_classes
 from layerlaw.measures.separation import Jackknife, class_separation, jackknife
 from layerlaw.measures.variability import class_variances
 from layerlaw.stats import Centers, LeftOut, Scatter
@@ -43,7 +43,7 @@ class SiteStatistics:
         self.class_separation = class_separation(centers, scatter)  # (…, K)
         self.separation = (centers.weights * self.class_separation).sum(-1)  # (…)
         self.variances = class_variances(centers, scatter)  # (…, K)
-        self.geometry = means_geometry(centers.coordinates)  # as of the centered means, in fewer dimensions
+        self.geometry = geometry(centers.coordinates)  # as of the centered means, in fewer dimensions
 
     @property
     def available(self) -> set[Needs]:
@@ -65,15 +65,21 @@ class SiteStatistics:
         return None if self.left_out is None else jackknife(number(self.separation) or 0.0, self.left_out)
 
     @cached_property
+    def floor(self) -> Tensor:
+        """D under each permutation of the labels (P,)."""
+        assert self.permuted is not None
+        return self.permuted.separation()
+
+    @cached_property
     def weight(self) -> Tensor:
         """Rows of the classifier (…, K, d)."""
         assert self.rows is not None
         return self.rows
 
     @cached_property
-    def classifier_geometry(self) -> tuple[Tensor, Tensor]:
+    def classifier_geometry(self) -> tuple[Tensor, Tensor, Tensor]:
         """NC2 of the classifier's rows."""
-        return classifier_geometry(self.weight)
+        return geometry(self.weight)
 
     @cached_property
     def rare(self) -> list[int] | None:

@@ -13,6 +13,7 @@ from layerlaw.errors import InputError, MemoryBudgetError
 from layerlaw.stats.ranks import all_reduce, world_size
 
 GROUPS = 10  # of the delete-group jackknife
+PERMUTATIONS = 5  # of the labels: their median is the chance level; on collapsed features single ones differ threefold
 BLOCK_BYTES = 8 * 2**20  # of what is held per sample and site in float64 while a block of rows is worked through
 WHY_NOT = "the features do not fit the memory budget; request them with uncertainty=True"
 
@@ -176,7 +177,7 @@ def one_batch(data: Batches, sites: Sequence[Site], memory: int) -> Batches:
 
 def _views(jackknife: bool, permuted: bool) -> int:
     """How often the statistics of a site are held: once, and once more for each view of them."""
-    return 1 + GROUPS * jackknife + permuted
+    return 1 + GROUPS * jackknife + PERMUTATIONS * permuted
 
 
 def _gib(size: int) -> str:

@@ -27,7 +27,7 @@ from layerlaw.capture.hooks import Consume
 from layerlaw.capture.network import recalibrating
 from layerlaw.errors import DataError, InputError, LabelError, PassError
 from layerlaw.probing.classes import Classes
-from layerlaw.probing.memory import GROUPS, WHY_NOT, Extras, KeptFeatures, one_batch
+from layerlaw.probing.memory import GROUPS, PERMUTATIONS, WHY_NOT, Extras, KeptFeatures, one_batch
 from layerlaw.progress import Progress
 from layerlaw.stats.centers import Centers, Weighting
 from layerlaw.stats.labels import check_counts
@@ -133,12 +133,12 @@ class Prober:
         known = None if data.labels is None else self.classes.positions(data.labels, f"labels of {label}")[0].cpu()
         split = Split()
         for group in fitting.groups(sites, K, options.memory):
-            groups = GROUPS if fitting.jackknife else 0
+            groups, permuted = GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
             state = State(
                 sites=group,
                 data=data,
                 label=label,
-                dealer=Dealer(K, groups=groups, permuted=fitting.permuted, seed=options.seed, all_labels=known),
+                dealer=Dealer(K, groups=groups, permuted=permuted, seed=options.seed, all_labels=known),
                 first=FirstPass(K, groups),
                 kept=KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples),
                 sample=PlaneSample(K) if plane else None,
@@ -255,7 +255,7 @@ def _stop_keeping(prober: Prober, state: State) -> None:
     # Ranks must add up the same things.
     if prober.options.uncertainty is None and world_size() == 1 and (state.dealer.groups or state.dealer.permuted):
         state.first.drop_extras()
-        state.dealer.groups, state.dealer.permuted, state.why_not = 0, False, WHY_NOT
+        state.dealer.groups, state.dealer.permuted, state.why_not = 0, 0, WHY_NOT
     with full_precision():
         for labels, rows, where in state.kept.batches():
             state.begin(labels)
@@ -293,7 +293,7 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
 
 
 def _second_forward(prober: Prober, state: State, second: SecondPass) -> None:
-    ordered = bool(state.dealer.groups) or state.dealer.permuted
+    ordered = bool(state.dealer.groups or state.dealer.permuted)
     again = Checksum() if ordered else None
     with prober.capturing(state.sites, lambda site, features: second.update(site.name, features)) as capture:
         for step in prober.steps(state.data, f"{state.label}, pass 2", again):

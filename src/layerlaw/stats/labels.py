@@ -64,17 +64,25 @@ def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
     return (labels.unsqueeze(-2) == torch.arange(classes, device=labels.device).unsqueeze(-1)).to(dtype)
 
 
-def deal_groups(labels: Tensor, seen: Tensor, groups: int) -> Tensor:
+def shuffled_groups(groups: int, seed: int) -> Tensor:
+    """Group numbers for `deal_groups`: ten rounds of 10·g, each g number ten times in random order."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.cat([torch.randperm(10 * groups, generator=generator) for _ in range(10)]) % groups
+
+
+def deal_groups(labels: Tensor, seen: Tensor, groups: int, order: Tensor | None = None) -> Tensor:
     """Deal the samples of each class like cards into groups: (n,) labels → (n,) group numbers.
 
     `seen` (K,) counts the samples of each class dealt so far and is advanced in place, so that the groups stay
-    stratified over batches.
+    stratified over batches. `order` are the numbers to deal, over and over (default 0, 1, …): dealt in turn, groups of a
+    file whose samples change slowly would be too much alike.
 
     >>> deal_groups(torch.tensor([0, 0, 1, 0, 1]), torch.zeros(2, dtype=torch.long), 2)
     tensor([0, 1, 0, 0, 1])
     """
     hot = one_hot(labels, len(seen), torch.long)  # (K, n)
     rank = hot.cumsum(-1).gather(0, labels.unsqueeze(0)).squeeze(0) - 1  # how many of its class came before it here
-    group = (seen[labels] + rank) % groups
+    place = seen[labels] + rank
+    group = place % groups if order is None else order[place % len(order)]
     seen += hot.sum(-1)
     return group

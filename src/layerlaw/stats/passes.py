@@ -15,7 +15,7 @@ from torch import Tensor
 
 from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.centers import Centers, Span, Weighting, find_centers
-from layerlaw.stats.labels import deal_groups
+from layerlaw.stats.labels import deal_groups, one_hot, shuffled_groups
 from layerlaw.stats.precision import double
 from layerlaw.stats.ranks import all_reduce
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
@@ -28,7 +28,7 @@ CHANGED = 1e-4  # mean residual over its rms above which the data of pass 2 are 
 
 @dataclass
 class Dealt:
-    """The labels of one batch, dealt for a pass: jackknife groups and permuted labels where they are requested."""
+    """The labels of one batch, dealt for a pass: jackknife groups (n,), permuted labels (P, n) where they are requested."""
 
     labels: Tensor
     groups: Tensor | None = None
@@ -36,14 +36,14 @@ class Dealt:
 
     def rows(self, rows: slice) -> Dealt:
         """Some of the samples."""
-        groups, permuted = (None if t is None else t[rows] for t in (self.groups, self.permuted))
+        groups, permuted = (None if t is None else t[..., rows] for t in (self.groups, self.permuted))
         return Dealt(self.labels[rows], groups, permuted)
 
 
 class Dealer:
-    """Deals batches in the same way in both passes: stratified groups, labels permuted with a fixed seed."""
+    """Deals batches in the same way in both passes: stratified groups, labels permuted so many times with a fixed seed."""
 
-    def __init__(self, classes: int, *, groups: int, permuted: bool, seed: int, all_labels: Tensor | None) -> None:
+    def __init__(self, classes: int, *, groups: int, permuted: int, seed: int, all_labels: Tensor | None) -> None:
         self.classes, self.groups, self.permuted = classes, groups, permuted
         self.seed, self.all_labels = seed, all_labels
         self.restart()
@@ -51,10 +51,13 @@ class Dealer:
     def restart(self) -> None:
         """Begin a pass."""
         self._seen = torch.zeros(self.classes, dtype=torch.long)
+        self._order = shuffled_groups(self.groups, self.seed) if self.groups else None
         self._generator = torch.Generator().manual_seed(self.seed)
         self._shuffled = None
         if self.permuted and self.all_labels is not None:
-            self._shuffled = self.all_labels[torch.randperm(len(self.all_labels), generator=self._generator)]
+            n = len(self.all_labels)
+            orders = [torch.randperm(n, generator=self._generator) for _ in range(self.permuted)]
+            self._shuffled = self.all_labels[torch.stack(orders)]  # (P, n)
         self._at = 0
 
     def deal(self, labels: Tensor) -> Dealt:
@@ -62,11 +65,11 @@ class Dealer:
         dealt = Dealt(labels)
         here, n = labels.cpu(), len(labels)
         if self.groups:
-            dealt.groups = deal_groups(here, self._seen, self.groups).to(labels.device)
+            dealt.groups = deal_groups(here, self._seen, self.groups, self._order).to(labels.device)
         if self._shuffled is not None:
-            dealt.permuted = self._shuffled[self._at : self._at + n].to(labels.device)
+            dealt.permuted = self._shuffled[:, self._at : self._at + n].to(labels.device)
         elif self.permuted:  # a stream whose labels are not known beforehand: drawn, not permuted
-            drawn = torch.randint(self.classes, (n,), generator=self._generator)
+            drawn = torch.randint(self.classes, (self.permuted, n), generator=self._generator)
             dealt.permuted = drawn.to(labels.device)
         self._at += n
         return dealt
@@ -85,13 +88,13 @@ class FirstPass:
         """Start a batch."""
         self._fresh = []
         self._labels = Assignment.of(dealt.labels, self.classes, dealt.groups, self.groups)
-        self._permuted = None if dealt.permuted is None else Assignment.of(dealt.permuted, self.classes)
+        self._permuted = None if dealt.permuted is None else one_hot(dealt.permuted, self.classes, torch.float32)
 
     def update(self, key: Key, features: Tensor) -> None:
         """Add the (n, d) features of one site."""
         _add(self.sums, key, ClassSums.assigned(features, self._labels.to(features.device)))
         if self._permuted is not None:
-            _add(self.permuted, key, ClassSums.assigned(features, self._permuted.to(features.device)))
+            _add(self.permuted, key, ClassSums.permuted(features, self._permuted.to(features.device)))
         self._fresh.append(key)
 
     def end(self, where: Callable[[Key], str]) -> None:
@@ -191,6 +194,7 @@ class SecondPass:
     def begin(self, dealt: Dealt, decision: Tensor | None) -> None:
         """Start a batch; `decision` may also be set before `end`, since the network decides last."""
         self._dealt, self.decision, self._waiting = dealt, decision, {}
+        self._indicators: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
     def update(self, key: Key, features: Tensor) -> None:
         """Project the residuals of one site; the rest waits for the end of the batch."""
@@ -230,8 +234,12 @@ class SecondPass:
             at += width
         if around.permuted is not None and self._dealt.permuted is not None:
             width = around.permuted.centers.scales.numel()
-            other = self._dealt.permuted.to(coordinates.device)
-            around.permuted.update(coordinates[at : at + width], labels, other)
+            kind = coordinates.device, around.permuted.moves.dtype
+            if kind not in self._indicators:
+                K = around.centers.counts.shape[-1]
+                permuted = self._dealt.permuted.to(coordinates.device)
+                self._indicators[kind] = Permuted.indicators(labels, permuted, K, kind[1])
+            around.permuted.update(coordinates[at : at + width], self._indicators[kind])
             at += width
         if around.reference is not None:
             points = double(coordinates[at:]) + self._places[key][labels].mT

@@ -233,41 +233,46 @@ class LeftOut:
 
 @dataclass
 class Permuted:
-    """The floor that features show by chance: centers under permuted labels, and Σ ‖z/s‖² of each permuted class (K,).
+    """The floor that features show by chance: centers under P permuted labelings, and Σ ‖z/s‖² of each permuted class (P, K).
 
-    `true_places` (K, r) are the true class means (as rounded in pass 2) in the basis of the permuted ones: from the
-    residual around the true mean they give the residual around the permuted one without another product.
+    `moves` (P, r, 2K) takes the residual of a sample around its true class mean (as rounded in pass 2) to the one around
+    its permuted class mean without another product: true means and, negative, permuted ones, in the scaled bases.
     """
 
     centers: Centers
-    true_places: Tensor
+    moves: Tensor
     fuzziness: Tensor
 
     @classmethod
     def start(cls, sums: ClassSums, true: Centers) -> Permuted:
-        """Ready for pass 2."""
+        """Ready for pass 2; `sums` are those (…, P, K, d) under permuted labels, `true` the centers (…, K, d)."""
         centers = find_centers(sums, true.weighting)
-        return cls(
-            centers,
-            (true.rounded_means.double() - centers.mean.unsqueeze(-2)) @ centers.basis.mT,
-            torch.zeros_like(centers.counts),
-        )
+        places = (true.rounded_means.double().unsqueeze(-3) - centers.mean.unsqueeze(-2)) @ centers.basis.mT
+        both = torch.cat([places, -centers.coordinates], -2).mT * centers.inverse_scales.unsqueeze(-1)
+        return cls(centers, both.to(true.rounded_means.dtype), torch.zeros_like(centers.counts))
 
     def at(self, index: int) -> Permuted:
         """One entry of the leading dimension."""
-        return Permuted(self.centers.at(index), self.true_places[index], self.fuzziness[index])
+        return Permuted(self.centers.at(index), self.moves[index], self.fuzziness[index])
 
     @property
     def basis(self) -> Tensor:
-        """Rows to project on (r, d)."""
-        return self.centers.basis
+        """All P bases below each other (P·r, d), for one product; each row divided by its scale."""
+        return (self.centers.basis * self.centers.inverse_scales.unsqueeze(-1)).flatten(0, 1)
 
-    def update(self, coordinates: Tensor, labels: Tensor, permuted: Tensor) -> None:
-        """Add samples: coordinates (r, n) of their residuals around the true means, true and permuted labels (n,)."""
-        z = double(coordinates) + (self.true_places[labels] - self.centers.coordinates[permuted]).mT
-        q = (z * self.centers.inverse_scales.unsqueeze(-1)).square().sum(-2)  # (n,)
-        self.fuzziness += one_hot(permuted, len(self.fuzziness), q.dtype) @ q
+    @staticmethod
+    def indicators(labels: Tensor, permuted: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+        """True labels (n,) and permuted ones (P, n) of one batch, for every site: (P, 2K, n)."""
+        true = one_hot(labels, classes, dtype).expand(len(permuted), -1, -1)
+        return torch.cat([true, one_hot(permuted, classes, dtype)], -2)
+
+    def update(self, coordinates: Tensor, indicators: Tensor) -> None:
+        """Add samples: coordinates (P·r, n) of their residuals around the true means, and their `indicators`."""
+        P, K = self.fuzziness.shape
+        z = torch.baddbmm(coordinates.view(P, -1, coordinates.shape[-1]).to(self.moves.dtype), self.moves, indicators)
+        q = z.square_().sum(-2).unsqueeze(-1)  # (P, n, 1)
+        self.fuzziness += double(indicators[:, K:] @ q).squeeze(-1)
 
     def separation(self) -> Tensor:
-        """Separation fuzziness under the permuted labels."""
+        """Separation fuzziness under each permutation of the labels (P,)."""
         return (self.centers.weights * self.fuzziness / self.centers.counts).sum(-1)

@@ -99,6 +99,24 @@ class ClassSums:
         sums = sums.view(*to.counts.shape, d).addcmul_(to.counts.unsqueeze(-1), place)
         return cls(to.counts.clone(), sums, spread.view(to.counts.shape[:-1]), features.dtype)
 
+    @classmethod
+    def permuted(cls, features: Tensor, hot: Tensor) -> ClassSums:
+        """Sums (P, K, d) of (n, d) features under P labelings at once, as indicator rows (P, K, n): one product for all.
+
+        One row is subtracted before and added back after: under random labels nothing nearer to a sample is known.
+        """
+        P, K, n = hot.shape
+        reference = at_least_float32(features[:1])
+        counts = hot.sum(-1, dtype=torch.float64)
+        sums = counts.unsqueeze(-1) * double(reference)
+        spread = 0.0
+        for start in range(0, n, ROWS_IN_FLOAT32):
+            near = features[start : start + ROWS_IN_FLOAT32] - reference
+            part = hot[..., start : start + ROWS_IN_FLOAT32].reshape(P * K, -1)
+            sums += double(part.to(near.dtype) @ near).view(P, K, -1)
+            spread = double(torch.linalg.vector_norm(near)).square() + spread
+        return cls(counts, sums, torch.as_tensor(spread).expand(P).clone(), features.dtype)
+
     @property
     def tensors(self) -> list[Tensor]:
         """What an all-reduce adds up."""
