@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from layerlaw.capture.network import untrained
     from layerlaw.errors import LayerlawError
+    from layerlaw.lab import EvenSteps
     from layerlaw.law import LawFit, fit_law
     from layerlaw.lm import probe_lm
     from layerlaw.measures import cdnv, measure, nc1, ncc_accuracy, separation_fuzziness
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from layerlaw.record import Record
 
 __all__ = [
+    "EvenSteps",
     "LawFit",
     "LayerlawError",
     "Record",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "EvenSteps": "layerlaw.lab",
     "LawFit": "layerlaw.law",
     "LayerlawError": "layerlaw.errors",
     "Record": "layerlaw.record",

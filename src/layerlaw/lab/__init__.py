@@ -1,6 +1,7 @@
 """Training: descriptions of networks and losses, recipes, sweeps over them (many feed-forward networks as one fleet), a
 plain loop for any module, and small language models."""
 
+from layerlaw.lab.even_steps import EvenCrossEntropy, EvenSteps
 from layerlaw.lab.fleet import Fleet
 from layerlaw.lab.jobs import Run
 from layerlaw.lab.losses import CrossEntropy, Loss
@@ -20,6 +21,8 @@ __all__ = [
     "GPT",
     "Architecture",
     "CrossEntropy",
+    "EvenCrossEntropy",
+    "EvenSteps",
     "FeedForward",
     "Fleet",
     "Loss",
