@@ -71,8 +71,8 @@ def test_fine_tuning_in_a_loop_of_ones_own_makes_the_steps_even(images) -> None:
 def test_a_recipe_names_the_loss_and_weight_zero_is_the_control(images) -> None:
     samples = Samples.of(images)
     network = Shape.even(6, norm=False)
-    (before,) = sweep([Recipe(network, epochs=30)], samples, progress=False)
-    tuned = Recipe(network, epochs=40, batch_size=250, learning_rate=3e-4, drops=(0.6,))
+    (before,) = sweep([Recipe(network, epochs=150)], samples, progress=False)
+    tuned = Recipe(network, epochs=40, batch_size=250, learning_rate=1e-3, drops=(0.6,))
     losses = (CrossEntropy(), EvenCrossEntropy(0.0), EvenCrossEntropy(1.0))
     recipes = tuned.grid(loss=losses)
     assert Recipe.from_dict(recipes[2].to_dict()) == recipes[2]
