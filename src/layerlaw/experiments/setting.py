@@ -14,10 +14,12 @@ import torch
 
 from layerlaw.data import DEFAULT, Labeled, load
 from layerlaw.errors import InputError
-from layerlaw.lab import Recipe, Run, Samples, Schedule, sweep
+from layerlaw.experiments.runs import Runs
+from layerlaw.lab import Recipe, Samples, Schedule, sweep
 from layerlaw.progress import Progress
 
 PAPER_SEED = 666
+ADAM = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)  # the learning rates of the authors' grid
 TITLES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10"}
 EMBEDDED = 500  # training images per class that the embedded sample has
 PREPARED = "LAYERLAW_PREPARED"
@@ -66,7 +68,7 @@ class Setting:
         *,
         start: Sequence[dict[str, Any]] | None = None,
         copied: tuple[int, int] | None = None,
-    ) -> list[Run]:
+    ) -> Runs:
         """Train and measure; `name` tells the sweeps of one experiment apart in its folder."""
         used = {recipe.data for recipe in recipes}
         which = " (embedded Fashion-MNIST)" if self.quick else ""
@@ -75,7 +77,7 @@ class Setting:
         self.networks += len(recipes)
         folder = None if self.folder is None else self.folder / name
         how: dict[str, Any] = {"schedule": schedule, "start": start, "copied": copied}
-        return sweep(recipes, data, folder=folder, device=self.device, progress=self.progress, **how)
+        return Runs(sweep(recipes, data, folder=folder, device=self.device, progress=self.progress, **how))
 
 
 def samples(

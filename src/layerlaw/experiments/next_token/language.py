@@ -17,7 +17,7 @@ from layerlaw.data import load_text
 from layerlaw.data.official import ENVIRONMENT, data_folder
 from layerlaw.errors import DataError
 from layerlaw.experiments.drawing import r_and_rho
-from layerlaw.experiments.numbers import NOTHING_CLAIMED, Claim, row, within
+from layerlaw.experiments.numbers import NOTHING_CLAIMED, Claim, row
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import GPT, Recurrent, TextRecipe, load_text_model, save_text_model, train_text
 from layerlaw.lab.networks.text_model import TextModel
@@ -252,16 +252,6 @@ def pearson_rows(
     return rows
 
 
-def embedding_row(name: str, records: Sequence[Record]) -> Row:
-    """r of the other target, the output embedding."""
-    return row(f"{name}/embedding/pearson", [law(record, "residual_embedding").pearson for record in records])
-
-
-def reference(value: float, by: float) -> Claim:
-    """An earlier measurement of the same model and text by other code."""
-    return within(value, by, paper=f"{value:g} (reference)".replace("-", "−"))
-
-
 def curve(record: Record, column: str, label: str, *, style: Style = "points") -> Series:
     """A column against the number of the block."""
     values = values_of(record, column)
@@ -287,12 +277,6 @@ def residual_panel(title: str, record: Record, column: str = "residual") -> Pane
     x = range(1, fit.points + 1)
     zero = Series(x, [0.0] * fit.points, style="fit")
     return Panel(title, [zero, Series(x, fit.residuals)], xlabel="block", ylabel="ln PR minus the line", log_y=False)
-
-
-def block_table(title: str, record: Record, columns: Mapping[str, str]) -> Table:
-    """Every block with the named columns."""
-    rows = [(site.name, *(site.values.get(column) for column in columns.values())) for site in record.sites]
-    return Table(title, ("site", *columns), tuple(rows))
 
 
 def law_table(title: str, laws: Mapping[str, tuple[Record, str]]) -> Table:

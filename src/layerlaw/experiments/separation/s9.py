@@ -14,9 +14,9 @@ can be read in two ways, and both are run, with the same number of steps:
     few           the 1,000 measured sentences alone, 8 times, as the paper trains on the images that it measures
 
 A linear head on the first token; AdamW, rate 5e-5, batches of 32, fixed beforehand (the paper: "the common hyperparameters
-for BERT"). Beside them the encoder as it is, and its twin with random weights. A law is clear when r ≤ −0.99 and
-Greenwood's p < 0.05, which asks for at least 4.34 effective layers of 5 (first token) and 5.02 of 6 (mean). Agreement: in
-the fine-tuned networks, clear in fewer than half the seeds.
+for BERT"). Beside them the encoder as it is, and its twin with random weights. A law is clear when it holds (law_holds); its
+p < 0.05 asks for at least 4.34 effective layers of 5 (first token) and 5.02 of 6 (mean). Agreement: in the fine-tuned
+networks, clear in fewer than half the seeds.
 
 Found here: no clear law by the first token (r −.97, p .07 to .63), nor by the mean of networks fine-tuned on 8,000 (r −.97,
 p .06 to .33). A clear one at all three seeds by the mean where the measured sentences were learnt by heart (few: r −.997,
