@@ -1,7 +1,5 @@
 """Figure 1, quickly."""
 
-from __future__ import annotations
-
 import pytest
 from experiments_recorded import Quick, made_run, quick_fixture
 

@@ -1,7 +1,5 @@
 """Figure 2, quickly."""
 
-from __future__ import annotations
-
 import pytest
 from experiments_recorded import Quick, hidden, made_run, quick_fixture
 

@@ -1,7 +1,5 @@
 """Figure 6, quickly."""
 
-from __future__ import annotations
-
 import pytest
 from experiments_recorded import Quick, hidden, quick_fixture
 

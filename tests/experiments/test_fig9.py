@@ -1,7 +1,5 @@
 """Figure 9, quickly."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from experiments_recorded import Quick, quick_fixture

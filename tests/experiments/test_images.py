@@ -1,7 +1,5 @@
 """The samples of the experiments, and the choice repeated inside the null."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

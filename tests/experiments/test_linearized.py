@@ -1,7 +1,5 @@
 """The linearized control, quickly."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """When things happen, and the numbers around a law: hand-computed answers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

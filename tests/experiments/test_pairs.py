@@ -1,7 +1,5 @@
 """Networks of one seed side by side, on numbers made by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Figure S10, quickly."""
 
-from __future__ import annotations
-
 import pytest
 from experiments_recorded import Quick, made_run, quick_fixture
 

@@ -1,7 +1,5 @@
 """Figure S4, quickly."""
 
-from __future__ import annotations
-
 import pytest
 from experiments_recorded import Quick, quick_fixture
 

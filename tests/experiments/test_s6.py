@@ -1,7 +1,5 @@
 """Figure S6, quickly."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from experiments_recorded import Quick, hidden, quick_fixture

@@ -1,7 +1,5 @@
 """Figure S7, quickly."""
 
-from __future__ import annotations
-
 import math
 from itertools import accumulate
 

@@ -1,7 +1,5 @@
 """Figure S8, quickly."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from experiments_recorded import Quick, hidden, quick_fixture

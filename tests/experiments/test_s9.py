@@ -1,7 +1,5 @@
 """Figure S9, quickly."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """From runs to panels, sheets and tables: D along depth with its line, over seeds, the rest of the grid behind it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean

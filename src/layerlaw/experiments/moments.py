@@ -3,8 +3,6 @@
 All epochs are measured epochs: an answer is never finer than the schedule.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,11 +1,10 @@
 """From numbers to rows beside the paper's: claims, means over seeds, and what chance gives where the best was chosen."""
 
-from __future__ import annotations
-
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from statistics import fmean, stdev
 
 import numpy as np
@@ -14,52 +13,45 @@ from layerlaw.law import STRAIGHT, LawFit, fit_law, law_holds
 from layerlaw.outcome import Row
 
 SIMULATIONS = 20_000
+Paper = float | str | None
 
 
 @dataclass(frozen=True)
 class Claim:
     """What the paper says of a number: a number or words, when ours agrees with it, and how that is written."""
 
-    paper: float | str | None = None
+    paper: Paper = None
     holds: Callable[[float], bool] | None = None
     tolerance: str = ""
 
 
-def within(target: float, by: float, paper: float | str | None = None) -> Claim:
+def within(target: float, by: float, paper: Paper = None) -> Claim:
     """Agreement up to a tolerance."""
     return Claim(target if paper is None else paper, lambda value: abs(value - target) <= by, f"{target:g} ± {by:g}")
 
 
-def at_most(limit: float, paper: float | str | None = None) -> Claim:
-    """Agreement when not larger."""
-    return Claim(paper, lambda value: value <= limit, f"≤ {limit:g}".replace("-", "−"))
+def _limited(
+    holds: Callable[[float, float], bool], sign: str, limit: float, paper: Paper = None, of: str = ""
+) -> Claim:
+    """Agreement on one side of a limit; `of` says what the number is a share of."""
+    words = f"{sign} {limit:g}{of and f' of {of}'}".replace("-", "−")
+    return Claim(paper, lambda value: holds(value, limit), words)
 
 
-def at_least(limit: float, paper: float | str | None = None) -> Claim:
-    """Agreement when not smaller."""
-    return Claim(paper, lambda value: value >= limit, f"≥ {limit:g}".replace("-", "−"))
+at_most, at_least = partial(_limited, operator.le, "≤"), partial(_limited, operator.ge, "≥")
+below, above = partial(_limited, operator.lt, "<"), partial(_limited, operator.gt, ">")
 
 
-def below(limit: float, paper: str, of: str = "") -> Claim:
-    """Agreement when smaller; `of` says what the number is a share of."""
-    return Claim(paper, lambda value: value < limit, f"< {limit:g}{of and f' of {of}'}")
-
-
-def above(limit: float, paper: str, of: str = "") -> Claim:
-    """Agreement when larger; `of` says what the number is a share of."""
-    return Claim(paper, lambda value: value > limit, f"> {limit:g}{of and f' of {of}'}")
-
-
-def between(low: float, high: float, paper: float | str) -> Claim:
+def between(low: float, high: float, paper: Paper) -> Claim:
     """Agreement inside a range."""
     return Claim(paper, lambda value: low <= value <= high, f"{low:g} to {high:g}")
 
 
 LAW_HOLDS = at_most(STRAIGHT, "holds")
-NOTHING_CLAIMED = Claim()
+UNCLAIMED = Claim()
 
 
-def row(name: str, values: Sequence[float | None], claim: Claim = NOTHING_CLAIMED, *, reason: str = "") -> Row:
+def row(name: str, values: Sequence[float | None], claim: Claim = UNCLAIMED, *, reason: str = "") -> Row:
     """The mean over seeds with its range; the claim says of the mean whether it agrees with the paper.
 
     >>> row("r", [-0.99, -1.0], at_most(-0.99, paper=-0.997)).reproduced

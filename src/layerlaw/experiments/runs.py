@@ -10,17 +10,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import torch
 from torch import Tensor
 
-from layerlaw.experiments.numbers import (
-    NOTHING_CLAIMED,
-    Claim,
-    is_clear,
-    law_along,
-    mean_of,
-    minus,
-    of_laws,
-    over,
-    row,
-)
+from layerlaw.experiments.numbers import UNCLAIMED, Claim, is_clear, law_along, mean_of, minus, of_laws, over, row
 from layerlaw.lab import Run, Samples
 from layerlaw.lab.schedule import CHUNK, BatchNormMode, SplitName
 from layerlaw.law import LawFit
@@ -114,7 +104,7 @@ class Runs(tuple[Run, ...]):
         pairs = zip((run.recipe.seed for run in self), self.values(own), strict=True)
         return [both(ours, known[seed]) for seed, ours in pairs if seed in known]
 
-    def row(self, name: str, what: str | Value, claim: Claim = NOTHING_CLAIMED, *, reason: str | None = None) -> Row:
+    def row(self, name: str, what: str | Value, claim: Claim = UNCLAIMED, *, reason: str | None = None) -> Row:
         """A number over the seeds; the reason for a missing one is what went wrong with the runs."""
         return row(name, self.values(what), claim, reason=self.trouble() if reason is None else reason)
 
@@ -132,7 +122,7 @@ class Runs(tuple[Run, ...]):
         found = []
         for what in names:
             why = reason or self.trouble(**_parsed(what, epoch)[1]) or (FLAT if self else NO_RUN)
-            claim = (claims or {}).get(what, NOTHING_CLAIMED)
+            claim = (claims or {}).get(what, UNCLAIMED)
             found.append(row(f"{name}/{what}", self.values(what, choices, epoch=epoch), claim, reason=why))
         return found
 

@@ -1,9 +1,7 @@
-"""Figures of models of our own, trained on classic books and measured on held-out ones: a function per figure, named after it.
+"""Figures of models of our own, trained on classic books and measured on held-out ones: a function per figure.
 
 With --quick tiny models are trained on a Markov chain. A model that one figure has trained is found again by the others.
 """
-
-from __future__ import annotations
 
 from layerlaw.experiments.drawing import curve_mean, spread_series
 from layerlaw.experiments.next_token.language import (

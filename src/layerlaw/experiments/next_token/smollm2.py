@@ -5,8 +5,6 @@ All of them take seconds on a GPU and want the model in LAYERLAW_DATA/smollm2 an
 dequantized) come from an earlier, independent measurement of ours.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -85,9 +83,8 @@ def lm_law(setting: Setting) -> Outcome:
         layerlaw reproduce lm_law --quick
 
     The authors report r between about −0.983 and −0.997 on models of 100 million to 14 billion parameters, in-sample, with
-    the token's id as target. Reference: PR .902 at block 1, .823 at block 27, .838 at block 30, r −.966 and −.980 without the
-    last block, ρ .9965 per block; output embedding r −.970 and −.985, ρ .9948; the untrained model r +.78 (id) and +.87
-    (embedding).
+    the token's id as target. Reference: PR .902 at block 1, .823 at block 27, .838 at block 30, r −.966 and −.980 without
+    the last block, ρ .9965 per block; embedding r −.970 and −.985, ρ .9948; untrained r +.78 (id) and +.87 (embedding).
     """
     record = measured(setting, targets="id,embedding", null=True)
     sheets = [

@@ -8,8 +8,6 @@ chose), eval mode and the whole grid beside them. The paper's nine r lie between
 mean over seeds is at most −0.990.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median
 

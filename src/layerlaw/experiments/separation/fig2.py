@@ -11,8 +11,6 @@ lacks: fresh running statistics are 0 and 1, no normalization at all, so epoch 0
 samples as well ("whole"); and the same recipe on shuffled labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
@@ -42,6 +40,7 @@ START: dict[BatchNormMode, str] = {
     "running": "fresh running statistics: none",
     "whole": "statistics of all samples",
 }
+BEFORE = [f"{what}{mode}" for what in ("rho", "pearson") for mode in ("", "-eval", "-full")]  # rows of epoch 0
 STATISTICS = "BatchNorm as the authors had it (batches of 100)."
 UNNORMALIZED = (
     "With nothing normalized (middle) class means of deep layers can coincide up to rounding: directions then leave D, "
@@ -62,19 +61,20 @@ def run(setting: Setting) -> Outcome:
     runs = setting.train("epochs", recipes, data, schedule)
     grid, null = (runs.at(data=name) for name in data)
     shown = grid.at(learning_rate=RATE)
+    rising = {"rho": at_least(1.0, "no law; D may rise")}
     return Outcome(
         "fig2",
         TITLE,
-        [*_start_rows(shown), *_law_rows(shown, total), *_moment_rows(shown), *_null_rows(null)],
+        [
+            *shown.rows("epoch-0", BEFORE, rising, epoch=0),
+            *_law_rows(shown, total),
+            *_moment_rows(shown),
+            *_null_rows(null),
+        ],
         _sheets(shown, null, total),
         [_epoch_table(shown, null), _rate_table(grid, total)],
         [*moments.shortened(total), *_notes(shown, null, total)],
     )
-
-
-def _start_rows(runs: Runs) -> list[Row]:
-    names = [f"{what}{mode}" for what in ("rho", "pearson") for mode in ("", "-eval", "-full")]
-    return runs.rows("epoch-0", names, {"rho": at_least(1.0, "no law; D may rise")}, epoch=0)
 
 
 def _law_rows(runs: Runs, total: int) -> list[Row]:

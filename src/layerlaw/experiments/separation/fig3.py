@@ -15,8 +15,6 @@ hold no minority image); eval mode; and the cosines between the rows of the clas
 cause (minority collapse would bring those of the minority classes to 1; −1/9 is a simplex).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean

@@ -13,8 +13,6 @@ worse (paired seeds, one standard error); eval mode; learning rates chosen by ac
 paired comparison of depths needs five seeds: fewer are never taken, --seeds asks for more.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -206,13 +204,24 @@ def _sheets(found: Sequence[Depths]) -> list[Sheet]:
     curves = [
         curves_panel(TITLES[each.name], {str(d): each.by_law[d] for d in SHOWN if d in each.by_law}) for each in found
     ]
+    ends, accuracies = [], []
+    for each in found:
+        evals, validated = finals(each.by_law, "final-D-eval"), finals(each.by_accuracy)
+        logs = {
+            "rate with the best law": finals(each.by_law),
+            "the same, eval mode": evals,
+            "rate by validation": validated,
+        }
+        shares = {depth: list(map(validation, some)) for depth, some in each.by_accuracy.items()}
+        ends.append(_panel(each, "final D", logs, math.exp))
+        accuracies.append(_panel(each, "accuracy", {"validation": shares, "test": each.tests}))
     marked = "The line marks the depth that the paper found."
     rates = "Rates with the best validation accuracy. The line marks the paper's depth."
     words = caption(curves, "Rates with the best law.")
     return [
         Sheet("D along depth, for networks of several depths", curves, caption=words),
-        Sheet("D after the last hidden layer", [_ends_panel(each) for each in found], caption=marked),
-        Sheet("Accuracy", [_accuracy_panel(each) for each in found], caption=rates),
+        Sheet("D after the last hidden layer", ends, caption=marked),
+        Sheet("Accuracy", accuracies, caption=rates),
     ]
 
 
@@ -223,20 +232,6 @@ def _panel(each: Depths, ylabel: str, curves: Mapping[str, Values], back: Callab
         mean, low, high = ([back(f(some)) for some in values.values()] for f in (fmean, min, max))
         series += [Series(tuple(values), mean, label, low, high)] if values else []
     return Panel(TITLES[each.name], series, "depth", ylabel, log_y=back is math.exp, marked=PAPER[each.name])
-
-
-def _ends_panel(each: Depths) -> Panel:
-    curves = {
-        "rate with the best law": finals(each.by_law),
-        "the same, eval mode": finals(each.by_law, "final-D-eval"),
-        "rate by validation": finals(each.by_accuracy),
-    }
-    return _panel(each, "final D", curves, math.exp)
-
-
-def _accuracy_panel(each: Depths) -> Panel:
-    validated = {depth: list(map(validation, some)) for depth, some in each.by_accuracy.items()}
-    return _panel(each, "accuracy", {"validation": validated, "test": each.tests})
 
 
 def _table(runs: Runs) -> Table:

@@ -14,8 +14,6 @@ Controls of ours. D is not comparable between widths as it stands: with n images
 again for D over that floor; and the accuracy on the test images, and eval mode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from layerlaw.experiments.drawing import both_modes, ends_table, floor_sheet, grid_table

@@ -17,8 +17,6 @@ accuracy lower. These hold when the mean paired difference is more than two stan
 needs ten seeds: fewer are never taken, --seeds asks for more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -10,8 +10,6 @@ most to the linear floor of the input, Σ 1/λ_i of SS_w⁻¹ SS_b, which stands
 network is one affine map).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -9,8 +9,6 @@ from then on) is there before that. The learning rate drops at epochs 200 and 40
 convergence, so the same networks are trained with a constant rate too (ours). Epochs are as fine as the measurements: 10.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -13,8 +13,6 @@ is difficult to optimize"). Without BatchNorm train and eval mode are the same; 
 some of their directions drown in rounding, which lowers D by itself: places-short-of-rank counts where.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any

@@ -16,8 +16,6 @@ random split of the same drop gives −0.96 in the median), so look at p. The wh
 layer is less than 0.9 or more than 1.1 times that of 15 layers from scratch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -10,8 +10,6 @@ Control: with as many units as images noise alone looks separated, so D with per
 the ratio to it at the input and after the last hidden layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median_low
 

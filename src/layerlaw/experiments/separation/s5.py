@@ -13,8 +13,6 @@ and with all networks measured on the same 1000 images, which are among the trai
 hidden layer also over the level that permuted labels give. At 600 epochs 5000 images also mean five times as many steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from layerlaw.experiments.drawing import both_modes, curves_panel, ends_table, floor_sheet, grid_table

@@ -10,8 +10,6 @@ class sizes, so the last claim is partly arithmetic. A random split of the same 
 so r of one class says little: how evenly the layers share its drop, and how far it is from its line, is in the table.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import fmean

@@ -13,8 +13,6 @@ at the rate chosen, because the drops at epochs 200 and 400 move all ratios at o
 are never taken, --seeds asks for more.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from functools import partial

@@ -11,8 +11,6 @@ say how many test images it took; and D is biased low at finite n, so train (100
 also compared at equal n and with the jackknife correction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -24,12 +24,11 @@ p .06 to .33). A clear one at all three seeds by the mean where the measured sen
 encoder as it is and its random twin have none. Dev accuracy .84 (8,000) and .81 (few).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean
 
-from layerlaw.experiments.drawing import caption, curve_mean, fit_note
+from layerlaw.experiments.drawing import caption, curve_mean, fit_note, spread_series
 from layerlaw.experiments.numbers import Claim, below, is_clear, law_along, mean_of, of_laws, over, random_split_r, row
 from layerlaw.experiments.separation.sentences import Token, Tuning, measured, sentence_task
 from layerlaw.experiments.setting import Setting
@@ -69,7 +68,10 @@ def run(setting: Setting) -> Outcome:
             for token, record in measured(setting, kind, seed, given, tuning).items():
                 found[token, kind].append(record)
     rows = [one for (token, kind), records in found.items() for one in _rows(token, kind, records)]
-    rows += [one for kind, tuning in tunings.items() if tuning for one in _accuracy_rows(kind, found["first", kind])]
+    for kind in [kind for kind, tuning in tunings.items() if tuning]:
+        records = found["first", kind]
+        rows.append(row(f"{kind}/train-accuracy", [record.accuracy for record in records]))
+        rows.append(row(f"{kind}/dev-accuracy", [record.test_accuracy for record in records]))
     return Outcome("s9", TITLE, rows, _sheets(found, tunings), [_table(found)], _notes(found, tunings))
 
 
@@ -103,13 +105,6 @@ def _rows(token: Token, kind: str, records: Sequence[Record]) -> list[Row]:
         row(f"{name}/last-D-over-permuted", [over(end["separation"], end.get("separation_permuted")) for end in ends]),
         row(f"{name}/ncc-accuracy", [end["ncc_accuracy"] for end in ends]),
         row(f"{name}/dev-ncc-accuracy", [end["test_ncc_accuracy"] for end in ends]),
-    ]
-
-
-def _accuracy_rows(kind: str, records: Sequence[Record]) -> list[Row]:
-    return [
-        row(f"{kind}/train-accuracy", [record.accuracy for record in records]),
-        row(f"{kind}/dev-accuracy", [record.test_accuracy for record in records]),
     ]
 
 
@@ -148,10 +143,11 @@ def _panel(title: str, records: Sequence[Record], split: str) -> Panel:
     if not laws:
         return Panel(title, [_curve([r], f"{split}separation", "D") for r in records], note="no law can be fitted")
     curve = _curve(records, f"{split}separation", "D")
-    floor = _curve(records, f"{split}separation_permuted", "permuted labels")
+    floor = replace(
+        _curve(records, f"{split}separation_permuted", "permuted labels"), low=None, high=None, style="null"
+    )
     line = Series(curve.x, fit_law(curve_mean([law.values for law in laws])).line, "line", style="fit")
-    null = Series(floor.x, floor.y, floor.label, style="null")
-    return Panel(title, [line, curve, null], note=fit_note(laws, flat="\nD does not fall"))
+    return Panel(title, [line, curve, floor], note=fit_note(laws, flat="\nD does not fall"))
 
 
 def _curve(records: Sequence[Record], column: str, label: str, *, plain: bool = False) -> Series:
@@ -159,12 +155,8 @@ def _curve(records: Sequence[Record], column: str, label: str, *, plain: bool = 
     sites = records[0].sites
     start = 0 if sites[0].name.endswith("embeddings") else 1
     seeds = [[v for r in records if (v := r.sites[i].values.get(column)) is not None] for i in range(len(sites))]
-    mean = [
-        None if not values else fmean(values) if plain else curve_mean([[v] for v in values])[0] for values in seeds
-    ]
-    low, high = ([f(values) if values else None for values in seeds] for f in (min, max))
-    x = range(start, start + len(sites))
-    return Series(x, mean, label) if len(records) < 2 else Series(x, mean, label, low, high)
+    series = spread_series(label, range(start, start + len(sites)), seeds, several=len(records) > 1)
+    return series if plain else replace(series, y=[curve_mean([[v] for v in s])[0] if s else None for s in seeds])
 
 
 def _table(found: Records) -> Table:
@@ -187,17 +179,17 @@ def _notes(found: Records, tunings: Tunings) -> list[str]:
             continue
         words = f"{TOKENS[token].capitalize()}, {_name(kind, tunings[kind])}: r = {r:.3f}"
         falling = [law.shares for law in laws if law.shares]
-        rising = [sorted(law.rising) for law in laws]
+        rising = [len(law.rising) for law in laws]
         if len(falling) < len(laws):
             words += "; D does not fall"
         elif any(rising):
-            words += f"; D rises at {min(map(len, rising))} to {max(map(len, rising))} of {laws[0].layers} layers"
+            words += f"; D rises at {min(rising)} to {max(rising)} of {laws[0].layers} layers"
         else:
             shares = [fmean(share) for share in zip(*falling, strict=True)]
             most = max(range(len(shares)), key=shares.__getitem__)
             words += f" (random splits: {random_split_r(len(shares)):.3f})"
             words += f"; layer {most + 1 + (token == 'first')} takes {shares[most]:.0%} of the drop"
-        notes.append(f"{words}.".replace("= -", "= −").replace(": -", ": −").replace("%", " %"))
+        notes.append(f"{words}.".replace("%", " %"))
     return [
         _protocols(tunings),
         *notes,
