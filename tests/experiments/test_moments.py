@@ -152,4 +152,4 @@ def test_a_panel_without_a_law_still_shows_where_d_is_known() -> None:
     panel = law_panel("dead", Runs([made_run({0: (8.0, 4.0, None, 1.0)})]))
     assert [series.y for series in panel.series] == [(8.0, 4.0, None, 1.0)]
     assert panel.note == "no law can be fitted"
-    assert law_panel("lost", [made_run({4: STRAIGHT}, diverged=2)]).note == "diverged in epoch 2"
+    assert law_panel("lost", Runs([made_run({4: STRAIGHT}, diverged=2)])).note == "diverged in epoch 2"

@@ -4,19 +4,8 @@ With --quick tiny models are trained on a Markov chain. A model that one figure 
 """
 
 from layerlaw.experiments.drawing import curve_mean, spread_series
-from layerlaw.experiments.next_token.language import (
-    PR,
-    TARGET_TITLES,
-    TARGETS,
-    books,
-    law,
-    law_panel,
-    law_table,
-    own_records,
-    pearson_rows,
-    residual_panel,
-    values_of,
-)
+from layerlaw.experiments.next_token import language
+from layerlaw.experiments.next_token.language import PR, books, law, law_panel, law_table, own_records, pearson_rows
 from layerlaw.experiments.numbers import Claim, at_least, at_most, minus, row
 from layerlaw.experiments.setting import Setting
 from layerlaw.outcome import Outcome, Row, Table
@@ -58,14 +47,14 @@ def lm_training(setting: Setting) -> Outcome:
     for step, found in records.items():
         name = f"step-{step}"
         rows += [*pearson_rows(name, found, claim=claims.get(step, Claim())), embedding_row(name, found)]
-        mean = curve_mean([values_of(record) for record in found])
+        mean = curve_mean([language.values_of(record) for record in found])
         curves.append(Series(range(1, len(mean) + 1), mean, f"step {step}"))
         for fit, other in [(law(record), law(record, "residual_embedding")) for record in found]:
             lines.append((step, fit.values[0], fit.values[-1], fit.pearson, fit.rho, other.pearson, other.rho))
     x = [max(step, 1) for step in records]
     rs = {
         title.lower(): [[law(r, column).pearson or 0.0 for r in found] for found in records.values()]
-        for title, column in TARGET_TITLES.items()
+        for title, column in language.TARGET_TITLES.items()
     }
     series = [spread_series(title, x, values, several=True) for title, values in rs.items()]
     panels = [
@@ -128,13 +117,15 @@ def lm_task(setting: Setting) -> Outcome:
     firsts = {name: records[kind][0] for kind, name in KINDS.items()}
     sheets = [
         Sheet(title, [law_panel(name, record, column) for name, record in firsts.items()])
-        for title, column in TARGET_TITLES.items()
+        for title, column in language.TARGET_TITLES.items()
     ]
-    sheets.append(Sheet("What the line leaves", [residual_panel(name, record) for name, record in firsts.items()]))
+    sheets.append(
+        Sheet("What the line leaves", [language.residual_panel(name, record) for name, record in firsts.items()])
+    )
     laws = {
         f"{kind}, {i + 1}, {what}": (r, column)
         for kind in KINDS
         for i, r in enumerate(records[kind])
-        for what, column in TARGETS.items()
+        for what, column in language.TARGETS.items()
     }
     return Outcome("lm_task", TITLES["lm_task"], rows, sheets, [law_table("Every network", laws)])

@@ -10,18 +10,8 @@ from typing import Any
 
 import torch
 
-from layerlaw.experiments.next_token.language import (
-    PR,
-    TARGET_TITLES,
-    TARGETS,
-    curve,
-    law,
-    law_panel,
-    law_table,
-    measured,
-    pearson_rows,
-    residual_panel,
-)
+from layerlaw.experiments.next_token import language
+from layerlaw.experiments.next_token.language import PR, curve, law, law_panel, law_table, measured, pearson_rows
 from layerlaw.experiments.numbers import Claim, at_least, at_most, row, within
 from layerlaw.experiments.setting import Setting
 from layerlaw.lm.targets import SHUFFLES
@@ -87,12 +77,14 @@ def lm_law(setting: Setting) -> Outcome:
     the last block, ρ .9965 per block; embedding r −.970 and −.985, ρ .9948; untrained r +.78 (id) and +.87 (embedding).
     """
     record = measured(setting, targets="id,embedding", null=True)
-    sheets = [
-        Sheet(title, [law_panel("trained", record, c, null=True), residual_panel("what the line leaves", record, c)], 2)
-        for title, c in TARGET_TITLES.items()
-    ]
+    sheets = []
+    for title, column in language.TARGET_TITLES.items():
+        left = language.residual_panel("what the line leaves", record, column)
+        sheets.append(Sheet(title, [law_panel("trained", record, column, null=True), left], 2))
     kinds = {"": "", ", held out": "_held_out", ", untrained": "_untrained"}
-    laws = {f"{name}{kind}": (record, f"{c}{end}") for name, c in TARGETS.items() for kind, end in kinds.items()}
+    laws = {
+        f"{name}{kind}": (record, f"{c}{end}") for name, c in language.TARGETS.items() for kind, end in kinds.items()
+    }
     blocks = [(site.name, *(site.values.get(column) for column in COLUMNS.values())) for site in record.sites]
     tables = [law_table("Fits", laws), Table("Every block", ("site", *COLUMNS), blocks)]
     rows = _law_rows(record, {} if setting.quick else BLOCKS)
@@ -110,7 +102,7 @@ def _law_rows(record: Record, known: dict[int, float]) -> list[Row]:
         "embedding/pearson-as-reference": (embedding.pearson, -0.970, 0.01),
         "embedding/rho-as-reference": (embedding.rho, 0.9948, 0.0005),
     }
-    untrained = {name: law(record, f"{column}_untrained").pearson for name, column in TARGETS.items()}
+    untrained = {name: law(record, f"{column}_untrained").pearson for name, column in language.TARGETS.items()}
     return [
         *pearson_rows("id", [record], claim=at_most(-0.983, "−0.983 to −0.997 (other models)")),
         *(row(f"id/block-{n}", [blocks[n - 1]], reference(value, 0.01 * value)) for n, value in known.items()),
@@ -158,11 +150,13 @@ def lm_normalization(setting: Setting) -> Outcome:
     Without a norm a few tokens (the first of each piece) are thousands of times larger than the rest and rule the fit.
     """
     records = {kind: measured(setting, normalize=kind, targets="id,embedding") for kind in NORMS}
-    pairs = [(kind, record, name, column) for kind, record in records.items() for name, column in TARGETS.items()]
+    pairs = [
+        (kind, record, name, column) for kind, record in records.items() for name, column in language.TARGETS.items()
+    ]
     rows = [one for kind, record, name, column in pairs for one in pearson_rows(f"{kind}/{name}", [record], column)]
     sheets = [
         Sheet(title, [law_panel(NORMS[kind], record, column) for kind, record in records.items()])
-        for title, column in TARGET_TITLES.items()
+        for title, column in language.TARGET_TITLES.items()
     ]
     table = law_table("Fits", {f"{kind}, {name}": (record, column) for kind, record, name, column in pairs})
     return Outcome("lm_normalization", TITLES["lm_normalization"], rows, sheets, [table])
