@@ -6,12 +6,11 @@ from statistics import fmean
 from typing import Any, Unpack
 
 from layerlaw.experiments.moments import FULL, measured_epochs
-from layerlaw.experiments.numbers import mean_of
 from layerlaw.experiments.runs import Runs, Where, number
 from layerlaw.lab import Run
 from layerlaw.law import LawFit, fit_law
 from layerlaw.outcome import Cell, Table
-from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.sheet import Panel, Series, Sheet, Style
 from layerlaw.wording import p_value
 
 LOSS = "last epoch's loss"
@@ -97,8 +96,12 @@ def fit_series(laws: Sequence[LawFit]) -> list[Series]:
 def mean_series(curves: Sequence[Sequence[float]], label: str) -> Series:
     """Geometric mean of curves, layer by layer; with its range when there are several."""
     layers = list(zip(*curves, strict=True))
-    ends = (tuple(map(min, layers)), tuple(map(max, layers))) if len(curves) > 1 else (None, None)
-    return Series(range(len(layers)), curve_mean(curves), label, *ends)
+    return spread_series(label, range(len(layers)), layers, several=len(curves) > 1, geometric=True)
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """exp of the mean logarithm."""
+    return math.exp(fmean(map(math.log, values)))
 
 
 def curve_mean(curves: Sequence[Sequence[float]]) -> tuple[float, ...]:
@@ -107,17 +110,23 @@ def curve_mean(curves: Sequence[Sequence[float]]) -> tuple[float, ...]:
     >>> curve_mean([(1.0, 4.0), (4.0, 4.0)])
     (2.0, 4.0)
     """
-    return tuple(math.exp(fmean(map(math.log, values))) for values in zip(*curves, strict=True))
+    return tuple(map(geometric_mean, zip(*curves, strict=True)))
 
 
 def spread_series(
-    label: str, x: Iterable[float], values: Iterable[Iterable[float | None]], *, several: bool, **style: Any
+    label: str,
+    x: Iterable[float],
+    values: Iterable[Iterable[float | None]],
+    *,
+    several: bool,
+    geometric: bool = False,
+    style: Style = "points",
 ) -> Series:
     """At every x the mean and the range of the numbers that are known; the range only where there are several seeds."""
     columns = [[v for v in column if v is not None] for column in values]
-    low, high = ([f(column) if column else None for column in columns] for f in (min, max))
-    ends = (low, high) if several else (None, None)
-    return Series(tuple(x), list(map(mean_of, columns)), label, *ends, **style)
+    middle: Callable[[list[float]], float] = geometric_mean if geometric else fmean
+    mean, low, high = ([f(column) if column else None for column in columns] for f in (middle, min, max))
+    return Series(tuple(x), mean, label, low if several else None, high if several else None, style)
 
 
 def epoch_series(label: str, runs: Runs, epochs: Sequence[int], value: AtEpoch, *, total: int = FULL) -> Series:

@@ -21,7 +21,7 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from layerlaw.experiments.drawing import caption, curves_panel
+from layerlaw.experiments.drawing import caption, curves_panel, geometric_mean
 from layerlaw.experiments.numbers import mean_of, row, standard_error
 from layerlaw.experiments.runs import Runs, law_of
 from layerlaw.experiments.setting import TITLES, Setting, samples, stand_in
@@ -239,7 +239,7 @@ def _table(runs: Runs) -> Table:
     cells = runs.by(lambda r: (TITLES[r.recipe.data], r.recipe.network.depth, r.recipe.learning_rate))
     for cell, found in cells.items():
         laws = found.laws()
-        D = math.exp(fmean(math.log(law.values[-1]) for law in laws)) if laws else None
+        D = geometric_mean(law.values[-1] for law in laws) if laws else None
         r_mean = mean_of(law.pearson for law in laws)
         lines.append((*cell, len(found) - len(laws), r_mean, D, found.sound.mean(validation)))
     columns = ("data", "depth", "lr", "without a law", "r", "final D", "validation acc.")

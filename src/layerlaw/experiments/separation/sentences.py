@@ -118,24 +118,21 @@ def encoder_of(setting: Setting, seed: int, *, trained: bool) -> nn.Module:
 
 @cache
 def _minilm() -> Loaded:
-    place = model_folder("minilm", "the encoder MiniLM-L6 (a folder saved by transformers)")
-    return load(place, dtype="float32")
+    return load(model_folder("minilm", "the encoder MiniLM-L6 (a folder saved by transformers)"), dtype="float32")
 
 
 def sentence_task(setting: Setting, seed: int, each: int, sentences: int) -> SentenceTask:
     """Drawn with the seed: `each` training sentences of either class, then others up to `sentences`; the dev sentences."""
     if setting.quick:
         return SentenceTask(invented(sentences, seed=seed), 2 * each, invented(100, seed=seed + 1))
-    words = _minilm().tokenizer
-    parts = {}
+    parts = []
     for name in ("train", "dev"):
         content = _file(f"{name}.tsv")
         setting.checksums[f"sst2 {name}"] = hashlib.sha256(content).hexdigest()
-        parts[name] = parsed(content.decode(), name)
-    texts, labels = parts["train"]
+        parts.append(parsed(content.decode(), name))
+    (texts, labels), dev = parts
     chosen = chosen_of(labels, each, sentences, seed)
-    train = _encoded(words, [texts[i] for i in chosen], labels[chosen])
-    return SentenceTask(train, 2 * each, _encoded(words, *parts["dev"]))
+    return SentenceTask(_encoded([texts[i] for i in chosen], labels[chosen]), 2 * each, _encoded(*dev))
 
 
 def chosen_of(labels: Tensor, each: int, total: int, seed: int) -> Tensor:
@@ -170,8 +167,8 @@ def _file(name: str) -> bytes:
     return read_bytes(path)
 
 
-def _encoded(tokenizer: Any, texts: Sequence[str], labels: Tensor) -> Sentences:
-    ids = tokenizer(list(texts), truncation=True, max_length=LENGTH)["input_ids"]
+def _encoded(texts: list[str], labels: Tensor) -> Sentences:
+    ids = _minilm().tokenizer(texts, truncation=True, max_length=LENGTH)["input_ids"]
     return Sentences(tuple(map(tuple, ids)), labels)
 
 
@@ -238,14 +235,8 @@ def measured(setting: Setting, kind: str, seed: int, given: SentenceTask, tuning
         return {token: Record.load(place) for token, place in places.items() if place is not None}
     model = Classifier(encoder, seed)
     if tuning is not None:
-        tuned(
-            model,
-            given.train.first(tuning.sentences),
-            tuning,
-            seed=seed,
-            device=setting.device,
-            progress=setting.progress,
-        )
+        how: dict[str, Any] = {"seed": seed, "device": setting.device, "progress": setting.progress}
+        tuned(model, given.train.first(tuning.sentences), tuning, **how)
     records = {token: record_of_network(setting, model, given, token) for token in tokens}
     for token, place in places.items():
         records[token].name = f"{kind}, {token}, seed {seed}"
