@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -82,14 +81,20 @@ def reproduce(
     experiment = find(name)
     place = None if folder is None else Path(folder) / name
     setting = Setting(quick, seeds, device, place, progress)
-    with _clock(place) as spent:
+    clock = None if place is None else place / "seconds"  # of earlier calls in the same folder
+    began = time.monotonic() - (float(clock.read_text()) if clock is not None and clock.exists() else 0.0)
+    try:
         outcome = experiment.run(setting)
+    finally:
+        seconds = time.monotonic() - began
+        if clock is not None and clock.parent.exists():
+            write_whole(clock, f"{seconds:.1f}")
     words = [f"layerlaw reproduce {name}", "--quick" * quick, f"--seeds {seeds}" * bool(seeds), f"--device {device}"]
     known = provenance(
         device,
         command=" ".join(word for word in words if word),
         cores=None if torch.device(device).type == "cuda" else cores(),
-        wall_s=round(spent(), 1),
+        wall_s=round(seconds, 1),
         seeds=sorted(setting.used_seeds),
         networks=setting.networks,
         quick=quick,
@@ -100,20 +105,3 @@ def reproduce(
         rows = [replace(row, reproduced=None) for row in rows]
         notes = ["Quick run: few epochs, not the paper's setting; nothing is judged by it.", *notes]
     return replace(outcome, rows=rows, notes=notes, provenance={**known, **outcome.provenance})
-
-
-@contextmanager
-def _clock(place: Path | None) -> Iterator[Callable[[], float]]:
-    """Seconds spent so far, those of earlier calls in the same folder included."""
-    file = None if place is None else place / "seconds"
-    before = float(file.read_text()) if file is not None and file.exists() else 0.0
-    began = time.monotonic()
-
-    def spent() -> float:
-        return before + time.monotonic() - began
-
-    try:
-        yield spent
-    finally:
-        if file is not None and file.parent.exists():
-            write_whole(file, f"{spent():.1f}")

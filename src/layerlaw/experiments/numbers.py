@@ -125,17 +125,11 @@ def selected_p(effective_layers: float | None, layers: int, choices: int) -> flo
     """
     if effective_layers is None:
         return None
-    return float((_selected_statistics(layers, choices) <= 1 / effective_layers).mean())
-
-
-@cache
-def _selected_statistics(layers: int, choices: int) -> np.ndarray:
-    """Σ p² of the run with the lowest r among `choices` random splits, many times."""
     r, squares = _random_splits(layers, choices)
-    return np.take_along_axis(squares, r.argmin(-1)[:, None], 1)[:, 0]
+    straightest = np.take_along_axis(squares, r.argmin(-1)[:, None], 1)
+    return float((straightest <= 1 / effective_layers).mean())
 
 
-@cache
 def random_split_r(layers: int) -> float:
     """Median r when the same drop of log D is split at random over the layers: what any falling curve gives.
 
@@ -145,6 +139,7 @@ def random_split_r(layers: int) -> float:
     return float(np.median(_random_splits(layers, 1)[0]))
 
 
+@cache
 def _random_splits(layers: int, choices: int) -> tuple[np.ndarray, np.ndarray]:
     """r and Σ p² of drops split at random, (simulations, choices) each."""
     shares = np.random.default_rng(0).exponential(size=(SIMULATIONS, choices, layers))

@@ -62,19 +62,11 @@ def run(setting: Setting) -> Outcome:
     grid, null = (runs.at(data=name) for name in data)
     shown = grid.at(learning_rate=RATE)
     rising = {"rho": at_least(1.0, "no law; D may rise")}
-    return Outcome(
-        "fig2",
-        TITLE,
-        [
-            *shown.rows("epoch-0", BEFORE, rising, epoch=0),
-            *_law_rows(shown, total),
-            *_moment_rows(shown),
-            *_null_rows(null),
-        ],
-        _sheets(shown, null, total),
-        [_epoch_table(shown, null), _rate_table(grid, total)],
-        [*moments.shortened(total), *_notes(shown, null, total)],
-    )
+    found = shown.rows("epoch-0", BEFORE, rising, epoch=0)
+    found += [*_law_rows(shown, total), *_moment_rows(shown), *_null_rows(null)]
+    tables = [_epoch_table(shown, null), _rate_table(grid, total)]
+    notes = [*moments.shortened(total), *_notes(shown, null, total)]
+    return Outcome("fig2", TITLE, found, _sheets(shown, null, total), tables, notes)
 
 
 def _law_rows(runs: Runs, total: int) -> list[Row]:
@@ -82,11 +74,8 @@ def _law_rows(runs: Runs, total: int) -> list[Row]:
     (early,) = scaled((EARLY,), total)
     first, *others = runs.rows(f"epoch-{EARLY}", LAW, {"pearson": at_most(-0.986, -0.996)}, epoch=early)
     before = first.ours
-    clearer = Claim(
-        "clearer",
-        lambda r: before is not None and r <= STRAIGHT and r < before,
-        f"≤ −0.99 and lower than at epoch {EARLY}",
-    )
+    rule = f"≤ −0.99 and lower than at epoch {EARLY}"
+    clearer = Claim("clearer", lambda r: before is not None and r <= STRAIGHT and r < before, rule)
     found = [first, *others, *runs.rows(f"epoch-{LAST}", LAW, {"pearson": clearer})]
     for end, claim in {"": below(0, "falls"), "-eval": Claim()}.items():
         ends = (runs.values(f"rho{end}", epoch=epoch) for epoch in (total, early))
@@ -167,8 +156,7 @@ def _epoch_table(shown: Runs, null: Runs) -> Table:
 def _rate_table(runs: Runs, total: int) -> Table:
     (early,) = scaled((EARLY,), total)
     note = (
-        "Emergence: the law holds (law_holds) from then on (train mode). Interpolation: every training sample right (train "
-        "mode)."
+        "Train mode. Emergence: the law holds (law_holds) from then on. Interpolation: every training sample is right."
     )
     return drawing.run_table(
         "Learning rates",

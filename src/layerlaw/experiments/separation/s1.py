@@ -10,7 +10,6 @@ convergence, so the same networks are trained with a constant rate too (ours). E
 """
 
 from functools import partial
-from typing import Any
 
 from layerlaw.experiments import moments
 from layerlaw.experiments.drawing import Courses, caption, courses, run_table
@@ -111,19 +110,14 @@ def _constant_rows(runs: Runs) -> list[Row]:
 
 
 def _sheets(paper: Runs, constant: Runs, total: int) -> list[Sheet]:
-    how: dict[str, Any] = {"marked": LATE}
     modes: Courses = {"train mode": (paper, last_layer), "eval mode": (paper, partial(last_layer, end="-eval"))}
-    first = courses("", modes, since=scaled((START,), total)[0], log_y=False, **how)
+    first = courses("", modes, since=scaled((START,), total)[0], log_y=False, marked=LATE)
     words = caption([first], f"From epoch {START} on, as in the paper. Marked: the rate drops for the last time.")
     both = {"falling learning rate": paper, "constant learning rate": constant}
+    whole, bends = ({name: (runs, value) for name, runs in both.items()} for value in (last_layer, bend))
     panels = [
-        courses("D of the last hidden layer", {name: (runs, last_layer) for name, runs in both.items()}, **how),
-        courses(
-            "1 + r of the law (0: a straight line)",
-            {name: (runs, bend) for name, runs in both.items()},
-            ylabel="1 + r",
-            **how,
-        ),
+        courses("D of the last hidden layer", whole, marked=LATE),
+        courses("1 + r of the law (0: a straight line)", bends, ylabel="1 + r", marked=LATE),
     ]
     return [
         Sheet("D of the last hidden layer", [first], 1, words),

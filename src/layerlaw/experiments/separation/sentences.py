@@ -125,14 +125,15 @@ def sentence_task(setting: Setting, seed: int, each: int, sentences: int) -> Sen
     """Drawn with the seed: `each` training sentences of either class, then others up to `sentences`; the dev sentences."""
     if setting.quick:
         return SentenceTask(invented(sentences, seed=seed), 2 * each, invented(100, seed=seed + 1))
-    parts = []
+    tokenizer, parts = _minilm().tokenizer, []
     for name in ("train", "dev"):
         content = _file(f"{name}.tsv")
         setting.checksums[f"sst2 {name}"] = hashlib.sha256(content).hexdigest()
         parts.append(parsed(content.decode(), name))
     (texts, labels), dev = parts
     chosen = chosen_of(labels, each, sentences, seed)
-    return SentenceTask(_encoded([texts[i] for i in chosen], labels[chosen]), 2 * each, _encoded(*dev))
+    train = _encoded(tokenizer, [texts[i] for i in chosen], labels[chosen])
+    return SentenceTask(train, 2 * each, _encoded(tokenizer, *dev))
 
 
 def chosen_of(labels: Tensor, each: int, total: int, seed: int) -> Tensor:
@@ -167,8 +168,8 @@ def _file(name: str) -> bytes:
     return read_bytes(path)
 
 
-def _encoded(texts: list[str], labels: Tensor) -> Sentences:
-    ids = _minilm().tokenizer(texts, truncation=True, max_length=LENGTH)["input_ids"]
+def _encoded(tokenizer: Any, texts: list[str], labels: Tensor) -> Sentences:
+    ids = tokenizer(texts, truncation=True, max_length=LENGTH)["input_ids"]
     return Sentences(tuple(map(tuple, ids)), labels)
 
 
