@@ -146,7 +146,7 @@ def number(run: Run, name: str, choices: int = 1, *, epoch: int | None = None) -
     """A number of a run by its name in the ledger; `None` where the run diverged or has no such number.
 
     Numbers of the law (pearson, rho, half-life, effective-layers, greenwood-p), D after the last hidden layer (final-D,
-    last-D; final-D-permuted with permuted labels, final-D-over-permuted over that floor) and accuracy (in eval mode).
+    last-D; final-D-permuted with permuted labels, final-D-over-permuted over that floor), accuracy and loss (in eval mode).
     "test-" in front: on test samples. "-eval" or "-full" behind: with running statistics, or those of all samples.
     `choices` is how many learning rates the run is the best of: greenwood-p then repeats that choice inside the null.
     """
@@ -155,8 +155,9 @@ def number(run: Run, name: str, choices: int = 1, *, epoch: int | None = None) -
     core, where = _parsed(name, epoch)
     if core == "final-D-over-permuted":
         return over(number(run, name.replace("-over-permuted", "")), number(run, name.replace("-over", "")))
-    if core == "accuracy":
-        return run.measurement(epoch=epoch, batchnorm="running", split=where["split"]).accuracy
+    if core in ("accuracy", "loss"):
+        measured = run.measurement(epoch=epoch, batchnorm="running", split=where["split"])
+        return measured.loss if core == "loss" else measured.accuracy
     if core in ("final-D", "last-D", "final-D-permuted"):
         return run.measurement(**where).separation[-1]
     return of_laws([run.law(**where)], core, choices if choices > 1 else None)[0]

@@ -136,13 +136,6 @@ class OwnModel:
     steps: int
     batch_size: int = 64
 
-    def recipe(self, context: int) -> TextRecipe:
-        """The same for every size, but for the rate, which falls with the width."""
-        rate = 1e-3 * (256 / self.width) ** 0.5
-        task: Any = "masked" if self.kind == "masked" else "next"
-        warmup = min(100, self.steps // 5)
-        return TextRecipe(self.steps, self.batch_size, context, rate, warmup, task=task, seed=self.seed)
-
     def model(self, vocabulary: int, context: int) -> TextModel:
         """Freshly drawn."""
         torch.manual_seed(self.seed)
@@ -179,8 +172,11 @@ def trained(
             place.parent.mkdir(parents=True, exist_ok=True)
             save_text_model(copy, place)
 
+    rate, warmup = 1e-3 * (256 / network.width) ** 0.5, min(100, network.steps // 5)  # wider models learn more slowly
+    task: Any = "masked" if network.kind == "masked" else "next"
+    recipe = TextRecipe(network.steps, network.batch_size, context, rate, warmup, task=task, seed=network.seed)
     how: dict[str, Any] = {"at_steps": steps, "visit": visit, "progress": setting.progress, "device": setting.device}
-    train_text(model, corpus.train, network.recipe(context), **how)
+    train_text(model, corpus.train, recipe, **how)
     return found
 
 
@@ -257,7 +253,7 @@ def law_table(title: str, laws: Mapping[str, tuple[Record, str]]) -> Table:
     rows = []
     for name, (record, column) in laws.items():
         fit, short = law(record, column), law(record, column, drop_last=1)
-        ends = (fit.values[0], fit.values[-1])
-        rows.append((name, *ends, fit.pearson, short.pearson, fit.rho, fit.effective_layers, fit.greenwood_p))
+        first, *_, last = fit.values
+        rows.append((name, first, last, fit.pearson, short.pearson, fit.rho, fit.effective_layers, fit.greenwood_p))
     heads = ("what", "PR, first block", "PR, last block", "r", "r without last", "ρ", "effective blocks", "p")
     return Table(title, heads, tuple(rows))

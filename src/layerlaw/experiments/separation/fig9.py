@@ -24,7 +24,7 @@ from layerlaw.experiments.drawing import both_modes, curves_panel, grid_table
 from layerlaw.experiments.numbers import Claim, at_least, at_most, between, paired_rows, within
 from layerlaw.experiments.runs import LAW, Runs
 from layerlaw.experiments.setting import Setting, samples, stand_in
-from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
+from layerlaw.lab import Recipe, Samples, Schedule, Shape
 from layerlaw.law import STRAIGHT
 from layerlaw.outcome import Outcome, Row
 from layerlaw.sheet import Sheet
@@ -95,14 +95,10 @@ def _train(setting: Setting, data: dict[str, Samples], rates: Sequence[float]) -
 
 def _rows(kind: str, runs: Runs, choices: int) -> list[Row]:
     claims = CLAIMS[kind]
-
-    def loss(r: Run) -> float | None:
-        return None if r.diverged is not None else r.measurement(batchnorm="running").loss
-
     return [
         *runs.rows(kind, LAW, claims, choices=choices),
         *runs.rows(kind, ["test-accuracy"], claims),
-        runs.row(f"{kind}/training-loss", loss, claims.get("training-loss", Claim())),
+        runs.row(f"{kind}/training-loss", "train-loss", claims.get("training-loss", Claim())),
         runs.row(f"{kind}/training-accuracy", "train-accuracy", claims.get("training-accuracy", Claim())),
     ]
 
