@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -78,49 +79,25 @@ NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 def commands(new: bool) -> dict[str, list[str]]:
     """What is run, by name; options have other names in the code before the change."""
-    mode = (lambda old, now: ["--batchnorm", now]) if new else (lambda old, now: ["--mode", old])
     found = {}
     for net in ("fnn", "cnn"):
         for old, now in (("eval", "running"), ("train", "batch")):
-            found[f"probe-{net}-{old}"] = [
-                "probe",
-                f"model.py:{net}",
-                "--per-class",
-                "40",
-                *mode(old, now),
-                "--null",
-                "--out",
-                "record.json",
-            ]
-    blocks = ["probe", "model.py:cnn", "--per-class", "40", "--sites", "blocks", "--reduce", "mean", "--logits"]
-    found["probe-blocks"] = [*blocks, "--weighting", "classes", "--out", "record.json"]
-    found["demo"] = ["demo", "--quick", "--out", "."]
-    lm = ["lm", "model.py:gpt", "--text", "text.txt", "--null", "--length", "64", "--batch-size", "4"]
-    found["lm"] = [
-        *lm,
-        "--target",
-        "id,embedding,onehot,shuffled,rank,previous",
-        "--classes",
-        "8",
-        "--out",
-        "record.json",
-    ]
-    found["lm-plain"] = [
-        *lm,
-        "--normaliz" + "e" * new if new else "--normalise",
-        "none",
-        "--no-bos",
-        "--out",
-        "record.json",
-    ]
-    counts = ["imbalance", "--counts", "5000x5,50x5", "--E-W", "1", "--E-H", "5", "--json"]
-    found["imbalance"], found["imbalance-bias"] = counts, [*counts, "--bias"]
-    found["imbalance-tail"] = ["imbalance", "--counts", "900,700,500,90,60,8,5", "--E-W", "2", "--E-H", "3", "--json"]
-    found["imbalance-model"] = ["imbalance", "--model", "model.py:cnn", "--data", "fashion_mnist_sample", "--json"]
-    found["depth"] = ["depth", "--quick", "--depths", "3,5", "--epochs", "20", "--json"]
-    found["width"] = ["width", "--quick", "--widths", "20,50", "--depth", "4", "--epochs", "20", "--json"]
-    found["shape"] = ["shape", "--quick", "--shapes", "50x3; 100x2,20", "--epochs", "20", "--json"]
-    return found
+            mode = f"--batchnorm {now}" if new else f"--mode {old}"
+            found[f"probe-{net}-{old}"] = f"probe model.py:{net} --per-class 40 {mode} --null --out record.json"
+    blocks = "probe model.py:cnn --per-class 40 --sites blocks --reduce mean --logits"
+    found["probe-blocks"] = f"{blocks} --weighting classes --out record.json"
+    found["demo"] = "demo --quick --out ."
+    lm = "lm model.py:gpt --text text.txt --null --length 64 --batch-size 4"
+    found["lm"] = f"{lm} --target id,embedding,onehot,shuffled,rank,previous --classes 8 --out record.json"
+    found["lm-plain"] = f"{lm} --{'normalize' if new else 'normalise'} none --no-bos --out record.json"
+    found["imbalance"] = "imbalance --counts 5000x5,50x5 --E-W 1 --E-H 5 --json"
+    found["imbalance-bias"] = f"{found['imbalance']} --bias"
+    found["imbalance-tail"] = "imbalance --counts 900,700,500,90,60,8,5 --E-W 2 --E-H 3 --json"
+    found["imbalance-model"] = "imbalance --model model.py:cnn --data fashion_mnist_sample --json"
+    found["depth"] = "depth --quick --depths 3,5 --epochs 20 --json"
+    found["width"] = "width --quick --widths 20,50 --depth 4 --epochs 20 --json"
+    found["shape"] = "shape --quick --shapes '50x3; 100x2,20' --epochs 20 --json"
+    return {name: shlex.split(words) for name, words in found.items()}
 
 
 def write(folder: Path) -> None:
@@ -128,15 +105,11 @@ def write(folder: Path) -> None:
 
     folder = folder.resolve()
     folder.mkdir(exist_ok=True, parents=True)
-    new = (
-        "batchnorm"
-        in subprocess.run(
-            [sys.executable, "-m", "layerlaw", "probe", "--help"], capture_output=True, text=True, check=True
-        ).stdout
-    )
-    jobs = {name: [sys.executable, "-m", "layerlaw", *c] for name, c in commands(new).items()}
+    command = [sys.executable, "-m", "layerlaw"]
+    options = subprocess.run([*command, "probe", "--help"], capture_output=True, text=True, check=True).stdout
+    jobs = {name: [*command, *words] for name, words in commands(new="batchnorm" in options).items()}
     for name in layerlaw.experiments.NAMES:
-        jobs[f"reproduce-{name}"] = [sys.executable, "-m", "layerlaw", "reproduce", name, "--quick", "--out", "."]
+        jobs[f"reproduce-{name}"] = [*command, "reproduce", name, "--quick", "--out", "."]
     source = Path(layerlaw.experiments.__file__).resolve().parents[3]
     for path in sorted((source / "examples").glob("*.py")):
         jobs[f"example-{path.stem}"] = [sys.executable, str(path)]

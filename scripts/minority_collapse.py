@@ -187,35 +187,29 @@ CONCLUSIONS = (
 
 
 def figure(found: dict[tuple[float, int, int], list[Measured]]) -> Sheet:
+    def cosines(ms: list[Measured]) -> list[float]:
+        return [m.cosine for m in ms]
+
     panels = []
     for decay in DECAYS:
         plain = {R: found[decay, R, times] for R, times in SETTINGS if times == 1}
         again = {R / times: found[decay, R, times] for R, times in SETTINGS if R == 100}
-        series = [_series("measured", plain, lambda ms: [m.cosine for m in ms])]
-        series.append(_series("predicted in use", plain, lambda ms: predicted(ms, 1)))
-        series.append(_series("predicted by norms", plain, lambda ms: predicted(ms, 0)))
-        series.append(
-            _series("measured, R = 100 repeated", dict(sorted(again.items())), lambda ms: [m.cosine for m in ms])
-        )
-        panels.append(
-            Panel(f"weight decay {decay:g}", series, xlabel="ratio of images shown",
-                  ylabel="cosine between rare rows", log_x=True, log_y=False)
-        )  # fmt: skip
+        series = [
+            _series("measured", plain, cosines),
+            _series("predicted in use", plain, lambda ms: predicted(ms, 1)),
+            _series("predicted by norms", plain, lambda ms: predicted(ms, 0)),
+            _series("measured, R = 100 repeated", dict(sorted(again.items())), cosines),
+        ]
+        axes = ("ratio of images shown", "cosine between rare rows")
+        panels.append(Panel(f"weight decay {decay:g}", series, *axes, log_x=True, log_y=False))
     caption = "Six-layer networks on Fashion-MNIST, mean and range over three seeds; predictions from each network's own norms."
     return Sheet("Minority collapse: networks and model", panels, columns=2, share_y=True, caption=caption)
 
 
-def _series(
-    label: str, by_ratio: dict[float, list[Measured]], values: Callable[[list[Measured]], list[float]]
-) -> Series:
-    rows = [values(ms) for ms in by_ratio.values()]
-    return Series(
-        list(by_ratio),
-        [statistics.fmean(r) for r in rows],
-        label,
-        low=[min(r) for r in rows],
-        high=[max(r) for r in rows],
-    )
+def _series(label: str, cells: dict[float, list[Measured]], values: Callable[[list[Measured]], list[float]]) -> Series:
+    rows = [values(ms) for ms in cells.values()]
+    mean, low, high = (list(map(f, rows)) for f in (statistics.fmean, min, max))
+    return Series(list(cells), mean, label, low, high)
 
 
 def main() -> None:

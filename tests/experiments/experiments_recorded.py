@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -51,13 +52,17 @@ class Quick:
         return found
 
 
-def quickly(name: str, most: int = 60) -> Quick:
-    setting = Recording(most=most)
-    return Quick(find(name).run(setting), setting)
+def quick_fixture(name: str, most: int = 60) -> Any:
+    """A fixture for all tests of a module: the quick experiment, run once; its outcome survives JSON."""
 
+    @pytest.fixture(scope="module", name="quick")
+    def quick(tmp_path_factory: pytest.TempPathFactory) -> Quick:
+        setting = Recording(most=most)
+        outcome = find(name).run(setting)
+        assert Outcome.load(outcome.save(tmp_path_factory.mktemp(name) / "outcome.json")) == outcome
+        return Quick(outcome, setting)
 
-def survives_json(outcome: Outcome, folder: Any) -> bool:
-    return Outcome.load(outcome.save(folder / "outcome.json")) == outcome
+    return quick
 
 
 def made_run(

@@ -1,22 +1,15 @@
 """Figure 1, quickly."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-from experiments_recorded import Quick, made_run, quickly, survives_json
+from experiments_recorded import Quick, made_run, quick_fixture
 
 import layerlaw as ll
+from layerlaw.experiments.runs import Runs
 from layerlaw.experiments.separation import fig1
 from layerlaw.pages import draw_sheet
 
 CELLS = [f"{optimizer}-{depth}" for optimizer in ("sgd", "momentum", "adam") for depth in (4, 8, 20)]
-
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("fig1", most=8)
+quick = quick_fixture("fig1", most=8)
 
 
 def test_nine_cells_stand_beside_the_papers_nine(quick: Quick) -> None:
@@ -57,13 +50,9 @@ def test_the_page_has_the_papers_arrangement_and_every_plane(quick: Quick) -> No
     assert len(draw_sheet(law).axes) == 9
 
 
-def test_the_outcome_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)
-
-
 def test_diverged_runs_are_reported_not_dropped() -> None:
     lost = made_run({20: [36.0, 10.0, 3.0, 1.0]}, diverged=12)
-    (row, *_) = fig1._rows(("sgd", 4), [lost], [], [lost])
+    (row, *_) = fig1._rows(("sgd", 4), Runs([lost]), Runs([lost]))
     assert row.ours is None
     assert row.reproduced is False
     assert "epoch 12" in row.reason

@@ -1,21 +1,15 @@
 """Figure 2, quickly."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-from experiments_recorded import Quick, hidden, made_run, quickly, survives_json
+from experiments_recorded import Quick, hidden, made_run, quick_fixture
 
+from layerlaw.experiments.runs import Runs
 from layerlaw.experiments.separation import fig2
 from layerlaw.law import fit_law
 from layerlaw.measures import separation_fuzziness
 from layerlaw.sheet import Panel
 
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("fig2")
+quick = quick_fixture("fig2")
 
 
 def test_real_and_shuffled_labels_are_measured_in_three_modes(quick: Quick) -> None:
@@ -71,10 +65,6 @@ def test_sheets_have_a_panel_per_epoch(quick: Quick) -> None:
     assert [row[0] for row in quick.table("Every probed epoch").rows] == [0, 25, 50, 100, 200, 300, 600]
 
 
-def test_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)
-
-
 def test_a_full_run_probes_the_papers_epochs() -> None:
     assert fig2.EPOCHS == (0, 10, 20, 30, 50, 100, 200, 300, 600)
     assert fig2.RATE == 3e-4
@@ -84,7 +74,7 @@ def test_a_curve_that_rises_is_never_clearer() -> None:
     straight = [0.8**layer for layer in range(20)]
     rising, steeper = [1.2**layer for layer in range(20)], [1.2**layer + 0.1 * layer for layer in range(20)]
     for first, last, clear in ((rising, steeper, False), (steeper, rising, False), (steeper, straight, True)):
-        found = {row.name: row for row in fig2._law_rows([made_run({0: first, 100: first, 600: last})], 600)}
+        found = {row.name: row for row in fig2._law_rows(Runs([made_run({0: first, 100: first, 600: last})]), 600)}
         assert found["epoch-600/pearson"].reproduced is clear
     assert found["epoch-600/pearson"].tolerance == "≤ −0.99 and lower than at epoch 100"
 
@@ -94,8 +84,8 @@ def test_a_law_that_does_not_emerge_in_every_seed_is_not_reproduced() -> None:
     bent = [1.0] * 19 + [0.01]
     good = made_run({0: bent, 60: straight, 600: straight}, accuracy={600: 1.0})
     bad = made_run({0: bent, 60: straight, 600: bent}, seed=1)
-    found = {row.name: row for row in fig2._moment_rows([good, good], 600)}
+    found = {row.name: row for row in fig2._moment_rows(Runs([good, good]))}
     assert (found["emergence-epoch"].ours, found["emergence-epoch"].reproduced) == (60, True)
     assert found["interpolation-epoch"].ours == 600
-    found = {row.name: row for row in fig2._moment_rows([good, bad], 600)}
+    found = {row.name: row for row in fig2._moment_rows(Runs([good, bad]))}
     assert found["emergence-epoch"].reproduced is False

@@ -1,21 +1,14 @@
 """Figure 3, quickly."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
-from experiments_recorded import Quick, hidden, made_run, quickly, survives_json
+from experiments_recorded import Quick, hidden, made_run, quick_fixture
 
-from layerlaw.experiments.numbers import half_life_on, record_of
+from layerlaw.experiments.runs import half_life_on, record_of
 from layerlaw.experiments.separation import fig3
 from layerlaw.measures import separation_fuzziness
 
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("fig3")
+quick = quick_fixture("fig3")
 
 
 def chosen(quick: Quick, data: str, depth: int) -> fig3.Run:
@@ -102,7 +95,3 @@ def test_tables_and_notes(quick: Quick) -> None:
     assert (
         sum("the imbalanced half-life is" in note or "nothing to compare" in note for note in quick.outcome.notes) == 3
     )
-
-
-def test_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)

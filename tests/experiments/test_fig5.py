@@ -1,19 +1,13 @@
 """Figure 5, quickly."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
-from experiments_recorded import Quick, made_run, quickly, survives_json
+from experiments_recorded import Quick, made_run, quick_fixture
 
+from layerlaw.experiments.runs import Runs
 from layerlaw.experiments.separation import fig5
 
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("fig5", most=6)
+quick = quick_fixture("fig5", most=6)
 
 
 def test_every_data_set_has_the_papers_depth_and_the_controls(quick: Quick) -> None:
@@ -55,8 +49,8 @@ def test_test_accuracy_is_that_of_the_network(quick: Quick) -> None:
 
 
 def test_a_depth_without_all_its_seeds_is_left_out() -> None:
-    run = made_run({1: (16.0, 4.0, 1.0)})
-    kept = fig5.finals({3: {1: run, 2: run}, 4: {1: run}})
+    run, other = (made_run({1: (16.0, 4.0, 1.0)}, seed=seed) for seed in (1, 2))
+    kept = fig5.finals({3: Runs([run, other]), 4: Runs([run])})
     assert kept == {3: [0.0, 0.0]}
 
 
@@ -65,7 +59,3 @@ def test_sheets_and_tables(quick: Quick) -> None:
     assert [len(series.x) for series in quick.outcome.sheets[0].panels[0].series] == [3, 6, 10]  # points: the depth
     assert len(quick.table("The whole grid, means over seeds").rows) == 3 * 3 * 2
     assert len(quick.table("The networks chosen").rows) == 9
-
-
-def test_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)

@@ -1,20 +1,13 @@
 """Figure 6, quickly."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-from experiments_recorded import Quick, hidden, quickly, survives_json
+from experiments_recorded import Quick, hidden, quick_fixture
 
 from layerlaw.experiments.separation import fig6
 from layerlaw.lab import Run
 from layerlaw.measures import separation_fuzziness
 
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("fig6")
+quick = quick_fixture("fig6")
 
 
 def network_of(quick: Quick, name: str) -> Run:
@@ -63,7 +56,3 @@ def test_every_network_has_law_floor_and_accuracy(quick: Quick) -> None:
     assert {series.style for series in quick.outcome.sheets[1].panels[0].series} >= {"null"}
     assert len(quick.table("What comes out at the end of every network").rows) == 6
     assert any("at most 200 units" in note for note in quick.outcome.notes)
-
-
-def test_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)

@@ -1,19 +1,12 @@
 """Figure 9, quickly."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
-from experiments_recorded import Quick, quickly, survives_json
+from experiments_recorded import Quick, quick_fixture
 
 from layerlaw.lab import FeedForward, Run
 
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("fig9")
+quick = quick_fixture("fig9")
 
 
 def trained(quick: Quick) -> tuple[Run, Run, Run, Run]:
@@ -76,7 +69,3 @@ def test_sheets_and_tables(quick: Quick) -> None:
     assert "last epoch's loss" in quick.table("Every network").columns
     assert "training-loss are measured after training, in eval mode" in quick.table("Every network").note
     assert [row[0] for row in quick.table("Every network").rows] == ["standard", "frozen", "standard, as many epochs"]
-
-
-def test_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)

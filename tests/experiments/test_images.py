@@ -1,7 +1,5 @@
 """The samples of the experiments, and the choice repeated inside the null."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +63,7 @@ def test_choosing_the_straightest_makes_evenness_cheaper() -> None:
 def test_every_experiment_has_a_title_and_a_docstring_with_its_command() -> None:
     for name in NAMES:
         assert title(name)
-        assert f"layerlaw reproduce {name}" in (find(name).__doc__ or "")
+        assert f"layerlaw reproduce {name}" in (find(name).text)
 
 
 def test_seeds_begin_with_the_authors() -> None:

@@ -1,7 +1,5 @@
 """docs/reproduction.md and the pages beside it say what the records say."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,22 +1,15 @@
 """The linearized control, quickly."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from experiments_recorded import Quick, hidden, quickly, survives_json
+from experiments_recorded import Quick, hidden, quick_fixture
 
 import oracle
 from layerlaw.experiments.separation.linearized import linear_floor
 from layerlaw.measures import separation_fuzziness
 
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("linearized", most=4)
+quick = quick_fixture("linearized", most=4)
 
 
 def clouds(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,7 +72,3 @@ def test_both_kinds_and_depths_are_there(quick: Quick) -> None:
     samples = quick.setting.data["fashion_mnist"]
     D = float(separation_fuzziness(samples.inputs, samples.labels))
     assert quick.row("input/D").ours == pytest.approx(D, rel=1e-6)
-
-
-def test_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)

@@ -1,7 +1,5 @@
 """When things happen, and the numbers around a law: hand-computed answers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +17,8 @@ from layerlaw.experiments.moments import (
     since,
     spearman,
 )
-from layerlaw.experiments.numbers import Claim, is_clear, number, random_split_r, row, rows, trouble
+from layerlaw.experiments.numbers import Claim, is_clear, random_split_r, row
+from layerlaw.experiments.runs import Runs, number
 from layerlaw.law import fit_law
 
 STRAIGHT, BENT = (16.0, 8.0, 4.0, 2.0, 1.0), (16.0, 15.9, 15.8, 7.8, 1.0)
@@ -100,19 +99,21 @@ def test_a_random_split_is_nearly_straight() -> None:
 def test_trouble_tells_who_and_why() -> None:
     fine, dead = made_run({0: STRAIGHT}, seed=1), made_run({0: (8.0, None, None, 1.0)}, seed=2, learning_rate=0.3)
     lost = made_run({4: STRAIGHT}, seed=3, diverged=2)
-    assert trouble([fine]) == ""
-    assert trouble([fine, dead, lost]) == (
+    assert Runs([fine]).trouble() == ""
+    assert Runs([fine, dead, lost]).trouble() == (
         "lr 0.3, seed 2: D is not defined at layer 1 (of 2 such): the class means coincide; "
         "lr 0.001, seed 3: diverged in epoch 2"
     )
 
 
 def test_rows_say_why_there_is_no_number() -> None:
-    (r,) = rows("x", [made_run({0: STRAIGHT})], ["pearson"])
+    (r,) = Runs([made_run({0: STRAIGHT})]).rows("x", ["pearson"])
     assert (r.name, r.ours) == ("x/pearson", pytest.approx(-1))
-    assert rows("x", [made_run({0: RISING})], ["greenwood-p"])[0].reason == "D does not fall with depth"
-    assert rows("x", [], ["pearson"])[0].reason == "every learning rate failed"
-    (lost,) = rows("x", [made_run({4: STRAIGHT}, diverged=2)], ["pearson"], {"pearson": Claim("law", lambda r: True)})
+    assert Runs([made_run({0: RISING})]).rows("x", ["greenwood-p"])[0].reason == "D does not fall with depth"
+    assert Runs().rows("x", ["pearson"])[0].reason == "every learning rate failed"
+    (lost,) = Runs([made_run({4: STRAIGHT}, diverged=2)]).rows(
+        "x", ["pearson"], {"pearson": Claim("law", lambda r: True)}
+    )
     assert (lost.ours, lost.reproduced) == (None, False)
     assert "diverged in epoch 2" in lost.reason
     assert row("x", [None]).reason == "no run gave a number"
@@ -143,12 +144,12 @@ def test_a_course_has_mean_and_range_and_leaves_out_the_diverged() -> None:
         made_run({0: BENT, 10: BENT}),
         made_run({0: RISING, 10: RISING}, diverged=1),
     ]
-    series = epoch_series("D", runs, [0, 10], lambda run, epoch: run.measurement(epoch=epoch).separation[1])
+    series = epoch_series("D", Runs(runs), [0, 10], lambda run, epoch: run.measurement(epoch=epoch).separation[1])
     assert (series.y, series.low, series.high) == ((11.95, 15.9), (8.0, 15.9), (15.9, 15.9))
 
 
 def test_a_panel_without_a_law_still_shows_where_d_is_known() -> None:
-    panel = law_panel("dead", [made_run({0: (8.0, 4.0, None, 1.0)})])
+    panel = law_panel("dead", Runs([made_run({0: (8.0, 4.0, None, 1.0)})]))
     assert [series.y for series in panel.series] == [(8.0, 4.0, None, 1.0)]
     assert panel.note == "no law can be fitted"
-    assert law_panel("lost", [made_run({4: STRAIGHT}, diverged=2)]).note == "diverged in epoch 2"
+    assert law_panel("lost", Runs([made_run({4: STRAIGHT}, diverged=2)])).note == "diverged in epoch 2"

@@ -1,23 +1,12 @@
 """Networks of one seed side by side, on numbers made by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 from experiments_recorded import made_run
 
-from layerlaw.experiments.numbers import (
-    LAW,
-    LAW_HOLDS,
-    best_of_seeds,
-    differences,
-    number,
-    paired_rows,
-    ratios,
-    rows,
-    standard_error,
-)
+from layerlaw.experiments.numbers import LAW_HOLDS, paired_rows, standard_error
+from layerlaw.experiments.runs import LAW, Runs, number
 from layerlaw.experiments.separation.fig5 import lowest, one_standard_error
 from layerlaw.lab import Run
 
@@ -27,12 +16,12 @@ def run_of(last: float, seed: int, rate: float = 1e-3, middle: float = 4.0) -> R
 
 
 def test_ratios_are_of_equal_seeds() -> None:
-    above, below = [run_of(2.0, 666), run_of(3.0, 1)], [run_of(1.0, 1), run_of(8.0, 666)]
-    assert ratios(above, below, "final-D") == [0.25, 3.0]
-    assert ratios(above, below[:1], "final-D") == [3.0]
-    assert ratios(above, below, "final-D", lambda run: 1.0) == [0.125, 1.0]
-    assert differences(above, below, "final-D") == [-6.0, 2.0]
-    assert differences(above, below[:1], lambda run: run.recipe.seed) == [0.0]
+    above, below = Runs([run_of(2.0, 666), run_of(3.0, 1)]), Runs([run_of(1.0, 1), run_of(8.0, 666)])
+    assert above.over(below, "final-D") == [0.25, 3.0]
+    assert above.over(Runs(below[:1]), "final-D") == [3.0]
+    assert above.over(below, "final-D", lambda run: 1.0) == [0.125, 1.0]
+    assert above.minus(below, "final-D") == [-6.0, 2.0]
+    assert above.minus(Runs(below[:1]), lambda run: run.recipe.seed) == [0.0]
 
 
 def test_a_difference_is_clear_beyond_two_standard_errors() -> None:
@@ -72,18 +61,18 @@ def test_the_rate_is_chosen_for_every_seed_by_r() -> None:
     straight, bent = run_of(1.0, 666, 1e-3), run_of(1.0, 666, 3e-3, middle=2.0)
     other = run_of(1.0, 1, 3e-3)
     lost = made_run({1: (16.0, 4.0, 1.0)}, seed=2, diverged=1)
-    assert best_of_seeds([bent, straight, other, lost]) == [straight, other]
+    assert Runs([bent, straight, other, lost]).best() == (straight, other)
 
 
 def test_law_rows_of_a_straight_line() -> None:
-    found = {row.name: row for row in rows("x", [run_of(1.0, 666)], LAW, {"pearson": LAW_HOLDS})}
+    found = {row.name: row for row in Runs([run_of(1.0, 666)]).rows("x", LAW, {"pearson": LAW_HOLDS})}
     assert found["x/pearson"].ours == pytest.approx(-1.0)
     assert found["x/pearson"].reproduced is True
     assert found["x/rho"].ours == pytest.approx(0.25)
     assert found["x/effective-layers"].ours == pytest.approx(2.0)
     assert found["x/greenwood-p"].ours == pytest.approx(0.0, abs=1e-6)
     assert found["x/pearson-eval"].ours == pytest.approx(-1.0)
-    (rises,) = rows("x", [run_of(32.0, 666)], ["effective-layers"])
+    (rises,) = Runs([run_of(32.0, 666)]).rows("x", ["effective-layers"])
     assert (rises.ours, rises.reason) == (None, "D does not fall with depth")
 
 

@@ -1,19 +1,13 @@
 """Figure S1, quickly."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-from experiments_recorded import Quick, hidden, made_run, quickly, survives_json
+from experiments_recorded import Quick, hidden, made_run, quick_fixture
 
+from layerlaw.experiments.runs import Runs
 from layerlaw.experiments.separation import s1
 from layerlaw.measures import separation_fuzziness
 
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("s1")
+quick = quick_fixture("s1")
 
 
 def test_falling_and_constant_rate_part_at_the_first_drop(quick: Quick) -> None:
@@ -47,10 +41,6 @@ def test_controls_and_figures_are_there(quick: Quick) -> None:
     assert [row[0] for row in quick.outcome.tables[0].rows] == ["falling", "constant"]
 
 
-def test_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)
-
-
 def test_convergence_and_law_by_hand() -> None:
     straight = [0.8**layer for layer in range(20)]
     risen = [v * (1 + 0.5 * layer / 19) for layer, v in enumerate(straight)]  # the last layer is half as much again
@@ -58,10 +48,10 @@ def test_convergence_and_law_by_hand() -> None:
     run = made_run({0: bent, 100: risen, 400: risen, 410: straight, 600: straight})
     assert s1.convergence(run) == 410
     assert s1.convergence(run, share=0.6) == 100
-    rows = {row.name: row for row in s1._moment_rows([run], 600)}
+    rows = {row.name: row for row in s1._moment_rows(Runs([run]))}
     assert (rows["convergence-epoch"].ours, rows["convergence-epoch"].reproduced) == (410, True)
     assert (rows["convergence-minus-emergence"].ours, rows["convergence-minus-emergence"].reproduced) == (310, True)
     early = made_run({0: bent, 100: straight, 400: straight, 600: straight})
-    rows = {row.name: row for row in s1._moment_rows([early], 600)}
+    rows = {row.name: row for row in s1._moment_rows(Runs([early]))}
     assert rows["convergence-epoch"].reproduced is False
     assert rows["convergence-minus-emergence"].reproduced is False  # both at epoch 100

@@ -1,22 +1,15 @@
 """Figure S10, quickly."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-from experiments_recorded import Quick, made_run, quickly, survives_json
+from experiments_recorded import Quick, made_run, quick_fixture
 
+from layerlaw.experiments.runs import Runs
 from layerlaw.experiments.separation import s10
 from layerlaw.lab import Shape
 
 STRAIGHT = [0.6**layer for layer in range(8)]
 BENT = [1.0] * 7 + [0.01]
-
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("s10", most=4)
+quick = quick_fixture("s10", most=4)
 
 
 def test_without_batchnorm_both_modes_are_one(quick: Quick) -> None:
@@ -49,10 +42,6 @@ def test_every_cell_has_rows_and_its_twin(quick: Quick) -> None:
     assert quick.row("adam-4/no-norm/lowest-loss").ours == pytest.approx(min(losses))
 
 
-def test_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)
-
-
 def test_short_of_rank_counts_places_with_too_few_dimensions(quick: Quick) -> None:
     samples = quick.setting.data["fashion_mnist"]
     run = next(r for r in quick.setting.runs["norms"] if s10.network_of(r) == ("adam", 8, False))
@@ -69,12 +58,12 @@ def test_short_of_rank_counts_places_with_too_few_dimensions(quick: Quick) -> No
 def test_a_seed_whose_runs_all_fail_has_no_clear_law() -> None:
     good = made_run({600: STRAIGHT}, learning_rate=0.1)
     lost = [made_run({600: STRAIGHT}, learning_rate=rate, seed=1, diverged=3) for rate in (0.1, 0.3)]
-    share, pearson, p, loss = s10._law_rows("x", [good, *lost], 2, judged=True)
+    share, pearson, p, loss = s10._law_rows("x", Runs([good, *lost]), 2, judged=True)
     assert (share.ours, share.reproduced) == (0.5, False)
     assert pearson.ours == pytest.approx(-1)
     assert p.ours == 0
     assert loss.ours == pytest.approx(0.1)
-    share, pearson, p, loss = s10._law_rows("x", lost, 2, judged=True)
+    share, pearson, p, loss = s10._law_rows("x", Runs(lost), 2, judged=True)
     assert (share.ours, share.reproduced, pearson.ours, p.ours, loss.ours) == (0, True, None, None, None)
     assert pearson.reason == "no D at every layer in 2 runs: 2 diverged, in 0 class means coincide at some layer"
     assert loss.reason == "all 2 runs diverged"
@@ -87,7 +76,7 @@ def test_the_share_of_clear_laws_is_among_the_well_trained() -> None:
 
     bare = [network(False, STRAIGHT, 1.0, 1), network(False, BENT, 0.99, 2), network(False, STRAIGHT, 0.98, 3)]
     twins = [network(True, STRAIGHT, 1.0, seed) for seed in (1, 2, 3)]
-    rows = {row.name: row for row in s10._training_rows(8, [*bare, *twins])}
+    rows = {row.name: row for row in s10._training_rows(8, Runs([*bare, *twins]))}
     assert rows["all-8/no-norm/well-trained"].ours == pytest.approx(2 / 3)
     assert rows["all-8/no-norm/well-trained"].reproduced is True
     assert rows["all-8/no-norm/clear-law-among-well-trained"].ours == 0.5
@@ -96,10 +85,12 @@ def test_the_share_of_clear_laws_is_among_the_well_trained() -> None:
 
 
 def test_the_lowest_loss_is_chosen_per_seed_among_the_sound() -> None:
-    runs = [
-        made_run({600: STRAIGHT}, loss=0.5, seed=1),
-        made_run({600: STRAIGHT}, loss=0.2, seed=1, learning_rate=0.1),
-        made_run({600: STRAIGHT}, loss=0.1, seed=1, diverged=9),
-        made_run({600: STRAIGHT}, loss=0.4, seed=2),
-    ]
+    runs = Runs(
+        [
+            made_run({600: STRAIGHT}, loss=0.5, seed=1),
+            made_run({600: STRAIGHT}, loss=0.2, seed=1, learning_rate=0.1),
+            made_run({600: STRAIGHT}, loss=0.1, seed=1, diverged=9),
+            made_run({600: STRAIGHT}, loss=0.4, seed=2),
+        ]
+    )
     assert [run.losses[-1] for run in s10.lowest_loss(runs)] == [0.2, 0.4]

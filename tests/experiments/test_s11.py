@@ -1,21 +1,15 @@
 """Figure S11, quickly."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
-from experiments_recorded import Quick, made_run, quickly, survives_json
+from experiments_recorded import Quick, made_run, quick_fixture
 
+from layerlaw.experiments.runs import Runs
 from layerlaw.experiments.separation import s11
 from layerlaw.lab import Run
 from layerlaw.law import fit_law
 
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("s11", most=8)
+quick = quick_fixture("s11", most=8)
 
 
 def trained(quick: Quick) -> tuple[Run, Run, Run]:
@@ -54,7 +48,7 @@ def test_the_rate_is_chosen_by_the_new_layers() -> None:
     straight = made_run({1: (*head, *(head[-1] * 2.0**-i for i in range(1, 5)))}, learning_rate=1e-3)
     bent = made_run({1: (*head, *(head[-1] * 2.0**-i for i in (3, 4, 5, 6)))}, learning_rate=3e-3)
     lost = made_run({1: (*head, 1.0, 1.0, 1.0, 1.0)}, diverged=1)
-    assert s11.best_new([bent, straight, lost]) == [straight]
+    assert Runs([bent, straight, lost]).best(s11.new_law) == (straight,)
     assert s11.new_law(straight).points == 5
     assert s11.fixed_law(bent).pearson == pytest.approx(-1.0)
 
@@ -65,7 +59,3 @@ def test_the_panel_has_two_lines_and_the_boundary(quick: Quick) -> None:
     assert [(series.x[0], series.x[-1]) for series in lines] == [(0.0, 10.0), (10.0, 14.0)]
     assert panel.marked == 10
     assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [3, 3, 1]
-
-
-def test_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)

@@ -1,19 +1,12 @@
 """Figure S4, quickly."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-from experiments_recorded import Quick, quickly, survives_json
+from experiments_recorded import Quick, quick_fixture
 
 from layerlaw.experiments.separation import s4
 from layerlaw.measures import separation_fuzziness
 
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("s4")
+quick = quick_fixture("s4")
 
 
 def test_every_panel_has_its_law_and_its_floor(quick: Quick) -> None:
@@ -44,7 +37,3 @@ def test_the_authors_rates_are_in_the_grid() -> None:
 def test_notes_tell_what_is_smaller(quick: Quick) -> None:
     assert any("16×16 pixels and width 50" in note for note in quick.outcome.notes)
     assert any("stands in for CIFAR-10" in note for note in quick.outcome.notes)
-
-
-def test_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)

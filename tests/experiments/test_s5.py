@@ -1,19 +1,12 @@
 """Figure S5, quickly."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-from experiments_recorded import Quick, quickly, survives_json
+from experiments_recorded import Quick, quick_fixture
 
-from layerlaw.experiments.numbers import corrected_half_life, half_life_on
+from layerlaw.experiments.runs import corrected_half_life, half_life_on
 from layerlaw.lab import Run
 
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("s5")
+quick = quick_fixture("s5")
 
 
 def by_size(quick: Quick) -> dict[int, Run]:
@@ -60,7 +53,3 @@ def test_sheets_and_tables(quick: Quick) -> None:
     assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [3, 3, 3, 1]
     assert len(quick.table("Every network of the grid").rows) == 3
     assert sum("The half-life at" in note for note in quick.outcome.notes) == 2
-
-
-def test_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)

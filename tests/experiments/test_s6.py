@@ -1,23 +1,15 @@
 """Figure S6, quickly."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
-from experiments_recorded import Quick, hidden, quickly, survives_json
+from experiments_recorded import Quick, hidden, quick_fixture
 
 import oracle
 from layerlaw.experiments.separation import s6
 from layerlaw.law import fit_law
 
 WHOLES = ("all-classes", "mean-class", "worst-class", "all-minus-mean-class")
-
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("s6", most=20)
+quick = quick_fixture("s6", most=20)
 
 
 def test_the_mean_over_classes_is_d(quick: Quick) -> None:
@@ -56,7 +48,3 @@ def test_every_class_has_its_row_and_panel(quick: Quick) -> None:
     assert quick.row("worst-class/pearson").ours == max(each)
     whole = quick.row("all-classes/pearson").ours
     assert quick.row("all-minus-mean-class/pearson").ours == pytest.approx(whole - mean)
-
-
-def test_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)

@@ -1,21 +1,16 @@
 """Figure S7, quickly."""
 
-from __future__ import annotations
-
 import math
 from itertools import accumulate
-from pathlib import Path
 
 import pytest
-from experiments_recorded import Quick, made_run, quickly, survives_json
+from experiments_recorded import Quick, made_run, quick_fixture
 
 from layerlaw.experiments.moments import spearman
+from layerlaw.experiments.runs import Runs
 from layerlaw.experiments.separation import s7
 
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("s7")
+quick = quick_fixture("s7")
 
 
 def curve(ratios: list[float]) -> list[float]:
@@ -67,12 +62,8 @@ def test_rows_and_controls(quick: Quick) -> None:
     assert any("stands in for CIFAR-10" in note for note in quick.outcome.notes)
 
 
-def test_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)
-
-
 def test_all_runs_lost_is_reported_not_raised() -> None:
-    rows = s7._rows([], 20)
+    rows = s7._rows(Runs(), 20)
     assert all(row.ours is None and row.reason for row in rows)
     assert [row.reproduced for row in rows if row.paper] == [False, False]
-    assert s7._sheets([], [])[0].panels == ()
+    assert s7._sheets(Runs(), Runs())[0].panels == ()

@@ -1,22 +1,15 @@
 """Figure S8, quickly."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
-from experiments_recorded import Quick, hidden, quickly, survives_json
+from experiments_recorded import Quick, hidden, quick_fixture
 
 from layerlaw.experiments.separation import s8
 from layerlaw.lab import Samples
 from layerlaw.law import fit_law
 from layerlaw.measures import separation_fuzziness
 
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("s8", most=6)
+quick = quick_fixture("s8", most=6)
 
 
 def test_test_d_is_around_the_test_images_own_means(quick: Quick) -> None:
@@ -64,7 +57,3 @@ def test_every_depth_has_rows_panels_and_layers(quick: Quick) -> None:
     assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [3, 3, 3]
     assert len(quick.table("Every layer").rows) == 2 * (4 + 8 + 20)
     assert any("biased low" in note for note in quick.outcome.notes)
-
-
-def test_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)

@@ -1,7 +1,5 @@
 """Figure S9, quickly."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import torch
 
 pytest.importorskip("transformers")
 
-from experiments_recorded import Quick, quickly, survives_json
+from experiments_recorded import Quick, quick_fixture
 
 from layerlaw.errors import DataError
 from layerlaw.experiments.separation import s9, sentences
@@ -20,11 +18,7 @@ from layerlaw.probing import probe
 from layerlaw.record import Record, SiteRow
 
 SETTING = Setting(quick=True, progress=False)
-
-
-@pytest.fixture(scope="module")
-def quick() -> Quick:
-    return quickly("s9")
+quick = quick_fixture("s9")
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +153,3 @@ def test_what_was_measured_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert {token: record.column("separation") for token, record in again.items()} == {
         token: record.column("separation") for token, record in first.items()
     }
-
-
-def test_survives_json(quick: Quick, tmp_path: Path) -> None:
-    assert survives_json(quick.outcome, tmp_path)

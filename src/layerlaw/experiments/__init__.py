@@ -1,14 +1,16 @@
-"""Experiments: one file per figure of the papers. `run(setting) → Outcome`: numbers beside the paper's, figures, tables."""
+"""Experiments: the figures of the papers. `run(setting) → Outcome`: numbers beside the paper's, figures, tables.
+
+A file per figure in separation/; in next_token/ a function per figure, in a file for each kind of model.
+"""
 
 from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from typing import NamedTuple
 
 import torch
 
@@ -19,7 +21,9 @@ from layerlaw.lab.processes import cores
 from layerlaw.outcome import Outcome
 from layerlaw.progress import Progress
 from layerlaw.provenance import provenance
+from layerlaw.wording import sentence
 
+OWN_MODELS = ("lm_training", "lm_sizes", "lm_task")
 PAPERS = {
     "separation": (
         *("fig1", "fig2", "fig3", "fig5", "fig6", "fig9"),
@@ -27,25 +31,37 @@ PAPERS = {
     ),
     "next_token": (
         *("lm_law", "lm_targets", "lm_normalization", "lm_flow", "lm_tokens", "lm_words"),
-        *("lm_training", "lm_sizes", "lm_task"),
+        *OWN_MODELS,
     ),
 }
 """Every figure by the folder of its paper. To add one: its file there, its name here, its test."""
 NAMES = tuple(name for names in PAPERS.values() for name in names)
 
 
-def find(name: str) -> ModuleType:
-    """The module of a figure."""
-    for folder, names in PAPERS.items():
-        if name in names:
-            return importlib.import_module(f"layerlaw.experiments.{folder}.{name}")
+class Experiment(NamedTuple):
+    """A figure: what it shows, how it is run and what is expected of it, and the function that runs it."""
+
+    title: str
+    text: str
+    run: Callable[[Setting], Outcome]
+
+
+def find(name: str) -> Experiment:
+    """A figure by its name."""
+    if name in PAPERS["separation"]:
+        module = importlib.import_module(f"layerlaw.experiments.separation.{name}")
+        return Experiment(module.TITLE, module.__doc__ or "", module.run)
+    if name in PAPERS["next_token"]:
+        file = "own_models" if name in OWN_MODELS else "smollm2"
+        module = importlib.import_module(f"layerlaw.experiments.next_token.{file}")
+        run = getattr(module, name)
+        return Experiment(module.TITLES[name], run.__doc__, run)
     raise InputError(f"expected one of the experiments {', '.join(NAMES)} (or all), got {name!r}.")
 
 
 def title(name: str) -> str:
     """What a figure shows, in a line."""
-    found: str = find(name).TITLE
-    return found
+    return find(name).title
 
 
 def reproduce(
@@ -62,41 +78,30 @@ def reproduce(
     A quick run takes few epochs and one seed (unless more are requested): it shows that everything works, and nothing is
     judged by it.
     """
-    module = find(name)
+    experiment = find(name)
     place = None if folder is None else Path(folder) / name
     setting = Setting(quick, seeds, device, place, progress)
-    with _clock(place) as spent:
-        outcome: Outcome = module.run(setting)
+    clock = None if place is None else place / "seconds"  # of earlier calls in the same folder
+    began = time.monotonic() - (float(clock.read_text()) if clock is not None and clock.exists() else 0.0)
+    try:
+        outcome = experiment.run(setting)
+    finally:
+        seconds = time.monotonic() - began
+        if clock is not None and clock.parent.exists():
+            write_whole(clock, f"{seconds:.1f}")
     words = [f"layerlaw reproduce {name}", "--quick" * quick, f"--seeds {seeds}" * bool(seeds), f"--device {device}"]
     known = provenance(
         device,
         command=" ".join(word for word in words if word),
         cores=None if torch.device(device).type == "cuda" else cores(),
-        wall_s=round(spent(), 1),
+        wall_s=round(seconds, 1),
         seeds=sorted(setting.used_seeds),
         networks=setting.networks,
         quick=quick,
         data=setting.checksums,
     )
-    rows, notes = outcome.rows, outcome.notes
+    rows, notes = outcome.rows, list(map(sentence, outcome.notes))
     if quick:
         rows = [replace(row, reproduced=None) for row in rows]
         notes = ["Quick run: few epochs, not the paper's setting; nothing is judged by it.", *notes]
     return replace(outcome, rows=rows, notes=notes, provenance={**known, **outcome.provenance})
-
-
-@contextmanager
-def _clock(place: Path | None) -> Iterator[Callable[[], float]]:
-    """Seconds spent so far, those of earlier calls in the same folder included."""
-    file = None if place is None else place / "seconds"
-    before = float(file.read_text()) if file is not None and file.exists() else 0.0
-    began = time.monotonic()
-
-    def spent() -> float:
-        return before + time.monotonic() - began
-
-    try:
-        yield spent
-    finally:
-        if file is not None and file.parent.exists():
-            write_whole(file, f"{spent():.1f}")

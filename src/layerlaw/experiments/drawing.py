@@ -1,18 +1,16 @@
 """From runs to panels, sheets and tables: D along depth with its line, over seeds, the rest of the grid behind it."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Unpack
 
-from layerlaw.experiments.moments import FULL
-from layerlaw.experiments.numbers import Where, law_of, number
+from layerlaw.experiments.moments import FULL, measured_epochs
+from layerlaw.experiments.runs import Runs, Where, number
 from layerlaw.lab import Run
 from layerlaw.law import LawFit, fit_law
 from layerlaw.outcome import Cell, Table
-from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.sheet import Panel, Series, Sheet, Style
 from layerlaw.wording import p_value
 
 LOSS = "last epoch's loss"
@@ -26,11 +24,13 @@ FLOOR_TITLE = "D beside the level of noise alone (permuted labels)"
 BEST_RATE = "The rate with the best law of each seed."
 REST_FAINT = "the rest of the grid faint"
 Column = str | Callable[[Run], Cell]
+AtEpoch = Callable[[Run, int], float | None]
+Courses = Mapping[str, tuple[Runs, AtEpoch]]  # by their labels
 
 
 def law_panel(
     title: str,
-    runs: Sequence[Run],
+    runs: Runs,
     *,
     faint: Sequence[Run] = (),
     floor: bool = False,
@@ -41,22 +41,22 @@ def law_panel(
 
     `floor` adds the level that shuffled labels give.
     """
-    laws = [law for run in runs if (law := law_of(run, **where))]
+    laws = runs.laws(**where)
     shown = {id(run) for run in runs} if laws else set()
-    others = [run for run in (*faint, *(() if laws else runs)) if run.diverged is None and id(run) not in shown]
+    others = [run for run in Runs((*faint, *(() if laws else runs))).sound if id(run) not in shown]
     behind = [run.measurement(**where).separation for run in others]  # with holes where undefined
-    series = [Series(tuple(range(len(values))), values, style="faint") for values in behind]
+    series = [Series(range(len(values)), values, style="faint") for values in behind]
     series += fit_series(laws)
     if floor and laws:
         permuted: Where = {**where, "split": "permuted"}
-        known = [level.values for run in runs if (level := law_of(run, **permuted))]
+        known = [level.values for level in runs.laws(**permuted)]
         series += [Series(series[-1].x, curve_mean(known), style="null", label="permuted labels")] if known else []
-    return Panel(title, tuple(series), note=law_note(runs, **where) if note is None else note)
+    return Panel(title, series, note=law_note(runs, **where) if note is None else note)
 
 
 def law_sheet(
     title: str,
-    cells: Mapping[str, Sequence[Run]],
+    cells: Mapping[str, Runs],
     *,
     faint: Mapping[str, Sequence[Run]] | None = None,
     words: Sequence[str] | None = None,
@@ -71,9 +71,7 @@ def law_sheet(
     return Sheet(title, panels, columns, text, share_y)
 
 
-def both_modes(
-    best: Mapping[str, Sequence[Run]], grid: Mapping[str, Sequence[Run]], *, share_y: bool = False
-) -> list[Sheet]:
+def both_modes(best: Mapping[str, Runs], grid: Mapping[str, Runs], *, share_y: bool = False) -> list[Sheet]:
     """The chosen runs with the rest of the grid behind them in the authors' BatchNorm mode, then in eval mode."""
     return [
         law_sheet("D along depth", best, faint=grid, words=(), share_y=share_y),
@@ -81,20 +79,29 @@ def both_modes(
     ]
 
 
+def floor_sheet(best: Mapping[str, Runs], *, share_y: bool = False) -> Sheet:
+    """The chosen runs beside what permuted labels give."""
+    return law_sheet(FLOOR_TITLE, best, floor=True, note="", share_y=share_y)
+
+
 def fit_series(laws: Sequence[LawFit]) -> list[Series]:
     """The line of the mean curve, then the curve with its range; nothing without laws."""
     if not laws:
         return []
-    mean = mean_series([law.values for law in laws], "D")
-    known = [value for value in mean.y if value is not None]
-    return [Series(mean.x, fit_law(known).line, style="fit", label="line"), mean]
+    curves = [law.values for law in laws]
+    mean = mean_series(curves, "D")
+    return [Series(mean.x, fit_law(curve_mean(curves)).line, style="fit", label="line"), mean]
 
 
-def mean_series(curves: Sequence[Sequence[float]], label: str, x: Sequence[float] | None = None) -> Series:
+def mean_series(curves: Sequence[Sequence[float]], label: str) -> Series:
     """Geometric mean of curves, layer by layer; with its range when there are several."""
     layers = list(zip(*curves, strict=True))
-    ends = (tuple(map(min, layers)), tuple(map(max, layers))) if len(curves) > 1 else (None, None)
-    return Series(tuple(range(len(layers))) if x is None else x, curve_mean(curves), label, *ends)
+    return spread_series(label, range(len(layers)), layers, several=len(curves) > 1, geometric=True)
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """exp of the mean logarithm."""
+    return math.exp(fmean(map(math.log, values)))
 
 
 def curve_mean(curves: Sequence[Sequence[float]]) -> tuple[float, ...]:
@@ -103,13 +110,49 @@ def curve_mean(curves: Sequence[Sequence[float]]) -> tuple[float, ...]:
     >>> curve_mean([(1.0, 4.0), (4.0, 4.0)])
     (2.0, 4.0)
     """
-    return tuple(math.exp(fmean(map(math.log, values))) for values in zip(*curves, strict=True))
+    return tuple(map(geometric_mean, zip(*curves, strict=True)))
 
 
-def curves_panel(title: str, groups: Mapping[str, Sequence[Run]], **where: Unpack[Where]) -> Panel:
+def spread_series(
+    label: str,
+    x: Iterable[float],
+    values: Iterable[Iterable[float | None]],
+    *,
+    several: bool,
+    geometric: bool = False,
+    style: Style = "points",
+) -> Series:
+    """At every x the mean and the range of the numbers that are known; the range only where there are several seeds."""
+    columns = [[v for v in column if v is not None] for column in values]
+    middle: Callable[[list[float]], float] = geometric_mean if geometric else fmean
+    mean, low, high = ([f(column) if column else None for column in columns] for f in (middle, min, max))
+    return Series(tuple(x), mean, label, low if several else None, high if several else None, style)
+
+
+def epoch_series(label: str, runs: Runs, epochs: Sequence[int], value: AtEpoch, *, total: int = FULL) -> Series:
+    """A number over the epochs of training: mean and range over the runs that have it.
+
+    Epochs of a shortened training (`total`) are drawn as the paper's.
+    """
+    x = [round(epoch * FULL / total) for epoch in epochs]
+    values = [[value(run, epoch) for run in runs.sound] for epoch in epochs]
+    return spread_series(label, x, values, several=len(runs) > 1, style="line")
+
+
+def courses(title: str, curves: Courses, *, since: int = 0, **panel: Any) -> Panel:
+    """Numbers over the epochs of training, the runs and the number of each curve by its label."""
+    (first, *_), _ = next(iter(curves.values()))
+    epochs = [epoch for epoch in measured_epochs(first) if epoch >= since]
+    series = [
+        epoch_series(label, runs, epochs, value, total=first.recipe.epochs) for label, (runs, value) in curves.items()
+    ]
+    return Panel(title, series, xlabel="epoch", **panel)
+
+
+def curves_panel(title: str, groups: Mapping[str, Runs], **where: Unpack[Where]) -> Panel:
     """D against the layer for several groups of runs: the geometric mean over seeds of each, with its range."""
-    curves = {label: [law.values for run in runs if (law := law_of(run, **where))] for label, runs in groups.items()}
-    return Panel(title, tuple(mean_series(found, label) for label, found in curves.items() if found))
+    curves = {label: [law.values for law in runs.laws(**where)] for label, runs in groups.items()}
+    return Panel(title, [mean_series(found, label) for label, found in curves.items() if found])
 
 
 def caption(panels: Sequence[Panel], *more: str, faint: str = "other learning rates faint") -> str:
@@ -125,13 +168,13 @@ def caption(panels: Sequence[Panel], *more: str, faint: str = "other learning ra
     return " ".join([f"{first[:1].upper()}{first[1:]}.", *more] if first else more)
 
 
-def law_note(runs: Sequence[Run], **where: Unpack[Where]) -> str:
+def law_note(runs: Runs, **where: Unpack[Where]) -> str:
     """What stands inside a panel: means over the seeds."""
-    laws = [law for run in runs if (law := law_of(run, **where))]
+    laws = runs.laws(**where)
     if not laws:
         ends = sorted({run.diverged for run in runs if run.diverged is not None})
         return f"diverged in epoch {', '.join(map(str, ends))}" if ends else "no law can be fitted"
-    lost = {place for run in runs if run.diverged is None for place in run.lost_rank(**where)}
+    lost = {place for run in runs.sound for place in run.lost_rank(**where)}
     if lost and all(law.effective_layers is not None for law in laws):
         # D then falls without anything being separated better
         return f"{r_and_rho(laws)}\nclass means lose rank at {len(lost)} layer{'s' * (len(lost) > 1)}"
@@ -143,23 +186,14 @@ def fit_note(laws: Sequence[LawFit], *, flat: str = "") -> str:
     effective = [law.effective_layers for law in laws if law.effective_layers is not None]
     if len(effective) < len(laws):
         return r_and_rho(laws) + flat
-    p = fmean(law.greenwood_p or 0.0 for law in laws)
-    return f"{r_and_rho(laws)}\n{fmean(effective):.1f} of {laws[0].layers} layers, {p_words(p)}"
+    p = p_value(fmean(law.greenwood_p or 0.0 for law in laws), relation=True)
+    return f"{r_and_rho(laws)}\n{fmean(effective):.1f} of {laws[0].layers} layers, p {p}"
 
 
 def r_and_rho(laws: Sequence[LawFit], digits: int = 3) -> str:
     """Means over the seeds."""
     r, rho = fmean(law.pearson or 0.0 for law in laws), fmean(law.rho for law in laws)
     return f"r = {r:.3f}, ρ = {rho:.{digits}f}".replace("-", "−")
-
-
-def p_words(p: float) -> str:
-    """A probability in a sentence, as tables write it.
-
-    >>> p_words(0.00026), p_words(3e-9)
-    ('p = 0.00026', 'p < 0.0001')
-    """
-    return f"p = {p_value(p)}".replace("= <", "<")
 
 
 def run_table(
@@ -172,7 +206,7 @@ def run_table(
         if run.diverged is None:
             known = [_cell(run, column) for column in columns.values()]
         lines.append((*(_cell(run, column) for column in about.values()), *known))
-    return Table(title, (*about, *columns), tuple(lines), note)
+    return Table(title, (*about, *columns), lines, note)
 
 
 def _cell(run: Run, column: Column) -> Cell:
@@ -208,22 +242,3 @@ def _about(label: str, runs: Sequence[Run], names: Sequence[str] | None) -> dict
     given = names or [f"{run.recipe.optimizer}, {run.recipe.network}" for run in runs]
     known = {id(run): name for run, name in zip(runs, given, strict=True)}
     return {label: lambda run: known[id(run)], **RATE_AND_SEED}
-
-
-def epoch_series(
-    label: str,
-    runs: Sequence[Run],
-    epochs: Sequence[int],
-    value: Callable[[Run, int], float | None],
-    *,
-    total: int = FULL,
-) -> Series:
-    """A number over the epochs of training: mean and range over the runs that have it.
-
-    Epochs of a shortened training (`total`) are drawn as the paper's.
-    """
-    columns = [[v for run in runs if run.diverged is None and (v := value(run, epoch)) is not None] for epoch in epochs]
-    mean, low, high = (tuple(f(column) if column else None for column in columns) for f in (fmean, min, max))
-    x = tuple(round(epoch * FULL / total) for epoch in epochs)
-    several = len(runs) > 1
-    return Series(x, mean, label, low if several else None, high if several else None, "line")

@@ -3,14 +3,13 @@
 All epochs are measured epochs: an answer is never finer than the schedule.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from layerlaw.experiments.numbers import law_of
+from layerlaw.experiments.runs import law_of, number
 from layerlaw.lab import Run
 from layerlaw.lab.schedule import BatchNormMode
 
@@ -46,6 +45,11 @@ def in_paper_epochs(epoch: int | None, total: int) -> int | None:
     (100, 100, None)
     """
     return None if epoch is None else round(epoch * FULL / total)
+
+
+def paper_epoch(moment: Callable[..., int | None], **how: Any) -> Callable[[Run], int | None]:
+    """A moment in the training of a run (`emergence`, say), in the paper's epochs."""
+    return lambda run: in_paper_epochs(moment(run, **how), run.recipe.epochs)
 
 
 def shortened(total: int) -> list[str]:
@@ -94,7 +98,13 @@ def emergence(run: Run, *, batchnorm: BatchNormMode = "batch") -> int | None:
     return since(epochs, [law is not None and law.holds is True for law in laws])
 
 
-def interpolation(run: Run, *, batchnorm: BatchNormMode = "running") -> int | None:
+def bend(run: Run, epoch: int, end: str = "") -> float | None:
+    """1 + r, which is 0 for a straight line; `end` is that of the number's name ("-eval")."""
+    r = number(run, f"pearson{end}", epoch=epoch)
+    return None if r is None else 1 + r
+
+
+def interpolation(run: Run, *, batchnorm: BatchNormMode = "batch") -> int | None:
     """The first measured epoch at which every training sample is classified correctly."""
     for epoch in measured_epochs(run, batchnorm=batchnorm):
         if run.measurement(epoch=epoch, batchnorm=batchnorm).accuracy == 1.0:
@@ -109,7 +119,6 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
     (0.9486832980505138, None)
     """
     a, b = _ranks(x), _ranks(y)
-    a, b = a - a.mean(), b - b.mean()
     size = math.sqrt(float((a**2).sum() * (b**2).sum()))
     return None if size == 0 else float((a * b).sum()) / size
 
@@ -127,7 +136,8 @@ def page_p(correlations: Sequence[float], ranked: int) -> float:
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray:
+    """Ranks less their mean."""
     v = np.asarray(values, dtype=np.float64)
-    below, equal = (v[:, None] > v).sum(1), (v[:, None] == v).sum(1)
-    ranks: np.ndarray = below + (equal - 1) / 2
+    ranks: np.ndarray = (v[:, None] > v).sum(1) + ((v[:, None] == v).sum(1) - 1) / 2
+    ranks -= ranks.mean()
     return ranks

@@ -1,7 +1,7 @@
 """How an experiment is run: quickly or in full, over which seeds, on which images, where."""
 
-from __future__ import annotations
-
+import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +13,14 @@ import numpy as np
 import torch
 
 from layerlaw.data import DEFAULT, Labeled, load
-from layerlaw.errors import InputError
-from layerlaw.lab import Recipe, Run, Samples, Schedule, sweep
+from layerlaw.data.official import ENVIRONMENT, data_folder
+from layerlaw.errors import DataError, InputError
+from layerlaw.experiments.runs import Runs
+from layerlaw.lab import Recipe, Samples, Schedule, sweep
 from layerlaw.progress import Progress
 
 PAPER_SEED = 666
+ADAM = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)  # the learning rates of the authors' grid
 TITLES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10"}
 EMBEDDED = 500  # training images per class that the embedded sample has
 PREPARED = "LAYERLAW_PREPARED"
@@ -57,6 +60,13 @@ class Setting:
         """A note of quick runs alone, or of full runs alone."""
         return [words] if self.quick is quick else []
 
+    def kept(self, key: Any, kind: str, *, shared: str = "") -> Path | None:
+        """The file for what this key describes, in the folder or, `shared` by experiments, beside it; `None` without one."""
+        if self.folder is None:
+            return None
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+        return (self.folder.parent / shared if shared else self.folder) / f"{digest[:16]}.{kind}"
+
     def train(
         self,
         name: str,
@@ -66,7 +76,7 @@ class Setting:
         *,
         start: Sequence[dict[str, Any]] | None = None,
         copied: tuple[int, int] | None = None,
-    ) -> list[Run]:
+    ) -> Runs:
         """Train and measure; `name` tells the sweeps of one experiment apart in its folder."""
         used = {recipe.data for recipe in recipes}
         which = " (embedded Fashion-MNIST)" if self.quick else ""
@@ -75,7 +85,18 @@ class Setting:
         self.networks += len(recipes)
         folder = None if self.folder is None else self.folder / name
         how: dict[str, Any] = {"schedule": schedule, "start": start, "copied": copied}
-        return sweep(recipes, data, folder=folder, device=self.device, progress=self.progress, **how)
+        return Runs(sweep(recipes, data, folder=folder, device=self.device, progress=self.progress, **how))
+
+
+def model_folder(name: str, what: str) -> Path:
+    """Where a model of others was put, in the folder that LAYERLAW_DATA names."""
+    folder = data_folder()
+    if folder is None or not (folder / name).is_dir():
+        raise DataError(
+            f"expected a folder {name}/ in the folder that the environment variable {ENVIRONMENT} names, found none. Put "
+            f"{what} there; --quick needs none."
+        )
+    return folder / name
 
 
 def samples(

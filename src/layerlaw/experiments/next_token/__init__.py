@@ -1,1 +1,1 @@
-"""Figures of "A Law of Next-Token Prediction in Large Language Models" (He & Su, arXiv 2408.13442), one file each."""
+"""Figures of "A Law of Next-Token Prediction in Large Language Models" (He & Su, arXiv 2408.13442), a function each."""

@@ -1,9 +1,5 @@
 """What the experiments on language models share: models, texts, measurements; rows, panels and tables of PR along depth."""
 
-from __future__ import annotations
-
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -14,11 +10,9 @@ import torch
 from torch import Tensor
 
 from layerlaw.data import load_text
-from layerlaw.data.official import ENVIRONMENT, data_folder
-from layerlaw.errors import DataError
 from layerlaw.experiments.drawing import r_and_rho
-from layerlaw.experiments.numbers import NOTHING_CLAIMED, Claim, row, within
-from layerlaw.experiments.setting import Setting
+from layerlaw.experiments.numbers import UNCLAIMED, Claim, of_laws, row
+from layerlaw.experiments.setting import Setting, model_folder
 from layerlaw.lab import GPT, Recurrent, TextRecipe, load_text_model, save_text_model, train_text
 from layerlaw.lab.networks.text_model import TextModel
 from layerlaw.law import LawFit, fit_law
@@ -44,7 +38,9 @@ def real_model(setting: Setting) -> Loaded:
     setting.networks += 1
     if setting.quick:
         return Loaded(tiny(), None, "tiny GPT")
-    return _loaded(_place("smollm2"), setting.device)
+    return _loaded(
+        model_folder("smollm2", "the model (a folder saved by transformers, or a GGUF file)"), setting.device
+    )
 
 
 @cache
@@ -53,16 +49,6 @@ def _loaded(place: Path, device: str) -> Loaded:
     where = place if (place / "config.json").exists() or not files else files[0]
     loaded = load(where, dtype="float32")
     return Loaded(loaded.model.to(device), loaded.tokenizer, REAL)
-
-
-def _place(name: str) -> Path:
-    folder = data_folder()
-    if folder is None or not (folder / name).is_dir():
-        raise DataError(
-            f"expected a folder {name}/ in the folder that the environment variable {ENVIRONMENT} names, found none. Put "
-            "the model there (a folder saved by transformers, or a GGUF file); --quick needs none."
-        )
-    return folder / name
 
 
 def measured(setting: Setting, *, first: int | None = None, tokens: int | None = None, **options: Any) -> Record:
@@ -150,13 +136,6 @@ class OwnModel:
     steps: int
     batch_size: int = 64
 
-    def recipe(self, context: int) -> TextRecipe:
-        """The same for every size, but for the rate, which falls with the width."""
-        rate = 1e-3 * (256 / self.width) ** 0.5
-        task: Any = "masked" if self.kind == "masked" else "next"
-        warmup = min(100, self.steps // 5)
-        return TextRecipe(self.steps, self.batch_size, context, rate, warmup, task=task, seed=self.seed)
-
     def model(self, vocabulary: int, context: int) -> TextModel:
         """Freshly drawn."""
         torch.manual_seed(self.seed)
@@ -176,7 +155,9 @@ def trained(
     setting.networks += 1
     setting.used_seeds.add(network.seed)
     context = len(corpus.held_out[0])
-    places = {step: _kept(setting, network, corpus, step) for step in steps}
+    places = {
+        step: setting.kept([asdict(network), corpus.checksum, step], "pt", shared="language-models") for step in steps
+    }
     if all(place is not None and place.exists() for place in places.values()):
         return {step: load_text_model(place) for step, place in places.items() if place is not None}
     model = network.model(corpus.vocabulary, context)
@@ -191,24 +172,12 @@ def trained(
             place.parent.mkdir(parents=True, exist_ok=True)
             save_text_model(copy, place)
 
+    rate, warmup = 1e-3 * (256 / network.width) ** 0.5, min(100, network.steps // 5)  # wider models learn more slowly
+    task: Any = "masked" if network.kind == "masked" else "next"
+    recipe = TextRecipe(network.steps, network.batch_size, context, rate, warmup, task=task, seed=network.seed)
     how: dict[str, Any] = {"at_steps": steps, "visit": visit, "progress": setting.progress, "device": setting.device}
-    train_text(model, corpus.train, network.recipe(context), **how)
+    train_text(model, corpus.train, recipe, **how)
     return found
-
-
-def _kept(setting: Setting, network: OwnModel, corpus: Corpus, step: int) -> Path | None:
-    if setting.folder is None:
-        return None
-    key = json.dumps([asdict(network), corpus.checksum, step], sort_keys=True)
-    return setting.folder.parent / "language-models" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.pt"
-
-
-def measured_own(setting: Setting, model: TextModel, corpus: Corpus, **options: Any) -> Record:
-    """A model of our own on held-out books."""
-    return probe_lm(
-        load(model, mask_id=corpus.vocabulary - 1), pieces_of(corpus.held_out, length=CONTEXT), device=setting.device,
-        batch_size=32, progress=setting.progress, **options,
-    )  # fmt: skip
 
 
 def own_records(
@@ -216,10 +185,13 @@ def own_records(
 ) -> dict[int, list[Record]]:
     """Models of one shape, one per seed, measured on both targets after each of these steps."""
     found: dict[int, list[Record]] = {step: [] for step in steps}
+    pieces = pieces_of(corpus.held_out, length=CONTEXT)
+    how: dict[str, Any] = {"batch_size": 32, "device": setting.device, "progress": setting.progress}
     for seed in setting.seeds():
         models = trained(setting, OwnModel(kind, depth, width, seed, steps[-1]), corpus, steps)
         for step in steps:
-            found[step].append(measured_own(setting, models[step], corpus, targets="id,embedding"))
+            model = load(models[step], mask_id=corpus.vocabulary - 1)
+            found[step].append(probe_lm(model, pieces, targets="id,embedding", **how))
     return found
 
 
@@ -234,32 +206,19 @@ def law(record: Record, column: str = "residual", *, drop_last: int = 0) -> LawF
     return fit_law(values[: len(values) - drop_last], quantity="PR")
 
 
-def pearson_rows(
-    name: str, records: Sequence[Record], column: str = "residual", claim: Claim = NOTHING_CLAIMED
-) -> list[Row]:
+def pearson_rows(name: str, records: Sequence[Record], column: str = "residual", claim: Claim = UNCLAIMED) -> list[Row]:
     """r over all blocks beside the paper's, then r without the last block and held out, ρ, effective blocks and p."""
     fits = [law(record, column) for record in records]
     held = f"{column}_held_out"
-    rows = [
-        row(f"{name}/pearson", [f.pearson for f in fits], claim),
+    inside = [held] if all(held in record.columns for record in records) else []
+    return [
+        row(f"{name}/pearson", of_laws(fits, "pearson"), claim),
         row(f"{name}/pearson-without-last-block", [law(record, column, drop_last=1).pearson for record in records]),
-        row(f"{name}/rho", [f.rho for f in fits]),
-        row(f"{name}/effective-blocks", [f.effective_layers for f in fits], reason=FLAT),
-        row(f"{name}/greenwood-p", [f.greenwood_p for f in fits], reason=FLAT),
+        *(row(f"{name}/pearson-held-out", [law(record, c).pearson for record in records]) for c in inside),
+        row(f"{name}/rho", of_laws(fits, "rho")),
+        row(f"{name}/effective-blocks", of_laws(fits, "effective-layers"), reason=FLAT),
+        row(f"{name}/greenwood-p", of_laws(fits, "greenwood-p"), reason=FLAT),
     ]
-    if all(held in record.columns for record in records):
-        rows.insert(2, row(f"{name}/pearson-held-out", [law(record, held).pearson for record in records]))
-    return rows
-
-
-def embedding_row(name: str, records: Sequence[Record]) -> Row:
-    """r of the other target, the output embedding."""
-    return row(f"{name}/embedding/pearson", [law(record, "residual_embedding").pearson for record in records])
-
-
-def reference(value: float, by: float) -> Claim:
-    """An earlier measurement of the same model and text by other code."""
-    return within(value, by, paper=f"{value:g} (reference)".replace("-", "−"))
 
 
 def curve(record: Record, column: str, label: str, *, style: Style = "points") -> Series:
@@ -289,18 +248,12 @@ def residual_panel(title: str, record: Record, column: str = "residual") -> Pane
     return Panel(title, [zero, Series(x, fit.residuals)], xlabel="block", ylabel="ln PR minus the line", log_y=False)
 
 
-def block_table(title: str, record: Record, columns: Mapping[str, str]) -> Table:
-    """Every block with the named columns."""
-    rows = [(site.name, *(site.values.get(column) for column in columns.values())) for site in record.sites]
-    return Table(title, ("site", *columns), tuple(rows))
-
-
 def law_table(title: str, laws: Mapping[str, tuple[Record, str]]) -> Table:
     """One line of fit per record and column."""
     rows = []
     for name, (record, column) in laws.items():
         fit, short = law(record, column), law(record, column, drop_last=1)
-        ends = (fit.values[0], fit.values[-1])
-        rows.append((name, *ends, fit.pearson, short.pearson, fit.rho, fit.effective_layers, fit.greenwood_p))
+        first, *_, last = fit.values
+        rows.append((name, first, last, fit.pearson, short.pearson, fit.rho, fit.effective_layers, fit.greenwood_p))
     heads = ("what", "PR, first block", "PR, last block", "r", "r without last", "ρ", "effective blocks", "p")
     return Table(title, heads, tuple(rows))

@@ -15,8 +15,6 @@ hold no minority image); eval mode; and the cosines between the rows of the clas
 cause (minority collapse would bring those of the minority classes to 1; −1/9 is a simplex).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -25,32 +23,21 @@ import torch
 from torch import Tensor
 
 from layerlaw.experiments.drawing import EVAL_TITLE, curves_panel, ends_table, grid_table, law_sheet
-from layerlaw.experiments.numbers import (
-    LAW,
-    LAW_HOLDS,
-    Claim,
-    at_least,
-    best_of_seeds,
-    grouped,
-    half_life_on,
-    number,
-    ratios,
-    row,
-    rows,
-)
-from layerlaw.experiments.setting import Setting, samples, stand_in
+from layerlaw.experiments.numbers import LAW_HOLDS, Claim, at_least, row
+from layerlaw.experiments.runs import LAW, Runs, half_life_on
+from layerlaw.experiments.setting import ADAM, Setting, samples, stand_in
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
 from layerlaw.measures.collapse import mean_cosine
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.sheet import Sheet
+from layerlaw.wording import sentence
 
 TITLE = "The law on CIFAR-10, on imbalanced data and over learning rates"
 DEPTHS = (4, 8, 20)
-ADAM = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
 SGD = (0.01, 0.03, 0.1)
-MAJORITY, MINORITY = range(5), range(5, 10)  # classes
+MAJORITY, MINORITY = slice(5), slice(5, 10)  # classes
 SIMPLEX = -1 / 9  # cosine of any two rows of a simplex of 10 classes
-Cells = dict[tuple[str, int], list[Run]]  # data, depth
+Cells = dict[tuple[str, int], Runs]  # data, depth
 NAMES = {
     "cifar10": "CIFAR-10",
     "imbalanced": "imbalanced",
@@ -58,21 +45,36 @@ NAMES = {
     "fashion_mnist": "balanced, 1000 images",
 }
 SHOWN = [(name, depth) for name in ("cifar10", "imbalanced") for depth in DEPTHS]
+BESIDE = ("imbalanced", "equal", "fashion_mnist")
+COMPARED = (
+    "the imbalanced half-life is {:.2f} times the one of 1000 balanced images, but {:.2f} times the one of as many balanced "
+    "images ({:.2f} in eval mode, {:.2f} with the images in mixed order)."
+)
+FLAT = "D does not fall with depth in one of the networks"
 
 
 def run(setting: Setting) -> Outcome:
     """Train the grid, report what came out."""
-    data = _data(setting)
+    few, many, tests = (20, 100, 50) if setting.quick else (100, 500, 200)
+    data = {
+        "cifar10": samples(setting, "cifar10", tests=tests),
+        "fashion_mnist": samples(setting, "fashion_mnist", tests=tests),
+        "imbalanced": samples(setting, "fashion_mnist", (many,) * 5 + (few,) * 5, tests=tests),
+        "equal": samples(setting, "fashion_mnist", (many + few) // 2, tests=tests),
+    }
     base = Recipe(epochs=setting.epochs(quick=5))
     rates = (1e-3,) if setting.quick else ADAM
     adam = base.grid(network=map(Shape.even, DEPTHS), data=data, learning_rate=rates, seed=setting.seeds())
     sgd = replace(base, network=Shape.even(9), data="fashion_mnist", optimizer="sgd")
     recipes = [*adam, *sgd.grid(learning_rate=SGD, seed=setting.seeds())]
     runs = setting.train("grid", recipes, data, Schedule(test=True, permuted=True))
-    grid = grouped(runs, lambda r: (r.recipe.data, r.recipe.network.depth))
-    by_rate = grouped(grid.pop(("fashion_mnist", 9)), lambda r: r.recipe.learning_rate)
-    best = {cell: best_of_seeds(found) for cell, found in grid.items()}
-    found = [*_law_rows(best, by_rate, len(rates)), *_imbalance_rows(best, data["imbalanced"]), *_cosine_rows(best)]
+    grid = runs.by(lambda r: (r.recipe.data, r.recipe.network.depth))
+    by_rate = grid.pop(("fashion_mnist", 9)).by(lambda r: r.recipe.learning_rate)
+    best = {cell: some.best() for cell, some in grid.items()}
+    law = {"pearson": LAW_HOLDS}
+    found = [r for name, d in SHOWN for r in best[name, d].rows(f"{name}-{d}", LAW, law, choices=len(rates))]
+    found += [r for rate, some in by_rate.items() for r in some.rows(f"sgd-9-lr-{rate:g}", LAW, law)]
+    found += [*_imbalance_rows(best, data["imbalanced"]), *_cosine_rows(best)]
     names = [f"{NAMES[r.recipe.data]}, {r.recipe.optimizer}, {r.recipe.network.depth} layers" for r in runs]
     tables = [
         grid_table("Every network of the grid", runs, names=names),
@@ -84,39 +86,21 @@ def run(setting: Setting) -> Outcome:
     return Outcome("fig3", TITLE, found, _sheets(grid, best, by_rate), tables, notes)
 
 
-def _data(setting: Setting) -> dict[str, Samples]:
-    few, many, tests = (20, 100, 50) if setting.quick else (100, 500, 200)
-    return {
-        "cifar10": samples(setting, "cifar10", tests=tests),
-        "fashion_mnist": samples(setting, "fashion_mnist", tests=tests),
-        "imbalanced": samples(setting, "fashion_mnist", (many,) * 5 + (few,) * 5, tests=tests),
-        "equal": samples(setting, "fashion_mnist", (many + few) // 2, tests=tests),
-    }
-
-
-def _law_rows(best: Cells, by_rate: dict[float, list[Run]], choices: int) -> list[Row]:
-    law = {"pearson": LAW_HOLDS}
-    found = [r for name, depth in SHOWN for r in rows(f"{name}-{depth}", best[name, depth], LAW, law, choices=choices)]
-    return found + [r for rate, runs in by_rate.items() for r in rows(f"sgd-9-lr-{rate:g}", runs, LAW, law)]
-
-
 def _imbalance_rows(best: Cells, imbalanced: Samples) -> list[Row]:
     found = []
-    why = "D does not fall with depth in one of the networks"
     for depth in DEPTHS:
-        ours, small, equal = (best[name, depth] for name in ("imbalanced", "fashion_mnist", "equal"))
+        ours, equal, small = (best[name, depth] for name in BESIDE)
         name = f"imbalanced-{depth}/half-life"
-        found.append(row(name, [number(r, "half-life") for r in ours], reason=why))
-        again = ratios(ours, equal, "half-life", lambda r: half_life_on(r, mixed(imbalanced)))
+        found.append(ours.row(name, "half-life", reason=FLAT))
         for other, values in {
-            "1000": ratios(ours, small, "half-life"),
-            "1000-eval": ratios(ours, small, "half-life-eval"),
-            "equal": ratios(ours, equal, "half-life"),
-            "equal-eval": ratios(ours, equal, "half-life-eval"),
-            "equal-mixed-order": again,
+            "1000": ours.over(small, "half-life"),
+            "1000-eval": ours.over(small, "half-life-eval"),
+            "equal": ours.over(equal, "half-life"),
+            "equal-eval": ours.over(equal, "half-life-eval"),
+            "equal-mixed-order": ours.over(equal, "half-life", lambda r: half_life_on(r, mixed(imbalanced))),
         }.items():
             claim = at_least(1.1, "larger") if other == "1000" else Claim()
-            found.append(row(f"{name}-over-balanced-{other}", values, claim, reason=why))
+            found.append(row(f"{name}-over-balanced-{other}", values, claim, reason=FLAT))
     return found
 
 
@@ -130,13 +114,12 @@ def classifier_cosines(run: Run, *, centered: bool = False) -> tuple[float, floa
     """Mean cosine between the classifier's rows, of the minority classes and of the majority classes."""
     W = _classifier(run)
     W = (W - W.mean(0) if centered else W).double()
-    return float(mean_cosine(W[list(MINORITY)])), float(mean_cosine(W[list(MAJORITY)]))
+    return float(mean_cosine(W[MINORITY])), float(mean_cosine(W[MAJORITY]))
 
 
 def _classifier(run: Run) -> Tensor:
     assert run.state is not None
-    weight: Tensor = run.state["classifier.weight"]
-    return weight
+    return run.state["classifier.weight"]
 
 
 def _cosine_rows(best: Cells) -> list[Row]:
@@ -152,27 +135,23 @@ def _cosine_rows(best: Cells) -> list[Row]:
 def _cosine_table(best: Cells) -> Table:
     columns = ("network", "lr", "seed", "minority", "majority", "minority centered", "majority centered", "norm ratio")
     lines = []
-    for name in ("imbalanced", "equal", "fashion_mnist"):
-        for depth in DEPTHS:
-            for r in best[name, depth]:
-                norms = _classifier(r).norm(dim=1)
-                ratio = float(norms[list(MINORITY)].mean() / norms[list(MAJORITY)].mean())
-                cosines = (*classifier_cosines(r), *classifier_cosines(r, centered=True))
-                lines.append((f"{NAMES[name]}, {depth} layers", r.recipe.learning_rate, r.recipe.seed, *cosines, ratio))
+    for name, depth in [(name, depth) for name in BESIDE for depth in DEPTHS]:
+        for r in best[name, depth]:
+            norms = _classifier(r).norm(dim=1)
+            cosines = (*classifier_cosines(r), *classifier_cosines(r, centered=True))
+            ratio = float(norms[MINORITY].mean() / norms[MAJORITY].mean())
+            lines.append((f"{NAMES[name]}, {depth} layers", r.recipe.learning_rate, r.recipe.seed, *cosines, ratio))
     note = (
         f"Mean cosine of pairs of rows of the classifier, plain and with the mean of all rows taken off; a simplex has "
         f"{SIMPLEX:.3f}, collapsed classifiers 1. Minority are classes 5–9 in every network, also where they are not fewer."
     )
-    return Table("Cosines between the classifier's rows", columns, tuple(lines), note.replace("-0.", "−0."))
+    return Table("Cosines between the classifier's rows", columns, lines, sentence(note))
 
 
-def _sheets(grid: Cells, best: Cells, by_rate: dict[float, list[Run]]) -> list[Sheet]:
-    titles = {cell: f"{NAMES[cell[0]]}, {cell[1]} layers" for cell in SHOWN}
-    shown = {title: best[cell] for cell, title in titles.items()}
+def _sheets(grid: Cells, best: Cells, by_rate: dict[float, Runs]) -> list[Sheet]:
+    shown, behind = ({f"{NAMES[name]}, {d} layers": some[name, d] for name, d in SHOWN} for some in (best, grid))
     shown |= {f"SGD, lr {rate:g}, 9 layers": runs for rate, runs in by_rate.items()}
-    behind = {title: grid[cell] for cell, title in titles.items()}
-    beside = ("imbalanced", "equal", "fashion_mnist")
-    panels = [curves_panel(f"{depth} layers", {NAMES[k]: best[k, depth] for k in beside}) for depth in DEPTHS]
+    panels = [curves_panel(f"{depth} layers", {NAMES[k]: best[k, depth] for k in BESIDE}) for depth in DEPTHS]
     return [
         law_sheet("The law in many settings", shown, faint=behind, words=()),
         law_sheet(EVAL_TITLE, shown, batchnorm="running"),
@@ -185,14 +164,9 @@ def _notes(found: Sequence[Row]) -> list[str]:
     notes = []
     for depth in DEPTHS:
         parts = ("1000", "equal", "equal-eval", "equal-mixed-order")
-        a, b, c, d = (known.get(f"imbalanced-{depth}/half-life-over-balanced-{part}") for part in parts)
-        if a is None or b is None or c is None or d is None:
-            notes.append(f"{depth} layers: no half-life on one side, nothing to compare.")
-            continue
-        notes.append(
-            f"{depth} layers: the imbalanced half-life is {a:.2f} times the one of 1000 balanced images, but {b:.2f} times "
-            f"the one of as many balanced images ({c:.2f} in eval mode, {d:.2f} with the images in mixed order)."
-        )
+        ratios = [known.get(f"imbalanced-{depth}/half-life-over-balanced-{part}") for part in parts]
+        nothing = "no half-life on one side, nothing to compare."
+        notes.append(f"{depth} layers: {nothing if None in ratios else COMPARED.format(*ratios)}")
     minor, major = (
         [v for name, v in known.items() if name.startswith("imbalanced") and f"cosine-{group}" in name]
         for group in ("minority", "majority")
@@ -200,9 +174,8 @@ def _notes(found: Sequence[Row]) -> list[str]:
     if minor and major:
         low, high = fmean(minor), fmean(major)
         near = "nearer to collapse" if low > high + 0.05 else "no nearer to collapse"
-        words = (
+        notes.append(
             f"In the imbalanced networks the rows of the classifier have a mean cosine of {low:.3f} among the minority and "
             f"{high:.3f} among the majority classes (a simplex: {SIMPLEX:.3f}): the minority is {near}."
         )
-        notes.append(words.replace("-0.", "−0."))
     return notes

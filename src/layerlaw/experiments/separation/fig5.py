@@ -13,18 +13,17 @@ worse (paired seeds, one standard error); eval mode; learning rates chosen by ac
 paired comparison of depths needs five seeds: fewer are never taken, --seeds asks for more.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 import torch
 from torch import Tensor
 
-from layerlaw.experiments.drawing import caption, curves_panel
-from layerlaw.experiments.numbers import best_law, grouped, law_of, number, row, standard_error
+from layerlaw.experiments.drawing import caption, curves_panel, geometric_mean
+from layerlaw.experiments.numbers import mean_of, row, standard_error
+from layerlaw.experiments.runs import Runs, law_of
 from layerlaw.experiments.setting import TITLES, Setting, samples, stand_in
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
 from layerlaw.outcome import Cell, Outcome, Row, Table
@@ -38,19 +37,21 @@ SHOWN = (3, 4, 6, 8, 10, 12, 14, 18, 20)  # depths whose curves are drawn
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 WITHIN = 2  # layers
 PER_CLASS = 100
-Chosen = dict[int, dict[int, Run]]  # depth, seed
+Chosen = dict[int, Runs]  # by depth, one run per seed
 Values = Mapping[int, Sequence[float]]  # depth, one number per seed
 
 
 @dataclass(frozen=True)
 class Depths:
-    """One data set: networks by depth and seed, at the rates with the best law and at those with the best validation."""
+    """One data set: networks by depth, at the rates with the best law and at those with the best validation.
+
+    `tests` are the accuracies on the test set of the networks in `by_accuracy`.
+    """
 
     name: str
     by_law: Chosen
     by_accuracy: Chosen
-    tests: dict[int, dict[int, float]]
-    """Accuracy on the test set of the networks in `by_accuracy`."""
+    tests: dict[int, list[float]]
 
 
 def run(setting: Setting) -> Outcome:
@@ -62,7 +63,7 @@ def run(setting: Setting) -> Outcome:
     recipes = base.grid(network=map(Shape.even, depths), data=PAPER, learning_rate=rates, seed=setting.seeds(least=5))
     validated = {name: validated for name, (validated, _) in parts.items()}
     runs = setting.train("grid", recipes, validated, Schedule(test=True))
-    found = [_depths(setting, name, runs, parts[name][1]) for name in PAPER]
+    found = [_depths(setting, name, runs.at(data=name), parts[name][1]) for name in PAPER]
     rows = [*(r for each in found for r in _rows(each)), _order_row(found)]
     notes = [*(_note(each, rows) for each in found), *setting.note(SEEDS, quick=False), *stand_in(setting, *PAPER)]
     return Outcome("fig5", TITLE, rows, _sheets(found), [_table(runs), _chosen_table(found)], notes)
@@ -70,8 +71,7 @@ def run(setting: Setting) -> Outcome:
 
 def _data(setting: Setting, name: str) -> tuple[Samples, Samples]:
     """The training samples with further training images as the held-out part, and with the test images."""
-    known = samples(setting, name, PER_CLASS, tests=1000)
-    more = samples(setting, name, 2 * PER_CLASS, tests=1000)
+    known, more = (samples(setting, name, count, tests=1000) for count in (PER_CLASS, 2 * PER_CLASS))
     further = beyond(more.labels, PER_CLASS)
     return replace(known, test_inputs=more.inputs[further], test_labels=more.labels[further]), known
 
@@ -90,9 +90,8 @@ def accuracy(run: Run, data: Samples, device: str = "cpu") -> float:
     """Of a trained network on the test images, with running statistics."""
     assert data.test_inputs is not None
     assert data.test_labels is not None
-    network = run.network().to(device)
     with torch.no_grad():
-        decided = network(data.test_inputs.to(device)).argmax(1).cpu()
+        decided = run.network().to(device)(data.test_inputs.to(device)).argmax(1).cpu()
     return float((decided == data.test_labels).double().mean())
 
 
@@ -101,31 +100,24 @@ def validation(run: Run) -> float:
     return run.measurement(batchnorm="running", split="test").accuracy or 0.0
 
 
-def _depths(setting: Setting, name: str, runs: Sequence[Run], data: Samples) -> Depths:
-    sound = [r for r in runs if r.recipe.data == name and law_of(r)]
-    by_law: Chosen = {}
-    by_accuracy: Chosen = {}
-    for (depth, seed), cell in grouped(sound, lambda r: (r.recipe.network.depth, r.recipe.seed)).items():
-        if (best := best_law(cell)) is not None:
-            by_law.setdefault(depth, {})[seed] = best
-            by_accuracy.setdefault(depth, {})[seed] = max(cell, key=validation)
-    tests = {
-        depth: {seed: accuracy(r, data, setting.device) for seed, r in chosen.items()}
-        for depth, chosen in by_accuracy.items()
-    }
-    return Depths(name, by_law, by_accuracy, tests)
+def _depths(setting: Setting, name: str, runs: Runs, data: Samples) -> Depths:
+    fitted = Runs(r for r in runs if (law := law_of(r)) and law.pearson).by(lambda r: r.recipe.network.depth)
+    by_accuracy = {d: Runs(max(cell, key=validation) for cell in some.seeds.values()) for d, some in fitted.items()}
+    tests = {depth: [accuracy(r, data, setting.device) for r in some] for depth, some in by_accuracy.items()}
+    return Depths(name, {depth: some.best() for depth, some in fitted.items()}, by_accuracy, tests)
 
 
 def finals(chosen: Chosen, what: str = "final-D") -> dict[int, list[float]]:
     """log D after the last hidden layer by depth, one per seed."""
-    ends = {depth: [number(r, what) for r in found.values()] for depth, found in whole(chosen).items()}
+    ends = {depth: some.values(what) for depth, some in whole(chosen).items()}
     return {depth: [math.log(D) for D in found if D] for depth, found in ends.items() if all(found)}
 
 
 def whole(chosen: Chosen) -> Chosen:
     """The depths at which every seed has a network, seeds in one order."""
-    seeds = sorted({seed for found in chosen.values() for seed in found})
-    return {depth: {s: found[s] for s in seeds} for depth, found in chosen.items() if len(found) == len(seeds)}
+    seeds = {seed for some in chosen.values() for seed in some.seeds}
+    sound = {depth: some for depth, some in chosen.items() if len(some) == len(seeds)}
+    return {depth: Runs(sorted(some, key=lambda r: r.recipe.seed)) for depth, some in sound.items()}
 
 
 def lowest(values: Values) -> int:
@@ -155,35 +147,29 @@ def one_standard_error(values: Values) -> int:
     return best
 
 
-def _by_seed(values: Values) -> list[int]:
-    """The depth with the lowest value, for every seed alone."""
-    return [min(values, key=lambda depth: values[depth][i]) for i in range(len(next(iter(values.values()))))]
-
-
-def _depth_row(name: str, values: dict[int, list[float]], paper: int | None = None) -> Row:
+def _depth_row(name: str, values: Values, paper: int | None = None) -> Row:
     """The depth with the lowest mean; the range is the one of the seeds' own lowest depths."""
     if not values:
         return Row(name, paper, None, reproduced=None if paper is None else False, reason="no depth with all its seeds")
-    best, single = lowest(values), _by_seed(values)
+    best = lowest(values)
+    single = [min(values, key=lambda depth: values[depth][i]) for i in range(len(values[best]))]
     agrees = None if paper is None else abs(best - paper) <= WITHIN
     tolerance = "" if paper is None else f"{paper} ± {WITHIN}; the range is the one over single seeds"
     return Row(name, paper, best, min(single), max(single), agrees, tolerance)
 
 
 def _rows(each: Depths) -> list[Row]:
-    law, other = finals(each.by_law), finals(each.by_accuracy)
-    wrong = {depth: [-validation(r) for r in found.values()] for depth, found in whole(each.by_accuracy).items()}
-    rows = [
-        _depth_row(f"{each.name}/lowest-D-depth", law, PAPER[each.name]),
-        row(f"{each.name}/one-standard-error-depth", [one_standard_error(law) if law else None]),
-        _depth_row(f"{each.name}/lowest-D-depth-eval", finals(each.by_law, "final-D-eval")),
-        _depth_row(f"{each.name}/lowest-D-depth-rate-by-validation", other),
-        _depth_row(f"{each.name}/best-validation-depth", wrong),
+    law, name = finals(each.by_law), each.name
+    wrong = {depth: [-validation(r) for r in some] for depth, some in whole(each.by_accuracy).items()}
+    tested = {"lowest-D-depth": law, "best-validation-depth": wrong}
+    return [
+        _depth_row(f"{name}/lowest-D-depth", law, PAPER[name]),
+        row(f"{name}/one-standard-error-depth", [one_standard_error(law) if law else None]),
+        _depth_row(f"{name}/lowest-D-depth-eval", finals(each.by_law, "final-D-eval")),
+        _depth_row(f"{name}/lowest-D-depth-rate-by-validation", finals(each.by_accuracy)),
+        _depth_row(f"{name}/best-validation-depth", wrong),
+        *(row(f"{name}/test-accuracy-at-{w}", each.tests[lowest(v)] if v else [None]) for w, v in tested.items()),
     ]
-    for what, values in (("lowest-D-depth", law), ("best-validation-depth", wrong)):
-        tests = list(each.tests[lowest(values)].values()) if values else [None]
-        rows.append(row(f"{each.name}/test-accuracy-at-{what}", tests))
-    return rows
 
 
 def _order_row(found: Sequence[Depths]) -> Row:
@@ -198,87 +184,76 @@ def _order_row(found: Sequence[Depths]) -> Row:
 
 
 def _note(each: Depths, rows: Sequence[Row]) -> str:
-    known = {r.name: r for r in rows}
-    title, best = TITLES[each.name], known[f"{each.name}/lowest-D-depth"]
+    known = {r.name.removeprefix(f"{each.name}/"): r for r in rows if r.name.startswith(f"{each.name}/")}
+    best, one, by_test = (
+        known[name] for name in ("lowest-D-depth", "one-standard-error-depth", "best-validation-depth")
+    )
     if best.ours is None:
-        return f"{title}: {best.reason}."
-    one = known[f"{each.name}/one-standard-error-depth"].ours
-    by_test = known[f"{each.name}/best-validation-depth"].ours
-    at_best = known[f"{each.name}/test-accuracy-at-lowest-D-depth"].ours or math.nan
-    at_other = known[f"{each.name}/test-accuracy-at-best-validation-depth"].ours or math.nan
+        return f"{TITLES[each.name]}: {best.reason}."
+    ends = ("best-validation-depth", "lowest-D-depth")
+    other, at_best = (100 * (known[f"test-accuracy-at-{end}"].ours or math.nan) for end in ends)
     return (
-        f"{title}: final D is lowest at {best.ours:.0f} layers (single seeds: {best.low:.0f} to {best.high:.0f}; paper: "
-        f"{PAPER[each.name]}); {one:.0f} layers are not clearly worse. Validation accuracy is best at {by_test:.0f} layers, "
-        f"where the test accuracy is {100 * at_other:.1f} %, against {100 * at_best:.1f} % at the depth of the lowest D."
+        f"{TITLES[each.name]}: final D is lowest at {best.ours:.0f} layers (single seeds: {best.low:.0f} to "
+        f"{best.high:.0f}; paper: {PAPER[each.name]}); {one.ours:.0f} layers are not clearly worse. Validation accuracy is "
+        f"best at {by_test.ours:.0f} layers, where the test accuracy is {other:.1f} %, against {at_best:.1f} % at the depth "
+        "of the lowest D."
     )
 
 
 def _sheets(found: Sequence[Depths]) -> list[Sheet]:
-    curves = []
+    curves = [
+        curves_panel(TITLES[each.name], {str(d): each.by_law[d] for d in SHOWN if d in each.by_law}) for each in found
+    ]
+    ends, accuracies = [], []
     for each in found:
-        groups = {str(depth): list(each.by_law[depth].values()) for depth in SHOWN if depth in each.by_law}
-        curves.append(curves_panel(TITLES[each.name], groups))
+        evals, validated = finals(each.by_law, "final-D-eval"), finals(each.by_accuracy)
+        logs = {
+            "rate with the best law": finals(each.by_law),
+            "the same, eval mode": evals,
+            "rate by validation": validated,
+        }
+        shares = {depth: list(map(validation, some)) for depth, some in each.by_accuracy.items()}
+        ends.append(_panel(each, "final D", logs, math.exp))
+        accuracies.append(_panel(each, "accuracy", {"validation": shares, "test": each.tests}))
+    marked = "The line marks the depth that the paper found."
+    rates = "Rates with the best validation accuracy. The line marks the paper's depth."
     words = caption(curves, "Rates with the best law.")
-    marked = "Rates with the best validation accuracy. The line marks the paper's depth."
     return [
         Sheet("D along depth, for networks of several depths", curves, caption=words),
-        Sheet(
-            "D after the last hidden layer",
-            [_ends_panel(each) for each in found],
-            caption="The line marks the depth that the paper found.",
-        ),
-        Sheet("Accuracy", [_accuracy_panel(each) for each in found], caption=marked),
+        Sheet("D after the last hidden layer", ends, caption=marked),
+        Sheet("Accuracy", accuracies, caption=rates),
     ]
 
 
-def _ends_panel(each: Depths) -> Panel:
-    curves = {
-        "rate with the best law": finals(each.by_law),
-        "the same, eval mode": finals(each.by_law, "final-D-eval"),
-        "rate by validation": finals(each.by_accuracy),
-    }
+def _panel(each: Depths, ylabel: str, curves: Mapping[str, Values], back: Callable[[float], float] = float) -> Panel:
+    """Numbers by depth, mean and range over seeds; `back` from what is averaged to what is drawn."""
     series = []
     for label, values in curves.items():
-        mean, low, high = ([math.exp(f(logs)) for logs in values.values()] for f in (fmean, min, max))
+        mean, low, high = ([back(f(some)) for some in values.values()] for f in (fmean, min, max))
         series += [Series(tuple(values), mean, label, low, high)] if values else []
-    return Panel(TITLES[each.name], tuple(series), xlabel="depth", ylabel="final D", marked=PAPER[each.name])
+    return Panel(TITLES[each.name], series, "depth", ylabel, log_y=back is math.exp, marked=PAPER[each.name])
 
 
-def _accuracy_panel(each: Depths) -> Panel:
-    parts = {
-        "validation": {depth: [validation(r) for r in found.values()] for depth, found in each.by_accuracy.items()},
-        "test": {depth: list(found.values()) for depth, found in each.tests.items()},
-    }
-    series = [
-        Series(tuple(v), tuple(map(fmean, v.values())), label, tuple(map(min, v.values())), tuple(map(max, v.values())))
-        for label, v in parts.items()
-    ]
-    return Panel(TITLES[each.name], tuple(series), "depth", "accuracy", log_y=False, marked=PAPER[each.name])
-
-
-def _table(runs: Sequence[Run]) -> Table:
-    """The whole grid, means over seeds."""
-    lines: list[tuple[Cell, ...]] = []
-    cells = grouped(runs, lambda r: (TITLES[r.recipe.data], r.recipe.network.depth, r.recipe.learning_rate))
+def _table(runs: Runs) -> Table:
+    lines = []
+    cells = runs.by(lambda r: (TITLES[r.recipe.data], r.recipe.network.depth, r.recipe.learning_rate))
     for cell, found in cells.items():
-        laws = [law for r in found if (law := law_of(r))]
-        sound = [r for r in found if r.diverged is None]
-        r_mean = fmean(law.pearson or math.nan for law in laws) if laws else None
-        D = math.exp(fmean(math.log(law.values[-1]) for law in laws)) if laws else None
-        lines.append((*cell, len(found) - len(laws), r_mean, D, fmean(map(validation, sound)) if sound else None))
+        laws = found.laws()
+        D = geometric_mean(law.values[-1] for law in laws) if laws else None
+        r_mean = mean_of(law.pearson for law in laws)
+        lines.append((*cell, len(found) - len(laws), r_mean, D, found.sound.mean(validation)))
     columns = ("data", "depth", "lr", "without a law", "r", "final D", "validation acc.")
-    return Table("The whole grid, means over seeds", columns, tuple(lines), "Final D: geometric mean.")
+    return Table("The whole grid, means over seeds", columns, lines, "Final D: geometric mean.")
 
 
 def _chosen_table(found: Sequence[Depths]) -> Table:
     lines: list[tuple[Cell, ...]] = []
     for each in found:
         for depth, chosen in each.by_law.items():
-            logs = [finals({depth: chosen}, what)[depth] for what in ("final-D", "final-D-eval")]
-            logs.append(finals({depth: each.by_accuracy[depth]})[depth])
-            rates = ", ".join(f"{rate:g}" for rate in sorted({r.recipe.learning_rate for r in chosen.values()}))
-            means = (math.exp(fmean(v)) for v in logs)
-            lines.append((TITLES[each.name], depth, rates, *means, fmean(each.tests[depth].values())))
+            parts = ((chosen, "final-D"), (chosen, "final-D-eval"), (each.by_accuracy[depth], "final-D"))
+            means = [math.exp(fmean(finals({depth: some}, what)[depth])) for some, what in parts]
+            rates = ", ".join(f"{rate:g}" for rate in sorted({r.recipe.learning_rate for r in chosen}))
+            lines.append((TITLES[each.name], depth, rates, *means, fmean(each.tests[depth])))
     ends = ("final D", "final D eval", "final D, rate by validation", "test acc.")
     note = "Geometric means over seeds; the test accuracy is that of the rates chosen by validation."
-    return Table("The networks chosen", ("data", "depth", "rates chosen by the law", *ends), tuple(lines), note)
+    return Table("The networks chosen", ("data", "depth", "rates chosen by the law", *ends), lines, note)

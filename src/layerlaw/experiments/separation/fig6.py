@@ -14,19 +14,16 @@ Controls of ours. D is not comparable between widths as it stands: with n images
 again for D over that floor; and the accuracy on the test images, and eval mode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
-from layerlaw.experiments.drawing import FLOOR_TITLE, both_modes, ends_table, grid_table, law_sheet
-from layerlaw.experiments.numbers import LAW, Claim, at_least, at_most, best_of_seeds, grouped, ratios, row, rows
-from layerlaw.experiments.setting import Setting, samples
-from layerlaw.lab import Architecture, Recipe, Run, Schedule, Shape
+from layerlaw.experiments.drawing import both_modes, ends_table, floor_sheet, grid_table
+from layerlaw.experiments.numbers import Claim, at_least, at_most, between, row
+from layerlaw.experiments.runs import LAW
+from layerlaw.experiments.setting import ADAM, Setting, samples
+from layerlaw.lab import Architecture, Recipe, Schedule, Shape
 from layerlaw.outcome import Outcome, Row
-from layerlaw.sheet import Sheet
 
 TITLE = "Width and shape of 8-layer networks"
-RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
 WIDTHS = {
     "width-20": (20,) * 7,
     "width-100": (100,) * 7,
@@ -44,58 +41,48 @@ QUICK = {
 }
 CLAIMS = {  # of the final D of one network over that of another
     ("width-20", "width-100"): at_least(3.0, "much larger"),
-    ("width-1000", "width-100"): Claim("about the same", lambda ratio: 0.5 <= ratio <= 2.0, "0.5 to 2"),
+    ("width-1000", "width-100"): between(0.5, 2.0, "about the same"),
     ("wide-narrow", "narrow-wide"): at_most(0.9, "lower"),
 }
-Best = dict[str, list[Run]]
+COMPARED = ("final-D", "final-D-eval", "final-D-over-permuted")
 
 
 def run(setting: Setting) -> Outcome:
     """Train the six shapes, report what came out."""
     data = {"fashion_mnist": samples(setting, "fashion_mnist")}
-    shapes: dict[Architecture, str] = {
-        Shape(100, widths): name for name, widths in (QUICK if setting.quick else WIDTHS).items()
-    }
-    rates = (1e-3,) if setting.quick else RATES
+    widths = QUICK if setting.quick else WIDTHS
+    shapes: dict[Architecture, str] = {Shape(100, some): name for name, some in widths.items()}
+    rates = (1e-3,) if setting.quick else ADAM
     base = Recipe(data="fashion_mnist", epochs=setting.epochs(quick=6))
     recipes = base.grid(network=shapes, learning_rate=rates, seed=setting.seeds())
     runs = setting.train("grid", recipes, data, Schedule(test=True, permuted=True))
     names = [shapes[r.recipe.network] for r in runs]
-    grid = grouped(runs, lambda r: shapes[r.recipe.network])
-    best = {name: best_of_seeds(found) for name, found in grid.items()}
+    grid = runs.by(lambda r: shapes[r.recipe.network])
+    best = {name: some.best() for name, some in grid.items()}
+    found = [
+        row(f"{a}-over-{b}/{what}", best[a].over(best[b], what), claim if what == "final-D" else Claim())
+        for (a, b), claim in CLAIMS.items()
+        for what in COMPARED
+    ]
     ends = ("final-D", "final-D-permuted", "final-D-over-permuted", "test-accuracy", *LAW)
-    found = [*_claims(best), *(r for name in best for r in rows(name, best[name], ends, choices=len(rates)))]
+    found += [r for name in best for r in best[name].rows(name, ends, choices=len(rates))]
     tables = [
         ends_table("What comes out at the end of every network", runs, names=names),
         grid_table("The law in every network", runs, names=names),
     ]
-    small = setting.note("Quick run: layers of at most 200 units instead of 1000 and 2500.")
-    return Outcome("fig6", TITLE, found, _sheets(best, grid), tables, [*_notes(found), *small])
-
-
-def _claims(best: Best) -> list[Row]:
-    found = []
-    for (first, second), claim in CLAIMS.items():
-        name, pair = f"{first}-over-{second}", (best[first], best[second])
-        found.append(row(f"{name}/final-D", ratios(*pair, "final-D"), claim))
-        found += [row(f"{name}/{what}", ratios(*pair, what)) for what in ("final-D-eval", "final-D-over-permuted")]
-    return found
-
-
-def _sheets(best: Best, grid: Best) -> list[Sheet]:
-    shown, behind = (
-        {name.capitalize().replace("Width-", "Width "): runs for name, runs in d.items()} for d in (best, grid)
-    )
+    titles = {name: name.capitalize().replace("Width-", "Width ") for name in best}
+    shown, behind = ({titles[name]: runs for name, runs in some.items()} for some in (best, grid))
     train, other = both_modes(shown, behind, share_y=True)
-    return [train, law_sheet(FLOOR_TITLE, shown, floor=True, note="", share_y=True), other]
+    small = setting.note("Quick run: layers of at most 200 units instead of 1000 and 2500.")
+    sheets = [train, floor_sheet(shown, share_y=True), other]
+    return Outcome("fig6", TITLE, found, sheets, tables, [*_notes(found), *small])
 
 
 def _notes(found: Sequence[Row]) -> list[str]:
     known = {r.name: r for r in found}
     notes = []
     for first, second in CLAIMS:
-        name = f"{first}-over-{second}/final-D"
-        plain, floored, other = (known[f"{name}{end}"] for end in ("", "-over-permuted", "-eval"))
+        plain, other, floored = (known[f"{first}-over-{second}/{what}"] for what in COMPARED)
         if plain.ours is None or floored.ours is None or other.ours is None:
             notes.append(f"{first} and {second}: one of them gave no number.")
             continue

@@ -4,75 +4,59 @@
     layerlaw reproduce linearized --quick    8 networks, 10 epochs instead of 600
 
 Half a minute on a GPU. Linear → BatchNorm per layer, everything else as in Fig. 1; per seed the rate with the best law, for
-both kinds alike. Agreement: a clear law (r ≤ −0.99 and Greenwood's p < 0.05, the choice among the rates repeated inside its
-null) in fewer than half the seeds of the linear networks. D is not invariant under linear maps, so a linear network can
-lower it: at most to the linear floor of the input, Σ 1/λ_i of SS_w⁻¹ SS_b, which stands beside (exact in eval mode, where
-the whole network is one affine map).
+both kinds alike. Agreement: a clear law (law_holds, the choice among the rates repeated inside the null of Greenwood's p) in
+fewer than half the seeds of the linear networks. D is not invariant under linear maps, so a linear network can lower it: at
+most to the linear floor of the input, Σ 1/λ_i of SS_w⁻¹ SS_b, which stands beside (exact in eval mode, where the whole
+network is one affine map).
 """
-
-from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from layerlaw.experiments.drawing import BEST_RATE, EVAL_LONG_TITLE, REST_FAINT, grid_table, law_sheet
-from layerlaw.experiments.numbers import (
-    Claim,
-    above,
-    below,
-    best_of_seeds,
-    clear_seeds,
-    grouped,
-    law_of,
-    mean_of,
-    number,
-    row,
-    rows,
-    trouble,
-)
-from layerlaw.experiments.separation.fig1 import RATES
-from layerlaw.experiments.setting import Setting, samples
+from layerlaw.experiments.numbers import Claim, above, below, mean_of, row
+from layerlaw.experiments.runs import LAW, Runs
+from layerlaw.experiments.setting import ADAM, Setting, samples
 from layerlaw.lab import Recipe, Run, Schedule, Shape
 from layerlaw.outcome import Outcome, Row
 
 TITLE = "Linearized networks have no law"
 DEPTHS = (8, 20)
 KINDS = {"none": "linear", "relu": "relu"}
-Network = tuple[str, int]  # activation, depth
+CLAIMS = {"linear": below(0.5, "no law", "the seeds"), "relu": above(0.5, "law", "the seeds")}
+NUMBERS = (*LAW, "effective-layers-eval", "last-D", "last-D-eval", "train-accuracy")
 
 
 def _cell(run: Run) -> tuple[str, int]:
     network = run.recipe.network
     assert isinstance(network, Shape)
-    return network.activation, network.depth
+    return KINDS[network.activation], network.depth
 
 
 def run(setting: Setting) -> Outcome:
     """Train both kinds, report what came out."""
-    data = {"fashion_mnist": samples(setting, "fashion_mnist")}
-    rates = (3e-4, 1e-3) if setting.quick else RATES["adam"]
+    data = samples(setting, "fashion_mnist")
+    rates = (3e-4, 1e-3) if setting.quick else ADAM
     base = Recipe(data="fashion_mnist", epochs=setting.epochs(quick=10))
     shapes = [Shape.even(depth, activation=kind) for kind in ("none", "relu") for depth in DEPTHS]
     recipes = base.grid(network=shapes, learning_rate=rates, seed=setting.seeds())
-    runs = setting.train("activations", recipes, data, Schedule(test=True))
-    cells = grouped(runs, _cell)
-    floor = linear_floor(data["fashion_mnist"].inputs, data["fashion_mnist"].labels)
+    runs = setting.train("activations", recipes, {"fashion_mnist": data}, Schedule(test=True))
+    cells = runs.by(_cell)
+    floor = linear_floor(data.inputs, data.labels)
     found = [
-        *(one for cell in cells for one in _rows(cell, cells[cell], len(rates))),
+        *(one for (kind, depth), some in cells.items() for one in _rows(kind, depth, some, len(rates))),
         row("input/D", [mean_of(r.measurement(batchnorm="running").separation[0] for r in runs)]),
         row("input/linear-floor", [floor]),
     ]
-    behind = {f"{KINDS[kind]}, {depth} layers": runs for (kind, depth), runs in cells.items()}
-    best = {title: best_of_seeds(runs) for title, runs in behind.items()}
+    behind = {f"{kind}, {depth} layers": some for (kind, depth), some in cells.items()}
+    best = {title: some.best() for title, some in behind.items()}
     title, words = "D without and with an activation, train mode", [BEST_RATE]
     sheets = [
         law_sheet(title, best, faint=behind, words=words, faint_words=REST_FAINT, columns=2),
         law_sheet(EVAL_LONG_TITLE, best, faint=behind, batchnorm="running", columns=2),
     ]
-    tables = [grid_table("Every network of the grid", runs)]
-    return Outcome("linearized", TITLE, found, sheets, tables, _notes(cells, floor))
+    notes = [note for depth in DEPTHS for note in _notes(depth, cells["linear", depth].best(), floor)]
+    return Outcome("linearized", TITLE, found, sheets, [grid_table("Every network of the grid", runs)], notes)
 
 
 def linear_floor(x: Tensor, y: Tensor) -> float:
@@ -97,32 +81,21 @@ def linear_floor(x: Tensor, y: Tensor) -> float:
     return float(((1 - mu) / mu).sum())
 
 
-def _rows(cell: Network, runs: Sequence[Run], choices: int) -> list[Row]:
-    name = f"{KINDS[cell[0]]}-{cell[1]}"
-    claim = below(0.5, "no law", "the seeds") if cell[0] == "none" else above(0.5, "law", "the seeds")
-    best = best_of_seeds(runs)
-    law = ("pearson", "rho", "effective-layers", "greenwood-p", "pearson-eval", "rho-eval", "effective-layers-eval")
-    names = (*law, "last-D", "last-D-eval", "train-accuracy")
+def _rows(kind: str, depth: int, runs: Runs, choices: int) -> list[Row]:
+    name, best, claim = f"{kind}-{depth}", runs.best(), CLAIMS[kind]
+    why = "" if best else runs.trouble()
     return [
-        row(f"{name}/seeds-with-clear-law", clear_seeds(runs, choices), claim),
-        *rows(
-            name, best, names, {"pearson": Claim(claim.paper)}, choices=choices, reason="" if best else trouble(runs)
-        ),
+        row(f"{name}/seeds-with-clear-law", runs.clear(choices), claim),
+        *best.rows(name, NUMBERS, {"pearson": Claim(claim.paper)}, choices=choices, reason=why),
     ]
 
 
-def _notes(cells: dict[Network, list[Run]], floor: float) -> list[str]:
-    notes = []
-    for depth in DEPTHS:
-        best = best_of_seeds(cells["none", depth])
-        shares = [law.shares for r in best if (law := law_of(r, batchnorm="running")) and law.shares]
-        last = mean_of(number(r, "last-D-eval") for r in best)
-        first = mean_of(share[0] for share in shares)
-        if last is None or first is None:
-            continue
-        words = (
-            f"Linear, {depth} layers, eval mode: the first layer takes {first:.0%} of the drop of log D; the last D is "
-            f"{last:.3g}, {last / floor:.2f} times the least that a linear map can reach ({floor:.3g})."
-        )
-        notes.append(words.replace(" -", " −"))
-    return notes
+def _notes(depth: int, best: Runs, floor: float) -> list[str]:
+    last = best.mean("last-D-eval")
+    first = mean_of(law.shares[0] for law in best.laws(batchnorm="running") if law.shares)
+    if last is None or first is None:
+        return []
+    return [
+        f"Linear, {depth} layers, eval mode: the first layer takes {first:.0%} of the drop of log D; the last D is "
+        f"{last:.3g}, {last / floor:.2f} times the least that a linear map can reach ({floor:.3g})."
+    ]

@@ -4,34 +4,24 @@
     layerlaw reproduce s1 --quick    two networks, 24 epochs instead of 600 (reported as the paper's: 100 stands for epoch 4)
 
 Half a minute on a GPU. Agreement, in the authors' BatchNorm mode: D = 1.8 ± 0.6 at epoch 100 and 0.8 ± 0.3 at epoch 600
-(both read off the talk's plot: "about"); D stays within 5 % of its final value only after epoch 400; the law (r ≤ −0.99
+(both read off the talk's plot: "about"); D stays within 5 % of its final value only after epoch 400; the law (law_holds
 from then on) is there before that. The learning rate drops at epochs 200 and 400, which alone can move the time of
 convergence, so the same networks are trained with a constant rate too (ours). Epochs are as fine as the measurements: 10.
 """
 
-from __future__ import annotations
+from functools import partial
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
-from layerlaw.experiments.drawing import Column, caption, epoch_series, run_table
-from layerlaw.experiments.moments import (
-    NEVER,
-    emergence,
-    in_paper_epochs,
-    measured_epochs,
-    scaled,
-    settling,
-    shortened,
-    since,
-)
-from layerlaw.experiments.numbers import Claim, minus, number, row, trouble, within
+from layerlaw.experiments import moments
+from layerlaw.experiments.drawing import Courses, caption, courses, run_table
+from layerlaw.experiments.moments import NEVER, bend, emergence, measured_epochs, paper_epoch, scaled
+from layerlaw.experiments.numbers import Claim, minus, row, within
+from layerlaw.experiments.runs import Runs, number
 from layerlaw.experiments.separation.fig2 import DEPTH, RATE
 from layerlaw.experiments.setting import Setting, samples
 from layerlaw.lab import Recipe, Run, Schedule, Shape
 from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.outcome import Outcome, Row, Table
-from layerlaw.sheet import Panel, Sheet
+from layerlaw.sheet import Sheet
 
 TITLE = "The law emerges before neural collapse"
 PROBES = (0, 10, 20, 30, 50, 70, *range(100, 601, 10))
@@ -49,102 +39,85 @@ def run(setting: Setting) -> Outcome:
     recipes = base.grid(drops=(base.drops, ()), seed=setting.seeds())
     schedule = Schedule(scaled(QUICK_PROBES if setting.quick else PROBES, total))
     runs = setting.train("last-layer", recipes, data, schedule)
-    paper = [r for r in runs if r.recipe.drops]
-    constant = [r for r in runs if not r.recipe.drops]
+    paper, constant = (runs.at(drops=drops) for drops in (base.drops, ()))
     return Outcome(
         "s1",
         TITLE,
-        [*_level_rows(paper, total), *_moment_rows(paper, total), *_constant_rows(constant, total)],
+        [*_level_rows(paper, total), *_moment_rows(paper), *_constant_rows(constant)],
         _sheets(paper, constant, total),
         [_table(runs)],
-        [*shortened(total), *_notes(paper, constant)],
+        [*moments.shortened(total), *_notes(paper, constant)],
     )
 
 
-def last_layer(run: Run, epoch: int) -> float | None:
+def last_layer(run: Run, epoch: int, end: str = "") -> float | None:
     """D after the last hidden layer."""
-    return number(run, "last-D", epoch=epoch)
+    return number(run, f"last-D{end}", epoch=epoch)
 
 
 def convergence(run: Run, *, share: float = CONVERGED, batchnorm: BatchNormMode = "batch") -> int | None:
     """The epoch from which on D of the last hidden layer stays within a share of its final value."""
-    epochs, name = measured_epochs(run, batchnorm=batchnorm), "last-D" if batchnorm == "batch" else "last-D-eval"
-    return settling(epochs, [number(run, name, epoch=epoch) for epoch in epochs], share)
+    epochs = measured_epochs(run, batchnorm=batchnorm)
+    return moments.settling(
+        epochs, [last_layer(run, e, "" if batchnorm == "batch" else "-eval") for e in epochs], share
+    )
 
 
 def collapse(run: Run) -> int | None:
     """The epoch from which on every training sample is nearest to its own class mean in the last hidden layer (NC4)."""
     epochs = measured_epochs(run)
-    return since(epochs, [run.measurement(epoch=epoch).nearest[-1] == 1.0 for epoch in epochs])
+    return moments.since(epochs, [run.measurement(epoch=epoch).nearest[-1] == 1.0 for epoch in epochs])
 
 
-def _level_rows(runs: Sequence[Run], total: int) -> list[Row]:
+def _level_rows(runs: Runs, total: int) -> list[Row]:
     """D at the paper's epochs."""
-    why = trouble(runs)
     found = []
     for mark, claim in LEVELS.items():
         (epoch,) = scaled((mark,), total)
-        found.append(row(f"last-D/epoch-{mark}", [last_layer(r, epoch) for r in runs], claim, reason=why))
-        evals = [number(r, "last-D-eval", epoch=epoch) for r in runs]
-        found.append(row(f"last-D/epoch-{mark}-eval", evals, reason=why))
+        found.append(runs.row(f"last-D/epoch-{mark}", partial(last_layer, epoch=epoch), claim))
+        found.append(runs.row(f"last-D/epoch-{mark}-eval", partial(last_layer, epoch=epoch, end="-eval")))
     return found
 
 
-def _moment_rows(runs: Sequence[Run], total: int) -> list[Row]:
+def _moment_rows(runs: Runs) -> list[Row]:
     """When D has converged, and whether the law was there before."""
-
-    def epochs(moment: Callable[..., int | None], **mode: Any) -> list[int | None]:
-        return [in_paper_epochs(moment(r, **mode), total) for r in runs]
-
-    why = trouble(runs)
-    ours, still = epochs(convergence), epochs(convergence, batchnorm="running")
-    law, there = epochs(emergence), epochs(emergence, batchnorm="running")
-    lead, lead_eval = ([minus(a, b) for a, b in zip(*pair, strict=True)] for pair in ((ours, law), (still, there)))
     late = Claim(f"after {LATE}", lambda mean: mean > LATE, f"> {LATE}; within 5 % of the final D from then on")
-    first = Claim("the law is first", lambda mean: None not in lead and mean > 0, "> 0, a law in every seed")
+    first = Claim("the law is first", lambda mean: None not in leads[0] and mean > 0, "> 0, a law in every seed")
+    modes: tuple[BatchNormMode, ...] = ("batch", "running")
+    ours, law = (
+        [runs.values(paper_epoch(moment, batchnorm=mode)) for mode in modes] for moment in (convergence, emergence)
+    )
+    leads = [[minus(a, b) for a, b in zip(*pair, strict=True)] for pair in zip(ours, law, strict=True)]
+    why = runs.trouble()
     return [
-        row("convergence-epoch", ours, late, reason=why),
-        row("convergence-epoch-eval", still, reason=why),
-        row("emergence-epoch", law, reason=NEVER),
-        row("emergence-epoch-eval", there, reason=NEVER),
-        row("convergence-minus-emergence", lead, first, reason=NEVER),
-        row("convergence-minus-emergence-eval", lead_eval, reason=NEVER),
-        row("nearest-mean-epoch", epochs(collapse), reason="a sample is nearest to another mean at the end"),
+        row("convergence-epoch", ours[0], late, reason=why),
+        row("convergence-epoch-eval", ours[1], reason=why),
+        row("emergence-epoch", law[0], reason=NEVER),
+        row("emergence-epoch-eval", law[1], reason=NEVER),
+        row("convergence-minus-emergence", leads[0], first, reason=NEVER),
+        row("convergence-minus-emergence-eval", leads[1], reason=NEVER),
+        runs.row("nearest-mean-epoch", paper_epoch(collapse), reason="a sample is nearest to another mean at the end"),
     ]
 
 
-def _constant_rows(runs: Sequence[Run], total: int) -> list[Row]:
+def _constant_rows(runs: Runs) -> list[Row]:
     """The same without drops of the learning rate."""
-    settled, law = ([in_paper_epochs(moment(r), total) for r in runs] for moment in (convergence, emergence))
-    why = trouble(runs)
     return [
-        row(f"constant-rate/last-D-epoch-{LAST}", [last_layer(r, total) for r in runs], reason=why),
-        row("constant-rate/convergence-epoch", settled, reason=why),
-        row("constant-rate/emergence-epoch", law, reason=NEVER),
+        runs.row(f"constant-rate/last-D-epoch-{LAST}", "last-D"),
+        runs.row("constant-rate/convergence-epoch", paper_epoch(convergence)),
+        runs.row("constant-rate/emergence-epoch", paper_epoch(emergence), reason=NEVER),
     ]
 
 
-def _sheets(paper: Sequence[Run], constant: Sequence[Run], total: int) -> list[Sheet]:
-    epochs = measured_epochs(paper[0])
-    later = [epoch for epoch in epochs if epoch >= scaled((START,), total)[0]]
-
-    def bend(r: Run, epoch: int) -> float | None:
-        pearson = number(r, "pearson", epoch=epoch)
-        return None if pearson is None else 1 + pearson
-
-    curves = [
-        epoch_series("train mode", paper, later, last_layer, total=total),
-        epoch_series("eval mode", paper, later, lambda r, e: number(r, "last-D-eval", epoch=e), total=total),
-    ]
-    both = (("falling learning rate", paper), ("constant learning rate", constant))
-    course = [epoch_series(name, runs, epochs, bend, total=total) for name, runs in both]
-    whole = [epoch_series(name, runs, epochs, last_layer, total=total) for name, runs in both]
-    how: dict[str, Any] = {"xlabel": "epoch", "marked": LATE}
-    first = Panel("", tuple(curves), log_y=False, **how)
+def _sheets(paper: Runs, constant: Runs, total: int) -> list[Sheet]:
+    modes: Courses = {"train mode": (paper, last_layer), "eval mode": (paper, partial(last_layer, end="-eval"))}
+    first = courses("", modes, since=scaled((START,), total)[0], log_y=False, marked=LATE)
     words = caption([first], f"From epoch {START} on, as in the paper. Marked: the rate drops for the last time.")
+    both = {"falling learning rate": paper, "constant learning rate": constant}
+    whole, bends = ({name: (runs, value) for name, runs in both.items()} for value in (last_layer, bend))
     panels = [
-        Panel("D of the last hidden layer", tuple(whole), **how),
-        Panel("1 + r of the law (0: a straight line)", tuple(course), ylabel="1 + r", **how),
+        courses("D of the last hidden layer", whole, marked=LATE),
+        courses("1 + r of the law (0: a straight line)", bends, ylabel="1 + r", marked=LATE),
     ]
     return [
         Sheet("D of the last hidden layer", [first], 1, words),
@@ -152,27 +125,26 @@ def _sheets(paper: Sequence[Run], constant: Sequence[Run], total: int) -> list[S
     ]
 
 
-def _table(runs: Sequence[Run]) -> Table:
+def _table(runs: Runs) -> Table:
     """Every network, with other shares of the final value."""
+    return run_table(
+        "When D of the last hidden layer has converged",
+        runs,
+        {"learning rate": lambda r: "falling" if r.recipe.drops else "constant", "seed": lambda r: r.recipe.seed},
+        {
+            **{f"within {share:.0%}": paper_epoch(convergence, share=share) for share in (0.02, 0.05, 0.1, 0.2)},
+            "within 5% eval": paper_epoch(convergence, batchnorm="running"),
+            "emergence": paper_epoch(emergence),
+            "nearest mean": paper_epoch(collapse),
+        },
+        "Epochs from which on the last layer's D stays within a share of its final value; train mode where not said.",
+    )
 
-    def of(moment: Callable[..., int | None], **how: Any) -> Column:
-        return lambda r: in_paper_epochs(moment(r, **how), r.recipe.epochs)
 
-    about: dict[str, Column] = {
-        "learning rate": lambda r: "falling" if r.recipe.drops else "constant",
-        "seed": lambda r: r.recipe.seed,
-    }
-    columns = {f"within {share:.0%}": of(convergence, share=share) for share in (0.02, 0.05, 0.1, 0.2)}
-    columns |= {"within 5% eval": of(convergence, batchnorm="running")}
-    columns |= {"emergence": of(emergence), "nearest mean": of(collapse)}
-    note = "Epochs from which on the last layer's D stays within a share of its final value; train mode where not said."
-    return run_table("When D of the last hidden layer has converged", runs, about, columns, note)
-
-
-def _notes(paper: Sequence[Run], constant: Sequence[Run]) -> list[str]:
+def _notes(paper: Runs, constant: Runs) -> list[str]:
     notes = []
     for name, runs in (("falling", paper), ("constant", constant)):
-        pairs = [(convergence(r), emergence(r)) for r in runs if r.diverged is None]
+        pairs = [(convergence(r), emergence(r)) for r in runs.sound]
         known = [(a, b) for a, b in pairs if a is not None and b is not None]
         first = sum(b < a for a, b in known)
         notes.append(
@@ -180,7 +152,7 @@ def _notes(paper: Sequence[Run], constant: Sequence[Run]) -> list[str]:
             "before D of the last layer has converged (within 5 %)."
         )
     drops = sorted({round(share * LAST) for r in paper for share in r.recipe.drops})
-    ends = [in_paper_epochs(convergence(r), r.recipe.epochs) for r in constant if r.diverged is None]
+    ends = constant.sound.values(paper_epoch(convergence))
     late = sum(epoch is not None and epoch > drops[-1] for epoch in ends)
     return [
         *notes,

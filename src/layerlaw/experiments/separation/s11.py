@@ -16,68 +16,54 @@ random split of the same drop gives −0.96 in the median), so look at p. The wh
 layer is less than 0.9 or more than 1.1 times that of 15 layers from scratch.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from layerlaw.experiments.drawing import EVAL_TITLE, curves_panel, grid_table, law_panel, p_words, r_and_rho
-from layerlaw.experiments.numbers import (
-    LAW,
-    LAW_HOLDS,
-    MODES,
-    Claim,
-    best_of_seeds,
-    law_of,
-    number,
-    of_laws,
-    over,
-    row,
-    rows,
-    selected_p,
-)
-from layerlaw.experiments.setting import Setting, samples
-from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
+from layerlaw.experiments.drawing import EVAL_TITLE, curves_panel, grid_table, law_panel, r_and_rho
+from layerlaw.experiments.numbers import LAW_HOLDS, Claim, of_laws, over, row
+from layerlaw.experiments.runs import LAW, MODES, Runs, law_of, number
+from layerlaw.experiments.setting import ADAM, Setting, samples
+from layerlaw.lab import Recipe, Run, Schedule, Shape
 from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.law import CHANCE, LawFit, fit_law
 from layerlaw.outcome import Outcome, Row
 from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.wording import p_value
 
 TITLE = "Pretraining: the law in five new layers on ten fixed ones"
-RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
 FIXED, DEPTH, SOURCE = 10, 15, 20
 OTHER = 1000  # added to the seed for the new layers: with the same seed they would begin as the source's layers began
 KINDS = {"source": "20 layers", "scratch": "15 layers from scratch", "pretrained": "10 fixed and 5 new layers"}
 DIFFERENT = Claim("quite different", lambda ratio: not 0.9 <= ratio <= 1.1, "below 0.9 or above 1.1")
-Kinds = dict[str, list[Run]]
+Kinds = dict[str, Runs]
 
 
 def run(setting: Setting) -> Outcome:
     """Train the three kinds, report what came out."""
-    data = {"fashion_mnist": samples(setting, "fashion_mnist")}
-    rates = (1e-3,) if setting.quick else RATES
-    kinds, best = _train(setting, data, rates)
+    rates = (1e-3,) if setting.quick else ADAM
+    kinds, best = _train(setting, rates)
     found = _rows(best, len(rates))
     every, names = zip(*((r, KINDS[kind]) for kind, runs in kinds.items() for r in runs), strict=True)
     table = grid_table("Every network", every, names=names)
     return Outcome("s11", TITLE, found, _sheets(kinds, best), [table], _notes(found))
 
 
-def _train(setting: Setting, data: dict[str, Samples], rates: Sequence[float]) -> tuple[Kinds, Kinds]:
+def _train(setting: Setting, rates: Sequence[float]) -> tuple[Kinds, Kinds]:
     """Every network of the three kinds, and those chosen."""
+    data = {"fashion_mnist": samples(setting, "fashion_mnist")}
     base = Recipe(data="fashion_mnist", epochs=setting.epochs(quick=15))
     schedule = Schedule(test=True)
-    shapes = [Shape.even(SOURCE), Shape.even(DEPTH)]
-    runs = setting.train("whole", base.grid(network=shapes, learning_rate=rates, seed=setting.seeds()), data, schedule)
-    kinds = {"source": [r for r in runs if r.recipe.network.depth == SOURCE]}
-    kinds["scratch"] = [r for r in runs if r.recipe.network.depth == DEPTH]
-    best = {kind: best_of_seeds(found) for kind, found in kinds.items()}
+    source, scratch = Shape.even(SOURCE), Shape.even(DEPTH)
+    recipes = base.grid(network=(source, scratch), learning_rate=rates, seed=setting.seeds())
+    runs = setting.train("whole", recipes, data, schedule)
+    kinds = {"source": runs.at(network=source), "scratch": runs.at(network=scratch)}
+    best = {kind: some.best() for kind, some in kinds.items()}
     states = {r.recipe.seed: r.state for r in best["source"] if r.state is not None}
-    new = replace(base, network=Shape.even(DEPTH), layers=(FIXED, DEPTH))
+    new = replace(base, network=scratch, layers=(FIXED, DEPTH))
     recipes = new.grid(learning_rate=rates, seed=[seed + OTHER for seed in states])
     start = [states[recipe.seed - OTHER] for recipe in recipes]
     kinds["pretrained"] = setting.train("new", recipes, data, schedule, start=start, copied=(0, FIXED))
-    best["pretrained"] = best_new(kinds["pretrained"])
+    best["pretrained"] = kinds["pretrained"].best(new_law)
     return kinds, best
 
 
@@ -93,46 +79,31 @@ def fixed_law(run: Run) -> LawFit | None:
     return fit_law(law.values[: FIXED + 1]) if law else None
 
 
-def best_new(runs: Iterable[Run]) -> list[Run]:
-    """For every seed the run whose new layers have the lowest r."""
-    chosen: dict[int, tuple[float, Run]] = {}
-    for run in runs:
-        law, seed = new_law(run), run.recipe.seed
-        if law and law.pearson is not None and (seed not in chosen or law.pearson < chosen[seed][0]):
-            chosen[seed] = (law.pearson, run)
-    return [run for _, run in chosen.values()]
-
-
 def _rows(best: Kinds, choices: int) -> list[Row]:
-    found = []
-    for kind in ("source", "scratch"):
-        found += rows(kind, best[kind], LAW, {"pearson": LAW_HOLDS}, choices=choices)
     runs = best["pretrained"]
     laws, evals = ([new_law(r, batchnorm=mode) for r in runs] for mode in MODES)
     fixed = [fixed_law(r) for r in runs]
-    scratch = {r.recipe.seed: number(r, "rho") for r in best["scratch"]}
+    scratch = {r.recipe.seed + OTHER: number(r, "rho") for r in best["scratch"]}
     rhos = of_laws(laws, "rho")
-    differs = [over(rho, scratch.get(r.recipe.seed - OTHER)) for rho, r in zip(rhos, runs, strict=True)]
+    differs = [over(rho, scratch.get(r.recipe.seed)) for rho, r in zip(rhos, runs, strict=True)]
     breaks = [over(rho, other) for rho, other in zip(rhos, of_laws(fixed, "rho"), strict=True)]
+    claims = {"pearson": LAW_HOLDS}
     return [
-        *found,
-        row("new-layers/pearson", of_laws(laws, "pearson"), LAW_HOLDS),
-        row("new-layers/rho", rhos),
-        row("new-layers/effective-layers", of_laws(laws, "effective-layers")),
-        row("new-layers/greenwood-p", [selected_p(f.effective_layers, f.layers, choices) if f else None for f in laws]),
+        *(one for k in ("source", "scratch") for one in best[k].rows(k, LAW, claims, choices=choices)),
+        *(row(f"new-layers/{what}", of_laws(laws, what, choices), claims.get(what, Claim())) for what in LAW[:4]),
         *(row(f"new-layers/{what}-eval", of_laws(evals, what)) for what in ("pearson", "rho")),
         *(row(f"fixed-layers/{what}", of_laws(fixed, what)) for what in ("pearson", "rho")),
-        *rows("pretrained", runs, LAW),  # not chosen by this r
+        *runs.rows("pretrained", LAW),  # not chosen by this r
         row("new-layers-over-scratch/rho", differs, DIFFERENT),
         row("new-layers-over-fixed-layers/rho", breaks),
-        *(one for kind in KINDS for one in rows(kind, best[kind], ["test-accuracy"])),
+        *(one for kind in KINDS for one in best[kind].rows(kind, ["test-accuracy"])),
     ]
 
 
 def _sheets(kinds: Kinds, best: Kinds) -> list[Sheet]:
     sheets = []
     for batchnorm, title in zip(MODES, ("D along depth", EVAL_TITLE), strict=True):
-        faint = kinds if batchnorm == "batch" else dict.fromkeys(kinds, ())
+        faint = kinds if batchnorm == "batch" else dict.fromkeys(kinds, Runs())
         panels = [law_panel(name, best[kind], faint=faint[kind], batchnorm=batchnorm) for kind, name in KINDS.items()]
         panels[-1] = _two_lines(panels[-1], best["pretrained"], batchnorm)
         sheets.append(Sheet(title, panels, caption="The line marks the last fixed layer.", share_y=True))
@@ -140,28 +111,28 @@ def _sheets(kinds: Kinds, best: Kinds) -> list[Sheet]:
     return [*sheets, Sheet("The three kinds together", [replace(together, marked=FIXED)], 1)]
 
 
-def _two_lines(panel: Panel, runs: Sequence[Run], batchnorm: BatchNormMode) -> Panel:
+def _two_lines(panel: Panel, runs: Runs, batchnorm: BatchNormMode) -> Panel:
     """The new layers have a line of their own."""
     laws = [law for r in runs if (law := new_law(r, batchnorm=batchnorm))]
-    rest = tuple(series for series in panel.series if series.style != "fit")
+    rest = [series for series in panel.series if series.style != "fit"]
     curve = next((series.y for series in rest if series.label == "D"), None)
     if not laws or curve is None:
         return panel
     known = [value for value in curve if value is not None]
     parts = ((0, known[: FIXED + 1]), (FIXED, known[FIXED:]))
-    lines = [Series(tuple(range(at, at + len(v))), fit_law(v).line, "line", style="fit") for at, v in parts]
+    lines = [Series(range(at, at + len(v)), fit_law(v).line, "line", style="fit") for at, v in parts]
     return replace(panel, series=(*lines, *rest), note=f"new layers: {r_and_rho(laws)}", marked=FIXED)
 
 
 def _notes(found: Sequence[Row]) -> list[str]:
     known = {r.name: r.ours for r in found}
     r, p = known["new-layers/pearson"], known["new-layers/greenwood-p"]
-    rho, fixed, scratch = (known[f"{name}/rho"] for name in ("new-layers", "fixed-layers", "scratch"))
-    if r is None or p is None or rho is None or fixed is None or scratch is None:
+    new, fixed, scratch = (known[f"{name}/rho"] for name in ("new-layers", "fixed-layers", "scratch"))
+    if r is None or p is None or new is None or fixed is None or scratch is None:
         return ["The new layers have no law to speak of."]
     even = "more evenly than by chance" if p < CHANCE else "no more evenly than by chance"
     return [
-        f"The new layers share their work {even} (r = {r:.3f} over 5 points, {p_words(p)} with the choice of the "
-        "learning rate in it).".replace("= -", "= −"),
-        f"A new layer multiplies D by {rho:.2f}, a fixed one by {fixed:.2f}, a layer of 15 from scratch by {scratch:.2f}.",
+        f"The new layers share their work {even} (r = {r:.3f} over 5 points, p {p_value(p, relation=True)} with the choice "
+        "of the learning rate in it).",
+        f"A new layer multiplies D by {new:.2f}, a fixed one by {fixed:.2f}, a layer of 15 from scratch by {scratch:.2f}.",
     ]

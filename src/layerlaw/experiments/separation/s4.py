@@ -10,13 +10,12 @@ Control: with as many units as images noise alone looks separated, so D with per
 the ratio to it at the input and after the last hidden layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median_low
 
-from layerlaw.experiments.drawing import FLOOR_TITLE, both_modes, ends_table, grid_table, law_sheet
-from layerlaw.experiments.numbers import LAW, LAW_HOLDS, NO_RUN, Claim, best_of_seeds, grouped, over, row, rows
+from layerlaw.experiments.drawing import both_modes, ends_table, floor_sheet, grid_table
+from layerlaw.experiments.numbers import LAW_HOLDS, Claim, over, row
+from layerlaw.experiments.runs import LAW, NO_RUN, Runs
 from layerlaw.experiments.setting import TITLES, Setting, samples, stand_in
 from layerlaw.lab import Recipe, Run, Schedule, Shape
 from layerlaw.outcome import Outcome, Row
@@ -44,11 +43,12 @@ def run(setting: Setting) -> Outcome:
         shape = Shape.even(depth, inputs=data[name].inputs.shape[1], width=width)
         recipes += base.grid(data=[name], network=[shape], learning_rate=rates, seed=setting.seeds())
     runs = setting.train("grid", recipes, data, Schedule(test=True, permuted=True))
-    grid = grouped(runs, lambda r: (r.recipe.data, r.recipe.network.depth))
-    best = {cell: best_of_seeds(found) for cell, found in grid.items()}
+    grid = runs.by(lambda r: (r.recipe.data, r.recipe.network.depth))
+    best = {cell: some.best() for cell, some in grid.items()}
     found = [r for cell in SHOWN for r in _rows(cell, best[cell], len(rates))]
-    names = [f"{TITLES[r.recipe.data]}, {r.recipe.network.depth} layers" for r in runs]
-    shown, behind = ({f"{TITLES[name]}, {depth} layers": d[name, depth] for name, depth in SHOWN} for d in (best, grid))
+    titles = {(name, depth): f"{TITLES[name]}, {depth} layers" for name, depth in SHOWN}
+    names = [titles[r.recipe.data, r.recipe.network.depth] for r in runs]
+    shown, behind = ({title: some[cell] for cell, title in titles.items()} for some in (best, grid))
     train, other = both_modes(shown, behind)
     tables = [
         grid_table("Every network of the grid", runs, names=names),
@@ -56,9 +56,7 @@ def run(setting: Setting) -> Outcome:
     ]
     small = setting.note(f"Quick run: {size}×{size} pixels and width {width} instead of 32×32 and 1000.")
     notes = [*_notes(found), *stand_in(setting, "cifar10"), *small]
-    return Outcome(
-        "s4", TITLE, found, [train, law_sheet(FLOOR_TITLE, shown, floor=True, note=""), other], tables, notes
-    )
+    return Outcome("s4", TITLE, found, [train, floor_sheet(shown), other], tables, notes)
 
 
 def input_above_floor(run: Run) -> float | None:
@@ -66,12 +64,12 @@ def input_above_floor(run: Run) -> float | None:
     return over(run.measurement().separation[0], run.measurement(split="permuted").separation[0])
 
 
-def _rows(cell: tuple[str, int], runs: Sequence[Run], choices: int) -> list[Row]:
+def _rows(cell: tuple[str, int], runs: Runs, choices: int) -> list[Row]:
     name = f"{cell[0]}-{cell[1]}"
     found = [
-        *rows(name, runs, LAW, {"pearson": LAW_HOLDS}, choices=choices),
-        row(f"{name}/input-D-over-permuted", [input_above_floor(r) for r in runs]),
-        *rows(name, runs, ["final-D-over-permuted"]),
+        *runs.rows(name, LAW, {"pearson": LAW_HOLDS}, choices=choices),
+        runs.row(f"{name}/input-D-over-permuted", input_above_floor),
+        *runs.rows(name, ["final-D-over-permuted"]),
     ]
     if choices > 1:
         median = median_low([r.recipe.learning_rate for r in runs]) if runs else None

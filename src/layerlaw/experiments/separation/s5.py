@@ -13,49 +13,34 @@ and with all networks measured on the same 1000 images, which are among the trai
 hidden layer also over the level that permuted labels give. At 600 epochs 5000 images also mean five times as many steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
-from layerlaw.experiments.drawing import FLOOR_TITLE, both_modes, curves_panel, ends_table, grid_table, law_sheet
-from layerlaw.experiments.numbers import (
-    LAW,
-    LAW_HOLDS,
-    at_least,
-    best_of_seeds,
-    corrected_half_life,
-    grouped,
-    half_life_on,
-    number,
-    ratios,
-    row,
-    rows,
-)
-from layerlaw.experiments.setting import Setting, samples
-from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
+from layerlaw.experiments.drawing import both_modes, curves_panel, ends_table, floor_sheet, grid_table
+from layerlaw.experiments.numbers import LAW_HOLDS, at_least, row
+from layerlaw.experiments.runs import LAW, Runs, corrected_half_life, half_life_on
+from layerlaw.experiments.setting import ADAM, Setting, samples
+from layerlaw.lab import Recipe, Samples, Schedule, Shape
 from layerlaw.outcome import Outcome, Row
 from layerlaw.sheet import Sheet
 
 TITLE = "Sample size: 1000, 2000 and 5000 images"
 PER_CLASS = (100, 200, 500)
-RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
 FLAT = "D does not fall with depth in one of the networks"
 REFUSED = "the bias is too large to correct at some layer"
-Sizes = dict[int, list[Run]]
 
 
 def run(setting: Setting) -> Outcome:
     """Train all sizes, report what came out."""
     sizes = [count // 2 for count in PER_CLASS] if setting.quick else PER_CLASS
-    rates = (1e-3,) if setting.quick else RATES
+    rates = (1e-3,) if setting.quick else ADAM
     data = {str(10 * count): samples(setting, "fashion_mnist", count) for count in sizes}
     base = Recipe(network=Shape.even(8), epochs=setting.epochs(quick=8))
     recipes = base.grid(data=data, learning_rate=rates, seed=setting.seeds())
     runs = setting.train("grid", recipes, data, Schedule(test=True, permuted=True))
-    grid = grouped(runs, lambda r: int(r.recipe.data))
-    best = {n: best_of_seeds(found) for n, found in grid.items()}
+    grid = runs.by(lambda r: int(r.recipe.data))
+    best = {n: some.best() for n, some in grid.items()}
     names, law = (*LAW, "final-D-over-permuted"), {"pearson": LAW_HOLDS}
-    found = [r for n in best for r in rows(f"{n}-images", best[n], names, law, choices=len(rates))]
+    found = [r for n in best for r in best[n].rows(f"{n}-images", names, law, choices=len(rates))]
     found += _growth(best, data)
     labels = [f"{r.recipe.data} images" for r in runs]
     tables = [
@@ -65,36 +50,36 @@ def run(setting: Setting) -> Outcome:
     shown, behind = ({f"{n} images": runs for n, runs in some.items()} for some in (best, grid))
     sheets = [
         *both_modes(shown, behind, share_y=True),
-        law_sheet(FLOOR_TITLE, shown, floor=True, note="", share_y=True),
+        floor_sheet(shown, share_y=True),
         Sheet("The three sizes together", [curves_panel("", shown)], 1),
     ]
-    notes = [*_notes(found, best), *setting.note("Quick run: half as many images.")]
+    notes = [*_notes(found, list(best)), *setting.note("Quick run: half as many images.")]
     return Outcome("s5", TITLE, found, sheets, tables, notes)
 
 
-def _growth(best: Sizes, data: dict[str, Samples]) -> list[Row]:
+def _growth(best: dict[int, Runs], data: dict[str, Samples]) -> list[Row]:
     least, *larger = best
     every = [r for runs in best.values() for r in runs]
     same = {id(r): half_life_on(r, data[str(least)]) for r in every}
     corrected = {id(r): corrected_half_life(r, data[r.recipe.data]) for r in every}
     found = []
     for n, runs in best.items():
-        found.append(row(f"{n}-images/half-life", [number(r, "half-life") for r in runs], reason=FLAT))
-        found.append(row(f"{n}-images/half-life-corrected", [corrected[id(r)] for r in runs], reason=REFUSED))
+        found.append(runs.row(f"{n}-images/half-life", "half-life", reason=FLAT))
+        found.append(runs.row(f"{n}-images/half-life-corrected", lambda r: corrected[id(r)], reason=REFUSED))
     for n in larger:
-        name, pair = f"{n}-over-{least}-images/half-life", (best[n], best[least])
+        name, ours, other = f"{n}-over-{least}-images/half-life", best[n], best[least]
         found += [
-            row(name, ratios(*pair, "half-life"), at_least(1.05, "larger"), reason=FLAT),
-            row(f"{name}-eval", ratios(*pair, "half-life-eval"), reason=FLAT),
-            row(f"{name}-same-images", ratios(*pair, lambda r: same[id(r)]), reason=FLAT),
-            row(f"{name}-corrected", ratios(*pair, lambda r: corrected[id(r)]), reason=REFUSED),
+            row(name, ours.over(other, "half-life"), at_least(1.05, "larger"), reason=FLAT),
+            row(f"{name}-eval", ours.over(other, "half-life-eval"), reason=FLAT),
+            row(f"{name}-same-images", ours.over(other, lambda r: same[id(r)]), reason=FLAT),
+            row(f"{name}-corrected", ours.over(other, lambda r: corrected[id(r)]), reason=REFUSED),
         ]
     return found
 
 
-def _notes(found: Sequence[Row], best: Sizes) -> list[str]:
+def _notes(found: Sequence[Row], sizes: Sequence[int]) -> list[str]:
     known = {r.name: r.ours for r in found}
-    least, *larger = best
+    least, *larger = sizes
     notes = []
     for n in larger:
         name = f"{n}-over-{least}-images/half-life"

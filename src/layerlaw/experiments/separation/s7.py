@@ -13,33 +13,22 @@ at the rate chosen, because the drops at epochs 200 and 400 move all ratios at o
 are never taken, --seeds asks for more.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
-from layerlaw.experiments.drawing import LAST_LOSS, RATE_AND_SEED, caption, epoch_series, run_table
-from layerlaw.experiments.moments import in_paper_epochs, measured_epochs, page_p, scaled, settling, shortened, spearman
-from layerlaw.experiments.numbers import (
-    MODE_NAMES,
-    MODES,
-    NO_RUN,
-    above,
-    best_of_seeds,
-    law_of,
-    mean_of,
-    row,
-    rows,
-    trouble,
-)
-from layerlaw.experiments.separation.fig1 import RATES, SHOWN
-from layerlaw.experiments.setting import TITLES, Setting, samples, stand_in
+from layerlaw.experiments import moments
+from layerlaw.experiments.drawing import LAST_LOSS, RATE_AND_SEED, caption, courses, run_table, spread_series
+from layerlaw.experiments.moments import measured_epochs, page_p, paper_epoch, scaled, spearman
+from layerlaw.experiments.numbers import above, mean_of, row
+from layerlaw.experiments.runs import MODE_NAMES, MODES, NO_RUN, Runs, law_of
+from layerlaw.experiments.separation.fig1 import SHOWN
+from layerlaw.experiments.setting import ADAM, TITLES, Setting, samples, stand_in
 from layerlaw.lab import Recipe, Run, Schedule, Shape
 from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.outcome import Outcome, Row, Table
-from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.sheet import Panel, Sheet
 
 TITLE = "Lower layers converge first"
 DEPTH = 8
@@ -59,16 +48,17 @@ def run(setting: Setting) -> Outcome:
     total = setting.epochs(quick=60)
     data = {"cifar10": samples(setting, "cifar10")}
     base = Recipe(Shape.even(DEPTH), "cifar10", epochs=total)
-    rates = (SHOWN["adam", DEPTH][0],) if setting.quick else RATES["adam"]
+    rates = (SHOWN["adam", DEPTH][0],) if setting.quick else ADAM
     schedule = Schedule(scaled((*QUICK_PROBES, EARLY) if setting.quick else PROBES, total))
     runs = setting.train("ratios", base.grid(learning_rate=rates, seed=setting.seeds(SEEDS)), data, schedule)
-    best = best_of_seeds(runs)
-    constant = setting.train("constant", [replace(r.recipe, drops=()) for r in best], data, schedule) if best else []
+    best = runs.best()
+    again = [replace(r.recipe, drops=()) for r in best]
+    constant = setting.train("constant", again, data, schedule) if best else Runs()
     early = scaled((EARLY,), total)[0]
     notes = [
-        *shortened(total),
+        *moments.shortened(total),
         *stand_in(setting, "cifar10"),
-        *_notes(best, setting),
+        *_notes(best, "Fashion-MNIST" if setting.quick else TITLES["cifar10"]),
         *setting.note(ENOUGH, quick=False),
     ]
     tables = [_layer_table(best), _run_table(runs, early)]
@@ -86,7 +76,7 @@ def convergence(run: Run, *, share: float = CONVERGED, batchnorm: BatchNormMode 
     """Per hidden layer, the epoch from which on its ratio stays within a share of its final value."""
     epochs = measured_epochs(run, batchnorm=batchnorm)
     found = [layer_ratios(run, epoch, batchnorm=batchnorm) for epoch in epochs]
-    return [settling(epochs, course, share) for course in zip(*found, strict=True)]  # one layer over the epochs
+    return [moments.settling(epochs, course, share) for course in zip(*found, strict=True)]  # one layer over the epochs
 
 
 def order(run: Run, *, share: float = CONVERGED, batchnorm: BatchNormMode = "batch") -> float | None:
@@ -102,9 +92,9 @@ def head_start(run: Run, epoch: int, *, batchnorm: BatchNormMode = "batch") -> f
     return spearman(range(len(found)), found) if len(found) == run.recipe.network.depth - 1 else None
 
 
-def _rows(runs: Sequence[Run], early: int) -> list[Row]:
-    why = trouble(runs) or (AT_ONCE if runs else NO_RUN)
-    orders = [order(r) for r in runs]
+def _rows(runs: Runs, early: int) -> list[Row]:
+    why = runs.trouble() or (AT_ONCE if runs else NO_RUN)
+    orders = runs.values(order)
     known = [v for v in orders if v is not None]
     name, at_early = "layer-and-convergence", f"layer-and-ratio-at-{EARLY}/spearman"
     heads, heads_eval = ([head_start(r, early, batchnorm=mode) for r in runs] for mode in MODES)
@@ -118,13 +108,13 @@ def _rows(runs: Sequence[Run], early: int) -> list[Row]:
         *(row(f"convergence-epoch/layer-{i + 1}", _epochs(runs, i), reason=why) for i in (0, LAYERS - 1)),
         row(at_early, heads, above(0, "bottom layers learn faster"), reason=why),
         row(f"{at_early}-eval", heads_eval, reason=why),
-        *rows("law", runs, ("pearson", "pearson-eval")),
+        *runs.rows("law", ("pearson", "pearson-eval")),
     ]
 
 
-def _constant_rows(runs: Sequence[Run]) -> list[Row]:
-    why = trouble(runs) or AT_ONCE
-    orders = [order(r) for r in runs if r.diverged is None]
+def _constant_rows(runs: Runs) -> list[Row]:
+    why = runs.trouble() or AT_ONCE
+    orders = runs.sound.values(order)
     known = [v for v in orders if v is not None]
     return [
         row("constant-rate/spearman", orders, reason=why),
@@ -132,50 +122,39 @@ def _constant_rows(runs: Sequence[Run]) -> list[Row]:
     ]
 
 
-def _sheets(best: Sequence[Run], constant: Sequence[Run]) -> list[Sheet]:
+def _sheets(best: Runs, constant: Runs) -> list[Sheet]:
     panels = [_course(best, batchnorm) for batchnorm in MODES] if best else []
     several = "Mean over seeds of the ratio" if len(best) > 1 else "The ratio"
     words = f"{several} of every hidden layer, the first after the input."
-    settled = _moments(best, constant)
+    series = []
+    for label, runs in (("falling learning rate", best), ("constant learning rate", constant)):
+        known = [[e for e in _epochs(runs.sound, layer) if e is not None] for layer in range(LAYERS)]
+        series += [spread_series(label, range(1, DEPTH), known, several=len(runs) > 1)] if all(known) else []
+    settled = Panel("", series, xlabel="hidden layer", ylabel="epoch", log_y=False)
     return [
         Sheet("D of a layer over D of the layer before", panels, 2, words),
         Sheet("When each layer has converged", [settled], 1, caption([settled], "Train mode.")),
     ]
 
 
-def _course(runs: Sequence[Run], batchnorm: BatchNormMode) -> Panel:
-    epochs = measured_epochs(runs[0], batchnorm=batchnorm)
-    series = []
-    for layer in range(LAYERS):
+def _course(runs: Runs, batchnorm: BatchNormMode) -> Panel:
+    def ratio(r: Run, epoch: int, layer: int) -> float | None:
+        return layer_ratios(r, epoch, batchnorm=batchnorm)[layer]
 
-        def value(r: Run, epoch: int, layer: int = layer) -> float | None:
-            return layer_ratios(r, epoch, batchnorm=batchnorm)[layer]
-
-        mean = epoch_series(f"layer {layer + 1}", runs, epochs, value, total=runs[0].recipe.epochs)
-        series.append(replace(mean, low=None, high=None))  # seven bands would cover one another
-    return Panel(f"{MODE_NAMES[batchnorm]} mode", tuple(series), xlabel="epoch", ylabel="ratio", log_y=False)
-
-
-def _moments(best: Sequence[Run], constant: Sequence[Run]) -> Panel:
-    series = []
-    for label, runs in (("falling learning rate", best), ("constant learning rate", constant)):
-        sound = [r for r in runs if r.diverged is None]
-        known = [[e for e in _epochs(sound, layer) if e is not None] for layer in range(LAYERS)]
-        if all(known):
-            mean = tuple(mean_of(layer) for layer in known)
-            ends = (tuple(map(min, known)), tuple(map(max, known))) if len(runs) > 1 else (None, None)
-            series.append(Series(tuple(range(1, LAYERS + 1)), mean, label, *ends))
-    return Panel("", tuple(series), xlabel="hidden layer", ylabel="epoch", log_y=False)
+    curves = {f"layer {layer + 1}": (runs, partial(ratio, layer=layer)) for layer in range(LAYERS)}
+    panel = courses(f"{MODE_NAMES[batchnorm]} mode", curves, ylabel="ratio", log_y=False)
+    # seven bands would cover one another
+    return replace(panel, series=[replace(series, low=None, high=None) for series in panel.series])
 
 
 def _epochs(
-    runs: Sequence[Run], layer: int, *, share: float = CONVERGED, batchnorm: BatchNormMode = "batch"
-) -> list[int | None]:
+    runs: Runs, layer: int, *, share: float = CONVERGED, batchnorm: BatchNormMode = "batch"
+) -> list[float | None]:
     """When a layer has converged, per seed, in the paper's epochs."""
-    return [in_paper_epochs(convergence(r, share=share, batchnorm=batchnorm)[layer], r.recipe.epochs) for r in runs]
+    return runs.values(paper_epoch(lambda r: convergence(r, share=share, batchnorm=batchnorm)[layer]))
 
 
-def _layer_table(runs: Sequence[Run]) -> Table:
+def _layer_table(runs: Runs) -> Table:
     heads = [*(f"within {share:.0%}" for share in SHARES), "within 10% eval", "final ratio", "final ratio eval"]
     lines = []
     for layer in range(LAYERS):
@@ -184,25 +163,25 @@ def _layer_table(runs: Sequence[Run]) -> Table:
         final = [mean_of(layer_ratios(r, r.epoch, batchnorm=mode)[layer] for r in runs) for mode in MODES]
         lines.append((layer + 1, *settled, evals, *final))
     note = "Mean epoch over the seeds from which on the ratio stays within a share of its final value."
-    return Table("Every layer, at the chosen rates", ("layer", *heads), tuple(lines), note)
+    return Table("Every layer, at the chosen rates", ("layer", *heads), lines, note)
 
 
-def _run_table(runs: Sequence[Run], early: int) -> Table:
+def _run_table(runs: Runs, early: int) -> Table:
     return run_table(
         "Every network of the grid",
         runs,
         RATE_AND_SEED,
         {
-            "r": lambda r: law.pearson if (law := law_of(r)) else trouble([r]),
-            **{f"Spearman {share:.0%}": lambda r, share=share: order(r, share=share) for share in SHARES},  # type: ignore[misc]
-            "Spearman 10% eval": lambda r: order(r, batchnorm="running"),
-            f"layer and ratio at {EARLY}": lambda r: head_start(r, early),
+            "r": lambda r: law.pearson if (law := law_of(r)) else Runs([r]).trouble(),
+            **{f"Spearman {share:.0%}": partial(order, share=share) for share in SHARES},
+            "Spearman 10% eval": partial(order, batchnorm="running"),
+            f"layer and ratio at {EARLY}": partial(head_start, epoch=early),
             **LAST_LOSS,
         },
     )
 
 
-def _notes(runs: Sequence[Run], setting: Setting) -> list[str]:
+def _notes(runs: Runs, where: str) -> list[str]:
     if not runs:
         return []
     rates = Counter(r.recipe.learning_rate for r in runs)
@@ -210,7 +189,6 @@ def _notes(runs: Sequence[Run], setting: Setting) -> list[str]:
     means = [mean_of(convergence(r)[layer] for r in runs) for layer in range(LAYERS)]
     known = [m for m in means if m is not None]
     rising = sum(b > a for a, b in pairwise(known))
-    where = "Fashion-MNIST" if setting.quick else TITLES["cifar10"]
     return [
         f"Learning rate with the best law on {where} (and in how many seeds): {chosen}.",
         f"The mean epoch of convergence rises at {rising} of the {len(known) - 1} steps from a layer to the next.",

@@ -11,47 +11,31 @@ say how many test images it took; and D is biased low at finite n, so train (100
 also compared at equal n and with the jackknife correction.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
-from layerlaw.experiments.drawing import EVAL_LONG_TITLE, RATE_AND_SEED, law_sheet, p_words, run_table
-from layerlaw.experiments.numbers import (
-    MODE_NAMES,
-    MODES,
-    above,
-    at_most,
-    grouped,
-    law_along,
-    mean_of,
-    minus,
-    number,
-    random_split_r,
-    record_of,
-    row,
-    rows,
-    trouble,
-)
-from layerlaw.experiments.separation.fig1 import RATES, SHOWN
-from layerlaw.experiments.setting import Setting, samples
+from layerlaw.experiments.drawing import EVAL_LONG_TITLE, RATE_AND_SEED, law_sheet, run_table
+from layerlaw.experiments.numbers import above, at_most, law_along, mean_of, minus, of_laws, random_split_r, row
+from layerlaw.experiments.runs import MODE_NAMES, MODES, Runs, record_of
+from layerlaw.experiments.separation.fig1 import SHOWN
+from layerlaw.experiments.setting import ADAM, Setting, samples
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
 from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.law import LawFit
-from layerlaw.outcome import Cell, Outcome, Row, Table
+from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.record import Record
 from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.wording import p_value
 
 TITLE = "A fuzzy law on test data"
-DEPTHS = (4, 8, 20)
+RATES = {depth: SHOWN["adam", depth][0] for depth in (4, 8, 20)}
 FUZZY = at_most(-0.90, "fuzzy law")  # r that we still call a fuzzy law
 Values = tuple[float | None, ...]
 
 
-@dataclass(frozen=True)
-class Fair:
+class Fair(NamedTuple):
     """D along depth of one network and mode where numbers of samples are equal, and corrected for them.
 
     `same_n` is D on as many test images of each class as there are training images.
@@ -60,11 +44,6 @@ class Fair:
     same_n: Values
     train_corrected: Values
     test_corrected: Values
-
-    @property
-    def law(self) -> LawFit | None:
-        """The law on as many test images as training images."""
-        return law_along(self.same_n)
 
 
 Fairs = dict[tuple[Recipe, BatchNormMode], Fair]
@@ -75,21 +54,20 @@ def run(setting: Setting) -> Outcome:
     images = samples(setting, "fashion_mnist", tests=1000)
     base = Recipe(data="fashion_mnist", epochs=setting.epochs(quick=20))
     recipes = []
-    for depth in DEPTHS:
-        rates = (_rate(depth),) if setting.quick else RATES["adam"]
+    for depth, rate in RATES.items():
+        rates = (rate,) if setting.quick else ADAM
         recipes += base.grid(network=(Shape.even(depth),), learning_rate=rates, seed=setting.seeds())
     runs = setting.train("test", recipes, {"fashion_mnist": images}, Schedule(test=True))
-    chosen = [r for r in runs if r.recipe.learning_rate == _rate(r.recipe.network.depth)]
-    shown = grouped(chosen, lambda r: r.recipe.network.depth)
+    shown = {depth: runs.at(network=Shape.even(depth), learning_rate=rate) for depth, rate in RATES.items()}
     fair = {
         (r.recipe, batchnorm): fairly(r, images, batchnorm=batchnorm, device=setting.device)
-        for r in chosen
-        if r.diverged is None
+        for some in shown.values()
+        for r in some.sound
         for batchnorm in MODES
     }
     assert images.test_labels is not None
     counts = len(images.labels), len(images.test_labels)
-    found = [one for depth in DEPTHS for one in _rows(depth, shown[depth], fair)]
+    found = [one for depth in RATES for one in _rows(depth, shown[depth], fair)]
     tables = [_table(shown, fair), _rate_table(runs)]
     return Outcome("s8", TITLE, found, _sheets(shown, fair, counts), tables, _notes(shown, fair, counts))
 
@@ -116,34 +94,40 @@ def _column(record: Record, name: str) -> Values:
     return tuple(site.values.get(name) for site in record.sites if site.in_fit)
 
 
-def _rate(depth: int) -> float:
-    return SHOWN["adam", depth][0]
+def _same_n(runs: Runs, fair: Fairs) -> list[LawFit | None]:
+    """The laws on as many test images as training images."""
+    return [law_along(fair[r.recipe, "batch"].same_n) if r.diverged is None else None for r in runs]
 
 
-def _rows(depth: int, runs: Sequence[Run], fair: Fairs) -> list[Row]:
+def _rows(depth: int, runs: Runs, fair: Fairs) -> list[Row]:
     name = f"depth-{depth}"
-    why = trouble(runs) or trouble(runs, split="test")
+    why = runs.trouble() or runs.trouble(split="test")
     large = why or "the bias is too large to correct"
-    fairs = [fair.get((r.recipe, "batch")) for r in runs]
-    gaps = [minus(number(r, "test-pearson"), number(r, "train-pearson")) for r in runs]
+    gaps = [minus(a, b) for a, b in zip(runs.values("test-pearson"), runs.values("train-pearson"), strict=True)]
     law = ("test-rho", "test-effective-layers", "test-greenwood-p", "test-pearson-eval", "test-greenwood-p-eval")
+    fairs = [fair[r.recipe, "batch"] for r in runs.sound]
     return [
-        *rows(name, runs, ["test-pearson"], {"test-pearson": FUZZY}),
+        *runs.rows(name, ["test-pearson"], {"test-pearson": FUZZY}),
         row(f"{name}/test-minus-train-pearson", gaps, above(0, "fuzzier"), reason=why),
-        *rows(name, runs, (*law, "train-pearson", "train-pearson-eval")),
-        row(f"{name}/test-same-n-pearson", [f.law.pearson if f and f.law else None for f in fairs], reason=why),
-        *rows(name, runs, ("train-last-D", "test-last-D")),
-        row(f"{name}/test-same-n-last-D", [f.same_n[-1] if f else None for f in fairs], reason=why),
-        row(f"{name}/train-last-D-corrected", [f.train_corrected[-1] if f else None for f in fairs], reason=large),
-        row(f"{name}/test-last-D-corrected", [f.test_corrected[-1] if f else None for f in fairs], reason=large),
-        *rows(name, runs, ["test-accuracy"]),
+        *runs.rows(name, (*law, "train-pearson", "train-pearson-eval")),
+        row(f"{name}/test-same-n-pearson", of_laws(_same_n(runs, fair), "pearson"), reason=why),
+        *runs.rows(name, ("train-last-D", "test-last-D")),
+        row(f"{name}/test-same-n-last-D", [f.same_n[-1] for f in fairs], reason=why),
+        row(f"{name}/train-last-D-corrected", [f.train_corrected[-1] for f in fairs], reason=large),
+        row(f"{name}/test-last-D-corrected", [f.test_corrected[-1] for f in fairs], reason=large),
+        *runs.rows(name, ["test-accuracy"]),
     ]
 
 
-def _sheets(shown: dict[int, list[Run]], fair: Fairs, counts: tuple[int, int]) -> list[Sheet]:
+def _sheets(shown: Mapping[int, Runs], fair: Fairs, counts: tuple[int, int]) -> list[Sheet]:
     about = f"{counts[1]:,} test images; D around their own class means."
     cells = {f"{depth} layers": runs for depth, runs in shown.items()}
-    beside = [_beside(depth, runs, fair, counts) for depth, runs in shown.items()]
+    train, test = (f"n = {count:,}" for count in counts)
+    labels = (f"train, {train}", f"test, {test}", f"test, {train}", "train, corrected", "test, corrected")
+    beside = []
+    for title, runs in cells.items():
+        curves = zip(labels, _curves(runs, fair, "batch"), strict=True)
+        beside.append(Panel(title, [Series(range(len(curve)), curve, label) for label, curve in curves if curve]))
     seeds = "Means over seeds, train mode." if any(len(runs) > 1 for runs in shown.values()) else "Train mode."
     words = f"{seeds} Fewer samples give a lower D; the correction exists where the bias is below 30 %."
     return [
@@ -153,31 +137,22 @@ def _sheets(shown: dict[int, list[Run]], fair: Fairs, counts: tuple[int, int]) -
     ]
 
 
-def _curves(runs: Sequence[Run], fair: Fairs, batchnorm: BatchNormMode) -> list[list[float | None]]:
+def _curves(runs: Runs, fair: Fairs, batchnorm: BatchNormMode) -> list[list[float | None]]:
     """Means over seeds along depth: D of training data, of test data, of as many test data, and both corrected."""
-    sound = [r for r in runs if r.diverged is None]
-    fairs = [fair[r.recipe, batchnorm] for r in sound]
-    plain = [[r.measurement(batchnorm=batchnorm, split=s).separation for r in sound] for s in ("train", "test")]
-    rest = [[getattr(f, name) for f in fairs] for name in ("same_n", "train_corrected", "test_corrected")]
+    plain = [[r.measurement(batchnorm=batchnorm, split=s).separation for r in runs.sound] for s in ("train", "test")]
+    rest = zip(*(fair[r.recipe, batchnorm] for r in runs.sound), strict=True)
     return [[mean_of(layer) for layer in zip(*curves, strict=True)] for curves in (*plain, *rest)]
 
 
-def _beside(depth: int, runs: Sequence[Run], fair: Fairs, counts: tuple[int, int]) -> Panel:
-    train, test = (f"n = {count:,}" for count in counts)
-    labels = (f"train, {train}", f"test, {test}", f"test, {train}", "train, corrected", "test, corrected")
-    curves = zip(labels, _curves(runs, fair, "batch"), strict=True)
-    series = [Series(tuple(range(depth)), curve, label) for label, curve in curves if curve]
-    return Panel(f"{depth} layers", tuple(series))
-
-
-def _table(shown: dict[int, list[Run]], fair: Fairs) -> Table:
+def _table(shown: Mapping[int, Runs], fair: Fairs) -> Table:
     columns = ("depth", "mode", "layer", "D train", "D test", "D test, same n", "D train corrected", "D test corrected")
-    lines: list[tuple[Cell, ...]] = []
-    for depth, runs in shown.items():
-        for batchnorm in MODES:
-            layers = zip(*_curves(runs, fair, batchnorm), strict=True)
-            lines += [(depth, MODE_NAMES[batchnorm], layer, *values) for layer, values in enumerate(layers)]
-    return Table("Every layer", columns, tuple(lines), "Means over seeds; layer 0 is the input.")
+    lines = [
+        (depth, MODE_NAMES[batchnorm], layer, *values)
+        for depth, runs in shown.items()
+        for batchnorm in MODES
+        for layer, values in enumerate(zip(*_curves(runs, fair, batchnorm), strict=True))
+    ]
+    return Table("Every layer", columns, lines, "Means over seeds; layer 0 is the input.")
 
 
 def _rate_table(runs: Sequence[Run]) -> Table:
@@ -190,22 +165,20 @@ def _rate_table(runs: Sequence[Run]) -> Table:
     return run_table("Every network of the grid", runs, about, columns, note)
 
 
-def _notes(shown: dict[int, list[Run]], fair: Fairs, counts: tuple[int, int]) -> list[str]:
+def _notes(shown: Mapping[int, Runs], fair: Fairs, counts: tuple[int, int]) -> list[str]:
     notes = []
     for depth, runs in shown.items():
-        r, p = (mean_of(number(run, name) for run in runs) for name in ("test-pearson", "test-greenwood-p"))
-        laws = [f.law for run in runs if (f := fair.get((run.recipe, "batch")))]
-        same = mean_of(law.pearson for law in laws if law)
+        r, p = runs.mean("test-pearson"), runs.mean("test-greenwood-p")
+        same = mean_of(of_laws(_same_n(runs, fair), "pearson"))
         if r is None or same is None:
             continue
         chance = random_split_r(depth - 1)
         straighter = "straighter" if r < chance else "no straighter"
-        words = (
+        notes.append(
             f"{depth} layers on test data: r = {r:.3f}, {straighter} than the median of random splits of the same drop "
-            f"({chance:.3f}), {'D does not fall' if p is None else p_words(p)}; on {counts[0]:,} test images "
-            f"r = {same:.3f}."
+            f"({chance:.3f}), {'D does not fall' if p is None else f'p {p_value(p, relation=True)}'}; on {counts[0]:,} test "
+            f"images r = {same:.3f}."
         )
-        notes.append(words.replace(" -", " −").replace("(-", "(−"))
     return [
         *notes,
         f"D is biased low at finite n: that of {counts[0]:,} training and that of {counts[1]:,} test images are not on one "

@@ -14,9 +14,9 @@ can be read in two ways, and both are run, with the same number of steps:
     few           the 1,000 measured sentences alone, 8 times, as the paper trains on the images that it measures
 
 A linear head on the first token; AdamW, rate 5e-5, batches of 32, fixed beforehand (the paper: "the common hyperparameters
-for BERT"). Beside them the encoder as it is, and its twin with random weights. A law is clear when r ≤ −0.99 and
-Greenwood's p < 0.05, which asks for at least 4.34 effective layers of 5 (first token) and 5.02 of 6 (mean). Agreement: in
-the fine-tuned networks, clear in fewer than half the seeds.
+for BERT"). Beside them the encoder as it is, and its twin with random weights. A law is clear when it holds (law_holds); its
+p < 0.05 asks for at least 4.34 effective layers of 5 (first token) and 5.02 of 6 (mean). Agreement: in the fine-tuned
+networks, clear in fewer than half the seeds.
 
 Found here: no clear law by the first token (r −.97, p .07 to .63), nor by the mean of networks fine-tuned on 8,000 (r −.97,
 p .06 to .33). A clear one at all three seeds by the mean where the measured sentences were learnt by heart (few: r −.997,
@@ -24,13 +24,12 @@ p .06 to .33). A clear one at all three seeds by the mean where the measured sen
 encoder as it is and its random twin have none. Dev accuracy .84 (8,000) and .81 (few).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import fmean
 
-from layerlaw.experiments.drawing import caption, curve_mean, fit_note
+from layerlaw.experiments.drawing import caption, curve_mean, fit_note, spread_series
 from layerlaw.experiments.numbers import Claim, below, is_clear, law_along, mean_of, of_laws, over, random_split_r, row
+from layerlaw.experiments.runs import LAW
 from layerlaw.experiments.separation.sentences import Token, Tuning, measured, sentence_task
 from layerlaw.experiments.setting import Setting
 from layerlaw.law import LawFit, fit_law
@@ -40,41 +39,35 @@ from layerlaw.sheet import Panel, Series, Sheet
 
 TITLE = "BERT fine-tuned on sentences: first token, and mean over tokens"
 EACH = 500  # measured sentences of either class
-Tunings = dict[str, Tuning | None]
-TUNINGS: Tunings = {
-    "fine-tuned": Tuning(8000, 1),
-    "few": Tuning(2 * EACH, 8),
-    "as-is": None,
-    "untrained": None,
-}
+TUNED = {"fine-tuned": Tuning(8000, 1), "few": Tuning(2 * EACH, 8)}
 QUICK_EACH = 60
-QUICK_TUNINGS: Tunings = {
-    **TUNINGS,
-    "fine-tuned": Tuning(480, 1, rate=2e-3),
-    "few": Tuning(2 * QUICK_EACH, 4, rate=2e-3),
-}
-NAMES = {"as-is": "as it is", "untrained": "random weights"}
+QUICK_TUNED = {"fine-tuned": Tuning(480, 1, rate=2e-3), "few": Tuning(2 * QUICK_EACH, 4, rate=2e-3)}
+NOT_TUNED = {"as-is": "as it is", "untrained": "random weights"}
+STAND_IN = "MiniLM-L6 (6 layers, distilled, trained on pairs of sentences) stands in for BERT-base-cased (12 layers)."
 TOKENS: dict[Token, str] = {"first": "first token", "mean": "mean token"}
 Records = dict[tuple[Token, str], list[Record]]
 
 
 def run(setting: Setting) -> Outcome:
     """Fine-tune, measure every kind both ways, report what came out."""
-    each, tunings = (QUICK_EACH, QUICK_TUNINGS) if setting.quick else (EACH, TUNINGS)
-    most = max(tuning.sentences for tuning in tunings.values() if tuning)
-    found: Records = {(token, kind): [] for token in TOKENS for kind in tunings}
+    each, tunings = (QUICK_EACH, QUICK_TUNED) if setting.quick else (EACH, TUNED)
+    many, few = tunings.values()
+    names = {kind: f"fine-tuned on {tuning.sentences:,}" for kind, tuning in tunings.items()} | NOT_TUNED
+    found: Records = {(token, kind): [] for token in TOKENS for kind in names}
     for seed in setting.seeds():
-        given = sentence_task(setting, seed, each, most)
-        for kind, tuning in tunings.items():
-            for token, record in measured(setting, kind, seed, given, tuning).items():
+        given = sentence_task(setting, seed, each, many.sentences)
+        for kind in names:
+            for token, record in measured(setting, kind, seed, given, tunings.get(kind)).items():
                 found[token, kind].append(record)
     rows = [one for (token, kind), records in found.items() for one in _rows(token, kind, records)]
-    rows += [one for kind, tuning in tunings.items() if tuning for one in _accuracy_rows(kind, found["first", kind])]
-    return Outcome("s9", TITLE, rows, _sheets(found, tunings), [_table(found)], _notes(found, tunings))
-
-
-def _name(kind: str, tuning: Tuning | None) -> str:
-    return f"fine-tuned on {tuning.sentences:,}" if tuning else NAMES[kind]
+    for kind in TUNED:
+        records = found["first", kind]
+        rows.append(row(f"{kind}/train-accuracy", [record.accuracy for record in records]))
+        rows.append(row(f"{kind}/dev-accuracy", [record.test_accuracy for record in records]))
+    again = f"the {few.sentences:,} measured ones {few.epochs} times"
+    protocols = f"Fine-tuned on {many.sentences:,} sentences once, or on {again}."
+    notes = [protocols, *_notes(found, names), STAND_IN]
+    return Outcome("s9", TITLE, rows, _sheets(found, names, protocols), [_table(found)], notes)
 
 
 def law_of(record: Record, column: str = "separation") -> LawFit | None:
@@ -85,7 +78,7 @@ def law_of(record: Record, column: str = "separation") -> LawFit | None:
 def _rows(token: Token, kind: str, records: Sequence[Record]) -> list[Row]:
     name = f"{token}/{kind}"
     laws, tests = ([law_of(r, column) for r in records] for column in ("separation", "test_separation"))
-    claim = below(0.5, "no clear law", "the seeds") if kind in ("fine-tuned", "few") else Claim()
+    claim = below(0.5, "no clear law", "the seeds") if kind in TUNED else Claim()
     why, test_why = (
         "the class means coincide at some layer" if None in group else "D does not fall with depth"
         for group in (laws, tests)
@@ -93,10 +86,7 @@ def _rows(token: Token, kind: str, records: Sequence[Record]) -> list[Row]:
     ends = [record.sites[-1].values for record in records]
     return [
         row(f"{name}/seeds-with-clear-law", [float(is_clear(law)) for law in laws], claim),
-        *(
-            row(f"{name}/{w}", of_laws(laws, w), reason=why)
-            for w in ("pearson", "rho", "effective-layers", "greenwood-p")
-        ),
+        *(row(f"{name}/{w}", of_laws(laws, w), reason=why) for w in LAW[:4]),
         row(f"{name}/dev-seeds-with-clear-law", [float(is_clear(law)) for law in tests]),
         *(row(f"{name}/dev-{w}", of_laws(tests, w), reason=test_why) for w in ("pearson", "greenwood-p")),
         row(f"{name}/last-D", [end["separation"] for end in ends]),
@@ -106,39 +96,17 @@ def _rows(token: Token, kind: str, records: Sequence[Record]) -> list[Row]:
     ]
 
 
-def _accuracy_rows(kind: str, records: Sequence[Record]) -> list[Row]:
-    return [
-        row(f"{kind}/train-accuracy", [record.accuracy for record in records]),
-        row(f"{kind}/dev-accuracy", [record.test_accuracy for record in records]),
-    ]
-
-
-def _protocols(tunings: Tunings) -> str:
-    many, few = tunings["fine-tuned"], tunings["few"]
-    assert many is not None
-    assert few is not None
-    times = "once" if many.epochs == 1 else f"{many.epochs} times"
-    again = f"the {few.sentences:,} measured ones {few.epochs} times"
-    return f"Fine-tuned on {many.sentences:,} sentences {times}, or on {again}."
-
-
-def _sheets(found: Records, tunings: Tunings) -> list[Sheet]:
-    names = {kind: _name(kind, tuning) for kind, tuning in tunings.items()}
+def _sheets(found: Records, names: dict[str, str], protocols: str) -> list[Sheet]:
     sheets = []
     for split, about in (("", "measured training sentences"), ("test_", "dev sentences")):
         panels = [_panel(f"{TOKENS[token]}, {names[kind]}", records, split) for (token, kind), records in found.items()]
         same = "Layer 0 is the embedded input, where all first tokens are the same."
-        words = caption(panels, _protocols(tunings), same)
+        words = caption(panels, protocols, same)
         sheets.append(Sheet(f"D of the {about}", panels, len(names), words, share_y=True))
-    panels = [
-        Panel(
-            TOKENS[token],
-            [_curve(found[token, kind], "test_ncc_accuracy", names[kind], plain=True) for kind in names],
-            ylabel="accuracy",
-            log_y=False,
-        )
-        for token in TOKENS
-    ]
+    panels = []
+    for token, title in TOKENS.items():
+        curves = [_curve(found[token, kind], "test_ncc_accuracy", name, plain=True) for kind, name in names.items()]
+        panels.append(Panel(title, curves, ylabel="accuracy", log_y=False))
     words = "The dev sentence goes to the nearest class mean of the measured training sentences."
     return [*sheets, Sheet("Nearest class mean, dev sentences", panels, 2, caption(panels, words), share_y=True)]
 
@@ -148,9 +116,9 @@ def _panel(title: str, records: Sequence[Record], split: str) -> Panel:
     if not laws:
         return Panel(title, [_curve([r], f"{split}separation", "D") for r in records], note="no law can be fitted")
     curve = _curve(records, f"{split}separation", "D")
-    floor = _curve(records, f"{split}separation_permuted", "permuted labels")
+    floor = _curve(records, f"{split}separation_permuted", "")
     line = Series(curve.x, fit_law(curve_mean([law.values for law in laws])).line, "line", style="fit")
-    null = Series(floor.x, floor.y, floor.label, style="null")
+    null = Series(floor.x, floor.y, "permuted labels", style="null")
     return Panel(title, [line, curve, null], note=fit_note(laws, flat="\nD does not fall"))
 
 
@@ -158,13 +126,9 @@ def _curve(records: Sequence[Record], column: str, label: str, *, plain: bool = 
     """A column against the layer: mean and range over the seeds, geometric unless plain."""
     sites = records[0].sites
     start = 0 if sites[0].name.endswith("embeddings") else 1
-    seeds = [[v for r in records if (v := r.sites[i].values.get(column)) is not None] for i in range(len(sites))]
-    mean = [
-        None if not values else fmean(values) if plain else curve_mean([[v] for v in values])[0] for values in seeds
-    ]
-    low, high = ([f(values) if values else None for values in seeds] for f in (min, max))
+    seeds = [[r.sites[i].values.get(column) for r in records] for i in range(len(sites))]
     x = range(start, start + len(sites))
-    return Series(x, mean, label) if len(records) < 2 else Series(x, mean, label, low, high)
+    return spread_series(label, x, seeds, several=len(records) > 1, geometric=not plain)
 
 
 def _table(found: Records) -> Table:
@@ -178,28 +142,24 @@ def _table(found: Records) -> Table:
     return Table("Every layer", heads, tuple(rows), "Means over seeds; layer 0 is the embedded input.")
 
 
-def _notes(found: Records, tunings: Tunings) -> list[str]:
+def _notes(found: Records, names: dict[str, str]) -> list[str]:
     notes = []
     for (token, kind), records in found.items():
         laws = [law for r in records if (law := law_of(r))]
         r = mean_of(law.pearson for law in laws)
         if r is None:
             continue
-        words = f"{TOKENS[token].capitalize()}, {_name(kind, tunings[kind])}: r = {r:.3f}"
+        words = f"{TOKENS[token].capitalize()}, {names[kind]}: r = {r:.3f}"
         falling = [law.shares for law in laws if law.shares]
-        rising = [sorted(law.rising) for law in laws]
+        rising = [len(law.rising) for law in laws]
         if len(falling) < len(laws):
             words += "; D does not fall"
         elif any(rising):
-            words += f"; D rises at {min(map(len, rising))} to {max(map(len, rising))} of {laws[0].layers} layers"
+            words += f"; D rises at {min(rising)} to {max(rising)} of {laws[0].layers} layers"
         else:
             shares = [fmean(share) for share in zip(*falling, strict=True)]
             most = max(range(len(shares)), key=shares.__getitem__)
             words += f" (random splits: {random_split_r(len(shares)):.3f})"
             words += f"; layer {most + 1 + (token == 'first')} takes {shares[most]:.0%} of the drop"
-        notes.append(f"{words}.".replace("= -", "= −").replace(": -", ": −").replace("%", " %"))
-    return [
-        _protocols(tunings),
-        *notes,
-        "MiniLM-L6 (6 layers, distilled, trained on pairs of sentences) stands in for BERT-base-cased (12 layers).",
-    ]
+        notes.append(f"{words}.".replace("%", " %"))
+    return notes

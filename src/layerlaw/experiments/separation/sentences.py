@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from layerlaw.data.official import ENVIRONMENT, data_folder, find, read_bytes
+from layerlaw.data.official import ENVIRONMENT, find, read_bytes
 from layerlaw.errors import DataError
-from layerlaw.experiments.setting import Setting
+from layerlaw.experiments.setting import Setting, model_folder
 from layerlaw.lab.training import steps
 from layerlaw.lm.loading import Loaded, drawn, load, untrained_twin
 from layerlaw.probing import probe
@@ -120,29 +118,22 @@ def encoder_of(setting: Setting, seed: int, *, trained: bool) -> nn.Module:
 
 @cache
 def _minilm() -> Loaded:
-    folder = data_folder()
-    if folder is None or not (folder / "minilm").is_dir():
-        raise DataError(
-            f"expected a folder minilm/ in the folder that the environment variable {ENVIRONMENT} names, found none. Put "
-            "the encoder MiniLM-L6 there (a folder saved by transformers); --quick needs none."
-        )
-    return load(folder / "minilm", dtype="float32")
+    return load(model_folder("minilm", "the encoder MiniLM-L6 (a folder saved by transformers)"), dtype="float32")
 
 
 def sentence_task(setting: Setting, seed: int, each: int, sentences: int) -> SentenceTask:
     """Drawn with the seed: `each` training sentences of either class, then others up to `sentences`; the dev sentences."""
     if setting.quick:
         return SentenceTask(invented(sentences, seed=seed), 2 * each, invented(100, seed=seed + 1))
-    words = _minilm().tokenizer
-    parts = {}
+    tokenizer, parts = _minilm().tokenizer, []
     for name in ("train", "dev"):
         content = _file(f"{name}.tsv")
         setting.checksums[f"sst2 {name}"] = hashlib.sha256(content).hexdigest()
-        parts[name] = parsed(content.decode(), name)
-    texts, labels = parts["train"]
+        parts.append(parsed(content.decode(), name))
+    (texts, labels), dev = parts
     chosen = chosen_of(labels, each, sentences, seed)
-    train = _encoded(words, [texts[i] for i in chosen], labels[chosen])
-    return SentenceTask(train, 2 * each, _encoded(words, *parts["dev"]))
+    train = _encoded(tokenizer, [texts[i] for i in chosen], labels[chosen])
+    return SentenceTask(train, 2 * each, _encoded(tokenizer, *dev))
 
 
 def chosen_of(labels: Tensor, each: int, total: int, seed: int) -> Tensor:
@@ -177,8 +168,8 @@ def _file(name: str) -> bytes:
     return read_bytes(path)
 
 
-def _encoded(tokenizer: Any, texts: Sequence[str], labels: Tensor) -> Sentences:
-    ids = tokenizer(list(texts), truncation=True, max_length=LENGTH)["input_ids"]
+def _encoded(tokenizer: Any, texts: list[str], labels: Tensor) -> Sentences:
+    ids = tokenizer(texts, truncation=True, max_length=LENGTH)["input_ids"]
     return Sentences(tuple(map(tuple, ids)), labels)
 
 
@@ -238,13 +229,15 @@ def measured(setting: Setting, kind: str, seed: int, given: SentenceTask, tuning
     setting.used_seeds.add(seed)
     encoder = encoder_of(setting, seed, trained=kind != "untrained")
     tokens: tuple[Token, ...] = ("first", "mean")
-    places = {token: _kept(setting, (kind, seed, token, tuning and asdict(tuning)), given) for token in tokens}
+    data = [given.measured, given.train.ids, given.dev.ids, setting.checksums.get("minilm weights")]
+    tuned_how = tuning and asdict(tuning)
+    places = {token: setting.kept([(kind, seed, token, tuned_how), data], "json") for token in tokens}
     if all(place is not None and place.exists() for place in places.values()):
         return {token: Record.load(place) for token, place in places.items() if place is not None}
     model = Classifier(encoder, seed)
     if tuning is not None:
-        data = given.train.first(tuning.sentences)
-        tuned(model, data, tuning, seed=seed, device=setting.device, progress=setting.progress)
+        how: dict[str, Any] = {"seed": seed, "device": setting.device, "progress": setting.progress}
+        tuned(model, given.train.first(tuning.sentences), tuning, **how)
     records = {token: record_of_network(setting, model, given, token) for token in tokens}
     for token, place in places.items():
         records[token].name = f"{kind}, {token}, seed {seed}"
@@ -265,11 +258,3 @@ def record_of_network(setting: Setting, model: nn.Module, given: SentenceTask, t
 
 def _is_layer(name: str, _: nn.Module) -> bool:
     return re.fullmatch(r"encoder\.encoder\.layer\.\d+", name) is not None
-
-
-def _kept(setting: Setting, what: Any, given: SentenceTask) -> Path | None:
-    if setting.folder is None:
-        return None
-    data = [given.measured, given.train.ids, given.dev.ids, setting.checksums.get("minilm weights")]
-    key = json.dumps([what, data])
-    return setting.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"

@@ -1,0 +1,218 @@
+"""Trained networks side by side, one per seed: their numbers by name, the learning rate with the best law, rows, pairs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypedDict, TypeVar, Unpack
+
+import torch
+from torch import Tensor
+
+from layerlaw.experiments.numbers import UNCLAIMED, Claim, is_clear, law_along, mean_of, minus, of_laws, over, row
+from layerlaw.lab import Run, Samples
+from layerlaw.lab.schedule import CHUNK, BatchNormMode, SplitName
+from layerlaw.law import LawFit
+from layerlaw.outcome import Row
+from layerlaw.probing import probe
+from layerlaw.record import Record
+
+LAW = ("pearson", "rho", "effective-layers", "greenwood-p", "pearson-eval", "rho-eval")
+MODES: tuple[BatchNormMode, ...] = ("batch", "running")
+MODE_NAMES: dict[BatchNormMode, str] = {"batch": "train", "running": "eval", "whole": "full"}  # in rows and tables
+FLAT, NO_RUN = "D does not fall with depth", "every learning rate failed"
+_NAME = re.compile(r"(?:(test|train)-)?(.+?)(?:-(eval|full))?")
+Value = Callable[[Run], float | None]
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Where(TypedDict, total=False):
+    """Which measurement of a run: after which epoch (the last), in which BatchNorm mode ("batch"), of which samples."""
+
+    epoch: int | None
+    batchnorm: BatchNormMode
+    split: SplitName
+
+
+class Runs(tuple[Run, ...]):
+    """Some runs in their order: all of a grid, or those chosen, one per seed."""
+
+    def at(self, **recipe: Any) -> Runs:
+        """Those whose recipe has these values."""
+        return Runs(run for run in self if all(getattr(run.recipe, name) == v for name, v in recipe.items()))
+
+    def by(self, key: Callable[[Run], Key]) -> dict[Key, Runs]:
+        """Runs by what they have in common, in the order in which it first occurs."""
+        cells: dict[Key, list[Run]] = {}
+        for run in self:
+            cells.setdefault(key(run), []).append(run)
+        return {name: Runs(cell) for name, cell in cells.items()}
+
+    @property
+    def sound(self) -> Runs:
+        """Those that did not diverge."""
+        return Runs(run for run in self if run.diverged is None)
+
+    @property
+    def seeds(self) -> dict[int, Runs]:
+        """The runs of every seed."""
+        return self.by(lambda run: run.recipe.seed)
+
+    def best(self, law: Callable[[Run], LawFit | None] | None = None) -> Runs:
+        """Per seed the run with the most negative r at its last epoch: how the paper chose the learning rate it shows.
+
+        A seed whose runs all failed is left out. `law`: of another part of the run than all its layers.
+        """
+        chosen = []
+        for runs in self.seeds.values():
+            fitted = [(fit.pearson, i) for i, run in enumerate(runs) if (fit := (law or law_of)(run)) and fit.pearson]
+            chosen += [runs[min(fitted)[1]]] if fitted else []
+        return Runs(chosen)
+
+    def clear(self, choices: int) -> list[float]:
+        """1 for every seed whose best law is clear, else 0; also for a seed without any law."""
+        best = self.best()
+        return [float(is_clear(law_of(run), choices)) for run in best] + [0.0] * (len(self.seeds) - len(best))
+
+    def laws(self, **where: Unpack[Where]) -> list[LawFit]:
+        """The laws of those that have one."""
+        return [law for run in self if (law := law_of(run, **where))]
+
+    def values(self, what: str | Value, choices: int = 1, *, epoch: int | None = None) -> list[float | None]:
+        """A number of every run, by its name (see `number`) or by a function."""
+        if callable(what):
+            return [what(run) for run in self]
+        return [number(run, what, choices, epoch=epoch) for run in self]
+
+    def mean(self, what: str | Value, *, epoch: int | None = None) -> float | None:
+        """Of the numbers that are known."""
+        return mean_of(self.values(what, epoch=epoch))
+
+    def over(self, others: Runs, value: str | Value, own: Value | None = None) -> list[float | None]:
+        """A number of each run over that of the other network of the same seed; `own` where ours is another one."""
+        return self._paired(others, value, own or value, over)
+
+    def minus(self, others: Runs, value: str | Value) -> list[float | None]:
+        """A number of each run minus that of the other network of the same seed."""
+        return self._paired(others, value, value, minus)
+
+    def _paired(
+        self, others: Runs, value: str | Value, own: str | Value, both: Callable[..., float | None]
+    ) -> list[float | None]:
+        known = dict(zip((run.recipe.seed for run in others), others.values(value), strict=True))
+        pairs = zip((run.recipe.seed for run in self), self.values(own), strict=True)
+        return [both(ours, known[seed]) for seed, ours in pairs if seed in known]
+
+    def row(self, name: str, what: str | Value, claim: Claim = UNCLAIMED, *, reason: str | None = None) -> Row:
+        """A number over the seeds; the reason for a missing one is what went wrong with the runs."""
+        return row(name, self.values(what), claim, reason=self.trouble() if reason is None else reason)
+
+    def rows(
+        self,
+        name: str,
+        names: Sequence[str],
+        claims: Mapping[str, Claim] | None = None,
+        *,
+        choices: int = 1,
+        epoch: int | None = None,
+        reason: str = "",
+    ) -> list[Row]:
+        """Rows `name/…` of the named numbers (see `number`) over the seeds, with a reason where there is none."""
+        found = []
+        for what in names:
+            why = reason or self.trouble(**_parsed(what, epoch)[1]) or (FLAT if self else NO_RUN)
+            claim = (claims or {}).get(what, UNCLAIMED)
+            found.append(row(f"{name}/{what}", self.values(what, choices, epoch=epoch), claim, reason=why))
+        return found
+
+    def trouble(self, **where: Unpack[Where]) -> str:
+        """Why runs have no law, in words: diverged, or a layer at which D is not defined; empty when all have one."""
+        found = []
+        for run in self:
+            who = f"lr {run.recipe.learning_rate:g}, seed {run.recipe.seed}"
+            if run.diverged is not None:
+                found.append(f"{who}: diverged in epoch {run.diverged}")
+                continue
+            values = run.measurement(**where).separation
+            holes = [layer for layer, value in enumerate(values) if value is None or value <= 0]
+            if holes:
+                many = f"layer {holes[0]} (of {len(holes)} such)"
+                found.append(f"{who}: D is not defined at {many}: the class means coincide")
+        return "; ".join(found)
+
+
+def number(run: Run, name: str, choices: int = 1, *, epoch: int | None = None) -> float | None:
+    """A number of a run by its name in the ledger; `None` where the run diverged or has no such number.
+
+    Numbers of the law (pearson, rho, half-life, effective-layers, greenwood-p), D after the last hidden layer (final-D,
+    last-D; final-D-permuted with permuted labels, final-D-over-permuted over that floor), accuracy and loss (in eval mode).
+    "test-" in front: on test samples. "-eval" or "-full" behind: with running statistics, or those of all samples.
+    `choices` is how many learning rates the run is the best of: greenwood-p then repeats that choice inside the null.
+    """
+    if run.diverged is not None:
+        return None
+    core, where = _parsed(name, epoch)
+    if core == "final-D-over-permuted":
+        return over(number(run, name.replace("-over-permuted", "")), number(run, name.replace("-over", "")))
+    if core in ("accuracy", "loss"):
+        measured = run.measurement(epoch=epoch, batchnorm="running", split=where["split"])
+        return measured.loss if core == "loss" else measured.accuracy
+    if core in ("final-D", "last-D", "final-D-permuted"):
+        return run.measurement(**where).separation[-1]
+    return of_laws([run.law(**where)], core, choices if choices > 1 else None)[0]
+
+
+def _parsed(name: str, epoch: int | None) -> tuple[str, Where]:
+    """The number and where it is measured."""
+    found = _NAME.fullmatch(name)
+    assert found is not None
+    side, core, mode = found.groups()
+    batchnorm = {words: mode for mode, words in MODE_NAMES.items()}[mode or "train"]
+    split: SplitName = "permuted" if core == "final-D-permuted" else "test" if side == "test" else "train"
+    return core, {"epoch": epoch, "batchnorm": batchnorm, "split": split}
+
+
+def law_of(run: Run, **where: Unpack[Where]) -> LawFit | None:
+    """The law of a finished run; `None` where it diverged, or D is not defined at every layer."""
+    return None if run.diverged is not None else run.law(**where)
+
+
+def record_of(
+    run: Run,
+    data: Samples | tuple[Tensor, Tensor],
+    *,
+    test: Any = None,
+    batchnorm: BatchNormMode = "batch",
+    jackknife: bool = False,
+    device: str = "cpu",
+) -> Record:
+    """A trained network measured once more: on other images, in another order, or with D corrected for their number."""
+    pair = (data.inputs, data.labels) if isinstance(data, Samples) else data
+    errors: Any = "jackknife" if jackknife else False
+    how: dict[str, Any] = {"batchnorm": batchnorm, "batch_size": CHUNK, "uncertainty": errors, "device": device}
+    with _one_thread():
+        return probe(run.network(), pair, test=test, progress=False, **how)
+
+
+def half_life_on(run: Run, data: Samples) -> float | None:
+    """The half-life on these training images; `None` where D does not fall."""
+    return record_of(run, data).law().half_life
+
+
+def corrected_half_life(run: Run, data: Samples) -> float | None:
+    """The half-life of D corrected for the number of images; `None` where the bias is too large at some layer."""
+    sites = record_of(run, data, jackknife=True).sites
+    law = law_along([site.values.get("separation_corrected") for site in sites if site.in_fit])
+    return law.half_life if law else None
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Small matrices: a second thread costs more than it brings."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
