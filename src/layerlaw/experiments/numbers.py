@@ -1,154 +1,170 @@
-"""From numbers to rows beside the paper's: claims, means over seeds, and what chance gives where the best was chosen."""
+"""From numbers to rows beside the paper's: claims of four kinds, tests over seeds, and how often chance would pass them.
+
+A claim that the law holds (or that it does not) is judged by `LawFit.holds` in every seed; a direction by a one-sided t test
+over seeds at the 5 % level; a number by a tolerance that was written before. Beside each stands `chance`: how often something
+without the claimed property would pass. Rows that chance passes more often than once in five are not counted.
+"""
 
 import math
-import operator
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import cache
 from statistics import fmean, stdev
 
 import numpy as np
 
-from layerlaw.law import STRAIGHT, LawFit, fit_law, law_holds
-from layerlaw.outcome import Row
+from layerlaw.law import CHANCE, LawFit, fit_law, t_quantile
+from layerlaw.outcome import Kind, Row
 
-SIMULATIONS = 20_000
+SIMULATIONS = 2_000
+NOISE = 0.2  # coefficient of variation of the steps of a network that is taken to obey the law, where power is asked for
 Paper = float | str | None
+Values = Sequence[float | None]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says of a number: a number or words, when ours agrees with it, and how that is written."""
+    """What the paper says of a number, when our seeds agree with it, how that is written, and how often chance does.
+
+    `agrees` gets the values of the seeds. `chance` is a rate, or gives one for so many seeds; of a number with a tolerance it
+    is the share of other networks that would pass, which `row(…, among=…)` counts.
+    """
 
     paper: Paper = None
-    holds: Callable[[float], bool] | None = None
+    agrees: Callable[[Sequence[float]], bool] | None = None
     tolerance: str = ""
+    kind: Kind = "direction"
+    chance: float | Callable[[int], float] | None = None
+    single: bool = True
+    """Whether one seed can be judged."""
+
+    def of(self, kind: Kind) -> "Claim":
+        """The same of another kind: on another model than the paper's, or a check of our own."""
+        return replace(self, kind=kind)
 
 
-def within(target: float, by: float, paper: Paper = None) -> Claim:
-    """Agreement up to a tolerance."""
-    return Claim(target if paper is None else paper, lambda value: abs(value - target) <= by, f"{target:g} ± {by:g}")
-
-
-def _limited(
-    holds: Callable[[float, float], bool], sign: str, limit: float, paper: Paper = None, of: str = ""
-) -> Claim:
-    """Agreement on one side of a limit; `of` says what the number is a share of."""
-    words = f"{sign} {limit:g}{of and f' of {of}'}".replace("-", "−")
-    return Claim(paper, lambda value: holds(value, limit), words)
-
-
-at_most, at_least = partial(_limited, operator.le, "≤"), partial(_limited, operator.ge, "≥")
-below, above = partial(_limited, operator.lt, "<"), partial(_limited, operator.gt, ">")
-
-
-def between(low: float, high: float, paper: Paper) -> Claim:
-    """Agreement inside a range."""
-    return Claim(paper, lambda value: low <= value <= high, f"{low:g} to {high:g}")
-
-
-LAW_HOLDS = at_most(STRAIGHT, "holds")
 UNCLAIMED = Claim()
 
 
-def row(name: str, values: Sequence[float | None], claim: Claim = UNCLAIMED, *, reason: str = "") -> Row:
-    """The mean over seeds with its range; the claim says of the mean whether it agrees with the paper.
+def within(target: float, by: float, paper: Paper = None) -> Claim:
+    """A number of the paper: the mean over seeds agrees up to a tolerance."""
+    words = f"{target:g} ± {by:g}".replace("-", "−")
+    return Claim(target if paper is None else paper, lambda v: abs(fmean(v) - target) <= by, words, "number")
 
-    >>> row("r", [-0.99, -1.0], at_most(-0.99, paper=-0.997)).reproduced
-    True
+
+def between(low: float, high: float, paper: Paper) -> Claim:
+    """A number of the paper: the mean over seeds lies inside a range."""
+    words = f"{low:g} to {high:g}".replace("-", "−")
+    return Claim(paper, lambda v: low <= fmean(v) <= high, words, "number")
+
+
+def above(limit: float, paper: Paper = None) -> Claim:
+    """A direction: the mean over seeds is above a limit, by a one-sided t test at the 5 % level."""
+    return _tested(1, limit, paper)
+
+
+def below(limit: float, paper: Paper = None) -> Claim:
+    """A direction: the mean over seeds is below a limit, by a one-sided t test at the 5 % level."""
+    return _tested(-1, limit, paper)
+
+
+def _tested(sign: int, limit: float, paper: Paper) -> Claim:
+    def agrees(values: Sequence[float]) -> bool:
+        gap = sign * (fmean(values) - limit)
+        error = standard_error(values)
+        return gap > 0 and error is not None and gap > t_quantile(len(values) - 1, 1 - CHANCE) * error
+
+    words = f"{'>' if sign > 0 else '<'} {limit:g} (t test over seeds, 5 %)".replace("-", "−")
+    return Claim(paper, agrees, words, "direction", CHANCE, single=False)
+
+
+def holds(paper: Paper = "law", *, kind: Kind = "direction") -> Claim:
+    """The law holds in more than half of the seeds; values are 1 and 0. Chance: random splits of the drop."""
+    return Claim(paper, lambda v: fmean(v) > 0.5, "> half of the seeds", kind, lambda n: _majority(n, CHANCE))
+
+
+def does_not_hold(steps: int, choices: int = 1, paper: Paper = "no law", *, kind: Kind = "direction") -> Claim:
+    """The law holds in at most half of the seeds. Chance: networks with equal steps up to noise of 20 % that are missed."""
+
+    def missed(n: int) -> float:
+        return 1 - _majority(n, power(steps, choices))
+
+    return Claim(paper, lambda v: fmean(v) <= 0.5, "≤ half of the seeds", kind, missed)
+
+
+def _majority(n: int, rate: float) -> float:
+    """P(more than half of n succeed)."""
+    return sum(math.comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in range(n // 2 + 1, n + 1))
+
+
+@cache
+def power(steps: int, choices: int = 1) -> float:
+    """How often the law is found to hold where it does: steps that are equal up to a noise of 20 %.
+
+    >>> power(19) > 0.99, 0.7 < power(3) < 0.9
+    (True, True)
+    """
+    drops = np.random.default_rng(0).gamma(1 / NOISE**2, NOISE**2, size=(SIMULATIONS, steps))
+    curves = np.exp(-np.cumsum(np.pad(drops, ((0, 0), (1, 0))), 1))
+    return fmean(fit_law(curve, chosen_from=choices).holds is True for curve in curves)
+
+
+def row(name: str, values: Values, claim: Claim = UNCLAIMED, *, among: Values = (), reason: str = "") -> Row:
+    """The mean over seeds with its range, whether they agree with the claim, and how often chance would.
+
+    `among` are the same number of other networks (other learning rates, say): the chance of a number with a tolerance.
+
+    >>> row("rho", [0.81, 0.83], within(0.818, 0.03), among=[0.6, 0.7, 0.8, 0.9]).chance
+    0.25
     """
     known = [v for v in values if v is not None and math.isfinite(v)]
+    judged = claim.agrees is not None and (claim.single or len(known) > 1)
+    chance = claim.chance(max(1, len(known))) if callable(claim.chance) else claim.chance
+    others = [v for v in among if v is not None and math.isfinite(v)]
+    if claim.agrees is not None and chance is None and others:
+        chance = fmean(claim.agrees([v]) for v in others)
+    kind = claim.kind if claim.agrees is not None else None
+    about = {"kind": kind, "chance": chance if kind else None}
     if not known:
-        verdict = False if claim.holds else None
+        verdict = False if claim.agrees is not None else None
         why = reason or "no run gave a number"
-        return Row(name, claim.paper, None, reproduced=verdict, tolerance=claim.tolerance, reason=why)
+        return Row(name, claim.paper, None, reproduced=verdict, tolerance=claim.tolerance, reason=why, **about)
     lost = f"{len(values) - len(known)} of {len(values)} runs gave no number" if len(known) < len(values) else ""
-    mean = fmean(known)
-    verdict = claim.holds(mean) if claim.holds else None
+    verdict = claim.agrees(known) if judged and claim.agrees is not None else None
     tolerance = "; ".join(filter(None, [claim.tolerance, lost]))
-    return Row(name, claim.paper, mean, min(known), max(known), verdict, tolerance)
+    return Row(name, claim.paper, fmean(known), min(known), max(known), verdict, tolerance, **about)
 
 
-def paired_rows(
-    name: str, differences: Sequence[float | None], *, paper: float | None = None, larger: bool | None = None
-) -> list[Row]:
-    """The mean difference of pairs, and its standard error.
-
-    `larger` says what the paper claims of the sign; it holds when the mean lies more than two standard errors on that
-    side of 0.
-    """
+def paired_rows(name: str, differences: Values, claim: Claim = UNCLAIMED) -> list[Row]:
+    """The mean difference of pairs, and its standard error."""
     error = standard_error([d for d in differences if d is not None])
-    claim = Claim(paper)
-    if larger is not None:
-        sign, side = (1, ">") if larger else (-1, "<")
-        words = f"mean {side} 0 by more than two standard errors"
-        claim = Claim(paper, lambda mean: error is not None and sign * mean > 2 * error, words)
     why = "" if error is not None else "one seed has no standard error"
     return [row(name, differences, claim), row(f"{name}-standard-error", [error], reason=why)]
 
 
-def law_along(values: Sequence[float | None]) -> LawFit | None:
-    """The law of numbers along depth; `None` where one of them is missing."""
+def law_along(values: Values, choices: int = 1) -> LawFit | None:
+    """The law of numbers along depth, as the best of `choices`; `None` where one of them is missing."""
     known = [value for value in values if value is not None and value > 0]
-    return fit_law(known) if len(known) == len(values) else None
+    return fit_law(known, chosen_from=choices) if len(known) == len(values) else None
 
 
-def of_laws(laws: Iterable[LawFit | None], what: str, choices: int | None = None) -> list[float | None]:
-    """One number (pearson, rho, greenwood-p, …) of each law.
-
-    `choices` is how many learning rates each is the best of: greenwood-p then repeats that choice inside the null.
-    """
-    if what == "greenwood-p" and choices is not None:
-        return [None if law is None else selected_p(law.effective_layers, law.layers, choices) for law in laws]
+def of_laws(laws: Iterable[LawFit | None], what: str) -> list[float | None]:
+    """One number (pearson, rho, evenness, trend, greenwood-p, …) of each law; "holds": 1 or 0, also without a law."""
+    if what == "holds":
+        return [float(law is not None and law.holds is True) for law in laws]
     return [None if law is None else getattr(law, what.replace("-", "_")) for law in laws]
 
 
-def is_clear(law: LawFit | None, choices: int = 1) -> bool:
-    """Whether the law holds, as `law_holds` says.
-
-    `choices` is how many runs it was the best of: with few layers a straight line comes out of choosing alone.
-    """
-    if law is None or law.effective_layers is None:
-        return False
-    p = law.greenwood_p if choices == 1 else selected_p(law.effective_layers, law.layers, choices)
-    return law_holds(law, greenwood_p=p) is True
-
-
-def selected_p(effective_layers: float | None, layers: int, choices: int) -> float | None:
-    """Greenwood's p when the best r of several runs was picked: the same choice is made inside the null.
-
-    Under the null every run splits its drop at random over the layers (uniform spacings), the one with the lowest r is
-    taken, and p is how often its shares are at least as even as ours.
-
-    >>> selected_p(19.0, 19, 7), selected_p(None, 19, 7)
-    (0.0, None)
-    """
-    if effective_layers is None:
-        return None
-    r, squares = _random_splits(layers, choices)
-    straightest = np.take_along_axis(squares, r.argmin(-1)[:, None], 1)
-    return float((straightest <= 1 / effective_layers).mean())
-
-
+@cache
 def random_split_r(layers: int) -> float:
     """Median r when the same drop of log D is split at random over the layers: what any falling curve gives.
 
     >>> round(random_split_r(7), 2)
     -0.97
     """
-    return float(np.median(_random_splits(layers, 1)[0]))
-
-
-@cache
-def _random_splits(layers: int, choices: int) -> tuple[np.ndarray, np.ndarray]:
-    """r and Σ p² of drops split at random, (simulations, choices) each."""
-    shares = np.random.default_rng(0).exponential(size=(SIMULATIONS, choices, layers))
-    shares /= shares.sum(-1, keepdims=True)
-    curve = 1 - np.concatenate([np.zeros((SIMULATIONS, choices, 1)), shares.cumsum(-1)], -1)  # from 1 down to 0
-    x = np.arange(layers + 1.0)
-    x -= x.mean()
-    curve -= curve.mean(-1, keepdims=True)
-    return (curve * x).sum(-1) / np.sqrt((curve**2).sum(-1) * (x**2).sum()), (shares**2).sum(-1)
+    drops = np.random.default_rng(0).exponential(size=(SIMULATIONS, layers))
+    curves = -np.cumsum(np.pad(drops, ((0, 0), (1, 0))), 1)  # (simulations, layers + 1)
+    return float(np.median([np.corrcoef(np.arange(layers + 1), curve)[0, 1] for curve in curves]))
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
