@@ -13,11 +13,10 @@ from typing import Any, Literal
 from layerlaw.advice.candidates import (
     Candidate,
     Guess,
-    Rival,
+    Trial,
+    accuracy_gap,
     by_rate,
-    compared,
     decide,
-    middle,
     more_accurate,
     objection,
     relative,
@@ -76,10 +75,9 @@ class Choice:
         if against is not None:
             said = tuple(_failures(candidates))
             return cls(kind, tuple(candidates), best, None, f"No recommendation: {against}.", said, **known)
-        rival = more_accurate(candidates, chosen, validation)
-        headline = _headline(best, chosen, rival, over_floor=relative(candidates))
-        said = tuple(_caveats(kind, candidates, best, chosen, rival, validation))
-        top = None if rival is None else rival.candidate
+        top = more_accurate(candidates, chosen, validation)
+        headline = _headline(best, chosen, top, over_floor=relative(candidates))
+        said = tuple(_caveats(kind, candidates, best, chosen, top, validation))
         return cls(kind, tuple(candidates), best, chosen, headline, said, top, **known)
 
     @property
@@ -137,34 +135,35 @@ class Choice:
 
     def plot(self) -> Any:
         """That figure, drawn by matplotlib: `choice.plot().savefig("choice.png")`."""
-        from layerlaw.pages import draw_sheet
-
-        return draw_sheet(self.sheet())
+        return self.sheet().plot()
 
     def __str__(self) -> str:
         return "\n".join([self.headline, *(f"· {line}" for line in self.sentences[1:])])
 
 
-def _headline(best: Candidate, chosen: Candidate, rival: Rival | None, *, over_floor: bool) -> str:
+def _headline(best: Candidate, chosen: Candidate, top: Candidate | None, *, over_floor: bool) -> str:
     trial = chosen.trial
-    values = compared(trial, over_floor)
+    values = trial.compared(over_floor)
     what = "D over its noise floor (the last widths differ)" if over_floor else "final D"
     spread = f" [{number(min(values))}, {number(max(values))}] over {len(values)} seeds" if len(values) > 1 else ""
-    value = f"{number(middle(trial, over_floor))}{spread}"
+    value = f"{number(trial.middle(over_floor))}{spread}"
     if chosen is best:
         why = f"has the lowest {what}, {value}"
     else:
-        lowest = f"{number(middle(best.trial, over_floor))} at {best.label}"
+        lowest = f"{number(best.trial.middle(over_floor))} at {best.label}"
         why = f"is the smallest whose {what}, {value}, is within one standard error of the lowest ({lowest})"
-    accuracy = with_error(trial.accuracy, trial.accuracy_error)
-    if rival is None:
+    if top is None:
+        accuracy = with_error(trial.accuracy, trial.accuracy_error)
         return f"Take {chosen.label}: it {why}; validation accuracy {accuracy}, learning rate {trial.rate:g}."
-    against = f"{percent(rival.candidate.trial.accuracy)[:-1]} against {percent(trial.accuracy)}"
-    by = "D over its noise floor" if over_floor else "D"
+    against = f"{percent(top.trial.accuracy)[:-1]} against {percent(trial.accuracy)}"
     return (
-        f"By {by} take {chosen.label}; by validation accuracy take {rival.candidate.label} ({against}). "
+        f"By {_compared(over_floor)} take {chosen.label}; by validation accuracy take {top.label} ({against}). "
         f"{chosen.label[0].upper()}{chosen.label[1:]} {why}; learning rate {trial.rate:g}."
     )
+
+
+def _compared(over_floor: bool) -> str:
+    return "D over its noise floor" if over_floor else "D"
 
 
 def _caveats(
@@ -172,22 +171,31 @@ def _caveats(
     candidates: Sequence[Candidate],
     best: Candidate,
     recommended: Candidate,
-    rival: Rival | None,
+    top: Candidate | None,
     validation: int,
 ) -> Iterator[str]:
     """All that apply, the weightiest first."""
     label, trial = recommended.label, recommended.trial
-    if rival is not None:
-        yield _disagreement(recommended, rival, validation)
-    found = by_rate(
-        candidates
-    )  # low rates and high rates leave different D: the choice may be one of rates in disguise
+    if top is not None:
+        ahead, error = accuracy_gap(top, recommended)
+        by = f"{100 * ahead:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
+        own, noise = sampling_error(recommended, validation), ""
+        if own is not None:
+            noise = (
+                f" ({counted(validation, 'validation sample')} alone leave an accuracy open to ±{percent(own)[:-1]})"
+            )
+        yield (
+            f"D and accuracy disagree: {top.label} has the best validation accuracy, {percent(top.trial.accuracy)}, {by} "
+            f"points above {label}{noise}."
+        )
+    # Low rates and high rates leave different D: the choice may be one of rates in disguise
+    found = by_rate(candidates)
     if any(candidate is not recommended for candidate in found.values()):
         each = ", ".join(f"{candidate.label} at {rate:g}" for rate, candidate in found.items())
         yield f"The learning rate decides too: with one for all, the choice would be {each}."
     ordered = sorted(candidates, key=lambda c: c.parameters)
     if kind != "shape" and len(ordered) > 1 and best in (ordered[0], ordered[-1]):
-        what = "D over its noise floor" if relative(candidates) else "D"
+        what = _compared(relative(candidates))
         end, further = ("upper", "larger") if best is ordered[-1] else ("lower", "smaller")
         yield f"The lowest {what} lies at the {end} end of the range, {best.label}: try {further} ones."
     if trial.train_accuracy is not None and trial.train_accuracy < FITTED:
@@ -211,17 +219,6 @@ def _caveats(
     if len(rates) > 1 and trial.rate in (rates[0], rates[-1]):
         end, further = ("highest", "higher") if trial.rate == rates[-1] else ("lowest", "lower")
         yield f"The learning rate of {label}, {trial.rate:g}, is the {end} tried: {further} ones may do better."
-
-
-def _disagreement(recommended: Candidate, rival: Rival, validation: int) -> str:
-    by = f"{100 * rival.ahead:.1f}" + ("" if rival.error is None else f" ± {100 * rival.error:.1f}")
-    own, noise = sampling_error(recommended, validation), ""
-    if own is not None:
-        noise = f" ({counted(validation, 'validation sample')} alone leave an accuracy open to ±{percent(own)[:-1]})"
-    return (
-        f"D and accuracy disagree: {rival.candidate.label} has the best validation accuracy, "
-        f"{percent(rival.candidate.trial.accuracy)}, {by} points above {recommended.label}{noise}."
-    )
 
 
 def _floors(candidates: Sequence[Candidate], best: Candidate) -> str:
@@ -263,44 +260,48 @@ def _title(choice: Choice) -> str:
 def _by_size(choice: Choice) -> tuple[Panel, ...]:
     """Against depth or width; every learning rate faintly behind, the recommended candidate marked."""
     shown, kind, over_floor = choice.candidates, choice.kind, choice.over_floor
-    x = tuple(_size(c, kind) for c in shown)
-    rates = sorted({t.rate for c in shown for t in c.trials})
-    rows = [[next((t for t in c.trials if t.rate == rate), None) for c in shown] for rate in rates if len(rates) > 1]
-    trials = [c.trial for c in shown]
+
+    def size(candidate: Candidate) -> float:
+        return candidate.depth if kind == "depth" else candidate.widths[0]
+
+    x, trials = tuple(map(size, shown)), [c.trial for c in shown]
+    values = [t.compared(over_floor) for t in trials]
     separation = Series(
         x,
-        tuple(middle(t, over_floor) for t in trials),
+        tuple(t.middle(over_floor) for t in trials),
         "learning rate by validation accuracy",
-        low=tuple(min(compared(t, over_floor), default=None) for t in trials),
-        high=tuple(max(compared(t, over_floor), default=None) for t in trials),
+        low=tuple(min(each, default=None) for each in values),
+        high=tuple(max(each, default=None) for each in values),
         color=0,
     )
-    errors = [(t.accuracy, t.accuracy_error or 0.0) for t in trials]
-    accuracy = Series(
-        x,
-        tuple(t.accuracy for t in trials),
-        "",
-        low=tuple(None if a is None else a - e for a, e in errors),
-        high=tuple(None if a is None else a + e for a, e in errors),
-        color=1,
-    )
-    grid = [[(None, None) if t is None else (middle(t, over_floor), t.accuracy) for t in row] for row in rows]
-    other = [
-        Series(x, tuple(D for D, _ in row), "" if i else "other learning rates", style="faint")
-        for i, row in enumerate(grid)
-    ]
-    also = [Series(x, tuple(a for _, a in row), style="faint") for row in grid]
+    other: list[Series] = []
+    also: list[Series] = []
+    rates = sorted({t.rate for c in shown for t in c.trials})
+    for rate in rates if len(rates) > 1 else ():
+        row = [[t for t in c.trials if t.rate == rate] for c in shown]
+        label = "" if other else "other learning rates"
+        other.append(Series(x, tuple(t[0].middle(over_floor) if t else None for t in row), label, style="faint"))
+        also.append(Series(x, tuple(t[0].accuracy if t else None for t in row), style="faint"))
     note = ""
     axis: dict[str, Any] = {"xlabel": kind, "log_x": kind == "width"}
     if choice.recommended is not None:
         by = "recommended" if choice.by_accuracy is None else "recommended by D"
-        note, axis["marked"] = f"dotted: {choice.recommended.label}, {by}", _size(choice.recommended, kind)
-    what = _what(over_floor)
-    above, below = (*_span(other), *other, separation), (*_span(also), *also, accuracy)
+        note, axis["marked"] = f"dotted: {choice.recommended.label}, {by}", size(choice.recommended)
+    what = f"final {_compared(over_floor)}"
+    above, below = (*_span(other), *other, separation), (*_span(also), *also, _accuracies(x, trials, color=1))
     return (
         Panel(f"{what} on the training data, range over seeds", above, ylabel=what, note=note, **axis),
         Panel("held-out accuracy, ± 1 standard error", below, ylabel=ACCURACY, log_y=False, **axis),
     )
+
+
+def _accuracies(x: tuple[float, ...], trials: Sequence[Trial], label: str = "", *, color: int) -> Series:
+    """Validation accuracy ± 1 standard error."""
+    ends = [
+        tuple(None if t.accuracy is None else t.accuracy + sign * (t.accuracy_error or 0.0) for t in trials)
+        for sign in (-1, 1)
+    ]
+    return Series(x, tuple(t.accuracy for t in trials), label, low=ends[0], high=ends[1], color=color)
 
 
 def _span(behind: list[Series]) -> list[Series]:
@@ -309,37 +310,20 @@ def _span(behind: list[Series]) -> list[Series]:
     return [Series(behind[0].x[:1], (None,), low=(min(heights),), high=(max(heights),))] if heights else []
 
 
-def _what(over_floor: bool) -> str:
-    return "final D over its noise floor" if over_floor else "final D"
-
-
 def _by_shape(choice: Choice) -> tuple[Panel, ...]:
     curves, points = [], []
-    over_floor = choice.over_floor
+    what = f"final {_compared(choice.over_floor)}"
     for i, candidate in enumerate(choice.candidates):
-        trial = candidate.trial
-        value = middle(trial, over_floor)
+        trial, label = candidate.trial, candidate.label
+        value = trial.middle(choice.over_floor)
         if trial.curve is None or value is None or trial.accuracy is None:
             continue
-        known = [curve for curve in trial.curves if curve is not None]
-        lows, highs = ([pick(column) for column in zip(*known, strict=True)] for pick in (min, max))
-        layers = tuple(range(len(trial.curve)))
-        curves.append(Series(layers, trial.curve, candidate.label, low=tuple(lows), high=tuple(highs), color=i))
-        error = trial.accuracy_error or 0.0
-        low, high = (trial.accuracy - error,), (trial.accuracy + error,)
-        points.append(Series((value,), (trial.accuracy,), candidate.label, low=low, high=high, color=i))
+        columns = list(zip(*(curve for curve in trial.curves if curve is not None), strict=True))
+        low, high = (tuple(map(end, columns)) for end in (min, max))
+        curves.append(Series(range(len(trial.curve)), trial.curve, label, low=low, high=high, color=i))
+        points.append(_accuracies((value,), [trial], label, color=i))
+    title = f"held-out accuracy against {what}, ± 1 standard error"
     return (
         Panel("D on the training data along depth, range over seeds", tuple(curves)),
-        Panel(
-            f"held-out accuracy against {_what(over_floor)}, ± 1 standard error",
-            tuple(points),
-            xlabel=_what(over_floor),
-            ylabel=ACCURACY,
-            log_x=True,
-            log_y=False,
-        ),
+        Panel(title, tuple(points), xlabel=what, ylabel=ACCURACY, log_x=True, log_y=False),
     )
-
-
-def _size(candidate: Candidate, kind: str) -> float:
-    return candidate.depth if kind == "depth" else candidate.widths[0]

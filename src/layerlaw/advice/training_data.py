@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from layerlaw.data import Labeled, load, names
@@ -27,6 +26,8 @@ class TrainingData:
     """Of everything that was given, test data included."""
     share: float
     """Of every class, held back for validation."""
+    counts: tuple[int, ...]
+    """How many samples every class has, validation part included."""
 
     @classmethod
     def of(cls, data: Any, test: Any = None, *, validation: float = 0.2) -> TrainingData:
@@ -45,20 +46,15 @@ class TrainingData:
         x, y = whole.test_inputs, whole.test_labels
         held_out = None if x is None or y is None else (x, y)
         parts = whole.held_back(validation, seed=SPLIT_SEED)
-        return cls(parts, held_out, _name(data), whole.checksum, validation)
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """How many samples every class has, validation part included."""
-        held_out = [0] * self.samples.classes
-        if self.samples.test_labels is not None:
-            held_out = torch.bincount(self.samples.test_labels, minlength=self.samples.classes).tolist()
-        return tuple(a + b for a, b in zip(self.samples.counts, held_out, strict=True))
+        name = data.name if isinstance(data, Labeled) else "tensors"
+        if isinstance(data, (str, os.PathLike)):
+            name = os.fspath(data)
+        return cls(parts, held_out, name, whole.checksum, validation, whole.counts)
 
     @property
     def validation(self) -> int:
         """How many samples the validation part has."""
-        return 0 if self.samples.test_labels is None else len(self.samples.test_labels)
+        return sum(self.counts) - len(self.samples.labels)
 
 
 def flat_samples(data: Any, test: Any = None) -> Samples:
@@ -66,13 +62,13 @@ def flat_samples(data: Any, test: Any = None) -> Samples:
     if isinstance(data, (str, os.PathLike)):
         data = pictures(data)
     if isinstance(data, Labeled):
-        held_out = None if test is None else _pair(test, channels=data.images.shape[1])
+        held_out = _pair(test, channels=data.images.shape[1])
         return Samples.of(data.tensors(flat=True), held_out, class_names=data.class_names)
     if isinstance(data, Samples):
         if test is None:
             return data.flat()
         return Samples.of((data.inputs, data.labels), _pair(test), class_names=data.class_names).flat()
-    return Samples.of(data, None if test is None else _pair(test)).flat()
+    return Samples.of(data, _pair(test)).flat()
 
 
 def pictures(source: str | os.PathLike[str], size: int | None = None) -> Labeled:
@@ -91,9 +87,3 @@ def _pair(data: Any, channels: int | None = None) -> Any:
     if isinstance(data, (str, os.PathLike)):
         data = load(data, split="test", channels=None if data in names() else channels)
     return data.tensors(flat=True) if isinstance(data, Labeled) else data
-
-
-def _name(data: Any) -> str:
-    if isinstance(data, (str, os.PathLike)):
-        return os.fspath(data)
-    return data.name if isinstance(data, Labeled) else "tensors"
