@@ -8,8 +8,7 @@ transfer       when lower and upper layers work equally
 perturbation   Proposition 1 against noise on the weights
 imbalance      forecast: which classes keep a classifier of their own
 collapse       that forecast in sentences
-outlook        what the Layer-Peeled Model says at one norm budget
-class_groups   class counts as few groups of like sizes
+outlook        class counts as few groups, and what the Layer-Peeled Model says of them at one norm budget
 
 When the law emerged and when to stop needs no training: `layerlaw.verdict`.
 """

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from layerlaw.errors import InputError
 from layerlaw.peeled.counts import (
+    Array,
     Counts,
     Groups,
     checked_budgets,
@@ -28,7 +29,6 @@ from layerlaw.peeled.counts import (
 )
 from layerlaw.peeled.many_groups import Objective, lbfgs
 
-Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.intp]
 Back = Callable[[Array], Array]
 Part = tuple[int, int, float, float]

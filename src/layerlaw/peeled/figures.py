@@ -6,19 +6,18 @@ Everything is computed exactly at each point, so a sheet takes milliseconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from layerlaw.errors import InputError
-from layerlaw.peeled.counts import checked_classes, checked_some, checked_whole, positive
+from layerlaw.peeled.counts import Array, checked_classes, checked_some, checked_whole, positive
 from layerlaw.peeled.solution import helmert
 from layerlaw.peeled.thresholds import LARGEST, CollapseCurve, collapse_curve, collapse_ratio, vanish_ratio
 from layerlaw.peeled.two_groups import TwoGroups, solve_pair
-from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
+from layerlaw.sheet import Panel, PlanePanel, Series, Sheet, Style
 
-Array = npt.NDArray[np.float64]
 PAPER_RATIOS = tuple(float(R) for R in 10 ** np.linspace(0, 4, 41))
 BUDGETS = tuple(float(c) for c in np.linspace(0.02, 4, 200))
 LONGEST = 60  # points that draw one vector
@@ -51,21 +50,9 @@ def cosine_sheet(
         )
     ratios = PAPER_RATIOS if ratios is None else ratios
     for budget in checked_some(E_H, "E_H", "feature budgets"):
-        curves = {k: collapse_curve(k, K - k, ratios, E_W=E_W, E_H=budget) for k in many}
-        series = [Series(curve.ratios.tolist(), curve.cosines.tolist(), f"K_A = {k}") for k, curve in curves.items()]
-        series += vanishing(curves.values())
-        found = ", ".join(f"{ratio_in_words(curve.log_collapse)} (K_A = {k})" for k, curve in curves.items())
-        panels.append(
-            Panel(
-                f"E_W = {E_W:g}, E_H = {budget:g}",
-                series,
-                xlabel="imbalance ratio R",
-                ylabel="minority cosine",
-                log_x=True,
-                log_y=False,
-                note=f"R0 = {found}",
-            )
-        )
+        curves = {f"K_A = {k}": collapse_curve(k, K - k, ratios, E_W=E_W, E_H=budget) for k in many}
+        found = ", ".join(f"{ratio_in_words(curve.log_collapse)} ({name})" for name, curve in curves.items())
+        panels.append(ratio_panel(f"E_W = {E_W:g}, E_H = {budget:g}", curves, "minority cosine", f"R0 = {found}"))
     return Sheet(
         f"Minority collapse, K = {K}",
         panels,
@@ -76,13 +63,24 @@ def cosine_sheet(
     )
 
 
-def vanishing(curves: Iterable[CollapseCurve]) -> list[Series]:
-    """A mark where each curve ends because the minority vanishes, if that is within its ratios; one label for all."""
-    ends = sorted({math.exp(c.log_vanish) for c in curves if c.log_vanish <= math.log(c.ratios.max())})
-    if not ends:
-        return []
-    apart = [x for R in ends for x in (R, R)]  # a gap after each mark, so that no line joins them
-    return [Series(apart, [1.0, None] * len(ends), "rows become 0", color=VANISHED)]
+def ratio_panel(
+    title: str,
+    curves: Mapping[str, CollapseCurve],
+    ylabel: str,
+    note: str,
+    *,
+    more: Sequence[Series] = (),
+    style: Style = "points",
+    marked: float | None = None,
+) -> Panel:
+    """Cosines against R, curve by curve, with a mark where one ends because the minority vanishes."""
+    series = [Series(c.ratios.tolist(), c.cosines.tolist(), name, style=style) for name, c in curves.items()]
+    ends = sorted({math.exp(c.log_vanish) for c in curves.values() if c.log_vanish <= math.log(c.ratios.max())})
+    if ends:
+        apart = [x for R in ends for x in (R, R)]  # a gap after each mark, so that no line joins them
+        series.append(Series(apart, [1.0, None] * len(ends), "rows become 0", color=VANISHED))
+    about: dict[str, Any] = {"xlabel": "imbalance ratio R", "log_x": True, "log_y": False}
+    return Panel(title, [*series, *more], ylabel=ylabel, note=note, marked=marked, **about)
 
 
 def phase_sheet(

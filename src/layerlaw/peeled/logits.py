@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from layerlaw.errors import MemoryBudgetError
-from layerlaw.peeled.counts import Groups
+from layerlaw.peeled.counts import Array, Groups
 
-Array = npt.NDArray[np.float64]
 Loss = Literal["ce", "mse"]
 ROUNDING = 1e-14
 MOST_ENTRIES = 2**28  # of a dense matrix: 2 GiB

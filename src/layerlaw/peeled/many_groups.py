@@ -21,10 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from layerlaw.errors import MissingExtraError
-from layerlaw.peeled.counts import Groups
+from layerlaw.peeled.counts import Array, Groups
 from layerlaw.peeled.logits import CERTIFIED, Logits, gap, gap_penalized, slope, with_best_bias
 
-Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Objective = Callable[[Array], tuple[float, Array]]
 NULLS = (1e-7, 1e-5, 1e-3)  # singular values below this share of the largest belong to no direction

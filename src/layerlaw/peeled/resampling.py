@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from layerlaw.peeled.counts import Counts, Groups, checked_budgets, checked_flag, grouped
+from layerlaw.peeled.counts import Array, Counts, Groups, checked_budgets, checked_flag, grouped
 from layerlaw.peeled.thresholds import biased_critical_budget, biased_need, log_separation_ratio, separated, spare
 from layerlaw.peeled.two_groups import root, root_near
 from layerlaw.progress import Counter, Progress
 
-Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 ABOUT = 12  # solves that many sizes take
 LEVELS = 300  # tried for whole copies

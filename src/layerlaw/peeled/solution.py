@@ -8,13 +8,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from layerlaw.errors import InputError
-from layerlaw.peeled.counts import Groups, checked_whole
+from layerlaw.peeled.counts import Array, Groups, checked_whole
 from layerlaw.peeled.logits import CERTIFIED, GroupMatrix, Logits, Loss, fits
 
-Array = npt.NDArray[np.float64]
 Phase = Literal["separated", "confused", "collapsed", "vanished"]
 ZERO = 1e-12  # a squared norm or singular value below this share of the mean is none
 

@@ -17,16 +17,14 @@ import math
 from typing import get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from layerlaw.errors import InputError
-from layerlaw.peeled.counts import Counts, Groups, checked_budgets, checked_flag, grouped, positive
+from layerlaw.peeled.counts import Array, Counts, Groups, checked_budgets, checked_flag, grouped, positive
 from layerlaw.peeled.logits import Logits, Loss, gap, gap_penalized, slope
 from layerlaw.peeled.many_groups import solve_groups, solve_groups_penalized
 from layerlaw.peeled.solution import Solution
 from layerlaw.peeled.two_groups import TwoGroups, biased_pair, biased_pair_at, root, solve_pair, solve_pair_at
 
-Array = npt.NDArray[np.float64]
 LOWEST = -650.0  # of log λ: beyond, the loss is below what a double can hold
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from layerlaw.errors import InputError
 from layerlaw.peeled.counts import (
+    Array,
     Counts,
     Groups,
     checked_budgets,
@@ -37,7 +38,6 @@ from layerlaw.peeled.two_groups import (
 )
 from layerlaw.progress import Counter, Progress
 
-Array = npt.NDArray[np.float64]
 LARGEST = math.log(1.7e308)
 MOST_LOG_C = math.log(1e8)
 ABOUT = 12  # solves that a critical budget of many sizes takes
