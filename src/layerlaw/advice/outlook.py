@@ -13,9 +13,9 @@ import numpy.typing as npt
 from layerlaw.peeled import Groups, Solution, collapse_curve, collapse_ratio, oversampling, solve, vanish_ratio
 from layerlaw.peeled.counts import Array, Counts, grouped
 from layerlaw.peeled.figures import ratio_panel
-from layerlaw.peeled.resampling import filling_level
 from layerlaw.peeled.solution import Phase
-from layerlaw.peeled.thresholds import LARGEST, log_separation_ratio, margins
+from layerlaw.peeled.thresholds import LARGEST, filling_level, margins
+from layerlaw.peeled.two_groups import log_separation_ratio
 from layerlaw.progress import Progress
 from layerlaw.sheet import Panel, Series
 from layerlaw.wording import counted, ratio_words
