@@ -12,6 +12,7 @@ import numpy as np
 from layerlaw.errors import InputError
 from layerlaw.peeled.counts import Array, Groups, checked_whole
 from layerlaw.peeled.logits import CERTIFIED, GroupMatrix, Logits, Loss, fits
+from layerlaw.wording import counted, finite
 
 Phase = Literal["separated", "confused", "collapsed", "vanished"]
 ZERO = 1e-12  # a squared norm or singular value below this share of the mean is none
@@ -223,9 +224,10 @@ class Solution:
         1 while separated. Without a bias 1/K_g in collapse unless another size takes the samples, 1/K when vanished; with a
         bias 0 there, and 0 when confused.
         """
-        own, _, _ = self.value.rows(self.groups)
-        best, ties = self._best()
-        return np.where(own >= best, 1 / ties, 0.0)
+        values, many = self._rivals()
+        best = values.max(1)
+        ties = (many * (values >= best[:, None])).sum(1)
+        return np.where(values[:, 0] >= best, 1 / ties, 0.0)
 
     @property
     def total_accuracy(self) -> float:
@@ -235,16 +237,11 @@ class Solution:
     def _rivals(self) -> tuple[Array, Array]:
         """Logits of a sample of g (G, 1+G) for its own class, then for the other classes of each group, and how many."""
         own, same, between = self.value.rows(self.groups)
-        others, many = between.copy(), np.broadcast_to(self.groups.classes, between.shape).copy()
-        np.fill_diagonal(others, np.where(self.groups.classes > 1, same, -np.inf))
-        np.fill_diagonal(many, self.groups.classes - 1)
-        ones = np.ones((len(own), 1))
-        return np.hstack([own[:, None], others]), np.hstack([ones, many])
-
-    def _best(self) -> tuple[Array, Array]:
-        values, many = self._rivals()
-        best = values.max(1)
-        return best, (many * (values >= best[:, None])).sum(1)
+        k = self.groups.classes
+        others, many = between.copy(), np.tile(k, (len(k), 1))
+        np.fill_diagonal(others, np.where(k > 1, same, -np.inf))
+        np.fill_diagonal(many, k - 1)
+        return np.column_stack([own, others]), np.column_stack([np.ones(len(k)), many])
 
     @cached_property
     def neural_collapse(self) -> NeuralCollapse:
@@ -255,29 +252,22 @@ class Solution:
         # ⟨W, M⟩ = tr Z − 1ᵀZ1/K
         inner = float((self.groups.classes - 1) @ self.value.z + np.trace(T) - root @ T @ root / self.K)
         nc3 = 2 - 2 * inner / math.sqrt(spread * size) if spread > 0 and size > 0 else None
-        return NeuralCollapse(0.0, *means.norms_and_angles(), *rows.norms_and_angles(), nc3, self._nc4())
-
-    def _nc4(self) -> float:
         values, many = self._rivals()
         chosen = (values >= values.max(1, keepdims=True)) & (many > 0)  # (G, 1+G): own, then groups
         zero = self.feature_blocks.own <= ZERO * self.c / self._stretch
-        nearest = np.hstack([np.ones((len(zero), 1), bool), np.outer(zero, zero)])
+        nearest = np.column_stack([np.ones(len(zero), bool), np.outer(zero, zero)])
         i = np.arange(len(zero))
         nearest[i, 1 + i] |= self.value.z == 0  # features of a collapsed group coincide
         differ = ((chosen != nearest) & (many > 0)).any(1)
-        return float(self.groups.sizes * self.groups.classes @ differ / self.groups.N)
+        nc4 = float(self.groups.sizes * self.groups.classes @ differ / self.groups.N)
+        return NeuralCollapse(0.0, *means.norms_and_angles(), *rows.norms_and_angles(), nc3, nc4)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON: the whole, and one entry per group; `None` where undefined."""
-        whole = {"classes": self.K, "E_W": self.E_W, "E_H": self.E_H, "c": self.c, "loss": self.loss, "gap": self.gap}
+        same = ("E_W", "E_H", "c", "loss", "gap", "certified", "kind", "bias", "multiplier", "angles_unique", "rank")
         return {
-            **whole,
-            "certified": self.certified,
-            "kind": self.kind,
-            "bias": self.bias,
-            "multiplier": self.multiplier,
-            "angles_unique": self.angles_unique,
-            "rank": self.rank,
+            "classes": self.K,
+            **{name: getattr(self, name) for name in same},
             "accuracy": self.total_accuracy,
             "neural_collapse": asdict(self.neural_collapse),
             "groups": [
@@ -285,8 +275,8 @@ class Solution:
                     "samples": float(self.groups.sizes[g]),
                     "classes": int(self.groups.classes[g]),
                     "phase": self.phases[g],
-                    "slack": _finite(self.slack[g]),
-                    "cosine": _finite(self.cosines[g, g]),
+                    "slack": finite(float(self.slack[g])),
+                    "cosine": finite(float(self.cosines[g, g])),
                     "norm": float(self.norms[g]),
                     "feature_norm": float(self.feature_norms[g]),
                     "accuracy": float(self.accuracy[g]),
@@ -296,15 +286,19 @@ class Solution:
         }
 
     def __repr__(self) -> str:
-        sizes = "1 size" if len(self.groups) == 1 else f"{len(self.groups)} sizes"
         return (
-            f"Solution({self.K:,} classes of {sizes}, c={self.c:.4g}, kind={self.kind!r}, "
+            f"Solution({self.K:,} classes of {counted(len(self.groups), 'size')}, c={self.c:.4g}, kind={self.kind!r}, "
             f"bias={self.bias}, loss={self.loss:.4g}, gap={self.gap:.1e}, {'' if self.separated else 'not '}separated)"
         )
 
     def __str__(self) -> str:
         said = [f"{self.K:,} classes, c = {self.c:.4g}: loss {self.loss:.4g}, rank {self.rank}."]
-        said += [_group_words(self, g) for g in range(min(len(self.groups), 4))]
+        for g in range(min(len(self.groups), 4)):
+            classes = counted(int(self.groups.classes[g]), "class", "classes")
+            cosine = self.cosines[g, g]
+            angle = "" if math.isnan(cosine) else f", cosine {cosine:.3f}".replace("-", "−")
+            state = f"{self.phases[g]}{angle}, accuracy {self.accuracy[g]:.3g}"
+            said.append(f"{classes} of {self.groups.sizes[g]:,.6g}: {state}.")
         if len(self.groups) > 4:
             said.append(f"… {len(self.groups)} sizes in all.")
         if not self.angles_unique:
@@ -324,15 +318,3 @@ def helmert(k: int) -> Array:
     out = np.triu(np.ones((k, k - 1)))
     out[j, j - 1] = -j
     return out / np.sqrt(j * (j + 1.0))
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
-def _group_words(s: Solution, g: int) -> str:
-    k, n = int(s.groups.classes[g]), s.groups.sizes[g]
-    cosine = s.cosines[g, g]
-    angle = "" if math.isnan(cosine) else f", cosine {cosine:.3f}".replace("-", "−")
-    one = "class" if k == 1 else "classes"
-    return f"{k:,} {one} of {n:,.6g}: {s.phases[g]}{angle}, accuracy {s.accuracy[g]:.3g}."
