@@ -17,6 +17,7 @@ from layerlaw.peeled.solution import helmert
 from layerlaw.peeled.thresholds import LARGEST, CollapseCurve, collapse_curve, collapse_ratio, vanish_ratio
 from layerlaw.peeled.two_groups import TwoGroups, solve_pair
 from layerlaw.sheet import Panel, PlanePanel, Series, Sheet, Style
+from layerlaw.wording import minus
 
 PAPER_RATIOS = tuple(float(R) for R in 10 ** np.linspace(0, 4, 41))
 BUDGETS = tuple(float(c) for c in np.linspace(0.02, 4, 200))
@@ -97,15 +98,19 @@ def phase_sheet(
     given = checked_some(BUDGETS if budgets is None else budgets, "budgets", "budgets c = √(E_W E_H)")
     budgets = sorted(positive(c, f"budgets[{i}]", "budget") for i, c in enumerate(given))
     positive(highest, "highest", "ratio")
-    for K_A, K_B in _pairs(pairs):
+    boundaries = {collapse_ratio: "R0: collapsed above", vanish_ratio: "R_vanish: zero above"}
+    for i, pair in enumerate(checked_some(pairs, "pairs", "pairs (K_A, K_B)")):
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
+            raise InputError(f"pairs[{i}]: expected a pair (K_A, K_B), got {pair!r}.")
+        K_A, K_B = (checked_classes(k, f"pairs[{i}], {name}") for k, name in zip(pair, ("K_A", "K_B"), strict=True))
         series = []
         for bias in (False, True):
             words, style = (" (with a bias)", "fit") if bias else ("", "line")
             fine = sorted([*budgets, *([] if bias else _towards_the_end(K_A, K_B, budgets[-1]))])
-            collapse = [_below(collapse_ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True), highest) for c in fine]
-            vanish = [_below(vanish_ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True), highest) for c in fine]
-            series.append(Series(fine, collapse, f"R0: collapsed above{words}", style=style, color=0))  # type: ignore[arg-type]
-            series.append(Series(fine, vanish, f"R_vanish: zero above{words}", style=style, color=1))  # type: ignore[arg-type]
+            for color, (ratio, name) in enumerate(boundaries.items()):
+                logs = [ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True) for c in fine]
+                values = [math.exp(log_R) if log_R <= math.log(highest) else None for log_R in logs]
+                series.append(Series(fine, values, f"{name}{words}", style=style, color=color))  # type: ignore[arg-type]
         title = f"K_A = {K_A}, K_B = {K_B}"
         panels.append(Panel(title, series, xlabel="c = √(E_W E_H)", ylabel="imbalance ratio R", log_y=True))
     return Sheet(
@@ -124,7 +129,7 @@ def simplex_sheet(classes: Sequence[int] = (2, 3, 4)) -> Sheet:
     for K in checked_some(classes, "classes", "numbers of classes"):
         checked_whole(K, "classes", 2)
         rows = _rows(solve_pair(1, K - 1, 0.0, 1.0))
-        panels.append(_rays(f"K = {K}, cosine {_signed(-1 / (K - 1))}", rows))
+        panels.append(_rays(f"K = {K}, cosine {minus(f'{-1 / (K - 1):.3g}')}", rows))
     return Sheet(
         "The simplex of K balanced classes", panels, columns=len(panels), caption="K = 4 is seen in projection."
     )
@@ -152,10 +157,12 @@ def collapse_sheet(
     pairs = [solve_pair(K_A, K_B, share * log_R0, math.sqrt(E_W * E_H)) for share in given]
     seen = [_rows(pair) * (E_W / E_H) ** 0.25 for pair in pairs]
     reach = max(float(np.linalg.norm(rows, axis=1).max()) for rows in seen)
+    majority = ["majority"] if K_A == 1 else [f"majority {k + 1}" for k in range(K_A)]
+    names = [*majority, *(f"minority {k + 1}" for k in range(K_B)), "the longest row of all panels"]  # the circle
     panels = []
     for pair, rows in zip(pairs, seen, strict=True):
-        angle = "vanished" if pair.minority_cosine is None else f"cosine {_signed(pair.minority_cosine)}"
-        panels.append(_rays(f"R = {ratio_in_words(pair.log_R)}, {angle}", rows, reach, _names(K_A, K_B)))
+        angle = "vanished" if pair.minority_cosine is None else minus(f"cosine {pair.minority_cosine:.3g}")
+        panels.append(_rays(f"R = {ratio_in_words(pair.log_R)}, {angle}", rows, reach, names))
     return Sheet(
         f"Minority collapse: {K_A} majority and {K_B} minority classifiers as R grows",
         panels,
@@ -174,29 +181,6 @@ def ratio_in_words(log_ratio: float) -> str:
     if math.isinf(log_ratio):
         return "∞"
     return f"{math.exp(log_ratio):.4g}" if log_ratio < LARGEST else f"10^{log_ratio / math.log(10):.1f}"
-
-
-def _pairs(pairs: object) -> list[tuple[int, int]]:
-    found = []
-    for i, pair in enumerate(checked_some(pairs, "pairs", "pairs (K_A, K_B)")):
-        if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
-            raise InputError(f"pairs[{i}]: expected a pair (K_A, K_B), got {pair!r}.")
-        found.append((checked_classes(pair[0], f"pairs[{i}], K_A"), checked_classes(pair[1], f"pairs[{i}], K_B")))
-    return found
-
-
-def _names(K_A: int, K_B: int) -> list[str]:
-    """What the colors mean; the last is the circle."""
-    majority = ["majority"] if K_A == 1 else [f"majority {k + 1}" for k in range(K_A)]
-    return [*majority, *(f"minority {k + 1}" for k in range(K_B)), "the longest row of all panels"]
-
-
-def _signed(value: float) -> str:
-    return f"{value:.3g}".replace("-", "−")
-
-
-def _below(log_R: float, highest: float) -> float | None:
-    return math.exp(log_R) if log_R <= math.log(highest) else None
 
 
 def _towards_the_end(K_A: int, K_B: int, most: float) -> list[float]:
