@@ -47,27 +47,20 @@ class Forecast:
     """
 
     groups: tuple[ClassGroup, ...]
-    sizes: int
-    """Distinct class sizes."""
+    sizes: int  # distinct class sizes
     E_W: float
     E_H: float
     bias: bool
-    critical: float
-    """The least c = √(E_W E_H) above which every class is separated; of binned sizes an upper bound."""
-    bounded: bool
-    """Whether `critical` is only a bound."""
+    critical: float  # the least c = √(E_W E_H) above which every class is separated; of binned sizes an upper bound
+    bounded: bool  # whether `critical` is only a bound
     by_norms: Outlook
     by_use: Outlook | None
     measured: tuple[ClassifierRows, ...] | None
-    rare: ClassifierRows | None
-    """Of all rare classes together."""
+    rare: ClassifierRows | None  # of all rare classes together
     frequent: ClassifierRows | None
-    accuracy: tuple[float, ...] | None
-    """Measured share of right training samples, mean over the classes of each group."""
-    already_lost: int
-    """Classes whose measured accuracy is below half of that of the most frequent ones."""
-    unused: bool
-    """Whether a norm in use was measured and put aside, because norms were given."""
+    accuracy: tuple[float, ...] | None  # measured share of right training samples, mean over the classes of each group
+    already_lost: int  # classes whose measured accuracy is below half of that of the most frequent ones
+    unused: bool  # whether a norm in use was measured and put aside, because norms were given
 
     @property
     def K(self) -> int:

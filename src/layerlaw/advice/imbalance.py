@@ -240,10 +240,8 @@ class MeasuredClassifier:
 
     record: Record
     rows: Tensor | None
-    accuracy: list[float] | None
-    """Share of right samples per class; `None` where the output holds no class scores."""
-    bias: bool | None
-    """Whether the classifier has one."""
+    accuracy: list[float] | None  # share of right samples per class; `None` where the output holds no class scores
+    bias: bool | None  # whether the classifier has one
 
 
 def measured_classifier(network: nn.Module, data: Any, *, classes: Sequence[str] | None = None) -> MeasuredClassifier:

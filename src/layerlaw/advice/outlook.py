@@ -38,14 +38,11 @@ BY = ("by the norms", "by the norm in use")
 class ClassGroup:
     """Classes of one size, or of sizes between `low` and `high`, shown together."""
 
-    number: int
-    """How many classes."""
-    classes: tuple[int, ...] | None
-    """Which, in the order of the counts; `None` where they are too many to list."""
+    number: int  # how many classes
+    classes: tuple[int, ...] | None  # which, in the order of the counts; `None` where they are too many to list
     low: int
     high: int
-    size: float
-    """Mean number of samples."""
+    size: float  # mean number of samples
     rare: bool
 
     @property
@@ -91,10 +88,8 @@ class Sizes:
     """Sizes for which the model is solved, and the group each is shown in."""
 
     groups: Groups
-    shown: Index
-    """(G,) place among the groups that are shown."""
-    of: int
-    """Distinct sizes there are; more than `len(groups)` where they were binned."""
+    shown: Index  # (G,) place among the groups that are shown
+    of: int  # distinct sizes there are; more than `len(groups)` where they were binned
 
     @property
     def binned(self) -> bool:
@@ -145,20 +140,15 @@ def _bins(sizes: Array, many: int) -> Index:
 class SizeOutlook:
     """What becomes of the classes of one size."""
 
-    samples: float
-    """Of each class; of a bin the largest in it."""
+    samples: float  # of each class; of a bin the largest in it
     classes: int
-    group: int
-    """Place of the group it is shown in."""
+    group: int  # place of the group it is shown in
     phase: Phase
     margin: float | None
     """Own logit minus the largest other one: lost at 0 and below. `None` at budgets too large to say."""
-    factor: float
-    """By how much samples must weigh more for all to be separated."""
-    copies: int | None
-    """The same in whole numbers, solved again; `None` where none were found, or sizes were binned."""
-    beside: float | None
-    """Of a confused size: cosine between its rows and the row that takes its samples."""
+    factor: float  # by how much samples must weigh more for all to be separated
+    copies: int | None  # the same in whole numbers, solved again; `None` where none were found, or sizes were binned
+    beside: float | None  # of a confused size: cosine between its rows and the row that takes its samples
 
 
 @dataclass(frozen=True)
@@ -171,16 +161,13 @@ class Outlook:
     """
 
     c: float
-    binned: bool
-    """Whether sizes were put together, each bin at its largest: then a loss may be one of the bins only."""
+    binned: bool  # whether sizes were put together, each bin at its largest: then a loss may be one of the bins only
     sizes: tuple[SizeOutlook, ...]
     slack: tuple[float, ...]
     """n_g/(Nλ) of the smallest size in the group: several classes of that size coincide at 1 and below."""
     cosines: tuple[float | None, ...]
-    norms: tuple[float, ...]
-    """Of the classifier's rows, per √E_W."""
-    factors: tuple[float, ...]
-    """The largest in the group."""
+    norms: tuple[float, ...]  # of the classifier's rows, per √E_W
+    factors: tuple[float, ...]  # the largest in the group
     cosine: float | None
     log_collapse: float | None
     log_vanish: float | None

@@ -22,12 +22,9 @@ class TrainingData:
     samples: Samples
     test: tuple[Tensor, Tensor] | None
     name: str
-    checksum: str
-    """Of everything that was given, test data included."""
-    share: float
-    """Of every class, held back for validation."""
-    counts: tuple[int, ...]
-    """How many samples every class has, validation part included."""
+    checksum: str  # of everything that was given, test data included
+    share: float  # of every class, held back for validation
+    counts: tuple[int, ...]  # how many samples every class has, validation part included
 
     @classmethod
     def of(cls, data: Any, test: Any = None, *, validation: float = 0.2) -> TrainingData:

@@ -47,8 +47,7 @@ class Balance:
     epoch: int | None
     stretches: tuple[tuple[int, int], ...]
     band: tuple[float, float]
-    layers: tuple[int, int]
-    """How many layers the lower and the upper half have."""
+    layers: tuple[int, int]  # how many layers the lower and the upper half have
     stages: tuple[Stage, ...]
 
     @property

@@ -33,10 +33,8 @@ class Groups:
     (array([1000.,   10.]), array([1., 2.]), array([1, 0, 1]))
     """
 
-    sizes: Array
-    """(G,) samples in each class of the group, falling."""
-    classes: Array
-    """(G,) how many classes have that size."""
+    sizes: Array  # (G,) samples in each class of the group, falling
+    classes: Array  # (G,) how many classes have that size
     member: npt.NDArray[np.intp] | None = field(default=None, repr=False)
     """(K,) the group of each class, in the order the counts came in; `None`: group after group."""
 

@@ -42,14 +42,10 @@ class Direct:
     """The best of several starts."""
 
     loss: float
-    W: Array = field(repr=False)
-    """(K, p) classifiers."""
-    H: Array = field(repr=False)
-    """(n, p) features, `per_class` of each class."""
-    labels: Labels = field(repr=False)
-    """(n,) class of each feature."""
-    b: Array = field(repr=False)
-    """(K,) bias, zero without one."""
+    W: Array = field(repr=False)  # (K, p) classifiers
+    H: Array = field(repr=False)  # (n, p) features, `per_class` of each class
+    labels: Labels = field(repr=False)  # (n,) class of each feature
+    b: Array = field(repr=False)  # (K,) bias, zero without one
     losses: Array = field(repr=False)
     """(starts,) where each start ended; many equal values speak for a global minimum, they do not prove it."""
 
@@ -180,16 +176,12 @@ class TwoLayers:
 
     groups: Groups
     loss: float
-    W: Array = field(repr=False)
-    """(K, d) last layer."""
-    V: Array = field(repr=False)
-    """(d, p) the layer before."""
-    H: Array = field(repr=False)
-    """(n, p) features before it, `per_class` of each class."""
+    W: Array = field(repr=False)  # (K, d) last layer
+    V: Array = field(repr=False)  # (d, p) the layer before
+    H: Array = field(repr=False)  # (n, p) features before it, `per_class` of each class
     labels: Labels = field(repr=False)
     relu: bool
-    losses: Array = field(repr=False)
-    """(starts,) where each start ended."""
+    losses: Array = field(repr=False)  # (starts,) where each start ended
 
     @cached_property
     def X(self) -> Array:

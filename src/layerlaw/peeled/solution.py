@@ -26,14 +26,11 @@ class NeuralCollapse:
     """
 
     nc1: float
-    nc2_norms: float | None
-    """Coefficient of variation of the centered class means' norms."""
-    nc2_angles: float | None
-    """Mean of |cos + 1/(K−1)| between centered class means."""
+    nc2_norms: float | None  # coefficient of variation of the centered class means' norms
+    nc2_angles: float | None  # mean of |cos + 1/(K−1)| between centered class means
     nc2_norms_classifier: float | None
     nc2_angles_classifier: float | None
-    nc3: float | None
-    """‖W/‖W‖ − M/‖M‖‖², M the centered class means."""
+    nc3: float | None  # ‖W/‖W‖ − M/‖M‖‖², M the centered class means
     nc4: float
     """Share of samples whose best logits belong to other classes than the nearest class means (ties compared as sets)."""
 
@@ -53,8 +50,7 @@ class Solution:
     bias: bool
     value: Logits
     loss: float
-    multiplier: float
-    """λ, what a unit of nuclear norm is worth: −d loss/d(K c)."""
+    multiplier: float  # λ, what a unit of nuclear norm is worth: −d loss/d(K c)
     gap: float
     """Certificate: loss − minimum ≤ gap, by convex duality, whichever way the optimum was found (`certified`)."""
 

@@ -134,10 +134,8 @@ class CollapseCurve:
     phases: tuple[str, ...] = field(repr=False)
     swapped: npt.NDArray[np.bool_] = field(repr=False)
     """Where R < 1: the K_A classes are the smaller ones there, and cosine and phase are theirs."""
-    log_collapse: float
-    """log R0, ∞ for a single minority class."""
-    log_vanish: float
-    """log R_vanish, ∞ where there is none."""
+    log_collapse: float  # log R0, ∞ for a single minority class
+    log_vanish: float  # log R_vanish, ∞ where there is none
 
     @property
     def note(self) -> str:
@@ -182,10 +180,8 @@ class Oversampling:
     """Fill up: every class with fewer than `level` samples is repeated until it has that many."""
 
     groups: Groups = field(repr=False)
-    level: float
-    """Samples per class that just suffice; the smallest count where every class is separated already."""
-    factors: Array
-    """(G,) level over size for the smaller classes, 1 for the others: what sampling by weights needs."""
+    level: float  # samples per class that just suffice; the smallest count where every class is separated already
+    factors: Array  # (G,) level over size for the smaller classes, 1 for the others: what sampling by weights needs
     copies: Whole | None
     """(G,) whole number of times to show each sample. Solved again with so many: every group is separated. `None`: no such
     numbers were found, though the factors, or equal sizes, do it at any budget."""
