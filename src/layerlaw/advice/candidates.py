@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from layerlaw.errors import InputError, LayerlawError
-from layerlaw.lab import Run, Shape
+from layerlaw.lab import Run
 from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.law import fit_law
 from layerlaw.wording import percent
@@ -138,12 +138,6 @@ class Candidate:
     widths: tuple[int, ...]
     parameters: int
     trials: tuple[Trial, ...]
-
-    @classmethod
-    def of(cls, label: str, shape: Shape, trials: Sequence[Trial]) -> Candidate:
-        """Count the parameters of a shape: weights, biases, and BatchNorm's two per unit."""
-        norms = 2 * sum(shape.widths) if shape.norm else 0
-        return cls(label, shape.widths, sum(i * o + o for i, o in shape.sides) + norms, tuple(trials))
 
     @property
     def depth(self) -> int:

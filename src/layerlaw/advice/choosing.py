@@ -143,9 +143,11 @@ def _choose(
     trials: dict[tuple[str, float], list[Run]] = {}
     for label, run in zip(labels, runs, strict=True):
         trials.setdefault((label, run.recipe.learning_rate), []).append(run)
-    candidates = [
-        Candidate.of(label, shape, [Trial.of(trials[label, rate]) for rate in rates]) for label, shape in shapes.items()
-    ]
+    candidates = []
+    for label, shape in shapes.items():  # weights, biases, and BatchNorm's two per unit
+        parameters = sum(i * o + o for i, o in shape.sides) + (2 * sum(shape.widths) if shape.norm else 0)
+        tried = tuple(Trial.of(trials[label, rate]) for rate in rates)
+        candidates.append(Candidate(label, shape.widths, parameters, tried))
     guess = Guess(max(samples.counts) / n, n, whole.validation)
     choice = Choice.of(kind, candidates, validation=whole.validation, guess=guess)
     tested: tuple[float, ...] = ()

@@ -8,7 +8,7 @@
     two_groups   two sizes of classes, with and without a bias: one root, up to a million classes
     many_groups  any number of sizes: the reduced problem in factors
     directly     the models as written, over all features, from random starts: other norms, few dimensions, two layers
-    figures      the figures of the paper and the talks as data; `from layerlaw.pages import draw_sheet` draws them
+    figures      the figures of the paper and the talks as data; `cosine_sheet().plot()` draws one
 
 Two sizes of classes and all closed forms need NumPy only; SciPy (extra "peeled") is imported for the rest when first used.
 """

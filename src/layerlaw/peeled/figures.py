@@ -1,7 +1,4 @@
-"""The figures of the paper and the talks as plain data (`from layerlaw.pages import draw_sheet` puts them on paper).
-
-Everything is computed exactly at each point, so a sheet takes milliseconds.
-"""
+"""The figures of the paper and the talks as plain data, which `sheet.plot()` draws; exact at each point, in milliseconds."""
 
 from __future__ import annotations
 
@@ -222,24 +219,18 @@ def _rays(title: str, tips: Array, reach: float | None = None, names: Sequence[s
     for k, tip in enumerate(tips):
         alike = [j for j in range(len(tips)) if np.linalg.norm(tips[j] - tip) < COINCIDE * size]
         turn = alike.index(k)
-        ray = np.concatenate(
-            [_along(turn, len(alike))[:, None] * tip, tip + _circle((0.03 + 0.02 * turn) * size, 16 + 8 * turn)]
-        )
+        along = np.linspace(0, 1, LONGEST)
+        if len(alike) > 1:  # in every so-many-th of some dashes; the last point is the tip
+            fine = np.linspace(0, 1, len(alike) * LONGEST)
+            mine = fine[(np.arange(len(fine)) * DASHES // len(fine)) % len(alike) == turn]
+            along = np.append(mine[:: max(1, len(mine) // LONGEST)][: LONGEST - 1], 1.0)
+        ray = np.concatenate([along[:, None] * tip, tip + _circle((0.03 + 0.02 * turn) * size, 16 + 8 * turn)])
         points.append(ray)
         labels += [k] * len(ray)
     if reach is not None:
         points.append(_circle(1.06 * reach, 120))
         labels += [len(tips)] * 120
     return PlanePanel(title, [(float(x), float(y)) for x, y in np.concatenate(points)], labels, names)
-
-
-def _along(turn: int, of: int) -> Array:
-    """Where from 0 to 1 the points of a ray lie: everywhere, or in every `of`-th of some dashes; the last is the tip."""
-    if of == 1:
-        return np.linspace(0, 1, LONGEST)
-    fine = np.linspace(0, 1, of * LONGEST)
-    mine = fine[(np.arange(len(fine)) * DASHES // len(fine)) % of == turn]
-    return np.append(mine[:: max(1, len(mine) // LONGEST)][: LONGEST - 1], 1.0)
 
 
 def _circle(radius: float, points: int) -> Array:

@@ -64,19 +64,12 @@ class Factors:
 
 def solve_groups(groups: Groups, c: float, *, bias: bool = False) -> Logits:
     """The optimal logits under ‖Z‖_* ≤ K c for any class sizes."""
-    with _one_thread():
-        return Search(groups, groups.K * c, None, bias).solved()
+    return Search(groups, groups.K * c, None, bias).solved()
 
 
 def solve_groups_penalized(groups: Groups, penalty: float, *, bias: bool = False) -> Logits:
     """The optimal logits of loss + penalty·‖Z‖_*."""
-    with _one_thread():
-        return Search(groups, None, penalty, bias).solved()
-
-
-def _one_thread() -> Any:
-    """BLAS with one thread: of thousands of small products, several threads spend their time waiting for each other."""
-    return _blas().limit(limits=1, user_api="blas")
+    return Search(groups, None, penalty, bias).solved()
 
 
 @cache
@@ -103,7 +96,14 @@ class Search:
     bias: bool
 
     def solved(self) -> Logits:
-        """L-BFGS, then Newton on the face it points to; where that is not certified, on other faces."""
+        """L-BFGS, then Newton on the face it points to; where that is not certified, on other faces.
+
+        BLAS with one thread: of thousands of small products, several spend their time waiting for each other.
+        """
+        with _blas().limit(limits=1, user_api="blas"):
+            return self._solved()
+
+    def _solved(self) -> Logits:
         point, tried = self.start(), []
         for turn in range(TURNS):
             for null in NULLS:

@@ -161,10 +161,15 @@ def squares(groups: Groups, c: float, *, bias: bool = False) -> tuple[Logits, fl
     (array([0.5, 0. ]), 0.375)
     """
     spread = _spread(groups, bias)[0]
-    values = np.concatenate([groups.shares[groups.classes > 1], spread[spread > 1e-15 * spread.max()]])
-    inner = groups.classes[groups.classes > 1] - 1
-    counts = np.concatenate([inner, np.ones(len(values) - len(inner))])
-    multiplier = _water(values, counts, groups.K * c)
+    several = groups.classes > 1
+    values = np.concatenate([groups.shares[several], spread[spread > 1e-15 * spread.max()]])
+    counts = np.append(groups.classes[several] - 1, np.ones(len(values) - several.sum()))
+    multiplier = 0.0
+    if groups.K * c < counts.sum():  # Σ counts (1 − λ/values)_+ = K c, by filling from the largest value down
+        order = np.argsort(-values)
+        v, n = values[order], counts[order]
+        level = (np.cumsum(n) - groups.K * c) / np.cumsum(n / v)  # λ if the first i are in use
+        multiplier = float(level[level < v][-1])
     return squares_at(groups, multiplier, bias=bias), multiplier
 
 
@@ -188,17 +193,6 @@ def _spread(groups: Groups, bias: bool) -> tuple[Array, Array]:
     part = groups.shares * np.sqrt(groups.classes)
     values, Q = np.linalg.eigh(np.diag(groups.shares) - np.outer(part, part))
     return np.maximum(values, 0.0), Q
-
-
-def _water(values: Array, counts: Array, total: float) -> float:
-    """λ ≥ 0 with Σ counts (1 − λ/values)_+ = total, by filling from the largest value down."""
-    if total >= counts.sum():
-        return 0.0
-    order = np.argsort(-values)
-    v, n = values[order], counts[order]
-    level = (np.cumsum(n) - total) / np.cumsum(n / v)  # λ if the first i are in use
-    used = int(np.flatnonzero(level < v)[-1])
-    return float(level[used])
 
 
 def _certified(

@@ -38,6 +38,7 @@ from layerlaw.peeled.two_groups import (
     threshold,
 )
 from layerlaw.progress import Counter, Progress
+from layerlaw.wording import counted
 
 LARGEST = math.log(1.7e308)
 MOST_LOG_C = math.log(1e8)
@@ -137,16 +138,6 @@ class CollapseCurve:
     log_collapse: float  # log R0, ∞ for a single minority class
     log_vanish: float  # log R_vanish, ∞ where there is none
 
-    @property
-    def note(self) -> str:
-        """What a reader must know about the values, in a sentence; empty when nothing."""
-        said, many = [], len(self.phases)
-        if self.swapped.any():
-            said.append(f"Below R = 1 the groups are swapped ({int(self.swapped.sum())} of {many} ratios).")
-        if (gone := sum(phase == "vanished" for phase in self.phases)) > 0:
-            said.append(f"At {gone} of {many} ratios the minority classifiers are 0 and have no angle.")
-        return " ".join(said)
-
 
 def collapse_curve(
     K_A: int, K_B: int, ratios: Sequence[float] | Array, *, E_W: float, E_H: float, bias: bool = False
@@ -194,8 +185,10 @@ class Oversampling:
     def __str__(self) -> str:
         if not self.needed:
             return "Every class is separated: nothing to oversample."
-        few, most = int(self.groups.classes[self.factors > 1].sum()), self.factors.max()
-        classes = "1 class" if few == 1 else f"{few:,} classes"
+        classes, most = (
+            counted(int(self.groups.classes[self.factors > 1].sum()), "class", "classes"),
+            self.factors.max(),
+        )
         said = f"Repeat the samples of {classes} up to {self.level:,.6g} each, the rarest {most:.4g} times"
         if self.copies is None:
             return (
