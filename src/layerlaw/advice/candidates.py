@@ -21,18 +21,20 @@ CLEAR = 3.0  # standard errors above chance: the best of a dozen guessing networ
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate at one learning rate: an entry per seed, `None` where the run diverged or D is not defined.
+    """One candidate at one learning rate: an entry per seed that came through, in the same order everywhere.
 
     `curves` hold D on the training data, at the input and after every hidden layer; `permuted` D of the last layer under
-    shuffled labels (the level that noise reaches); accuracies and losses are those on the validation part.
+    shuffled labels (the level that noise reaches); accuracies and losses are those on the validation part. `failed` counts
+    the seeds that diverged, or left D undefined.
     """
 
     rate: float
-    curves: tuple[tuple[float, ...] | None, ...]
+    curves: tuple[tuple[float, ...], ...]
     permuted: tuple[float | None, ...] = ()
-    accuracies: tuple[float | None, ...] = ()
-    losses: tuple[float | None, ...] = ()
-    train_accuracies: tuple[float | None, ...] = ()
+    accuracies: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+    train_accuracies: tuple[float, ...] = ()
+    failed: int = 0
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Trial:
@@ -42,20 +44,21 @@ class Trial:
             train = run.measurement(batchnorm=BATCHNORM)
             test = run.measurement(batchnorm=BATCHNORM, split="test")
             noise = run.measurement(batchnorm=BATCHNORM, split="permuted").separation[-1]
-            well = run.diverged is None and all(D is not None and D > 0 for D in train.separation)
-            row = (tuple(train.separation), noise, test.accuracy, test.loss, train.accuracy)
-            rows.append(row if well else (None,) * len(row))
-        return cls(runs[0].recipe.learning_rate, *zip(*rows, strict=True))
+            if run.diverged is None and all(D is not None and D > 0 for D in train.separation):
+                rows.append((tuple(train.separation), noise, test.accuracy, test.loss, train.accuracy))
+        curves, permuted, accuracies, losses, fitted = zip(*rows, strict=True) if rows else [()] * 5
+        failed = len(runs) - len(rows)
+        return cls(runs[0].recipe.learning_rate, curves, permuted, accuracies, losses, fitted, failed)
 
     @property
-    def failed(self) -> int:
-        """How many seeds diverged, or left D undefined."""
-        return sum(curve is None for curve in self.curves)
+    def seeds(self) -> int:
+        """How many were trained."""
+        return len(self.curves) + self.failed
 
-    @cached_property
+    @property
     def finals(self) -> tuple[float, ...]:
-        """D after the last hidden layer, of the seeds that came through."""
-        return tuple(curve[-1] for curve in self.curves if curve is not None)
+        """D after the last hidden layer."""
+        return tuple(curve[-1] for curve in self.curves)
 
     @property
     def separation(self) -> float | None:
@@ -65,13 +68,12 @@ class Trial:
     @property
     def floor(self) -> float | None:
         """Geometric mean of the final D with shuffled labels."""
-        return geometric_mean([v for v in self.permuted if v is not None and v > 0])
+        return geometric_mean([floor for floor in self.permuted if floor])
 
     @cached_property
     def over_floor(self) -> tuple[float, ...]:
         """Final D over that with shuffled labels, seed by seed; empty where one of the floors is not known."""
-        pairs = [(curve[-1], floor) for curve, floor in zip(self.curves, self.permuted, strict=False) if curve]
-        known = [D / floor for D, floor in pairs if floor is not None and floor > 0]
+        known = [D / floor for D, floor in zip(self.finals, self.permuted, strict=False) if floor]
         return tuple(known) if len(known) == len(self.finals) else ()
 
     def compared(self, over_floor: bool) -> tuple[float, ...]:
@@ -96,7 +98,7 @@ class Trial:
     @property
     def accuracy_error(self) -> float | None:
         """Standard error of the mean validation accuracy over seeds."""
-        return standard_error(_known(self.accuracies))
+        return standard_error(self.accuracies)
 
     @property
     def train_accuracy(self) -> float | None:
@@ -106,12 +108,12 @@ class Trial:
     @property
     def curve(self) -> tuple[float, ...] | None:
         """D along depth, geometric mean over seeds."""
-        known = [curve for curve in self.curves if curve is not None]
-        return tuple(math.exp(fmean(map(math.log, column))) for column in zip(*known, strict=True)) if known else None
+        return tuple(math.exp(fmean(map(math.log, D))) for D in zip(*self.curves, strict=True)) or None
 
     def law(self, number: str) -> float | None:
         """The mean over seeds of a number of the fitted law, such as "rho"."""
-        return _mean([getattr(fit_law(curve), number) for curve in self.curves if curve is not None])
+        fitted = [getattr(fit_law(curve), number) for curve in self.curves]
+        return _mean([value for value in fitted if value is not None])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers over all seeds."""
@@ -190,13 +192,8 @@ def _preference(trial: Trial) -> tuple[float, ...]:
     return trial.failed, hits, math.inf if loss is None else loss, trial.rate
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = _known(values)
-    return fmean(known) if known else None
-
-
-def _known(values: Sequence[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 @dataclass(frozen=True)
@@ -267,7 +264,7 @@ def objection(candidates: Sequence[Candidate], chosen: Candidate, guess: Guess |
         trained = [c.trial.train_accuracy for c in candidates], guess.train, "training"
         held_out = [c.trial.accuracy for c in candidates], guess.validation, "validation"
         for accuracies, samples, where in (trained, held_out):
-            best = max(_known(accuracies), default=math.inf)
+            best = max((share for share in accuracies if share is not None), default=math.inf)
             if samples and best <= guess.above(samples):
                 return (
                     f"no network learned anything that shows on the {where} data (best accuracy {percent(best)}; "
@@ -294,7 +291,7 @@ def more_accurate(candidates: Sequence[Candidate], chosen: Candidate, validation
 
 def accuracy_gap(a: Candidate, b: Candidate) -> tuple[float, float | None]:
     """Mean validation accuracy of a − that of b over paired seeds, and its standard error."""
-    return difference(_known(a.trial.accuracies), _known(b.trial.accuracies))
+    return difference(a.trial.accuracies, b.trial.accuracies)
 
 
 def sampling_error(candidate: Candidate, validation: int) -> float | None:

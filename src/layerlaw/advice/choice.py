@@ -205,10 +205,10 @@ def _caveats(
             f"{len(candidates)} candidates are below {percent(FITTED, 0)}): D still falls, and the comparison is one of "
             "speed. Train longer."
         )
-    if len(trial.curves) == 1:
+    if trial.seeds == 1:
         yield "One seed has no standard error: the lowest D was taken, and the next seed may name another one."
-    elif len(trial.curves) < FEW_SEEDS:
-        yield f"{len(trial.curves)} seeds give a poor standard error: use at least {FEW_SEEDS}."
+    elif trial.seeds < FEW_SEEDS:
+        yield f"{trial.seeds} seeds give a poor standard error: use at least {FEW_SEEDS}."
     if relative(candidates):
         yield _floors(candidates, best)
     rising = [c.label for c in candidates if c.comparable and not c.trial.falls]
@@ -241,7 +241,7 @@ def _failures(candidates: Sequence[Candidate]) -> Iterator[str]:
     """How many runs came to nothing."""
     failed = sum(c.failed for c in candidates)
     if failed:
-        runs = sum(len(t.curves) for c in candidates for t in c.trials)
+        runs = sum(t.seeds for c in candidates for t in c.trials)
         left_out = [c.label for c in candidates if not c.comparable]
         rest = f"; {', '.join(left_out)} could not be compared" if left_out else ""
         yield f"{failed} of {counted(runs, 'run')} diverged or left D undefined{rest}."
@@ -318,7 +318,7 @@ def _by_shape(choice: Choice) -> tuple[Panel, ...]:
         value = trial.middle(choice.over_floor)
         if trial.curve is None or value is None or trial.accuracy is None:
             continue
-        columns = list(zip(*(curve for curve in trial.curves if curve is not None), strict=True))
+        columns = list(zip(*trial.curves, strict=True))
         low, high = (tuple(map(end, columns)) for end in (min, max))
         curves.append(Series(range(len(trial.curve)), trial.curve, label, low=low, high=high, color=i))
         points.append(_accuracies((value,), [trial], label, color=i))
