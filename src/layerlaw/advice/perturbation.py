@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from layerlaw.advice.training_data import flat_samples
+from layerlaw.advice.choosing import flat_samples
 from layerlaw.errors import InputError
 from layerlaw.lab import FeedForward, Fleet, Recipe, Run, Schedule
 from layerlaw.lab.fleet.measuring import measure_fleet

@@ -1,15 +1,5 @@
 """The Layer-Peeled Model: last-layer classifiers and features, free except for their norms; exact, instant, certified.
 
-    solving      solve: from class counts and budgets to the global optimum; the penalized form; closed forms
-    solution     what the optimum says: phases, angles, logits, accuracy, neural collapse
-    thresholds   the ratios of collapse and vanishing, curves, the critical budget, oversampling that separates every class
-    counts       class counts as groups of equal size
-    logits       K×K logits as one number per group and a G×G matrix: gradient, certificate, Gram matrices
-    two_groups   two sizes of classes, with and without a bias: one root, up to a million classes
-    many_groups  any number of sizes: the reduced problem in factors
-    directly     the models as written, over all features, from random starts: other norms, few dimensions, two layers
-    figures      the figures of the paper and the talks as data; `cosine_sheet().plot()` draws one
-
 Two sizes of classes and all closed forms need NumPy only; SciPy (extra "peeled") is imported for the rest when first used.
 """
 

@@ -204,11 +204,8 @@ class Search:
         # Vanished groups, so that their logits tie instead of being ranked by rounding
         U, S, Vt = np.linalg.svd(logits.T)
         least = TRACE * logits.nuclear(groups) / groups.K
-        classifiers, features = (
-            (S @ Vt**2) / groups.classes,
-            (U**2 @ S) / groups.classes,
-        )  # squared norms, equal budgets
-        gone = (logits.z == 0) & (classifiers <= least) & (features <= least)
+        largest = np.maximum(S @ Vt**2, U**2 @ S) / groups.classes  # squared norms of classifiers and features
+        gone = (logits.z == 0) & (largest <= least)
         bare = Logits(logits.z, np.where(gone[:, None] | gone, 0.0, logits.T), logits.b)
         defect, bare_defect = self.defect(logits), self.defect(bare)
         return (bare_defect, bare) if bare_defect <= max(defect, CERTIFIED) else (defect, logits)
