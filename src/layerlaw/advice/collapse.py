@@ -191,11 +191,13 @@ def _findings(found: Forecast) -> Iterator[str]:
     """Distance, angle and what the trained classifier shows."""
     if found.sizes > 1:
         budgets = f"E_W = {number(found.E_W)} and E_H = {number(found.E_H)} give"
-        said = f"{budgets} c = √(E_W E_H) = {number(found.by_norms.c)}{_threshold(found.by_norms)}"
+        said = [f"{budgets} c = √(E_W E_H) = {number(found.by_norms.c)}"]
         if found.by_use is not None:
-            said += f"; the class means use c = {number(found.by_use.c)} of it (no spread, no common offset)"
-            said += _threshold(found.by_use)
-        yield f"{said}."
+            said.append(f"the class means use c = {number(found.by_use.c)} of it (no spread, no common offset)")
+        for i, log_R0 in enumerate(at.log_collapse for at in found.outlooks):
+            if log_R0 is not None and math.isfinite(log_R0):  # a single rare class and more than two sizes have none
+                said[i] += f", R0 = {ratio_words(log_R0)}"
+        yield f"{'; '.join(said)}."
     if any(g.rare for g in found.groups):
         yield from _angle(found)
     if any(at.binned for at in found.outlooks):
@@ -296,11 +298,6 @@ def _remedy(found: Forecast, at: Outlook) -> str:
         return f"{weigh}; as copies it would take {copies}."
     others = "" if found.sizes == 2 else ", others fewer times,"
     return f"Showing the rarest samples {most:,} times{others} separates all classes."
-
-
-def _threshold(at: Outlook) -> str:
-    """R0, which a single rare class and more than two sizes do not have."""
-    return "" if at.log_collapse is None or math.isinf(at.log_collapse) else f", R0 = {ratio_words(at.log_collapse)}"
 
 
 def _angle(found: Forecast) -> Iterator[str]:

@@ -140,36 +140,27 @@ class Robustness:
         A prediction of the right size for the wrong draws says nothing: what is shown is its slope times the measured
         change.
         """
-        rows: list[tuple[str, ...]] = [
-            ("noise", "measured change of R", "formula, joint ε", "sum of single layers", "local ε")
-        ]
+        rows = [("noise", "measured change of R", "formula, joint ε", "sum of single layers", "local ε")]
         for e in self.effects:
-            shares = (1.0, *map(e.slope, PREDICTIONS))
-            rows.append((f"{e.scale:g}", *(percent(share * e.size, 2) for share in shares)))
+            measured, formula, added, local = (percent(x * e.size, 2) for x in (1.0, *map(e.slope, PREDICTIONS)))
+            rows.append((f"{e.scale:g}", measured, formula, added, local))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join(" | ".join(map(str.rjust, row, widths)) for row in rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
+        same = ("reduction", "layers", "batchnorm", "repeats", "seed", "linear_until", "sentence")
         return {
             "separation": list(self.fit.values),
-            "reduction": self.reduction,
-            "layers": list(self.layers),
-            "batchnorm": self.batchnorm,
-            "repeats": self.repeats,
-            "seed": self.seed,
-            "linear_until": self.linear_until,
+            **{name: getattr(self, name) for name in same},
             "effects": [effect.to_dict() for effect in self.effects],
             "inefficiency": self.fit.inefficiency,
-            "sentence": self.sentence,
         }
 
     def __str__(self) -> str:
         draws = "one draw" if self.repeats == 1 else f"root mean square of {self.repeats} draws"
-        head = (
-            f"R = D_last/D_first = {number(self.reduction)}; its change in % ({draws}), and what predictions give of it"
-        )
-        return f"{head}\n{self.table}\n{self.sentence}"
+        head = f"R = D_last/D_first = {number(self.reduction)}; its change in % ({draws})"
+        return f"{head}, and what predictions give of it\n{self.table}\n{self.sentence}"
 
 
 def robustness(

@@ -138,6 +138,16 @@ class CollapseCurve:
     log_collapse: float  # log R0, ∞ for a single minority class
     log_vanish: float  # log R_vanish, ∞ where there is none
 
+    @property
+    def note(self) -> str:
+        """What a reader must know about the values, in a sentence; empty when nothing."""
+        said, many, gone = [], len(self.phases), self.phases.count("vanished")
+        if self.swapped.any():
+            said.append(f"Below R = 1 the groups are swapped ({int(self.swapped.sum())} of {many} ratios).")
+        if gone:
+            said.append(f"At {gone} of {many} ratios the minority classifiers are 0 and have no angle.")
+        return " ".join(said)
+
 
 def collapse_curve(
     K_A: int, K_B: int, ratios: Sequence[float] | Array, *, E_W: float, E_H: float, bias: bool = False
