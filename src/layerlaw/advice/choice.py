@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -42,17 +43,17 @@ class Choice:
     `best` has the lowest mean log D after the last hidden layer (over its noise floor where last widths differ);
     `recommended` is the one with the fewest parameters that is no more than one standard error of the paired difference
     behind it, or `None` where nothing was learned or D does not fall. `by_accuracy` is the candidate of best validation
-    accuracy where it is ahead of the recommended one by more than one standard error. `headline` says all this first,
-    `caveats` what else speaks against it. `test_accuracies` are those of the recommended candidate, one per seed.
+    accuracy where it is ahead of the recommended one by more than one standard error. `test_accuracies`
+    are those of the recommended candidate, one per seed.
     """
 
     kind: Kind
     candidates: tuple[Candidate, ...]
     best: Candidate
     recommended: Candidate | None
-    headline: str
-    caveats: tuple[str, ...]
     by_accuracy: Candidate | None = None
+    objection: str | None = None  # why nothing is recommended
+    validation: int = 0  # samples behind every validation accuracy
     test_accuracies: tuple[float, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -64,26 +65,46 @@ class Choice:
         *,
         validation: int = 0,
         guess: Guess | None = None,
-        **known: Any,
+        **more: Any,
     ) -> Choice:
-        """Decide among candidates; `validation` is the number of samples behind every validation accuracy.
-
-        `guess` says what guessing reaches: without it, whether anything was learned is not checked.
-        """
+        """Decide among candidates; without `guess`, what guessing reaches, nobody checks whether anything was learned."""
         best, chosen = decide(candidates)
         against = objection(candidates, chosen, guess)
-        if against is not None:
-            said = tuple(_failures(candidates))
-            return cls(kind, tuple(candidates), best, None, f"No recommendation: {against}.", said, **known)
-        top = more_accurate(candidates, chosen, validation)
-        headline = _headline(best, chosen, top, over_floor=relative(candidates))
-        said = tuple(_caveats(kind, candidates, best, chosen, top, validation))
-        return cls(kind, tuple(candidates), best, chosen, headline, said, top, **known)
+        top = None if against else more_accurate(candidates, chosen, validation)
+        return cls(kind, tuple(candidates), best, None if against else chosen, top, against, validation, **more)
 
     @property
     def over_floor(self) -> bool:
         """Whether candidates are compared by D over its noise floor (D with shuffled labels), not by D itself."""
         return relative(self.candidates)
+
+    @cached_property
+    def headline(self) -> str:
+        """Which to take and why; by accuracy too, where that says otherwise."""
+        if self.recommended is None:
+            return f"No recommendation: {self.objection}."
+        label, trial, top = self.recommended.label, self.recommended.trial, self.by_accuracy
+        values = trial.compared(self.over_floor)
+        what = "D over its noise floor (the last widths differ)" if self.over_floor else "final D"
+        spread = f" [{number(min(values))}, {number(max(values))}] over {len(values)} seeds" if len(values) > 1 else ""
+        value = f"{number(trial.middle(self.over_floor))}{spread}"
+        why = f"has the lowest {what}, {value}"
+        if self.recommended is not self.best:
+            lowest = f"{number(self.best.trial.middle(self.over_floor))} at {self.best.label}"
+            why = f"is the smallest whose {what}, {value}, is within one standard error of the lowest ({lowest})"
+        if top is None:
+            accuracy = with_error(trial.accuracy, trial.accuracy_error)
+            return f"Take {label}: it {why}; validation accuracy {accuracy}, learning rate {trial.rate:g}."
+        against = f"{percent(top.trial.accuracy)[:-1]} against {percent(trial.accuracy)}"
+        return (
+            f"By {_compared(self.over_floor)} take {label}; by validation accuracy take {top.label} ({against}). "
+            f"{label[0].upper()}{label[1:]} {why}; learning rate {trial.rate:g}."
+        )
+
+    @cached_property
+    def caveats(self) -> tuple[str, ...]:
+        """What else speaks against it, the weightiest first."""
+        return tuple(_caveats(self))
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -141,49 +162,23 @@ class Choice:
         return "\n".join([self.headline, *(f"· {line}" for line in self.sentences[1:])])
 
 
-def _headline(best: Candidate, chosen: Candidate, top: Candidate | None, *, over_floor: bool) -> str:
-    trial = chosen.trial
-    values = trial.compared(over_floor)
-    what = "D over its noise floor (the last widths differ)" if over_floor else "final D"
-    spread = f" [{number(min(values))}, {number(max(values))}] over {len(values)} seeds" if len(values) > 1 else ""
-    value = f"{number(trial.middle(over_floor))}{spread}"
-    if chosen is best:
-        why = f"has the lowest {what}, {value}"
-    else:
-        lowest = f"{number(best.trial.middle(over_floor))} at {best.label}"
-        why = f"is the smallest whose {what}, {value}, is within one standard error of the lowest ({lowest})"
-    if top is None:
-        accuracy = with_error(trial.accuracy, trial.accuracy_error)
-        return f"Take {chosen.label}: it {why}; validation accuracy {accuracy}, learning rate {trial.rate:g}."
-    against = f"{percent(top.trial.accuracy)[:-1]} against {percent(trial.accuracy)}"
-    return (
-        f"By {_compared(over_floor)} take {chosen.label}; by validation accuracy take {top.label} ({against}). "
-        f"{chosen.label[0].upper()}{chosen.label[1:]} {why}; learning rate {trial.rate:g}."
-    )
-
-
 def _compared(over_floor: bool) -> str:
     return "D over its noise floor" if over_floor else "D"
 
 
-def _caveats(
-    kind: str,
-    candidates: Sequence[Candidate],
-    best: Candidate,
-    recommended: Candidate,
-    top: Candidate | None,
-    validation: int,
-) -> Iterator[str]:
-    """All that apply, the weightiest first."""
+def _caveats(choice: Choice) -> Iterator[str]:
+    candidates, best, recommended, top = choice.candidates, choice.best, choice.recommended, choice.by_accuracy
+    if recommended is None:
+        yield from _failures(candidates)
+        return
     label, trial = recommended.label, recommended.trial
     if top is not None:
         ahead, error = accuracy_gap(top, recommended)
         by = f"{100 * ahead:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
-        own, noise = sampling_error(recommended, validation), ""
+        own, noise = sampling_error(recommended, choice.validation), ""
         if own is not None:
-            noise = (
-                f" ({counted(validation, 'validation sample')} alone leave an accuracy open to ±{percent(own)[:-1]})"
-            )
+            samples = counted(choice.validation, "validation sample")
+            noise = f" ({samples} alone leave an accuracy open to ±{percent(own)[:-1]})"
         yield (
             f"D and accuracy disagree: {top.label} has the best validation accuracy, {percent(top.trial.accuracy)}, {by} "
             f"points above {label}{noise}."
@@ -194,8 +189,8 @@ def _caveats(
         each = ", ".join(f"{candidate.label} at {rate:g}" for rate, candidate in found.items())
         yield f"The learning rate decides too: with one for all, the choice would be {each}."
     ordered = sorted(candidates, key=lambda c: c.parameters)
-    if kind != "shape" and len(ordered) > 1 and best in (ordered[0], ordered[-1]):
-        what = _compared(relative(candidates))
+    if choice.kind != "shape" and len(ordered) > 1 and best in (ordered[0], ordered[-1]):
+        what = _compared(choice.over_floor)
         end, further = ("upper", "larger") if best is ordered[-1] else ("lower", "smaller")
         yield f"The lowest {what} lies at the {end} end of the range, {best.label}: try {further} ones."
     if trial.train_accuracy is not None and trial.train_accuracy < FITTED:
@@ -209,7 +204,7 @@ def _caveats(
         yield "One seed has no standard error: the lowest D was taken, and the next seed may name another one."
     elif trial.seeds < FEW_SEEDS:
         yield f"{trial.seeds} seeds give a poor standard error: use at least {FEW_SEEDS}."
-    if relative(candidates):
+    if choice.over_floor:
         yield _floors(candidates, best)
     rising = [c.label for c in candidates if c.comparable and not c.trial.falls]
     if rising:

@@ -315,11 +315,5 @@ def margins_panel(groups: Sequence[ClassGroup], outlooks: Sequence[Outlook]) -> 
     ends = (groups[-1].low * 0.8, groups[0].high * 1.25)
     series.append(Series(ends, (0.0, 0.0), "lost at 0 and below", style="fit", color=7))
     each = "bin of sizes, at its largest" if any(at.binned for at in outlooks) else "class size"
-    return Panel(
-        f"predicted margin of each {each}",
-        series,
-        xlabel="samples of a class",
-        ylabel="own logit − best other",
-        log_x=True,
-        log_y=False,
-    )
+    about: dict[str, Any] = {"xlabel": "samples of a class", "ylabel": "own logit − best other"}
+    return Panel(f"predicted margin of each {each}", series, log_x=True, log_y=False, **about)
