@@ -112,28 +112,26 @@ class Solution:
     def rank(self) -> int:
         """Dimensions the classifiers span: what p must at least be; K−1 when nothing is collapsed."""
         inner = int((self.groups.classes - 1)[self.value.z > 0].sum())
-        return inner + len(self._between[1])
+        return inner + int(self._factors[0].shape[1])
 
     @cached_property
-    def _between(self) -> tuple[Array, Array, Array]:
-        """T = U diag(S) Vᵀ without its zero singular values."""
+    def _factors(self) -> tuple[Array, Array]:
+        """(G, p) H and W of equal size with T = H Wᵀ, without directions that are 0."""
         U, S, Vt = np.linalg.svd(self.value.T)
         used = int((ZERO * max(float(S[0]), float(self.value.z.max())) < S).sum())
-        return U[:, :used], S[:used], Vt[:used]
+        return U[:, :used] * np.sqrt(S[:used]), Vt[:used].T * np.sqrt(S[:used])
 
     @cached_property
     def classifier_blocks(self) -> GroupMatrix:
         """W Wᵀ per group."""
-        _, S, Vt = self._between
-        rows = Vt.T * np.sqrt(S)
-        return GroupMatrix.of(self.groups, self._stretch * self.value.z, self._stretch * (rows @ rows.T))
+        W, size = self._factors[1], self._stretch
+        return GroupMatrix.of(self.groups, size * self.value.z, size * (W @ W.T))
 
     @cached_property
     def feature_blocks(self) -> GroupMatrix:
         """Gram of the class means of the features, per group."""
-        U, S, _ = self._between
-        rows = U * np.sqrt(S)
-        return GroupMatrix.of(self.groups, self.value.z / self._stretch, rows @ rows.T / self._stretch)
+        H, size = self._factors[0], self._stretch
+        return GroupMatrix.of(self.groups, self.value.z / size, H @ H.T / size)
 
     @property
     def classifier_gram(self) -> Array:
@@ -161,8 +159,7 @@ class Solution:
     @property
     def minority_cosine(self) -> float | None:
         """Cosine between classifiers of the rarest size; 1 in collapse, `None` where undefined."""
-        value = float(self.cosines[-1, -1])
-        return None if math.isnan(value) else value
+        return finite(float(self.cosines[-1, -1]))
 
     @property
     def norms(self) -> Array:
@@ -181,13 +178,11 @@ class Solution:
 
     def W(self, p: int | None = None) -> Array:
         """(K, p) classifiers; p at least the rank (the default), further columns are 0. Any rotation is as good."""
-        _, S, Vt = self._between
-        return self._vectors(p, Vt.T * np.sqrt(S), math.sqrt(self._stretch))
+        return self._vectors(p, self._factors[1], math.sqrt(self._stretch))
 
     def H(self, p: int | None = None) -> Array:
         """(K, p) class means of the features, in the coordinates of `W(p)`; every sample lies on its class mean."""
-        U, S, _ = self._between
-        return self._vectors(p, U * np.sqrt(S), 1 / math.sqrt(self._stretch))
+        return self._vectors(p, self._factors[0], 1 / math.sqrt(self._stretch))
 
     def _vectors(self, p: int | None, between: Array, size: float) -> Array:
         p = max(1, self.rank) if p is None else checked_whole(p, "p")
@@ -197,10 +192,8 @@ class Solution:
                 "another one: solve_direct(counts, p=…) finds it."
             )
         fits(self.K, p, "W or H")
-        out = np.zeros((self.K, p))
-        member = self.groups.members
-        out[:, : between.shape[1]] = (between / np.sqrt(self.groups.classes)[:, None])[member]
-        at = between.shape[1]
+        out, member, at = np.zeros((self.K, p)), self.groups.members, between.shape[1]
+        out[:, :at] = (between / np.sqrt(self.groups.classes)[:, None])[member]
         for g, (k, z) in enumerate(zip(self.groups.classes.astype(int), self.value.z, strict=True)):
             if k > 1 and z > 0:
                 out[np.flatnonzero(member == g), at : at + k - 1] = math.sqrt(z) * helmert(k)
@@ -210,8 +203,7 @@ class Solution:
     @property
     def logits(self) -> Array:
         """(K, K) logits of a sample of each class (row) for each class, bias included; built when asked for."""
-        own, same, between = self.value.rows(self.groups)
-        return GroupMatrix(self.groups, own, same, between).dense()
+        return GroupMatrix(self.groups, *self.value.rows(self.groups)).dense()
 
     @cached_property
     def accuracy(self) -> Array:

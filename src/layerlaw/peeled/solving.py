@@ -80,17 +80,15 @@ def optimum(groups: Groups, c: float, *, loss: Loss = "ce", bias: bool = False) 
     """The optimal logits under ‖Z‖_* ≤ K c."""
     if loss == "mse":
         return squares(groups, c, bias=bias)[0]
-    K = groups.K
-    if len(groups) == 1:  # a simplex; a bias adds nothing
-        _representable(-K * c / (K - 1), c)
-        return Logits(np.array([K * c / (K - 1)]), np.zeros((1, 1)), np.zeros(1))
     if len(groups) == 2:
         pair = (biased_pair if bias else solve_pair)(*groups.pair, c)
         _representable(pair.log_multiplier, c)
         return of_pair(pair)
-    _representable(-K * c / (K - 1), c)
-    closed = biased(groups, c) if bias else None
-    return closed or solve_groups(groups, c, bias=bias)
+    simplex = groups.K * c / (groups.K - 1)
+    _representable(-simplex, c)
+    if len(groups) == 1:  # a bias adds nothing
+        return Logits(np.array([simplex]), np.zeros((1, 1)), np.zeros(1))
+    return (biased(groups, c) if bias else None) or solve_groups(groups, c, bias=bias)
 
 
 def optimum_penalized(groups: Groups, penalty: float, *, loss: Loss = "ce", bias: bool = False) -> Logits:
