@@ -110,7 +110,7 @@ PAIR = (np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2)
         (PAIR, {"depths": (4, 4)}, InputError, "expected at least 2 different ones"),
         (PAIR, {"depths": (3, 4.5)}, InputError, "expected whole numbers"),
         (PAIR, {"rates": ()}, InputError, "rates: expected at least one"),
-        (PAIR, {"rates": (0.0,)}, InputError, "learning_rate: expected a positive number, got 0.0"),
+        (PAIR, {"rates": (0.0,)}, InputError, "rates: expected positive learning rates, got 0.0"),
         (PAIR, {"seeds": (1, 1)}, InputError, "seeds: expected at least one, all different"),
         (PAIR, {"recipe": "adam"}, InputError, "recipe: expected a Recipe for feed-forward networks, got 'adam'"),
         (PAIR, {"width": 0}, InputError, "width: expected at least 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -123,6 +124,9 @@ def _choose(
     for name, values in (("rates", rates), ("seeds", seeds)):
         if not values or len(set(values)) < len(values):
             raise InputError(f"{name}: expected at least one, all different, got {list(values)}.")
+    for rate in rates:
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < math.inf:
+            raise InputError(f"rates: expected positive learning rates, got {rate!r}.")
     if not isinstance(recipe, Recipe) or not isinstance(recipe.network, Shape):
         raise InputError(f"recipe: expected a Recipe for feed-forward networks, got {recipe!r}.")
     recipe.grid(learning_rate=rates, seed=seeds)
