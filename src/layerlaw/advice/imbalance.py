@@ -95,7 +95,11 @@ def forecast(
 
     right = _shares_right(accuracy, classifier, features, K)
     listed = [list(g.classes or ()) for g in groups]
-    means = None if right is None else tuple(sum(right[k] for k in g.classes or ()) / g.number for g in groups)
+    means, already_lost = None, 0
+    if right is not None:
+        means = tuple(sum(right[k] for k in own) / g.number for g, own in zip(groups, listed, strict=True))
+        # Of equal sizes none is the rare one
+        already_lost = sum(right[k] < WELL_BELOW * means[0] for own in listed[1:] for k in own)
     few, many = ([k for g in groups if g.rare is rare for k in g.classes or ()] for rare in (True, False))
     if rows is None:
         rare, frequent = _recorded(record, few)
@@ -115,10 +119,7 @@ def forecast(
         rare=rare,
         frequent=frequent,
         accuracy=means,
-        # Of equal sizes none is the rare one
-        already_lost=0
-        if right is None or means is None
-        else sum(right[k] < WELL_BELOW * means[0] for own in listed[1:] for k in own),
+        already_lost=already_lost,
         unused=unused,
     )
 

@@ -30,6 +30,8 @@ ACCURATE = 0.1  # a prediction is called accurate up to this relative error
 Array = npt.NDArray[np.float64]
 Noise = list[list[Tensor]]
 """What is added to the weights of every layer, which may have several; empty for a layer that is left alone."""
+Subject = tuple[list[str], list[list[Tensor]], Callable[[list[Noise]], Array]]
+"""Names and weights of the layers that can be disturbed, and what measures D (networks, layers + 1) under such noises."""
 
 
 @dataclass(frozen=True)
@@ -195,13 +197,13 @@ def robustness(
     if not isinstance(network, nn.Module):
         raise InputError(f"network: expected a module or a run, got {type(network).__name__}.")
     of = _fleet if isinstance(network, FeedForward) else _module
-    subject = of(network, data, batchnorm)  # type: ignore[arg-type]
-    m = len(subject.layers)
-    base = subject.measure([[[]] * m])[0]
+    layers, weights, measure = of(network, data, batchnorm)  # type: ignore[arg-type]
+    m = len(layers)
+    base = measure([[[]] * m])[0]
     if not (np.isfinite(base) & (base > 0)).all() or len(base) != m + 1:
         raise InputError(f"robustness: expected D > 0 before and after each of {m} layers, got {base.tolist()}.")
     generator = torch.Generator().manual_seed(seed)
-    draws = [draw_noise(subject.weights, generator) for _ in range(repeats)]
+    draws = [draw_noise(weights, generator) for _ in range(repeats)]
     effects = []
     for scale in chosen:
         noises: list[Noise] = []
@@ -209,11 +211,11 @@ def robustness(
             scaled = [[scale * n for n in layer] for layer in draw]
             noises += [[layer if i == alone else [] for i, layer in enumerate(scaled)] for alone in range(m)]
             noises.append(scaled)
-        D = subject.measure(noises).reshape(repeats, m + 1, m + 1)
+        D = measure(noises).reshape(repeats, m + 1, m + 1)
         if not (np.isfinite(D) & (D > 0)).all():
             raise InputError(f"robustness: D is not defined any more at noise of {scale:g}. Use smaller scales.")
         effects.append(_effect(scale, D, base))
-    return Robustness(fit_law(base), tuple(subject.layers), tuple(effects), batchnorm, repeats, seed)
+    return Robustness(fit_law(base), tuple(layers), tuple(effects), batchnorm, repeats, seed)
 
 
 def _effect(scale: float, D: Array, base: Array) -> Effect:
@@ -233,15 +235,6 @@ def _effect(scale: float, D: Array, base: Array) -> Effect:
     )
 
 
-@dataclass(frozen=True)
-class DisturbedNetwork:
-    """A network whose layers can be disturbed: their names, their weights, and D (networks, layers + 1) under noises."""
-
-    layers: list[str]
-    weights: list[list[Tensor]]
-    measure: Callable[[list[Noise]], Array]
-
-
 def draw_noise(weights: list[list[Tensor]], generator: torch.Generator) -> Noise:
     """Gaussian noise for every weight, of the weight's own Frobenius norm."""
 
@@ -252,7 +245,7 @@ def draw_noise(weights: list[list[Tensor]], generator: torch.Generator) -> Noise
     return [[like(w) for w in layer] for layer in weights]
 
 
-def _fleet(network: FeedForward, data: Any, batchnorm: BatchNormMode) -> DisturbedNetwork:
+def _fleet(network: FeedForward, data: Any, batchnorm: BatchNormMode) -> Subject:
     """All disturbed copies of a feed-forward network are measured at once."""
     samples = flat_samples(data)
     recipe = Recipe(network=network.shape, epochs=1, batch_size=max(2, len(samples.labels)))
@@ -271,10 +264,10 @@ def _fleet(network: FeedForward, data: Any, batchnorm: BatchNormMode) -> Disturb
             measurements = measure_fleet(fleet, Schedule(batchnorm=(batchnorm,)), 0)
         return np.array([member[0].separation for member in measurements], dtype=np.float64)  # None becomes NaN
 
-    return DisturbedNetwork([f"linear{i + 1}" for i in range(hidden)], weights, measure)
+    return [f"linear{i + 1}" for i in range(hidden)], weights, measure
 
 
-def _module(network: nn.Module, data: Any, batchnorm: BatchNormMode) -> DisturbedNetwork:
+def _module(network: nn.Module, data: Any, batchnorm: BatchNormMode) -> Subject:
     """Any module is measured by `probe`, one noise after the other."""
     if batchnorm not in ("running", "batch"):
         raise InputError(f"batchnorm: expected 'running' or 'batch' for {type(network).__name__}, got {batchnorm!r}.")
@@ -310,4 +303,4 @@ def _module(network: nn.Module, data: Any, batchnorm: BatchNormMode) -> Disturbe
                         w.copy_(before)
         return np.array(rows, dtype=np.float64)
 
-    return DisturbedNetwork(names, weights, measure)
+    return names, weights, measure
