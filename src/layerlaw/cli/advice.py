@@ -10,8 +10,7 @@ import typer
 from rich.console import Console
 
 from layerlaw.advice import Choice, TrainingData, TrainingPlan, choose_depth, choose_shape, choose_width
-from layerlaw.advice.choosing import RATES, RECIPE, SHAPES
-from layerlaw.advice.training_data import pictures
+from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console
 from layerlaw.cli.inputs import Size
 from layerlaw.data import DEFAULT, Labeled, load, names
