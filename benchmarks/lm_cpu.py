@@ -20,8 +20,7 @@ from layerlaw.data import load_text
 from layerlaw.lm import anatomy, load, pieces_of
 from layerlaw.lm.blocks import find_blocks, run
 from layerlaw.lm.stream import MomentPass, TextPlan
-from layerlaw.lm.targets import targets_of
-from layerlaw.lm.tasks import NextToken
+from layerlaw.lm.tasks import NextToken, targets_of
 from layerlaw.measures.residual import prediction_residuals
 
 CPU = torch.device("cpu")

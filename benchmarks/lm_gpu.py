@@ -24,8 +24,7 @@ from layerlaw.experiments.setting import Setting
 from layerlaw.lm import anatomy, pieces_of
 from layerlaw.lm.blocks import find_blocks, run
 from layerlaw.lm.stream import MomentPass, TextPlan
-from layerlaw.lm.targets import targets_of
-from layerlaw.lm.tasks import NextToken
+from layerlaw.lm.tasks import NextToken, targets_of
 from layerlaw.measures.residual import prediction_residuals
 
 SIZES = ((576, 30, 9), (2048, 16, 32), (4096, 8, 32))  # width, depth, heads

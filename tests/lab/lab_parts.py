@@ -117,7 +117,7 @@ class Plain:
 
 def fresh(recipe: Recipe) -> FeedForward:
     torch.manual_seed(recipe.seed)
-    return FeedForward.of(recipe.network)
+    return recipe.network.build()
 
 
 def parts_of_layer(network: FeedForward, layer: int) -> list[nn.Module]:

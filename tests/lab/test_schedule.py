@@ -149,7 +149,7 @@ def test_epoch_zero_is_the_untrained_network_and_the_last_epoch_is_always_there(
         (e, m) for e in (0, 2, 6) for m in ("batch", "running")
     ]
     torch.manual_seed(3)
-    network = FeedForward.of(run.recipe.network)
+    network = run.recipe.network.build()
     for batchnorm in ("batch", "running"):
         record = ll.probe(network, (SAMPLES.inputs, SAMPLES.labels), batchnorm=batchnorm, progress=False)
         same_as_probe(run.measurement(epoch=0, batchnorm=batchnorm), record)

@@ -141,7 +141,7 @@ class TrainingPlan:
     def of(cls, recipes: Sequence[Recipe], samples: Samples, device: str) -> TrainingPlan:
         """Of a sweep over these recipes, as if nothing of it were done yet."""
         depths = [recipe.network.depth for recipe in recipes]
-        load, seconds = work(recipes, [samples] * len(recipes)), None
+        load, seconds = sum(work(recipe, samples) for recipe in recipes), None
         processes = cores() if load > WORTH_PROCESSES else 1
         if torch.device(device).type == "cpu":
             seconds = load / PER_SECOND / processes

@@ -1,20 +1,67 @@
-"""Losses that a recipe can name: settings as a frozen dataclass, and a criterion that is made from them.
+"""Descriptions that a recipe is made of, frozen dataclasses with a kind; and those of losses.
 
-To add one: a subclass of `Loss` here. `Recipe(loss="cross_entropy")` is short for a loss without settings of its own.
+To add a loss: a subclass of `Loss` here. `Recipe(loss="cross_entropy")` is short for a loss without settings of its own.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from layerlaw.capture import SiteChoice
-from layerlaw.lab.description import Description
+from layerlaw.errors import InputError
+
+
+class Description(ABC):
+    """The base of `Architecture` and `Loss`. A subclass of those is a frozen dataclass with a `kind` of its own.
+
+    Defining the subclass is enough to have it found by its kind when a file is read.
+    """
+
+    kind: ClassVar[str]
+    what: ClassVar[str]  # as messages call it: "network", "loss"
+    kinds: ClassVar[dict[str, type[Any]]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if Description in cls.__bases__:
+            cls.kinds = {}
+        elif "kind" in cls.__dict__:
+            there = cls.kinds.setdefault(cls.kind, cls)
+            if there.__qualname__ != cls.__qualname__:
+                raise TypeError(
+                    f"kind: expected a name of its own for {cls.__name__}, {cls.kind!r} is {there.__name__}."
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, the kind among them."""
+        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`, also after a trip through JSON, which knows lists only."""
+        return cls.of_kind(data["kind"])(**{k: _tuples(v) for k, v in data.items() if k != "kind"})
+
+    @classmethod
+    def of_kind(cls, kind: str) -> type[Self]:
+        """The class of this kind."""
+        if kind not in cls.kinds:
+            near = difflib.get_close_matches(str(kind), cls.kinds, 1, 0.4)
+            raise InputError(
+                f"{cls.what}: expected one of the kinds {', '.join(cls.kinds)}, got {kind!r}."
+                + (f" Did you mean {near[0]}?" if near else " Import the module that defines it first.")
+            )
+        return cls.kinds[kind]
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 class Loss(Description):

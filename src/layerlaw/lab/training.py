@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture import Batch, Plan, SiteChoice, capturing, find_sites, probing_state
-from layerlaw.errors import InputError, LayerlawError
+from layerlaw.capture import Batch, Capture, Plan, Site, SiteChoice, capturing, find_sites, probing_state
+from layerlaw.errors import LayerlawError
+from layerlaw.lab.networks import part_of
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import Measurement, Schedule, measure_network
 from layerlaw.progress import Progress, choose
 
 B = TypeVar("B")
-Forward = Callable[[Tensor, Tensor], tuple[Tensor, Mapping[str, Tensor]]]
 
 
 def steps(
@@ -72,40 +72,43 @@ class Trainer:
         rate, total = self.recipe.rate_at(epoch), torch.zeros((), device=self.y.device)
         order = torch.randperm(len(self.y), generator=self.orders).to(self.y.device)
         batches = torch.split(order, self.recipe.batch_size)
-        with self._forward() as forward:
+        plan, found = self._plan, dict[str, Tensor]()
+
+        def consume(site: Site, features: Tensor) -> None:
+            found[site.name] = features
+
+        hooks: AbstractContextManager[Capture | None] = nullcontext()
+        if plan is not None:
+            hooks = capturing(self.network, plan, plan.sites, reduce="flatten", consume=consume, gradients=True)
+        with hooks as capture:
 
             def loss_of(rows: Tensor) -> Tensor:
-                y = self.y[rows]
-                logits, features = forward(self.x[rows], y)
-                loss: Tensor = self.criterion(logits, y, features)
-                return loss
+                x, y = self.x[rows], self.y[rows]
+                logits = self.network(x) if capture is None else capture.run(Batch((x,), {}, y), where="training")
+                return self.criterion(logits, y, dict(found))  # type: ignore[no-any-return]
 
             losses = steps(self.network, self.optimizer, batches, loss_of, lambda _: rate)
             for rows, loss in zip(batches, losses, strict=True):
                 total += loss * len(rows)
         return total
 
-    @contextmanager
-    def _forward(self) -> Iterator[Forward]:
-        """How a batch becomes logits, and features at the sites of the loss with their gradients."""
-        if self._plan is None:
-            yield lambda x, y: (self.network(x), {})
-            return
-        found: dict[str, Tensor] = {}
-        with capturing(
-            self.network,
-            self._plan,
-            self._plan.sites,
-            reduce="flatten",
-            consume=lambda site, features: found.update({site.name: features}),
-            gradients=True,
-        ) as capture:
 
-            def forward(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-                logits: Tensor = capture.run(Batch((x,), {}, y), where="training")
-                return logits, dict(found)
+def visited(
+    network: nn.Module, rounds: Iterable[B], at: Collection[int], visit: Callable[[int], object] | None
+) -> Iterator[B]:
+    """Pass on what the rounds of a training give, with a visit before the first (0) and after those that are chosen.
 
-            yield forward
+    It ends where `visit` returns `True` (that very object: a record, say, does not stop it), in eval mode.
+    """
+    if visit is None or 0 not in at or visit(0) is not True:
+        network.train()
+        for number, given in enumerate(rounds, 1):
+            yield given
+            if visit is not None and number in at:
+                if visit(number) is True:
+                    break
+                network.train()
+    network.eval()
 
 
 def train(
@@ -120,22 +123,17 @@ def train(
 ) -> list[float]:
     """Train in place; returns the mean loss of each epoch. `visit(epoch)` is called at the chosen epochs (0: before).
 
-    Training stops early when `visit` returns `True` (that very object: a record, say, does not stop it).
-    The network may be any; of the recipe, network and layers are not used.
+    Training stops early when `visit` returns `True`. The network may be any; of the recipe, network and layers are not used.
     """
-    trainer = Trainer(network, x, y, recipe)
-    losses: list[float] = []
-    if visit is not None and 0 in at_epochs and visit(0) is True:
-        network.eval()
-        return losses
-    for epoch in choose(progress)(range(1, recipe.epochs + 1), "training", recipe.epochs):
-        losses.append(float(trainer.train_epoch(epoch - 1)) / len(y))
-        if losses[-1] != losses[-1]:
+    trainer, epochs = Trainer(network, x, y, recipe), range(1, recipe.epochs + 1)
+
+    def loss_of(epoch: int) -> float:
+        loss = float(trainer.train_epoch(epoch - 1)) / len(y)
+        if math.isnan(loss):
             raise LayerlawError(f"training diverged in epoch {epoch} (the loss is NaN): use a lower learning rate.")
-        if visit is not None and epoch in at_epochs and visit(epoch) is True:
-            break
-    network.eval()
-    return losses
+        return loss
+
+    return list(visited(network, map(loss_of, choose(progress)(epochs, "training", len(epochs))), at_epochs, visit))
 
 
 class SingleEngine:
@@ -220,10 +218,7 @@ def _start_from(
     state = network.state_dict()
     parts = None if copied is None else recipe.network.layer_modules(copied)
     for name in [name for name in state if parts is None or _is_inside(name, parts)]:
-        if name not in start or start[name].shape != state[name].shape:
-            came = tuple(start[name].shape) if name in start else "nothing"
-            raise InputError(f"start: expected '{name}' of shape {tuple(state[name].shape)}, got {came}.")
-        state[name] = start[name]
+        state[name] = part_of(start, name, tuple(state[name].shape))
     network.load_state_dict(state)
 
 

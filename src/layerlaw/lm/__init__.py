@@ -4,8 +4,7 @@
     loading        MODEL → a model and its tokenizer
     blocks         its blocks, found by structure or named by hand
     anatomy        what the model is: vocabulary, output embedding, which way it reads, where the state of each token stands
-    tasks          what it predicts: next token, masked tokens, masked spans
-    targets        as what: id, embedding, one-hot, shuffled ids, other tokens
+    tasks          what it predicts (next token, masked tokens, masked spans), and as what: id, embedding, one-hot, …
     chosen_tokens  the most frequent next tokens as classes; pictures of chosen words
     stream         the pass: hidden states → second moments
     loss           the model's own loss, and what it says about tokenizer and BOS
@@ -28,7 +27,7 @@ import torch
 from torch import nn
 
 from layerlaw.capture.network import network_of, placed, probing_state, untrained
-from layerlaw.errors import InputError, renamed
+from layerlaw.errors import InputError, check_choice, check_whole, renamed
 from layerlaw.lm import anatomy
 from layerlaw.lm.assembly import assembled
 from layerlaw.lm.blocks import BlockStack, find_blocks
@@ -37,8 +36,7 @@ from layerlaw.lm.loading import Loaded, load, load_tokenizer, quiet_transformers
 from layerlaw.lm.loss import bos_note, loss_note, own_loss
 from layerlaw.lm.pieces import UncutText, check_ids, counted, pieces_of
 from layerlaw.lm.stream import Normalize, TextPlan, TextRun, affordable, check_enough, tokens_wanted
-from layerlaw.lm.targets import targets_of
-from layerlaw.lm.tasks import AGAINST_ITS_WAY, TaskName, check_task, places_around, task_for, unnamed_sentinels
+from layerlaw.lm.tasks import AGAINST_ITS_WAY, TaskName, around, check_task, targets_of, task_for, unnamed_sentinels
 from layerlaw.progress import Progress
 from layerlaw.record import Record
 
@@ -46,10 +44,12 @@ __all__ = ["BlockStack", "Loaded", "find_blocks", "load", "load_tokenizer", "pie
 
 NULL_SEED = 1_000_003  # apart from any seed that the user may have drawn the model with
 MOVED = {
-    name: f"{name} of lm.load(model, {name}=…)" for name in ("tokenizer", "dtype", "device_map", "mask_id", "name")
-}
-MOVED |= {
-    name: f"{name} of lm.pieces_of(text, {name}=…)" for name in ("length", "documents", "tokens", "bos", "groups")
+    name: f"{name} of lm.{function}, {name}=…)"
+    for function, names in (
+        ("load(model", ("tokenizer", "dtype", "device_map", "mask_id", "name")),
+        ("pieces_of(text", ("length", "documents", "tokens", "bos", "groups")),
+    )
+    for name in names
 }
 
 
@@ -91,7 +91,13 @@ def probe_lm(
     """
     renamed("probe_lm", old, MOVED)
     started = time.perf_counter()
-    _check(normalize, task, targets, words, batch_size, classes, memory_gib, blocks, null)
+    check_choice("normalize", normalize, get_args(Normalize))
+    check_choice("task", task, (*get_args(TaskName), None))
+    check_whole(1, kind=Integral, batch_size=batch_size)
+    check_whole(0, kind=Integral, classes=classes)
+    if classes == 1:
+        raise InputError("classes: expected 0 (none) or at least 2 frequent tokens, got 1.")
+    _check_types(targets=targets, words=words, blocks=blocks, null=null, memory_gib=memory_gib)
     if isinstance(model, Loaded):
         loaded = model
     else:
@@ -113,10 +119,10 @@ def probe_lm(
         task = check_task(task, fits)
         # The text: pieces of token ids.
         wanted = tokens_wanted(found.width, task) if uncut.tokens is None else uncut.tokens
-        around = places_around(tokenizer) if task == "masked" else 0
-        fitting = replace(uncut, tokenizer=tokenizer, length=most - around, bos=uncut.bos if task == "next" else False)
+        special = sum(map(len, around(tokenizer))) if task == "masked" else 0
+        fitting = replace(uncut, tokenizer=tokenizer, length=most - special, bos=uncut.bos if task == "next" else False)
         pieces = fitting.cut(wanted=wanted)
-        if most < uncut.length and max(map(len, pieces.ids)) >= most - around:
+        if most < uncut.length and max(map(len, pieces.ids)) >= most - special:
             pieces = pieces.noted(
                 f"Pieces have {most} tokens instead of {uncut.length}: the model has no places for more."
             )
@@ -154,12 +160,15 @@ def probe_lm(
         run = TextRun(plan, how, pieces, batch_size, where, progress)
         measured = run.measure(network)
         check_enough(measured.targets.counts, found.width, task, tokens=limit, length=most)
-        twin = run.measure(_untrained(network, seed)) if null else None
+        twin = None
+        if null:
+            drawn = NULL_SEED + seed
+            twin = run.measure(untrained_twin(network, drawn) or untrained(network, seed=drawn))
         record = assembled(network, loaded, run, measured, twin)
         loss = own_loss(network, pieces, len(head), where) if head is not None and task == fits == "next" else None
     record.notes += filter(None, [loss_note(loss, predicted, len(pieces.ids))])
     record.settings |= {
-        "length": min(most, max(map(len, pieces.ids)) + around),
+        "length": min(most, max(map(len, pieces.ids)) + special),
         "long_documents": uncut.documents,
         "head": head is not None,
         "seed": seed,
@@ -170,40 +179,19 @@ def probe_lm(
     return record
 
 
-def _untrained(network: nn.Module, seed: int) -> nn.Module:
-    return untrained_twin(network, NULL_SEED + seed) or untrained(network, seed=NULL_SEED + seed)
+TYPES: dict[str, tuple[Any, str]] = {
+    "targets": (Sequence, "names"),
+    "words": (Sequence, "a list of words or token ids"),
+    "blocks": (Sequence | None, "names of modules"),
+    "null": (bool, "True or False"),
+    "memory_gib": (Real, "a number of GiB"),
+}
 
 
-def _check(
-    normalize: Any,
-    task: Any,
-    targets: Any,
-    words: Any,
-    batch_size: Any,
-    classes: Any,
-    memory_gib: Any,
-    blocks: Any,
-    null: Any,
-) -> None:
-    """Words and numbers that have a fixed range."""
-    if normalize not in get_args(Normalize):
-        raise InputError(f"normalize: expected one of {', '.join(get_args(Normalize))}, got {normalize!r}.")
-    if task is not None and task not in get_args(TaskName):
-        raise InputError(f"task: expected one of {', '.join(get_args(TaskName))}, got {task!r}.")
-    for name, value, kind, what in (
-        ("targets", targets, Sequence, "names"),
-        ("words", words, Sequence, "a list of words or token ids"),
-        ("blocks", blocks, Sequence | None, "names of modules"),
-        ("null", null, bool, "True or False"),
-        ("batch_size", batch_size, Integral, "a whole number"),
-        ("classes", classes, Integral, "a whole number"),
-        ("memory_gib", memory_gib, Real, "a number of GiB"),
-    ):
+def _check_types(**given: Any) -> None:
+    for name, value in given.items():
+        kind, what = TYPES[name]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InputError(f"{name}: expected {what}, got {value!r}.")
-    if isinstance(words, str):
+    if isinstance(words := given["words"], str):
         raise InputError(f"words: expected a list of words, got the string {words!r}: words=[{words!r}].")
-    if batch_size < 1:
-        raise InputError(f"batch_size: expected at least 1 piece, got {batch_size}.")
-    if classes < 0 or classes == 1:
-        raise InputError(f"classes: expected 0 (none) or at least 2 frequent tokens, got {classes}.")

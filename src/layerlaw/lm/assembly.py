@@ -7,7 +7,6 @@ import sys
 from torch import nn
 
 from layerlaw.lm.loading import Loaded
-from layerlaw.lm.pieces import Pieces
 from layerlaw.lm.stream import MomentPass, TextPlan, TextRun
 from layerlaw.measures.residual import Residual, prediction_residuals
 from layerlaw.provenance import model_provenance, provenance
@@ -19,17 +18,17 @@ FEW = 20  # tokens per feature below which the numbers are not to be trusted
 
 def assembled(model: nn.Module, loaded: Loaded, run: TextRun, measured: MomentPass, twin: MomentPass | None) -> Record:
     """The record of a language model."""
-    plan, pieces = run.plan, run.pieces
+    plan, pieces, words = run.plan, run.pieces, measured.words
     n = int(measured.targets.counts.sum())
     return Record(
         name=loaded.name,
         kind=LANGUAGE_MODEL,
         classes=[],
-        words=list(measured.words.names) if measured.words else [],
-        plane_labels=list(measured.words.labels) if measured.words else [],
+        words=list(words.names) if words else [],
+        plane_labels=list(words.sample.labels) if words else [],
         counts=[n],
         sites=_rows(plan, measured, twin),
-        notes=[*_notes(plan, pieces, n), *_missing_words(measured)],
+        notes=_notes(run, measured, n),
         settings={
             "task": run.task.name,
             "targets": {target.name: target.about for target in plan.targets},
@@ -58,78 +57,66 @@ def assembled(model: nn.Module, loaded: Loaded, run: TextRun, measured: MomentPa
 
 
 def _rows(plan: TextPlan, measured: MomentPass, twin: MomentPass | None) -> list[SiteRow]:
-    planes = measured.words.planes() if measured.words else {}
+    planes = measured.words.sample.planes() if measured.words else {}
     rows = []
     for site in plan.sites:
-        values: dict[str, float | None] = {}
-        left_out: dict[str, list[float | None]] = {}
-        for target, residual in _residuals(plan, measured, site.name).items():
-            values |= _columns(target, residual, left_out)
+        row = SiteRow(site.name, site.type, site.shape, site.features, site.in_fit, site.at)
+        row.plane = planes.get(site.name, [])
+        for column, residual in _residuals(plan, measured, site.name).items():
+            _fill(row, column, residual)
         if twin is not None:
-            for target, residual in _residuals(plan, twin, site.name, " (untrained)").items():
-                column = _column(target)
-                values[f"{column}_untrained"] = residual.in_sample
+            for column, residual in _residuals(plan, twin, site.name, " (untrained)").items():
+                row.values[f"{column}_untrained"] = residual.in_sample
                 if residual.held_out is not None:
-                    values[f"{column}_held_out_untrained"] = residual.held_out
+                    row.values[f"{column}_held_out_untrained"] = residual.held_out
         for found, suffix in ((measured, ""), (twin, "_untrained")):
             if found is not None and found.frequent is not None:
-                values[f"separation{suffix}"] = found.frequent.separation(site.name)
-        row = SiteRow(site.name, site.type, site.shape, site.features, in_fit=site.in_fit, at=site.at)
-        row.values, row.left_out, row.plane = values, left_out, planes.get(site.name, [])
+                row.values[f"separation{suffix}"] = found.frequent.separation(site.name)
         rows.append(row)
     return rows
 
 
 def _residuals(plan: TextPlan, measured: MomentPass, site: str, which: str = "") -> dict[str, Residual]:
-    return prediction_residuals(
-        measured.sites[site],
-        measured.targets,
-        measured.columns,
-        where=f"'{site}{which}'",
-        null_direction=plan.sums_to_zero,
+    """By the name of their column."""
+    moments, where = measured.sites[site], f"'{site}{which}'"
+    found = prediction_residuals(
+        moments, measured.targets, measured.columns, where=where, null_direction=plan.sums_to_zero
     )
+    return {"residual" if target == "id" else f"residual_{target}": residual for target, residual in found.items()}
 
 
-def _column(target: str) -> str:
-    return "residual" if target == "id" else f"residual_{target}"
-
-
-def _columns(target: str, residual: Residual, left_out: dict[str, list[float | None]]) -> dict[str, float | None]:
-    column = _column(target)
-    values = {column: residual.in_sample, f"{column}_adjusted": residual.adjusted}
+def _fill(row: SiteRow, column: str, residual: Residual) -> None:
+    row.values |= {column: residual.in_sample, f"{column}_adjusted": residual.adjusted}
     if residual.held_out is not None and residual.left_out is not None and residual.held_out_left_out is not None:
-        values[f"{column}_log_se"] = residual.log_error
-        values[f"{column}_held_out"] = residual.held_out
-        values[f"{column}_held_out_log_se"] = residual.held_out_log_error
-        left_out[column] = list(residual.left_out)
-        left_out[f"{column}_held_out"] = list(residual.held_out_left_out)
-    if target == "id":
-        values["rank"] = float(residual.rank)
-    return values
+        row.values |= {
+            f"{column}_log_se": residual.log_error,
+            f"{column}_held_out": residual.held_out,
+            f"{column}_held_out_log_se": residual.held_out_log_error,
+        }
+        row.left_out[column] = list(residual.left_out)
+        row.left_out[f"{column}_held_out"] = list(residual.held_out_left_out)
+    if column == "residual":
+        row.values["rank"] = float(residual.rank)
 
 
-def _notes(plan: TextPlan, pieces: Pieces, n: int) -> list[str]:
-    notes = list(pieces.notes)
-    d = plan.blocks.width
+def _notes(run: TextRun, measured: MomentPass, n: int) -> list[str]:
+    blocks, words, notes = run.plan.blocks, measured.words, list(run.pieces.notes)
+    d = blocks.width
     if n < FEW * d:
-        honest = "; the held-out values do not flatter" if max(pieces.groups) else ""
+        honest = "; the held-out values do not flatter" if max(run.pieces.groups) else ""
         notes.append(
             f"Only {n / d:.1f} tokens per feature ({n:,} for {d}): below {FEW} the residual in-sample is too low, and its "
             f"line along depth not to be trusted. Use more tokens{honest}."
         )
-    if not plan.blocks.linked and not plan.blocks.named:
+    if not blocks.linked and not blocks.named:
         notes.append(
-            f"What one module of '{plan.blocks.home}' gives is not what the next one takes: they may be parts of blocks. "
+            f"What one module of '{blocks.home}' gives is not what the next one takes: they may be parts of blocks. "
             "Look at the model, and name the modules whose outputs are to be measured (blocks)."
         )
-    if plan.blocks.others:
-        notes.append(f"Other lists of blocks were not measured: {', '.join(plan.blocks.others)}.")
+    if blocks.others:
+        notes.append(f"Other lists of blocks were not measured: {', '.join(blocks.others)}.")
+    missing = [f"'{name}'" for name, seen in zip(words.names, words.seen, strict=True) if seen == 0] if words else []
+    if missing:
+        come = "do not come" if len(missing) > 1 else "does not come"
+        notes.append(f"Of the words, {', '.join(missing)} {come} among the tokens that were used.")
     return notes
-
-
-def _missing_words(measured: MomentPass) -> list[str]:
-    if measured.words is None:
-        return []
-    missing = [f"'{name}'" for name, n in zip(measured.words.names, measured.words.seen, strict=True) if n == 0]
-    come = "do not come" if len(missing) > 1 else "does not come"
-    return [f"Of the words, {', '.join(missing)} {come} among the tokens that were used."] if missing else []

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerlaw.errors import DataError, InputError, MissingExtraError
+from layerlaw.errors import DataError, InputError, MissingExtraError, check_choice, check_whole
 
 END, MASK = "<|end|>", "<|mask|>"
 LEAST_ENTRIES = 300  # 256 bytes, two special tokens, and some pairs
@@ -53,14 +53,13 @@ def load(
     mask_id     the token that stands for a masked one, where the tokenizer has none
     name        of the record; default: that of the model
     """
-    number: Any = mask_id
-    if number is not None and (isinstance(number, bool) or not isinstance(number, Integral)):
-        raise InputError(f"mask_id: expected a whole number, got {mask_id!r}.")
+    check_whole(0, kind=Integral, mask_id=0 if mask_id is None else mask_id)
     own = load_tokenizer(tokenizer)
     if isinstance(model, nn.Module):
         if dtype is not None or device_map is not None:
             raise InputError("dtype and device_map are for models that are loaded here; this one is loaded already.")
-        return Loaded(model, own, name or _name(model), mask_id)
+        known = getattr(getattr(model, "config", None), "_name_or_path", "")
+        return Loaded(model, own, name or Path(known).name or type(model).__name__, mask_id)
     if not isinstance(model, (str, os.PathLike)):
         raise InputError(
             f"model: expected an nn.Module, a folder, a Hugging Face name or a GGUF file, got {type(model).__name__}."
@@ -150,8 +149,7 @@ def _dtype(dtype: str | torch.dtype | None) -> Any:
         return "auto" if torch.cuda.is_available() else torch.float32
     if isinstance(dtype, torch.dtype):
         return dtype
-    if dtype not in DTYPES:
-        raise InputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}.")
+    check_choice("dtype", dtype, DTYPES)
     return DTYPES[dtype]
 
 
@@ -176,11 +174,6 @@ def load_tokenizer(tokenizer: Any) -> Any:
             ) from None
     with _explained(str(tokenizer)):
         return transformers.AutoTokenizer.from_pretrained(str(path) if path.exists() else str(tokenizer))
-
-
-def _name(model: nn.Module) -> str:
-    path = getattr(getattr(model, "config", None), "_name_or_path", "")
-    return Path(path).name if path else type(model).__name__
 
 
 def _transformers(purpose: str) -> Any:

@@ -17,8 +17,7 @@ from layerlaw.lm.anatomy import TokenPlaces, body_of
 from layerlaw.lm.blocks import BlockStack, run
 from layerlaw.lm.chosen_tokens import FrequentTokens, PicturedWords
 from layerlaw.lm.pieces import Pieces, batches
-from layerlaw.lm.targets import Target
-from layerlaw.lm.tasks import MASKED_SHARE, LanguageTask, TaskName, TokenBatch
+from layerlaw.lm.tasks import MASKED_SHARE, LanguageTask, Target, TaskName, TokenBatch
 from layerlaw.progress import Counter, Progress
 from layerlaw.stats.moments import Columns, Moments, TargetMoments
 from layerlaw.stats.precision import at_least_float32
@@ -60,16 +59,14 @@ class TextPlan:
 
     def normalized(self, X: Tensor) -> Tensor:
         """Rows as they are measured: a norm's trained factors do not change PR, so a bare one serves every block."""
-        d = (X.shape[-1],)
-        if self.normalize == "none" or (self.normalize == "fresh" and self.blocks.norm == "none"):
+        d, norm = (X.shape[-1],), self.blocks.norm
+        if self.normalize == "none" or (self.normalize == "fresh" and norm == "none"):
             return X.double()  # single tokens may be ten thousand times larger than the rest
-        X = X.double() if X.shape[-1] < DOUBLE_BELOW and X.device.type == "cpu" else X
         if X.device.type == "cpu":
-            X = at_least_float32(X)
+            X = X.double() if X.shape[-1] < DOUBLE_BELOW else at_least_float32(X)
         if self.normalize == "standardized":
             return F.layer_norm(X, d, eps=1e-12)
-        norm = F.rms_norm if self.blocks.norm == "rms" else F.layer_norm
-        return norm(X, d, eps=self.blocks.eps)
+        return (F.rms_norm if norm == "rms" else F.layer_norm)(X, d, eps=self.blocks.eps)
 
 
 class MomentPass:

@@ -22,7 +22,7 @@ from layerlaw.experiments.next_token.language import (
 )
 from layerlaw.experiments.numbers import Claim, row
 from layerlaw.experiments.setting import Setting
-from layerlaw.lm.targets import SHUFFLES
+from layerlaw.lm.tasks import SHUFFLES
 from layerlaw.outcome import Outcome, Row
 from layerlaw.record import Record
 from layerlaw.sheet import Panel, Sheet

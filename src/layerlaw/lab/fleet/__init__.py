@@ -4,26 +4,25 @@ Activations are (member, unit, sample): every product is one batched call withou
 member·unit channels of neighboring numbers. The backward pass is written by hand: few calls per layer, buffers made
 once, no graph to build. One member is the same code with E = 1.
 
-layout   where each parameter lies in a row of numbers
-norms    BatchNorm for all members at once
-rules    optimizers for rows of parameters
-measure  D of every member at every layer
-engine   epochs of a sweep
+rows       where each parameter lies in a row of numbers; optimizers for such rows
+norms      BatchNorm for all members at once
+measuring  D of every member at every layer
+engine     epochs of a sweep
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import cast
 
 import torch
 from torch import Tensor
 
 from layerlaw.errors import InputError
-from layerlaw.lab.fleet.layout import RowLayout
 from layerlaw.lab.fleet.norms import BatchNorms
-from layerlaw.lab.fleet.rules import Rule
+from layerlaw.lab.fleet.rows import RowLayout, Rule
+from layerlaw.lab.networks import part_of
 from layerlaw.lab.networks.feed_forward import Activation, Shape
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
@@ -47,10 +46,10 @@ class Fleet:
         self.parameters = torch.stack([rows[r.seed] for r in self.recipes]).to(self.device)
         self.gradients = torch.zeros_like(self.parameters)
         self.rules = []
+        columns = self.layout.columns(first.trained)
         for _, run in groupby(range(E), key=lambda e: self.recipes[e].optimizer):
             here = list(run)
             part = slice(here[0], here[-1] + 1)
-            columns = self.layout.columns(first.trained)
             self.rules.append(Rule(self.recipes[part], part, self.parameters, columns))
         self.weights = [self._matrix(self.parameters, i) for i in range(self.shape.depth)]  # (E, out, in)
         self.biases = [self.parameters[:, c] for c in self.layout.biases]  # (E, out)
@@ -67,16 +66,11 @@ class Fleet:
 
     def _load_data(self) -> None:
         """One pool of inputs; every member has its rows in it, and its labels."""
-        starts: dict[int, int] = {}
-        parts, start = [], 0
-        for s in self.samples:
-            if id(s.inputs) not in starts:
-                starts[id(s.inputs)] = start
-                parts.append(s.inputs)
-                start += len(s.inputs)
-        n = len(self.samples[0].labels)
-        self.pool = torch.cat(parts).flatten(1).to(self.device)  # (N, d)
+        pools = {id(s.inputs): s.inputs for s in self.samples}
+        starts = dict(zip(pools, accumulate(map(len, pools.values()), initial=0), strict=False))
+        self.pool = torch.cat(list(pools.values())).flatten(1).to(self.device)  # (N, d)
         offsets = torch.tensor([starts[id(s.inputs)] for s in self.samples])
+        n = len(self.samples[0].labels)
         self.rows = (offsets.unsqueeze(-1) + torch.arange(n)).to(self.device)  # (E, n)
         self.labels = torch.stack([s.labels for s in self.samples]).to(self.device)  # (E, n)
 
@@ -192,11 +186,11 @@ class Fleet:
         wanted = self.shape.layer_modules((a, b))
         for name, (c, size) in self.layout.names().items():
             if name.split(".")[0] in wanted:
-                self.parameters[member, c] = _part(state, name, size).flatten().to(self.device)
+                self.parameters[member, c] = part_of(state, name, size).flatten().to(self.device)
         if self.norms is not None:
             for i, width in list(enumerate(self.shape.widths))[a:b]:
-                self.norms.means[i][member] = _part(state, f"norm{i + 1}.running_mean", (width,)).to(self.device)
-                self.norms.variances[i][member] = _part(state, f"norm{i + 1}.running_var", (width,)).to(self.device)
+                self.norms.means[i][member] = part_of(state, f"norm{i + 1}.running_mean", (width,)).to(self.device)
+                self.norms.variances[i][member] = part_of(state, f"norm{i + 1}.running_var", (width,)).to(self.device)
 
 
 class Space:
@@ -232,14 +226,6 @@ def _shape(recipes: Sequence[Recipe], samples: Sequence[Samples]) -> Shape:
     for s in samples:
         shape.check(s, recipes[0].batch_size)
     return shape
-
-
-def _part(state: Mapping[str, Tensor], name: str, size: tuple[int, ...]) -> Tensor:
-    """One tensor of a state to start from."""
-    if name not in state or tuple(state[name].shape) != size:
-        came = tuple(state[name].shape) if name in state else "nothing"
-        raise InputError(f"start: expected '{name}' of shape {size}, got {came}.")
-    return state[name]
 
 
 def _activate(a: Tensor, activation: Activation) -> Tensor:

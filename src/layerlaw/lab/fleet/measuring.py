@@ -63,31 +63,19 @@ def _read(
             columns += found
             if split == "train" and schedule.test:
                 known.setdefault(members.start, []).append(centers)
-        D, nearest, rank, per_class = (
-            torch.stack(c, -1) for c in zip(*columns, strict=True)
-        )  # (E, sites), (E, K, sites)
+        D, nearest, rank, per_class = (torch.stack(c, -1) for c in zip(*columns, strict=True))  # (E, …, sites)
         log_p = torch.log_softmax(logits, 1)
         at = labels.unsqueeze(1)
         loss, hits = -log_p.gather(1, at).mean((1, 2)), (logits.argmax(1) == labels).double().mean(-1)
         plain = [t.cpu().tolist() for t in (D, nearest, rank, loss, hits, per_class.mT)]
-        for i, (separation, near, ranks, losses, right, classes) in enumerate(zip(*plain, strict=True)):
-            real = split != "permuted"
-            yield (
-                members.start + i,
-                Measurement(
-                    epoch=epoch,
-                    batchnorm=batchnorm,
-                    split=split,
-                    separation=_all_finite(separation),
-                    nearest=_all_finite(near),
-                    rank=tuple(ranks),
-                    loss=finite(losses) if real else None,
-                    accuracy=right if real and finite(losses) is not None else None,
-                    by_class=tuple(_all_finite(c) for c in classes) if schedule.by_class and real else None,
-                    sites=fleet.shape.layer_names,
-                    widths=(fleet.shape.inputs, *fleet.shape.widths),
-                ),
-            )
+        real = split != "permuted"
+        for i, (separation, near, ranks, value, right, classes) in enumerate(zip(*plain, strict=True)):
+            value = finite(value) if real else None
+            by_class = tuple(map(_all_finite, classes)) if schedule.by_class and real else None
+            scores = value, None if value is None else right, by_class
+            about = epoch, batchnorm, split, _all_finite(separation), _all_finite(near), tuple(ranks)
+            where = fleet.shape.layer_names, (fleet.shape.inputs, *fleet.shape.widths)
+            yield members.start + i, Measurement(*about, *scores, *where)
 
 
 def _blocks(fleet: Fleet, step: int) -> Iterator[slice]:
@@ -160,4 +148,4 @@ def _measured(
 
 
 def _all_finite(values: list[float]) -> tuple[float | None, ...]:
-    return tuple(finite(value) for value in values)
+    return tuple(map(finite, values))

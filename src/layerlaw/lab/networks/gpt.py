@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from layerlaw.errors import InputError
-from layerlaw.lab.networks.text_model import Mixer, TextModel, check_sizes
+from layerlaw.errors import InputError, check_whole
+from layerlaw.lab.networks.text_model import Mixer, TextModel
 
 ROTARY_BASE = 10_000.0
 
@@ -34,12 +34,9 @@ class Attention(Mixer):
         B, T, width = x.shape
         q, k, v = self.input(x).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each (B, heads, T, d)
         q, k = self._rotate(q).to(v.dtype), self._rotate(k).to(v.dtype)
-        if real is None:
-            seen = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        else:
-            seen = F.scaled_dot_product_attention(q, k, v, attn_mask=self._allowed(real))
-        mixed: Tensor = self.output(seen.transpose(1, 2).reshape(B, T, width))
-        return mixed
+        how = {"is_causal": self.causal} if real is None else {"attn_mask": self._allowed(real)}
+        seen = F.scaled_dot_product_attention(q, k, v, **how)
+        return self.output(seen.transpose(1, 2).reshape(B, T, width))  # type: ignore[no-any-return]
 
     def _rotate(self, x: Tensor) -> Tensor:
         """Turn each pair of features by an angle that grows with the position."""
@@ -70,18 +67,13 @@ class GPT(TextModel):
     def __init__(
         self, *, vocabulary: int, width: int, depth: int, heads: int, context: int, causal: bool = True
     ) -> None:
-        check_sizes(vocabulary=vocabulary, width=width, depth=depth, heads=heads, context=context)
+        check_whole(2, vocabulary=vocabulary)
+        check_whole(1, width=width, depth=depth, heads=heads, context=context)
         if width % (2 * heads):
             raise InputError(
                 f"width: expected an even number of features for each of the {heads} heads, got {width}. "
                 f"Choose a multiple of {2 * heads}."
             )
-        super().__init__(
-            vocabulary=vocabulary,
-            width=width,
-            context=context,
-            mixers=[Attention(width, heads=heads, context=context, causal=causal) for _ in range(depth)],
-            causal=causal,
-            heads=heads,
-        )
+        mixers = [Attention(width, heads=heads, context=context, causal=causal) for _ in range(depth)]
+        super().__init__(vocabulary=vocabulary, width=width, context=context, mixers=mixers, causal=causal, heads=heads)
         self.arguments["causal"] = causal
