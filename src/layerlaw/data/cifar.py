@@ -8,7 +8,7 @@ import io
 import pickle
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -112,25 +112,16 @@ PYTHON = CifarLayout(
 
 def load_cifar10(split: str, progress: bool | Progress = True) -> Labeled:
     """Load one split from LAYERLAW_DATA (either layout, unpacked or as the archive), else from its home."""
-    layout, place = _locate(split) or (
-        BINARY,
-        download(HOME + BINARY.archive, "md5:" + BINARY.archive_md5, cache="cifar10", progress=progress),
-    )
+    layout, place = _locate(split) or (BINARY, None)
+    if place is None:
+        place = download(HOME + BINARY.archive, "md5:" + BINARY.archive_md5, cache="cifar10", progress=progress)
     batches = []
-    for file, content in _contents(layout, place, split):
+    for file, content in _contents(layout, place, getattr(layout, split)):
         where = f"{place}: {file}"
-        check(content, _files(layout, split)[file], where)  # before anything in it is read
+        check(content, getattr(layout, split)[file], where)  # before anything in it is read
         batches.append(layout.parse(content, where))
-    return Labeled(
-        images=torch.from_numpy(np.concatenate([images for images, _ in batches])),
-        labels=torch.from_numpy(np.concatenate([labels for _, labels in batches])).long(),
-        class_names=CLASS_NAMES,
-        name="cifar10",
-    )
-
-
-def _files(layout: CifarLayout, split: str) -> dict[str, str]:
-    return layout.train if split == "train" else layout.test
+    images, labels = (torch.from_numpy(np.concatenate(part)) for part in zip(*batches, strict=True))
+    return Labeled(images, labels.long(), CLASS_NAMES, "cifar10")
 
 
 def _locate(split: str) -> tuple[CifarLayout, Path] | None:
@@ -142,15 +133,14 @@ def _locate(split: str) -> tuple[CifarLayout, Path] | None:
     for layout in (BINARY, PYTHON):
         for root in roots:
             for candidate in (root, root / layout.folder, *sorted(root.glob(f"*/{layout.folder}"))):
-                if all((candidate / file).is_file() for file in _files(layout, split)):
+                if all((candidate / file).is_file() for file in getattr(layout, split)):
                     return layout, candidate
     archives = ((layout, root / layout.archive) for layout in (BINARY, PYTHON) for root in roots)
     return next(((layout, archive) for layout, archive in archives if archive.is_file()), None)
 
 
-def _contents(layout: CifarLayout, place: Path, split: str) -> Iterator[tuple[str, bytes]]:
+def _contents(layout: CifarLayout, place: Path, files: Iterable[str]) -> Iterator[tuple[str, bytes]]:
     """Yield (file name, content) in official order; an archive is read in memory, nothing is unpacked on disk."""
-    files = _files(layout, split)
     if place.is_dir():
         yield from ((file, read_bytes(place / file)) for file in files)
         return
@@ -215,13 +205,12 @@ _KNOWN: dict[tuple[str, str], Any] = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _KNOWN[module, name]
-        except KeyError:
+        if (module, name) not in _KNOWN:
             raise DataError(
                 f"the pickle names {module}.{name}, which is refused: only lists, dicts, strings, numbers and "
                 "byte arrays are expected; do not use this file, fetch it again from its official home"
-            ) from None
+            )
+        return _KNOWN[module, name]
 
 
 def unpickle(content: bytes, where: str) -> object:
@@ -231,9 +220,8 @@ def unpickle(content: bytes, where: str) -> object:
     {'labels': [3, 1]}
     """
     try:
-        value: object = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+        return _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
     except Exception as error:  # a broken pickle raises nearly anything
         raise DataError(f"{where}: expected a whole pickle, got {type(error).__name__}: {error}; {AGAIN}") from error
-    return value

@@ -70,16 +70,10 @@ def download(url: str, digest: str, *, cache: str, progress: bool | Progress = T
     logger = pooch.get_logger()
     level = logger.level
     logger.setLevel("INFO" if visible else "WARNING")
+    how = pooch.HTTPDownloader(progressbar=visible, chunk_size=1 << 16)
+    place = pooch.os_cache("layerlaw") / cache
     try:
-        return Path(
-            pooch.retrieve(
-                url,
-                known_hash=digest,
-                fname=name,
-                path=pooch.os_cache("layerlaw") / cache,
-                downloader=pooch.HTTPDownloader(progressbar=visible, chunk_size=1 << 16),
-            )
-        )
+        return Path(pooch.retrieve(url, known_hash=digest, fname=name, path=place, downloader=how))
     except (OSError, ValueError) as error:  # no connection or no permission; a wrong checksum
         raise DataError(
             f"{name}: expected to download {url} ({digest}), got: {error}; try again, or put the official file into "
