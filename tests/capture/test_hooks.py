@@ -6,7 +6,7 @@ from capture_networks import FNN, clouds, seeded
 from torch import nn
 
 import layerlaw as ll
-from layerlaw.capture import Batches, capturing, find_sites, probing_state
+from layerlaw.capture import Batches, Capture, find_sites, probing_state
 
 X, Y = clouds(40, 12)
 
@@ -21,7 +21,7 @@ def captured(network: nn.Module, x: torch.Tensor = X, y: torch.Tensor = Y, **how
         def consume(site, features):
             found[site.name] = features.clone()
 
-        with capturing(network, plan, plan.sites, reduce="flatten", consume=consume) as capture:
+        with Capture(network, plan, plan.sites, reduce="flatten", consume=consume) as capture:
             capture.run(batch, where="data, batch 0")
     assert hooks_of(network) == 0
     return found
@@ -55,7 +55,7 @@ def test_features_leave_autocast_as_they_are_and_products_run_in_full_precision(
     plan = find_sites(network, batch, choice="layers")
     with (
         torch.autocast("cpu", torch.bfloat16),
-        capturing(network, plan, plan.sites, reduce="flatten", consume=consume) as c,
+        Capture(network, plan, plan.sites, reduce="flatten", consume=consume) as c,
     ):
         c.run(batch, where="data")
     assert enabled == [(False, False)] * 4
@@ -91,7 +91,7 @@ def captured_keeping(network: nn.Module) -> dict[str, torch.Tensor]:
     found = {}
     (batch,) = Batches([(X, Y)], batch_size=None, batchnorm="running", where="data")
     plan = find_sites(network, batch, choice="layers")
-    with capturing(
+    with Capture(
         network, plan, plan.sites, reduce="flatten", consume=lambda s, f: found.update({s.name: f.clone()})
     ) as c:
         c.run(batch, where="data")
@@ -188,7 +188,7 @@ def attached(network: nn.Module, x: torch.Tensor, *, sites: object = "layers", r
         assert not torch.is_autocast_enabled("cpu")
         found[site.name] = features
 
-    with capturing(network, plan, plan.sites, reduce=reduce, consume=consume, gradients=True) as capture:
+    with Capture(network, plan, plan.sites, reduce=reduce, consume=consume, gradients=True) as capture:
         output = capture.run(batch, where="data")
     return output, found
 

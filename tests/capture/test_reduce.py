@@ -6,7 +6,7 @@ from capture_networks import FNN, Encoder, InPlaceResNet, clouds, seeded
 from torch import nn
 
 import layerlaw as ll
-from layerlaw.capture.reduce import reduced, samples_first
+from layerlaw.capture.plan import reduced, samples_first
 
 
 def sides(network: nn.Module, example: torch.Tensor, choice: object) -> dict[str, tuple[bool, int]]:

@@ -231,7 +231,7 @@ def test_a_sample_of_padding_only_is_told() -> None:
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_the_first_and_last_real_token_are_found_whatever_the_padding_side(side: str) -> None:
-    from layerlaw.capture.reduce import reduced as reduce_features
+    from layerlaw.capture.plan import reduced as reduce_features
 
     tokens = torch.arange(24.0).reshape(2, 4, 3)
     mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0]]).bool()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,8 +52,7 @@ class Batch:
         """The same on a device; data that already live on another accelerator are refused, not moved back silently."""
         if device is None:
             return self
-        moved = self._each(lambda value: _moved(value, device))
-        return Batch(moved.args, moved.kwargs, self.labels.to(device))
+        return replace(self._each(lambda value: _moved(value, device)), labels=self.labels.to(device))
 
     def copy(self) -> Batch:
         """The same in memory of its own."""
@@ -68,8 +67,7 @@ class Batch:
                 return value[:n].clone()
             return value[:, :n].clone() if value.dim() > 1 and value.shape[1] == size else value.clone()
 
-        cut_down = self._each(cut)
-        return Batch(cut_down.args, cut_down.kwargs, self.labels[:n])
+        return replace(self._each(cut), labels=self.labels[:n])
 
     @classmethod
     def joined(cls, batches: Sequence[Batch], where: str) -> Batch:
@@ -107,13 +105,11 @@ class Batch:
         def changed(value: Any) -> Any:
             if isinstance(value, Tensor):
                 return change(value)
-            if isinstance(value, tuple):
-                return tuple(map(changed, value))
-            if isinstance(value, list):
-                return list(map(changed, value))
+            if isinstance(value, tuple | list):
+                return (tuple if isinstance(value, tuple) else list)(map(changed, value))
             return {k: changed(v) for k, v in value.items()} if isinstance(value, dict) else value
 
-        return Batch(changed(self.args), changed(self.kwargs), self.labels)
+        return replace(self, args=changed(self.args), kwargs=changed(self.kwargs))
 
 
 class Checksum:
@@ -223,17 +219,15 @@ class Pair:
             if len(value) != n:
                 raise LabelError(f"{where}: expected as many inputs as labels, got {len(value)} inputs and {n} labels.")
         self.order: Tensor | None = None
-        if seed is not None and self._sorted_by_class():
-            self.order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+        if seed is not None:
+            could = min(len(set(self.labels.tolist())), batch_size)
+            full = [part.tolist() for part in torch.split(self.labels, batch_size) if len(part) == batch_size]
+            # Sorted by class: some full batch lacks more than half of the classes it could hold, or holds one only.
+            if could > 1 and any(len(set(part)) < max(2, could / 2) for part in full):
+                self.order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
 
     def __len__(self) -> int:
         return -(-len(self.labels) // self.batch_size)
-
-    def _sorted_by_class(self) -> bool:
-        """Whether some full batch lacks more than half of the classes it could hold, or holds one only."""
-        could = min(len(set(self.labels.tolist())), self.batch_size)
-        full = [part.tolist() for part in torch.split(self.labels, self.batch_size) if len(part) == self.batch_size]
-        return could > 1 and any(len(set(part)) < max(2, could / 2) for part in full)
 
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         for start in range(0, len(self.labels), self.batch_size):

@@ -6,7 +6,7 @@ import copy
 import itertools
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
@@ -191,20 +191,13 @@ def recalibrating(network: nn.Module) -> Iterator[None]:
         norm.training = True
     try:
         yield
-        _average_over_ranks(norms)
+        buffers = (norm.buffers() for norm in norms)
+        averages = [(average, n) for mean, variance, n in buffers for average in (mean, variance)]
+        sums = [t for buffer, n in averages for t in (buffer.double() * n.double(), n.double().reshape(1))]
+        all_reduce(sums)
+        for (buffer, _), total, count in zip(averages, sums[::2], sums[1::2], strict=True):
+            buffer.copy_(total / count)
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
             norm.training = False
-
-
-def _average_over_ranks(norms: Sequence[_BatchNorm]) -> None:
-    averages, sums = [], []
-    for norm in norms:
-        mean, variance, batches = norm.buffers()
-        count = batches.double().reshape(1)
-        averages += [mean, variance]
-        sums += [mean.double() * count, count, variance.double() * count, count.clone()]
-    all_reduce(sums)
-    for buffer, total, count in zip(averages, sums[::2], sums[1::2], strict=True):
-        buffer.copy_(total / count)

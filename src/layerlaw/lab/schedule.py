@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from layerlaw.capture import Batch, Plan, Site, capturing, probing_state
+from layerlaw.capture import Batch, Capture, Plan, Site, probing_state
 from layerlaw.errors import FeatureError, InputError, PassError
 from layerlaw.lab.samples import Samples
 from layerlaw.measures.separation import class_separation
@@ -184,7 +184,7 @@ def _two_passes(
     Then loss and accuracy of the network.
     """
     sites = sites if references is None else [site for site in sites if site.name in references]
-    hooks, first = partial(capturing, network, plan, sites, reduce="flatten"), FirstPass(K)
+    hooks, first = partial(Capture, network, plan, sites, reduce="flatten"), FirstPass(K)
     with hooks(consume=lambda site, features: first.update(site.name, features)) as capture:
         for batch in batches if sites else ():
             first.begin(Dealt(batch.labels))
@@ -221,7 +221,7 @@ def _sound(network: nn.Module, plan: Plan, sites: list[Site], batches: list[Batc
         if not bool(features.abs().amax() < LARGEST):  # NaN is not smaller either
             broken.add(site)
 
-    with capturing(network, plan, sites, reduce="flatten", consume=check) as capture:
+    with Capture(network, plan, sites, reduce="flatten", consume=check) as capture:
         for batch in batches:
             capture.run(batch, where="measuring")
     return [site for site in sites if site not in broken]

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture import Batch, Capture, Plan, Site, SiteChoice, capturing, find_sites, probing_state
+from layerlaw.capture import Batch, Capture, Plan, Site, SiteChoice, find_sites, probing_state
 from layerlaw.errors import LayerlawError
 from layerlaw.lab.networks import part_of
 from layerlaw.lab.recipe import Recipe
@@ -79,7 +79,7 @@ class Trainer:
 
         hooks: AbstractContextManager[Capture | None] = nullcontext()
         if plan is not None:
-            hooks = capturing(self.network, plan, plan.sites, reduce="flatten", consume=consume, gradients=True)
+            hooks = Capture(self.network, plan, plan.sites, reduce="flatten", consume=consume, gradients=True)
         with hooks as capture:
 
             def loss_of(rows: Tensor) -> Tensor:

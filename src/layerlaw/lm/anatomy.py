@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture import capturing
+from layerlaw.capture import Capture
 from layerlaw.capture.modules import modules_of
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.lm.blocks import BlockStack, run
@@ -107,7 +107,7 @@ def _states(model: nn.Module, blocks: BlockStack, ids: Tensor) -> list[Tensor]:
     """The hidden states of every block for a few tokens."""
     seen: list[Tensor] = []
     plan = blocks.plan(embedding=False)
-    with capturing(model, plan, plan.sites, reduce=None, consume=lambda _, hidden: seen.append(hidden)) as capture:
+    with Capture(model, plan, plan.sites, reduce=None, consume=lambda _, hidden: seen.append(hidden)) as capture:
         run(capture, token_inputs(model, ids), where="the dry run")
     return seen
 

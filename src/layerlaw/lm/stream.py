@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerlaw.capture import Plan, Site, capturing
+from layerlaw.capture import Capture, Plan, Site
 from layerlaw.capture.network import probing_state
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.lm.anatomy import TokenPlaces, body_of
@@ -171,7 +171,7 @@ class TextRun:
         started = time.perf_counter()
         with (
             probing_state(network, "running"),
-            capturing(body, plan, plan.sites, reduce=None, consume=found.consume) as capture,
+            Capture(body, plan, plan.sites, reduce=None, consume=found.consume) as capture,
         ):
             for number, (group, members) in enumerate(mine):
                 batch = self.task.batch([pieces.ids[i] for i in members], members)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -20,7 +19,6 @@ from layerlaw.capture import (
     Randomness,
     Reduce,
     Site,
-    capturing,
     untrained,
 )
 from layerlaw.capture.hooks import Consume
@@ -176,9 +174,9 @@ class Prober:
             if len(labels) > 0:
                 yield Step(batch, labels, rows, where)
 
-    def capturing(self, sites: Sequence[Site], consume: Consume) -> AbstractContextManager[Capture]:
+    def capturing(self, sites: Sequence[Site], consume: Consume) -> Capture:
         """Hooks at the sites."""
-        return capturing(self.network, self.plan, sites, reduce=self.options.reduce, consume=consume)
+        return Capture(self.network, self.plan, sites, reduce=self.options.reduce, consume=consume)
 
     def decide(self, capture: Capture, step: Step) -> Tensor | None:
         """Run a batch, which hands over the features of every site; gives the network's decisions."""
