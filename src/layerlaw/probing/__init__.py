@@ -118,12 +118,7 @@ def probe(
 
 
 def sites(
-    model: nn.Module,
-    example: Any,
-    *,
-    sites: SiteChoice = "auto",
-    reduce: Reduce = "flatten",
-    **old: Never,
+    model: nn.Module, example: Any, *, sites: SiteChoice = "auto", reduce: Reduce = "flatten", **old: Never
 ) -> Plan:
     """Dry-run the model and show where a probe would measure: a table of names, types, shapes, features and memory.
 
@@ -131,7 +126,11 @@ def sites(
     """
     renamed("sites", old, {"logits": MOVED["logits"]})
     network = network_of(model)
-    source = _source(_labeled(example))[0]
+    if isinstance(example, (Tensor, np.ndarray)):  # inputs without labels get some: a dry run does not look at them
+        example = example, torch.zeros(len(example), dtype=torch.long)
+    elif isinstance(example, Mapping) and not any(key in example for key in LABEL_KEYS):
+        example = example, torch.zeros(len(next(iter(example.values()))), dtype=torch.long)
+    source = _source(example)[0]
     batches = Batches(source, batch_size=None, batchnorm="running", where="example")
     with Randomness(source), probing_state(network, "running"):
         batch = next(iter(batches)).to(device_of(network))
@@ -145,12 +144,3 @@ def _source(data: Any) -> tuple[Any, Sequence[str] | None]:
     known = getattr(getattr(data, "dataset", data), "classes", None)
     named = isinstance(known, (list, tuple)) and all(isinstance(name, str) for name in known)
     return data, known if named else None
-
-
-def _labeled(example: Any) -> Any:
-    """Inputs without labels get some: a dry run does not look at them."""
-    if isinstance(example, (Tensor, np.ndarray)):
-        return example, torch.zeros(len(example), dtype=torch.long)
-    if isinstance(example, Mapping) and not any(key in example for key in LABEL_KEYS):
-        return example, torch.zeros(len(next(iter(example.values()))), dtype=torch.long)
-    return example

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from layerlaw.capture import Batches, classifier_weight, modules_of
@@ -18,7 +16,7 @@ from layerlaw.stats.ranks import world_size
 
 def assembled(run: Prober, data: Batches, train: Split, test: Split | None, null: Split | None) -> Record:
     """The record of a probe."""
-    weight = _classifier(run)
+    weight, options, around = _classifier(run), run.options, train.around.values()
     return Record(
         name=type(run.network).__name__,
         sites=_rows(run, train, test, null, weight),
@@ -29,8 +27,27 @@ def assembled(run: Prober, data: Batches, train: Split, test: Split | None, null
         test_accuracy=test.accuracy if test else None,
         plane_labels=train.plane_labels,
         notes=_notes(run, train, weight),
-        settings=_settings(run, data, train),
-        provenance=_provenance(run, train, test),
+        settings={
+            "sites": run.plan.rule,
+            "sites_why": run.plan.why,
+            "reduce": options.reduce,
+            "batchnorm": options.batchnorm,
+            "batch_size": data.batch_size,
+            "order": data.order,
+            "weighting": options.weighting,
+            "classes": list(run.classes.ids) if run.classes.lookup is not None else run.classes.K,
+            "jackknife_groups": GROUPS if any(a.left_out is not None for a in around) else 0,
+            "permuted_labels": any(a.permuted is not None for a in around),
+            "one_forward": train.one_forward,
+            "seed": options.seed,
+        },
+        provenance=provenance(
+            run.device,
+            processes=world_size(),
+            **model_provenance(run.network),
+            data_sha256=train.checksum,
+            test_sha256=test.checksum if test else None,
+        ),
     )
 
 
@@ -87,31 +104,3 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     if short:
         notes.append(f"The class means span fewer than K−1 dimensions at: {', '.join(short)}.")
     return notes
-
-
-def _settings(run: Prober, data: Batches, train: Split) -> dict[str, Any]:
-    options = run.options
-    return {
-        "sites": run.plan.rule,
-        "sites_why": run.plan.why,
-        "reduce": options.reduce,
-        "batchnorm": options.batchnorm,
-        "batch_size": data.batch_size,
-        "order": data.order,
-        "weighting": options.weighting,
-        "classes": list(run.classes.ids) if run.classes.lookup is not None else run.classes.K,
-        "jackknife_groups": GROUPS if any(a.left_out is not None for a in train.around.values()) else 0,
-        "permuted_labels": any(a.permuted is not None for a in train.around.values()),
-        "one_forward": train.one_forward,
-        "seed": options.seed,
-    }
-
-
-def _provenance(run: Prober, train: Split, test: Split | None) -> dict[str, Any]:
-    return provenance(
-        run.device,
-        processes=world_size(),
-        **model_provenance(run.network),
-        data_sha256=train.checksum,
-        test_sha256=test.checksum if test else None,
-    )

@@ -28,23 +28,16 @@ class Extras:
 
     @classmethod
     def that_fit(
-        cls,
-        sites: Sequence[Site],
-        samples: int | None,
-        classes: int,
-        memory: int,
-        *,
-        jackknife: bool | None,
-        permuted: bool | None,
+        cls, sites: Sequence[Site], samples: int | None, K: int, memory: int, wanted: tuple[bool | None, bool | None]
     ) -> Extras:
-        """`None` for jackknife and permuted means: if features and statistics fit the budget together.
+        """`wanted` are jackknife and permuted; `None` means: if features and statistics fit the budget together.
 
         Data of unknown length are taken to fit until they do not.
         """
-        plain = sum(statistic_bytes(classes, site.features) for site in sites)
+        jackknife, permuted = wanted
+        plain = sum(statistic_bytes(K, site.features) for site in sites)
         features = sum(site.features * site.itemsize for site in sites) * (samples or 0)
-        wanted = plain * _views(jackknife is not False, permuted is not False)
-        fits = features + wanted <= memory
+        fits = features + plain * _views(jackknife is not False, permuted is not False) <= memory
         if world_size() > 1:  # every rank must add up the same things
             votes = torch.tensor([float(fits and samples is not None)], dtype=torch.float64)
             all_reduce([votes])

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from layerlaw.capture import (
-    Batch,
-    Batches,
-    BatchNormMode,
-    Capture,
-    Checksum,
-    Plan,
-    Randomness,
-    Reduce,
-    Site,
-    untrained,
-)
+from layerlaw.capture import Batch, Batches, BatchNormMode, Capture, Checksum, Plan, Randomness, Reduce, Site, untrained
 from layerlaw.capture.hooks import Consume
 from layerlaw.capture.network import recalibrating
-from layerlaw.errors import DataError, InputError, LabelError, PassError
+from layerlaw.errors import DataError, InputError, LabelError, PassError, check_choice
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import GROUPS, WHY_NOT, Extras, KeptFeatures, one_batch
 from layerlaw.progress import Progress
@@ -36,16 +26,11 @@ from layerlaw.stats.ranks import world_size
 from layerlaw.stats.scatter import NearestCenter, Scatter
 
 UNCERTAINTY = {  # standard errors (jackknife) and D under permuted labels; None: where they fit the memory budget
-    None: (None, None),
     True: (True, True),
     False: (False, False),
     "jackknife": (True, False),
     "permuted": (False, True),
-}
-CHOICES = {
-    "batchnorm": ("running", "batch", "whole"),
-    "weighting": ("samples", "classes"),
-    "uncertainty": tuple(UNCERTAINTY),
+    None: (None, None),
 }
 
 
@@ -62,10 +47,9 @@ class Options:
     progress: Progress
 
     def __post_init__(self) -> None:
-        for name, allowed in CHOICES.items():
-            if (value := getattr(self, name)) not in allowed:
-                *most, last = map(repr, allowed)
-                raise InputError(f"{name}: expected {', '.join(most)} or {last}, got {value!r}.")
+        check_choice("batchnorm", self.batchnorm, get_args(BatchNormMode))
+        check_choice("weighting", self.weighting, get_args(Weighting))
+        check_choice("uncertainty", self.uncertainty, UNCERTAINTY)
         if not self.memory_gib > 0:
             raise InputError(f"memory_gib: expected a positive number of GiB, got {self.memory_gib}.")
 
@@ -126,25 +110,17 @@ class Prober:
         errors and permuted labels.
         """
         options, sites, K = self.options, self.plan.sites, self.classes.K
-        jackknife, permuted = UNCERTAINTY[options.uncertainty if extras else False]
-        fitting = Extras.that_fit(sites, data.samples, K, options.memory, jackknife=jackknife, permuted=permuted)
+        wanted = UNCERTAINTY[options.uncertainty if extras else False]
+        fitting = Extras.that_fit(sites, data.samples, K, options.memory, wanted)
         known = None if data.labels is None else self.classes.positions(data.labels, f"labels of {label}")[0].cpu()
-        split = Split()
+        split, groups = Split(), GROUPS if fitting.jackknife else 0
         for group in fitting.groups(sites, K, options.memory):
-            groups = GROUPS if fitting.jackknife else 0
-            state = State(
-                sites=group,
-                data=data,
-                label=label,
-                dealer=Dealer(K, groups=groups, permuted=fitting.permuted, seed=options.seed, all_labels=known),
-                first=FirstPass(K, groups),
-                kept=KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples),
-                sample=PlaneSample(K) if plane else None,
-                why_not=fitting.why_not,
-            )
+            dealer = Dealer(K, groups=groups, permuted=fitting.permuted, seed=options.seed, all_labels=known)
+            kept = KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples)
+            sample = PlaneSample(K) if plane else None
+            state = State(group, data, label, dealer, FirstPass(K, groups), kept, sample, fitting.why_not)
             first_pass(self, state)
-            second = second_pass(self, state, reference)
-            _leave(state, second, split)
+            _leave(state, second_pass(self, state, reference), split)
         return split
 
     def measure_untrained(self, data: Batches) -> Split:
@@ -321,8 +297,8 @@ def _leave(state: State, second: SecondPass, split: Split) -> None:
     first = scatters[state.sites[0].name]
     split.plane_labels = state.sample.labels if state.sample is not None else []
     split.counts = [int(count) for count in first.counts]
-    decided = first.near.mismatches is not None
-    split.accuracy = float(second.right) / float(first.counts.sum()) if decided else None
+    if first.near.mismatches is not None:
+        split.accuracy = float(second.right) / float(first.counts.sum())
     split.checksum, split.no_extras_why = state.checksum.hexdigest(), state.why_not
     split.one_forward = state.kept.whole
     state.kept.drop()
