@@ -138,10 +138,7 @@ class Checksum:
 
 
 class Batches:
-    """A re-iterable of `Batch` made from a DataLoader, a Dataset, a pair of tensors, or any re-iterable of (x, y).
-
-    `samples` and `labels` are known beforehand for some kinds of data; `order` says in words how the samples come.
-    """
+    """A re-iterable of `Batch`; `samples` and `labels` where they are known beforehand, `order` in words."""
 
     def __init__(self, data: Any, *, batch_size: int | None, batchnorm: str, where: str, seed: int = 0) -> None:
         self.where, self.order = where, "as given"
@@ -206,11 +203,7 @@ class Batches:
 
 
 class Pair:
-    """Inputs and labels in memory, cut into batches in the order given.
-
-    Where each batch is normalized by itself (a `seed` is given) and the order is sorted by class, one fixed permutation
-    mixes it.
-    """
+    """Inputs and labels in memory, cut into batches in the order given; with a `seed`, an order sorted by class is mixed."""
 
     def __init__(self, data: Any, batch_size: int, where: str, *, seed: int | None) -> None:
         self.inputs, self.labels, self.batch_size = data[0], _labels(data[1], where), batch_size

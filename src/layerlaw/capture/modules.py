@@ -47,10 +47,7 @@ def modules_of(network: nn.Module) -> dict[str, nn.Module]:
 
 
 def matching(modules: Mapping[str, nn.Module], pattern: str, *, what: str, same_depth: bool = False) -> list[str]:
-    """The modules that a name or a glob means; where there are none, an error with the nearest names.
-
-    With `same_depth` a star does not reach across dots: "layers.*" means the layers, not what is inside them.
-    """
+    """The modules that a name or a glob means, at least one; with `same_depth` a star does not reach across dots."""
     found = [name for name in modules if fnmatch.fnmatchcase(name, pattern)]
     if same_depth:
         found = [name for name in found if name.count(".") == pattern.count(".")]

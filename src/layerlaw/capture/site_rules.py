@@ -31,10 +31,7 @@ AFTER_LAST = "no weight layer's output is the model's output (a softmax or pooli
 
 
 def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: Reduce = "flatten") -> Plan:
-    """Dry-run the network on two (and three) samples and decide where to measure.
-
-    The network must already be in its probing state.
-    """
+    """Dry-run the network, which is in its probing state, on two (and three) samples, and decide where to measure."""
     check_choice("reduce", reduce, get_args(Reduce), CaptureError)
     n = len(batch.labels)
     if n < 2:

@@ -85,10 +85,7 @@ class Trace:
 def hooked(
     network: nn.Module, names: Iterable[str], enter: Callable[..., None], leave: Callable[..., None]
 ) -> Iterator[None]:
-    """`enter(name, module, args, kwargs)` before and `leave(name, module, args, output)` after every call of the modules.
-
-    The hooks are removed at the end, also after an exception.
-    """
+    """Call `enter(name, module, args, kwargs)` before and `leave(name, module, args, output)` after these modules."""
     modules = modules_of(network)
     with ExitStack() as hooks:
         for name in names:

@@ -1,7 +1,4 @@
-"""`Labeled`: images with labels and class names, the choice of samples and classes among them, and what happens to pixels.
-
-Pillow is imported when first needed.
-"""
+"""`Labeled`: images with labels and class names; choosing samples and classes; resizing (Pillow) and scaling."""
 
 import hashlib
 from collections.abc import Sequence

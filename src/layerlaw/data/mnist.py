@@ -116,10 +116,7 @@ def _labeled(images: NDArray[np.uint8], labels: NDArray[np.uint8], which: IdxSet
 
 
 def read_idx(path: Path, *, ndim: int, digest: str | None = None) -> NDArray[np.uint8]:
-    """Read an idx file of unsigned bytes, gzipped or plain, as an array of `ndim` dimensions.
-
-    `digest` ("md5:…") is that of the uncompressed content, because gzip containers of the same data differ.
-    """
+    """Read an idx file of unsigned bytes, gzipped or plain; `digest` ("md5:…") is that of the uncompressed content."""
     content = read_bytes(path)
     if content.startswith(b"\x1f\x8b"):
         try:

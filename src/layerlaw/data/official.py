@@ -57,10 +57,7 @@ def check(content: bytes, digest: str, where: str) -> None:
 
 
 def download(url: str, digest: str, *, cache: str, progress: bool | Progress = True) -> Path:
-    """Download a file once into the folder `cache` of the user's cache; later calls find it there.
-
-    `digest` ("md5:…") is that of the file as it lies at its home; a file that differs is not kept.
-    """
+    """Download a file once into the folder `cache` of the user's cache; one that differs from the digest is not kept."""
     name = url.rsplit("/", 1)[-1]
     try:
         import pooch

@@ -1,7 +1,4 @@
-"""Text for language models: files, folders, named texts under LAYERLAW_DATA, and Hugging Face datasets.
-
-Files are plain or gzipped UTF-8, one document each or one per line of JSON.
-"""
+"""Text for language models: plain or gzipped files, folders, named texts under LAYERLAW_DATA, Hugging Face datasets."""
 
 from __future__ import annotations
 

@@ -110,10 +110,7 @@ class Member:
 
 @dataclass
 class Job:
-    """Members that are trained as one, and where their progress is kept.
-
-    `copied` says which layers are taken from the states to start from; `begun` is how many epochs the file already holds.
-    """
+    """Members that are trained as one, and where their progress is kept; `begun`: epochs that the file already holds."""
 
     members: list[Member]
     schedule: Schedule

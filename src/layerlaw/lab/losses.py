@@ -1,7 +1,4 @@
-"""Descriptions that a recipe is made of, frozen dataclasses with a kind; and those of losses.
-
-To add a loss: a subclass of `Loss` here. `Recipe(loss="cross_entropy")` is short for a loss without settings of its own.
-"""
+"""Descriptions that a recipe is made of: frozen dataclasses with a kind. To add a loss, subclass `Loss` here."""
 
 from __future__ import annotations
 
@@ -19,10 +16,7 @@ from layerlaw.errors import InputError
 
 
 class Description(ABC):
-    """The base of `Architecture` and `Loss`. A subclass of those is a frozen dataclass with a `kind` of its own.
-
-    Defining the subclass is enough to have it found by its kind when a file is read.
-    """
+    """The base of `Architecture` and `Loss`, whose subclasses are found by their kind when a file is read."""
 
     kind: ClassVar[str]
     what: ClassVar[str]  # as messages call it: "network", "loss"
@@ -80,11 +74,7 @@ class Loss(Description):
 
     @abstractmethod
     def build(self) -> nn.Module:
-        """A fresh criterion: called with logits (n, K), labels (n,) and {site: features (n, d)}, gives a number.
-
-        Its parameters are trained along with the network's; they and its buffers (a step count, moving means) are part
-        of what a sweep saves.
-        """
+        """A fresh criterion: logits (n, K), labels (n,), {site: (n, d)} → a number; its parameters are trained too."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""Measuring networks while they train: when and how, what is found, and the measurement of any one network.
-
-Fleets are measured by `layerlaw.lab.fleet.measuring`, all members at once, with the same result.
-"""
+"""Measuring networks while they train: when and how, what is found, and the measurement of any network but a fleet's."""
 
 from __future__ import annotations
 
@@ -179,10 +176,7 @@ def _two_passes(
     K: int,
     references: Mapping[Hashable, Centers] | None,
 ) -> tuple[dict[str, _Values], dict[Hashable, Centers], float, float]:
-    """At every site D, share nearest to the own class mean (or that of the reference), rank, D of each class; its centers.
-
-    Then loss and accuracy of the network.
-    """
+    """At every site D, share nearest (to the reference), rank, D of each class; the centers; then loss and accuracy."""
     sites = sites if references is None else [site for site in sites if site.name in references]
     hooks, first = partial(Capture, network, plan, sites, reduce="flatten"), FirstPass(K)
     with hooks(consume=lambda site, features: first.update(site.name, features)) as capture:

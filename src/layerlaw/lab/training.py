@@ -1,8 +1,4 @@
-"""The training loop of every network that is not trained as part of a fleet: `steps`, and who calls it.
-
-`train` trains a module of the user's own, `SingleEngine` a member of a sweep; `train_text` and the experiment on sentences
-bring batches, rates and clipping of their own. The fleet alone has another loop: its backward pass is written by hand.
-"""
+"""The training loop of every network outside a fleet: `steps` for all, `train` for users, `SingleEngine` for sweeps."""
 
 from __future__ import annotations
 
@@ -34,10 +30,7 @@ def steps(
     *,
     clip: float = math.inf,
 ) -> Iterator[Tensor]:
-    """One optimizer step per batch; yields its loss, on the device.
-
-    `rate_at` gives the learning rate of a step, counted from 0; `clip` bounds the norm of the network's gradient.
-    """
+    """One optimizer step per batch; yields its loss, on the device. `clip` bounds the norm of the network's gradient."""
     for step, batch in enumerate(batches):
         for group in optimizer.param_groups:
             group["lr"] = rate_at(step)
@@ -96,10 +89,7 @@ class Trainer:
 def visited(
     network: nn.Module, rounds: Iterable[B], at: Collection[int], visit: Callable[[int], object] | None
 ) -> Iterator[B]:
-    """Pass on what the rounds of a training give, with a visit before the first (0) and after those that are chosen.
-
-    It ends where `visit` returns `True` (that very object: a record, say, does not stop it), in eval mode.
-    """
+    """Pass on what the rounds of a training give, until `visit` returns `True` (that very object); ends in eval mode."""
     if visit is None or 0 not in at or visit(0) is not True:
         network.train()
         for number, given in enumerate(rounds, 1):
@@ -137,11 +127,7 @@ def train(
 
 
 class SingleEngine:
-    """One member of a sweep, any network and any loss: what `FleetEngine` is for many feed-forward networks.
-
-    It starts from torch's generator at the recipe's seed and draws (dropout, say) from a stream of its own, so that the
-    numbers depend neither on what was trained before nor on interruptions.
-    """
+    """One member of a sweep, any network and any loss; it draws from a stream of its own, whatever was trained before."""
 
     def __init__(
         self,

@@ -1,8 +1,4 @@
-"""What a language model is, seen from its parts and its behavior.
-
-Its vocabulary and output embedding, how much it reads at once, which task fits it, and where the state of
-each token stands (most models give one per token, some pad the text or put something in front).
-"""
+"""What a language model is: vocabulary, output embedding, longest piece, fitting task, where a token's state stands."""
 
 from __future__ import annotations
 

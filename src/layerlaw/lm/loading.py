@@ -1,7 +1,4 @@
-"""MODEL → a model and its tokenizer: a loaded one, a local folder, a Hugging Face name, or a GGUF file.
-
-Also what else is needed of transformers: quiet, models with freshly drawn weights, a vocabulary of one's own.
-"""
+"""MODEL → a model and its tokenizer; and what else is needed of transformers: quiet, fresh weights, a vocabulary."""
 
 from __future__ import annotations
 

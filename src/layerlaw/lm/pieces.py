@@ -205,10 +205,7 @@ def pieces_of(
 
 
 def _read(stream: Iterable[Tensor], most: int | None, enough: int | None) -> tuple[list[tuple[int, Tensor]], str]:
-    """Documents with their numbers, up to `most` tokens of each, until there are enough tokens; and a remark.
-
-    Documents that can be had in any order are taken evenly over all of them, so that no subject is preferred.
-    """
+    """Documents with their numbers, evenly over a list, up to `most` tokens of each, until there are enough; a remark."""
     order: Iterable[tuple[int, Tensor]] = enumerate(stream)
     if isinstance(stream, Sequence):
         order = ((i, stream[i]) for i in evenly(len(stream)))

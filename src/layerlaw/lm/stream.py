@@ -31,10 +31,7 @@ DOUBLE_BELOW = 256  # width: below it a product in float64 costs little, and a s
 
 @dataclass(frozen=True)
 class TextPlan:
-    """What is measured: blocks, targets, normalization, frequent tokens and words.
-
-    What enters the first block is a site too where the blocks are all of their list.
-    """
+    """What is measured; what enters the first block is a site too where the blocks are all of their list."""
 
     blocks: BlockStack
     targets: tuple[Target, ...]
@@ -158,10 +155,7 @@ class TextRun:
     progress: bool | Progress
 
     def measure(self, network: nn.Module) -> MomentPass:
-        """Every batch of this rank through the model, then one all-reduce.
-
-        The head of the model is left out where that is possible, since its scores are not used.
-        """
+        """Every batch of this rank through the model, without its head where that is possible, then one all-reduce."""
         body = body_of(network, self.plan.blocks.home)
         prefix = next(f"{name}." for name, module in network.named_modules() if module is body).removeprefix(".")
         plan, pieces = self.plan.capture(prefix), self.pieces

@@ -36,10 +36,7 @@ class Classes:
 
     @classmethod
     def of(cls, classes: ClassChoice, plan: Plan, labels: Tensor | None, known: Sequence[str] | None = None) -> Classes:
-        """As requested; else as many as the model has logits; else as many as the labels show.
-
-        `known` are the names that the data give; those that are requested come first.
-        """
+        """As requested; else as many as the model has logits, or the labels show. Names: those requested, else `known`."""
         numbers: Any = classes
         given: list[str] | None = None
         if isinstance(classes, Mapping):

@@ -104,11 +104,7 @@ class Prober:
     def measure(
         self, data: Batches, label: str, *, reference: Split | None = None, plane: bool = False, extras: bool = False
     ) -> Split:
-        """Both passes over one data set, for all sites, in groups that fit the memory budget.
-
-        `reference` (the training data) lends its centers to the nearest-center decisions; `extras` allows standard
-        errors and permuted labels.
-        """
+        """Both passes, in groups of sites that fit memory; `reference` lends its centers, `extras` allows uncertainty."""
         options, sites, K = self.options, self.plan.sites, self.classes.K
         wanted = UNCERTAINTY[options.uncertainty if extras else False]
         fitting = Extras.that_fit(sites, data.samples, K, options.memory, wanted)
@@ -222,10 +218,7 @@ def first_pass(prober: Prober, state: State) -> None:
 
 
 def _stop_keeping(prober: Prober, state: State) -> None:
-    """The features do not fit after all (a stream of unknown length, say): sums of what was kept, then on without.
-
-    Standard errors and permuted labels that were not requested are then not measured.
-    """
+    """The features do not fit after all: sums of what was kept, then on without, and without extras nobody requested."""
     # Ranks must add up the same things.
     if prober.options.uncertainty is None and world_size() == 1 and (state.dealer.groups or state.dealer.permuted):
         state.first.drop_extras()

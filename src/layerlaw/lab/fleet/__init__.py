@@ -83,10 +83,7 @@ class Fleet:
             rule.start_epoch(epoch)
 
     def train_epoch(self, orders: Tensor) -> Tensor:
-        """One epoch over every member's samples in its order (E, n); returns each member's mean loss (E,).
-
-        The last batch may be short, as with a DataLoader. Rates are those set by `start_epoch`.
-        """
+        """One epoch over every member's samples in its order (E, n), the last batch may be short; mean losses (E,)."""
         rows, labels = self.rows.gather(1, orders), self.labels.gather(1, orders)
         total = torch.zeros(len(self), device=self.device)
         size = self.recipes[0].batch_size
@@ -98,10 +95,7 @@ class Fleet:
         return total
 
     def gradients_of(self, x: Tensor, y: Tensor) -> Tensor:
-        """Write the gradients of the mean cross-entropy into `gradients`; returns the losses (E,).
-
-        Inputs (E, d, B), labels (E, B). The running statistics of BatchNorm move along.
-        """
+        """Write the gradients of the mean cross-entropy for inputs (E, d, B) and labels (E, B); returns the losses (E,)."""
         B = y.shape[1]
         if B not in self._spaces:
             self._spaces[B] = Space(self, B)
@@ -144,11 +138,7 @@ class Fleet:
             self.norms.deliver(range(first, min(last, hidden)))
 
     def site_features(self, x: Tensor, *, chunk: int | None, members: slice = slice(None)) -> Iterator[Tensor]:
-        """Features (E, d, n) after each hidden layer, then the logits, for inputs (E, d, n) of these members.
-
-        `chunk` is the size of the batches that BatchNorm normalizes by themselves, in the order given (the way of the
-        law's authors); `None` takes the running statistics. Nothing is changed.
-        """
+        """Features (E, d, n) after each hidden layer, then the logits; BatchNorm by chunks (`None`: running statistics)."""
         h = x
         for i in range(len(self.shape.widths)):
             h = torch.baddbmm(self.biases[i][members].unsqueeze(-1), self.weights[i][members], h)

@@ -104,11 +104,7 @@ class Orders:
 
 
 class EpochGraph:
-    """An epoch as one CUDA graph: thousands of small kernels, launched by one call.
-
-    It is captured once and replayed with new orders; learning rates are read from the rules' tensors.
-    Capturing runs a few epochs to warm up; everything they change is put back.
-    """
+    """An epoch as one CUDA graph, replayed with new orders; what its epochs of warm-up change is put back."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._orders = torch.arange(fleet.rows.shape[1], device=fleet.device).repeat(len(fleet), 1)

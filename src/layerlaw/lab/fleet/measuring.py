@@ -114,10 +114,7 @@ def _alike(features: list[Tensor]) -> Iterator[list[Tensor]]:
 def _measured(
     sites: list[Tensor], labels: Tensor, classes: int, reference: Centers | None
 ) -> tuple[list[tuple[Tensor, ...]], Centers]:
-    """At each site (E, d, n): D, share nearest to the own class mean, rank (E,), D of each class (E, K); and the centers.
-
-    The nearest class mean is looked for among those of the reference, where there is one.
-    """
+    """At each site (E, d, n): D, share nearest (to the reference), rank (E,), D of each class (E, K); and the centers."""
     E = len(labels)
     features = sites[0].mT if len(sites) == 1 else torch.stack(sites).flatten(0, 1).mT  # (sites·E, n, d)
     labels = labels.repeat(len(sites), 1)

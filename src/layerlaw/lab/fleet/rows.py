@@ -1,7 +1,4 @@
-"""Rows of parameters: where each parameter of a network lies in one, and how an optimizer moves them.
-
-SGD, momentum and Adam are as torch.optim has them, every row with its own rate.
-"""
+"""Rows of parameters: where each parameter lies, and SGD, momentum and Adam as torch.optim has them, a rate per row."""
 
 from __future__ import annotations
 

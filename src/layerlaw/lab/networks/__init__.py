@@ -24,10 +24,7 @@ from layerlaw.lab.samples import Samples
 
 
 class Architecture(Description):
-    """What a network looks like: a frozen dataclass with `kind`, `classes` and `build`; the rest has defaults.
-
-    `str()` is what progress bars and messages show.
-    """
+    """What a network looks like: a frozen dataclass with `kind`, `classes` and `build`; `str()` is what messages show."""
 
     what: ClassVar[str] = "network"
     classes: int

@@ -1,7 +1,4 @@
-"""A language model without attention: a selective linear recurrence in the place of it, as in Mamba.
-
-The recurrence h_t = a_t ⊙ h_{t−1} + u_t runs over a whole text at once, in about 2·√T steps instead of T.
-"""
+"""A language model without attention: a selective linear recurrence, as in Mamba, in about 2·√T steps instead of T."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What all language models of the lab share: embedding, pre-norm blocks, final norm, a head tied to the embedding.
-
-Only the mixer of a block differs: the part that lets a token see others. A file is one torch file with the arguments and
-the float32 weights; no pickled code is ever run.
-"""
+"""What all language models of the lab share, mixers of tokens apart; and their files, which run no pickled code."""
 
 from __future__ import annotations
 
