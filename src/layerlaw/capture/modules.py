@@ -131,12 +131,6 @@ def features_last(module: nn.Module) -> bool | None:
     return True if type(module) in (nn.LayerNorm, nn.RMSNorm) else None  # subclasses may permute axes
 
 
-def features_last_inside(module: nn.Module) -> bool | None:
-    """The same of the modules inside: any that keeps features on axis 1 (a convolution, say) decides."""
-    found = {features_last(inner) for inner in module.modules()}
-    return False if False in found else True if True in found else None
-
-
 def logits_of(output: Any) -> Tensor | None:
     """The class scores in a model's output: itself, its `logits`, or its first floating-point tensor; (n, K) or (n,)."""
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)

@@ -10,15 +10,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.modules import (
-    block_names,
-    features_last,
-    features_last_inside,
-    logits_of,
-    matching,
-    modules_of,
-    weight_layers,
-)
+from layerlaw.capture.modules import block_names, features_last, logits_of, matching, modules_of, weight_layers
 from layerlaw.capture.plan import Plan, Reduce, Site, reduced, samples_first
 from layerlaw.capture.trace import Call, Seen, Trace, sample_axis, trace
 from layerlaw.errors import CaptureError, check_choice
@@ -238,7 +230,8 @@ class _Finder:
             return found
         axis, fold = found
         tensor = samples_first(seen.tensor, axis, fold)
-        inside = features_last_inside(call.module) if call.name else None
+        parts = {features_last(inner) for inner in call.module.modules()} if call.name else set()
+        inside = False if False in parts else True if True in parts else None  # one convolution decides
         sides = [
             features_last(call.module),
             self._sides.get(seen.key),

@@ -3,7 +3,7 @@
     labeled    Labeled: images, labels, class names; choosing samples and classes; resizing (Pillow) and scaling
     official   official files: found under LAYERLAW_DATA or downloaded, and checked
     mnist      Fashion-MNIST, its embedded sample, and MNIST, from idx files
-    cifar      CIFAR-10, binary and python layout, the latter by an unpickling that runs nothing
+    cifar      CIFAR-10, binary and python layout, the latter by an unpickling that makes arrays alone
     folder     a folder of class folders of pictures
     texts      load_text(name or path): documents for language models, from plain text and JSON lines, also gzipped
 

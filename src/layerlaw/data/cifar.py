@@ -1,7 +1,7 @@
 """CIFAR-10: 50,000 training and 10,000 test images of 3×32×32, in the official binary or python layout.
 
-The python layout is pickled, and a pickle may name any function to be called. Here only five names are known, and each
-stands for an inert class written below, so that not even NumPy's own constructors run on numbers from the file.
+The python layout is pickled, and a pickle may name any function to be called. Here it is read only after its digest has been
+checked, and only five names are known: what NumPy makes arrays of bytes from.
 """
 
 import io
@@ -10,12 +10,12 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy._core.multiarray import _reconstruct
 from numpy.typing import NDArray
 
 from layerlaw.data.labeled import Labeled
@@ -52,11 +52,12 @@ def parse_python(content: bytes, where: str) -> CifarBatch:
     if isinstance(batch, dict):
         named = {key.decode("latin1") if isinstance(key, bytes) else key: value for key, value in batch.items()}
         data, labels = named.get("data"), named.get("labels")
-        if isinstance(data, ArrayDouble) and isinstance(labels, list):
-            pixels = data.numpy(where)
-            if pixels.shape == (len(labels), PIXELS):
-                return pixels.reshape(-1, 3, 32, 32), _labels(labels, where)
-            raise DataError(f"{where}: expected data of shape ({len(labels)}, {PIXELS}), got {pixels.shape}; {AGAIN}")
+        if isinstance(data, np.ndarray) and isinstance(labels, list):
+            if data.dtype != np.uint8:
+                raise DataError(f"{where}: expected an array of unsigned bytes, got {data.dtype}; {AGAIN}")
+            if data.shape == (len(labels), PIXELS):
+                return data.reshape(-1, 3, 32, 32), _labels(labels, where)
+            raise DataError(f"{where}: expected data of shape ({len(labels)}, {PIXELS}), got {data.shape}; {AGAIN}")
     raise DataError(f"{where}: expected a dictionary with an array 'data' and a list 'labels', got neither; {AGAIN}")
 
 
@@ -160,34 +161,6 @@ def _contents(layout: CifarLayout, place: Path, files: Iterable[str]) -> Iterato
     yield from ((file, found[file]) for file in files)
 
 
-class ArrayDouble:
-    """What the file says about an array; `numpy()` makes one of unsigned bytes out of it, after checks."""
-
-    def __init__(self, *_: object) -> None:
-        self.state: object = None
-
-    def __setstate__(self, state: object) -> None:
-        self.state = state
-
-    def numpy(self, where: str) -> NDArray[np.uint8]:
-        """Make the array of unsigned bytes."""
-        match self.state:
-            case (_, tuple(shape), DtypeDouble(code="u1"), bool(fortran), bytes(raw)):
-                if all(isinstance(side, int) and side >= 0 for side in shape) and prod(shape) == len(raw):
-                    return np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C").copy()
-        raise DataError(f"{where}: expected an array of unsigned bytes, got a malformed one; {AGAIN}")
-
-
-class DtypeDouble:
-    """The number type of an array, by its code."""
-
-    def __init__(self, code: object = "", *_: object) -> None:
-        self.code = code.decode("latin1") if isinstance(code, bytes) else code
-
-    def __setstate__(self, state: object) -> None:
-        """Byte order and the like: without meaning for single bytes."""
-
-
 def _encode(text: str, encoding: str) -> bytes:
     if encoding not in ("latin1", "latin-1"):
         raise DataError(f"expected bytes written as latin1 text, got the encoding {encoding!r}; {AGAIN}")
@@ -195,10 +168,10 @@ def _encode(text: str, encoding: str) -> bytes:
 
 
 _KNOWN: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): ArrayDouble,
-    ("numpy._core.multiarray", "_reconstruct"): ArrayDouble,
-    ("numpy", "ndarray"): ArrayDouble,
-    ("numpy", "dtype"): DtypeDouble,
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
     ("_codecs", "encode"): _encode,
 }
 
@@ -214,7 +187,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpickle(content: bytes, where: str) -> object:
-    """Read a pickle of plain values; arrays come back as `ArrayDouble`, Python 2 strings as bytes.
+    """Read a pickle of plain values and arrays; Python 2 strings come back as bytes.
 
     >>> unpickle(pickle.dumps({"labels": [3, 1]}), "batch")
     {'labels': [3, 1]}

@@ -173,7 +173,12 @@ def train_text(
         if len(unread) == READ_EVERY or step in at_steps or step == recipe.steps:  # every reading makes a GPU wait
             losses += torch.stack(unread).tolist()
             unread.clear()
-            _check_finite(losses)
+            wrong = next((i for i, loss in enumerate(losses, 1) if not math.isfinite(loss)), None)
+            if wrong is not None:
+                raise LayerlawError(
+                    f"training diverged at step {wrong}: expected a finite loss, got {losses[wrong - 1]}. "
+                    "Use a lower learning rate, a longer warm-up or a smaller clip."
+                )
     return losses
 
 
@@ -203,15 +208,6 @@ def text_loss(model: TextModel, ids: Tensor, recipe: TextRecipe) -> float:
             count += batch.answers.numel()
     model.train(before)
     return float(total) / count
-
-
-def _check_finite(losses: list[float]) -> None:
-    for step, loss in enumerate(losses, start=1):
-        if not math.isfinite(loss):
-            raise LayerlawError(
-                f"training diverged at step {step}: expected a finite loss, got {loss}. "
-                "Use a lower learning rate, a longer warm-up or a smaller clip."
-            )
 
 
 def _batch_of(model: TextModel, windows: Tensor, recipe: TextRecipe, generator: torch.Generator) -> TextBatch:

@@ -17,20 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture import (
-    Batches,
-    BatchNormMode,
-    Plan,
-    Randomness,
-    Reduce,
-    SiteChoice,
-    find_sites,
-    network_of,
-    placed,
-    probing_state,
-)
-from layerlaw.capture.batches import LABEL_KEYS
-from layerlaw.capture.network import device_of
+from layerlaw.capture.batches import LABEL_KEYS, Batches
+from layerlaw.capture.network import BatchNormMode, Randomness, device_of, network_of, placed, probing_state
+from layerlaw.capture.plan import Plan, Reduce
+from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
 from layerlaw.errors import renamed
 from layerlaw.probing.assembly import assembled

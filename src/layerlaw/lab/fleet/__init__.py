@@ -6,8 +6,7 @@ once, no graph to build. One member is the same code with E = 1.
 
 rows       where each parameter lies in a row of numbers; optimizers for such rows
 norms      BatchNorm for all members at once
-measuring  D of every member at every layer
-engine     epochs of a sweep
+engine     epochs of a sweep, D of every member at every layer
 """
 
 from __future__ import annotations

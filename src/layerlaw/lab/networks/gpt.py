@@ -34,8 +34,12 @@ class Attention(Mixer):
         B, T, width = x.shape
         q, k, v = self.input(x).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each (B, heads, T, d)
         q, k = self._rotate(q).to(v.dtype), self._rotate(k).to(v.dtype)
-        how = {"is_causal": self.causal} if real is None else {"attn_mask": self._allowed(real)}
-        seen = F.scaled_dot_product_attention(q, k, v, **how)
+        allowed = None
+        if real is not None:  # (B, 1, T, T): who may see whom
+            itself = torch.eye(T, dtype=torch.bool, device=x.device)
+            seen_at = real[:, None, None, :] & torch.ones_like(itself).tril() if self.causal else real[:, None, None, :]
+            allowed = seen_at | itself  # padding before a text sees itself: a softmax over nothing would be NaN
+        seen = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=self.causal and real is None)
         return self.output(seen.transpose(1, 2).reshape(B, T, width))  # type: ignore[no-any-return]
 
     def _rotate(self, x: Tensor) -> Tensor:
@@ -43,15 +47,6 @@ class Attention(Mixer):
         cos, sin = self.cos[: x.shape[-2]], self.sin[: x.shape[-2]]
         first, second = x.chunk(2, dim=-1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-
-    def _allowed(self, real: Tensor) -> Tensor:
-        """(B, 1, T, T): who may see whom."""
-        T = real.shape[1]
-        allowed = real[:, None, None, :]
-        itself = torch.eye(T, dtype=torch.bool, device=real.device)
-        if self.causal:
-            allowed = allowed & torch.ones_like(itself).tril()
-        return allowed | itself  # padding before a text sees itself: a softmax over nothing would be NaN
 
 
 class GPT(TextModel):

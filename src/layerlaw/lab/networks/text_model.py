@@ -74,22 +74,19 @@ class TextModel(nn.Module):
         shape = {"vocabulary": vocabulary, "width": width, "depth": self.depth, "context": context}
         self.arguments: dict[str, int | bool] = shape | arguments
         self.embedding = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList([Block(width, mixer) for mixer in mixers])
+        blocks = [Block(width, mixer) for mixer in mixers]
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.RMSNorm(width, eps=NORM_EPS)
         self.head = nn.Linear(width, vocabulary, bias=False)
-        self._initialize()
-        self.head.weight = self.embedding.weight
-
-    def _initialize(self) -> None:
-        """GPT-2's scheme, with its 0.02 at width 768 (= 1/√(3·768)) carried over to other widths."""
+        # GPT-2's scheme, with its 0.02 at width 768 (= 1/√(3·768)) carried over to other widths.
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=1 / math.sqrt(3 * module.in_features))
         nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
-        for module in self.modules():
-            if isinstance(module, Block):
-                for layer in (module.mixer.output, module.down):
-                    layer.weight.data /= math.sqrt(2 * self.depth)  # 2·depth of them add up in the residual stream
+        for block in blocks:
+            for layer in (block.mixer.output, block.down):
+                layer.weight.data /= math.sqrt(2 * self.depth)  # 2·depth of them add up in the residual stream
+        self.head.weight = self.embedding.weight
 
     def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Everything but the head: (B, T) ids → (B, T, width), after the final norm."""
