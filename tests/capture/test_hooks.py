@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from capture_networks import FNN, clouds, seeded
+from capture_networks import FNN, Beside, clouds, seeded
 from torch import nn
 
 import layerlaw as ll
@@ -162,19 +162,10 @@ def test_a_site_that_hands_over_no_tensor_any_more_is_told() -> None:
         def forward(self, x):
             return x * 1 if len(x) <= 3 else None
 
-    class Net(FNN):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fickle = Fickle()
-
-        def forward(self, x):
-            self.fickle(x)
-            return super().forward(x)
-
     with pytest.raises(
         ll.LayerlawError, match="site 'fickle': expected a floating-point tensor as in the dry run, got none"
     ):
-        ll.probe(seeded(Net), [(X, Y)], sites=["fickle"], progress=False)
+        ll.probe(seeded(lambda: Beside(fickle=Fickle())), [(X, Y)], sites=["fickle"], progress=False)
 
 
 def attached(network: nn.Module, x: torch.Tensor, *, sites: object = "layers", reduce: str = "flatten"):

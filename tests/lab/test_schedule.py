@@ -246,9 +246,7 @@ def test_sites_measured_at_once_give_the_same_readings_as_one_by_one(monkeypatch
     fleet = Fleet(Recipe(network=Shape(12, (12, 8, 8, 8, 20), 4), batch_size=32).grid(seed=range(3)), [SAMPLES] * 3)
     one_by_one = measure_fleet(fleet, EVERYTHING, 0)
     together = [(0, 1), (2, 3, 4), (5,)]  # as on a GPU
-    monkeypatch.setattr(
-        ll.lab.fleet.engine, "_alike", lambda sites: ([sites[i] for i in group] for group in together)
-    )
+    monkeypatch.setattr(ll.lab.fleet.engine, "_alike", lambda sites: ([sites[i] for i in group] for group in together))
     same_readings(one_by_one, measure_fleet(fleet, EVERYTHING, 0))
 
 

@@ -57,6 +57,11 @@ def device_of(network: nn.Module) -> torch.device | None:
     return next((device for device in devices if device.type != "meta"), None)
 
 
+def has_batchnorm(network: nn.Module) -> bool:
+    """Whether batches are normalized somewhere in it."""
+    return any(isinstance(module, _BatchNorm) for module in network.modules())
+
+
 @contextmanager
 def placed(network: nn.Module, device: str | torch.device | None) -> Iterator[torch.device | None]:
     """The network on a device (`None`: where it is), and afterwards back where it was; gives the device."""

@@ -12,15 +12,16 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from layerlaw.capture import Batch, Capture, Plan, Site, probing_state
+from layerlaw.capture.network import has_batchnorm
 from layerlaw.errors import FeatureError, InputError, PassError
 from layerlaw.lab.samples import Samples
 from layerlaw.measures.separation import class_separation
 from layerlaw.stats import Centers
 from layerlaw.stats.passes import Around, Dealt, FirstPass, SecondPass
 from layerlaw.stats.precision import full_precision
+from layerlaw.wording import finite
 
 BatchNormMode = Literal["batch", "running", "whole"]
 SplitName = Literal["train", "test", "permuted"]
@@ -60,8 +61,7 @@ class Schedule:
             object.__setattr__(self, "sites", tuple(sites))
             if not sites or any(not isinstance(site, str) for site in sites):
                 raise InputError(f"sites: expected 'auto', 'layers', 'blocks' or names of modules, got {sites!r}.")
-        unknown = [batchnorm for batchnorm in self.batchnorm if batchnorm not in get_args(BatchNormMode)]
-        if unknown or not self.batchnorm:
+        if not self.batchnorm or not set(self.batchnorm) <= set(get_args(BatchNormMode)):
             raise InputError(
                 f"batchnorm: expected some of {', '.join(get_args(BatchNormMode))}, got {list(self.batchnorm)}."
             )
@@ -119,11 +119,6 @@ def permuted_order(n: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))
 
 
-def finite(value: float) -> float | None:
-    """The number, or `None` for what is none."""
-    return value if abs(value) < float("inf") else None  # also False for NaN
-
-
 def measure_network(
     network: nn.Module, plan: Plan, samples: Samples, schedule: Schedule, epoch: int
 ) -> list[Measurement]:
@@ -133,7 +128,7 @@ def measure_network(
     """
     sites = [site for site in plan.sites if site.in_fit]
     names, widths = tuple(site.name for site in sites), tuple(site.features for site in sites)
-    normalized = any(isinstance(module, _BatchNorm) for module in network.modules())
+    normalized = has_batchnorm(network)
     x, y = samples.inputs, samples.labels
     found: list[Measurement] = []
     for batchnorm in schedule.batchnorm:

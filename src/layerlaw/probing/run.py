@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from layerlaw.capture import Batch, Batches, BatchNormMode, Capture, Checksum, Plan, Randomness, Reduce, Site, untrained
 from layerlaw.capture.hooks import Consume
-from layerlaw.capture.network import recalibrating
+from layerlaw.capture.network import has_batchnorm, recalibrating
 from layerlaw.errors import DataError, InputError, LabelError, PassError, check_choice
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import GROUPS, WHY_NOT, Extras, KeptFeatures, one_batch
@@ -98,7 +97,7 @@ class Prober:
 
     def prepared(self, data: Batches) -> Batches:
         """The data as they are run: as one batch where BatchNorm normalizes by all samples at once."""
-        whole = self.options.batchnorm == "whole" and _has_batchnorm(self.network)
+        whole = self.options.batchnorm == "whole" and has_batchnorm(self.network)
         return one_batch(data, self.plan.sites, self.options.memory) if whole else data
 
     def measure(
@@ -134,7 +133,7 @@ class Prober:
     def steps(self, data: Batches, title: str, checksum: Checksum | None) -> Iterator[Step]:
         """The batches with samples of measured classes; the bytes of all data are added to the checksum."""
         self.randomness.rewind()
-        alone = self.options.batchnorm == "batch" and _has_batchnorm(self.network)
+        alone = self.options.batchnorm == "batch" and has_batchnorm(self.network)
         for i, batch in enumerate(self.options.progress(data, title, data.length)):
             where = f"{data.where}, batch {i}"
             if checksum is not None:
@@ -182,6 +181,14 @@ class State:
         if self.sample is not None:
             self.sample.update(name, features)
 
+    def add_kept(self, labels: Tensor, rows: slice | None, where: Callable[[Hashable], str]) -> None:
+        """Add the kept features of some rows (`None`: all)."""
+        with full_precision():
+            self.begin(labels)
+            for name, features in self.kept.features(rows):
+                self.update(name, features)
+            self.first.end(where)
+
 
 def first_pass(prober: Prober, state: State) -> None:
     """Class sums of every site; features are kept as long as they fit, and their sums taken at the end, all at once."""
@@ -210,11 +217,7 @@ def first_pass(prober: Prober, state: State) -> None:
     if kept.whole:
         state.dealer.all_labels = kept.labels.cpu()  # known now: permuted labels are a permutation
         state.dealer.restart()
-        with full_precision():
-            state.begin(kept.labels)
-            for name, features in kept.features():
-                state.update(name, features)
-            state.first.end(lambda name: kept.where_bad(str(name)))
+        state.add_kept(kept.labels, None, lambda name: kept.where_bad(str(name)))
 
 
 def _stop_keeping(prober: Prober, state: State) -> None:
@@ -223,12 +226,8 @@ def _stop_keeping(prober: Prober, state: State) -> None:
     if prober.options.uncertainty is None and world_size() == 1 and (state.dealer.groups or state.dealer.permuted):
         state.first.drop_extras()
         state.dealer.groups, state.dealer.permuted, state.why_not = 0, False, WHY_NOT
-    with full_precision():
-        for labels, rows, where in state.kept.batches():
-            state.begin(labels)
-            for name, features in state.kept.features(rows):
-                state.update(name, features)
-            state.first.end(lambda _, where=where: where)  # type: ignore[misc]
+    for labels, rows, where in state.kept.batches():
+        state.add_kept(labels, rows, lambda _, where=where: where)  # type: ignore[misc]
     state.kept.drop()
 
 
@@ -295,10 +294,6 @@ def _leave(state: State, second: SecondPass, split: Split) -> None:
     split.checksum, split.no_extras_why = state.checksum.hexdigest(), state.why_not
     split.one_forward = state.kept.whole
     state.kept.drop()
-
-
-def _has_batchnorm(network: nn.Module) -> bool:
-    return any(isinstance(module, _BatchNorm) for module in network.modules())
 
 
 def _check_normalized_alone(labels: Tensor, where: str) -> None:

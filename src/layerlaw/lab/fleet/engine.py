@@ -14,19 +14,11 @@ from layerlaw.lab.losses import CrossEntropy
 from layerlaw.lab.networks.feed_forward import Shape
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
-from layerlaw.lab.schedule import (
-    CHUNK,
-    BatchNormMode,
-    Measurement,
-    Schedule,
-    SplitName,
-    finite,
-    held_out,
-    permuted_order,
-)
+from layerlaw.lab.schedule import CHUNK, BatchNormMode, Measurement, Schedule, SplitName, held_out, permuted_order
 from layerlaw.measures.separation import class_separation
 from layerlaw.stats import Centers, ClassSums, Frame, NearestCenter, Scatter, find_centers, project
 from layerlaw.stats.precision import double, full_precision
+from layerlaw.wording import finite
 
 GRAPH_FROM = 5  # epochs: fewer are not worth a capture
 SCRATCH = {"cpu": 2**28, "cuda": 2**34}  # bytes of features worked on at once while measuring

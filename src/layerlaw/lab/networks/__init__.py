@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from layerlaw.capture.network import has_batchnorm
 from layerlaw.errors import InputError
 from layerlaw.lab.losses import Description
 from layerlaw.lab.samples import Samples
@@ -36,7 +36,7 @@ class Architecture(Description):
     @property
     def norm(self) -> bool:
         """Whether it has BatchNorm, which needs batches of at least two samples."""
-        return any(isinstance(module, _BatchNorm) for module in _drawn(self).modules())
+        return has_batchnorm(_drawn(self))
 
     @property
     def depth(self) -> int:
