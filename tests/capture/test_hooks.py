@@ -107,7 +107,7 @@ def test_a_dry_run_that_fails_names_shapes_and_types() -> None:
 
 def test_fewer_than_two_samples_are_too_few_for_a_dry_run() -> None:
     with pytest.raises(
-        ll.LayerlawError, match="at least 2 samples in the first batch for the dry run, got 1: use larger"
+        ll.LayerlawError, match=r"at least 2 samples in the first batch \(dry run\), got 1: use larger"
     ):
         ll.sites(seeded(FNN), X[:1])
 

@@ -225,7 +225,7 @@ def test_a_mask_that_does_not_fit_the_tokens_is_told() -> None:
 def test_a_sample_of_padding_only_is_told() -> None:
     data = words()
     data[2]["attention_mask"][3] = 0
-    with pytest.raises(ll.LayerlawError, match="at least one real token in every sample, got a sample of padding only"):
+    with pytest.raises(ll.LayerlawError, match="at least one real token in every sample, got padding only"):
         ll.probe(bert(), data, reduce="mean", progress=False)
 
 

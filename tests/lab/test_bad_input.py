@@ -185,7 +185,7 @@ def test_samples_that_are_none() -> None:
             (x, y[:9]),
             None,
             FeatureError,
-            r"expected inputs \(n, …\) and labels \(n,\), got shapes \(150, 12\) and \(9,\)",
+            r"expected inputs \(n, …\) and labels \(n,\), got \(150, 12\) and \(9,\)",
         ),
         ((x[:, 0], y), None, FeatureError, r"expected inputs \(n, …\) and labels"),
         (x, None, FeatureError, r"training data: expected a pair \(inputs, labels\), got Tensor"),
@@ -195,7 +195,7 @@ def test_samples_that_are_none() -> None:
             Samples.of(train, test)
     with pytest.raises(FeatureError, match=r"share: expected a number between 0 and 1, got 1\.0"):
         SAMPLES.held_back(1.0)
-    with pytest.raises(LabelError, match=r"class 0: expected enough samples to hold a share of 0\.001 back"):
+    with pytest.raises(LabelError, match=r"class 0: expected enough samples to hold 0\.001 back"):
         SAMPLES.held_back(0.001)
 
 

@@ -161,9 +161,7 @@ class Batches:
         elif isinstance(data, Dataset):
             data = DataLoader(data, batch_size=size)
         elif batch_size is not None:
-            raise DataError(
-                f"{where}: batch_size applies to tensors and datasets; this {type(data).__name__} has its own."
-            )
+            raise DataError(f"{where}: batch_size is for tensors and datasets; this {type(data).__name__} has its own.")
         if isinstance(data, DataLoader):
             self.samples = _length(data.sampler)
             self.order = "shuffled by the loader" if isinstance(data.sampler, RandomSampler) else self.order
@@ -241,9 +239,7 @@ def as_batch(item: Any, where: str) -> Batch:
     if isinstance(item, Mapping):
         key = next((k for k in LABEL_KEYS if k in item), None)
         if key is None:
-            raise DataError(
-                f"{where}: expected a dictionary with a 'labels' key, got the keys {sorted(map(str, item))}."
-            )
+            raise DataError(f"{where}: expected a dictionary with 'labels', got the keys {sorted(map(str, item))}.")
         x, labels = {k: v for k, v in item.items() if k != key}, item[key]
     elif isinstance(item, (tuple, list)) and len(item) >= 2:
         x, labels = (item[0] if len(item) == 2 else item[:-1]), item[-1]

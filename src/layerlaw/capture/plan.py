@@ -123,9 +123,7 @@ def _masked(tensor: Tensor, mask: Tensor, reduce: Reduce) -> Tensor:
             "Use reduce='flatten', or sites whose tokens are those of the mask."
         )
     if not bool(mask.any(1).all()):
-        raise CaptureError(
-            "attention mask: expected at least one real token in every sample, got a sample of padding only."
-        )
+        raise CaptureError("attention mask: expected at least one real token in every sample, got padding only.")
     if reduce in ("first", "last"):  # with left padding the first real token is not at 0
         score = mask.int() if reduce == "first" else torch.arange(mask.shape[1], device=mask.device) * mask
         return tensor[torch.arange(len(tensor), device=mask.device), score.argmax(1)]

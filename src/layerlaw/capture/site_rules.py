@@ -27,9 +27,7 @@ def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: 
     check_choice("reduce", reduce, get_args(Reduce), CaptureError)
     n = len(batch.labels)
     if n < 2:
-        raise CaptureError(
-            f"expected at least 2 samples in the first batch for the dry run, got {n}: use larger batches."
-        )
+        raise CaptureError(f"expected at least 2 samples in the first batch (dry run), got {n}: use larger batches.")
     two, three = trace(network, batch.first(2)), trace(network, batch.first(3)) if n >= 3 else None
     scores = logits_of(two.output)
     if scores is not None and len(scores) != 2 and batch.square():

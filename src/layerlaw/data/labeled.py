@@ -162,9 +162,7 @@ class Labeled:
             mean, std = self._moments(normalize)
             m, s = self._per_channel(mean), self._per_channel(std)  # (1, c, 1, 1)
             if not (torch.isfinite(m).all() and torch.isfinite(s).all() and (s > 0).all()):
-                raise DataError(
-                    f"{self.name}: expected a finite mean and a standard deviation above 0, got {mean} and {std}"
-                )
+                raise DataError(f"{self.name}: expected a finite mean and a deviation above 0, got {mean} and {std}")
             x.sub_(m).div_(s)
         if channel is not None:
             if not 0 <= channel < x.shape[1]:

@@ -51,9 +51,7 @@ def check(content: bytes, digest: str, where: str) -> None:
     algorithm, expected = digest.split(":")
     got = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
     if got != expected:
-        raise DataError(
-            f"{where}: expected the official content, {algorithm} {expected}, got {algorithm} {got}; {AGAIN}"
-        )
+        raise DataError(f"{where}: expected the official content, {algorithm} {expected}, got {got}; {AGAIN}")
 
 
 def download(url: str, digest: str, *, cache: str, progress: bool | Progress = True) -> Path:

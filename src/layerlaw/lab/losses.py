@@ -29,9 +29,7 @@ class Description(ABC):
         elif "kind" in cls.__dict__:
             there = cls.kinds.setdefault(cls.kind, cls)
             if there.__qualname__ != cls.__qualname__:
-                raise TypeError(
-                    f"kind: expected a name of its own for {cls.__name__}, {cls.kind!r} is {there.__name__}."
-                )
+                raise TypeError(f"kind: expected its own name for {cls.__name__}, {cls.kind!r} is {there.__name__}.")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, the kind among them."""

@@ -61,10 +61,9 @@ class Schedule:
             object.__setattr__(self, "sites", tuple(sites))
             if not sites or any(not isinstance(site, str) for site in sites):
                 raise InputError(f"sites: expected 'auto', 'layers', 'blocks' or names of modules, got {sites!r}.")
-        if not self.batchnorm or not set(self.batchnorm) <= set(get_args(BatchNormMode)):
-            raise InputError(
-                f"batchnorm: expected some of {', '.join(get_args(BatchNormMode))}, got {list(self.batchnorm)}."
-            )
+        modes = get_args(BatchNormMode)
+        if not self.batchnorm or not set(self.batchnorm) <= set(modes):
+            raise InputError(f"batchnorm: expected some of {', '.join(modes)}, got {list(self.batchnorm)}.")
         if any(epoch < 0 for epoch in self.epochs):
             raise InputError(f"epochs: expected numbers ≥ 0, got {min(self.epochs)}.")
 

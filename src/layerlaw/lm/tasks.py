@@ -185,9 +185,7 @@ def check_task(task: TaskName | None, fits: TaskName) -> TaskName:
     if task == "span" != fits:
         raise InputError("task 'span': expected an encoder-decoder, got a model with one stack of blocks. Use 'next'.")
     if task not in (None, "span") and fits == "span":
-        raise InputError(
-            f"task {task!r}: expected 'span' for an encoder-decoder, whose decoder predicts what was cut out."
-        )
+        raise InputError(f"task {task!r}: expected 'span' for an encoder-decoder, which predicts what was cut out.")
     return task or fits
 
 

@@ -60,9 +60,7 @@ class Classes:
         if isinstance(classes, SupportsIndex) and not isinstance(classes, Tensor):
             K = classes.__index__()
             if K < 2:
-                raise LabelError(
-                    f"classes: expected at least 2 classes, got {K}: one class cannot be separated from nothing."
-                )
+                raise LabelError(f"classes: expected at least 2 classes, got {K}: one class cannot be separated.")
             return tuple(range(K)), None
         ids = tuple(int(c) for c in classes)
         if len(set(ids)) != len(ids) or len(ids) < 2 or min(ids) < 0:

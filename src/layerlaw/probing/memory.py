@@ -75,9 +75,7 @@ class KeptFeatures:
         self._row_bytes = sum(site.features * site.itemsize for site in sites)
         self._budget, self._capacity = budget, samples or 0
         self._matrices: dict[str, Tensor] = {}
-        self._labels: list[Tensor] = []
-        self._decisions: list[Tensor | None] = []
-        self._wheres: list[str] = []
+        self._closed: list[tuple[Tensor, Tensor | None, str]] = []  # labels, decisions and name of every batch
         self.rows = 0
 
     def fits(self, rows: int) -> bool:
@@ -98,20 +96,18 @@ class KeptFeatures:
 
     def close(self, labels: Tensor, decision: Tensor | None, where: str) -> None:
         """End a batch."""
-        self._labels.append(labels)
-        self._decisions.append(decision)
-        self._wheres.append(where)
+        self._closed.append((labels, decision, where))
         self.rows += len(labels)
 
     @property
     def labels(self) -> Tensor:
         """Labels of all kept samples (n,)."""
-        return torch.cat(self._labels)
+        return torch.cat([labels for labels, _, _ in self._closed])
 
     def decisions(self, rows: slice) -> Tensor | None:
         """Decisions of the network for some of the samples."""
-        found = [d for d in self._decisions if d is not None]
-        return torch.cat(found)[rows] if len(found) == len(self._decisions) else None
+        found = [decision for _, decision, _ in self._closed if decision is not None]
+        return torch.cat(found)[rows] if len(found) == len(self._closed) else None
 
     def features(self, rows: slice | None = None) -> Iterator[tuple[str, Tensor]]:
         """Every site's features, all or some rows of them."""
@@ -121,7 +117,7 @@ class KeptFeatures:
     def batches(self) -> Iterator[tuple[Tensor, slice, str]]:
         """Labels, rows and names of the batches as they came."""
         start = 0
-        for labels, where in zip(self._labels, self._wheres, strict=True):
+        for labels, _, where in self._closed:
             yield labels, slice(start, start + len(labels)), where
             start += len(labels)
 
@@ -138,8 +134,7 @@ class KeptFeatures:
 
     def drop(self) -> None:
         """Let go of everything."""
-        self.whole, self._matrices, self.rows = False, {}, 0
-        self._labels, self._decisions, self._wheres = [], [], []
+        self.whole, self._matrices, self._closed, self.rows = False, {}, [], 0
 
 
 def one_batch(data: Batches, sites: Sequence[Site], memory: int) -> Batches:
