@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from sklearn.linear_model import LinearRegression
 
-from layerlaw.capture import Capture
+from layerlaw.capture.hooks import Capture
 from layerlaw.data import load_text
 from layerlaw.lm import anatomy, load, pieces_of
 from layerlaw.lm.blocks import find_blocks, run

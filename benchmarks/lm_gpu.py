@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import transformers as tf
 
-from layerlaw.capture import Capture
+from layerlaw.capture.hooks import Capture
 from layerlaw.data import load_text
 from layerlaw.errors import DataError
 from layerlaw.experiments.next_token.language import real_model

@@ -6,7 +6,10 @@ from capture_networks import FNN, Beside, clouds, seeded
 from torch import nn
 
 import layerlaw as ll
-from layerlaw.capture import Batches, Capture, find_sites, probing_state
+from layerlaw.capture.batches import Batches
+from layerlaw.capture.hooks import Capture
+from layerlaw.capture.network import probing_state
+from layerlaw.capture.site_rules import find_sites
 
 X, Y = clouds(40, 12)
 
@@ -106,9 +109,7 @@ def test_a_dry_run_that_fails_names_shapes_and_types() -> None:
 
 
 def test_fewer_than_two_samples_are_too_few_for_a_dry_run() -> None:
-    with pytest.raises(
-        ll.LayerlawError, match=r"at least 2 samples in the first batch \(dry run\), got 1: use larger"
-    ):
+    with pytest.raises(ll.LayerlawError, match=r"at least 2 samples in the first batch \(dry run\), got 1: use larger"):
         ll.sites(seeded(FNN), X[:1])
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from layerlaw.capture import SiteChoice
+from layerlaw.capture.site_rules import SiteChoice
 from layerlaw.errors import InputError
 
 

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from layerlaw.capture import Batch, Capture, Plan, Site, probing_state
-from layerlaw.capture.network import has_batchnorm
+from layerlaw.capture.batches import Batch
+from layerlaw.capture.hooks import Capture
+from layerlaw.capture.network import has_batchnorm, probing_state
+from layerlaw.capture.plan import Plan, Site
 from layerlaw.errors import FeatureError, InputError, PassError
 from layerlaw.lab.samples import Samples
 from layerlaw.measures.separation import class_separation

@@ -10,7 +10,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture import Batch, Capture, Plan, Site, SiteChoice, find_sites, probing_state
+from layerlaw.capture.batches import Batch
+from layerlaw.capture.hooks import Capture
+from layerlaw.capture.network import probing_state
+from layerlaw.capture.plan import Plan, Site
+from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.errors import LayerlawError
 from layerlaw.lab.networks import part_of
 from layerlaw.lab.recipe import Recipe

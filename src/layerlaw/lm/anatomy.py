@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture import Capture
+from layerlaw.capture.hooks import Capture
 from layerlaw.capture.modules import modules_of
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.lm.blocks import BlockStack, run

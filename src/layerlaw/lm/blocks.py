@@ -18,8 +18,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture import Batch, Capture, Plan, Site
+from layerlaw.capture.batches import Batch
+from layerlaw.capture.hooks import Capture
 from layerlaw.capture.modules import matching, modules_of
+from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.trace import Call, Seen, Trace, trace
 from layerlaw.errors import CaptureError, InputError, LayerlawError
 

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerlaw.capture import Capture, Plan, Site
+from layerlaw.capture.hooks import Capture
 from layerlaw.capture.network import probing_state
+from layerlaw.capture.plan import Plan, Site
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.lm.anatomy import TokenPlaces, body_of
 from layerlaw.lm.blocks import BlockStack, run

@@ -9,7 +9,8 @@ from typing import Any, SupportsIndex
 import torch
 from torch import Tensor
 
-from layerlaw.capture import Plan, logits_of
+from layerlaw.capture.modules import logits_of
+from layerlaw.capture.plan import Plan
 from layerlaw.errors import InputError, LabelError
 from layerlaw.stats import checked_labels
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from layerlaw.capture import Batches, Site, statistic_bytes
+from layerlaw.capture.batches import Batches
+from layerlaw.capture.plan import Site, statistic_bytes
 from layerlaw.errors import InputError, MemoryBudgetError
 from layerlaw.stats.ranks import all_reduce, world_size
 

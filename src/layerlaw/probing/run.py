@@ -9,9 +9,10 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture import Batch, Batches, BatchNormMode, Capture, Checksum, Plan, Randomness, Reduce, Site, untrained
-from layerlaw.capture.hooks import Consume
-from layerlaw.capture.network import has_batchnorm, recalibrating
+from layerlaw.capture.batches import Batch, Batches, Checksum
+from layerlaw.capture.hooks import Capture, Consume
+from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, recalibrating, untrained
+from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.errors import DataError, InputError, LabelError, PassError, check_choice
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import GROUPS, WHY_NOT, Extras, KeptFeatures, one_batch
