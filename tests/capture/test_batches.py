@@ -156,7 +156,7 @@ def test_labels_of_a_wrong_kind_are_told() -> None:
 
 
 def test_as_many_labels_as_inputs_are_wanted() -> None:
-    with pytest.raises(LabelError, match="data: expected as many inputs as labels, got 50 inputs and 49 labels"):
+    with pytest.raises(LabelError, match="data: expected one label per sample, got 49 labels for inputs of shape"):
         batches((X, Y[1:]))
     with pytest.raises(
         LabelError, match=r"data, batch 0: expected one label per sample, got 49 labels for inputs of shape \(50, 6\)"

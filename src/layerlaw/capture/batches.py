@@ -204,9 +204,10 @@ class Pair:
     """Inputs and labels in memory, cut into batches in the order given; with a `seed`, an order sorted by class is mixed."""
 
     def __init__(self, data: Any, batch_size: int, where: str, *, seed: int | None) -> None:
-        self.inputs, self.labels, self.batch_size = data[0], _labels(data[1], where), batch_size
+        self.whole, self.batch_size = as_batch(data, where), batch_size
+        self.labels = self.whole.labels
         n = len(self.labels)
-        for value in self.inputs.values() if isinstance(self.inputs, Mapping) else _listed(self.inputs):
+        for value in self.whole.tensors():
             if len(value) != n:
                 raise LabelError(f"{where}: expected as many inputs as labels, got {len(value)} inputs and {n} labels.")
         self.order: Tensor | None = None
@@ -220,15 +221,11 @@ class Pair:
     def __len__(self) -> int:
         return -(-len(self.labels) // self.batch_size)
 
-    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
+    def __iter__(self) -> Iterator[Batch]:
         for start in range(0, len(self.labels), self.batch_size):
-            end = start + self.batch_size
-            index = slice(start, end) if self.order is None else self.order[start:end]
-            if isinstance(self.inputs, Mapping):
-                x: Any = {k: _rows(v, index) for k, v in self.inputs.items()}
-            else:
-                x = tuple(_rows(v, index) for v in _listed(self.inputs))
-            yield x, _rows(self.labels, index)
+            part = slice(start, start + self.batch_size)
+            rows = part if self.order is None else self.order[part].to(self.labels.device)
+            yield replace(self.whole._each(lambda value, rows=rows: value[rows]), labels=self.labels[rows])  # type: ignore[misc]
 
 
 def as_batch(item: Any, where: str) -> Batch:
@@ -297,12 +294,6 @@ def _tensor(value: Any) -> Any:
             "np.unique(labels, return_inverse=True)[1]."
         )
     return torch.from_numpy(value if value.flags.writeable else value.copy())
-
-
-def _rows(value: Any, index: slice | Tensor) -> Any:
-    if isinstance(index, Tensor):
-        index = index.to(value.device) if isinstance(value, Tensor) else index.numpy()  # type: ignore[assignment]
-    return value[index]
 
 
 def _listed(x: Any) -> tuple[Any, ...]:

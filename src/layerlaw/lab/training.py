@@ -149,13 +149,19 @@ class SingleEngine:
         with self._drawing():
             torch.manual_seed(recipe.seed)
             network = recipe.network.build()
-            _start_from(network, recipe, start, copied)
+            if start is not None:  # from all of a state, or from the layers `copied` of it
+                state = network.state_dict()
+                parts = None if copied is None else recipe.network.layer_modules(copied)
+                for name in [name for name in state if parts is None or _is_inside(name, parts)]:
+                    state[name] = part_of(start, name, tuple(state[name].shape))
+                network.load_state_dict(state)
             if recipe.layers is not None:
                 trained = recipe.network.layer_modules(recipe.layers)
                 for name, parameter in network.named_parameters():
                     parameter.requires_grad_(_is_inside(name, trained))
-            self._trainer = Trainer(network.to(device), self._samples.inputs, self._samples.labels, recipe)
-        self._plan = self._trainer.sites(schedule.sites)
+            trainer = Trainer(network.to(device), self._samples.inputs, self._samples.labels, recipe)
+        self._trainer, self._plan = trainer, trainer.sites(schedule.sites)
+        self._parts: dict[str, Any] = {n: getattr(trainer, n) for n in ("network", "criterion", "optimizer")}
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:
@@ -180,36 +186,19 @@ class SingleEngine:
 
     def state(self) -> dict[str, Any]:
         """Everything that training changes."""
-        parts = {name: part.state_dict() for name, part in self._parts().items()}
+        parts = {name: part.state_dict() for name, part in self._parts.items()}
         return {**parts, "orders": self._trainer.orders.get_state(), "random": self._random}
 
     def resume(self, state: Mapping[str, Any], epoch: int) -> None:
         """Go on as after so many epochs."""
-        for name, part in self._parts().items():
+        for name, part in self._parts.items():
             part.load_state_dict(state[name])
         self._trainer.orders.set_state(state["orders"])
         self._random = state["random"]
 
-    def _parts(self) -> dict[str, Any]:
-        trainer = self._trainer
-        return {"network": trainer.network, "criterion": trainer.criterion, "optimizer": trainer.optimizer}
-
     def state_dict(self, member: int) -> dict[str, Tensor]:
         """The network's, on the CPU."""
         return {name: tensor.detach().cpu().clone() for name, tensor in self._trainer.network.state_dict().items()}
-
-
-def _start_from(
-    network: nn.Module, recipe: Recipe, start: Mapping[str, Tensor] | None, copied: tuple[int, int] | None
-) -> None:
-    """Give the network a state to start from, or the layers `copied` of it."""
-    if start is None:
-        return
-    state = network.state_dict()
-    parts = None if copied is None else recipe.network.layer_modules(copied)
-    for name in [name for name in state if parts is None or _is_inside(name, parts)]:
-        state[name] = part_of(start, name, tuple(state[name].shape))
-    network.load_state_dict(state)
 
 
 def _is_inside(name: str, modules: Collection[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,19 +29,15 @@ def dry_inputs(model: nn.Module, device: torch.device) -> dict[str, Any]:
 
 def vocabulary_of(model: nn.Module) -> int:
     """Entries of the input embedding."""
-    table: Any = None
-    if callable(getter := getattr(model, "get_input_embeddings", None)):
-        try:
-            table = getter()
-        except NotImplementedError:
-            table = None
+    getter, table = getattr(model, "get_input_embeddings", None), None
+    with suppress(NotImplementedError):
+        table = getter() if callable(getter) else None
     if not isinstance(table, nn.Embedding):
         tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
         table = max(tables, key=lambda m: m.num_embeddings, default=None)
     if table is None:
         raise InputError("model: expected a language model with an embedding of token ids (nn.Embedding), found none.")
-    size: int = table.num_embeddings
-    return size
+    return table.num_embeddings
 
 
 def output_embedding(model: nn.Module) -> Tensor | None:

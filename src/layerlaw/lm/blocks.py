@@ -99,11 +99,6 @@ class _Step:
         """Of the hidden state."""
         return () if self.state is None else self.state.shape
 
-    @property
-    def keeps_shape(self) -> bool:
-        """Whether it turns a tensor into another of the same shape."""
-        return self.call.input is not None and self.call.input.shape == self.shape
-
     def reads(self, before: _Step) -> bool:
         """Whether it takes what another one has given."""
         return self.call.input is not None and before.state is not None and self.call.input.same_content(before.state)
@@ -167,7 +162,8 @@ def _lists(modules: Mapping[str, nn.Module], steps: list[_Step]) -> dict[str, li
         nested = any(home.startswith(f"{other}.") for other in found)
         if not home or nested or not isinstance(module, (nn.ModuleList, nn.Sequential)):
             continue
-        inside = [s for s in steps if _parent(s.call.name) == home and len(s.shape) == 3 and s.keeps_shape]
+        inside = [s for s in steps if _parent(s.call.name) == home and len(s.shape) == 3]
+        inside = [s for s in inside if s.call.input is not None and s.call.input.shape == s.shape]
         if len(inside) >= LEAST_BLOCKS and any(p.dim() > 1 for p in inside[0].call.module.parameters()):
             found[home] = sorted(inside, key=lambda s: s.call.entered)
     return found

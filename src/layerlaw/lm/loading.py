@@ -62,7 +62,10 @@ def load(
             f"model: expected an nn.Module, a folder, a Hugging Face name or a GGUF file, got {type(model).__name__}."
         )
     transformers = _transformers(f"loading '{model}'")
-    options: dict[str, Any] = {"dtype": _dtype(dtype)}
+    if isinstance(dtype, str):
+        check_choice("dtype", dtype, DTYPES)
+        dtype = DTYPES[dtype]
+    options: dict[str, Any] = {"dtype": dtype or ("auto" if torch.cuda.is_available() else torch.float32)}
     if device_map is not None:
         _need("accelerate", "spreading a model over devices (device_map)")
         options["device_map"] = device_map
@@ -139,15 +142,6 @@ def _plain_config(model: Any) -> Any:
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     return config
-
-
-def _dtype(dtype: str | torch.dtype | None) -> Any:
-    if dtype is None:
-        return "auto" if torch.cuda.is_available() else torch.float32
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    check_choice("dtype", dtype, DTYPES)
-    return DTYPES[dtype]
 
 
 def load_tokenizer(tokenizer: Any) -> Any:

@@ -141,7 +141,9 @@ class UncutText:
                 raise InputError(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}.")
             first = bos_of(tokenizer, self.bos)
             end = getattr(tokenizer, "eos_token_id", None) if self.documents == "pack" else None
-            listed = [text] if isinstance(text, str) else text if _is_documents(text) else None
+            # What has a length and numbered entries is all there: a list, a dataset (a column of pandas has labels).
+            numbered = hasattr(text, "__len__") and hasattr(text, "__getitem__") and not hasattr(text, "iloc")
+            listed = [text] if isinstance(text, str) else text if numbered and not isinstance(text, Mapping) else None
             stream = tokenized(_strings(text), tokenizer, end) if listed is None else Tokenized(listed, tokenizer, end)
         size = self.length - (first is not None)
         if size < 1:
@@ -270,12 +272,6 @@ class Tokenized(Sequence[Tensor]):
     def __getitem__(self, number: Any) -> Any:
         strings = _strings([self.documents[number]], number)
         return next(tokenized(strings, self.tokenizer, self.end), torch.zeros(0, dtype=torch.long))
-
-
-def _is_documents(text: Any) -> bool:
-    """A list, or a dataset that is all there: what has a length and numbered entries (a column of pandas has labels)."""
-    numbered = hasattr(text, "__len__") and hasattr(text, "__getitem__") and not hasattr(text, "iloc")
-    return numbered and not isinstance(text, Mapping)
 
 
 def _parts(document: str) -> Iterator[str]:
