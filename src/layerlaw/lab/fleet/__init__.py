@@ -11,9 +11,8 @@ engine     epochs of a sweep, D of every member at every layer
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,9 +21,23 @@ from layerlaw.errors import InputError
 from layerlaw.lab.fleet.norms import BatchNorms
 from layerlaw.lab.fleet.rows import RowLayout, Rule
 from layerlaw.lab.networks import part_of
-from layerlaw.lab.networks.feed_forward import Activation, Shape
+from layerlaw.lab.networks.feed_forward import Shape
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
+
+aten = torch.ops.aten
+ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {  # in place, unless what went in is needed again
+    "relu": Tensor.relu_,
+    "tanh": Tensor.tanh_,
+    "gelu": torch.nn.functional.gelu,
+    "none": lambda a: a,
+}
+SLOPE: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {  # of a gradient, through what came out of what went in
+    "relu": lambda g, out, _: aten.threshold_backward.grad_input(g, out, 0, grad_input=g),  # in place
+    "tanh": lambda g, out, _: aten.tanh_backward(g, out),
+    "gelu": lambda g, _, before: aten.gelu_backward(g, before),
+    "none": lambda g, *_: g,
+}
 
 
 class Fleet:
@@ -107,7 +120,7 @@ class Fleet:
                 a = torch.baddbmm(self.biases[i].unsqueeze(-1), self.weights[i], inputs[i], out=space.z[i])
             else:  # in front of BatchNorm a bias cancels: it only enters the running mean
                 a = self.norms.forward(i, torch.bmm(self.weights[i], inputs[i], out=space.z[i]), space)
-            inputs.append(_activate(a, self.shape.activation))
+            inputs.append(ACTIVATE[self.shape.activation](a))
             space.a[i] = a
         if self.norms is not None:
             self.norms.follow(B)
@@ -124,7 +137,7 @@ class Fleet:
         hidden, (first, last) = len(self.shape.widths), self.recipes[0].trained
         for i in range(hidden, first - 1, -1):
             if i < hidden:
-                g = _through(g, inputs[i + 1], space.a[i], self.shape.activation)
+                g = SLOPE[self.shape.activation](g, inputs[i + 1], space.a[i])
                 if self.norms is not None:
                     g = self.norms.backward(i, g, space)
             if i < last:
@@ -143,7 +156,7 @@ class Fleet:
             h = torch.baddbmm(self.biases[i][members].unsqueeze(-1), self.weights[i][members], h)
             if self.norms is not None:
                 h = self.norms.measure(i, h, chunk, members)
-            h = _activate(h, self.shape.activation)
+            h = ACTIVATE[self.shape.activation](h)
             yield h
         yield torch.baddbmm(self.biases[-1][members].unsqueeze(-1), self.weights[-1][members], h)
 
@@ -215,26 +228,3 @@ def _shape(recipes: Sequence[Recipe], samples: Sequence[Samples]) -> Shape:
     for s in samples:
         shape.check(s, recipes[0].batch_size)
     return shape
-
-
-def _activate(a: Tensor, activation: Activation) -> Tensor:
-    """In place, unless what went in is needed again."""
-    if activation == "relu":
-        return a.relu_()
-    if activation == "tanh":
-        return a.tanh_()
-    if activation == "gelu":
-        return torch.nn.functional.gelu(a)
-    return a
-
-
-def _through(g: Tensor, out: Tensor, before: Tensor, activation: Activation) -> Tensor:
-    """The gradient in front of an activation."""
-    aten = torch.ops.aten
-    if activation == "relu":
-        return cast(Tensor, aten.threshold_backward.grad_input(g, out, 0, grad_input=g))  # in place
-    if activation == "tanh":
-        return cast(Tensor, aten.tanh_backward(g, out))
-    if activation == "gelu":
-        return cast(Tensor, aten.gelu_backward(g, before))
-    return g

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from layerlaw.lab.losses import CrossEntropy
 from layerlaw.lab.networks.feed_forward import Shape
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
-from layerlaw.lab.schedule import CHUNK, BatchNormMode, Measurement, Schedule, SplitName, held_out, permuted_order
+from layerlaw.lab.schedule import CHUNK, Measurement, Schedule, SplitName, held_out, permuted_order
 from layerlaw.measures.separation import class_separation
 from layerlaw.stats import Centers, ClassSums, Frame, NearestCenter, Scatter, find_centers, project
 from layerlaw.stats.precision import double, full_precision
@@ -152,53 +152,37 @@ def members_that_fit(recipe: Recipe, samples: Samples, device: str) -> int:
 def measure_fleet(fleet: Fleet, schedule: Schedule, epoch: int) -> list[list[Measurement]]:
     """The measurements of every member: [member][mode and split]."""
     found: list[list[Measurement]] = [[] for _ in range(len(fleet))]
+    widths = fleet.shape.inputs, *fleet.shape.widths
+    longest = max(_length(fleet, split) for split in schedule.splits)
+    held = 6 * (2 if fleet.device.type == "cpu" else fleet.shape.depth)  # copies of a site's features
+    step = max(1, SCRATCH.get(fleet.device.type, SCRATCH["cuda"]) // (4 * held * longest * max(widths)))
     with full_precision():
         for batchnorm in schedule.batchnorm:
-            known: dict[int, list[Centers]] = {}
-            for split in schedule.splits:
-                for member, measurement in _read(fleet, schedule, batchnorm, split, epoch, known):
-                    found[member].append(measurement)
+            known: dict[int, list[Centers]] = {}  # the training samples' class means: the test samples' references
+            for split, members in product(schedule.splits, list(_blocks(fleet, step))):
+                chunk = {"batch": CHUNK, "running": None, "whole": _length(fleet, split)}[batchnorm]
+                x, labels = _samples(fleet, split, members)
+                inputs, K = x.mT, fleet.samples[members.start].classes  # (E, d, n)
+                *features, logits = [inputs, *fleet.site_features(inputs, chunk=chunk, members=members)]
+                columns = []
+                for i, run in enumerate(_alike(features)):
+                    read, centers = _measured(run, labels, K, known[members.start][i] if split == "test" else None)
+                    columns += read
+                    if split == "train" and schedule.test:
+                        known.setdefault(members.start, []).append(centers)
+                D, nearest, rank, per_class = (torch.stack(c, -1) for c in zip(*columns, strict=True))  # (E, …, sites)
+                losses = -torch.log_softmax(logits, 1).gather(1, labels.unsqueeze(1)).mean((1, 2))
+                hits = (logits.argmax(1) == labels).double().mean(-1)
+                plain = [t.cpu().tolist() for t in (D, nearest, rank, losses, hits, per_class.mT)]
+                real = split != "permuted"
+                for member, (separation, near, ranks, loss, right, classes) in enumerate(zip(*plain, strict=True)):
+                    loss = finite(loss) if real else None
+                    by_class = tuple(map(_all_finite, classes)) if schedule.by_class and real else None
+                    about = epoch, batchnorm, split, _all_finite(separation), _all_finite(near), tuple(ranks)
+                    scores = loss, None if loss is None else right, by_class
+                    measured = Measurement(*about, *scores, fleet.shape.layer_names, widths)
+                    found[members.start + member].append(measured)
     return found
-
-
-def _read(
-    fleet: Fleet,
-    schedule: Schedule,
-    batchnorm: BatchNormMode,
-    split: SplitName,
-    epoch: int,
-    known: dict[int, list[Centers]],
-) -> Iterator[tuple[int, Measurement]]:
-    """Measurements of one mode and split. `known` keeps the training samples' class means, the test samples' references."""
-    n, most = _length(fleet, split), max(_length(fleet, each) for each in schedule.splits)
-    wide = max(fleet.shape.inputs, *fleet.shape.widths)
-    held = 6 * (2 if fleet.device.type == "cpu" else fleet.shape.depth)  # copies of a site's features
-    step = max(1, SCRATCH.get(fleet.device.type, SCRATCH["cuda"]) // (4 * held * most * wide))
-    chunk = {"batch": CHUNK, "running": None, "whole": n}[batchnorm]
-    for members in _blocks(fleet, step):
-        K = fleet.samples[members.start].classes
-        x, labels = _samples(fleet, split, members)
-        inputs = x.mT  # (E, d, n)
-        *features, logits = [inputs, *fleet.site_features(inputs, chunk=chunk, members=members)]
-        columns = []
-        for i, run in enumerate(_alike(features)):
-            found, centers = _measured(run, labels, K, known[members.start][i] if split == "test" else None)
-            columns += found
-            if split == "train" and schedule.test:
-                known.setdefault(members.start, []).append(centers)
-        D, nearest, rank, per_class = (torch.stack(c, -1) for c in zip(*columns, strict=True))  # (E, …, sites)
-        log_p = torch.log_softmax(logits, 1)
-        at = labels.unsqueeze(1)
-        loss, hits = -log_p.gather(1, at).mean((1, 2)), (logits.argmax(1) == labels).double().mean(-1)
-        plain = [t.cpu().tolist() for t in (D, nearest, rank, loss, hits, per_class.mT)]
-        real = split != "permuted"
-        for i, (separation, near, ranks, value, right, classes) in enumerate(zip(*plain, strict=True)):
-            value = finite(value) if real else None
-            by_class = tuple(map(_all_finite, classes)) if schedule.by_class and real else None
-            scores = value, None if value is None else right, by_class
-            about = epoch, batchnorm, split, _all_finite(separation), _all_finite(near), tuple(ranks)
-            where = fleet.shape.layer_names, (fleet.shape.inputs, *fleet.shape.widths)
-            yield members.start + i, Measurement(*about, *scores, *where)
 
 
 def _blocks(fleet: Fleet, step: int) -> Iterator[slice]:
