@@ -72,15 +72,10 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
         yield from tensors_in({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
 
 
-def first_tensor(value: Any) -> Tensor | None:
-    """The first of them."""
-    return next(tensors_in(value), None)
-
-
 def entering(args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
     """The tensor that a module works on: by convention its `hidden_states`, or what comes first."""
     hidden = kwargs.get("hidden_states")
-    return hidden if isinstance(hidden, Tensor) else first_tensor((args, kwargs))
+    return hidden if isinstance(hidden, Tensor) else next(tensors_in((args, kwargs)), None)
 
 
 def is_weight_layer(module: nn.Module) -> bool:
@@ -134,7 +129,7 @@ def features_last(module: nn.Module) -> bool | None:
 def logits_of(output: Any) -> Tensor | None:
     """The class scores in a model's output: itself, its `logits`, or its first floating-point tensor; (n, K) or (n,)."""
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    found = first_tensor(logits if isinstance(logits, Tensor) else output)
+    found = next(tensors_in(logits if isinstance(logits, Tensor) else output), None)
     return found if found is not None and found.dim() in (1, 2) else None
 
 

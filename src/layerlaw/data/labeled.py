@@ -96,7 +96,24 @@ class Labeled:
         >>> toy.imbalanced([3, 1]).counts()
         (3, 1)
         """
-        self._check_counts(counts)
+        available = self.counts()
+        if len(counts) != len(available):
+            raise DataError(f"{self.name}: expected {len(available)} counts, one per class, got {len(counts)}")
+        if any(count < 1 for count in counts):
+            raise DataError(
+                f"{self.name}: expected at least 1 image per class, got {min(counts)}; use classes(ids) to leave one out"
+            )
+        short = [
+            f"class {k} ({self.class_names[k]!r}) has {have}, {want} were requested"
+            for k, (want, have) in enumerate(zip(counts, available, strict=True))
+            if want > have
+        ]
+        if short:
+            more = f" (and {len(short) - 3} more classes)" if len(short) > 3 else ""
+            raise DataError(
+                f"{self.name}: more images than there are: {'; '.join(short[:3])}{more}; request at most "
+                f"{min(available)} per class or load a larger data set"
+            )
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         chosen = []
         for k, count in enumerate(counts):
@@ -191,26 +208,6 @@ class Labeled:
                 f"{self.name}: expected 1 or {channels} numbers, one per channel, got {len(tensor)}: {values}"
             )
         return tensor.reshape(1, -1, 1, 1)
-
-    def _check_counts(self, counts: Sequence[int]) -> None:
-        available = self.counts()
-        if len(counts) != len(available):
-            raise DataError(f"{self.name}: expected {len(available)} counts, one per class, got {len(counts)}")
-        if any(count < 1 for count in counts):
-            raise DataError(
-                f"{self.name}: expected at least 1 image per class, got {min(counts)}; use classes(ids) to leave one out"
-            )
-        short = [
-            f"class {k} ({self.class_names[k]!r}) has {have}, {want} were requested"
-            for k, (want, have) in enumerate(zip(counts, available, strict=True))
-            if want > have
-        ]
-        if short:
-            more = f" (and {len(short) - 3} more classes)" if len(short) > 3 else ""
-            raise DataError(
-                f"{self.name}: more images than there are: {'; '.join(short[:3])}{more}; request at most "
-                f"{min(available)} per class or load a larger data set"
-            )
 
 
 def pillow(purpose: str) -> ModuleType:

@@ -8,7 +8,7 @@
     chosen_tokens  the most frequent next tokens as classes; pictures of chosen words
     stream         the pass: hidden states → second moments
     loss           the model's own loss, and what it says about tokenizer and BOS
-    assembly       moments → record
+    then           moments → record
 
 The way of the data: pieces → task → capture (hooks) → moments → residuals → record.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,19 +30,22 @@ from torch import nn
 from layerlaw.capture.network import network_of, placed, probing_state, untrained
 from layerlaw.errors import InputError, check_choice, check_whole, renamed
 from layerlaw.lm import anatomy
-from layerlaw.lm.assembly import assembled
 from layerlaw.lm.blocks import BlockStack, find_blocks
 from layerlaw.lm.chosen_tokens import FrequentTokens, PicturedWords
 from layerlaw.lm.loading import Loaded, load, load_tokenizer, quiet_transformers, untrained_twin
 from layerlaw.lm.loss import bos_note, loss_note, own_loss
 from layerlaw.lm.pieces import UncutText, check_ids, counted, pieces_of
-from layerlaw.lm.stream import Normalize, TextPlan, TextRun, affordable, check_enough, tokens_wanted
+from layerlaw.lm.stream import MomentPass, Normalize, TextPlan, TextRun, affordable, check_enough, tokens_wanted
 from layerlaw.lm.tasks import AGAINST_ITS_WAY, TaskName, around, check_task, targets_of, task_for, unnamed_sentinels
+from layerlaw.measures.residual import Residual, prediction_residuals
 from layerlaw.progress import Progress
-from layerlaw.record import Record
+from layerlaw.provenance import model_provenance, provenance
+from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
+from layerlaw.stats.ranks import world_size
 
 __all__ = ["BlockStack", "Loaded", "find_blocks", "load", "load_tokenizer", "pieces_of", "probe_lm"]
 
+FEW = 20  # tokens per feature below which the numbers are not to be trusted
 NULL_SEED = 1_000_003  # apart from any seed that the user may have drawn the model with
 MOVED = {
     name: f"{name} of lm.{function}, {name}=…)"
@@ -164,7 +168,7 @@ def probe_lm(
         if null:
             drawn = NULL_SEED + seed
             twin = run.measure(untrained_twin(network, drawn) or untrained(network, seed=drawn))
-        record = assembled(network, loaded, run, measured, twin)
+        record = _record(network, loaded, run, measured, twin)
         loss = own_loss(network, pieces, len(head), where) if head is not None and task == fits == "next" else None
     record.notes += filter(None, [loss_note(loss, predicted, len(pieces.ids))])
     record.settings |= {
@@ -195,3 +199,109 @@ def _check_types(**given: Any) -> None:
             raise InputError(f"{name}: expected {what}, got {value!r}.")
     if isinstance(words := given["words"], str):
         raise InputError(f"words: expected a list of words, got the string {words!r}: words=[{words!r}].")
+
+
+def _record(model: nn.Module, loaded: Loaded, run: TextRun, measured: MomentPass, twin: MomentPass | None) -> Record:
+    """The record of a language model."""
+    plan, pieces, words = run.plan, run.pieces, measured.words
+    n = int(measured.targets.counts.sum())
+    return Record(
+        name=loaded.name,
+        kind=LANGUAGE_MODEL,
+        classes=[],
+        words=list(words.names) if words else [],
+        plane_labels=list(words.sample.labels) if words else [],
+        counts=[n],
+        sites=_rows(plan, measured, twin),
+        notes=_notes(run, measured, n),
+        settings={
+            "task": run.task.name,
+            "targets": {target.name: target.about for target in plan.targets},
+            "normalize": plan.normalize,
+            "norm": plan.blocks.norm,
+            "blocks": str(plan.blocks),
+            "tokens": n,
+            "tokens_per_feature": round(n / plan.blocks.width, 2),
+            "pieces": len(pieces.ids),
+            "documents": (pieces.given or 1) if pieces.packed else len(set(pieces.documents)),
+            "groups": max(pieces.groups) + 1,
+            "bos": pieces.bos,
+            "batch_size": run.batch_size,
+            "classes": 0 if plan.frequent is None else len(plan.frequent.ids),
+        },
+        provenance=provenance(
+            *dict.fromkeys(site.device for site in measured.sites.values()),
+            transformers=getattr(sys.modules.get("transformers"), "__version__", None),
+            dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+            processes=world_size(),
+            **model_provenance(model),
+            data_sha256=pieces.checksum,
+            tokens_per_second=round(measured.tokens / max(measured.seconds, 1e-9), 1),
+        ),
+    )
+
+
+def _rows(plan: TextPlan, measured: MomentPass, twin: MomentPass | None) -> list[SiteRow]:
+    planes = measured.words.sample.planes() if measured.words else {}
+    rows = []
+    for site in plan.sites:
+        row = SiteRow(site.name, site.type, site.shape, site.features, site.in_fit, site.at)
+        row.plane = planes.get(site.name, [])
+        for column, residual in _residuals(plan, measured, site.name).items():
+            _fill(row, column, residual)
+        if twin is not None:
+            for column, residual in _residuals(plan, twin, site.name, " (untrained)").items():
+                row.values[f"{column}_untrained"] = residual.in_sample
+                if residual.held_out is not None:
+                    row.values[f"{column}_held_out_untrained"] = residual.held_out
+        for found, suffix in ((measured, ""), (twin, "_untrained")):
+            if found is not None and found.frequent is not None:
+                row.values[f"separation{suffix}"] = found.frequent.separation(site.name)
+        rows.append(row)
+    return rows
+
+
+def _residuals(plan: TextPlan, measured: MomentPass, site: str, which: str = "") -> dict[str, Residual]:
+    """By the name of their column."""
+    moments, where = measured.sites[site], f"'{site}{which}'"
+    found = prediction_residuals(
+        moments, measured.targets, measured.columns, where=where, null_direction=plan.sums_to_zero
+    )
+    return {"residual" if target == "id" else f"residual_{target}": residual for target, residual in found.items()}
+
+
+def _fill(row: SiteRow, column: str, residual: Residual) -> None:
+    row.values |= {column: residual.in_sample, f"{column}_adjusted": residual.adjusted}
+    if residual.held_out is not None and residual.left_out is not None and residual.held_out_left_out is not None:
+        row.values |= {
+            f"{column}_log_se": residual.log_error,
+            f"{column}_held_out": residual.held_out,
+            f"{column}_held_out_log_se": residual.held_out_log_error,
+        }
+        row.left_out[column] = list(residual.left_out)
+        row.left_out[f"{column}_held_out"] = list(residual.held_out_left_out)
+    if column == "residual":
+        row.values["rank"] = float(residual.rank)
+
+
+def _notes(run: TextRun, measured: MomentPass, n: int) -> list[str]:
+    blocks, words, notes = run.plan.blocks, measured.words, list(run.pieces.notes)
+    d = blocks.width
+    if n < FEW * d:
+        honest = "; the held-out values do not flatter" if max(run.pieces.groups) else ""
+        notes.append(
+            f"Only {n / d:.1f} tokens per feature ({n:,} for {d}): below {FEW} the residual in-sample is too low, and its "
+            f"line along depth not to be trusted. Use more tokens{honest}."
+        )
+    if not blocks.linked and not blocks.named:
+        notes.append(
+            f"What one module of '{blocks.home}' gives is not what the next one takes: they may be parts of blocks. "
+            "Look at the model, and name the modules whose outputs are to be measured (blocks)."
+        )
+    if blocks.others:
+        notes.append(f"Other lists of blocks were not measured: {', '.join(blocks.others)}.")
+    missing = [f"'{name}'" for name, seen in zip(words.names, words.seen, strict=True) if seen == 0] if words else []
+    if missing:
+        come = "do not come" if len(missing) > 1 else "does not come"
+        notes.append(f"Of the words, {', '.join(missing)} {come} among the tokens that were used.")
+    return notes

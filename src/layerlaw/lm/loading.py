@@ -6,7 +6,7 @@ import copy
 import importlib.util
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
@@ -88,20 +88,21 @@ def untrained_twin(model: nn.Module, seed: int) -> nn.Module | None:
     if all(kind.__name__ != "PreTrainedModel" for kind in type(model).__mro__):  # a wrapper may carry another's
         return None
     first = next(model.parameters())
+    twin = _seeded(seed, lambda: type(model)(_plain_config(model)))
+    return twin.to(device=first.device, dtype=first.dtype)
+
+
+def _seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        twin: nn.Module = type(model)(_plain_config(model))
-    return twin.to(device=first.device, dtype=first.dtype)
+        return make()
 
 
 def drawn(kind: str, *, seed: int, **shape: Any) -> nn.Module:
     """A model of a kind that transformers knows ("bert", "gpt2", …) in a shape of one's own, with freshly drawn weights."""
     transformers = _transformers(f"building a model of the kind '{kind}'")
     config = transformers.AutoConfig.for_model(kind, **shape)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: nn.Module = transformers.AutoModel.from_config(config)
-    return model
+    return _seeded(seed, lambda: transformers.AutoModel.from_config(config))
 
 
 def _class_for(transformers: Any, config: Any) -> Any:
@@ -109,13 +110,10 @@ def _class_for(transformers: Any, config: Any) -> Any:
     for name in getattr(config, "architectures", None) or ():
         if hasattr(transformers, name):
             return getattr(transformers, name)
-    kind = type(config)
     if getattr(config, "is_encoder_decoder", False):
         return transformers.AutoModelForSeq2SeqLM
-    for auto in (transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM):
-        if kind in auto._model_mapping:
-            return auto
-    return transformers.AutoModel
+    kinds = (transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM)
+    return next((auto for auto in kinds if type(config) in auto._model_mapping), transformers.AutoModel)
 
 
 def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Module, Any]:

@@ -156,9 +156,8 @@ def one_batch(data: Batches, sites: Sequence[Site], memory: int) -> Batches:
             more = "" if data.samples else " or more"
             raise MemoryBudgetError(
                 f"{data.where}: batchnorm='whole' runs all samples as one batch: {total}{more} samples with the features of "
-                f"{len(sites)} sites need {_gib(int(each * total))} GiB, the budget is {_gib(memory)} GiB, which "
-                f"fits {int(memory // each)} samples. Use fewer samples or sites, a larger memory_gib, or "
-                "batchnorm='running'."
+                f"{len(sites)} sites need {_gib(int(each * total))} GiB, the budget is {_gib(memory)} GiB, which fits "
+                f"{int(memory // each)} samples. Use fewer samples or sites, a larger memory_gib, or batchnorm='running'."
             )
     return data.joined(batches)
 

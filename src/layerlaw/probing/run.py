@@ -270,9 +270,8 @@ def _second_forward(prober: Prober, state: State, second: SecondPass) -> None:
                 second.end()
     if again is not None and again.hexdigest() != state.checksum.hexdigest():
         raise PassError(
-            f"{state.label}: the samples or their order changed between the two passes, and standard errors and "
-            "permuted labels need the same samples in the same order: pass data that do not change, or "
-            "uncertainty=False."
+            f"{state.label}: the samples or their order changed between the two passes, which standard errors and permuted "
+            "labels do not allow: pass data that do not change, or uncertainty=False."
         )
 
 
