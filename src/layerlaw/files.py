@@ -89,13 +89,13 @@ def read_json(path: str | os.PathLike[str], what: str, advice: str) -> Any:
         ) from None
 
 
-def check_format(data: Any, what: str, version: int, *, where: str) -> int:
+def check_format(data: Any, what: str, version: int, *, where: str, writer: str = "") -> int:
     """The version of plain data, if they are a layerlaw `what` (record, outcome) of at most this version."""
     article = "an" if what[0] in "aeiou" else "a"
     if not isinstance(data, dict) or data.get("format") != f"layerlaw {what}":
-        raise DataError(
-            f"{where}: expected a layerlaw {what}, got other JSON. Was it written by {what.capitalize()}.save?"
-        )
+        came = "another torch file" if writer else "other JSON"
+        writer = writer or f"{what.capitalize()}.save"
+        raise DataError(f"{where}: expected a layerlaw {what}, got {came}. Was it written by {writer}?")
     found = data.get("version")
     if not isinstance(found, int) or found > version:
         raise DataError(

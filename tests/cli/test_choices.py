@@ -56,7 +56,7 @@ def test_width_and_shape_give_one_json_object(tmp_path: Path) -> None:
         (("depth", "--validation", "0"), "validation: expected a share between 0 and 1"),
         (("depth", "--seeds", "0"), "seeds: expected at least 1"),
         (("depth", "--device", "gpu"), "device: expected one that torch can use here"),
-        (("depth", "--optimizer", "adamw"), "optimizer: expected 'sgd', 'momentum' or 'adam'"),
+        (("depth", "--optimizer", "adamw"), "optimizer: expected one of sgd, momentum, adam"),
         (("depth", "--per-class", "9999"), "more images than there are"),
         (("depth", "--data", "fashion"), "did you mean"),
         (("depth", "--data", "./nowhere"), "expected a folder of class folders, got nothing"),

@@ -205,7 +205,7 @@ class TrainingPlan:
     def of(cls, recipes: Sequence[Recipe], samples: Samples, device: str) -> TrainingPlan:
         """Of a sweep over these recipes, as if nothing of it were done yet."""
         depths = [recipe.network.depth for recipe in recipes]
-        total = work(recipes, [samples] * len(recipes))
+        total = sum(work(recipe, samples) for recipe in recipes)
         processes = cores() if total > WORTH_PROCESSES else 1
         seconds = total / PER_SECOND / processes if torch.device(device).type == "cpu" else None
         n, inputs = samples.inputs.shape

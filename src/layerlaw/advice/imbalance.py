@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from layerlaw.advice.collapse import ClassifierRows, Forecast
 from layerlaw.advice.outlook import Outlook, exact_sizes, outlook_at, shown_groups, solved_sizes
-from layerlaw.capture import Batches, Plan, Randomness, classifier_weight, modules_of, network_of, probing_state
-from layerlaw.capture.network import device_of
+from layerlaw.capture.batches import Batches
+from layerlaw.capture.modules import classifier_weight, modules_of
+from layerlaw.capture.network import Randomness, device_of, network_of, probing_state
+from layerlaw.capture.plan import Plan
 from layerlaw.data import Labeled
 from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, rare_classes, used_budget

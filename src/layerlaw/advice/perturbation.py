@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from layerlaw.advice.choosing import flat_samples
 from layerlaw.errors import InputError
 from layerlaw.lab import FeedForward, Fleet, Recipe, Run, Schedule
-from layerlaw.lab.fleet.measuring import measure_fleet
+from layerlaw.lab.fleet.engine import measure_fleet
 from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.law import LawFit, fit_law
 from layerlaw.probing import probe
