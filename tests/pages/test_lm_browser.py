@@ -67,7 +67,7 @@ def test_every_chart_is_drawn_to_its_box_and_nothing_overflows(tabs, name):
 def test_hovering_a_point_names_its_block_and_its_interval(tabs):
     tab, trouble = tabs("whole")
     widened(tab, 1280)
-    tab.hover('[data-panel="law"] .points .point >> nth=-1', force=True)
+    tab.hover('[data-panel="law"] .points .point >> nth=-2', force=True)
     tab.wait_for_selector('[data-panel="law"] .hoverlayer text')
     text = tab.text_content('[data-panel="law"] .hoverlayer')
     assert "30 · model.layers.29" in text
