@@ -13,7 +13,7 @@ from layerlaw.advice import Choice, TrainingData, TrainingPlan, choose_depth, ch
 from layerlaw.advice.choosing import RATES, RECIPE, SHAPES
 from layerlaw.advice.training_data import pictures
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console
-from layerlaw.cli.inputs import Size
+from layerlaw.cli.inputs import Size, numbers, repeated
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.errors import DataError, InputError
 from layerlaw.lab import Recipe, Shape
@@ -60,7 +60,9 @@ class TrainingOptions:
             raise InputError(f"seeds: expected at least 1, got {self.seeds}.")
         epochs = self.epochs if self.epochs is not None else QUICK_EPOCHS if self.quick else RECIPE.epochs
         how = {
-            "rates": (QUICK_RATES if self.quick else RATES) if self.rates is None else learning_rates(self.rates),
+            "rates": (QUICK_RATES if self.quick else RATES)
+            if self.rates is None
+            else tuple(numbers(self.rates, "rates", float)),
             "recipe": Recipe(Shape.even(8, norm=self.norm), optimizer=self.optimizer, epochs=epochs),  # type: ignore[arg-type]
             "seeds": tuple(range(self.seeds)),
             "device": self.device,
@@ -79,7 +81,7 @@ class TrainingOptions:
             choice.plot().savefig(figure, dpi=160)
             written = {"choice": str(choice.save(self.out / "choice.json")), "figure": str(figure)}
         print_choice(plain, screen)
-        conclude(screen, self.as_json, written, plain)
+        conclude(screen, self.as_json, plain, written)
 
     def _images(self) -> Labeled:
         """The training images, cut and resized; balanced only where --per-class says so."""
@@ -177,23 +179,11 @@ def whole_numbers(text: str, name: str) -> list[int]:
     return found
 
 
-def learning_rates(text: str) -> tuple[float, ...]:
-    """'0.001,3e-3' → numbers."""
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"rates: expected numbers separated by commas, got {text!r}.") from None
-
-
 def hidden_widths(text: str) -> tuple[int, ...]:
     """'100x4,1000x3' → (100, 100, 100, 100, 1000, 1000, 1000)."""
     found: list[int] = []
     for part in text.split(","):
-        one, times, many = part.strip().replace("×", "x").partition("x")
-        try:
-            width, count = int(one), int(many) if times else 1
-        except ValueError:
-            raise InputError(f"shapes: expected widths such as 100x4,1000x3, got {text.strip()!r}.") from None
+        width, count = repeated(part, "shapes: expected widths such as 100x4,1000x3")
         if width < 1 or count < 1:
             raise InputError(f"shapes: expected positive widths and counts, got {part.strip()!r}.")
         found += [width] * count

@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from layerlaw.cli.app import JsonFlag, command, console, emit, made_folder
+from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console
 from layerlaw.cli.classifier import summary
 from layerlaw.data import load
+from layerlaw.files import made_folder
 from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
 from layerlaw.pages import plot, print_record, report
 from layerlaw.probing import probe
@@ -33,6 +34,7 @@ def demo(
     training and test data. Leaves records and one page.
     """
     screen = console(as_json)
+    check_folder(out)
     made_folder(out)
     epochs = 60 if quick else epochs
     images, held_out = load(split="train").balanced(100).resized(10), load(split="test").resized(10)
@@ -73,8 +75,5 @@ def demo(
         f"Records: {out}/*.json    Figure: {out}/law.png    Page: {page}",
     ):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
-    if as_json:
-        emit(
-            summary(final)
-            | {"page": str(page), "record": str(out / f"epoch-{epochs}.json"), "eval": summary(running)["law"]}
-        )
+    more = {"page": str(page), "record": str(out / f"epoch-{epochs}.json"), "eval": summary(running)["law"]}
+    conclude(screen, as_json, summary(final) | more)
