@@ -38,20 +38,12 @@ def ledger_index(outcomes: Sequence[Outcome], *, folder: str = "") -> str:
     lines = []
     for outcome in outcomes:
         known = dict(said.provenance_items(outcome))
-        judged = [row for row in outcome.rows if row.reproduced is not None]
-        words = [row for row in judged if isinstance(row.paper, str)]
+        numbers, statements = map(_share, said.numbers_and_statements(outcome.rows))
         how = [known[what] for what in ("device", "wall time") if what in known]
         how += ["quick run"] if outcome.provenance.get("quick") else []
         place = "/".join(filter(None, (folder, f"{_file(outcome)}.md")))
-        lines.append(
-            [
-                f"[{_text(said.figure_label(outcome.name))}]({place})",
-                _text(sentence(outcome.title)),
-                _share([row for row in judged if row not in words]),
-                _share(words),
-                _text(", ".join(how)) or ABSENT,
-            ]
-        )
+        link = f"[{_text(said.figure_label(outcome.name))}]({place})"
+        lines.append([link, _text(sentence(outcome.title)), numbers, statements, _text(", ".join(how)) or ABSENT])
     verdict = said.verdict_line(outcomes)
     total = f"\n\nIn all, {verdict}, in {counted(len(outcomes), 'figure')}." if verdict else ""
     return _table(INDEX, lines) + total
@@ -93,22 +85,23 @@ def _share(rows: Sequence[Row]) -> str:
 
 
 def _numbers(rows: Sequence[Row]) -> str:
+    """Every row; beside its mean the range, or why there is none."""
+    texts = [said.written_row(row) for row in rows]
     bounds = any(row.tolerance for row in rows)
-    ranged = any(said.written_row(row).range for row in rows)
-    heads = ["", "paper", "ours (mean, range over seeds)" if ranged else "ours", "reproduced"]
+    heads = [
+        "",
+        "paper",
+        "ours (mean, range over seeds)" if any(text.range for text in texts) else "ours",
+        "reproduced",
+    ]
     body = []
-    for row in rows:
-        text = said.written_row(row)
-        why = f" ({_text(text.reason)})" if text.reason and row.ours is not None else ""
-        cells = [_text(text.name) + why, _text(text.paper), _text(_ours(row))]
-        body.append([*cells, text.mark, *([_text(text.tolerance)] if bounds else [])])
-    return _table([*heads, *(["accepted"] if bounds else [])], body)
-
-
-def _ours(row: Row) -> str:
-    """The mean with its range, or why there is none."""
-    text = said.written_row(row)
-    return f"{text.ours} ({text.reason})" if row.ours is None else text.ours_and_range
+    for row, text in zip(rows, texts, strict=True):
+        missing = row.ours is None
+        why = f" ({_text(text.reason)})" if text.reason and not missing else ""
+        ours = f"{text.ours} ({text.reason})" if missing else text.ours_and_range
+        cells = [_text(text.name) + why, _text(text.paper), _text(ours), text.mark]
+        body.append([*cells, *[_text(text.tolerance)] * bounds])
+    return _table([*heads, *["accepted"] * bounds], body)
 
 
 def _folded(table: Table) -> str:

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from layerlaw.errors import InputError
 from layerlaw.files import write_whole
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.pages import outcome_words as said
-from layerlaw.pages.html import document, escaped, settings, table
+from layerlaw.pages.html import document, escaped, listed, settings, table
 from layerlaw.pages.sheets import draw_sheet
 from layerlaw.sheet import Panel, Sheet
 from layerlaw.wording import clean, counted, sentence
@@ -44,7 +43,7 @@ def outcome_page(
 
 def outcome_html(outcomes: Outcome | Sequence[Outcome], *, title: str | None = None) -> str:
     """The page as text."""
-    chosen = _checked(outcomes)
+    chosen = listed(outcomes, Outcome, "outcome_page")
     alone = len(chosen) == 1
     head = clean(title or "") or (said.heading(chosen[0]) if alone else "Reproduced figures")
     count = [line for line in (said.verdict_line(chosen), f"in {counted(len(chosen), 'figure')}") if line]
@@ -218,13 +217,3 @@ def _section(panel: str, title: str, body: str) -> str:
     head = f"<h3>{escaped(sentence(title))}</h3>" if title else ""
     kind = ' class="provenance"' if panel == "provenance" else ""
     return f'<section data-panel="{panel}"{kind}>{head}{body}</section>'
-
-
-def _checked(outcomes: Outcome | Sequence[Outcome]) -> list[Outcome]:
-    out = [outcomes] if isinstance(outcomes, Outcome) else list(outcomes)
-    for outcome in out:
-        if not isinstance(outcome, Outcome):
-            raise InputError(f"outcome_page: expected an Outcome or a list of them, got {type(outcome).__name__}.")
-    if not out:
-        raise InputError("outcome_page: expected at least one outcome, got an empty list.")
-    return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -151,7 +151,17 @@ def write_page(records: Record | Sequence[Record], path: str | os.PathLike[str],
 
 def page_html(records: Record | Sequence[Record], *, title: str | None = None) -> str:
     """The page as text."""
-    views = read_all(_checked(records))
+    chosen = html.listed(records, Record, "report")
+    first = chosen[0]
+    for record in chosen:
+        if not record.sites:
+            raise InputError(f"report: expected at least one site, record '{record.name}' has none.")
+        if record.kind != first.kind:  # D and PR have no axis in common
+            raise InputError(
+                f"report: expected records of one kind, got a {first.kind.name} ('{first.name}') and a "
+                f"{record.kind.name} ('{record.name}'). Write a page for each kind."
+            )
+    views = read_all(chosen)
     alone = len(views) == 1
     heading = clean(title or "") or (views[0].label if alone else f"{len(views)} records compared")
     under = _facts(views[0]) if alone else html.escaped(" · ".join(view.label for view in views))
@@ -276,20 +286,3 @@ def compare_table(views: Sequence[RecordView]) -> str:
         for i, view in enumerate(views)
     )
     return html.table("law numbers per record", heads, rows, kind="many" if len(shows.HEADS) > shows.CROWDED else "")
-
-
-def _checked(records: Record | Sequence[Record]) -> list[Record]:
-    out = [records] if not isinstance(records, Iterable) else list(records)
-    for record in out:
-        if not isinstance(record, Record):
-            raise InputError(f"report: expected a Record or a list of them, got {type(record).__name__}.")
-        if not record.sites:
-            raise InputError(f"report: expected at least one site, record '{record.name}' has none.")
-        if record.kind != out[0].kind:  # D and PR have no axis in common
-            raise InputError(
-                f"report: expected records of one kind, got a {out[0].kind.name} ('{out[0].name}') and a "
-                f"{record.kind.name} ('{record.name}'). Write a page for each kind."
-            )
-    if not out:
-        raise InputError("report: expected at least one record, got an empty list.")
-    return out
