@@ -244,7 +244,7 @@ def test_the_emptiest_corner_avoids_data_and_what_is_taken():
     assert (first.name, second.name) == ("upper right", "lower left")
     assert first.covers == second.covers == 0
     assert emptiest(0.9, 0.9, falling).covers > 0
-    assert not corner_box("lower left", 0.2, 0.2).meets(corner_box("upper right", 0.2, 0.2))
+    assert not corner_box("lower left", 0.2, 0.2).overlaps(corner_box("upper right", 0.2, 0.2))
 
 
 def test_bars_stand_side_by_side_on_zero():

@@ -90,16 +90,15 @@ class RecordView:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of the table of sites: its heading (shorter in the terminal), what it means, and how a site fills it.
-
-    The higher `yields`, the sooner it gives way in a narrow terminal; `None`: it is on the page only.
-    """
+    """A column of the table of sites: its heading, what it means, and how a site fills it."""
 
     head: str
     meaning: str
     cell: Callable[[SiteRow], str]
     short: str = ""
+    """Its heading in the terminal, or where many columns stand on a page."""
     yields: int | None = None
+    """The higher, the sooner it gives way in a narrow terminal; `None`: it is on the page only."""
     on_page: bool = True
 
 

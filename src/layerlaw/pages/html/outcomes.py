@@ -107,30 +107,28 @@ def _numbers(outcome: Outcome) -> str:
 def _number_table(rows: Sequence[Row]) -> str:
     """Paper, ours, reproduced? What was accepted comes last: on a telephone the verdict should be seen first."""
     texts = [said.written_row(row) for row in rows]
-    bounds, judged = any(text.tolerance for text in texts), any(row.reproduced is not None for row in rows)
-    paper, ranged = any(row.paper is not None for row in rows), any(text.range for text in texts)
-    heads = {"what": "site"} | ({"paper": "paper"} if paper else {})
-    heads |= {"ours (mean, range over seeds)" if ranged else "ours": "value"}
-    heads |= ({"reproduced?": "verdict"} if judged else {}) | ({"accepted": "tolerance"} if bounds else {})
-    head = "".join(f'<th scope="col" class="{kind}">{text}</th>' for text, kind in heads.items())
-    cells = (_number_row(row, set(heads.values())) for row in rows)
-    return table("numbers beside the paper’s", head, cells, kind="beside")
-
-
-def _number_row(row: Row, columns: set[str]) -> str:
-    text = said.written_row(row)
-    reason = f'<span class="reason">{escaped(text.reason)}</span>' if text.reason else ""
-    here, there = ("", reason) if row.ours is None else (reason, "")  # where the number would stand, if it is missing
-    kind, word = WORDS[row.reproduced]
-    span = f' <span class="range">{escaped(text.range)}</span>' if text.range else ""
-    cells = [
-        f'<th scope="row" class="site">{escaped(text.name)}{here}</th>',
-        f'<td class="paper">{escaped(text.paper)}</td>' if "paper" in columns else "",
-        f'<td class="value"><span class="ours">{escaped(text.ours)}</span>{span}{there}</td>',
-        f'<td class="verdict {kind}">{word}</td>' if "verdict" in columns else "",
-        f'<td class="tolerance">{escaped(text.tolerance)}</td>' if "tolerance" in columns else "",
-    ]
-    return "".join(cells)
+    ours = "ours (mean, range over seeds)" if any(text.range for text in texts) else "ours"
+    heads = {"what": "site"} | ({"paper": "paper"} if any(row.paper is not None for row in rows) else {})
+    heads |= {ours: "value"} | ({"reproduced?": "verdict"} if any(row.reproduced is not None for row in rows) else {})
+    heads |= {"accepted": "tolerance"} if any(text.tolerance for text in texts) else {}
+    lines = []
+    for row, text in zip(rows, texts, strict=True):
+        reason = f'<span class="reason">{escaped(text.reason)}</span>' if text.reason else ""
+        here, there = (
+            ("", reason) if row.ours is None else (reason, "")
+        )  # where the number would stand, if it is missing
+        kind, word = WORDS[row.reproduced]
+        span = f' <span class="range">{escaped(text.range)}</span>' if text.range else ""
+        cells = {
+            "site": f'<th scope="row" class="site">{escaped(text.name)}{here}</th>',
+            "paper": f'<td class="paper">{escaped(text.paper)}</td>',
+            "value": f'<td class="value"><span class="ours">{escaped(text.ours)}</span>{span}{there}</td>',
+            "verdict": f'<td class="verdict {kind}">{word}</td>',
+            "tolerance": f'<td class="tolerance">{escaped(text.tolerance)}</td>',
+        }
+        lines.append("".join(cells[column] for column in heads.values()))
+    head = "".join(f'<th scope="col" class="{kind}">{words}</th>' for words, kind in heads.items())
+    return table("numbers beside the paper’s", head, lines, kind="beside")
 
 
 def _drawing(sheet: Sheet, key: str) -> str:

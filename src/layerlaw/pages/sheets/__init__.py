@@ -281,7 +281,7 @@ def _move(what: Text | Legend, corner: Corner) -> None:
         return
     # Flush left in every corner: in an SVG whose text is text, a browser's font sets lines of another length.
     upper = corner.name.startswith("upper")
-    what.set_position((corner.box.left, corner.box.bottom + (corner.box.height if upper else 0)))
+    what.set_position((corner.box.x0, corner.box.y1 if upper else corner.box.y0))
     what.set(ha="left", va="top" if upper else "bottom")
 
 
