@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
+from typer import Option
 
 from layerlaw.advice import Choice, TrainingData, TrainingPlan, choose_depth, choose_shape, choose_width
 from layerlaw.advice.choosing import RATES, RECIPE, SHAPES
@@ -27,30 +27,23 @@ class TrainingOptions:
     """What the three commands share; --quick fills in what was not given."""
 
     data: Annotated[
-        str | None,
-        typer.Option(help=f"{', '.join(names())}, or a folder of class folders of images.", show_default=DEFAULT),
+        str | None, Option(help=f"{', '.join(names())}, or a folder of class folders of images.", show_default=DEFAULT)
     ] = None
     size: Size = None
-    per_class: Annotated[int | None, typer.Option(help="Use this many images of each class.", show_default="all")] = (
-        None
-    )
-    rates: Annotated[str | None, typer.Option(help="Learning rates, e.g. 0.001,0.003.", show_default="1e-4 … 3e-3")] = (
-        None
-    )
-    optimizer: Annotated[str, typer.Option(help="adam, sgd or momentum.")] = "adam"
-    seeds: Annotated[int, typer.Option(help="Seeds per candidate and learning rate, the same for all.")] = 3
-    epochs: Annotated[int | None, typer.Option(help="Epochs of training.", show_default="200")] = None
-    validation: Annotated[float, typer.Option(help="Share of every class held back to choose learning rates.")] = 0.2
-    norm: Annotated[bool, typer.Option(help="Networks with BatchNorm.")] = True
-    test: Annotated[bool, typer.Option(help="Give the accuracy on the test split, as the last number.")] = True
+    per_class: Annotated[int | None, Option(help="Use this many images of each class.", show_default="all")] = None
+    rates: Annotated[str | None, Option(help="Learning rates, e.g. 0.001,0.003.", show_default="1e-4 … 3e-3")] = None
+    optimizer: Annotated[str, Option(help="adam, sgd or momentum.")] = "adam"
+    seeds: Annotated[int, Option(help="Seeds per candidate and learning rate, the same for all.")] = 3
+    epochs: Annotated[int | None, Option(help="Epochs of training.", show_default="200")] = None
+    validation: Annotated[float, Option(help="Share of every class held back to choose learning rates.")] = 0.2
+    norm: Annotated[bool, Option(help="Networks with BatchNorm.")] = True
+    test: Annotated[bool, Option(help="Give the accuracy on the test split, as the last number.")] = True
     quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Fewer candidates, rates, epochs, and at most 100 images per class at 10×10."),
+        bool, Option("--quick", help="Fewer candidates, rates, epochs, and at most 100 images per class at 10×10.")
     ] = False
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu"
+    device: Annotated[str, Option(help="cpu, cuda, cuda:1, …")] = "cpu"
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for choice.json, choice.png and the networks; a second call continues there."),
+        Path | None, Option(help="Folder for choice.json, choice.png and the networks; a second call continues there.")
     ] = None
     as_json: JsonFlag = False
 
@@ -123,8 +116,8 @@ class TrainingOptions:
 @command
 def depth(
     options: TrainingOptions,
-    depths: Annotated[str | None, typer.Option(help="E.g. 3-12, or 3,5,8.", show_default="3-12")] = None,
-    width: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 100,
+    depths: Annotated[str | None, Option(help="E.g. 3-12, or 3,5,8.", show_default="3-12")] = None,
+    width: Annotated[int, Option(help="Width of the hidden layers.")] = 100,
 ) -> None:
     """Which depth? Trains feed-forward networks of several depths and compares the D of their last hidden layer.
 
@@ -138,8 +131,8 @@ def depth(
 @command
 def width(
     options: TrainingOptions,
-    widths: Annotated[str | None, typer.Option(help="E.g. 20,50,100.", show_default="20,50,100,200,500")] = None,
-    depth: Annotated[int, typer.Option(help="Number of linear layers, the classifier included.")] = 8,
+    widths: Annotated[str | None, Option(help="E.g. 20,50,100.", show_default="20,50,100,200,500")] = None,
+    depth: Annotated[int, Option(help="Number of linear layers, the classifier included.")] = 8,
 ) -> None:
     """Which width is enough? As `layerlaw depth`, for several widths at one depth."""
     chosen = whole_numbers(widths or ("10,20,50,100,200" if options.quick else "20,50,100,200,500"), "widths")
@@ -151,7 +144,7 @@ def shape(
     options: TrainingOptions,
     shapes: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'.",
             show_default="100x7; 50x4,200x3; 200x4,50x3",
         ),

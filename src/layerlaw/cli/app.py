@@ -13,12 +13,11 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
+from typer import Option
 
 from layerlaw.errors import DataError, InputError, LayerlawError
 
-JsonFlag = Annotated[
-    bool, typer.Option("--json", help="One JSON object on standard output; human words on standard error.")
-]
+JsonFlag = Annotated[bool, Option("--json", help="One JSON object on standard output; human words on standard error.")]
 RENAMED = {
     "--mode": "--batchnorm ('train' is now 'batch', 'eval' is 'running')",
     "--normalise": "--normalize",
@@ -111,7 +110,7 @@ def _version(shown: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
     pass

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import typer
+from typer import Argument, Option
 
 from layerlaw.cli.app import JsonFlag, command, conclude, console
 from layerlaw.cli.inputs import ImageOptions, SiteOptions, explained_inputs, load_model, numbers
@@ -26,9 +26,9 @@ from layerlaw.verdict import judge
 class ResultOptions:
     """Where a measured record goes."""
 
-    out: Annotated[Path | None, typer.Option(help="Write the record here (JSON).")] = None
-    page: Annotated[Path | None, typer.Option(help="Write the report here (HTML).")] = None
-    name: Annotated[str | None, typer.Option(help="Name of the record.")] = None
+    out: Annotated[Path | None, Option(help="Write the record here (JSON).")] = None
+    page: Annotated[Path | None, Option(help="Write the report here (HTML).")] = None
+    name: Annotated[str | None, Option(help="Name of the record.")] = None
     as_json: JsonFlag = False
 
     def check(self) -> None:
@@ -54,21 +54,19 @@ def probe(
     where: SiteOptions,
     images: ImageOptions,
     *,
-    weights: Annotated[
-        Path | None, typer.Option(help="A .safetensors or .pt file of weights (never unpickled).")
-    ] = None,
+    weights: Annotated[Path | None, Option(help="A .safetensors or .pt file of weights (never unpickled).")] = None,
     batchnorm: Annotated[
-        str, typer.Option(help="BatchNorm: running statistics, or those of each batch, or of the whole data.")
+        str, Option(help="BatchNorm: running statistics, or those of each batch, or of the whole data.")
     ] = "running",
-    weighting: Annotated[str, typer.Option(help="samples (as in the paper) or classes.")] = "samples",
-    classes: Annotated[str | None, typer.Option(help="Class numbers to measure, e.g. 0,3,7.")] = None,
-    logits: Annotated[bool, typer.Option("--logits", help="Also measure the logits.")] = False,
-    null: Annotated[bool, typer.Option("--null", help="Also measure an untrained copy of the network.")] = False,
-    test: Annotated[bool, typer.Option(help="Also measure the test split.")] = True,
-    per_class: Annotated[int | None, typer.Option(help="Use this many training images of each class.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples per forward.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …")] = None,
-    memory_gib: Annotated[float, typer.Option(help="Memory for statistics and kept features.")] = 2.0,
+    weighting: Annotated[str, Option(help="samples (as in the paper) or classes.")] = "samples",
+    classes: Annotated[str | None, Option(help="Class numbers to measure, e.g. 0,3,7.")] = None,
+    logits: Annotated[bool, Option("--logits", help="Also measure the logits.")] = False,
+    null: Annotated[bool, Option("--null", help="Also measure an untrained copy of the network.")] = False,
+    test: Annotated[bool, Option(help="Also measure the test split.")] = True,
+    per_class: Annotated[int | None, Option(help="Use this many training images of each class.")] = None,
+    batch_size: Annotated[int | None, Option(help="Samples per forward.")] = None,
+    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1, …")] = None,
+    memory_gib: Annotated[float, Option(help="Memory for statistics and kept features.")] = 2.0,
     result: ResultOptions,
 ) -> None:
     """Measure MODEL layer by layer: does every layer take its share of separating the classes?
@@ -109,7 +107,7 @@ def probe(
 def sites(
     where: SiteOptions,
     images: ImageOptions,
-    shape: Annotated[str | None, typer.Option(help="Shape of one random input instead of data, e.g. 3,32,32.")] = None,
+    shape: Annotated[str | None, Option(help="Shape of one random input instead of data, e.g. 3,32,32.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show where a probe would measure MODEL, as a dry run: names, types, shapes, features, memory.
@@ -130,9 +128,9 @@ def sites(
 
 @command
 def report(
-    records: Annotated[list[Path], typer.Argument(help="Record files (JSON); several are compared on one page.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("layerlaw.html"),
-    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    records: Annotated[list[Path], Argument(help="Record files (JSON); several are compared on one page.")],
+    out: Annotated[Path, Option("--out", "-o", help="The page to write.")] = Path("layerlaw.html"),
+    title: Annotated[str | None, Option(help="Title of the page.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Write one self-contained HTML page about one record, or comparing several."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Option
 
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console
 from layerlaw.cli.classifier import summary
@@ -22,10 +22,10 @@ STAGES = (0.0, 1 / 60, 1 / 12, 1 / 3)  # shares of the training after which the 
 
 @command
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for records and page.")] = Path("layerlaw-demo"),
-    epochs: Annotated[int, typer.Option(help="Epochs of training.")] = 600,
-    quick: Annotated[bool, typer.Option("--quick", help="60 epochs instead of 600.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of initialization and data order.")] = 666,
+    out: Annotated[Path, Option(help="Folder for records and page.")] = Path("layerlaw-demo"),
+    epochs: Annotated[int, Option(help="Epochs of training.")] = 600,
+    quick: Annotated[bool, Option("--quick", help="60 epochs instead of 600.")] = False,
+    seed: Annotated[int, Option(help="Seed of initialization and data order.")] = 666,
     as_json: JsonFlag = False,
 ) -> None:
     """Train the paper's 8-layer network on 1000 embedded images and watch the law appear.

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from layerlaw.advice import forecast
 from layerlaw.advice.imbalance import MeasuredClassifier, measured_classifier
@@ -21,16 +21,14 @@ from layerlaw.pages.advice_terminal import print_forecast
 @command
 def imbalance(
     images: ImageOptions,
-    counts: Annotated[str | None, typer.Option(help="Samples per class, e.g. 5000,5000,50 or 5000x3,50x7.")] = None,
-    counts_file: Annotated[Path | None, typer.Option(help="A text file of numbers, one per class.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="file.py:make or package.module:make. This runs your own code.")
-    ] = None,
-    weights: Annotated[Path | None, typer.Option(help="A .safetensors or .pt file of weights.")] = None,
-    e_w: Annotated[float | None, typer.Option("--E-W", help="Mean squared norm of the classifier's rows.")] = None,
-    e_h: Annotated[float | None, typer.Option("--E-H", help="Mean squared norm of the features it reads.")] = None,
-    bias: Annotated[bool, typer.Option("--bias", help="The model with a free bias.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for forecast.json and forecast.png.")] = None,
+    counts: Annotated[str | None, Option(help="Samples per class, e.g. 5000,5000,50 or 5000x3,50x7.")] = None,
+    counts_file: Annotated[Path | None, Option(help="A text file of numbers, one per class.")] = None,
+    model: Annotated[str | None, Option(help="file.py:make or package.module:make. This runs your own code.")] = None,
+    weights: Annotated[Path | None, Option(help="A .safetensors or .pt file of weights.")] = None,
+    e_w: Annotated[float | None, Option("--E-W", help="Mean squared norm of the classifier's rows.")] = None,
+    e_h: Annotated[float | None, Option("--E-H", help="Mean squared norm of the features it reads.")] = None,
+    bias: Annotated[bool, Option("--bias", help="The model with a free bias.")] = False,
+    out: Annotated[Path | None, Option(help="Folder for forecast.json and forecast.png.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Will rare classes lose their classifiers? A forecast from class counts and norms (Layer-Peeled Model).

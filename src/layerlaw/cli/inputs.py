@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import torch
-import typer
 from torch import Tensor, nn
+from typer import Argument, Option
 
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.errors import CaptureError, DataError, InputError, MissingExtraError
 
 Number = TypeVar("Number", int, float)
-Size = Annotated[int | None, typer.Option(help="Resize images to this many pixels a side.")]
+Size = Annotated[int | None, Option(help="Resize images to this many pixels a side.")]
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,15 @@ class SiteOptions:
 
     model: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="file.py:make or package.module:make. This runs your own code: `make` returns a model, (model, data) or "
             "(model, data, test)."
         ),
     ]
     sites: Annotated[
-        list[str], typer.Option("--sites", help="auto, layers, blocks, or module names and globs (repeat the option).")
+        list[str], Option("--sites", help="auto, layers, blocks, or module names and globs (repeat the option).")
     ] = field(default_factory=lambda: ["auto"])
-    reduce: Annotated[str, typer.Option("--reduce", help="flatten, mean, max, first or last.")] = "flatten"
+    reduce: Annotated[str, Option("--reduce", help="flatten, mean, max, first or last.")] = "flatten"
 
     def how(self, *, logits: bool = False) -> dict[str, Any]:
         """Arguments of `probe` and `sites`: one of the rules, or a list of names and globs; and the reduction."""
@@ -49,14 +49,10 @@ class SiteOptions:
 class ImageOptions:
     """A data set or a folder, and how its images are handed to the model."""
 
-    data: Annotated[str | None, typer.Option(help=f"{', '.join(names())}, or a folder of class folders of images.")] = (
-        None
-    )
+    data: Annotated[str | None, Option(help=f"{', '.join(names())}, or a folder of class folders of images.")] = None
     size: Size = None
-    flat: Annotated[bool, typer.Option("--flat", help="Hand each image over as one vector.")] = False
-    normalize: Annotated[str, typer.Option(help="half ((x−0.5)/0.5), dataset (its mean and deviation) or none.")] = (
-        "half"
-    )
+    flat: Annotated[bool, Option("--flat", help="Hand each image over as one vector.")] = False
+    normalize: Annotated[str, Option(help="half ((x−0.5)/0.5), dataset (its mean and deviation) or none.")] = "half"
 
     def chosen(
         self, given: Any, given_test: Any = None, *, test: bool = False, per_class: int | None = None

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from layerlaw.cli.app import command
 from layerlaw.cli.classifier import ResultOptions, law_of
@@ -29,49 +29,47 @@ def lm(
     *,
     model: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="A folder, a Hugging Face name, a .gguf file, a .pt file of layerlaw.lab, or file.py:make (this runs your "
             "own code: `make` returns a model or (model, tokenizer))."
         ),
     ],
     text: Annotated[
         str,
-        typer.Option(
+        Option(
             help=f"A .txt, .md or .jsonl file (also .gz), a folder of .txt files, {', '.join(text_names())}, or a "
             "Hugging Face dataset owner/name:config:split."
         ),
     ],
     tokens: Annotated[
-        int | None, typer.Option(help="Tokens to read; default: enough to predict about 100 per feature.")
+        int | None, Option(help="Tokens to read; default: enough to predict about 100 per feature.")
     ] = None,
     target: Annotated[
-        str, typer.Option(help="id, embedding, onehot, shuffled, rank, previous, current, next2; with commas.")
+        str, Option(help="id, embedding, onehot, shuffled, rank, previous, current, next2; with commas.")
     ] = "id",
-    null: Annotated[bool, typer.Option("--null", help="Also measure an untrained model of the same kind.")] = False,
-    classes: Annotated[int, typer.Option(help="Also D of so many most frequent next tokens.")] = 0,
-    words: Annotated[str, typer.Option(help="Words to picture at every block, e.g. war,game (one token each).")] = "",
+    null: Annotated[bool, Option("--null", help="Also measure an untrained model of the same kind.")] = False,
+    classes: Annotated[int, Option(help="Also D of so many most frequent next tokens.")] = 0,
+    words: Annotated[str, Option(help="Words to picture at every block, e.g. war,game (one token each).")] = "",
     blocks: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Modules to measure, where not those found: model.layers, or layers.*.mlp; with commas or again."
-        ),
+        Option(help="Modules to measure, where not those found: model.layers, or layers.*.mlp; with commas or again."),
     ] = None,
-    normalize: Annotated[str, typer.Option(help="fresh (a bare norm), none or standardized.")] = "fresh",
-    task: Annotated[str | None, typer.Option(help="next, masked or span; default: what fits the model.")] = None,
-    length: Annotated[int, typer.Option(help="Tokens that the model reads at once.")] = 512,
-    documents: Annotated[str, typer.Option(help="Long documents: cut, truncate or pack.")] = "cut",
-    articles: Annotated[bool, typer.Option("--articles", help="wikitext-2: an article is a document.")] = False,
-    groups: Annotated[int | None, typer.Option(help="Groups of documents for held-out values.")] = None,
+    normalize: Annotated[str, Option(help="fresh (a bare norm), none or standardized.")] = "fresh",
+    task: Annotated[str | None, Option(help="next, masked or span; default: what fits the model.")] = None,
+    length: Annotated[int, Option(help="Tokens that the model reads at once.")] = 512,
+    documents: Annotated[str, Option(help="Long documents: cut, truncate or pack.")] = "cut",
+    articles: Annotated[bool, Option("--articles", help="wikitext-2: an article is a document.")] = False,
+    groups: Annotated[int | None, Option(help="Groups of documents for held-out values.")] = None,
     bos: Annotated[
-        bool | None, typer.Option("--bos/--no-bos", help="A BOS before every piece; default: as the tokenizer does.")
+        bool | None, Option("--bos/--no-bos", help="A BOS before every piece; default: as the tokenizer does.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Pieces per forward.")] = 8,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: a GPU where there is one.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or float64.")] = None,
-    device_map: Annotated[str | None, typer.Option(help="auto: spread the model over all devices.")] = None,
-    memory_gib: Annotated[float, typer.Option(help="Memory for the statistics.")] = 2.0,
-    tokenizer: Annotated[str | None, typer.Option(help="A folder, a name, or a tokenizer.json.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all that is drawn at random.")] = 0,
+    batch_size: Annotated[int, Option(help="Pieces per forward.")] = 8,
+    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1, …; default: a GPU where there is one.")] = None,
+    dtype: Annotated[str | None, Option(help="float32, bfloat16, float16 or float64.")] = None,
+    device_map: Annotated[str | None, Option(help="auto: spread the model over all devices.")] = None,
+    memory_gib: Annotated[float, Option(help="Memory for the statistics.")] = 2.0,
+    tokenizer: Annotated[str | None, Option(help="A folder, a name, or a tokenizer.json.")] = None,
+    seed: Annotated[int, Option(help="Seed of all that is drawn at random.")] = 0,
     result: ResultOptions,
 ) -> None:
     """Measure language model MODEL block by block: does every block make the next token more predictable?

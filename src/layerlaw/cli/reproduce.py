@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from typer import Argument, Option
 
 from layerlaw.cli.app import JsonFlag, app, check_folder, conclude, console
 from layerlaw.errors import InputError
@@ -20,15 +21,15 @@ from layerlaw.pages import draw_sheet, outcome_page, print_outcome
 
 @app.command("reproduce")
 def reproduce_command(
-    figures: Annotated[list[str] | None, typer.Argument(help="Figures (see --list), or all.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few epochs, one seed: does everything work?")] = False,
+    figures: Annotated[list[str] | None, Argument(help="Figures (see --list), or all.")] = None,
+    quick: Annotated[bool, Option("--quick", help="Few epochs, one seed: does everything work?")] = False,
     seeds: Annotated[
         int | None,
-        typer.Option(help="Seeds (666, 1, 2, …): 3, or 1 in a quick run; paired comparisons take at least 5 or 10."),
+        Option(help="Seeds (666, 1, 2, …): 3, or 1 in a quick run; paired comparisons take at least 5 or 10."),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
-    out: Annotated[Path, typer.Option(help="Folder for records, figures and pages.")] = Path("layerlaw-reproduce"),
-    listed: Annotated[bool, typer.Option("--list", help="List the figures and leave.")] = False,
+    device: Annotated[str, Option(help="cpu, cuda, cuda:1, …")] = "cpu",
+    out: Annotated[Path, Option(help="Folder for records, figures and pages.")] = Path("layerlaw-reproduce"),
+    listed: Annotated[bool, Option("--list", help="List the figures and leave.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Train the networks of a paper's figure, and print the paper's numbers beside ours.

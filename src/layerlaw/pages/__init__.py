@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from layerlaw.files import write_whole
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.pages.figures import plot, plot_planes
 from layerlaw.pages.html.outcomes import outcome_page
@@ -49,6 +50,6 @@ def __getattr__(name: str) -> Any:
 
 def report(records: Record | Sequence[Record], path: str | os.PathLike[str], *, title: str | None = None) -> Path:
     """Write one self-contained HTML page (no network, about 5 MB) about a record, or comparing several."""
-    from layerlaw.pages.html.records import write_page  # needs Plotly
+    from layerlaw.pages.html.records import page_html  # needs Plotly
 
-    return write_page(records, path, title=title)
+    return write_whole(path, page_html(records, title=title))

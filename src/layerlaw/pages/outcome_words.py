@@ -146,10 +146,9 @@ def paper_text(paper: float | str | None, name: str = "") -> str:
         return _words(paper) or ABSENT
     if paper is None or finite(paper) is None:
         return ABSENT
-    kind = _KINDS.search(name)
-    if kind and kind[1] and abs(paper) <= 1 and _printed_decimals(paper) < PAPER_R_DECIMALS:
+    if _kind(paper, name) == "r" and _printed_decimals(paper) < PAPER_R_DECIMALS:
         return _with(paper, name, PAPER_R_DECIMALS)
-    return sentence(f" {paper:.10g}").strip()
+    return _words(f"{paper:.10g}")
 
 
 def duration(seconds: float | None) -> str:
@@ -188,17 +187,26 @@ def run_facts(outcome: Outcome) -> str:
     return " · ".join(known[what] if what == "device" else f"{what} {known[what]}" for what in FACTS if what in known)
 
 
+def _kind(value: float, name: str) -> str:
+    """What a number of this name is: a learning rate, r, ρ, p, or any other."""
+    found = _KINDS.search(name)
+    r, rho, p = found.groups() if found else ("", "", "")
+    if _RATE.search(name):
+        return "rate"
+    if r and abs(value) <= 1:
+        return "r"
+    if rho and abs(value) < 10:
+        return "ρ"
+    return "p" if p and 0 <= value <= 1 else ""
+
+
 def _decimals(value: float, name: str) -> int | None:
     """Decimals for a number of this name; `None` where powers of ten or a probability read better."""
-    if _RATE.search(name):
+    kind = _kind(value, name)
+    if kind in ("rate", "p"):
         return None
-    kind = _KINDS.search(name)
-    if kind and kind[1] and abs(value) <= 1:
-        return R_DECIMALS
-    if kind and kind[2] and abs(value) < 10:
-        return RHO_DECIMALS + (0.99 < value < 1.01)  # factors of prediction residuals lie close to 1
-    if kind and kind[3] and 0 <= value <= 1:
-        return None
+    if kind:  # factors of prediction residuals lie close to 1
+        return R_DECIMALS if kind == "r" else RHO_DECIMALS + (0.99 < value < 1.01)
     if value == 0:
         return 0
     exponent = math.floor(math.log10(abs(value)) + 1e-12)
@@ -225,10 +233,8 @@ def _with(value: float | None, name: str, decimals: int | None) -> str:
     if value is None:
         return ABSENT
     if decimals is None:
-        if _RATE.search(name):
-            return sentence(f" {value:.3g}").strip()
-        kind = _KINDS.search(name)
-        return p_value(value) if kind and kind[3] and 0 <= value <= 1 else number(value)
+        kind = _kind(value, name)
+        return _words(f"{value:.3g}") if kind == "rate" else p_value(value) if kind == "p" else number(value)
     if _needed_decimals(value) > max(decimals, MOST_DECIMALS):
         return number(value)
     return minus(f"{value:,.{decimals}f}")

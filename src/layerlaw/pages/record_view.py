@@ -14,7 +14,7 @@ from layerlaw.errors import InputError
 from layerlaw.law import LawErrors, LawFit
 from layerlaw.record import INPUT, Record, SiteRow
 from layerlaw.verdict import IDLE_SHARE, Verdict, judge, working_sites
-from layerlaw.wording import NOTHING, clean, finite, shortened
+from layerlaw.wording import ABSENT, NOTHING, clean, finite, interval_factor, percent, shortened
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,23 @@ class RecordView:
         return {i: 1 - b / a for i, (a, b) in pairs.items() if a is not None and b is not None and a > NOTHING}
 
     @property
+    def t(self) -> float:
+        """Standard errors to the end of a 95% interval: Student's t where documents were grouped."""
+        return self.errors.t if self.errors is not None else 1.96
+
+    @property
     def ends(self) -> list[tuple[float, float] | None]:
-        """Ends of the 95% interval of the fitted column at each site, with Student's t where documents were grouped."""
-        t = self.errors.t if self.errors is not None else 1.96
+        """Ends of the 95% interval of the fitted column at each site."""
         pairs = zip(self.series(self.column), self.series(f"{self.column}_log_se"), strict=True)
-        factors = [(v, math.exp(min(t * abs(e), 100.0)) if e else None) for v, e in pairs]
-        return [(v / f, v * f) if v and v > 0 and f else None for v, f in factors]
+        known = [(v, interval_factor(e, self.t)) if v and v > 0 and e else None for v, e in pairs]
+        return [(pair[0] / pair[1], pair[0] * pair[1]) if pair else None for pair in known]
+
+    def interval(self, site: SiteRow) -> str:
+        """The 95% interval of the fitted column at a site, relative to its value."""
+        error = finite(site.values.get(f"{self.column}_log_se"))
+        if error is None:
+            return ABSENT
+        return f"±{percent(interval_factor(error, self.t) - 1, int(error < 0.05 or not self.record.kind.of_classes))}"
 
     def series(self, column: str) -> list[float | None]:
         """A column along depth; `None` where it was not measured or is not finite."""

@@ -9,7 +9,7 @@ from layerlaw.measures.columns import REGISTRY, Column, describe
 from layerlaw.pages.html import cards, definitions
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import SiteRow
-from layerlaw.wording import ABSENT, correlation, counted, finite, interval_factor, number, p_value, percent
+from layerlaw.wording import ABSENT, correlation, counted, finite, number, p_value, percent
 
 AXIS, CROWDED = "separation fuzziness D", 10
 SHARE, RANK_MARK = "share", "†"
@@ -61,7 +61,7 @@ def table_columns(view: RecordView) -> list[TableColumn]:
     return [
         TableColumn("features", "numbers per sample at this site", lambda s: f"{s.features:,}", yields=5, on_page=False),
         first,
-        TableColumn("±", "95% interval of D by jackknife, relative", _interval),
+        TableColumn("±", "95% interval of D by jackknife, relative", view.interval),
         TableColumn("D / D<sub>perm</sub>", "D over what permuted labels give; near 1 is noise", _against_floor),
         TableColumn(SHARE, "share of the total drop of ln D", lambda s: ABSENT, "share of drop", 0),  # filled from parts
         *others,
@@ -71,11 +71,6 @@ def table_columns(view: RecordView) -> list[TableColumn]:
 def _measured(column: Column) -> TableColumn:
     meaning = column.meaning + (f"; {column.better} is better" if column.better else "")
     return TableColumn(column.head, meaning, lambda s: column.text(s.values.get(column.name)), yields=column.yields)
-
-
-def _interval(site: SiteRow) -> str:
-    error = finite(site.values.get("separation_log_se"))
-    return ABSENT if error is None else f"±{percent(interval_factor(error) - 1, 1 if error < 0.05 else 0)}"
 
 
 def _against_floor(site: SiteRow) -> str:

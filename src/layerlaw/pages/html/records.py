@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from layerlaw.errors import InputError
-from layerlaw.files import write_whole
 from layerlaw.measures.columns import describe
 from layerlaw.pages import classifier, html, language_model, theme
 from layerlaw.pages.classifier import charts
@@ -142,11 +139,6 @@ PANELS: dict[Kind, tuple[PagePanel, ...]] = {
         METHOD,
     ),
 }  # fmt: skip
-
-
-def write_page(records: Record | Sequence[Record], path: str | os.PathLike[str], *, title: str | None = None) -> Path:
-    """Write the page of one record, or of several with a comparison first."""
-    return write_whole(path, page_html(records, title=title))
 
 
 def page_html(records: Record | Sequence[Record], *, title: str | None = None) -> str:

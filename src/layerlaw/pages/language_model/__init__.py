@@ -77,14 +77,13 @@ def _task(view: RecordView) -> str:
 def table_columns(view: RecordView) -> list[TableColumn]:
     """The residual first, then what is taken off it, then what it is to be compared with."""
     lead, how = view.column, measured_how(view)
-    t = view.errors.t if view.errors is not None else 1.96
     name = "PR" if lead == "residual" else "held-out PR"
     inside = TableColumn(
         "in-sample", "PR of the very tokens it was fitted to", partial(_of, column="residual"), yields=1
     )
     return [
         TableColumn(name, "prediction residual of the token’s id; lower is better", partial(_of, column=lead), yields=0),
-        TableColumn("±", "95% interval of PR by jackknife over documents", lambda s: _interval(s, lead, t), yields=2),
+        TableColumn("±", "95% interval of PR by jackknife over documents", view.interval, yields=2),
         TableColumn(GAIN, "by how much of itself PR falls at this block", lambda s: ABSENT, yields=0),  # filled from parts
         *([] if lead == "residual" else [inside]),
         TableColumn(UNTRAINED, f"PR of the same model untrained, {how}", partial(_of, column=f"{lead}_untrained"), yields=3),
@@ -149,11 +148,6 @@ def legend(view: RecordView, shown: Sequence[str], hidden: Sequence[str]) -> str
 def _mean(site: SiteRow, columns: list[str]) -> str:
     values = [v for column in columns if (v := finite(site.values.get(column))) is not None]
     return residual(fmean(values)) if values else ABSENT
-
-
-def _interval(site: SiteRow, column: str, t: float) -> str:
-    error = finite(site.values.get(f"{column}_log_se"))
-    return ABSENT if error is None else f"±{percent(math.exp(min(t * error, 100.0)) - 1)}"
 
 
 def _short_rank(site: SiteRow) -> str:
