@@ -12,16 +12,21 @@ from layerlaw.measures.columns import describe
 from layerlaw.pages import classifier, html, language_model, theme
 from layerlaw.pages.classifier import charts
 from layerlaw.pages.html import plotly
-from layerlaw.pages.html.layers import layers_html
 from layerlaw.pages.html.planes import plane_positions, planes_html, planes_note
-from layerlaw.pages.kinds import presentation
+from layerlaw.pages.kinds import filled, presentation
 from layerlaw.pages.language_model import charts as lm_charts
-from layerlaw.pages.record_view import RecordView, read_all
-from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Kind, Record
-from layerlaw.wording import clean, sentence, setting, shortened
+from layerlaw.pages.record_view import Parts, RecordView, read_all
+from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Kind, Record, SiteRow
+from layerlaw.wording import ABSENT, clean, percent, sentence, setting, shortened
 
 PLANE_POINTS = 20_000  # on the whole page, about ten bytes each: Plotly itself takes 4.8 of the 6 MB
 MOST_ASIDE, MOST_SPREAD = 0.08, 0.4  # blocks: between the points of two records, and of all
+LONGEST_BLOCK = 17
+MANY_SITES = 60  # more than that scroll in a box of their own
+TYPE_HEADS = (
+    '<th scope="col" class="site">site</th><th scope="col" class="text">type</th>'
+    '<th scope="col" title="numbers per sample at this site">features</th>'
+)
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")
 
 
@@ -88,6 +93,57 @@ def key_numbers(view: RecordView) -> str:
     if view.fit is None:
         return html.empty("No law could be fitted, for the reason given above.")
     return html.cards(presentation(view).key_numbers(view, view.fit))
+
+
+def layers_html(view: RecordView) -> str:
+    """The table; columns that are empty at every site are left out."""
+    shows = presentation(view)
+    parts = shows.parts(view)
+    cells = filled(view, (column for column in shows.table_columns(view) if column.on_page), parts, _bars(parts, view))
+    many = len(cells) > shows.CROWDED
+    heads = "".join(
+        f'<th scope="col" title="{html.escaped(c.meaning)}">{c.short if many and c.short else c.head}</th>'
+        for c in cells
+    )
+    rows = (
+        ("<tr>" if site.in_fit else '<tr class="aside">')
+        + _site_cells(site, number, short=view.alike)
+        + "".join(f"<td>{texts[i]}{_mark(site) if c.head == 'D' else ''}</td>" for c, texts in cells.items())
+        + "</tr>"
+        for i, (site, number) in enumerate(zip(view.sites, view.record.numbers, strict=True))
+    )
+    first = '<th scope="col" class="site">block</th>' if view.alike else TYPE_HEADS
+    notes = [*shows.table_notes(view)]
+    notes += ["Sites in gray are shown but are no points of the law."] * any(not site.in_fit for site in view.sites)
+    kind, tall = "many" if many else "", len(view.sites) > MANY_SITES
+    below = "".join(f'<p class="note">{note}</p>' for note in notes)
+    return html.table("per-layer table", first + heads, rows, kind=kind, tall=tall) + below
+
+
+def _bars(parts: Parts, view: RecordView) -> list[str]:
+    """A bar and a percentage per site."""
+    out = [ABSENT] * len(view.sites)
+    largest = max([parts.least, *map(abs, parts.values.values())])
+    for (i, part), kind in zip(parts.values.items(), parts.kinds(), strict=True):
+        if largest > 0:
+            out[i] = (
+                f'<span class="share"><span class="bar {kind}" style="width:{100 * abs(part) / largest:.0f}%"></span></span>'
+                f'<span class="num">{percent(part, parts.digits)}</span>'
+            )
+    return out
+
+
+def _site_cells(site: SiteRow, count: str, *, short: bool) -> str:
+    """Name, type and features; of blocks all alike the name alone, without its middle, since it ends in its number."""
+    name = html.escaped(shortened(site.name, LONGEST_BLOCK) if short else site.name)
+    head = (
+        f'<th scope="row" class="site" title="{html.escaped(site.name)}"><span class="index">{count}</span>{name}</th>'
+    )
+    return head if short else f'{head}<td class="text">{html.escaped(site.type)}</td><td>{site.features:,}</td>'
+
+
+def _mark(site: SiteRow) -> str:
+    return f'<span class="mark">{classifier.RANK_MARK}</span>' if site.values.get("full_rank") == 0.0 else ""
 
 
 VERDICT = PagePanel("verdict", "", below=verdict_html)
