@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from numbers import Integral
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from layerlaw.errors import DataError, InputError
-from layerlaw.files import check_format, read_json, write_json
-from layerlaw.sheet import Sheet, from_plain, number_or_none, set_fields, sheet_from_dict
+from layerlaw.errors import InputError
+from layerlaw.files import Saved, from_plain
+from layerlaw.sheet import Sheet, number_or_none, set_fields, sheet_from_dict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-VERSION = 1
 
 Cell = str | float | int | None
 
@@ -81,7 +77,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Saved):
     """A reproduced figure: rows beside the paper's, sheets, supporting tables, notes, and how it was run.
 
     `name` is the figure's short name (fig1, s4). Provenance: command, device, wall_s, seeds, quick, epochs, code_version,
@@ -90,6 +86,8 @@ class Outcome:
     >>> Outcome("fig1", "The law", [Row("r", -0.997, -0.998, reproduced=True), Row("p", None, 0.0003)], []).reproduced
     Tally(reproduced=1, judged=1)
     """
+
+    _what, _version, _again = "outcome", 1, "repeat the experiment"
 
     name: str
     title: str
@@ -120,33 +118,14 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {"format": "layerlaw outcome", "version": VERSION, **asdict(self)}
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write one JSON file, whole or not at all."""
-        return write_json(path, self.to_dict())
+        return {"format": "layerlaw outcome", "version": self._version, **asdict(self)}
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Outcome:
-        """Read an outcome of this or an older version."""
-        return cls.from_dict(read_json(path, "outcome", "repeat the experiment"), where=str(path))
-
-    @classmethod
-    def from_dict(cls, data: Any, *, where: str = "outcome") -> Outcome:
-        """An outcome from plain data; unknown fields are ignored."""
-        version = check_format(data, "outcome", VERSION, where=where)
-        try:
-            return from_plain(
-                cls,
-                data,
-                rows=[from_plain(Row, row) for row in data["rows"]],
-                sheets=[sheet_from_dict(sheet) for sheet in data["sheets"]],
-                tables=[from_plain(Table, table) for table in data.get("tables", ())],
-            )
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise DataError(
-                f"{where}: expected a layerlaw outcome of version {version}, but a field is missing or wrong: {error}"
-            ) from None
+    def _made(cls, data: dict[str, Any], version: int) -> Outcome:
+        rows = [from_plain(Row, row) for row in data["rows"]]
+        sheets = [sheet_from_dict(sheet) for sheet in data["sheets"]]
+        tables = [from_plain(Table, table) for table in data.get("tables", ())]
+        return from_plain(cls, data, rows=rows, sheets=sheets, tables=tables)
 
 
 def _plain(value: Any) -> Any:
