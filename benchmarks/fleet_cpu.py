@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from layerlaw.data import load
-from layerlaw.lab import FeedForward, Recipe, Samples, Schedule, Shape, sweep
+from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
 from layerlaw.lab.processes import cores
 
 WANTED = {8: {"plain": 5.0, "listed": 10.0, "listed, default threads": 10.0}, 20: {"plain": 3.5}}
@@ -29,7 +29,7 @@ WANTED = {8: {"plain": 5.0, "listed": 10.0, "listed, default threads": 10.0}, 20
 def plain(recipe: Recipe, samples: Samples, epochs: int) -> float:
     torch.set_num_threads(1)
     torch.manual_seed(recipe.seed)
-    network = FeedForward.of(recipe.network)
+    network = recipe.network.build()
     optimizer = torch.optim.Adam(network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     loss_of = nn.CrossEntropyLoss()
     x, y = samples.inputs, samples.labels
@@ -46,7 +46,7 @@ def plain(recipe: Recipe, samples: Samples, epochs: int) -> float:
 def listed(recipe: Recipe, samples: Samples, epochs: int, threads: int) -> float:
     torch.set_num_threads(threads)
     torch.manual_seed(recipe.seed)
-    network = FeedForward.of(recipe.network)
+    network = recipe.network.build()
     optimizer = torch.optim.Adam(network.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay)
     loss_of = nn.CrossEntropyLoss()
     began = time.perf_counter()

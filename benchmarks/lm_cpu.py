@@ -15,13 +15,12 @@ import numpy as np
 import torch
 from sklearn.linear_model import LinearRegression
 
-from layerlaw.capture import capturing
+from layerlaw.capture.hooks import Capture
 from layerlaw.data import load_text
 from layerlaw.lm import anatomy, load, pieces_of
 from layerlaw.lm.blocks import find_blocks, run
 from layerlaw.lm.stream import MomentPass, TextPlan
-from layerlaw.lm.targets import targets_of
-from layerlaw.lm.tasks import NextToken
+from layerlaw.lm.tasks import NextToken, targets_of
 from layerlaw.measures.residual import prediction_residuals
 
 CPU = torch.device("cpu")
@@ -109,7 +108,7 @@ def forward(model, batch) -> None:
 
 def hooks(model, plan, consume):
     capture = plan.capture()
-    return capturing(model, capture, capture.sites, reduce=None, consume=consume)
+    return Capture(model, capture, capture.sites, reduce=None, consume=consume)
 
 
 def step(collecting, group, capture, batch) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import transformers as tf
 
-from layerlaw.capture import capturing
+from layerlaw.capture.hooks import Capture
 from layerlaw.data import load_text
 from layerlaw.errors import DataError
 from layerlaw.experiments.next_token.language import real_model
@@ -24,8 +24,7 @@ from layerlaw.experiments.setting import Setting
 from layerlaw.lm import anatomy, pieces_of
 from layerlaw.lm.blocks import find_blocks, run
 from layerlaw.lm.stream import MomentPass, TextPlan
-from layerlaw.lm.targets import targets_of
-from layerlaw.lm.tasks import NextToken
+from layerlaw.lm.tasks import NextToken, targets_of
 from layerlaw.measures.residual import prediction_residuals
 
 SIZES = ((576, 30, 9), (2048, 16, 32), (4096, 8, 32))  # width, depth, heads
@@ -86,7 +85,7 @@ def compared(model, name: str, texts: list, vocabulary: int) -> dict:
         batch = TASK.batch(pieces, range(BATCH)).to(CUDA)
         plain.append(timed(forward, model, batch))
         for collecting, times in ((mine, measured), (exact, [])):
-            with capturing(model, plan, plan.sites, reduce=None, consume=collecting.consume) as capture:
+            with Capture(model, plan, plan.sites, reduce=None, consume=collecting.consume) as capture:
                 times.append(timed(step, collecting, capture, batch))
     a, b = statistics.median(plain[2:]), statistics.median(measured[2:])
     row = {

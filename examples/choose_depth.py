@@ -2,7 +2,7 @@
 
 import layerlaw as ll
 from layerlaw.advice import choose_depth, robustness
-from layerlaw.lab import FeedForward, Recipe, Shape, train
+from layerlaw.lab import Recipe, Shape, train
 from layerlaw.verdict import UntilLaw
 
 images = ll.data.load().balanced(40).resized(10)  # tensors, a data set's name or a folder of pictures work too
@@ -17,7 +17,7 @@ choice.plot().savefig("choice.png")
 # A deeper network, trained on all images until the law has held at three probes in a row.
 x, y = images.tensors(flat=True)
 shape = Shape(100, (100,) * 6)
-network, rule = FeedForward.of(shape), UntilLaw(patience=3, every=5)
+network, rule = shape.build(), UntilLaw(patience=3, every=5)
 recipe = Recipe(shape, learning_rate=(choice.recommended or choice.best).trial.rate, epochs=60)
 train(
     network,

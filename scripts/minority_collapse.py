@@ -21,7 +21,6 @@ from layerlaw.advice import Forecast, forecast
 from layerlaw.data import load
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape, sweep
 from layerlaw.measures.collapse import mean_cosine
-from layerlaw.pages import draw_sheet
 from layerlaw.peeled import collapse_ratio
 from layerlaw.probing import probe
 from layerlaw.sheet import Panel, Series, Sheet
@@ -220,7 +219,7 @@ def main() -> None:
     runs = trained(parser.parse_args().folder)
     found = {key: [measured(*one) for one in ones] for key, ones in runs.items()}
     (DOCS / "minority_collapse.md").write_text(page(found), encoding="utf-8")
-    draw_sheet(figure(found)).savefig(DOCS / "minority_collapse.png", dpi=110)
+    figure(found).plot().savefig(DOCS / "minority_collapse.png", dpi=110)
     print(f"{time.perf_counter() - started:.0f} s")
 
 

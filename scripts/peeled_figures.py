@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from layerlaw.pages import draw_sheet
 from layerlaw.peeled import collapse_sheet, cosine_sheet, phase_sheet, simplex_sheet
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -14,4 +13,4 @@ if __name__ == "__main__":
         ("simplex", simplex_sheet()),
         ("collapse", collapse_sheet()),
     ):
-        draw_sheet(sheet).savefig(DOCS / f"peeled_{name}.png", dpi=80)
+        sheet.plot().savefig(DOCS / f"peeled_{name}.png", dpi=80)

@@ -15,7 +15,7 @@ The tree::
 Each message says what was expected, what came, where, and what to do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 
 class LayerlawError(Exception):
@@ -73,3 +73,18 @@ def renamed(function: str, given: Mapping[str, object], new: Mapping[str, str]) 
         parts = {name: new[name].partition(" ") for name in given}
         moved = [f"'{old}' is now '{name}'{space}{words}" for old, (name, space, words) in parts.items()]
         raise TypeError(f"{function}: {'; '.join(moved)}.")
+
+
+def check_choice(
+    name: str, value: object, choices: Collection[object], error: type[LayerlawError] = InputError
+) -> None:
+    """Raise unless a value is one of the choices."""
+    if value not in choices:
+        raise error(f"{name}: expected one of {', '.join(map(str, choices))}, got {value!r}.")
+
+
+def check_whole(least: int, *, kind: type = int, **values: object) -> None:
+    """Raise unless these arguments are whole numbers of at least so much."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, kind) or value < least:  # type: ignore[operator]
+            raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}.")

@@ -6,12 +6,15 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self, TypeVar
 
 from layerlaw.errors import DataError
 
+Made = TypeVar("Made")
+OLD_SPELLINGS = {"colour": "color"}  # of files written by earlier versions
 LONGEST_NAME = 255  # bytes of the name of a file
 
 
@@ -72,37 +75,81 @@ def write_json(path: str | os.PathLike[str], data: Any) -> Path:
     return write_whole(path, json.dumps(json_safe(data), ensure_ascii=False, allow_nan=False))
 
 
-def read_json(path: str | os.PathLike[str], what: str, advice: str) -> Any:
-    """The JSON in a file that should hold a layerlaw `what` (record, outcome); `advice` says what to do if it is broken."""
-    path = Path(path)
-    article = "an" if what[0] in "aeiou" else "a"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{path}: expected {article} {what} file, found nothing there.") from None
-    except OSError as error:
-        raise DataError(f"{path}: expected {article} {what} file that can be read ({error.strerror}).") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DataError(
-            f"{path}: expected a layerlaw {what} (JSON), got a file that is no JSON, or ends or breaks early ({error}). "
-            f"It may be truncated; copy it again or {advice}."
-        ) from None
+class Saved:
+    """What is kept as one JSON file: a `_what` (record, outcome) of a `_version`; if it is lost, `_again` is the advice."""
+
+    _what: ClassVar[str]
+    _version: ClassVar[int]
+    _again: ClassVar[str]
+
+    @classmethod
+    def _made(cls, data: dict[str, Any], version: int) -> Self:
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        raise NotImplementedError
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write one JSON file, whole or not at all."""
+        return write_json(path, self.to_dict())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file of this or an older version."""
+        path, what = Path(path), cls._what
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise DataError(f"{path}: expected {_article(what)} file, found nothing there.") from None
+        except OSError as error:
+            raise DataError(f"{path}: expected {_article(what)} file that can be read ({error.strerror}).") from None
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise DataError(
+                f"{path}: expected a layerlaw {what} (JSON), got a file that is no JSON, or ends or breaks early ({error}). "
+                f"It may be truncated; copy it again or {cls._again}."
+            ) from None
+        return cls.from_dict(data, where=str(path))
+
+    @classmethod
+    def from_dict(cls, data: Any, *, where: str = "") -> Self:
+        """Made from plain data; unknown fields are ignored."""
+        what, where = cls._what, where or cls._what
+        version = check_format(data, what, cls._version, where=where)
+        try:
+            return cls._made(data, version)
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from None
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise DataError(
+                f"{where}: expected a layerlaw {what} of version {version}, but a field is missing or wrong: {error}"
+            ) from None
 
 
-def check_format(data: Any, what: str, version: int, *, where: str) -> int:
+def check_format(data: Any, what: str, version: int, *, where: str, writer: str = "") -> int:
     """The version of plain data, if they are a layerlaw `what` (record, outcome) of at most this version."""
-    article = "an" if what[0] in "aeiou" else "a"
     if not isinstance(data, dict) or data.get("format") != f"layerlaw {what}":
-        raise DataError(
-            f"{where}: expected a layerlaw {what}, got other JSON. Was it written by {what.capitalize()}.save?"
-        )
+        came = "another torch file" if writer else "other JSON"
+        writer = writer or f"{what.capitalize()}.save"
+        raise DataError(f"{where}: expected a layerlaw {what}, got {came}. Was it written by {writer}?")
     found = data.get("version")
     if not isinstance(found, int) or found > version:
         raise DataError(
-            f"{where}: expected {article} {what} of version ≤ {version}, got version {found}. "
+            f"{where}: expected {_article(what)} of version ≤ {version}, got version {found}. "
             "It was written by a newer layerlaw: pip install --upgrade layerlaw"
         )
     return found
+
+
+def _article(what: str) -> str:
+    return f"an {what}" if what[0] in "aeiou" else f"a {what}"
+
+
+def from_plain(cls: type[Made], data: Mapping[str, Any], **parts: Any) -> Made:
+    """A dataclass from plain data, fields that it does not know left out; `parts` are already made."""
+    known = {f.name for f in fields(cls) if f.init}  # type: ignore[arg-type]  # all of them are dataclasses
+    renamed = {OLD_SPELLINGS.get(key, key): value for key, value in data.items()}
+    return cls(**{key: value for key, value in renamed.items() if key in known} | parts)
 
 
 def json_safe(data: Any) -> Any:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from numbers import Integral
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from layerlaw.errors import DataError, InputError
-from layerlaw.files import check_format, read_json, write_json
-from layerlaw.sheet import Sheet, from_plain, number_or_none, set_fields, sheet_from_dict
+from layerlaw.errors import InputError
+from layerlaw.files import Saved, from_plain
+from layerlaw.sheet import Sheet, number_or_none, set_fields, sheet_from_dict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-VERSION = 1
-
 Cell = str | float | int | None
+Kind = Literal["number", "direction", "other model", "self-check"]
+"""Of a claim: a number of the paper; what it says in words; the same on another model than its own; a check of our own."""
+TOO_EASY = 0.2  # a limit that chance passes more often than this is not counted
 
 
 class Tally(NamedTuple):
-    """How many numbers were reproduced, of those that the paper lets us judge."""
+    """How many rows were reproduced, of those that are counted."""
 
     reproduced: int
     judged: int
@@ -33,7 +32,8 @@ class Row:
     """One number beside the paper's.
 
     `ours` is the mean over seeds, `low` and `high` their range. `paper` is a number as printed there, words, or `None`.
-    `reproduced` is `None` where there is nothing to compare with. A missing `ours` needs a `reason`; a NaN gives its own.
+    `reproduced` is `None` where there is nothing to compare with, else `kind` says what kind of claim it is and `chance` how
+    often something without the claimed property would pass. A missing `ours` needs a `reason`; a NaN gives its own.
 
     >>> Row("r, Adam", -0.997, float("nan")).reason
     'the number is not finite'
@@ -47,6 +47,13 @@ class Row:
     reproduced: bool | None = None
     tolerance: str = ""
     reason: str = ""
+    kind: Kind | None = None
+    chance: float | None = None
+
+    @property
+    def counted(self) -> bool:
+        """Whether it enters a tally: judged, and by a limit that chance does not pass more than once in five."""
+        return self.reproduced is not None and (self.chance is None or self.chance <= TOO_EASY)
 
     def __post_init__(self) -> None:
         ours, reason = number_or_none(self.ours), self.reason
@@ -81,7 +88,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Saved):
     """A reproduced figure: rows beside the paper's, sheets, supporting tables, notes, and how it was run.
 
     `name` is the figure's short name (fig1, s4). Provenance: command, device, wall_s, seeds, quick, epochs, code_version,
@@ -90,6 +97,8 @@ class Outcome:
     >>> Outcome("fig1", "The law", [Row("r", -0.997, -0.998, reproduced=True), Row("p", None, 0.0003)], []).reproduced
     Tally(reproduced=1, judged=1)
     """
+
+    _what, _version, _again = "outcome", 1, "repeat the experiment"
 
     name: str
     title: str
@@ -108,9 +117,13 @@ class Outcome:
 
     @property
     def reproduced(self) -> Tally:
-        """How many rows are reproduced, of those with a verdict."""
-        verdicts = [row.reproduced for row in self.rows if row.reproduced is not None]
-        return Tally(sum(verdicts), len(verdicts))
+        """How many rows are reproduced, of those that are counted."""
+        return self.tally()
+
+    def tally(self, *kinds: Kind) -> Tally:
+        """The same of some kinds alone."""
+        verdicts = [row.reproduced for row in self.rows if row.counted and (not kinds or row.kind in kinds)]
+        return Tally(sum(map(bool, verdicts)), len(verdicts))
 
     def plot(self, which: int = 0) -> Figure:
         """Draw one of its sheets, the first unless another is named: a matplotlib figure."""
@@ -120,33 +133,14 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {"format": "layerlaw outcome", "version": VERSION, **asdict(self)}
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write one JSON file, whole or not at all."""
-        return write_json(path, self.to_dict())
+        return {"format": "layerlaw outcome", "version": self._version, **asdict(self)}
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Outcome:
-        """Read an outcome of this or an older version."""
-        return cls.from_dict(read_json(path, "outcome", "repeat the experiment"), where=str(path))
-
-    @classmethod
-    def from_dict(cls, data: Any, *, where: str = "outcome") -> Outcome:
-        """An outcome from plain data; unknown fields are ignored."""
-        version = check_format(data, "outcome", VERSION, where=where)
-        try:
-            return from_plain(
-                cls,
-                data,
-                rows=[from_plain(Row, row) for row in data["rows"]],
-                sheets=[sheet_from_dict(sheet) for sheet in data["sheets"]],
-                tables=[from_plain(Table, table) for table in data.get("tables", ())],
-            )
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise DataError(
-                f"{where}: expected a layerlaw outcome of version {version}, but a field is missing or wrong: {error}"
-            ) from None
+    def _made(cls, data: dict[str, Any], version: int) -> Outcome:
+        rows = [from_plain(Row, row) for row in data["rows"]]
+        sheets = [sheet_from_dict(sheet) for sheet in data["sheets"]]
+        tables = [from_plain(Table, table) for table in data.get("tables", ())]
+        return from_plain(cls, data, rows=rows, sheets=sheets, tables=tables)
 
 
 def _plain(value: Any) -> Any:

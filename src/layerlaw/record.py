@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import difflib
 import html
-import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from layerlaw.errors import DataError, InputError, MissingExtraError
-from layerlaw.files import check_format, read_json, write_json
+from layerlaw.files import Saved, from_plain
 from layerlaw.law import LawErrors, LawFit, fit_law, law_errors
 from layerlaw.measures.columns import REGISTRY, describe
 from layerlaw.wording import joined
@@ -97,7 +95,7 @@ KINDS = {kind.name: kind for kind in (CLASSIFIER, LANGUAGE_MODEL)}
 
 
 @dataclass(repr=False)
-class Record:
+class Record(Saved):
     """The result of a probe: sites in depth order, classes, settings and provenance.
 
     `words` are the tokens that a language model's planes show, in the order of `plane_labels`; a classifier's show classes.
@@ -109,6 +107,8 @@ class Record:
     >>> round(record.law("separation").rho, 6)
     0.5
     """
+
+    _what, _version, _again = "record", VERSION, "repeat the probe"
 
     name: str
     sites: list[SiteRow]
@@ -128,7 +128,10 @@ class Record:
     def __post_init__(self) -> None:
         kind: Kind | str = self.kind
         if isinstance(kind, str):  # by its name, as in a file
-            self.kind = _kind(kind, f"record '{self.name}'")
+            if kind not in KINDS:
+                expected = joined(list(KINDS), "or")
+                raise DataError(f"record '{self.name}': expected a record of a {expected}, got one of kind {kind!r}.")
+            self.kind = KINDS[kind]
 
     @property
     def columns(self) -> list[str]:
@@ -223,49 +226,22 @@ class Record:
         """Plain data for JSON."""
         return {"format": "layerlaw record", **asdict(self), "kind": self.kind.name}
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write one JSON file, whole or not at all."""
-        return write_json(path, self.to_dict())
-
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Record:
-        """Read a record of this or an older version."""
-        return cls.from_dict(read_json(path, "record", "repeat the probe"), where=str(path))
-
-    @classmethod
-    def from_dict(cls, data: Any, *, where: str = "record") -> Record:
-        """A record from plain data; unknown fields are ignored."""
-        version = check_format(data, "record", VERSION, where=where)
-        try:
-            known = {f.name for f in fields(cls)}
-            row = {f.name for f in fields(SiteRow)}
-            sites = [SiteRow(**{k: v for k, v in s.items() if k in row}) for s in data["sites"]]
-            for site in sites:
-                site.shape = tuple(site.shape)
-            rest = {k: v for k, v in data.items() if k in known and k not in ("sites", "version")}
-            kind = _kind(rest.get("kind", CLASSIFIER.name), where)
-            if version < VERSION:
-                rest["settings"] = _renewed(rest.get("settings", {}))
-            if not kind.of_classes and "words" not in rest:  # they were kept where classes are
-                rest |= {"words": rest["classes"], "classes": []}
-            return cls(sites=sites, **rest)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise DataError(
-                f"{where}: expected a layerlaw record of version {version}, but a field is missing or wrong: {error}."
-            ) from None
+    def _made(cls, data: dict[str, Any], version: int) -> Record:
+        sites = [from_plain(SiteRow, site, shape=tuple(site["shape"])) for site in data["sites"]]
+        changed: dict[str, Any] = {"version": VERSION}
+        if version < VERSION:
+            changed["settings"] = _renewed(data.get("settings", {}))
+        if data.get("kind") == LANGUAGE_MODEL.name and "words" not in data:  # they were kept where classes are
+            changed |= {"words": data["classes"], "classes": []}
+        return from_plain(cls, data, sites=sites, **changed)
 
     def __str__(self) -> str:
         """A plain table."""
-        shown = self._shown()
-        rows = [["site", "features", *shown]]
-        rows += [[s.name, str(s.features), *(_short(s.values.get(c)) for c in shown)] for s in self.sites]
+        rows = self._rows()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(
-                cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in rows
-        ]
+        aligned = [[cell.rjust(w) for cell, w in zip(row, widths, strict=True)] for row in rows]
+        lines = ["  ".join([row[0].ljust(widths[0]), *cells[1:]]) for row, cells in zip(rows, aligned, strict=True)]
         return "\n".join([repr(self), *lines])
 
     def __repr__(self) -> str:
@@ -280,31 +256,26 @@ class Record:
 
         return plot(self, column, ax=ax)
 
-    def _shown(self) -> list[str]:
-        """The columns of a short table that hold a number."""
+    def _rows(self) -> list[list[str]]:
+        """A short table with its heads: the columns that hold a number."""
         tests = [f"test_{name}" for name, column in REGISTRY.items() if column.test_yields is not None]
         known = dict.fromkeys([*self.kind.table, *(name for name, c in REGISTRY.items() if c.head), *tests])
-        return [c for c in known if any(site.values.get(c) is not None for site in self.sites)]
+        shown = [c for c in known if any(site.values.get(c) is not None for site in self.sites)]
+        cells = [[site.values.get(c) for c in shown] for site in self.sites]
+        numbers = [["–" if value is None else f"{value:.4g}" for value in row] for row in cells]
+        body = [[s.name, str(s.features), *row] for s, row in zip(self.sites, numbers, strict=True)]
+        return [["site", "features", *shown], *body]
 
     def _repr_html_(self) -> str:
         """An escaped table for notebooks, with no dependency."""
-        shown = self._shown()
-        head = "".join(f"<th>{html.escape(c)}</th>" for c in ["site", "features", *shown])
+        heads, *rows = [[html.escape(cell) for cell in row] for row in self._rows()]
+        head = "".join(f"<th>{cell}</th>" for cell in heads)
         body = "".join(
-            f"<tr><td style='text-align:left'>{html.escape(s.name)}</td><td>{html.escape(str(s.features))}</td>"
-            + "".join(f"<td>{_short(s.values.get(c))}</td>" for c in shown)
-            + "</tr>"
-            for s in self.sites
+            f"<tr><td style='text-align:left'>{name}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+            for name, *cells in rows
         )
-        return (
-            f"<p>{html.escape(repr(self)[1:-1])}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        )
-
-
-def _kind(name: str, where: str) -> Kind:
-    if name not in KINDS:
-        raise DataError(f"{where}: expected a record of a {joined(list(KINDS), 'or')}, got one of kind {name!r}.")
-    return KINDS[name]
+        about = html.escape(repr(self)[1:-1])
+        return f"<p>{about}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _renewed(settings: dict[str, Any]) -> dict[str, Any]:
@@ -317,7 +288,3 @@ def _renewed(settings: dict[str, Any]) -> dict[str, Any]:
 def carries_law(column: str) -> bool:
     """Whether a law can be fitted to a column: it is positive and 0 at collapse, no accuracy, rank or standard error."""
     return describe(column).law
-
-
-def _short(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"

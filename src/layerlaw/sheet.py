@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from layerlaw.errors import InputError
+from layerlaw.files import from_plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Style = Literal["points", "line", "fit", "faint", "null", "bars"]
-Made = TypeVar("Made")
-OLD_SPELLINGS = {"colour": "color"}  # of files written by earlier versions
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,8 @@ class PlanePanel:
         if len(points) != len(labels):
             raise InputError(f"panel '{self.title}': expected a label per point, got {len(labels)} for {len(points)}.")
         kept = [i for i, point in enumerate(points) if all(map(math.isfinite, point))]
-        set_fields(self, points=tuple(points[i] for i in kept), labels=tuple(labels[i] for i in kept))
-        set_fields(self, classes=tuple(map(str, self.classes)))
+        points, labels = [points[i] for i in kept], [labels[i] for i in kept]
+        set_fields(self, points=tuple(points), labels=tuple(labels), classes=tuple(map(str, self.classes)))
 
 
 @dataclass(frozen=True)
@@ -128,13 +127,6 @@ def sheet_from_dict(data: Mapping[str, Any]) -> Sheet:
         for panel in data["panels"]
     ]
     return from_plain(Sheet, data, panels=panels)
-
-
-def from_plain(cls: type[Made], data: Mapping[str, Any], **parts: Any) -> Made:
-    """A dataclass from plain data, fields that it does not know left out; `parts` are already made."""
-    known = {f.name for f in fields(cls) if f.init}  # type: ignore[arg-type]  # all of them are dataclasses
-    renamed = {OLD_SPELLINGS.get(key, key): value for key, value in data.items()}
-    return cls(**{key: value for key, value in renamed.items() if key in known} | parts)
 
 
 def set_fields(frozen: object, **values: Any) -> None:

@@ -66,9 +66,9 @@ def power(exponent: int) -> str:
     return str(exponent).translate(_SUPERSCRIPT)
 
 
-def interval_factor(log_error: float) -> float:
-    """exp(1.96 · standard error of ln D): D times and over this is a 95% interval."""
-    return math.exp(min(1.96 * abs(log_error), 100.0))
+def interval_factor(log_error: float, t: float = 1.96) -> float:
+    """exp(t · standard error of ln D): D times and over this is a 95% interval."""
+    return math.exp(min(t * abs(log_error), 100.0))
 
 
 def percent(share: float | None, digits: int = 1) -> str:

@@ -17,11 +17,12 @@ def trial(
     fitted: float = 1.0,
     floor: float = 500.0,
 ) -> Trial:
-    """A trial with these final D per seed, on a straight line from D_0 = 32 over five layers."""
-    n = len(finals)
-    curves = tuple(None if D is None else straight(D) for D in finals)
-    accuracies = accuracies if accuracies is not None else [0.8] * n
-    return Trial(rate, curves, (floor,) * n, tuple(accuracies), (loss,) * n, (fitted,) * n)
+    """A trial with these final D per seed (`None`: it diverged), on a straight line from D_0 = 32 over five layers."""
+    given = zip(finals, accuracies or [0.8] * len(finals), strict=True)
+    sound = [(straight(D), accuracy) for D, accuracy in given if D is not None]
+    n = len(sound)
+    curves, shares = tuple(curve for curve, _ in sound), tuple(accuracy for _, accuracy in sound)
+    return Trial(rate, curves, (floor,) * n, shares, (loss,) * n, (fitted,) * n, failed=len(finals) - n)
 
 
 def straight(last: float, first: float = 32.0, layers: int = 5) -> tuple[float, ...]:

@@ -136,7 +136,7 @@ def test_bad_input_is_answered(data: Any, options: dict[str, Any], error: type[E
     [
         (0.0, InputError, "validation: expected a share between 0 and 1, such as 0.2, got 0.0"),
         ("half", InputError, "validation: expected a share between 0 and 1"),
-        (0.999, LabelError, "expected enough samples to hold a share of 0.999 back"),
+        (0.999, LabelError, "expected enough samples to hold 0.999 back"),
     ],
 )
 def test_a_share_that_cannot_be_held_back_is_answered(share: Any, error: type[Exception], words: str) -> None:

@@ -12,7 +12,7 @@ import torch
 import layerlaw as ll
 import oracle
 from layerlaw.advice import Forecast, forecast
-from layerlaw.advice.class_groups import MOST_BINS, MOST_GROUPS, exact_sizes, shown_groups, solved_sizes
+from layerlaw.advice.outlook import MOST_BINS, MOST_GROUPS, exact_sizes, shown_groups, solved_sizes
 from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.peeled import collapse_curve, collapse_ratio, critical_budget, oversampling, solve, vanish_ratio
 from layerlaw.wording import number, ratio_words

@@ -38,6 +38,21 @@ class FNN(nn.Module):
         return self.layers[-1](x)
 
 
+class Beside(FNN):
+    """The same, with a module that is called beside its layers."""
+
+    def __init__(self, **beside: nn.Module) -> None:
+        super().__init__()
+        for name, module in beside.items():
+            self.add_module(name, module)
+        self.beside = tuple(beside)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in self.beside:
+            getattr(self, name)(x)
+        return super().forward(x)
+
+
 class Pair(nn.Module):
     """The smallest block: two linear layers."""
 

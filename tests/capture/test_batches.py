@@ -140,7 +140,7 @@ def test_empty_data_are_told(data: object) -> None:
 def test_batches_without_labels_are_told() -> None:
     with pytest.raises(DataError, match=r"data, batch 0: expected \(inputs, labels\) or a dictionary.*got Tensor"):
         list(batches([X]))
-    with pytest.raises(DataError, match=r"expected a dictionary with a 'labels' key, got the keys \['a', 'b'\]"):
+    with pytest.raises(DataError, match=r"expected a dictionary with 'labels', got the keys \['a', 'b'\]"):
         list(batches([{"b": X, "a": X}]))
     with pytest.raises(DataError, match="Data sets without labels cannot be measured"):
         list(batches([(X,)]))
@@ -156,7 +156,7 @@ def test_labels_of_a_wrong_kind_are_told() -> None:
 
 
 def test_as_many_labels_as_inputs_are_wanted() -> None:
-    with pytest.raises(LabelError, match="data: expected as many inputs as labels, got 50 inputs and 49 labels"):
+    with pytest.raises(LabelError, match="data: expected one label per sample, got 49 labels for inputs of shape"):
         batches((X, Y[1:]))
     with pytest.raises(
         LabelError, match=r"data, batch 0: expected one label per sample, got 49 labels for inputs of shape \(50, 6\)"
@@ -173,7 +173,7 @@ def test_a_batch_size_is_at_least_one_and_not_for_loaders() -> None:
     for data in ((X, Y), TensorDataset(X, Y)):
         with pytest.raises(DataError, match="data: expected a batch_size of at least 1, got 0"):
             batches(data, 0)
-    with pytest.raises(DataError, match="batch_size applies to tensors and datasets; this DataLoader has its own"):
+    with pytest.raises(DataError, match="batch_size is for tensors and datasets; this DataLoader has its own"):
         batches(DataLoader(TensorDataset(X, Y)), 5)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from capture_networks import FNN, InPlaceResNet, clouds
+from capture_networks import FNN, Beside, InPlaceResNet, clouds
 from torch import nn
 
 import layerlaw as ll
@@ -80,21 +80,12 @@ def test_only_names_the_user_wrote_raise_when_they_cannot_be_measured() -> None:
         def forward(self, x):
             return (x > 0).long()
 
-    class Net(FNN):
-        def __init__(self) -> None:
-            super().__init__()
-            self.counts = Counts()
-
-        def forward(self, x):
-            self.counts(x)
-            return super().forward(x)
-
     x = clouds(6, 12)[0]
     with pytest.raises(
         ll.LayerlawError, match="site 'counts' cannot be measured: its output is no floating-point tensor"
     ):
-        names(["counts"], Net(), x)
-    plan = ll.sites(Net(), x, sites="*")
+        names(["counts"], Beside(counts=Counts()), x)
+    plan = ll.sites(Beside(counts=Counts()), x, sites="*")
     assert "counts (its output is no floating-point tensor)" in plan.dropped
 
 

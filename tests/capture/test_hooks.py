@@ -2,11 +2,14 @@
 
 import pytest
 import torch
-from capture_networks import FNN, clouds, seeded
+from capture_networks import FNN, Beside, clouds, seeded
 from torch import nn
 
 import layerlaw as ll
-from layerlaw.capture import Batches, capturing, find_sites, probing_state
+from layerlaw.capture.batches import Batches
+from layerlaw.capture.hooks import Capture
+from layerlaw.capture.network import probing_state
+from layerlaw.capture.site_rules import find_sites
 
 X, Y = clouds(40, 12)
 
@@ -21,7 +24,7 @@ def captured(network: nn.Module, x: torch.Tensor = X, y: torch.Tensor = Y, **how
         def consume(site, features):
             found[site.name] = features.clone()
 
-        with capturing(network, plan, plan.sites, reduce="flatten", consume=consume) as capture:
+        with Capture(network, plan, plan.sites, reduce="flatten", consume=consume) as capture:
             capture.run(batch, where="data, batch 0")
     assert hooks_of(network) == 0
     return found
@@ -55,7 +58,7 @@ def test_features_leave_autocast_as_they_are_and_products_run_in_full_precision(
     plan = find_sites(network, batch, choice="layers")
     with (
         torch.autocast("cpu", torch.bfloat16),
-        capturing(network, plan, plan.sites, reduce="flatten", consume=consume) as c,
+        Capture(network, plan, plan.sites, reduce="flatten", consume=consume) as c,
     ):
         c.run(batch, where="data")
     assert enabled == [(False, False)] * 4
@@ -91,7 +94,7 @@ def captured_keeping(network: nn.Module) -> dict[str, torch.Tensor]:
     found = {}
     (batch,) = Batches([(X, Y)], batch_size=None, batchnorm="running", where="data")
     plan = find_sites(network, batch, choice="layers")
-    with capturing(
+    with Capture(
         network, plan, plan.sites, reduce="flatten", consume=lambda s, f: found.update({s.name: f.clone()})
     ) as c:
         c.run(batch, where="data")
@@ -106,9 +109,7 @@ def test_a_dry_run_that_fails_names_shapes_and_types() -> None:
 
 
 def test_fewer_than_two_samples_are_too_few_for_a_dry_run() -> None:
-    with pytest.raises(
-        ll.LayerlawError, match="at least 2 samples in the first batch for the dry run, got 1: use larger"
-    ):
+    with pytest.raises(ll.LayerlawError, match=r"at least 2 samples in the first batch \(dry run\), got 1: use larger"):
         ll.sites(seeded(FNN), X[:1])
 
 
@@ -162,19 +163,10 @@ def test_a_site_that_hands_over_no_tensor_any_more_is_told() -> None:
         def forward(self, x):
             return x * 1 if len(x) <= 3 else None
 
-    class Net(FNN):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fickle = Fickle()
-
-        def forward(self, x):
-            self.fickle(x)
-            return super().forward(x)
-
     with pytest.raises(
         ll.LayerlawError, match="site 'fickle': expected a floating-point tensor as in the dry run, got none"
     ):
-        ll.probe(seeded(Net), [(X, Y)], sites=["fickle"], progress=False)
+        ll.probe(seeded(lambda: Beside(fickle=Fickle())), [(X, Y)], sites=["fickle"], progress=False)
 
 
 def attached(network: nn.Module, x: torch.Tensor, *, sites: object = "layers", reduce: str = "flatten"):
@@ -188,7 +180,7 @@ def attached(network: nn.Module, x: torch.Tensor, *, sites: object = "layers", r
         assert not torch.is_autocast_enabled("cpu")
         found[site.name] = features
 
-    with capturing(network, plan, plan.sites, reduce=reduce, consume=consume, gradients=True) as capture:
+    with Capture(network, plan, plan.sites, reduce=reduce, consume=consume, gradients=True) as capture:
         output = capture.run(batch, where="data")
     return output, found
 

@@ -6,7 +6,7 @@ from capture_networks import FNN, Encoder, InPlaceResNet, clouds, seeded
 from torch import nn
 
 import layerlaw as ll
-from layerlaw.capture.reduce import reduced, samples_first
+from layerlaw.capture.plan import reduced, samples_first
 
 
 def sides(network: nn.Module, example: torch.Tensor, choice: object) -> dict[str, tuple[bool, int]]:
@@ -72,16 +72,17 @@ def test_images_that_a_feed_forward_net_flattens_have_channels_first() -> None:
     assert sides(FNN(), clouds(6, 3, 2, 2)[0], ["input"])["input"] == (False, 3)
 
 
+class Window(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.one, self.two = nn.LayerNorm(6), nn.Linear(6, 8), nn.Linear(8, 6)
+
+    def forward(self, x):
+        return x + self.two(self.one(self.norm(x)).relu())
+
+
 def test_features_last_images_of_window_transformers_are_averaged_over_space() -> None:
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.one, self.two = nn.LayerNorm(6), nn.Linear(6, 8), nn.Linear(8, 6)
-
-        def forward(self, x):
-            return x + self.two(self.one(self.norm(x)).relu())
-
-    network = nn.Sequential(nn.Linear(2, 6), Block(), Block(), nn.LayerNorm(6), nn.Flatten(1, 2))
+    network = nn.Sequential(nn.Linear(2, 6), Window(), Window(), nn.LayerNorm(6), nn.Flatten(1, 2))
     assert sides(network, clouds(6, 4, 4, 2)[0], ["input", "1", "2"]) == {
         "input": (True, 2),
         "1": (True, 6),
@@ -90,19 +91,11 @@ def test_features_last_images_of_window_transformers_are_averaged_over_space() -
 
 
 def test_a_block_of_linear_layers_gives_features_last_also_where_its_neighbors_do_not_tell() -> None:
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.one, self.two = nn.LayerNorm(6), nn.Linear(6, 8), nn.Linear(8, 6)
-
-        def forward(self, x):
-            return x + self.two(self.one(self.norm(x)).relu())
-
     class Merging(nn.Module):
         def forward(self, x):
             return x[:, ::2, ::2] + x[:, 1::2, 1::2]
 
-    network = nn.Sequential(nn.Linear(2, 6), Block(), Merging(), Block(), Merging())
+    network = nn.Sequential(nn.Linear(2, 6), Window(), Merging(), Window(), Merging())
     assert sides(network, clouds(6, 4, 4, 2)[0], ["1", "3"]) == {"1": (True, 6), "3": (True, 6)}
 
 

@@ -225,13 +225,13 @@ def test_a_mask_that_does_not_fit_the_tokens_is_told() -> None:
 def test_a_sample_of_padding_only_is_told() -> None:
     data = words()
     data[2]["attention_mask"][3] = 0
-    with pytest.raises(ll.LayerlawError, match="at least one real token in every sample, got a sample of padding only"):
+    with pytest.raises(ll.LayerlawError, match="at least one real token in every sample, got padding only"):
         ll.probe(bert(), data, reduce="mean", progress=False)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_the_first_and_last_real_token_are_found_whatever_the_padding_side(side: str) -> None:
-    from layerlaw.capture.reduce import reduced as reduce_features
+    from layerlaw.capture.plan import reduced as reduce_features
 
     tokens = torch.arange(24.0).reshape(2, 4, 3)
     mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0]]).bool()

@@ -105,7 +105,7 @@ def test_weights_are_loaded_without_unpickling_code(folder: Path) -> None:
         (("probe", "model.py:with_data", "--sites", "1x"), "matches no module"),
         (
             ("probe", "model.py:with_data", "--batchnorm", "fast"),
-            "batchnorm: expected 'running', 'batch' or 'whole', got 'fast'",
+            "batchnorm: expected one of running, batch, whole, got 'fast'",
         ),
         (("probe", "model.py:with_data", "--classes", "a,b"), "expected numbers separated by commas"),
         (("probe", "model.py:make", "--data", "fashion_mnist_sampel"), "fashion_mnist_sample"),

@@ -54,7 +54,7 @@ def test_a_wrong_checksum_names_both(tmp_path: Path) -> None:
     path = tmp_path / "images"
     path.write_bytes(idx_bytes(ARRAY))
     got = hashlib.md5(idx_bytes(ARRAY)).hexdigest()
-    with pytest.raises(DataError, match=f"expected the official content, md5 {'0' * 32}, got md5 {got}"):
+    with pytest.raises(DataError, match=f"expected the official content, md5 {'0' * 32}, got {got}"):
         read_idx(path, ndim=3, digest="md5:" + "0" * 32)
 
 

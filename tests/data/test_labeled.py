@@ -65,7 +65,7 @@ def test_more_samples_than_there_are_says_how_many_for_which_class() -> None:
         (lambda data: data.tensors("halb"), "'half', 'dataset', 'none' or a pair"),
         (lambda data: data.tensors((0.5, 0.5, 0.5)), "'half', 'dataset', 'none' or a pair"),
         (lambda data: data.tensors("dataset"), r"toy: no published mean .*pass normalize=\(mean, std\)"),
-        (lambda data: data.tensors((0.5, 0.0)), "standard deviation above 0"),
+        (lambda data: data.tensors((0.5, 0.0)), "a deviation above 0"),
         (lambda data: data.tensors(((0.5, 0.4), 0.1)), "expected 1 or 1 numbers|one per channel, got 2"),
         (lambda data: data.tensors(channel=1), "expected a channel from 0 to 0, got 1"),
     ],

@@ -13,7 +13,8 @@ import numpy as np
 import pooch
 import pytest
 
-from layerlaw.data import DEFAULT, load, mnist, names, sources
+import layerlaw.data as sources
+from layerlaw.data import DEFAULT, load, mnist, names
 from layerlaw.errors import DataError, MissingExtraError
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 4, 4), dtype=np.uint8)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from experiments_recorded import Quick, quick_fixture
 
-from layerlaw.lab import FeedForward, Run
+from layerlaw.lab import Run
 
 quick = quick_fixture("fig9")
 
@@ -26,7 +26,7 @@ def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> se
 def test_one_half_learns_and_then_the_other(quick: Quick) -> None:
     _, bottom, _, top = trained(quick)
     torch.manual_seed(666)
-    fresh = FeedForward.of(bottom.recipe.network).state_dict()
+    fresh = bottom.recipe.network.build().state_dict()
     assert moved(fresh, bottom.state) == {str(i) for i in range(1, 11)}
     assert moved(bottom.state, top.state) == {*(str(i) for i in range(11, 20)), "classifier"}
 

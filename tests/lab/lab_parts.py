@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -117,7 +118,7 @@ class Plain:
 
 def fresh(recipe: Recipe) -> FeedForward:
     torch.manual_seed(recipe.seed)
-    return FeedForward.of(recipe.network)
+    return recipe.network.build()
 
 
 def parts_of_layer(network: FeedForward, layer: int) -> list[nn.Module]:
@@ -156,3 +157,29 @@ def plain_loop(recipe: Recipe, x: Tensor, y: Tensor, epochs: int) -> Plain:
         schedule.step()
         losses.append(total / len(y))
     return Plain(losses, network)
+
+
+class Told:
+    """A progress that remembers what it was told: (label, total), then every item."""
+
+    def __init__(self) -> None:
+        self.all: list[Any] = []
+
+    def __call__(self, items: Iterable[Any], label: str, total: int | None) -> Iterator[Any]:
+        self.all.append((label, total))
+        for item in items:
+            self.all.append(item)
+            yield item
+
+
+def watched_rates(monkeypatch: pytest.MonkeyPatch, optimizer: type[torch.optim.Optimizer]) -> list[float]:
+    """The learning rate of every step that is made from now on."""
+    rates: list[float] = []
+    step = optimizer.step
+
+    def watched(self: torch.optim.Optimizer, *given: Any) -> Any:
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *given)
+
+    monkeypatch.setattr(optimizer, "step", watched)
+    return rates

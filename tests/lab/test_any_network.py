@@ -351,7 +351,7 @@ def test_descriptions_say_what_they_know() -> None:
     assert torch.equal(before, torch.get_rng_state())
     assert "tiny_conv" in Architecture.kinds
     assert "pull" in Loss.kinds
-    with pytest.raises(TypeError, match="expected a name of its own for Other, 'tiny_conv' is TinyConv"):
+    with pytest.raises(TypeError, match="expected its own name for Other, 'tiny_conv' is TinyConv"):
         type("Other", (TinyConv,), {"kind": "tiny_conv"})
 
 

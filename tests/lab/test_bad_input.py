@@ -57,7 +57,7 @@ def test_shapes_that_cannot_be(make: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"optimizer": "lion"}, "optimizer: expected 'sgd', 'momentum' or 'adam', got 'lion'"),
+        ({"optimizer": "lion"}, "optimizer: expected one of sgd, momentum, adam, got 'lion'"),
         ({"epochs": 0}, "epochs: expected a whole number of at least 1, got 0"),
         ({"epochs": 2.5}, "epochs: expected a whole number of at least 1, got 2.5"),
         ({"epochs": True}, "epochs: expected a whole number of at least 1, got True"),
@@ -148,16 +148,16 @@ def test_no_recipes() -> None:
 
 
 def test_a_start_of_another_shape() -> None:
-    state = FeedForward.of(Shape(12, (16, 11), 4)).state_dict()
+    state = Shape(12, (16, 11), 4).build().state_dict()
     with pytest.raises(InputError, match=r"start: expected 'linear2.weight' of shape \(10, 16\), got \(11, 16\)"):
         quiet([BASE], start=[state])
     with pytest.raises(InputError, match=r"start: expected 'norm1.weight' of shape \(16,\), got nothing"):
-        quiet([BASE], start=[FeedForward.of(Shape(12, (16, 10), 4, norm=False)).state_dict()])
+        quiet([BASE], start=[Shape(12, (16, 10), 4, norm=False).build().state_dict()])
     assert quiet([BASE], start=[state], copied=(0, 1))[0].finished  # the first layer is the same
 
 
 def test_a_start_without_running_statistics() -> None:
-    state = FeedForward.of(BASE.network).state_dict()
+    state = BASE.network.build().state_dict()
     del state["norm2.running_var"]
     with pytest.raises(InputError, match=r"start: expected 'norm2.running_var' of shape \(10,\), got nothing"):
         quiet([BASE], start=[state])
@@ -185,7 +185,7 @@ def test_samples_that_are_none() -> None:
             (x, y[:9]),
             None,
             FeatureError,
-            r"expected inputs \(n, …\) and labels \(n,\), got shapes \(150, 12\) and \(9,\)",
+            r"expected inputs \(n, …\) and labels \(n,\), got \(150, 12\) and \(9,\)",
         ),
         ((x[:, 0], y), None, FeatureError, r"expected inputs \(n, …\) and labels"),
         (x, None, FeatureError, r"training data: expected a pair \(inputs, labels\), got Tensor"),
@@ -195,7 +195,7 @@ def test_samples_that_are_none() -> None:
             Samples.of(train, test)
     with pytest.raises(FeatureError, match=r"share: expected a number between 0 and 1, got 1\.0"):
         SAMPLES.held_back(1.0)
-    with pytest.raises(LabelError, match=r"class 0: expected enough samples to hold a share of 0\.001 back"):
+    with pytest.raises(LabelError, match=r"class 0: expected enough samples to hold 0\.001 back"):
         SAMPLES.held_back(0.001)
 
 

@@ -16,7 +16,7 @@ import layerlaw as ll
 import oracle
 from layerlaw.errors import InputError
 from layerlaw.lab import FeedForward, Fleet, Measurement, Recipe, Run, Samples, Schedule, Shape, sweep
-from layerlaw.lab.fleet.measuring import measure_fleet
+from layerlaw.lab.fleet.engine import measure_fleet
 
 EVERYTHING = Schedule(batchnorm=("batch", "running", "whole"), test=True, permuted=True, by_class=True)
 SAMPLES = clouds(250, test=130)  # chunks of 100, 100 and 50; 100 and 30
@@ -149,7 +149,7 @@ def test_epoch_zero_is_the_untrained_network_and_the_last_epoch_is_always_there(
         (e, m) for e in (0, 2, 6) for m in ("batch", "running")
     ]
     torch.manual_seed(3)
-    network = FeedForward.of(run.recipe.network)
+    network = run.recipe.network.build()
     for batchnorm in ("batch", "running"):
         record = ll.probe(network, (SAMPLES.inputs, SAMPLES.labels), batchnorm=batchnorm, progress=False)
         same_as_probe(run.measurement(epoch=0, batchnorm=batchnorm), record)
@@ -236,7 +236,7 @@ def test_a_fleet_measured_in_parts_gives_the_same_readings(monkeypatch: pytest.M
         return forward(*args, **how)
 
     monkeypatch.setattr(Fleet, "site_features", counted)
-    monkeypatch.setitem(ll.lab.fleet.measuring.SCRATCH, "cpu", 1)  # one member at a time
+    monkeypatch.setitem(ll.lab.fleet.engine.SCRATCH, "cpu", 1)  # one member at a time
     in_parts = measure_fleet(fleet, EVERYTHING, 0)
     assert len(calls) == 5 * 9
     same_readings(at_once, in_parts)
@@ -246,9 +246,7 @@ def test_sites_measured_at_once_give_the_same_readings_as_one_by_one(monkeypatch
     fleet = Fleet(Recipe(network=Shape(12, (12, 8, 8, 8, 20), 4), batch_size=32).grid(seed=range(3)), [SAMPLES] * 3)
     one_by_one = measure_fleet(fleet, EVERYTHING, 0)
     together = [(0, 1), (2, 3, 4), (5,)]  # as on a GPU
-    monkeypatch.setattr(
-        ll.lab.fleet.measuring, "_alike", lambda sites: ([sites[i] for i in group] for group in together)
-    )
+    monkeypatch.setattr(ll.lab.fleet.engine, "_alike", lambda sites: ([sites[i] for i in group] for group in together))
     same_readings(one_by_one, measure_fleet(fleet, EVERYTHING, 0))
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from lab_parts import (
     SCHEDULE,
+    Told,
     clouds,
     numbers,
     plain_loop,
@@ -199,16 +200,9 @@ def test_a_member_that_diverges_is_told_and_the_others_go_on(tmp_path: Path) -> 
 
 
 def test_progress_is_told_of_every_epoch() -> None:
-    told: list[Any] = []
-
-    def progress(items: Iterable[int], label: str, total: int | None) -> Iterator[int]:
-        told.append((label, total))
-        for item in items:
-            told.append(item)
-            yield item
-
-    quiet([BASE, replace(BASE, seed=2), replace(BASE, epochs=3)], progress=progress)
-    assert told == [("3 networks", 7), *range(7)]
+    told = Told()
+    quiet([BASE, replace(BASE, seed=2), replace(BASE, epochs=3)], progress=told)
+    assert told.all == [("3 networks", 7), *range(7)]
 
 
 def test_the_bar_is_there_and_gone(capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
 import torch
-from lab_parts import clouds, fresh, plain_loop
+from lab_parts import Told, clouds, fresh, plain_loop, watched_rates
 from torch import Tensor, nn
 
 from layerlaw.errors import LayerlawError
@@ -54,14 +53,7 @@ def test_any_module_is_trained_in_train_mode_and_left_in_eval_mode() -> None:
 
 
 def test_the_learning_rate_follows_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    rates: list[float] = []
-    step = torch.optim.SGD.step
-
-    def watched(self: torch.optim.SGD, *given: object) -> object:
-        rates.append(self.param_groups[0]["lr"])
-        return step(self, *given)
-
-    monkeypatch.setattr(torch.optim.SGD, "step", watched)
+    rates = watched_rates(monkeypatch, torch.optim.SGD)
     recipe = replace(BASE, optimizer="sgd", learning_rate=0.5, epochs=8, drops=(0.25, 0.5, 0.75))
     train(Watched(), X, Y, recipe, progress=False)
     assert rates[::5] == [recipe.rate_at(epoch) for epoch in range(8)]
@@ -105,16 +97,9 @@ def test_a_visit_may_leave_the_network_in_eval_mode() -> None:
 
 
 def test_progress_is_told_of_every_epoch() -> None:
-    told: list[object] = []
-
-    def progress(items: Iterable[int], label: str, total: int | None) -> Iterator[int]:
-        told.append((label, total))
-        for item in items:
-            told.append(item)
-            yield item
-
-    train(Watched(), X, Y, BASE, progress=progress)
-    assert told == [("training", 6), 1, 2, 3, 4, 5, 6]
+    told = Told()
+    train(Watched(), X, Y, BASE, progress=told)
+    assert told.all == [("training", 6), 1, 2, 3, 4, 5, 6]
 
 
 def test_a_loss_that_is_not_a_number_stops_and_names_the_epoch() -> None:

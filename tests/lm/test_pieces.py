@@ -200,7 +200,7 @@ def test_rows_with_a_text_are_documents():
         (torch.zeros(3), None, {}, r"expected token ids of shape \(documents, length\)"),
         (torch.zeros(2, 3), None, {}, "as whole numbers"),
         (torch.zeros(2, 3, dtype=torch.long), None, {"bos": True}, "token ids are taken as they are"),
-        ("abc", Letters(), {"length": 1}, "length: expected at least 2"),
+        ("abc", Letters(), {"length": 1}, "length: expected a whole number of at least 2"),
         ("abc", Letters(), {"documents": "split"}, "documents: expected one of cut, truncate, pack"),
         ("abc", "a name", {}, "tokenizer: expected one of transformers, got str"),
     ],

@@ -5,8 +5,7 @@ import torch
 from language_models import MASK, VOCABULARY, family, probed, walks
 
 from layerlaw.errors import InputError
-from layerlaw.lm.targets import SHUFFLES, targets_of
-from layerlaw.lm.tasks import MaskedTokens, NextToken, Spans
+from layerlaw.lm.tasks import SHUFFLES, MaskedTokens, NextToken, Spans, targets_of
 
 
 def test_next_token_rows_have_all_wanted_neighbors():
@@ -125,16 +124,16 @@ def test_a_sketch_is_near_the_exact_one_hot_residual():
         ("llama", {"task": "masked", "mask_id": None}, "expected a tokenizer with a mask token"),
         ("llama", {"task": "translate"}, "task: expected one of next, masked, span"),
         ("llama", {"normalize": "batch"}, "normalize: expected one of fresh, none, standardized"),
-        ("llama", {"batch_size": 0}, "batch_size: expected at least 1"),
+        ("llama", {"batch_size": 0}, "batch_size: expected a whole number of at least 1"),
         ("llama", {"classes": 1}, "classes: expected 0"),
-        ("llama", {"groups": 0}, "groups: expected at least 1"),
+        ("llama", {"groups": 0}, "groups: expected a whole number of at least 1"),
         ("llama", {"memory_gib": float("nan")}, "memory_gib: expected a positive"),
-        ("llama", {"tokens": 1}, "tokens: expected at least 2"),
+        ("llama", {"tokens": 1}, "tokens: expected a whole number of at least 2"),
         ("llama", {"tokens": 30}, "expected more predicted tokens than features, got 29 for 32"),
         ("llama", {"words": ["war"]}, "words: expected token ids where there is no tokenizer"),
         ("llama", {"words": [5, 5]}, "words: expected different words"),
         ("llama", {"words": "war"}, "words: expected a list of words, got the string"),
-        ("llama", {"tokens": 3.5}, "tokens: expected a whole number, got 3.5"),
+        ("llama", {"tokens": 3.5}, "tokens: expected a whole number of at least 2, got 3.5"),
         ("llama", {"length": "64"}, "length: expected a whole number"),
         ("llama", {"targets": 5}, "targets: expected names, got 5"),
         ("llama", {"bos": "yes"}, "bos: expected True, False or None"),
@@ -174,7 +173,7 @@ def test_too_few_tokens_are_told_with_what_to_do(options, said):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"groups": "8"}, "groups: expected a whole number, got '8'"),
+        ({"groups": "8"}, "groups: expected a whole number of at least 1, got '8'"),
         ({"groups": 2.5}, "groups: expected a whole number"),
         ({"memory_gib": "2"}, "memory_gib: expected a number of GiB"),
         ({"mask_id": "a"}, "mask_id: expected a whole number"),

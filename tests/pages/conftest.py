@@ -28,6 +28,23 @@ def browser(playwright):
     opened.close()
 
 
+@pytest.fixture(scope="module")
+def watched(browser):
+    """Opens a file in a tab of some width; gives the tab, and the list of all that will go wrong in it."""
+
+    def open_file(path, width):
+        tab, trouble = browser.new_page(viewport={"width": width, "height": 900}), []
+        own = ("data:", path.as_uri())
+        tab.on("console", lambda m: trouble.append(f"console: {m.text}"))
+        tab.on("pageerror", lambda error: trouble.append(f"page error: {error}"))
+        tab.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        tab.on("request", lambda r: r.url.startswith(own) or trouble.append(f"request: {r.url}"))
+        tab.goto(path.as_uri())
+        return tab, trouble
+
+    return open_file
+
+
 @pytest.fixture(scope="module", params=[NARROW, WIDE])
 def browser_of_one_family(request, playwright, tmp_path_factory):
     """Chromium that knows one family of fonts, whatever a page names."""

@@ -1,5 +1,7 @@
 """The page in a real browser: it draws, it asks for nothing, it runs nothing of a record's."""
 
+import functools
+
 import pytest
 from pages_records import (
     NASTY,
@@ -31,24 +33,10 @@ CHART_WIDTHS = """[...document.querySelectorAll(".chart")].filter(e => !e.closes
 
 
 @pytest.fixture(scope="module")
-def tabs(browser, tmp_path_factory):
+def tabs(watched, tmp_path_factory):
     """One tab per case, opened as a telephone would, kept for the module: a page of 5 MB takes a while to start."""
-    folder, kept = tmp_path_factory.mktemp("pages"), {}
-
-    def open_tab(name):
-        if name not in kept:
-            path = report(CASES[name](), folder / f"{name}.html")
-            tab, trouble = browser.new_page(viewport={"width": 400, "height": 900}), []
-            tab.on("console", lambda m: trouble.append(f"console: {m.text}"))
-            tab.on("pageerror", lambda error: trouble.append(f"page error: {error}"))
-            tab.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-            tab.on("request", lambda request: trouble.append(f"request: {request.url}"))
-            tab.goto(path.as_uri())
-            trouble.remove(f"request: {path.as_uri()}")
-            kept[name] = tab, trouble
-        return kept[name]
-
-    return open_tab
+    folder = tmp_path_factory.mktemp("pages")
+    return functools.cache(lambda name: watched(report(CASES[name](), folder / f"{name}.html"), 400))
 
 
 @pytest.fixture
@@ -63,7 +51,13 @@ def opened(tabs):
         return tab
 
     yield open_page
-    assert [line for trouble in used for line in trouble if not line.startswith("request: data:")] == []
+    assert not any(used), used
+
+
+def hover_text(tab, panel):
+    """What the chart of a panel says at the pointer."""
+    tab.wait_for_selector(f'[data-panel="{panel}"] .hoverlayer text')
+    return tab.text_content(f'[data-panel="{panel}"] .hoverlayer')
 
 
 def resize(tab, width):
@@ -93,8 +87,7 @@ def test_names_are_text_and_never_run(opened):
         tab = opened("nasty", width)
         tab.hover('[data-panel="law"] .points .point >> nth=-1', force=True)
         tab.hover('[data-panel="shares"] .point >> nth=0', force=True)
-        tab.wait_for_selector('[data-panel="shares"] .hoverlayer text')
-        assert "</script><img" in tab.text_content('[data-panel="shares"] .hoverlayer')
+        assert "</script><img" in hover_text(tab, "shares")
     assert tab.inner_text("h1") == NASTY
     assert tab.evaluate("window.__pwned") is None
     assert tab.evaluate("document.images.length") == 0
@@ -103,8 +96,7 @@ def test_names_are_text_and_never_run(opened):
 def test_hovering_a_point_names_its_site(opened):
     tab = opened("whole", 1280)
     tab.hover('[data-panel="law"] .points .point >> nth=-3', force=True)
-    tab.wait_for_selector('[data-panel="law"] .hoverlayer text')
-    text = tab.text_content('[data-panel="law"] .hoverlayer')
+    text = hover_text(tab, "law")
     assert "6 · layers.6.relu" in text
     assert "training data: 0.742 (" in text
 
@@ -115,10 +107,7 @@ def test_the_heat_map_names_class_and_site(opened):
     box = tab.locator('[data-panel="classes"] .nsewdrag').bounding_box()
     tab.mouse.move(box["x"] + 8, box["y"] + 8)
     tab.mouse.move(box["x"] + 12, box["y"] + 10)
-    tab.wait_for_selector('[data-panel="classes"] .hoverlayer text')
-    text = tab.text_content('[data-panel="classes"] .hoverlayer')
-    assert "0 · input" in text
-    assert "Pullover" in text
+    assert all(name in hover_text(tab, "classes") for name in ("0 · input", "Pullover"))
 
 
 def test_folded_records_are_drawn_to_size_when_opened(opened):

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from layerlaw.errors import InputError
 from layerlaw.pages import plot, plot_planes, print_record, report, table
-from layerlaw.pages.axes import block_axis
+from layerlaw.pages.html.plotly import block_axis
 from layerlaw.pages.html.records import page_html
 from layerlaw.pages.record_view import read, read_all
 
@@ -54,13 +54,12 @@ def test_only_what_was_measured_has_a_panel(page):
 def test_the_law_is_drawn_through_held_out_residuals_with_their_intervals(page):
     law = figure(page, "r0-law")
     names = [trace["name"] for trace in law["data"]]
-    assert names == ["untrained", "in-sample", "law: ρ = 0.9964 per block", "held out", "held out"]
+    assert names == ["untrained", "in-sample", "law: ρ = 0.9964 per block", "held out"]
     assert len(law["data"][2]["y"]) == 30
     assert law["data"][2]["x"][0] == 1  # the embedded input is no point of it
-    hollow, points = law["data"][3:]
-    assert (hollow["marker"]["color"], hollow["x"], hollow["showlegend"]) == ("white", [0], False)
-    assert (points["marker"]["color"], points["x"], points["showlegend"]) == ("#1f4e8c", list(range(1, 31)), True)
-    assert hollow["marker"]["size"] == points["marker"]["size"]
+    points = law["data"][3]
+    assert points["x"] == [*range(1, 31), 0]  # a legend shows the first point: a solid one
+    assert points["marker"]["color"] == ["#1f4e8c"] * 30 + ["white"]
     t, first = 2.364624, lm_record().sites[1].values["residual_held_out"]  # of 7 degrees of freedom
     assert points["error_y"]["array"][0] == pytest.approx(first * (math.exp(t * 0.01) - 1), rel=1e-3)
     assert law["layout"]["yaxis"]["type"] == "log"

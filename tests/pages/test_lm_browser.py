@@ -1,5 +1,7 @@
 """A language model's page in a real browser: it draws, names its blocks, fits a telephone, and asks for nothing."""
 
+import functools
+
 import pytest
 from lm_records import lm_record
 from pages_records import NASTIER, NASTY
@@ -26,23 +28,9 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def tabs(browser, tmp_path_factory):
-    folder, kept = tmp_path_factory.mktemp("lm"), {}
-
-    def open_tab(name):
-        if name not in kept:
-            path = report(CASES[name][0](), folder / f"{name}.html")
-            tab, trouble = browser.new_page(viewport={"width": 420, "height": 900}), []
-            tab.on("console", lambda m: trouble.append(f"console: {m.text}"))
-            tab.on("pageerror", lambda error: trouble.append(f"page error: {error}"))
-            tab.on(
-                "request", lambda r: r.url.startswith(("data:", path.as_uri())) or trouble.append(f"request: {r.url}")
-            )
-            tab.goto(path.as_uri())
-            kept[name] = tab, trouble
-        return kept[name]
-
-    return open_tab
+def tabs(watched, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lm")
+    return functools.cache(lambda name: watched(report(CASES[name][0](), folder / f"{name}.html"), 420))
 
 
 def widened(tab, width):
@@ -67,7 +55,7 @@ def test_every_chart_is_drawn_to_its_box_and_nothing_overflows(tabs, name):
 def test_hovering_a_point_names_its_block_and_its_interval(tabs):
     tab, trouble = tabs("whole")
     widened(tab, 1280)
-    tab.hover('[data-panel="law"] .points .point >> nth=-1', force=True)
+    tab.hover('[data-panel="law"] .points .point >> nth=-2', force=True)
     tab.wait_for_selector('[data-panel="law"] .hoverlayer text')
     text = tab.text_content('[data-panel="law"] .hoverlayer')
     assert "30 · model.layers.29" in text

@@ -38,26 +38,18 @@ def pages(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(browser, pages):
+def opened(watched, pages):
     """Opens a case in a tab; at the end nothing may have gone wrong in it."""
-    trouble, tabs = [], []
+    tabs = []
 
     def open_page(name):
-        path = pages(name)
-        tab = browser.new_page(viewport={"width": 1280, "height": 900})
-        tabs.append(tab)
-        tab.on("console", lambda m: trouble.append(f"console: {m.text}"))
-        tab.on("pageerror", lambda error: trouble.append(f"page error: {error}"))
-        tab.on("dialog", lambda dialog: (trouble.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        tab.on("request", lambda request: trouble.append(f"request: {request.url}"))
-        tab.goto(path.as_uri())
-        trouble.remove(f"request: {path.as_uri()}")
-        return tab
+        tabs.append(watched(pages(name), 1280))
+        return tabs[-1][0]
 
     yield open_page
-    for tab in tabs:
+    for tab, _ in tabs:
         tab.close()
-    assert [line for line in trouble if not line.startswith("request: data:")] == []
+    assert [line for _, trouble in tabs for line in trouble] == []
 
 
 @pytest.mark.parametrize("name", list(CASES))

@@ -15,8 +15,8 @@ from pages_outcomes import epoch_sheet, law_outcome, law_panel, law_sheet, nasty
 
 from layerlaw.errors import InputError
 from layerlaw.pages import draw_sheet, theme
+from layerlaw.pages.html.outcomes import inline_svg
 from layerlaw.pages.sheets.corners import along, corner_box, emptiest
-from layerlaw.pages.sheets.inline_svg import inline_svg
 from layerlaw.pages.sheets.scales import Scale, y_scale
 from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
 
@@ -244,7 +244,7 @@ def test_the_emptiest_corner_avoids_data_and_what_is_taken():
     assert (first.name, second.name) == ("upper right", "lower left")
     assert first.covers == second.covers == 0
     assert emptiest(0.9, 0.9, falling).covers > 0
-    assert not corner_box("lower left", 0.2, 0.2).meets(corner_box("upper right", 0.2, 0.2))
+    assert not corner_box("lower left", 0.2, 0.2).overlaps(corner_box("upper right", 0.2, 0.2))
 
 
 def test_bars_stand_side_by_side_on_zero():
@@ -310,7 +310,7 @@ def test_the_heading_can_be_left_to_the_page():
 def test_pyplot_is_never_imported_and_no_setting_changes():
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import matplotlib as m, pages_outcomes as o;"
-        "from layerlaw.pages import draw_sheet; from layerlaw.pages.sheets.inline_svg import inline_svg;"
+        "from layerlaw.pages import draw_sheet; from layerlaw.pages.html.outcomes import inline_svg;"
         "before = m.rcParams['svg.fonttype'];"
         "inline_svg(draw_sheet(o.epoch_sheet()), 'k', title='t');"
         "sys.exit('matplotlib.pyplot' in sys.modules or m.rcParams['svg.fonttype'] != before)"

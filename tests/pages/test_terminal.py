@@ -57,8 +57,7 @@ def test_the_verdict_follows_the_table():
 
 def test_names_are_neither_markup_nor_escape_codes():
     text = printed(nasty_record(), 160)
-    assert NASTY in text
-    assert "[bold]" in text
+    assert all(words in text for words in (NASTY, "[bold]"))
     assert "\x1b" not in text
 
 

@@ -3,12 +3,14 @@
 import math
 
 import pytest
-from pages_records import broken_record, full_record, minimal_record, three_records
+from pages_records import broken_record, deep_record, full_record, minimal_record, three_records
 
-from layerlaw.pages.axes import log_axis, log_ticks, strided, tick_text
 from layerlaw.pages.html import escaped, for_plotly
+from layerlaw.pages.html.planes import plane_positions
+from layerlaw.pages.html.plotly import log_axis
 from layerlaw.pages.html.records import split_headline
-from layerlaw.pages.record_view import read, read_all, spread
+from layerlaw.pages.record_view import read, read_all, strided
+from layerlaw.pages.sheets.scales import log_ticks, tick_text
 from layerlaw.pages.theme import class_colors
 from layerlaw.wording import clean, number, p_value, percent, sentence, setting, shortened
 
@@ -69,10 +71,9 @@ def test_a_log_axis_survives_values_that_have_no_logarithm():
     assert axis["range"][0] < axis["range"][1]
 
 
-def test_spread_keeps_first_and_last_and_strides_are_even():
-    assert spread(60, 24)[0] == 0
-    assert spread(60, 24)[-1] == 59
-    assert len(set(spread(60, 24))) == 24
+def test_planes_keep_first_and_last_and_strides_are_even():
+    chosen = plane_positions(read(deep_record(59)))
+    assert (chosen[0], chosen[-1], len(set(chosen))) == (0, 59, 24)
     assert len(strided(200, 18)) <= 18
 
 

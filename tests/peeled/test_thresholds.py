@@ -242,7 +242,7 @@ class TestOversampling:
 
         lp.oversampling([264, 24, 17, 6, 5, 2], E_W=0.7, E_H=0.7, progress=notice)
         lp.critical_budget([264, 24, 17, 6, 5, 2], progress=notice)
-        assert seen == ["oversampling", "critical budget"]
+        assert seen == ["level", "copies", "critical budget"]
 
 
 def random_counts(rng: np.random.Generator, many: int) -> list[list[int]]:

@@ -121,9 +121,9 @@ def test_features_too_wide_for_the_memory_budget() -> None:
 
 
 def test_choices_that_do_not_exist() -> None:
-    with pytest.raises(InputError, match="batchnorm: expected 'running', 'batch' or 'whole', got 'test'"):
+    with pytest.raises(InputError, match="batchnorm: expected one of running, batch, whole, got 'test'"):
         probe(batchnorm="test")
-    with pytest.raises(InputError, match="weighting: expected 'samples' or 'classes', got 'mean'"):
+    with pytest.raises(InputError, match="weighting: expected one of samples, classes, got 'mean'"):
         probe(weighting="mean")
     with pytest.raises(CaptureError, match="reduce: expected one of flatten, mean, max, first, last, got 'sum'"):
         probe(reduce="sum")

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import layerlaw as ll
-from layerlaw.capture import statistic_bytes
+from layerlaw.capture.plan import statistic_bytes
 
 X, Y = clouds(120, 12)
 X = X.double()  # in float64 only the order of additions differs; float32 has a test of its own

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, stdev
 from typing import Any
 
 from layerlaw.errors import InputError, LayerlawError
-from layerlaw.lab import Run, Shape
+from layerlaw.lab import Run
 from layerlaw.lab.schedule import BatchNormMode
-from layerlaw.law import LawFit, fit_law
+from layerlaw.law import fit_law
 from layerlaw.wording import percent
 
 BATCHNORM: BatchNormMode = "running"  # BatchNorm as the network is used
@@ -21,48 +21,44 @@ CLEAR = 3.0  # standard errors above chance: the best of a dozen guessing networ
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate at one learning rate: an entry per seed, `None` where the run diverged or D is not defined.
+    """One candidate at one learning rate: an entry per seed that came through, in the same order everywhere.
 
     `curves` hold D on the training data, at the input and after every hidden layer; `permuted` D of the last layer under
-    shuffled labels (the level that noise reaches); accuracies and losses are those on the validation part.
+    shuffled labels (the level that noise reaches); accuracies and losses are those on the validation part. `failed` counts
+    the seeds that diverged, or left D undefined.
     """
 
     rate: float
-    curves: tuple[tuple[float, ...] | None, ...]
+    curves: tuple[tuple[float, ...], ...]
     permuted: tuple[float | None, ...] = ()
-    accuracies: tuple[float | None, ...] = ()
-    losses: tuple[float | None, ...] = ()
-    train_accuracies: tuple[float | None, ...] = ()
+    accuracies: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+    train_accuracies: tuple[float, ...] = ()
+    failed: int = 0
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Trial:
         """From the runs of one recipe with all seeds."""
-        train = [run.measurement(batchnorm=BATCHNORM) for run in runs]
-        held_out = [run.measurement(batchnorm=BATCHNORM, split="test") for run in runs]
-        noise = [run.measurement(batchnorm=BATCHNORM, split="permuted") for run in runs]
-        well = [run.diverged is None and _curve(r.separation) is not None for run, r in zip(runs, train, strict=True)]
-
-        def kept(values: Sequence[float | None]) -> tuple[float | None, ...]:
-            return tuple(v if ok else None for v, ok in zip(values, well, strict=True))
-
-        return cls(
-            rate=runs[0].recipe.learning_rate,
-            curves=tuple(_curve(r.separation) if ok else None for r, ok in zip(train, well, strict=True)),
-            permuted=kept([r.separation[-1] for r in noise]),
-            accuracies=kept([r.accuracy for r in held_out]),
-            losses=kept([r.loss for r in held_out]),
-            train_accuracies=kept([r.accuracy for r in train]),
-        )
+        rows: list[tuple[Any, ...]] = []
+        for run in runs:
+            train = run.measurement(batchnorm=BATCHNORM)
+            test = run.measurement(batchnorm=BATCHNORM, split="test")
+            noise = run.measurement(batchnorm=BATCHNORM, split="permuted").separation[-1]
+            if run.diverged is None and all(D is not None and D > 0 for D in train.separation):
+                rows.append((tuple(train.separation), noise, test.accuracy, test.loss, train.accuracy))
+        curves, permuted, accuracies, losses, fitted = zip(*rows, strict=True) if rows else [()] * 5
+        failed = len(runs) - len(rows)
+        return cls(runs[0].recipe.learning_rate, curves, permuted, accuracies, losses, fitted, failed)
 
     @property
-    def failed(self) -> int:
-        """How many seeds diverged, or left D undefined."""
-        return sum(curve is None for curve in self.curves)
+    def seeds(self) -> int:
+        """How many were trained."""
+        return len(self.curves) + self.failed
 
-    @cached_property
+    @property
     def finals(self) -> tuple[float, ...]:
-        """D after the last hidden layer, of the seeds that came through."""
-        return tuple(curve[-1] for curve in self.curves if curve is not None)
+        """D after the last hidden layer."""
+        return tuple(curve[-1] for curve in self.curves)
 
     @property
     def separation(self) -> float | None:
@@ -72,21 +68,26 @@ class Trial:
     @property
     def floor(self) -> float | None:
         """Geometric mean of the final D with shuffled labels."""
-        return geometric_mean([v for v in self.permuted if v is not None and v > 0])
+        return geometric_mean([floor for floor in self.permuted if floor])
 
     @cached_property
     def over_floor(self) -> tuple[float, ...]:
         """Final D over that with shuffled labels, seed by seed; empty where one of the floors is not known."""
-        pairs = [
-            (curve[-1], floor) for curve, floor in zip(self.curves, self.permuted, strict=False) if curve is not None
-        ]
-        known = [D / floor for D, floor in pairs if floor is not None and floor > 0]
+        known = [D / floor for D, floor in zip(self.finals, self.permuted, strict=False) if floor]
         return tuple(known) if len(known) == len(self.finals) else ()
 
-    @property
+    def compared(self, over_floor: bool) -> tuple[float, ...]:
+        """What candidates are compared by, seed by seed: final D, or that over its noise floor."""
+        return self.over_floor if over_floor else self.finals
+
+    def middle(self, over_floor: bool) -> float | None:
+        """The geometric mean of `compared`."""
+        return geometric_mean(self.compared(over_floor))
+
+    @cached_property
     def falls(self) -> bool:
         """Whether D falls along depth: it ends below where it began, and r (mean over seeds) is not above 0."""
-        r = self.law(lambda fit: fit.pearson)
+        r = self.law("pearson")
         return self.curve is not None and self.curve[-1] < self.curve[0] and (r is None or r <= 0)
 
     @property
@@ -97,7 +98,7 @@ class Trial:
     @property
     def accuracy_error(self) -> float | None:
         """Standard error of the mean validation accuracy over seeds."""
-        return standard_error(_known(self.accuracies))
+        return standard_error(self.accuracies)
 
     @property
     def train_accuracy(self) -> float | None:
@@ -107,16 +108,28 @@ class Trial:
     @property
     def curve(self) -> tuple[float, ...] | None:
         """D along depth, geometric mean over seeds."""
-        known = [curve for curve in self.curves if curve is not None]
-        return tuple(math.exp(fmean(map(math.log, column))) for column in zip(*known, strict=True)) if known else None
+        return tuple(math.exp(fmean(map(math.log, D))) for D in zip(*self.curves, strict=True)) or None
 
-    def law(self, number: Callable[[LawFit], float | None]) -> float | None:
-        """The mean over seeds of a number of the fitted law."""
-        return _mean([number(fit) for fit in self._fits])
+    def law(self, number: str) -> float | None:
+        """The mean over seeds of a number of the fitted law, such as "rho"."""
+        fitted = [getattr(fit_law(curve), number) for curve in self.curves]
+        return _mean([value for value in fitted if value is not None])
 
-    @cached_property
-    def _fits(self) -> list[LawFit]:
-        return [fit_law(curve) for curve in self.curves if curve is not None]
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers over all seeds."""
+        D, floor = self.separation, self.floor
+        return {
+            "rate": self.rate,
+            "separation": D,
+            "separation_low": min(self.finals, default=None),
+            "separation_high": max(self.finals, default=None),
+            "separation_permuted": floor,
+            "separation_over_permuted": None if D is None or floor is None else D / floor,
+            "accuracy": self.accuracy,
+            "accuracy_error": self.accuracy_error,
+            "train_accuracy": self.train_accuracy,
+            "diverged": self.failed,
+        }
 
 
 @dataclass(frozen=True)
@@ -127,12 +140,6 @@ class Candidate:
     widths: tuple[int, ...]
     parameters: int
     trials: tuple[Trial, ...]
-
-    @classmethod
-    def of(cls, label: str, shape: Shape, trials: Sequence[Trial]) -> Candidate:
-        """Count the parameters of a shape: weights, biases, and BatchNorm's two per unit."""
-        norms = 2 * sum(shape.widths) if shape.norm else 0
-        return cls(label, shape.widths, sum(i * o + o for i, o in shape.sides) + norms, tuple(trials))
 
     @property
     def depth(self) -> int:
@@ -170,55 +177,23 @@ class Candidate:
             "depth": self.depth,
             "widths": list(self.widths),
             "parameters": self.parameters,
-            "rate": trial.rate,
-            **_numbers(trial),
-            "rho": trial.law(lambda fit: fit.rho),
-            "pearson": trial.law(lambda fit: fit.pearson),
-            "effective_layers": trial.law(lambda fit: fit.effective_layers),
+            **trial.to_dict(),
+            **{name: trial.law(name) for name in ("rho", "pearson", "effective_layers")},
             "diverged": self.failed,
             "curve": trial.curve,
-            "trials": [{"rate": t.rate, **_numbers(t), "finals": list(t.finals)} for t in self.trials],
+            "trials": [{**t.to_dict(), "finals": list(t.finals)} for t in self.trials],
         }
 
 
 def _preference(trial: Trial) -> tuple[float, ...]:
     """Lower is better. Sums of the same hits in another order must tie."""
     accuracy, loss = trial.accuracy, _mean(trial.losses)
-    return (
-        trial.failed,
-        round(-accuracy, 12) if accuracy is not None else math.inf,
-        loss if loss is not None else math.inf,
-        trial.rate,
-    )
+    hits = math.inf if accuracy is None else round(-accuracy, 12)
+    return trial.failed, hits, math.inf if loss is None else loss, trial.rate
 
 
-def _numbers(trial: Trial) -> dict[str, Any]:
-    D, floor = trial.separation, trial.floor
-    return {
-        "separation": D,
-        "separation_low": min(trial.finals, default=None),
-        "separation_high": max(trial.finals, default=None),
-        "separation_permuted": floor,
-        "separation_over_permuted": None if D is None or floor is None else D / floor,
-        "accuracy": trial.accuracy,
-        "accuracy_error": trial.accuracy_error,
-        "train_accuracy": trial.train_accuracy,
-        "diverged": trial.failed,
-    }
-
-
-def _curve(values: Sequence[float | None]) -> tuple[float, ...] | None:
-    known = tuple(value for value in values if value is not None and value > 0)
-    return known if len(known) == len(values) else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = _known(values)
-    return fmean(known) if known else None
-
-
-def _known(values: Sequence[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 @dataclass(frozen=True)
@@ -234,15 +209,6 @@ class Guess:
         return self.share + CLEAR * math.sqrt(self.share * (1 - self.share) / samples)
 
 
-@dataclass(frozen=True)
-class Rival:
-    """The most accurate candidate, where it is ahead of the recommended one by more than one standard error."""
-
-    candidate: Candidate
-    ahead: float
-    error: float | None
-
-
 def relative(candidates: Sequence[Candidate]) -> bool:
     """Whether the last hidden layers differ in width, so that D is compared over its noise floor.
 
@@ -250,16 +216,6 @@ def relative(candidates: Sequence[Candidate]) -> bool:
     """
     sound = [candidate for candidate in candidates if candidate.comparable]
     return len({c.widths[-1] for c in candidates}) > 1 and all(c.trial.over_floor for c in sound)
-
-
-def compared(trial: Trial, over_floor: bool) -> tuple[float, ...]:
-    """What candidates are compared by, seed by seed: final D, or that over its noise floor."""
-    return trial.over_floor if over_floor else trial.finals
-
-
-def middle(trial: Trial, over_floor: bool) -> float | None:
-    """The geometric mean of `compared`."""
-    return geometric_mean(compared(trial, over_floor))
 
 
 def decide(candidates: Sequence[Candidate]) -> tuple[Candidate, Candidate]:
@@ -277,7 +233,7 @@ def decide(candidates: Sequence[Candidate]) -> tuple[Candidate, Candidate]:
         )
     over_floor = relative(candidates)
     sound = [candidate for candidate in sound if candidate.trial.falls] or sound
-    logs = {c.label: [math.log(value) for value in compared(c.trial, over_floor)] for c in sound}
+    logs = {c.label: [math.log(value) for value in c.trial.compared(over_floor)] for c in sound}
     best = min(sound, key=lambda c: fmean(logs[c.label]))
 
     def as_good(candidate: Candidate) -> bool:
@@ -305,15 +261,13 @@ def by_rate(candidates: Sequence[Candidate]) -> dict[float, Candidate]:
 def objection(candidates: Sequence[Candidate], chosen: Candidate, guess: Guess | None) -> str | None:
     """Why nothing can be recommended: no network learned anything, or D does not fall along depth."""
     if guess is not None:
-        trained = _best([c.trial.train_accuracy for c in candidates])
-        held_out = _best([c.trial.accuracy for c in candidates])
-        for accuracy, samples, where in (
-            (trained, guess.train, "training"),
-            (held_out, guess.validation, "validation"),
-        ):
-            if accuracy is not None and samples and accuracy <= guess.above(samples):
+        trained = [c.trial.train_accuracy for c in candidates], guess.train, "training"
+        held_out = [c.trial.accuracy for c in candidates], guess.validation, "validation"
+        for accuracies, samples, where in (trained, held_out):
+            best = max((share for share in accuracies if share is not None), default=math.inf)
+            if samples and best <= guess.above(samples):
                 return (
-                    f"no network learned anything that shows on the {where} data (best accuracy {percent(accuracy)}; "
+                    f"no network learned anything that shows on the {where} data (best accuracy {percent(best)}; "
                     f"guessing reaches {percent(guess.share)}, and up to {percent(guess.above(samples))} may be luck)"
                 )
     if not chosen.trial.falls:
@@ -321,7 +275,7 @@ def objection(candidates: Sequence[Candidate], chosen: Candidate, guess: Guess |
     return None
 
 
-def more_accurate(candidates: Sequence[Candidate], chosen: Candidate, validation: int) -> Rival | None:
+def more_accurate(candidates: Sequence[Candidate], chosen: Candidate, validation: int) -> Candidate | None:
     """The candidate of best validation accuracy, unless the chosen one is within one standard error of it.
 
     The error is that of the paired difference over seeds; for one seed that of the validation samples, if they are known.
@@ -330,19 +284,20 @@ def more_accurate(candidates: Sequence[Candidate], chosen: Candidate, validation
     if chosen not in known:
         return None
     top = max(known, key=lambda c: (c.trial.accuracy or 0.0, -c.parameters))
-    ahead, error = difference(_known(top.trial.accuracies), _known(chosen.trial.accuracies))
+    ahead, error = accuracy_gap(top, chosen)
     needed = error if error is not None else sampling_error(chosen, validation) or 0.0
-    return Rival(top, ahead, error) if ahead > max(needed, 1e-9) else None
+    return top if ahead > max(needed, 1e-9) else None
+
+
+def accuracy_gap(a: Candidate, b: Candidate) -> tuple[float, float | None]:
+    """Mean validation accuracy of a − that of b over paired seeds, and its standard error."""
+    return difference(a.trial.accuracies, b.trial.accuracies)
 
 
 def sampling_error(candidate: Candidate, validation: int) -> float | None:
     """√(a(1−a)/n): what so many validation samples alone leave open."""
     a = candidate.trial.accuracy
     return None if a is None or not validation else math.sqrt(a * (1 - a) / validation)
-
-
-def _best(values: Sequence[float | None]) -> float | None:
-    return max(_known(values), default=None)
 
 
 def difference(a: Sequence[float], b: Sequence[float]) -> tuple[float, float | None]:

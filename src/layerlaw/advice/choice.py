@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -13,11 +14,10 @@ from typing import Any, Literal
 from layerlaw.advice.candidates import (
     Candidate,
     Guess,
-    Rival,
+    Trial,
+    accuracy_gap,
     by_rate,
-    compared,
     decide,
-    middle,
     more_accurate,
     objection,
     relative,
@@ -43,17 +43,17 @@ class Choice:
     `best` has the lowest mean log D after the last hidden layer (over its noise floor where last widths differ);
     `recommended` is the one with the fewest parameters that is no more than one standard error of the paired difference
     behind it, or `None` where nothing was learned or D does not fall. `by_accuracy` is the candidate of best validation
-    accuracy where it is ahead of the recommended one by more than one standard error. `headline` says all this first,
-    `caveats` what else speaks against it. `test_accuracies` are those of the recommended candidate, one per seed.
+    accuracy where it is ahead of the recommended one by more than one standard error. `test_accuracies`
+    are those of the recommended candidate, one per seed.
     """
 
     kind: Kind
     candidates: tuple[Candidate, ...]
     best: Candidate
     recommended: Candidate | None
-    headline: str
-    caveats: tuple[str, ...]
     by_accuracy: Candidate | None = None
+    objection: str | None = None  # why nothing is recommended
+    validation: int = 0  # samples behind every validation accuracy
     test_accuracies: tuple[float, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -65,27 +65,46 @@ class Choice:
         *,
         validation: int = 0,
         guess: Guess | None = None,
-        **known: Any,
+        **more: Any,
     ) -> Choice:
-        """Decide among candidates; `validation` is the number of samples behind every validation accuracy.
-
-        `guess` says what guessing reaches: without it, whether anything was learned is not checked.
-        """
+        """Decide among candidates; without `guess`, what guessing reaches, nobody checks whether anything was learned."""
         best, chosen = decide(candidates)
         against = objection(candidates, chosen, guess)
-        if against is not None:
-            said = tuple(_failures(candidates))
-            return cls(kind, tuple(candidates), best, None, f"No recommendation: {against}.", said, **known)
-        rival = more_accurate(candidates, chosen, validation)
-        headline = _headline(best, chosen, rival, over_floor=relative(candidates))
-        said = tuple(_caveats(kind, candidates, best, chosen, rival, validation))
-        top = None if rival is None else rival.candidate
-        return cls(kind, tuple(candidates), best, chosen, headline, said, top, **known)
+        top = None if against else more_accurate(candidates, chosen, validation)
+        return cls(kind, tuple(candidates), best, None if against else chosen, top, against, validation, **more)
 
     @property
     def over_floor(self) -> bool:
         """Whether candidates are compared by D over its noise floor (D with shuffled labels), not by D itself."""
         return relative(self.candidates)
+
+    @cached_property
+    def headline(self) -> str:
+        """Which to take and why; by accuracy too, where that says otherwise."""
+        if self.recommended is None:
+            return f"No recommendation: {self.objection}."
+        label, trial, top = self.recommended.label, self.recommended.trial, self.by_accuracy
+        values = trial.compared(self.over_floor)
+        what = "D over its noise floor (the last widths differ)" if self.over_floor else "final D"
+        spread = f" [{number(min(values))}, {number(max(values))}] over {len(values)} seeds" if len(values) > 1 else ""
+        value = f"{number(trial.middle(self.over_floor))}{spread}"
+        why = f"has the lowest {what}, {value}"
+        if self.recommended is not self.best:
+            lowest = f"{number(self.best.trial.middle(self.over_floor))} at {self.best.label}"
+            why = f"is the smallest whose {what}, {value}, is within one standard error of the lowest ({lowest})"
+        if top is None:
+            accuracy = with_error(trial.accuracy, trial.accuracy_error)
+            return f"Take {label}: it {why}; validation accuracy {accuracy}, learning rate {trial.rate:g}."
+        against = f"{percent(top.trial.accuracy)[:-1]} against {percent(trial.accuracy)}"
+        return (
+            f"By {_compared(self.over_floor)} take {label}; by validation accuracy take {top.label} ({against}). "
+            f"{label[0].upper()}{label[1:]} {why}; learning rate {trial.rate:g}."
+        )
+
+    @cached_property
+    def caveats(self) -> tuple[str, ...]:
+        """What else speaks against it, the weightiest first."""
+        return tuple(_caveats(self))
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -137,57 +156,41 @@ class Choice:
 
     def plot(self) -> Any:
         """That figure, drawn by matplotlib: `choice.plot().savefig("choice.png")`."""
-        from layerlaw.pages import draw_sheet
-
-        return draw_sheet(self.sheet())
+        return self.sheet().plot()
 
     def __str__(self) -> str:
         return "\n".join([self.headline, *(f"· {line}" for line in self.sentences[1:])])
 
 
-def _headline(best: Candidate, chosen: Candidate, rival: Rival | None, *, over_floor: bool) -> str:
-    trial = chosen.trial
-    values = compared(trial, over_floor)
-    what = "D over its noise floor (the last widths differ)" if over_floor else "final D"
-    spread = f" [{number(min(values))}, {number(max(values))}] over {len(values)} seeds" if len(values) > 1 else ""
-    value = f"{number(middle(trial, over_floor))}{spread}"
-    if chosen is best:
-        why = f"has the lowest {what}, {value}"
-    else:
-        lowest = f"{number(middle(best.trial, over_floor))} at {best.label}"
-        why = f"is the smallest whose {what}, {value}, is within one standard error of the lowest ({lowest})"
-    accuracy = with_error(trial.accuracy, trial.accuracy_error)
-    if rival is None:
-        return f"Take {chosen.label}: it {why}; validation accuracy {accuracy}, learning rate {trial.rate:g}."
-    against = f"{percent(rival.candidate.trial.accuracy)[:-1]} against {percent(trial.accuracy)}"
-    by = "D over its noise floor" if over_floor else "D"
-    return (
-        f"By {by} take {chosen.label}; by validation accuracy take {rival.candidate.label} ({against}). "
-        f"{chosen.label[0].upper()}{chosen.label[1:]} {why}; learning rate {trial.rate:g}."
-    )
+def _compared(over_floor: bool) -> str:
+    return "D over its noise floor" if over_floor else "D"
 
 
-def _caveats(
-    kind: str,
-    candidates: Sequence[Candidate],
-    best: Candidate,
-    recommended: Candidate,
-    rival: Rival | None,
-    validation: int,
-) -> Iterator[str]:
-    """All that apply, the weightiest first."""
+def _caveats(choice: Choice) -> Iterator[str]:
+    candidates, best, recommended, top = choice.candidates, choice.best, choice.recommended, choice.by_accuracy
+    if recommended is None:
+        yield from _failures(candidates)
+        return
     label, trial = recommended.label, recommended.trial
-    if rival is not None:
-        yield _disagreement(recommended, rival, validation)
-    found = by_rate(
-        candidates
-    )  # low rates and high rates leave different D: the choice may be one of rates in disguise
+    if top is not None:
+        ahead, error = accuracy_gap(top, recommended)
+        by = f"{100 * ahead:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
+        own, noise = sampling_error(recommended, choice.validation), ""
+        if own is not None:
+            samples = counted(choice.validation, "validation sample")
+            noise = f" ({samples} alone leave an accuracy open to ±{percent(own)[:-1]})"
+        yield (
+            f"D and accuracy disagree: {top.label} has the best validation accuracy, {percent(top.trial.accuracy)}, {by} "
+            f"points above {label}{noise}."
+        )
+    # Low rates and high rates leave different D: the choice may be one of rates in disguise
+    found = by_rate(candidates)
     if any(candidate is not recommended for candidate in found.values()):
         each = ", ".join(f"{candidate.label} at {rate:g}" for rate, candidate in found.items())
         yield f"The learning rate decides too: with one for all, the choice would be {each}."
     ordered = sorted(candidates, key=lambda c: c.parameters)
-    if kind != "shape" and len(ordered) > 1 and best in (ordered[0], ordered[-1]):
-        what = "D over its noise floor" if relative(candidates) else "D"
+    if choice.kind != "shape" and len(ordered) > 1 and best in (ordered[0], ordered[-1]):
+        what = _compared(choice.over_floor)
         end, further = ("upper", "larger") if best is ordered[-1] else ("lower", "smaller")
         yield f"The lowest {what} lies at the {end} end of the range, {best.label}: try {further} ones."
     if trial.train_accuracy is not None and trial.train_accuracy < FITTED:
@@ -197,11 +200,11 @@ def _caveats(
             f"{len(candidates)} candidates are below {percent(FITTED, 0)}): D still falls, and the comparison is one of "
             "speed. Train longer."
         )
-    if len(trial.curves) == 1:
+    if trial.seeds == 1:
         yield "One seed has no standard error: the lowest D was taken, and the next seed may name another one."
-    elif len(trial.curves) < FEW_SEEDS:
-        yield f"{len(trial.curves)} seeds give a poor standard error: use at least {FEW_SEEDS}."
-    if relative(candidates):
+    elif trial.seeds < FEW_SEEDS:
+        yield f"{trial.seeds} seeds give a poor standard error: use at least {FEW_SEEDS}."
+    if choice.over_floor:
         yield _floors(candidates, best)
     rising = [c.label for c in candidates if c.comparable and not c.trial.falls]
     if rising:
@@ -211,17 +214,6 @@ def _caveats(
     if len(rates) > 1 and trial.rate in (rates[0], rates[-1]):
         end, further = ("highest", "higher") if trial.rate == rates[-1] else ("lowest", "lower")
         yield f"The learning rate of {label}, {trial.rate:g}, is the {end} tried: {further} ones may do better."
-
-
-def _disagreement(recommended: Candidate, rival: Rival, validation: int) -> str:
-    by = f"{100 * rival.ahead:.1f}" + ("" if rival.error is None else f" ± {100 * rival.error:.1f}")
-    own, noise = sampling_error(recommended, validation), ""
-    if own is not None:
-        noise = f" ({counted(validation, 'validation sample')} alone leave an accuracy open to ±{percent(own)[:-1]})"
-    return (
-        f"D and accuracy disagree: {rival.candidate.label} has the best validation accuracy, "
-        f"{percent(rival.candidate.trial.accuracy)}, {by} points above {recommended.label}{noise}."
-    )
 
 
 def _floors(candidates: Sequence[Candidate], best: Candidate) -> str:
@@ -244,7 +236,7 @@ def _failures(candidates: Sequence[Candidate]) -> Iterator[str]:
     """How many runs came to nothing."""
     failed = sum(c.failed for c in candidates)
     if failed:
-        runs = sum(len(t.curves) for c in candidates for t in c.trials)
+        runs = sum(t.seeds for c in candidates for t in c.trials)
         left_out = [c.label for c in candidates if not c.comparable]
         rest = f"; {', '.join(left_out)} could not be compared" if left_out else ""
         yield f"{failed} of {counted(runs, 'run')} diverged or left D undefined{rest}."
@@ -263,44 +255,48 @@ def _title(choice: Choice) -> str:
 def _by_size(choice: Choice) -> tuple[Panel, ...]:
     """Against depth or width; every learning rate faintly behind, the recommended candidate marked."""
     shown, kind, over_floor = choice.candidates, choice.kind, choice.over_floor
-    x = tuple(_size(c, kind) for c in shown)
-    rates = sorted({t.rate for c in shown for t in c.trials})
-    rows = [[next((t for t in c.trials if t.rate == rate), None) for c in shown] for rate in rates if len(rates) > 1]
-    trials = [c.trial for c in shown]
+
+    def size(candidate: Candidate) -> float:
+        return candidate.depth if kind == "depth" else candidate.widths[0]
+
+    x, trials = tuple(map(size, shown)), [c.trial for c in shown]
+    values = [t.compared(over_floor) for t in trials]
     separation = Series(
         x,
-        tuple(middle(t, over_floor) for t in trials),
+        tuple(t.middle(over_floor) for t in trials),
         "learning rate by validation accuracy",
-        low=tuple(min(compared(t, over_floor), default=None) for t in trials),
-        high=tuple(max(compared(t, over_floor), default=None) for t in trials),
+        low=tuple(min(each, default=None) for each in values),
+        high=tuple(max(each, default=None) for each in values),
         color=0,
     )
-    errors = [(t.accuracy, t.accuracy_error or 0.0) for t in trials]
-    accuracy = Series(
-        x,
-        tuple(t.accuracy for t in trials),
-        "",
-        low=tuple(None if a is None else a - e for a, e in errors),
-        high=tuple(None if a is None else a + e for a, e in errors),
-        color=1,
-    )
-    grid = [[(None, None) if t is None else (middle(t, over_floor), t.accuracy) for t in row] for row in rows]
-    other = [
-        Series(x, tuple(D for D, _ in row), "" if i else "other learning rates", style="faint")
-        for i, row in enumerate(grid)
-    ]
-    also = [Series(x, tuple(a for _, a in row), style="faint") for row in grid]
+    other: list[Series] = []
+    also: list[Series] = []
+    rates = sorted({t.rate for c in shown for t in c.trials})
+    for rate in rates if len(rates) > 1 else ():
+        row = [[t for t in c.trials if t.rate == rate] for c in shown]
+        label = "" if other else "other learning rates"
+        other.append(Series(x, tuple(t[0].middle(over_floor) if t else None for t in row), label, style="faint"))
+        also.append(Series(x, tuple(t[0].accuracy if t else None for t in row), style="faint"))
     note = ""
     axis: dict[str, Any] = {"xlabel": kind, "log_x": kind == "width"}
     if choice.recommended is not None:
         by = "recommended" if choice.by_accuracy is None else "recommended by D"
-        note, axis["marked"] = f"dotted: {choice.recommended.label}, {by}", _size(choice.recommended, kind)
-    what = _what(over_floor)
-    above, below = (*_span(other), *other, separation), (*_span(also), *also, accuracy)
+        note, axis["marked"] = f"dotted: {choice.recommended.label}, {by}", size(choice.recommended)
+    what = f"final {_compared(over_floor)}"
+    above, below = (*_span(other), *other, separation), (*_span(also), *also, _accuracies(x, trials, color=1))
     return (
         Panel(f"{what} on the training data, range over seeds", above, ylabel=what, note=note, **axis),
         Panel("held-out accuracy, ± 1 standard error", below, ylabel=ACCURACY, log_y=False, **axis),
     )
+
+
+def _accuracies(x: tuple[float, ...], trials: Sequence[Trial], label: str = "", *, color: int) -> Series:
+    """Validation accuracy ± 1 standard error."""
+    ends = [
+        tuple(None if t.accuracy is None else t.accuracy + sign * (t.accuracy_error or 0.0) for t in trials)
+        for sign in (-1, 1)
+    ]
+    return Series(x, tuple(t.accuracy for t in trials), label, low=ends[0], high=ends[1], color=color)
 
 
 def _span(behind: list[Series]) -> list[Series]:
@@ -309,37 +305,20 @@ def _span(behind: list[Series]) -> list[Series]:
     return [Series(behind[0].x[:1], (None,), low=(min(heights),), high=(max(heights),))] if heights else []
 
 
-def _what(over_floor: bool) -> str:
-    return "final D over its noise floor" if over_floor else "final D"
-
-
 def _by_shape(choice: Choice) -> tuple[Panel, ...]:
     curves, points = [], []
-    over_floor = choice.over_floor
+    what = f"final {_compared(choice.over_floor)}"
     for i, candidate in enumerate(choice.candidates):
-        trial = candidate.trial
-        value = middle(trial, over_floor)
+        trial, label = candidate.trial, candidate.label
+        value = trial.middle(choice.over_floor)
         if trial.curve is None or value is None or trial.accuracy is None:
             continue
-        known = [curve for curve in trial.curves if curve is not None]
-        lows, highs = ([pick(column) for column in zip(*known, strict=True)] for pick in (min, max))
-        layers = tuple(range(len(trial.curve)))
-        curves.append(Series(layers, trial.curve, candidate.label, low=tuple(lows), high=tuple(highs), color=i))
-        error = trial.accuracy_error or 0.0
-        low, high = (trial.accuracy - error,), (trial.accuracy + error,)
-        points.append(Series((value,), (trial.accuracy,), candidate.label, low=low, high=high, color=i))
+        columns = list(zip(*trial.curves, strict=True))
+        low, high = (tuple(map(end, columns)) for end in (min, max))
+        curves.append(Series(range(len(trial.curve)), trial.curve, label, low=low, high=high, color=i))
+        points.append(_accuracies((value,), [trial], label, color=i))
+    title = f"held-out accuracy against {what}, ± 1 standard error"
     return (
         Panel("D on the training data along depth, range over seeds", tuple(curves)),
-        Panel(
-            f"held-out accuracy against {_what(over_floor)}, ± 1 standard error",
-            tuple(points),
-            xlabel=_what(over_floor),
-            ylabel=ACCURACY,
-            log_x=True,
-            log_y=False,
-        ),
+        Panel(title, tuple(points), xlabel=what, ylabel=ACCURACY, log_x=True, log_y=False),
     )
-
-
-def _size(candidate: Candidate, kind: str) -> float:
-    return candidate.depth if kind == "depth" else candidate.widths[0]

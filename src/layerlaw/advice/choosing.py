@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
+from torch import Tensor
 
 from layerlaw.advice.candidates import BATCHNORM, Candidate, Guess, Trial
 from layerlaw.advice.choice import Choice, Kind
-from layerlaw.advice.training_data import SPLIT_SEED, TrainingData
+from layerlaw.data import Labeled, load, names
 from layerlaw.errors import InputError, renamed
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape, sweep
+from layerlaw.lab.jobs import check_device
 from layerlaw.lab.processes import WORTH_PROCESSES, cores, work
 from layerlaw.progress import Progress
 from layerlaw.provenance import provenance
 from layerlaw.wording import counted
 
 RECIPE = Recipe(epochs=200)
+SPLIT_SEED = 0
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 SHAPES = ((100,) * 7, (50,) * 4 + (200,) * 3, (200,) * 4 + (50,) * 3)  # even, narrow to wide, wide to narrow
 SCHEDULE = Schedule(batchnorm=(BATCHNORM,), test=True, permuted=True)
 PER_SECOND = 1e10  # multiplications on one core of 2024, in layers of 100 units; a third of that in layers of 20
+IN_RECIPE = ("optimizer", "epochs", "batch_size", "weight_decay", "drops")
 RENAMED = {
-    **{name: f"recipe (Recipe({name}=…))" for name in ("optimizer", "epochs", "batch_size", "weight_decay", "drops")},
+    **{name: f"recipe (Recipe({name}=…))" for name in IN_RECIPE},
     "norm": "recipe (Recipe(Shape.even(8, norm=False)): its norm and activation are those of every candidate)",
     "size": "data (data.load(…).resized(size))",
     "per_class": "data (data.load(…).balanced(per_class))",
@@ -38,20 +43,21 @@ RENAMED = {
 }
 
 
+class Training(TypedDict, total=False):
+    """What the three choices share; `choose_depth` explains each of them."""
+
+    recipe: Recipe
+    rates: Sequence[float]
+    seeds: Sequence[int]
+    test: Any
+    device: str
+    folder: str | Path | None
+    progress: bool | Progress
+    announce: Callable[[TrainingPlan], object] | None
+
+
 def choose_depth(
-    data: Any,
-    *,
-    depths: Sequence[int] = range(3, 13),
-    width: int = 100,
-    recipe: Recipe = RECIPE,
-    rates: Sequence[float] = RATES,
-    seeds: Sequence[int] = (0, 1, 2),
-    test: Any = None,
-    device: str = "cpu",
-    folder: str | Path | None = None,
-    progress: bool | Progress = True,
-    announce: Announce | None = None,
-    **old: Any,
+    data: Any, *, depths: Sequence[int] = range(3, 13), width: int = 100, **how: Unpack[Training]
 ) -> Choice:
     """Which depth separates the training data best? Depth counts all linear layers, the classifier included.
 
@@ -61,50 +67,46 @@ def choose_depth(
 
     data      a pair of tensors or arrays, `lab.Samples`, `data.Labeled`, a data set's name, or a folder of pictures; or
               `TrainingData`, which also says how much of it is held back to choose learning rates (a fifth by default)
-    recipe    how every candidate is trained: optimizer, epochs, batch size, weight decay, drops, and from its network
-              BatchNorm or not and the activation; its learning rate and seed give way to `rates` and `seeds`
+    recipe    how every candidate is trained: optimizer, epochs (200 by default), batch size, weight decay, drops, and from
+              its network BatchNorm or not and the activation; its learning rate and seed give way to `rates` and `seeds`
+    rates     learning rates, (1e-4, 3e-4, 1e-3, 3e-3) by default; `seeds` (0, 1, 2)
     test      data that nothing is chosen by; their accuracy is the last number, for the recommended depth alone
+    device    "cpu" by default
     folder    keeps the sweep, which then can be interrupted and continued
     announce  is called with the `TrainingPlan` before training: how many networks, and roughly how long (`print` will do)
     """
-    renamed("choose_depth", old, RENAMED)
     shapes = {f"depth {depth}": (width,) * (depth - 1) for depth in _several(depths, "depths", least=2)}
-    grid = Grid("depth", shapes, recipe, rates, seeds)
-    return grid.choose(data, test, device=device, folder=folder, progress=progress, announce=announce)
+    return _choose("depth", data, shapes, **how)
 
 
 def choose_width(
-    data: Any,
-    *,
-    widths: Sequence[int] = (20, 50, 100, 200, 500),
-    depth: int = 8,
-    recipe: Recipe = RECIPE,
-    rates: Sequence[float] = RATES,
-    seeds: Sequence[int] = (0, 1, 2),
-    test: Any = None,
-    device: str = "cpu",
-    folder: str | Path | None = None,
-    progress: bool | Progress = True,
-    announce: Announce | None = None,
-    **old: Any,
+    data: Any, *, widths: Sequence[int] = (20, 50, 100, 200, 500), depth: int = 8, **how: Unpack[Training]
 ) -> Choice:
     """Which width is enough? All hidden layers have one width; otherwise as `choose_depth`.
 
     Wider layers have a lower D from noise alone (with no signal D ≈ n(K−1)/d_eff), so what is compared is D over that
     with shuffled labels, its noise floor.
     """
-    renamed("choose_width", old, RENAMED)
     if depth < 2:
         raise InputError(f"depth: expected at least 2 (one hidden layer and the classifier), got {depth}.")
     shapes = {f"width {width}": (width,) * (depth - 1) for width in _several(widths, "widths", least=1)}
-    grid = Grid("width", shapes, recipe, rates, seeds)
-    return grid.choose(data, test, device=device, folder=folder, progress=progress, announce=announce)
+    return _choose("width", data, shapes, **how)
 
 
-def choose_shape(
+def choose_shape(data: Any, *, shapes: Sequence[Sequence[int]] = SHAPES, **how: Unpack[Training]) -> Choice:
+    """Wide below or wide above? `shapes` are the hidden widths from the input on; otherwise as `choose_width`."""
+    given = [_sequence(widths, "shapes: every shape") for widths in _sequence(shapes, "shapes")]
+    labeled = {shape_label(widths): widths for widths in given}
+    if len(labeled) < len(given) or len(labeled) < 2:
+        raise InputError(f"shapes: expected at least 2, all different, got {len(labeled)} different of {len(given)}.")
+    return _choose("shape", data, labeled, **how)
+
+
+def _choose(
+    kind: Kind,
     data: Any,
+    widths: Mapping[str, tuple[int, ...]],
     *,
-    shapes: Sequence[Sequence[int]] = SHAPES,
     recipe: Recipe = RECIPE,
     rates: Sequence[float] = RATES,
     seeds: Sequence[int] = (0, 1, 2),
@@ -112,17 +114,79 @@ def choose_shape(
     device: str = "cpu",
     folder: str | Path | None = None,
     progress: bool | Progress = True,
-    announce: Announce | None = None,
+    announce: Callable[[TrainingPlan], object] | None = None,
     **old: Any,
 ) -> Choice:
-    """Wide below or wide above? `shapes` are the hidden widths from the input on; otherwise as `choose_width`."""
-    renamed("choose_shape", old, RENAMED)
-    given = [_sequence(widths, "shapes: every shape") for widths in _sequence(shapes, "shapes")]
-    labeled = {shape_label(widths): widths for widths in given}
-    if len(labeled) < len(given) or len(labeled) < 2:
-        raise InputError(f"shapes: expected at least 2, all different, got {len(labeled)} different of {len(given)}.")
-    grid = Grid("shape", labeled, recipe, rates, seeds)
-    return grid.choose(data, test, device=device, folder=folder, progress=progress, announce=announce)
+    """Train hidden widths (by label) × learning rates × seeds, and decide; all is checked before data are loaded."""
+    renamed(f"choose_{kind}", old, RENAMED)
+    began = time.perf_counter()
+    rates, seeds = _sequence(rates, "rates"), _sequence(seeds, "seeds")
+    for name, values in (("rates", rates), ("seeds", seeds)):
+        if not values or len(set(values)) < len(values):
+            raise InputError(f"{name}: expected at least one, all different, got {list(values)}.")
+    for rate in rates:
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < math.inf:
+            raise InputError(f"rates: expected positive learning rates, got {rate!r}.")
+    if not isinstance(recipe, Recipe) or not isinstance(recipe.network, Shape):
+        raise InputError(f"recipe: expected a Recipe for feed-forward networks, got {recipe!r}.")
+    recipe.grid(learning_rate=rates, seed=seeds)
+    check_device(device)
+    whole = TrainingData.of(data, test)
+    samples = whole.samples
+    inputs, n = samples.inputs.shape[1], len(samples.labels)
+    shapes = {
+        label: replace(recipe.network, inputs=inputs, widths=hidden, classes=samples.classes)
+        for label, hidden in widths.items()
+    }
+    # BatchNorm cannot do with a batch of one
+    recipe = replace(recipe, batch_size=next(b for b in range(recipe.batch_size, 1, -1) if n % b != 1))
+    trained = {label: replace(recipe, network=shape) for label, shape in shapes.items()}
+    recipes = {label: base.grid(learning_rate=rates, seed=seeds) for label, base in trained.items()}
+    every = [one for grid in recipes.values() for one in grid]
+    if announce is not None:
+        announce(TrainingPlan.of(every, samples, device))
+    runs = sweep(every, samples, schedule=SCHEDULE, device=device, folder=folder, progress=progress)
+    labels = [label for label, grid in recipes.items() for _ in grid]
+    trials: dict[tuple[str, float], list[Run]] = {}
+    for label, run in zip(labels, runs, strict=True):
+        trials.setdefault((label, run.recipe.learning_rate), []).append(run)
+    candidates = []
+    for label, shape in shapes.items():  # weights, biases, and BatchNorm's two per unit
+        parameters = sum(i * o + o for i, o in shape.sides) + (2 * sum(shape.widths) if shape.norm else 0)
+        tried = tuple(Trial.of(trials[label, rate]) for rate in rates)
+        candidates.append(Candidate(label, shape.widths, parameters, tried))
+    guess = Guess(max(samples.counts) / n, n, whole.validation)
+    choice = Choice.of(kind, candidates, validation=whole.validation, guess=guess)
+    tested: tuple[float, ...] = ()
+    if choice.recommended is not None and whole.test is not None:
+        x, y = whole.test
+        best = trials[choice.recommended.label, choice.recommended.trial.rate]
+        with torch.no_grad():
+            tested = tuple(fmean((run.network()(x).argmax(1) == y).tolist()) for run in best)
+    about = provenance(
+        device,
+        data={
+            "name": whole.name,
+            "sha256": whole.checksum,
+            "inputs": inputs,
+            "classes": samples.classes,
+            "train": n,
+            "validation": whole.validation,
+            "per_class": list(whole.counts),
+            "test": 0 if whole.test is None else len(whole.test[1]),
+        },
+        settings={
+            "batchnorm": BATCHNORM,
+            "rates": list(rates),
+            "seeds": list(seeds),
+            "validation": whole.share,
+            "split_seed": SPLIT_SEED,
+            **{name: getattr(recipe, name) for name in IN_RECIPE},
+            "norm": recipe.network.norm,
+        },
+    )
+    about["seconds"] = round(time.perf_counter() - began, 3)
+    return replace(choice, test_accuracies=tested, provenance=about)
 
 
 @dataclass(frozen=True)
@@ -141,10 +205,9 @@ class TrainingPlan:
     def of(cls, recipes: Sequence[Recipe], samples: Samples, device: str) -> TrainingPlan:
         """Of a sweep over these recipes, as if nothing of it were done yet."""
         depths = [recipe.network.depth for recipe in recipes]
-        load, seconds = work(recipes, [samples] * len(recipes)), None
-        processes = cores() if load > WORTH_PROCESSES else 1
-        if torch.device(device).type == "cpu":
-            seconds = load / PER_SECOND / processes
+        total = sum(work(recipe, samples) for recipe in recipes)
+        processes = cores() if total > WORTH_PROCESSES else 1
+        seconds = total / PER_SECOND / processes if torch.device(device).type == "cpu" else None
         n, inputs = samples.inputs.shape
         return cls(len(recipes), (min(depths), max(depths)), recipes[0].epochs, n, inputs, seconds, processes)
 
@@ -173,111 +236,6 @@ def rough(seconds: float) -> str:
     if seconds < 5400:
         return f"{round(seconds / 600) * 10} minutes"
     return counted(max(2, round(seconds / 3600)), "hour")
-
-
-Announce = Callable[[TrainingPlan], object]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Hidden widths by label × learning rates × seeds; checked before anything is loaded."""
-
-    kind: Kind
-    widths: Mapping[str, tuple[int, ...]]
-    recipe: Recipe
-    rates: Sequence[float]
-    seeds: Sequence[int]
-
-    def __post_init__(self) -> None:
-        for name in ("rates", "seeds"):
-            values = _sequence(getattr(self, name), name)
-            if not values or len(set(values)) < len(values):
-                raise InputError(f"{name}: expected at least one, all different, got {list(values)}.")
-            object.__setattr__(self, name, values)
-        for rate in self.rates:
-            if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < math.inf:
-                raise InputError(f"rates: expected positive learning rates, got {rate!r}.")
-        if not isinstance(self.recipe, Recipe) or not isinstance(self.recipe.network, Shape):
-            raise InputError(f"recipe: expected a Recipe for feed-forward networks, got {self.recipe!r}.")
-        self.recipe.grid(learning_rate=self.rates, seed=self.seeds)
-
-    def choose(
-        self,
-        data: Any,
-        test: Any,
-        *,
-        device: str,
-        folder: str | Path | None,
-        progress: bool | Progress,
-        announce: Announce | None,
-    ) -> Choice:
-        """Train all of them and decide."""
-        began = time.perf_counter()
-        _check_device(device)
-        whole = TrainingData.of(data, test)
-        samples = whole.samples
-        template = self.recipe.network
-        assert isinstance(template, Shape)  # checked when the grid was made
-        shapes = {
-            label: replace(template, inputs=samples.inputs.shape[1], widths=widths, classes=samples.classes)
-            for label, widths in self.widths.items()
-        }
-        # BatchNorm cannot do with a batch of one
-        batch = next(b for b in range(self.recipe.batch_size, 1, -1) if len(samples.labels) % b != 1)
-        recipes = [
-            (label, recipe)
-            for label, shape in shapes.items()
-            for recipe in replace(self.recipe, network=shape, batch_size=batch).grid(
-                learning_rate=self.rates, seed=self.seeds
-            )
-        ]
-        every = [recipe for _, recipe in recipes]
-        if announce is not None:
-            announce(TrainingPlan.of(every, samples, device))
-        runs = sweep(every, samples, schedule=SCHEDULE, device=device, folder=folder, progress=progress)
-        trials: dict[tuple[str, float], list[Run]] = {}
-        for (label, recipe), run in zip(recipes, runs, strict=True):
-            trials.setdefault((label, recipe.learning_rate), []).append(run)
-        candidates = [
-            Candidate.of(label, shape, [Trial.of(trials[label, rate]) for rate in self.rates])
-            for label, shape in shapes.items()
-        ]
-        guess = Guess(max(samples.counts) / len(samples.labels), len(samples.labels), whole.validation)
-        choice = Choice.of(self.kind, candidates, validation=whole.validation, guess=guess)
-        chosen = choice.recommended
-        tested = () if chosen is None else _tested(trials[chosen.label, chosen.trial.rate], whole)
-        about = self._provenance(whole, every[0], device)
-        return replace(
-            choice, test_accuracies=tested, provenance=about | {"seconds": round(time.perf_counter() - began, 3)}
-        )
-
-    def _provenance(self, whole: TrainingData, recipe: Recipe, device: str) -> dict[str, Any]:
-        samples, test = whole.samples, whole.test
-        return provenance(
-            device,
-            data={
-                "name": whole.name,
-                "sha256": whole.checksum,
-                "inputs": samples.inputs.shape[1],
-                "classes": samples.classes,
-                "train": len(samples.labels),
-                "validation": whole.validation,
-                "per_class": list(whole.counts),
-                "test": 0 if test is None else len(test[1]),
-            },
-            settings={
-                "batchnorm": BATCHNORM,
-                "rates": list(self.rates),
-                "seeds": list(self.seeds),
-                "validation": whole.share,
-                "split_seed": SPLIT_SEED,
-                **{
-                    name: getattr(recipe, name)
-                    for name in ("optimizer", "epochs", "batch_size", "weight_decay", "drops")
-                },
-                "norm": recipe.network.norm,
-            },
-        )
 
 
 def shape_label(widths: Sequence[int]) -> str:
@@ -309,19 +267,72 @@ def _several(values: Sequence[int], name: str, least: int) -> list[int]:
     return chosen
 
 
-def _check_device(device: str) -> None:
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise InputError(f"device: expected cpu, cuda, cuda:1, …, got {device!r}.") from None
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device: expected one that is here, got {device!r}, but torch sees no GPU. Use 'cpu'.")
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """What candidates are compared on: `samples` hold the training part, and the validation part as held-out samples."""
+
+    samples: Samples
+    test: tuple[Tensor, Tensor] | None
+    name: str
+    checksum: str  # of everything that was given, test data included
+    share: float  # of every class, held back for validation
+    counts: tuple[int, ...]  # how many samples every class has, validation part included
+
+    @classmethod
+    def of(cls, data: Any, test: Any = None, *, validation: float = 0.2) -> TrainingData:
+        """From a pair of tensors or arrays, `Samples`, `Labeled`, the name of a data set or the path of a folder.
+
+        A share `validation` of every class is held back (the same one every time); test samples that `Samples` bring
+        along are kept as test data. `TrainingData` are taken as they are.
+        """
+        if isinstance(data, TrainingData):
+            if test is not None:
+                raise InputError("test: expected in TrainingData.of(data, test), which was given, got other test data.")
+            return data
+        if isinstance(validation, bool) or not isinstance(validation, (int, float)) or not 0 < validation < 1:
+            raise InputError(f"validation: expected a share between 0 and 1, such as 0.2, got {validation!r}.")
+        whole = flat_samples(data, test)
+        x, y = whole.test_inputs, whole.test_labels
+        held_out = None if x is None or y is None else (x, y)
+        parts = whole.held_back(validation, seed=SPLIT_SEED)
+        name = data.name if isinstance(data, Labeled) else "tensors"
+        if isinstance(data, (str, os.PathLike)):
+            name = os.fspath(data)
+        return cls(parts, held_out, name, whole.checksum, validation, whole.counts)
+
+    @property
+    def validation(self) -> int:
+        """How many samples the validation part has."""
+        return sum(self.counts) - len(self.samples.labels)
 
 
-def _tested(runs: Sequence[Run], whole: TrainingData) -> tuple[float, ...]:
-    """Accuracy on the test data, per seed."""
-    if whole.test is None:
-        return ()
-    x, y = whole.test
-    with torch.no_grad():
-        return tuple(fmean((run.network()(x).argmax(1) == y).tolist()) for run in runs)
+def flat_samples(data: Any, test: Any = None) -> Samples:
+    """Samples, one vector each, from any form of data."""
+    if isinstance(data, (str, os.PathLike)):
+        data = pictures(data)
+    if isinstance(data, Labeled):
+        held_out = _pair(test, channels=data.images.shape[1])
+        return Samples.of(data.tensors(flat=True), held_out, class_names=data.class_names)
+    if isinstance(data, Samples):
+        if test is None:
+            return data.flat()
+        return Samples.of((data.inputs, data.labels), _pair(test), class_names=data.class_names).flat()
+    return Samples.of(data, _pair(test)).flat()
+
+
+def pictures(source: str | os.PathLike[str], size: int | None = None) -> Labeled:
+    """The training images of a data set or a folder; a folder in which all are gray has one channel.
+
+    A folder is resized to `size` pixels at once, as its pictures may differ; a data set is left as it is.
+    """
+    if source in names():
+        return load(source)
+    data = load(source, size=size)
+    gray = data.images[:, :1]
+    return replace(data, images=gray.clone()) if bool((data.images == gray).all()) else data
+
+
+def _pair(data: Any, channels: int | None = None) -> Any:
+    if isinstance(data, (str, os.PathLike)):
+        data = load(data, split="test", channels=None if data in names() else channels)
+    return data.tensors(flat=True) if isinstance(data, Labeled) else data

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from layerlaw.advice.class_groups import ClassGroup
-from layerlaw.advice.outlook import Outlook, collapse_panels
+from layerlaw.advice.outlook import ClassGroup, Outlook, cosine_panel, margins_panel
 from layerlaw.files import json_safe, write_json
 from layerlaw.sheet import Sheet
 from layerlaw.wording import counted, minus, number, ratio_words
@@ -48,27 +47,20 @@ class Forecast:
     """
 
     groups: tuple[ClassGroup, ...]
-    sizes: int
-    """Distinct class sizes."""
+    sizes: int  # distinct class sizes
     E_W: float
     E_H: float
     bias: bool
-    critical: float
-    """The least c = √(E_W E_H) above which every class is separated; of binned sizes an upper bound."""
-    bounded: bool
-    """Whether `critical` is only a bound."""
+    critical: float  # the least c = √(E_W E_H) above which every class is separated; of binned sizes an upper bound
+    bounded: bool  # whether `critical` is only a bound
     by_norms: Outlook
     by_use: Outlook | None
     measured: tuple[ClassifierRows, ...] | None
-    rare: ClassifierRows | None
-    """Of all rare classes together."""
+    rare: ClassifierRows | None  # of all rare classes together
     frequent: ClassifierRows | None
-    accuracy: tuple[float, ...] | None
-    """Measured share of right training samples, mean over the classes of each group."""
-    already_lost: int
-    """Classes whose measured accuracy is below half of that of the most frequent ones."""
-    unused: bool
-    """Whether a norm in use was measured and put aside, because norms were given."""
+    accuracy: tuple[float, ...] | None  # measured share of right training samples, mean over the classes of each group
+    already_lost: int  # classes whose measured accuracy is below half of that of the most frequent ones
+    unused: bool  # whether a norm in use was measured and put aside, because norms were given
 
     @property
     def K(self) -> int:
@@ -98,13 +90,31 @@ class Forecast:
 
     @property
     def headline(self) -> str:
-        """Collapse or not, in one sentence."""
-        return _headline(self)
+        """What is lost already, whatever the model says; what will be, and how far it is."""
+        already = []
+        if self.already_lost and self.accuracy is not None:
+            rest = f"{self.accuracy[0]:.2f} of the most frequent"
+            already.append(f"training accuracy of {_classes(self.already_lost)} below half of the {rest}")
+        if self.coincide:
+            already.append(f"rows of {_classes(self.coincide)} coincide")
+        if not already:
+            return _forecast(self)
+        missed = (
+            "" if self.closest.collapses else " The network is further than the model says: trust what was measured."
+        )
+        return f"Already lost in this network: {' and '.join(already)}. Forecast: {_forecast(self)}{missed}"
 
     @property
     def caveats(self) -> tuple[str, ...]:
         """What the model does not know."""
-        return tuple(_caveats(self))
+        depth = "One layer is no safe bound for deep networks: they collapsed earlier (docs/minority_collapse.md)."
+        decay = (
+            "Weight decay is no norm budget: norms change with counts and training. This is no test of significance."
+        )
+        said = [depth, decay] if self.sizes > 1 else [decay]
+        if self.closest.collapses:
+            said.append("Repeated samples restore angles, not variety: held-out accuracy came back in part only.")
+        return tuple(said)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -113,27 +123,20 @@ class Forecast:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
+        same = ("ratio", "E_W", "E_H", "bias", "sizes", "accuracy", "already_lost", "sentences", "caveats")
         plain: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
-            "ratio": self.ratio,
+            **{name: getattr(self, name) for name in same},
             "ratio_note": NO_RATIO if self.ratio is None else None,
-            "E_W": self.E_W,
-            "E_H": self.E_H,
-            "bias": self.bias,
             "critical_c": self.critical,
             "critical_is_a_bound": self.bounded,
-            "sizes": self.sizes,
-            "accuracy": self.accuracy,
-            "already_lost": self.already_lost,
             "by_norms": self.by_norms.to_dict(self.E_W),
-            "by_use": None if self.by_use is None else self.by_use.to_dict(self.E_W),
-            "groups": [g.to_dict() for g in self.groups],
-            "measured": None if self.measured is None else [rows.to_dict() for rows in self.measured],
-            "rare": None if self.rare is None else self.rare.to_dict(),
-            "frequent": None if self.frequent is None else self.frequent.to_dict(),
-            "sentences": self.sentences,
-            "caveats": self.caveats,
+            "by_use": self.by_use and self.by_use.to_dict(self.E_W),
+            "groups": [asdict(group) | {"words": group.words} for group in self.groups],
+            "measured": self.measured and [rows.to_dict() for rows in self.measured],
+            "rare": self.rare and self.rare.to_dict(),
+            "frequent": self.frequent and self.frequent.to_dict(),
         }
         return {key: json_safe(value) for key, value in plain.items()}
 
@@ -142,67 +145,61 @@ class Forecast:
         return write_json(path, self.to_dict())
 
     def sheet(self) -> Sheet:
-        """The figure as plain data: predicted cosine against R with this place marked, and how far each class is."""
-        rare = None if self.rare is None else self.rare.cosine
-        panels = collapse_panels(self.groups, self.outlooks, ratio=self.ratio, bias=self.bias, measured=rare)
+        """The figure as plain data: how far each class is, and of two sizes the predicted cosine against R."""
+        panels = [margins_panel(self.groups, self.outlooks)]
+        few, many = (sum(g.number for g in self.groups if g.rare is rare) for rare in (True, False))
+        if self.ratio is not None and few > 1:
+            measured = None if self.rare is None else self.rare.cosine
+            panels.insert(0, cosine_panel(many, few, self.outlooks, self.ratio, bias=self.bias, measured=measured))
         title = "Forecast of minority collapse" if self.sizes <= 2 else "Forecast of classes that are lost"
         return Sheet(title, panels, columns=1, caption=self.headline)
 
     def plot(self) -> Any:
         """That figure, drawn by matplotlib: `found.plot().savefig("forecast.png")`."""
-        from layerlaw.pages import draw_sheet
-
-        return draw_sheet(self.sheet())
+        return self.sheet().plot()
 
     def __str__(self) -> str:
         return "\n".join([self.headline, *(f"· {line}" for line in self.sentences[1:])])
 
 
-def _headline(found: Forecast) -> str:
-    """What is lost already, what will be, and how far it is."""
-    lost = _already(found)
-    if not lost:
-        return _forecast(found)
-    missed = "" if found.closest.collapses else " The network is further than the model says: trust what was measured."
-    return f"{lost} Forecast: {_forecast(found)}{missed}"
-
-
-def _already(found: Forecast) -> str:
-    """What the measured network has lost, whatever the model says."""
-    said = []
-    if found.already_lost and found.accuracy is not None:
-        rest = f"{found.accuracy[0]:.2f}"
-        many = counted(found.already_lost, "class", "classes")
-        said.append(f"training accuracy of {many} below half of the {rest} of the most frequent")
-    if found.coincide:
-        said.append(f"rows of {counted(found.coincide, 'class', 'classes')} coincide")
-    return f"Already lost in this network: {' and '.join(said)}." if said else ""
+def _classes(many: int) -> str:
+    return counted(many, "class", "classes")
 
 
 def _forecast(found: Forecast) -> str:
+    """Collapse or not, and how to leave it."""
     worse = found.closest
     if found.sizes == 1:
         return f"No collapse: all {found.K:,} classes have the same size, so each keeps a direction of its own."
     place = _place(found, worse)
-    if found.by_use is not None and worse is found.by_use:
+    if worse is found.by_use:
         place = f"by the norm in use {place if found.ratio is None else f'(c = {number(worse.c)}) {place}'}"
     if not worse.collapses:
         return f"{'No collapse predicted' if found.sizes == 2 else 'No class is predicted to be lost'}: {place}."
     confused = any(size.phase == "confused" for size in worse.sizes)
-    if found.by_norms.collapses:
+    if worse.binned:
+        begin = f"Some classes {'may' if found.bounded else 'are predicted to'} be lost ({_bins(found, worse)})"
+    elif found.by_norms.collapses:
         begin = "Some classes are predicted to be lost" if confused else "Minority collapse predicted"
     else:
         begin = "Loss of classes" if confused else "Minority collapse"
         begin += " within reach, though not if all of the norm counted"
-    if worse.binned:
-        begin = f"Some classes {'may' if found.bounded else 'are predicted to'} be lost ({_bins(found, worse)})"
     return f"{begin}: {_lost(found, worse)}; {place}. {_remedy(found, worse)}"
 
 
 def _findings(found: Forecast) -> Iterator[str]:
     """Distance, angle and what the trained classifier shows."""
-    yield from _distance(found)
-    yield from _angle(found)
+    if found.sizes > 1:
+        budgets = f"E_W = {number(found.E_W)} and E_H = {number(found.E_H)} give"
+        said = [f"{budgets} c = √(E_W E_H) = {number(found.by_norms.c)}"]
+        if found.by_use is not None:
+            said.append(f"the class means use c = {number(found.by_use.c)} of it (no spread, no common offset)")
+        for i, log_R0 in enumerate(at.log_collapse for at in found.outlooks):
+            if log_R0 is not None and math.isfinite(log_R0):  # a single rare class and more than two sizes have none
+                said[i] += f", R0 = {ratio_words(log_R0)}"
+        yield f"{'; '.join(said)}."
+    if any(g.rare for g in found.groups):
+        yield from _angle(found)
     if any(at.binned for at in found.outlooks):
         yield (
             "More sizes than can be solved in seconds were put into bins, each taken as its largest size, the smallest size "
@@ -212,15 +209,6 @@ def _findings(found: Forecast) -> Iterator[str]:
         yield "Groups hold several sizes: phase and margin are of the worst in each, cosine and norm are means."
     if found.unused:
         yield "Norms were given, so the norm in use, which belongs to the measured ones, is left out."
-
-
-def _caveats(found: Forecast) -> Iterator[str]:
-    """What speaks against trusting the forecast."""
-    if found.sizes > 1:
-        yield "One layer is no safe bound for deep networks: they collapsed earlier (docs/minority_collapse.md)."
-    yield "Weight decay is no norm budget: norms change with counts and training. This is no test of significance."
-    if found.closest.collapses:
-        yield "Repeated samples restore angles, not variety: held-out accuracy came back in part only."
 
 
 def apart(log_a: float, log_b: float) -> tuple[str, str]:
@@ -273,79 +261,57 @@ def _bins(found: Forecast, at: Outlook) -> str:
 
 def _lost(found: Forecast, at: Outlook) -> str:
     """What becomes of the classes that are not separated, by what it is."""
-    of = {phase: [s for s in at.sizes if s.phase == phase] for phase in ("collapsed", "confused", "vanished")}
     if at.binned:  # which of them coincide depends on the bins
-        lost = sum(at.lost)
-        return f"about {lost:,} of {found.K:,} classes"
-
-    def classes(phase: str) -> str:
-        return counted(sum(size.classes for size in of[phase]), "class", "classes")
-
+        return f"about {sum(at.lost):,} of {found.K:,} classes"
+    of = {phase: [s for s in at.sizes if s.phase == phase] for phase in ("collapsed", "confused", "vanished")}
+    many = {phase: sum(size.classes for size in sizes) for phase, sizes in of.items()}
     parts = []
     if of["collapsed"]:
-        parts.append(f"one common row{' per size' if len(of['collapsed']) > 1 else ''} for {classes('collapsed')}")
+        parts.append(f"one common row{' per size' * (len(of['collapsed']) > 1)} for {_classes(many['collapsed'])}")
     if of["confused"]:
         ends = [_cosine(v) for v in sorted({round(s.beside, 2) + 0.0 for s in of["confused"] if s.beside is not None})]
-        own = "its row and the one" if sum(s.classes for s in of["confused"]) == 1 else "their rows and those"
-        takes = "takes its samples" if own.startswith("its") else "take them"
-        cosine = "" if not ends else f"cosine {ends[0]}" if len(ends) == 1 else f"cosines {ends[0]} to {ends[-1]}"
-        between = f" ({cosine} between {own} that {takes})" if cosine else ""
-        parts.append(f"samples of {classes('confused')} given to others{between}")
+        whose = "its row and the one that takes its samples"
+        if many["confused"] > 1:
+            whose = "their rows and those that take them"
+        cosine = f"cosine {ends[0]}" if len(ends) == 1 else f"cosines {ends[0]} to {ends[-1]}" if ends else ""
+        between = f" ({cosine} between {whose})" if cosine else ""
+        parts.append(f"samples of {_classes(many['confused'])} given to others{between}")
     if of["vanished"]:
-        parts.append(f"rows of 0 for {classes('vanished')}")
+        parts.append(f"rows of 0 for {_classes(many['vanished'])}")
     return " and ".join(parts)
 
 
 def _remedy(found: Forecast, at: Outlook) -> str:
-    rarest = f"the rarest {number(at.repeats, 4)} times"
-    level = number(found.groups[-1].low * at.repeats, 4)
-    filled = f"the loss as if no class had fewer than {level} samples ({rarest})"
-    weigh = (
-        f"Weighting {f'the loss of the rarest samples {number(at.repeats, 4)} times' if found.sizes == 2 else filled}"
-    )
+    times = number(at.repeats, 4)
+    weigh = f"Weighting the loss of the rarest samples {times} times"
+    if found.sizes > 2:
+        level = number(found.groups[-1].low * at.repeats, 4)
+        weigh = f"Weighting the loss as if no class had fewer than {level} samples (the rarest {times} times)"
     if at.binned:
         return f"{weigh} should be about enough."
+    weigh += ", rather a little more, separates all classes"
     if at.copies is None:
-        return f"{weigh}, rather a little more, separates all classes; no whole copies do."
+        return f"{weigh}; no whole copies do."
     most, least = max(at.copies), min(at.copies)
     if most > MOST_COPIES or least > 1:
         copies = f"{least:,} to {most:,} of all samples" if least > 1 else f"{most:,}"
-        return f"{weigh}, rather a little more, separates all classes; as copies it would take {copies}."
+        return f"{weigh}; as copies it would take {copies}."
     others = "" if found.sizes == 2 else ", others fewer times,"
     return f"Showing the rarest samples {most:,} times{others} separates all classes."
 
 
-def _distance(found: Forecast) -> Iterator[str]:
-    if found.sizes == 1:
-        return
-    c = found.by_norms.c
-    said = f"E_W = {number(found.E_W)} and E_H = {number(found.E_H)} give c = √(E_W E_H) = {number(c)}"
-    said += _threshold(found.by_norms)
-    if found.by_use is not None:
-        said += f"; the class means use c = {number(found.by_use.c)} of it (no spread, no common offset)"
-        said += _threshold(found.by_use)
-    yield said + "."
-
-
-def _threshold(at: Outlook) -> str:
-    """R0, which a single rare class and more than two sizes do not have."""
-    return "" if at.log_collapse is None or math.isinf(at.log_collapse) else f", R0 = {ratio_words(at.log_collapse)}"
-
-
 def _angle(found: Forecast) -> Iterator[str]:
-    if not any(g.rare for g in found.groups):
-        return
-    predicted = list(dict.fromkeys(_cosine(o.cosine) for o in found.outlooks))
+    predicted = " or ".join(dict.fromkeys(_cosine(o.cosine) for o in found.outlooks))
     rare, frequent = found.rare, found.frequent
     if rare is None or rare.cosine is None:
-        if predicted[0] != "none":
-            yield f"Predicted mean cosine between rows of rare classes: {' or '.join(predicted)}."
+        if not predicted.startswith("none"):
+            yield f"Predicted mean cosine between rows of rare classes: {predicted}."
         return
     against = ""
     if frequent is not None:
         norms = f"norms {number(rare.norm)} and {number(frequent.norm)}"
         against = f" (frequent: {_cosine(frequent.cosine)}; {norms})"
-    yield f"Rows of rare classes have a mean cosine of {_cosine(rare.cosine)}{against}; predicted {' or '.join(predicted)}."
+    yield f"Rows of rare classes have a mean cosine of {_cosine(rare.cosine)}{against}; predicted {predicted}."
     known = [o.cosine for o in found.outlooks if o.cosine is not None]
     if known and rare.cosine > max(known) + CLOSER:
         yield "They are closer together than the model says: this network is nearer to collapse than its norms say."

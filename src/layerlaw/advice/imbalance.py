@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlaw.advice.class_groups import ClassGroup, exact_sizes, shown_groups, solved_sizes
 from layerlaw.advice.collapse import ClassifierRows, Forecast
-from layerlaw.advice.outlook import Outlook, outlook_at
-from layerlaw.capture import Batches, Plan, Randomness, classifier_weight, modules_of, network_of, probing_state
-from layerlaw.capture.network import device_of
+from layerlaw.advice.outlook import Outlook, exact_sizes, outlook_at, shown_groups, solved_sizes
+from layerlaw.capture.batches import Batches
+from layerlaw.capture.modules import classifier_weight, modules_of
+from layerlaw.capture.network import Randomness, device_of, network_of, probing_state
+from layerlaw.capture.plan import Plan
 from layerlaw.data import Labeled
 from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, rare_classes, used_budget
@@ -25,6 +25,7 @@ from layerlaw.probing.classes import Classes
 from layerlaw.progress import Progress
 from layerlaw.record import Record
 from layerlaw.stats.labels import checked_labels
+from layerlaw.wording import finite
 
 WELL_BELOW = 0.5  # of the accuracy of the most frequent classes
 
@@ -72,13 +73,13 @@ def forecast(
         )
     groups, every, solved = shown_groups(counts), exact_sizes(counts), solved_sizes(counts)
     K = every.groups.K
-    rows = None if classifier is None else of_rows(classifier, K)
+    rows = None if classifier is None else _rows_of(classifier, K)
     if record is not None and len(record.counts) != K:
         raise LabelError(f"counts: expected {len(record.counts)}, one per class of the record, got {K}.")
     known = _norms(record, rows, features, K)
-    used = None if E_W is not None or E_H is not None else known.used
-    unused = used is None and known.used is not None
-    E_W, E_H = (known.E_W if E_W is None else E_W), (known.E_H if E_H is None else E_H)
+    used = known[2] if E_W is None and E_H is None else None
+    unused = used is None and known[2] is not None
+    E_W, E_H = (known[0] if E_W is None else E_W), (known[1] if E_H is None else E_H)
     # With a bias there is a closed form for any sizes
     critical = critical_budget((every if bias else solved).groups, bias=bias, progress=progress)  # type: ignore[arg-type]
     if E_W is None or E_H is None:
@@ -94,12 +95,18 @@ def forecast(
         closed = bias and c > critical * (1 + 1e-9)
         return outlook_at(groups, every if closed else solved, c, bias=bias, progress=progress)
 
-    right = shares_right(accuracy, classifier, features, K)
+    right = _shares_right(accuracy, classifier, features, K)
+    listed = [list(g.classes or ()) for g in groups]
+    means, already_lost = None, 0
+    if right is not None:
+        means = tuple(sum(right[k] for k in own) / g.number for g, own in zip(groups, listed, strict=True))
+        # Of equal sizes none is the rare one
+        already_lost = sum(right[k] < WELL_BELOW * means[0] for own in listed[1:] for k in own)
     few, many = ([k for g in groups if g.rare is rare for k in g.classes or ()] for rare in (True, False))
     if rows is None:
         rare, frequent = _recorded(record, few)
     else:
-        rare, frequent = (_rows(rows, few) if few else None), _rows(rows, many)
+        rare, frequent = (_measured(rows, few) if few else None), _measured(rows, many)
     return Forecast(
         groups=groups,
         sizes=every.of,
@@ -110,75 +117,67 @@ def forecast(
         bounded=solved.binned and not bias,
         by_norms=at(c),
         by_use=None if used is None or used <= 0 else at(used),
-        measured=None if rows is None else tuple(_rows(rows, list(g.classes or ())) for g in groups),
+        measured=None if rows is None else tuple(_measured(rows, own) for own in listed),
         rare=rare,
         frequent=frequent,
-        accuracy=None if right is None else tuple(_mean(right, g) for g in groups),
-        already_lost=0 if right is None else _already_lost(right, groups),
+        accuracy=means,
+        already_lost=already_lost,
         unused=unused,
     )
 
 
-def _mean(right: Sequence[float], group: ClassGroup) -> float:
-    return sum(right[k] for k in group.classes or ()) / group.number
+def _norms(record: Record | None, rows: Tensor | None, features: Any, K: int) -> list[float | None]:
+    """E_W = (1/K) Σ‖w_k‖², E_H = (1/K) Σ_k (1/n_k) Σ_i ‖h_ki‖², and the budget that class means and rows really use.
+
+    That is c = ‖M Wᵀ‖_*/K, M and W centered. Centering W is free (the softmax does not see it). Centering the class means
+    takes one logit per class out of account, which only a bias gives for nothing: without one the number is a lower bound of
+    what the logits need (‖P Z‖_* ≤ ‖Z‖_* for a projection P), so it errs on the pessimistic side. Features and rows at hand
+    go before a record.
+    """
+    E_W, E_H, used = (None if rows is None else float(mean_square(rows))), None, None
+    if features is not None:
+        h, labels = _pair(features, K)
+        if rows is not None and rows.shape[1] != h.shape[1]:
+            raise FeatureError(
+                f"features: expected {rows.shape[1]} numbers, as the classifier reads, got {h.shape[1]}."
+            )
+        counts = torch.bincount(labels, minlength=K)
+        if bool((counts == 0).any()):
+            raise LabelError(
+                f"features: expected samples of all {K} classes, got none of class {int(counts.argmin())}."
+            )
+        means = torch.zeros(K, h.shape[1], dtype=h.dtype).index_add_(0, labels, h) / counts.unsqueeze(1)
+        squares = torch.zeros(K, dtype=h.dtype).index_add_(0, labels, h.square().sum(1)) / counts
+        E_H, used = float(squares.mean()), None if rows is None else float(used_budget(means, rows))
+    if record is None:
+        return [E_W, E_H, used]
+    values = next((site.values for site in record.sites if site.values.get("feature_square") is not None), None)
+    if values is None:
+        why = next((note for note in record.notes if "classifier" in note), "it was written before they were measured")
+        raise InputError(f"record '{record.name}': expected norms of its classifier, found none ({why.rstrip('.')}).")
+    columns = {"classifier_square": E_W, "feature_square": E_H, "classifier_budget": used}
+    return [values.get(name) if own is None else own for name, own in columns.items()]
 
 
-def _already_lost(right: Sequence[float], groups: tuple[ClassGroup, ...]) -> int:
-    """Classes whose accuracy is well below that of the most frequent group; of equal sizes none is the rare one."""
-    least = WELL_BELOW * _mean(right, groups[0])
-    return sum(right[k] < least for g in groups[1:] for k in g.classes or ())
-
-
-def _norms(record: Record | None, rows: Tensor | None, features: Any, K: int) -> NormBudget:
-    """What is known of the norms: of features and rows at hand first, then of a record."""
-    own = (
-        of_features(features, rows, K)
-        if features is not None
-        else NormBudget(E_W=None if rows is None else float(mean_square(rows)))
-    )
-    then = NormBudget() if record is None else of_record(record)
-    pairs = ((own.E_W, then.E_W), (own.E_H, then.E_H), (own.used, then.used))
-    return NormBudget(*(second if first is None else first for first, second in pairs))
-
-
-def _rows(rows: Tensor, ids: list[int]) -> ClassifierRows:
+def _measured(rows: Tensor, ids: list[int]) -> ClassifierRows:
     own, centered = rows[ids], (rows - rows.mean(0))[ids]
-    return ClassifierRows(float(mean_norm(own)), _number(mean_cosine(own)), _number(mean_cosine(centered)))
+    return ClassifierRows(float(mean_norm(own)), *(finite(float(mean_cosine(part))) for part in (own, centered)))
 
 
 def _recorded(record: Record | None, rare: list[int]) -> tuple[ClassifierRows | None, ClassifierRows | None]:
     """Rare and frequent rows as a record knows them, if it means the same classes by these words."""
     if record is None or not rare or rare_classes(record.counts) != sorted(rare):
         return None, None
-    site = next((s for s in record.sites if s.values.get("classifier_norm_minority") is not None), None)
-    if site is None:
-        return None, None
-    norms, cosines = ([site.values.get(f"classifier_{what}_{name}") for name in ("minority", "majority")]
-                      for what in ("norm", "cosine"))  # fmt: skip
-    few, many = (None if n is None else ClassifierRows(n, c, None) for n, c in zip(norms, cosines, strict=True))
-    return few, many
+    values = next((s.values for s in record.sites if s.values.get("classifier_norm_minority") is not None), {})
+
+    def rows(which: str) -> ClassifierRows | None:
+        norm = values.get(f"classifier_norm_{which}")
+        return None if norm is None else ClassifierRows(norm, values.get(f"classifier_cosine_{which}"), None)
+
+    return rows("minority"), rows("majority")
 
 
-def _number(value: Tensor) -> float | None:
-    plain = float(value)
-    return plain if math.isfinite(plain) else None
-
-
-@dataclass(frozen=True)
-class NormBudget:
-    """E_W = (1/K) Σ‖w_k‖², E_H = (1/K) Σ_k (1/n_k) Σ_i ‖h_ki‖², and the budget that class means and rows really use.
-
-    That is c = ‖M Wᵀ‖_*/K, M and W centered. Centering W is free (the softmax does not see it). Centering the class means
-    takes one logit per class out of account, which only a bias gives for nothing: without one the number is a lower bound of
-    what the logits need (‖P Z‖_* ≤ ‖Z‖_* for a projection P), so it errs on the pessimistic side.
-    """
-
-    E_W: float | None = None
-    E_H: float | None = None
-    used: float | None = None
-
-
-def of_rows(classifier: Any, K: int) -> Tensor:
+def _rows_of(classifier: Any, K: int) -> Tensor:
     """The rows of a classifier (K, d) in double precision, one per class."""
     expected = "classifier: expected a linear layer or its rows (K, d), got"
     if isinstance(classifier, nn.Module):
@@ -200,23 +199,7 @@ def of_rows(classifier: Any, K: int) -> Tensor:
     return rows
 
 
-def of_features(features: Any, rows: Tensor | None, K: int) -> NormBudget:
-    """From features (n, d) with labels (n,), and rows where there are any."""
-    h, labels = _pair(features, K)
-    if rows is not None and rows.shape[1] != h.shape[1]:
-        raise FeatureError(f"features: expected {rows.shape[1]} numbers, as the classifier reads, got {h.shape[1]}.")
-    counts = torch.bincount(labels, minlength=K)
-    if bool((counts == 0).any()):
-        raise LabelError(f"features: expected samples of all {K} classes, got none of class {int(counts.argmin())}.")
-    means = torch.zeros(K, h.shape[1], dtype=h.dtype).index_add_(0, labels, h) / counts.unsqueeze(1)
-    squares = torch.zeros(K, dtype=h.dtype).index_add_(0, labels, h.square().sum(1)) / counts
-    E_H = float(squares.mean())
-    if rows is None:
-        return NormBudget(E_H=E_H)
-    return NormBudget(float(mean_square(rows)), E_H, float(used_budget(means, rows)))
-
-
-def shares_right(accuracy: Sequence[float] | None, classifier: Any, features: Any, K: int) -> list[float] | None:
+def _shares_right(accuracy: Sequence[float] | None, classifier: Any, features: Any, K: int) -> list[float] | None:
     """Share of right samples per class: as given, or as a linear layer decides on the features; `None` if neither is there.
 
     Rows alone do not say: a bias may belong to them.
@@ -254,26 +237,14 @@ def _pair(features: Any, K: int) -> tuple[Tensor, Tensor]:
     return h, labels
 
 
-def of_record(record: Record) -> NormBudget:
-    """As a probe measured them, where the classifier reads."""
-    for site in record.sites:
-        if site.values.get("feature_square") is not None:
-            columns = ("classifier_square", "feature_square", "classifier_budget")
-            return NormBudget(*(site.values.get(column) for column in columns))
-    why = next((note for note in record.notes if "classifier" in note), "it was written before they were measured")
-    raise InputError(f"record '{record.name}': expected norms of its classifier, found none ({why.rstrip('.')}).")
-
-
 @dataclass(frozen=True)
 class MeasuredClassifier:
     """What a forecast takes from a network: `forecast(classifier=m.rows, record=m.record, accuracy=m.accuracy)`."""
 
     record: Record
     rows: Tensor | None
-    accuracy: list[float] | None
-    """Share of right samples per class; `None` where the output holds no class scores."""
-    bias: bool | None
-    """Whether the classifier has one."""
+    accuracy: list[float] | None  # share of right samples per class; `None` where the output holds no class scores
+    bias: bool | None  # whether the classifier has one
 
 
 def measured_classifier(network: nn.Module, data: Any, *, classes: Sequence[str] | None = None) -> MeasuredClassifier:

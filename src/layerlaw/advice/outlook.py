@@ -1,4 +1,4 @@
-"""What the Layer-Peeled Model says of class sizes at one norm budget, in numbers and as panels of a figure."""
+"""What the Layer-Peeled Model says of class sizes at one norm budget: groups to be shown, numbers, panels of a figure."""
 
 from __future__ import annotations
 
@@ -10,42 +10,145 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from layerlaw.advice.class_groups import ClassGroup, Sizes
-from layerlaw.peeled import Solution, collapse_curve, collapse_ratio, oversampling, solve, vanish_ratio
-from layerlaw.peeled.figures import vanishing
-from layerlaw.peeled.resampling import filling_level
+from layerlaw.peeled import Groups, Solution, collapse_curve, collapse_ratio, oversampling, solve, vanish_ratio
+from layerlaw.peeled.counts import Array, Counts, grouped
+from layerlaw.peeled.figures import ratio_panel
 from layerlaw.peeled.solution import Phase
-from layerlaw.peeled.thresholds import LARGEST, log_separation_ratio, margins
+from layerlaw.peeled.thresholds import LARGEST, filling_level, margins
+from layerlaw.peeled.two_groups import log_separation_ratio
 from layerlaw.progress import Progress
 from layerlaw.sheet import Panel, Series
-from layerlaw.wording import ratio_words
+from layerlaw.wording import counted, ratio_words
 
-Array = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+MOST_GROUPS = 8  # rows of a table that are still read; a power of 2, so that the rare half begins at a border
+MOST_SOLVED = 40  # distinct sizes solved as they are, some seconds; the cost grows with their cube and more
+MOST_BINS = 24  # for more sizes; a multiple of the groups shown
+NARROWEST = math.log(1.25)  # sizes within a quarter of each other are shown as one group
+MOST_LISTED = 10**6  # classes whose numbers are listed; a mapping may stand for any number
 LARGEST_C = 200.0  # beyond, the loss underflows and no phase changes any more
 WORST: tuple[Phase, ...] = ("vanished", "collapsed", "confused", "separated")
 POINTS = 121  # of a curve
 FURTHEST = math.log(1e6)  # a threshold beyond is not drawn
 ABOUT = "sizes were binned: factors are about right, whole copies were not solved for"
+BY = ("by the norms", "by the norm in use")
+
+
+@dataclass(frozen=True)
+class ClassGroup:
+    """Classes of one size, or of sizes between `low` and `high`, shown together."""
+
+    number: int  # how many classes
+    classes: tuple[int, ...] | None  # which, in the order of the counts; `None` where they are too many to list
+    low: int
+    high: int
+    size: float  # mean number of samples
+    rare: bool
+
+    @property
+    def words(self) -> str:
+        """How many classes of how many samples."""
+        sizes = f"{self.low:,}" if self.low == self.high else f"{self.low:,}–{self.high:,}"
+        return f"{counted(self.number, 'class', 'classes')} of {sizes}"
+
+
+def shown_groups(counts: Counts) -> tuple[ClassGroup, ...]:
+    """Groups of classes to be shown, the largest first.
+
+    Up to 8 distinct sizes each are a group. More are put into 2, 4 or 8 bins of equal width in the logarithm, as wide as
+    a factor of 1.25 at least; all within that are one. Rare are the classes below the geometric middle of the smallest and
+    the largest size; none when there is one group.
+
+    >>> [g.words for g in shown_groups([100, 5000, 100, 5000, 5000])]
+    ['3 classes of 5,000', '2 classes of 100']
+    """
+    whole = grouped(counts)
+    shown = _shown(whole.sizes)
+    middle = math.sqrt(whole.sizes[0]) * math.sqrt(whole.sizes[-1])
+    members = whole.members if whole.K <= MOST_LISTED else None
+    found = []
+    for b in range(int(shown[-1]) + 1):
+        own = np.flatnonzero(shown == b)
+        sizes, classes = whole.sizes[own], whole.classes[own]
+        found.append(
+            ClassGroup(
+                number=int(classes.sum()),
+                classes=None if members is None else tuple(np.flatnonzero(np.isin(members, own)).tolist()),
+                low=int(sizes[-1]),
+                high=int(sizes[0]),
+                size=float(sizes @ classes / classes.sum()),
+                rare=bool(shown[-1] > 0 and sizes[0] < middle),
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes for which the model is solved, and the group each is shown in."""
+
+    groups: Groups
+    shown: Index  # (G,) place among the groups that are shown
+    of: int  # distinct sizes there are; more than `len(groups)` where they were binned
+
+    @property
+    def binned(self) -> bool:
+        """Whether some sizes were taken as larger than they are."""
+        return len(self.groups) < self.of
+
+
+def exact_sizes(counts: Counts) -> Sizes:
+    """Every distinct size as it is."""
+    whole = grouped(counts)
+    return Sizes(whole, _shown(whole.sizes), len(whole))
+
+
+def solved_sizes(counts: Counts, most: int = MOST_SOLVED, bins: int = MOST_BINS) -> Sizes:
+    """The sizes as they are, or, where they are more than `most`, in bins, each taken as its largest.
+
+    The smallest size stays what it is. So every class is at least as frequent as in truth and the rarest is not: the budget
+    that separates all can only come out larger. (With a bias its closed form says so; without, no exception was found in
+    400 random lists.)
+    """
+    exact = exact_sizes(counts)
+    if exact.of <= most:
+        return exact
+    fine = _bins(exact.groups.sizes, bins)  # borders of the groups shown are borders here too
+    fine[-1] += 1
+    place = np.unique(fine, return_inverse=True)[1]
+    first = np.flatnonzero(np.diff(place, prepend=-1))
+    classes = np.bincount(place, weights=exact.groups.classes).astype(np.float64)
+    return Sizes(Groups(exact.groups.sizes[first], classes), exact.shown[first], exact.of)
+
+
+def _shown(sizes: Array) -> Index:
+    """The group of each of these falling, distinct sizes."""
+    if len(sizes) <= MOST_GROUPS:
+        return np.arange(len(sizes))
+    steps = math.log(sizes[0] / sizes[-1]) / NARROWEST
+    many = 1 if steps <= 1 else min(MOST_GROUPS, 2 ** max(1, math.floor(math.log2(steps))))
+    return np.unique(_bins(sizes, many), return_inverse=True)[1]  # without the empty ones
+
+
+def _bins(sizes: Array, many: int) -> Index:
+    """The bin of each size among `many` of equal width in the logarithm; a border belongs to the larger sizes."""
+    fall = np.log(sizes[0] / sizes)
+    return np.asarray(np.clip(np.ceil(fall / fall[-1] * many - 1e-9).astype(np.intp) - 1, 0, many - 1))
 
 
 @dataclass(frozen=True)
 class SizeOutlook:
     """What becomes of the classes of one size."""
 
-    samples: float
-    """Of each class; of a bin the largest in it."""
+    samples: float  # of each class; of a bin the largest in it
     classes: int
-    group: int
-    """Place of the group it is shown in."""
+    group: int  # place of the group it is shown in
     phase: Phase
     margin: float | None
     """Own logit minus the largest other one: lost at 0 and below. `None` at budgets too large to say."""
-    factor: float
-    """By how much samples must weigh more for all to be separated."""
-    copies: int | None
-    """The same in whole numbers, solved again; `None` where none were found, or sizes were binned."""
-    beside: float | None
-    """Of a confused size: cosine between its rows and the row that takes its samples."""
+    factor: float  # by how much samples must weigh more for all to be separated
+    copies: int | None  # the same in whole numbers, solved again; `None` where none were found, or sizes were binned
+    beside: float | None  # of a confused size: cosine between its rows and the row that takes its samples
 
 
 @dataclass(frozen=True)
@@ -58,16 +161,13 @@ class Outlook:
     """
 
     c: float
-    binned: bool
-    """Whether sizes were put together, each bin at its largest: then a loss may be one of the bins only."""
+    binned: bool  # whether sizes were put together, each bin at its largest: then a loss may be one of the bins only
     sizes: tuple[SizeOutlook, ...]
     slack: tuple[float, ...]
     """n_g/(Nλ) of the smallest size in the group: several classes of that size coincide at 1 and below."""
     cosines: tuple[float | None, ...]
-    norms: tuple[float, ...]
-    """Of the classifier's rows, per √E_W."""
-    factors: tuple[float, ...]
-    """The largest in the group."""
+    norms: tuple[float, ...]  # of the classifier's rows, per √E_W
+    factors: tuple[float, ...]  # the largest in the group
     cosine: float | None
     log_collapse: float | None
     log_vanish: float | None
@@ -89,12 +189,6 @@ class Outlook:
         return tuple(sum(size.classes for size in sizes if size.phase != "separated") for sizes in self.by_group)
 
     @property
-    def margins(self) -> tuple[float | None, ...]:
-        """The least of each group."""
-        every = ([size.margin for size in sizes if size.margin is not None] for sizes in self.by_group)
-        return tuple(min(known, default=None) for known in every)
-
-    @property
     def copies(self) -> tuple[int, ...] | None:
         """Per size, not per group; `None` where none were found or sizes were binned."""
         whole = tuple(size.copies for size in self.sizes if size.copies is not None)
@@ -103,7 +197,7 @@ class Outlook:
     @property
     def collapses(self) -> bool:
         """Whether any size is collapsed, vanished or confused."""
-        return any(size.phase != "separated" for size in self.sizes)
+        return any(self.lost)
 
     @property
     def repeats(self) -> float:
@@ -114,19 +208,20 @@ class Outlook:
         """Plain data for JSON. Norms in the units of the classifier's rows; R0 and R_vanish plain and as logarithms.
 
         A plain ratio is `None` where there is none (its logarithm is `None` too) or where it is more than a double holds.
-        `copies` are per size (`sizes`), all else in lists per group.
+        `copies` are per size (`sizes`), all else in lists per group; `margins` are the least of each group.
         """
         plain = asdict(self)
         norms = plain.pop("norms")
+        known = [[size.margin for size in sizes if size.margin is not None] for sizes in self.by_group]
+        ratios = {"R0": self.log_collapse, "R_vanish": self.log_vanish}
         return plain | {
             "phases": self.phases,
             "lost": self.lost,
-            "margins": self.margins,
+            "margins": [min(each, default=None) for each in known],
             "copies": self.copies,
             "copies_note": ABOUT if self.binned else None,
             "predicted_row_norms": [norm * math.sqrt(E_W) for norm in norms],
-            "R0": _plain(self.log_collapse),
-            "R_vanish": _plain(self.log_vanish),
+            **{name: None if log is None or log > LARGEST else math.exp(log) for name, log in ratios.items()},
         }
 
 
@@ -135,70 +230,54 @@ def outlook_at(
 ) -> Outlook:
     """The forecast at c. Angles and phases depend on nothing else (docs/peeled.md)."""
     at = min(c, LARGEST_C)
-    found = solve(sizes.groups, E_W=at, E_H=at, bias=bias)  # type: ignore[arg-type]  # grouped() takes Groups
-    level, copies = _filling(sizes, at, bias, progress)
+    how: dict[str, Any] = {"E_W": at, "E_H": at, "bias": bias}
+    found = solve(sizes.groups, **how)  # type: ignore[arg-type]  # grouped() takes Groups
+    samples, classes = found.groups.sizes, found.groups.classes
+    if sizes.binned:  # copies for bins would be wrong for the sizes in them
+        level = filling_level(sizes.groups, at, bias=bias, progress=progress) or 0.0
+        copies = None if level else np.ones(len(samples), dtype=np.int64)
+    else:
+        plan = oversampling(sizes.groups, **how, progress=progress)  # type: ignore[arg-type]
+        level, copies = (plan.level if plan.needed else 0.0), plan.copies
     least = margins(found.groups, found.value).min(1)
-    beside = _beside(found)
+    others = found.value.rows(found.groups)[2].copy()
+    np.fill_diagonal(others, -np.inf)
+    beside = found.cosines[np.arange(len(samples)), others.argmax(1)]  # to the size of the largest other logits
+    confused = [phase == "confused" for phase in found.phases] & np.isfinite(beside)
     members = [np.flatnonzero(sizes.shown == g) for g in range(len(groups))]
-    log_collapse, log_vanish, log_lost = _ratios(sizes, c, bias)
+    logs: list[float | None] = [None] * 3
+    if sizes.of == 2:  # of more than two sizes one ratio says nothing
+        K_A, K_B, _ = sizes.groups.pair
+        ratios = [ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True) for ratio in (collapse_ratio, vanish_ratio)]
+        logs = [*ratios, log_separation_ratio(K_A, K_B, c, bias=bias)]
     return Outlook(
         c=c,
         binned=sizes.binned,
         sizes=tuple(
             SizeOutlook(
-                samples=float(found.groups.sizes[i]),
-                classes=int(found.groups.classes[i]),
+                samples=float(samples[i]),
+                classes=int(classes[i]),
                 group=int(sizes.shown[i]),
                 phase=found.phases[i],
                 margin=float(least[i]) if c <= LARGEST_C else None,
-                factor=max(1.0, level / float(found.groups.sizes[i])),
+                factor=max(1.0, level / float(samples[i])),
                 copies=None if copies is None else int(copies[i]),
-                beside=beside[i],
+                beside=float(beside[i]) if confused[i] else None,
             )
-            for i in range(len(sizes.groups))
+            for i in range(len(samples))
         ),
         slack=tuple(float(found.slack[own].min()) for own in members),
         cosines=tuple(_mean_cosine(found, own) for own in members),
-        norms=tuple(_mean(found.norms[own], found.groups.classes[own]) / math.sqrt(at) for own in members),
+        norms=tuple(float(found.norms[i] @ classes[i] / classes[i].sum()) / math.sqrt(at) for i in members),
         factors=tuple(max(1.0, level / group.low) for group in groups),
         cosine=_mean_cosine(found, np.flatnonzero([groups[g].rare for g in sizes.shown])),
-        log_collapse=log_collapse,
-        log_vanish=log_vanish,
-        log_lost=log_lost,
+        log_collapse=logs[0],
+        log_vanish=logs[1],
+        log_lost=logs[2],
     )
 
 
-def _filling(sizes: Sizes, c: float, bias: bool, progress: bool | Progress) -> tuple[float, list[int] | None]:
-    """Samples every class must at least have, and copies per size; copies for bins would be wrong for the sizes in them."""
-    if sizes.binned:
-        level = filling_level(sizes.groups, c, bias=bias, progress=progress)
-        return (0.0, [1] * len(sizes.groups)) if level is None else (level, None)
-    plan = oversampling(sizes.groups, E_W=c, E_H=c, bias=bias, progress=progress)  # type: ignore[arg-type]
-    return (plan.level if plan.needed else 0.0), None if plan.copies is None else [int(k) for k in plan.copies]
-
-
-def _ratios(sizes: Sizes, c: float, bias: bool) -> tuple[float | None, float | None, float | None]:
-    """ln R0, ln R_vanish and ln of what loses the minority; of more than two sizes one ratio says nothing."""
-    if sizes.of != 2:
-        return None, None, None
-    K_A, K_B = (int(k) for k in sizes.groups.classes)
-    collapse = collapse_ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True)
-    vanish = vanish_ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True)
-    return collapse, vanish, log_separation_ratio(K_A, K_B, c, bias=bias)
-
-
-def _beside(found: Solution) -> tuple[float | None, ...]:
-    """Of each confused size the cosine between its rows and those of the size whose logits are largest for its samples."""
-    others = found.value.rows(found.groups)[2].copy()
-    np.fill_diagonal(others, -np.inf)
-    winner = others.argmax(1)
-    near = [float(found.cosines[g, winner[g]]) for g in range(len(winner))]
-    return tuple(
-        near[g] if phase == "confused" and math.isfinite(near[g]) else None for g, phase in enumerate(found.phases)
-    )
-
-
-def _mean_cosine(found: Solution, own: npt.NDArray[np.intp]) -> float | None:
+def _mean_cosine(found: Solution, own: Index) -> float | None:
     """Mean cosine over all pairs of classes of these sizes."""
     k = found.groups.classes[own]
     pairs = np.outer(k, k) - np.diag(k)  # (g, g) ordered pairs between and within sizes
@@ -208,75 +287,33 @@ def _mean_cosine(found: Solution, own: npt.NDArray[np.intp]) -> float | None:
     return float((pairs * cosines).sum() / pairs.sum())
 
 
-def _mean(values: Array, weight: Array) -> float:
-    return float(values @ weight / weight.sum())
-
-
-def _plain(log_ratio: float | None) -> float | None:
-    return None if log_ratio is None or log_ratio > LARGEST else math.exp(log_ratio)
-
-
-def collapse_panels(
-    groups: Sequence[ClassGroup],
-    outlooks: Sequence[Outlook],
-    *,
-    ratio: float | None,
-    bias: bool,
-    measured: float | None,
-) -> tuple[Panel, ...]:
-    """Predicted margin of each size; of two sizes also the cosine between rare classes against R, this place marked."""
-    margins_panel = _margins_panel(groups, outlooks)
-    rare, frequent = (sum(g.number for g in groups if g.rare is rare) for rare in (True, False))
-    if ratio is None or rare < 2:
-        return (margins_panel,)
-    return _cosine_panel(frequent, rare, outlooks, ratio, bias, measured), margins_panel
-
-
-def _cosine_panel(
-    K_A: int, K_B: int, outlooks: Sequence[Outlook], R: float, bias: bool, measured: float | None
+def cosine_panel(
+    K_A: int, K_B: int, outlooks: Sequence[Outlook], R: float, *, bias: bool, measured: float | None
 ) -> Panel:
+    """Predicted cosine between rows of rare classes against R, with this place marked."""
     ends = [o.log_collapse for o in outlooks if o.log_collapse is not None]
     reach = [log_R0 + 0.5 for log_R0 in ends if log_R0 < FURTHEST]
-    end = max([math.log(R) + 1.0, math.log(100), *reach])
-    ratios = np.exp(np.linspace(0, end, POINTS))
-    series, curves = [], []
-    names = ("predicted by the norms", "predicted by the norm in use")
-    for at, name in zip(outlooks, names, strict=False):
+    ratios = np.exp(np.linspace(0, max([math.log(R) + 1.0, math.log(100), *reach]), POINTS))
+    curves = {}
+    for at, name in zip(outlooks, BY, strict=False):
         c = min(at.c, LARGEST_C)
-        curve = collapse_curve(K_A, K_B, ratios, E_W=c, E_H=c, bias=bias)
-        series.append(Series(ratios.tolist(), curve.cosines.tolist(), name, style="line"))
-        curves.append(curve)
-    series += vanishing(curves)
-    if measured is not None:
-        series.append(Series((R,), (measured,), "measured", color=3))
-    R0 = " and ".join(ratio_words(log_R0) for log_R0 in ends)
-    return Panel(
-        "cosine between rows of rare classes",
-        series,
-        xlabel="imbalance ratio R",
-        ylabel="cosine",
-        log_x=True,
-        log_y=False,
-        note=f"dotted: here, R = {ratio_words(math.log(R))}\nR0 = {R0}",
-        marked=R,
-    )
+        curves[f"predicted {name}"] = collapse_curve(K_A, K_B, ratios, E_W=c, E_H=c, bias=bias)
+    here = [] if measured is None else [Series((R,), (measured,), "measured", color=3)]
+    R0 = " and ".join(map(ratio_words, ends))
+    note = f"dotted: here, R = {ratio_words(math.log(R))}\nR0 = {R0}"
+    title = "cosine between rows of rare classes"
+    return ratio_panel(title, curves, "cosine", note, more=here, style="line", marked=R)
 
 
-def _margins_panel(groups: Sequence[ClassGroup], outlooks: Sequence[Outlook]) -> Panel:
+def margins_panel(groups: Sequence[ClassGroup], outlooks: Sequence[Outlook]) -> Panel:
     """Margin of each size; at 0 and below its samples are lost."""
     series = []
-    for at, name in zip(outlooks, ("by the norms", "by the norm in use"), strict=False):
+    for at, name in zip(outlooks, BY, strict=False):
         known = [(size.samples, size.margin) for size in at.sizes if size.margin is not None]
         if known:
             series.append(Series([n for n, _ in known], [m for _, m in known], name))
     ends = (groups[-1].low * 0.8, groups[0].high * 1.25)
     series.append(Series(ends, (0.0, 0.0), "lost at 0 and below", style="fit", color=7))
-    bins = any(at.binned for at in outlooks)
-    return Panel(
-        f"predicted margin of each {'bin of sizes, at its largest' if bins else 'class size'}",
-        series,
-        xlabel="samples of a class",
-        ylabel="own logit − best other",
-        log_x=True,
-        log_y=False,
-    )
+    each = "bin of sizes, at its largest" if any(at.binned for at in outlooks) else "class size"
+    about: dict[str, Any] = {"xlabel": "samples of a class", "ylabel": "own logit − best other"}
+    return Panel(f"predicted margin of each {each}", series, log_x=True, log_y=False, **about)

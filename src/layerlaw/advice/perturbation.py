@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -13,10 +13,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from layerlaw.advice.training_data import flat_samples
+from layerlaw.advice.choosing import flat_samples
 from layerlaw.errors import InputError
 from layerlaw.lab import FeedForward, Fleet, Recipe, Run, Schedule
-from layerlaw.lab.fleet.measuring import measure_fleet
+from layerlaw.lab.fleet.engine import measure_fleet
 from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.law import LawFit, fit_law
 from layerlaw.probing import probe
@@ -29,7 +29,9 @@ PREDICTIONS: tuple[Prediction, ...] = get_args(Prediction)
 ACCURATE = 0.1  # a prediction is called accurate up to this relative error
 Array = npt.NDArray[np.float64]
 Noise = list[list[Tensor]]
-"""What is added to the weights of every layer (a layer may have several)."""
+"""What is added to the weights of every layer, which may have several; empty for a layer that is left alone."""
+Subject = tuple[list[str], list[list[Tensor]], Callable[[list[Noise]], Array]]
+"""Names and weights of the layers that can be disturbed, and what measures D (networks, layers + 1) under such noises."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Effect:
     @property
     def size(self) -> float:
         """Root mean square of the measured change."""
-        return _rms(self.measured)
+        return float(np.sqrt(np.square(self.measured).mean()))
 
     @property
     def by_layer(self) -> tuple[float, ...]:
@@ -90,12 +92,8 @@ class Effect:
             name: {"slope": self.slope(name), "error": self.error(name), "correlation": self.correlation(name)}
             for name in PREDICTIONS
         }
-        return {
-            **asdict(self),
-            "predictions": predictions,
-            "epsilon_by_layer": self.by_layer,
-            "inequality": self.inequality,
-        }
+        more = {"predictions": predictions, "epsilon_by_layer": self.by_layer, "inequality": self.inequality}
+        return asdict(self) | more
 
 
 @dataclass(frozen=True)
@@ -115,19 +113,20 @@ class Robustness:
         return self.fit.values[-1] / self.fit.values[0]
 
     @property
+    def _accurate(self) -> list[Effect]:
+        """Those up to which the formula is accurate, from the smallest noise on."""
+        return list(takewhile(lambda effect: effect.error("formula") <= ACCURATE, self.effects))
+
+    @property
     def linear_until(self) -> float | None:
         """The largest scale up to which the formula is accurate to a tenth; `None` if it never is."""
-        found = None
-        for effect in self.effects:
-            if effect.error("formula") > ACCURATE:
-                break
-            found = effect.scale
-        return found
+        return self._accurate[-1].scale if self._accurate else None
 
     @property
     def sentence(self) -> str:
         """What was found, without overselling the proposition."""
-        effect = self._steadiest()
+        # The largest noise at which the formula is right: smaller ones drown in the luck of the draws
+        effect = [*self.effects[:1], *self._accurate][-1]
         local = f"with ε read off one layer at a time (local) it gives {effect.slope('local'):.2f} of the change"
         if self.linear_until is None:
             return sentence(
@@ -143,41 +142,27 @@ class Robustness:
         A prediction of the right size for the wrong draws says nothing: what is shown is its slope times the measured
         change.
         """
-        heads = ("noise", "measured change of R", "formula, joint ε", "sum of single layers", "local ε")
-        rows = [
-            (f"{e.scale:g}", *(percent(share * e.size, 2) for share in (1.0, *map(e.slope, PREDICTIONS))))
-            for e in self.effects
-        ]
-        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-        return "\n".join(
-            " | ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in (heads, *rows)
-        )
-
-    def _steadiest(self) -> Effect:
-        """The largest noise at which the formula is right: smaller ones drown in the luck of the draws."""
-        return next((e for e in self.effects if e.scale == self.linear_until), self.effects[0])
+        rows = [("noise", "measured change of R", "formula, joint ε", "sum of single layers", "local ε")]
+        for e in self.effects:
+            measured, formula, added, local = (percent(x * e.size, 2) for x in (1.0, *map(e.slope, PREDICTIONS)))
+            rows.append((f"{e.scale:g}", measured, formula, added, local))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(" | ".join(map(str.rjust, row, widths)) for row in rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
+        same = ("reduction", "layers", "batchnorm", "repeats", "seed", "linear_until", "sentence")
         return {
             "separation": list(self.fit.values),
-            "reduction": self.reduction,
-            "layers": list(self.layers),
-            "batchnorm": self.batchnorm,
-            "repeats": self.repeats,
-            "seed": self.seed,
-            "linear_until": self.linear_until,
+            **{name: getattr(self, name) for name in same},
             "effects": [effect.to_dict() for effect in self.effects],
             "inefficiency": self.fit.inefficiency,
-            "sentence": self.sentence,
         }
 
     def __str__(self) -> str:
         draws = "one draw" if self.repeats == 1 else f"root mean square of {self.repeats} draws"
-        head = (
-            f"R = D_last/D_first = {number(self.reduction)}; its change in % ({draws}), and what predictions give of it"
-        )
-        return f"{head}\n{self.table}\n{self.sentence}"
+        head = f"R = D_last/D_first = {number(self.reduction)}; its change in % ({draws})"
+        return f"{head}, and what predictions give of it\n{self.table}\n{self.sentence}"
 
 
 def robustness(
@@ -207,32 +192,30 @@ def robustness(
         raise InputError(f"scales: expected positive numbers, got {list(scales)}.")
     if repeats < 1:
         raise InputError(f"repeats: expected at least 1, got {repeats}.")
-    subject = _subject_of(network, data, batchnorm)
-    m = len(subject.layers)
-    base = subject.measure([[None] * m])[0]
+    if isinstance(network, Run):
+        network = network.network()
+    if not isinstance(network, nn.Module):
+        raise InputError(f"network: expected a module or a run, got {type(network).__name__}.")
+    of = _fleet if isinstance(network, FeedForward) else _module
+    layers, weights, measure = of(network, data, batchnorm)  # type: ignore[arg-type]
+    m = len(layers)
+    base = measure([[[]] * m])[0]
     if not (np.isfinite(base) & (base > 0)).all() or len(base) != m + 1:
         raise InputError(f"robustness: expected D > 0 before and after each of {m} layers, got {base.tolist()}.")
     generator = torch.Generator().manual_seed(seed)
-    draws = [draw_noise(subject.weights, generator) for _ in range(repeats)]
+    draws = [draw_noise(weights, generator) for _ in range(repeats)]
     effects = []
     for scale in chosen:
-        noises = [noise for whole in draws for noise in _disturbances(whole, scale)]
-        D = subject.measure(noises).reshape(repeats, m + 1, m + 1)
+        noises: list[Noise] = []
+        for draw in draws:  # every layer alone, then all together
+            scaled = [[scale * n for n in layer] for layer in draw]
+            noises += [[layer if i == alone else [] for i, layer in enumerate(scaled)] for alone in range(m)]
+            noises.append(scaled)
+        D = measure(noises).reshape(repeats, m + 1, m + 1)
         if not (np.isfinite(D) & (D > 0)).all():
             raise InputError(f"robustness: D is not defined any more at noise of {scale:g}. Use smaller scales.")
         effects.append(_effect(scale, D, base))
-    return Robustness(fit_law(base), tuple(subject.layers), tuple(effects), batchnorm, repeats, seed)
-
-
-def _rms(values: Sequence[float]) -> float:
-    return float(np.sqrt(np.square(values).mean()))
-
-
-def _disturbances(whole: Noise, scale: float) -> list[list[list[Tensor] | None]]:
-    """Every layer alone, then all together."""
-    scaled: list[list[Tensor] | None] = [[scale * n for n in layer] for layer in whole]
-    alone = [[layer if i == at else None for i, layer in enumerate(scaled)] for at in range(len(whole))]
-    return [*alone, scaled]
+    return Robustness(fit_law(base), tuple(layers), tuple(effects), batchnorm, repeats, seed)
 
 
 def _effect(scale: float, D: Array, base: Array) -> Effect:
@@ -252,60 +235,40 @@ def _effect(scale: float, D: Array, base: Array) -> Effect:
     )
 
 
-@dataclass(frozen=True)
-class DisturbedNetwork:
-    """A network whose layers can be disturbed: their names, their weights, and D along depth under given noise.
-
-    `measure` takes one noise per disturbed network, each as a list over layers (`None`: left alone); it returns D of shape
-    (networks, layers + 1).
-    """
-
-    layers: list[str]
-    weights: list[list[Tensor]]
-    measure: Callable[[list[list[list[Tensor] | None]]], Array]
-
-
-def _subject_of(network: nn.Module | Run, data: Any, batchnorm: BatchNormMode) -> DisturbedNetwork:
-    """A `FeedForward` (or a run of one) is measured as a fleet, any other module by `probe`, one noise after the other."""
-    if isinstance(network, Run):
-        network = network.network()
-    if not isinstance(network, nn.Module):
-        raise InputError(f"network: expected a module or a run, got {type(network).__name__}.")
-    return _fleet(network, data, batchnorm) if isinstance(network, FeedForward) else _module(network, data, batchnorm)
-
-
 def draw_noise(weights: list[list[Tensor]], generator: torch.Generator) -> Noise:
     """Gaussian noise for every weight, of the weight's own Frobenius norm."""
-    return [[_like(w, generator) for w in layer] for layer in weights]
+
+    def like(weight: Tensor) -> Tensor:
+        noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+        return noise.mul_(float(weight.detach().double().norm() / noise.norm())).to(weight.dtype)
+
+    return [[like(w) for w in layer] for layer in weights]
 
 
-def _like(weight: Tensor, generator: torch.Generator) -> Tensor:
-    noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
-    return noise.mul_(float(weight.detach().double().norm() / noise.norm())).to(weight.dtype)
-
-
-def _fleet(network: FeedForward, data: Any, batchnorm: BatchNormMode) -> DisturbedNetwork:
+def _fleet(network: FeedForward, data: Any, batchnorm: BatchNormMode) -> Subject:
+    """All disturbed copies of a feed-forward network are measured at once."""
     samples = flat_samples(data)
     recipe = Recipe(network=network.shape, epochs=1, batch_size=max(2, len(samples.labels)))
     state = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
     hidden = len(network.shape.widths)
     weights = [[state[f"linear{i + 1}.weight"]] for i in range(hidden)]
 
-    def measure(noises: list[list[list[Tensor] | None]]) -> Array:
+    def measure(noises: list[Noise]) -> Array:
         with torch.no_grad():
             fleet = Fleet([recipe] * len(noises), [samples] * len(noises))
             for member, noise in enumerate(noises):
                 fleet.load_state_dict(member, state)
-                for i, added in enumerate(noise):
-                    if added is not None:
-                        fleet.weights[i][member] += added[0]
+                for i, layer in enumerate(noise):
+                    for added in layer:
+                        fleet.weights[i][member] += added
             measurements = measure_fleet(fleet, Schedule(batchnorm=(batchnorm,)), 0)
         return np.array([member[0].separation for member in measurements], dtype=np.float64)  # None becomes NaN
 
-    return DisturbedNetwork([f"linear{i + 1}" for i in range(hidden)], weights, measure)
+    return [f"linear{i + 1}" for i in range(hidden)], weights, measure
 
 
-def _module(network: nn.Module, data: Any, batchnorm: BatchNormMode) -> DisturbedNetwork:
+def _module(network: nn.Module, data: Any, batchnorm: BatchNormMode) -> Subject:
+    """Any module is measured by `probe`, one noise after the other."""
     if batchnorm not in ("running", "batch"):
         raise InputError(f"batchnorm: expected 'running' or 'batch' for {type(network).__name__}, got {batchnorm!r}.")
 
@@ -324,28 +287,20 @@ def _module(network: nn.Module, data: Any, batchnorm: BatchNormMode) -> Disturbe
             raise InputError(f"robustness: expected a weight at every site, found none at '{name}'.")
         weights.append(found)
 
-    def measure(noises: list[list[list[Tensor] | None]]) -> Array:
+    def measure(noises: list[Noise]) -> Array:
         rows = []
         for noise in noises:
-            with _disturbed(weights, noise):
-                found = [site.values.get("separation") for site in record().sites if site.in_fit]
-            rows.append(found)
+            pairs = [(w, n) for layer, added in zip(weights, noise, strict=True) for w, n in zip(layer, added)]  # noqa: B905
+            kept = [w.detach().clone() for w, _ in pairs]
+            try:
+                with torch.no_grad():
+                    for w, n in pairs:
+                        w += n.to(w.device)
+                rows.append([site.values.get("separation") for site in record().sites if site.in_fit])
+            finally:  # the very bits that were there
+                with torch.no_grad():
+                    for (w, _), before in zip(pairs, kept, strict=True):
+                        w.copy_(before)
         return np.array(rows, dtype=np.float64)
 
-    return DisturbedNetwork(names, weights, measure)
-
-
-@contextmanager
-def _disturbed(weights: list[list[Tensor]], noise: list[list[Tensor] | None]) -> Iterator[None]:
-    """Add the noise, then put back the very bits that were there."""
-    touched = [(w, n) for layer, added in zip(weights, noise, strict=True) for w, n in zip(layer, added or [])]  # noqa: B905
-    kept = [w.detach().clone() for w, _ in touched]
-    try:
-        with torch.no_grad():
-            for w, n in touched:
-                w += n.to(w.device)
-        yield
-    finally:
-        with torch.no_grad():
-            for (w, _), before in zip(touched, kept, strict=True):
-                w.copy_(before)
+    return names, weights, measure

@@ -32,6 +32,10 @@ class Stage:
             return None
         return self.lower / self.upper
 
+    def within(self, band: tuple[float, float]) -> bool:
+        """Whether both halves work about equally."""
+        return self.ratio is not None and band[0] <= self.ratio <= band[1]
+
 
 @dataclass(frozen=True)
 class Balance:
@@ -43,54 +47,56 @@ class Balance:
     epoch: int | None
     stretches: tuple[tuple[int, int], ...]
     band: tuple[float, float]
-    layers: tuple[int, int]
-    """How many layers the lower and the upper half have."""
+    layers: tuple[int, int]  # how many layers the lower and the upper half have
     stages: tuple[Stage, ...]
 
     @property
     def sentence(self) -> str:
         """What it means for the training on the source."""
         last = self.stages[-1]
-        if self.epoch is not None:
-            return (
-                f"From epoch {self.epoch} on, lower and upper layers reduce D about equally (ratio per layer "
-                f"{_words(last)} at the end): a sensible time to stop training on the source."
-            )
         if last.ratio is None:
             return "The halves never came into balance: at the last probe one of them does not reduce D at all."
-        if self.band[0] <= last.ratio <= self.band[1]:
+        ratio = f"{last.ratio:.2f}"
+        if self.epoch is not None:
             return (
-                f"Balanced at the last probe alone (epoch {last.epoch}, ratio per layer {_words(last)}): one probe proves "
-                "little, train and measure on."
+                f"From epoch {self.epoch} on, lower and upper layers reduce D about equally (ratio per layer {ratio} at the "
+                "end): a sensible time to stop training on the source."
+            )
+        if last.within(self.band):
+            return (
+                f"Balanced at the last probe alone (epoch {last.epoch}, ratio per layer {ratio}): one probe proves little, "
+                "train and measure on."
             )
         ahead, behind = ("upper", "lower") if last.ratio < 1 else ("lower", "upper")
-        now = f"the {ahead} layers reduce D more than the {behind} ones (lower over upper, per layer: {_words(last)})"
-        if self.stretches:
-            a, b = max(self.stretches, key=lambda s: s[1] - s[0])
-            return (
-                f"Lower and upper layers reduced D about equally from epoch {a} to {b}, a sensible time to stop training on "
-                f"the source; at epoch {last.epoch} {now}."
-            )
-        return f"Not balanced by epoch {last.epoch}: {now}."
+        now = f"the {ahead} layers reduce D more than the {behind} ones (lower over upper, per layer: {ratio})"
+        if not self.stretches:
+            return f"Not balanced by epoch {last.epoch}: {now}."
+        a, b = max(self.stretches, key=lambda s: s[1] - s[0])
+        return (
+            f"Lower and upper layers reduced D about equally from epoch {a} to {b}, a sensible time to stop training on "
+            f"the source; at epoch {last.epoch} {now}."
+        )
 
     def sheet(self) -> Sheet:
         """The figure as plain data: per-layer drop of log D in both halves against the epoch, and its growth below."""
         x = tuple(stage.epoch for stage in self.stages)
-        names = ("lower", "upper")
-        levels = [Series(x, tuple(getattr(s, name) for s in self.stages), f"{name} layers") for name in names]
-        gains = [Series(x, tuple(getattr(s, f"{name}_gain") for s in self.stages), f"{name} layers") for name in names]
-        about: dict[str, Any] = {"xlabel": "epoch", "log_y": False, "marked": self.epoch}
+
+        def panel(title: str, ylabel: str, suffix: str = "") -> Panel:
+            series = [
+                Series(x, tuple(getattr(stage, f"{half}{suffix}") for stage in self.stages), f"{half} layers")
+                for half in ("lower", "upper")
+            ]
+            return Panel(title, series, xlabel="epoch", ylabel=ylabel, log_y=False, marked=self.epoch)
+
         panels = (
-            Panel("drop of log D per layer", tuple(levels), ylabel="drop of log D", **about),
-            Panel("its growth since the probe before", tuple(gains), ylabel="growth", **about),
+            panel("drop of log D per layer", "drop of log D"),
+            panel("its growth since the probe before", "growth", "_gain"),
         )
         return Sheet("Lower and upper layers during training", panels, columns=1, caption=self.sentence)
 
     def plot(self) -> Any:
         """That figure, drawn by matplotlib: `balance.plot().savefig("balance.png")`."""
-        from layerlaw.pages import draw_sheet
-
-        return draw_sheet(self.sheet())
+        return self.sheet().plot()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -127,25 +133,16 @@ def transfer_balance(history: History, *, batchnorm: str = "batch", band: tuple[
         raise InputError(f"history: expected one number of layers at all epochs, 2 or more, got {sorted(sizes)}.")
     m = max(sizes, default=0)
     stages: list[Stage] = []
+    before: tuple[float | None, ...] = (None, None)
     for moment in seen:
-        lower, upper = _halves(moment)
-        before = stages[-1] if stages else Stage(0, None, None, None, None)
-        gains = _minus(lower, before.lower), _minus(upper, before.upper)
-        stages.append(Stage(moment.epoch, lower, upper, *gains))
-    stretches = _stretches(stages, band)
+        now = _halves(moment)
+        gains = [None if a is None or b is None else a - b for a, b in zip(now, before, strict=True)]
+        stages.append(Stage(moment.epoch, *now, *gains))
+        before = now
+    runs = [(yes, [stage.epoch for stage in run]) for yes, run in groupby(stages, key=lambda stage: stage.within(band))]
+    stretches = tuple((epochs[0], epochs[-1]) for yes, epochs in runs if yes and len(epochs) > 1)
     lasting = [first for first, last in stretches if last == stages[-1].epoch]
     return Balance(lasting[0] if lasting else None, stretches, band, (m // 2, m - m // 2), tuple(stages))
-
-
-def _stretches(stages: list[Stage], band: tuple[float, float]) -> tuple[tuple[int, int], ...]:
-    """First and last epochs of two or more probes in a row within the band."""
-    found = []
-    inside = [stage.ratio is not None and band[0] <= stage.ratio <= band[1] for stage in stages]
-    for yes, run in groupby(zip(inside, stages, strict=True), key=lambda pair: pair[0]):
-        epochs = [stage.epoch for _, stage in run]
-        if yes and len(epochs) > 1:
-            found.append((epochs[0], epochs[-1]))
-    return tuple(found)
 
 
 def _halves(moment: Moment) -> tuple[float | None, float | None]:
@@ -155,11 +152,3 @@ def _halves(moment: Moment) -> tuple[float | None, float | None]:
     m = len(y) - 1
     h = m // 2
     return (y[0] - y[h]) / h, (y[h] - y[m]) / (m - h)
-
-
-def _minus(now: float | None, then: float | None) -> float | None:
-    return None if now is None or then is None else now - then
-
-
-def _words(stage: Stage) -> str:
-    return "–" if stage.ratio is None else f"{stage.ratio:.2f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,8 +52,7 @@ class Batch:
         """The same on a device; data that already live on another accelerator are refused, not moved back silently."""
         if device is None:
             return self
-        moved = self._each(lambda value: _moved(value, device))
-        return Batch(moved.args, moved.kwargs, self.labels.to(device))
+        return replace(self._each(lambda value: _moved(value, device)), labels=self.labels.to(device))
 
     def copy(self) -> Batch:
         """The same in memory of its own."""
@@ -68,8 +67,7 @@ class Batch:
                 return value[:n].clone()
             return value[:, :n].clone() if value.dim() > 1 and value.shape[1] == size else value.clone()
 
-        cut_down = self._each(cut)
-        return Batch(cut_down.args, cut_down.kwargs, self.labels[:n])
+        return replace(self._each(cut), labels=self.labels[:n])
 
     @classmethod
     def joined(cls, batches: Sequence[Batch], where: str) -> Batch:
@@ -107,13 +105,11 @@ class Batch:
         def changed(value: Any) -> Any:
             if isinstance(value, Tensor):
                 return change(value)
-            if isinstance(value, tuple):
-                return tuple(map(changed, value))
-            if isinstance(value, list):
-                return list(map(changed, value))
+            if isinstance(value, tuple | list):
+                return (tuple if isinstance(value, tuple) else list)(map(changed, value))
             return {k: changed(v) for k, v in value.items()} if isinstance(value, dict) else value
 
-        return Batch(changed(self.args), changed(self.kwargs), self.labels)
+        return replace(self, args=changed(self.args), kwargs=changed(self.kwargs))
 
 
 class Checksum:
@@ -142,10 +138,7 @@ class Checksum:
 
 
 class Batches:
-    """A re-iterable of `Batch` made from a DataLoader, a Dataset, a pair of tensors, or any re-iterable of (x, y).
-
-    `samples` and `labels` are known beforehand for some kinds of data; `order` says in words how the samples come.
-    """
+    """A re-iterable of `Batch`; `samples` and `labels` where they are known beforehand, `order` in words."""
 
     def __init__(self, data: Any, *, batch_size: int | None, batchnorm: str, where: str, seed: int = 0) -> None:
         self.where, self.order = where, "as given"
@@ -168,9 +161,7 @@ class Batches:
         elif isinstance(data, Dataset):
             data = DataLoader(data, batch_size=size)
         elif batch_size is not None:
-            raise DataError(
-                f"{where}: batch_size applies to tensors and datasets; this {type(data).__name__} has its own."
-            )
+            raise DataError(f"{where}: batch_size is for tensors and datasets; this {type(data).__name__} has its own.")
         if isinstance(data, DataLoader):
             self.samples = _length(data.sampler)
             self.order = "shuffled by the loader" if isinstance(data.sampler, RandomSampler) else self.order
@@ -210,40 +201,31 @@ class Batches:
 
 
 class Pair:
-    """Inputs and labels in memory, cut into batches in the order given.
-
-    Where each batch is normalized by itself (a `seed` is given) and the order is sorted by class, one fixed permutation
-    mixes it.
-    """
+    """Inputs and labels in memory, cut into batches in the order given; with a `seed`, an order sorted by class is mixed."""
 
     def __init__(self, data: Any, batch_size: int, where: str, *, seed: int | None) -> None:
-        self.inputs, self.labels, self.batch_size = data[0], _labels(data[1], where), batch_size
+        self.whole, self.batch_size = as_batch(data, where), batch_size
+        self.labels = self.whole.labels
         n = len(self.labels)
-        for value in self.inputs.values() if isinstance(self.inputs, Mapping) else _listed(self.inputs):
+        for value in self.whole.tensors():
             if len(value) != n:
                 raise LabelError(f"{where}: expected as many inputs as labels, got {len(value)} inputs and {n} labels.")
         self.order: Tensor | None = None
-        if seed is not None and self._sorted_by_class():
-            self.order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+        if seed is not None:
+            could = min(len(set(self.labels.tolist())), batch_size)
+            full = [part.tolist() for part in torch.split(self.labels, batch_size) if len(part) == batch_size]
+            # Sorted by class: some full batch lacks more than half of the classes it could hold, or holds one only.
+            if could > 1 and any(len(set(part)) < max(2, could / 2) for part in full):
+                self.order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
 
     def __len__(self) -> int:
         return -(-len(self.labels) // self.batch_size)
 
-    def _sorted_by_class(self) -> bool:
-        """Whether some full batch lacks more than half of the classes it could hold, or holds one only."""
-        could = min(len(set(self.labels.tolist())), self.batch_size)
-        full = [part.tolist() for part in torch.split(self.labels, self.batch_size) if len(part) == self.batch_size]
-        return could > 1 and any(len(set(part)) < max(2, could / 2) for part in full)
-
-    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
+    def __iter__(self) -> Iterator[Batch]:
         for start in range(0, len(self.labels), self.batch_size):
-            end = start + self.batch_size
-            index = slice(start, end) if self.order is None else self.order[start:end]
-            if isinstance(self.inputs, Mapping):
-                x: Any = {k: _rows(v, index) for k, v in self.inputs.items()}
-            else:
-                x = tuple(_rows(v, index) for v in _listed(self.inputs))
-            yield x, _rows(self.labels, index)
+            part = slice(start, start + self.batch_size)
+            rows = part if self.order is None else self.order[part].to(self.labels.device)
+            yield replace(self.whole._each(lambda value, rows=rows: value[rows]), labels=self.labels[rows])  # type: ignore[misc]
 
 
 def as_batch(item: Any, where: str) -> Batch:
@@ -254,9 +236,7 @@ def as_batch(item: Any, where: str) -> Batch:
     if isinstance(item, Mapping):
         key = next((k for k in LABEL_KEYS if k in item), None)
         if key is None:
-            raise DataError(
-                f"{where}: expected a dictionary with a 'labels' key, got the keys {sorted(map(str, item))}."
-            )
+            raise DataError(f"{where}: expected a dictionary with 'labels', got the keys {sorted(map(str, item))}.")
         x, labels = {k: v for k, v in item.items() if k != key}, item[key]
     elif isinstance(item, (tuple, list)) and len(item) >= 2:
         x, labels = (item[0] if len(item) == 2 else item[:-1]), item[-1]
@@ -314,12 +294,6 @@ def _tensor(value: Any) -> Any:
             "np.unique(labels, return_inverse=True)[1]."
         )
     return torch.from_numpy(value if value.flags.writeable else value.copy())
-
-
-def _rows(value: Any, index: slice | Tensor) -> Any:
-    if isinstance(index, Tensor):
-        index = index.to(value.device) if isinstance(value, Tensor) else index.numpy()  # type: ignore[assignment]
-    return value[index]
 
 
 def _listed(x: Any) -> tuple[Any, ...]:

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.modules import entering, logits_of, tensors_in
-from layerlaw.capture.plan import Plan, Site
-from layerlaw.capture.reduce import Reduce, reduced, samples_first
+from layerlaw.capture.plan import Plan, Reduce, Site, reduced, samples_first
 from layerlaw.capture.trace import hooked
 from layerlaw.errors import CaptureError, FeatureError
 from layerlaw.stats.precision import full_precision
 
 Consume = Callable[[Site, Tensor], None]
+LOGITS = -1  # the turn of the logits among the outputs of the network, which is called once
 
 
 class Capture:
-    """Runs batches through the network; every site's (n, d) features go to the consumer while the forward runs.
+    """Hooks at the sites, as a context: they are removed at the end, also after an exception.
 
-    With `gradients` the features stay attached to the graph, so that a loss can be built on them, and are in memory of
-    their own, so that an in-place layer behind the site cannot change them.
+    `run` sends batches through the network; while the forward runs, `consume(site, features)` gets every site's (n, d)
+    features (with `reduce=None` the tensors themselves), detached and in full precision. With `gradients` they stay attached
+    to the graph, outside autocast, so that a loss can be built on them, and are in memory of their own, so that an in-place
+    layer behind the site cannot change them.
     """
 
     def __init__(
@@ -34,9 +36,9 @@ class Capture:
         network: nn.Module,
         plan: Plan,
         sites: Sequence[Site],
+        *,
         reduce: Reduce | None,
         consume: Consume,
-        *,
         gradients: bool = False,
     ) -> None:
         self.network, self.plan, self.reduce, self.consume = network, plan, reduce, consume
@@ -44,12 +46,21 @@ class Capture:
         self.inputs: dict[str, dict[int, Site]] = defaultdict(dict)  # by module and call
         self.outputs: dict[str, dict[int, Site]] = defaultdict(dict)
         for site in sites:
-            (self.inputs if site.at == "input" else self.outputs)[site.module][_turn(site)] = site
+            turn = LOGITS if site.at == "logits" else site.call
+            (self.inputs if site.at == "input" else self.outputs)[site.module][turn] = site
         self.expected = Counter({site.module: plan.calls[site.module] for site in sites})
         self.counts: Counter[str] = Counter()
         self.samples = 0
         self.mask: Tensor | None = None
         self.rows: Tensor | None = None
+        self._hooks = hooked(network, self.expected, self.enter, self.leave)
+
+    def __enter__(self) -> Self:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._hooks.__exit__(*error)
 
     def run(self, batch: Batch, *, rows: Tensor | None = None, where: str) -> Any:
         """One forward; returns the model's output. Only the chosen `rows` of the batch are handed over (`None`: all)."""
@@ -91,7 +102,9 @@ class Capture:
             with torch.autocast(tensor.device.type, enabled=False):
                 self.consume(site, self.features(site, tensor))
         else:
-            with _outside_inference_mode(), full_precision():
+            # A model's own inference mode would give tensors that cannot be added to later.
+            inference = torch.is_inference_mode_enabled()
+            with torch.inference_mode(False) if inference else nullcontext(), full_precision():
                 self.consume(site, self.features(site, tensor.detach()))
 
     def features(self, site: Site, tensor: Tensor) -> Tensor:
@@ -116,35 +129,3 @@ class Capture:
         if self.gradients and features.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
             return features.clone()
         return features
-
-
-def _outside_inference_mode() -> AbstractContextManager[object]:
-    """A model's own inference mode would give tensors that cannot be added to later."""
-    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
-
-
-LOGITS = -1  # the turn of the logits among the outputs of the network, which is called once
-
-
-def _turn(site: Site) -> int:
-    return LOGITS if site.at == "logits" else site.call
-
-
-@contextmanager
-def capturing(
-    network: nn.Module,
-    plan: Plan,
-    sites: Sequence[Site],
-    *,
-    reduce: Reduce | None,
-    consume: Consume,
-    gradients: bool = False,
-) -> Iterator[Capture]:
-    """Place hooks at the sites; they are removed at the end, also after an exception.
-
-    `consume(site, features)` gets (n, d) features (with `reduce=None` the tensors themselves), detached and in full
-    precision; with `gradients=True` attached to the graph and outside autocast, for a loss.
-    """
-    capture = Capture(network, plan, sites, reduce, consume, gradients=gradients)
-    with hooked(network, capture.expected, capture.enter, capture.leave):
-        yield capture

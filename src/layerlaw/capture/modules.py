@@ -47,10 +47,7 @@ def modules_of(network: nn.Module) -> dict[str, nn.Module]:
 
 
 def matching(modules: Mapping[str, nn.Module], pattern: str, *, what: str, same_depth: bool = False) -> list[str]:
-    """The modules that a name or a glob means; where there are none, an error with the nearest names.
-
-    With `same_depth` a star does not reach across dots: "layers.*" means the layers, not what is inside them.
-    """
+    """The modules that a name or a glob means, at least one; with `same_depth` a star does not reach across dots."""
     found = [name for name in modules if fnmatch.fnmatchcase(name, pattern)]
     if same_depth:
         found = [name for name in found if name.count(".") == pattern.count(".")]
@@ -75,15 +72,10 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
         yield from tensors_in({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
 
 
-def first_tensor(value: Any) -> Tensor | None:
-    """The first of them."""
-    return next(tensors_in(value), None)
-
-
 def entering(args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
     """The tensor that a module works on: by convention its `hidden_states`, or what comes first."""
     hidden = kwargs.get("hidden_states")
-    return hidden if isinstance(hidden, Tensor) else first_tensor((args, kwargs))
+    return hidden if isinstance(hidden, Tensor) else next(tensors_in((args, kwargs)), None)
 
 
 def is_weight_layer(module: nn.Module) -> bool:
@@ -134,16 +126,10 @@ def features_last(module: nn.Module) -> bool | None:
     return True if type(module) in (nn.LayerNorm, nn.RMSNorm) else None  # subclasses may permute axes
 
 
-def features_last_inside(module: nn.Module) -> bool | None:
-    """The same of the modules inside: any that keeps features on axis 1 (a convolution, say) decides."""
-    found = {features_last(inner) for inner in module.modules()}
-    return False if False in found else True if True in found else None
-
-
 def logits_of(output: Any) -> Tensor | None:
     """The class scores in a model's output: itself, its `logits`, or its first floating-point tensor; (n, K) or (n,)."""
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    found = first_tensor(logits if isinstance(logits, Tensor) else output)
+    found = next(tensors_in(logits if isinstance(logits, Tensor) else output), None)
     return found if found is not None and found.dim() in (1, 2) else None
 
 

@@ -6,7 +6,7 @@ import copy
 import itertools
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
@@ -55,6 +55,11 @@ def device_of(network: nn.Module) -> torch.device | None:
     if devices and all(device.type == "meta" for device in devices):
         raise CaptureError("expected a model with its weights in place, got one on the meta device, which holds none.")
     return next((device for device in devices if device.type != "meta"), None)
+
+
+def has_batchnorm(network: nn.Module) -> bool:
+    """Whether batches are normalized somewhere in it."""
+    return any(isinstance(module, _BatchNorm) for module in network.modules())
 
 
 @contextmanager
@@ -191,20 +196,13 @@ def recalibrating(network: nn.Module) -> Iterator[None]:
         norm.training = True
     try:
         yield
-        _average_over_ranks(norms)
+        buffers = (norm.buffers() for norm in norms)
+        averages = [(average, n) for mean, variance, n in buffers for average in (mean, variance)]
+        sums = [t for buffer, n in averages for t in (buffer.double() * n.double(), n.double().reshape(1))]
+        all_reduce(sums)
+        for (buffer, _), total, count in zip(averages, sums[::2], sums[1::2], strict=True):
+            buffer.copy_(total / count)
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
             norm.training = False
-
-
-def _average_over_ranks(norms: Sequence[_BatchNorm]) -> None:
-    averages, sums = [], []
-    for norm in norms:
-        mean, variance, batches = norm.buffers()
-        count = batches.double().reshape(1)
-        averages += [mean, variance]
-        sums += [mean.double() * count, count, variance.double() * count, count.clone()]
-    all_reduce(sums)
-    for buffer, total, count in zip(averages, sums[::2], sums[1::2], strict=True):
-        buffer.copy_(total / count)

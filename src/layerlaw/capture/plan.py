@@ -1,10 +1,18 @@
-"""What a dry run decides: the sites, and everything a probe must know of the network."""
+"""What a dry run decides: the sites, what a probe must know of the network, and how a site becomes rows of features."""
 
 from __future__ import annotations
 
 import html
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from layerlaw.errors import CaptureError
+from layerlaw.stats.precision import at_least_float32
+
+Reduce = Literal["flatten", "mean", "max", "first", "last"]
 
 
 @dataclass(frozen=True)
@@ -53,31 +61,21 @@ class Plan:
 
     def rows(self) -> list[dict[str, Any]]:
         """The dry-run table as plain data; `memory` is what a probe keeps per site (bytes)."""
-        return [
-            {
-                "name": site.name,
-                "type": site.type,
-                "at": site.at,
-                "shape": list(site.shape),
-                "features": site.features,
-                "memory": statistic_bytes(self.classes or 10, site.features),
-                "in_fit": site.in_fit,
-            }
-            for site in self.sites
-        ]
+        columns = ("name", "type", "at", "shape", "features", "memory", "in_fit")
+        more = ({"shape": list(s.shape), "memory": statistic_bytes(self.classes or 10, s.features)} for s in self.sites)
+        rows = (vars(site) | extra for site, extra in zip(self.sites, more, strict=True))
+        return [{name: row[name] for name in columns} for row in rows]
 
     def __str__(self) -> str:
-        lines = [f"{len(self.sites)} sites ({self.why})"]
         width = max(len(site.name) for site in self.sites)
-        for i, row in enumerate(self.rows()):
-            shape = "×".join(map(str, row["shape"]))
-            lines.append(
-                f"{i:3d}  {row['name']:{width}}  {row['type']:12}  {row['at']:6}  {shape:>14}  "
-                f"{row['features']:8d} features  {row['memory'] / 2**20:8.2f} MiB"
-            )
-        lines += [f"left out: {text}" for text in self.dropped]
-        lines.append(f"classifier: {self.classifier or 'none: ' + self.classifier_why}")
-        return "\n".join(lines)
+        lines = [
+            f"{i:3d}  {row['name']:{width}}  {row['type']:12}  {row['at']:6}  {'×'.join(map(str, row['shape'])):>14}  "
+            f"{row['features']:8d} features  {row['memory'] / 2**20:8.2f} MiB"
+            for i, row in enumerate(self.rows())
+        ]
+        left_out = [f"left out: {text}" for text in self.dropped]
+        end = f"classifier: {self.classifier or 'none: ' + self.classifier_why}"
+        return "\n".join([f"{len(self.sites)} sites ({self.why})", *lines, *left_out, end])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -86,3 +84,51 @@ class Plan:
 def statistic_bytes(classes: int, features: int) -> int:
     """Memory of the statistics of one site: sums, means and basis in float64, means and basis again in float32."""
     return 40 * classes * features
+
+
+def samples_first(tensor: Tensor, axis: int, fold: int) -> Tensor:
+    """Bring the sample axis to the front; `fold` > 1 rows of axis 0 that belong to one sample become its own axis."""
+    if axis == 1:
+        tensor = tensor.transpose(0, 1)
+    if fold > 1:
+        tensor = tensor.reshape(tensor.shape[0] // fold, fold, *tensor.shape[1:])
+    return tensor
+
+
+def reduced(tensor: Tensor, reduce: Reduce, *, channels_last: bool, mask: Tensor | None = None) -> Tensor:
+    """(n, …) → (n, d).
+
+    `flatten` keeps everything; `mean` and `max` go over space (or over the real tokens of the mask); `first` and
+    `last` choose a token of (n, T, d) and flatten features that have no tokens.
+
+    >>> reduced(torch.arange(12.0).reshape(1, 3, 2, 2), "mean", channels_last=False)
+    tensor([[1.5000, 5.5000, 9.5000]])
+    """
+    tokens = channels_last and tensor.dim() == 3
+    if tensor.dim() <= 2 or reduce == "flatten" or (reduce in ("first", "last") and not tokens):
+        return tensor.reshape(len(tensor), -1)
+    if mask is not None and tokens:
+        return _masked(tensor, mask.to(tensor.device), reduce)
+    if reduce in ("first", "last"):
+        return tensor[:, 0 if reduce == "first" else -1]
+    space = tuple(range(1, tensor.dim() - 1)) if channels_last else tuple(range(2, tensor.dim()))
+    wide = at_least_float32(tensor)
+    return wide.mean(space) if reduce == "mean" else wide.amax(space)
+
+
+def _masked(tensor: Tensor, mask: Tensor, reduce: Reduce) -> Tensor:
+    if mask.shape != tensor.shape[:2]:
+        raise CaptureError(
+            f"attention mask: expected shape {tuple(tensor.shape[:2])} like the tokens, got {tuple(mask.shape)}. "
+            "Use reduce='flatten', or sites whose tokens are those of the mask."
+        )
+    if not bool(mask.any(1).all()):
+        raise CaptureError("attention mask: expected at least one real token in every sample, got padding only.")
+    if reduce in ("first", "last"):  # with left padding the first real token is not at 0
+        score = mask.int() if reduce == "first" else torch.arange(mask.shape[1], device=mask.device) * mask
+        return tensor[torch.arange(len(tensor), device=mask.device), score.argmax(1)]
+    wide = at_least_float32(tensor)
+    real = mask.unsqueeze(-1)
+    if reduce == "max":
+        return wide.masked_fill(~real, -torch.inf).amax(1)
+    return wide.masked_fill(~real, 0.0).sum(1) / real.sum(1)

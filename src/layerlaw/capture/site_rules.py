@@ -5,42 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.modules import (
-    block_names,
-    features_last,
-    features_last_inside,
-    logits_of,
-    matching,
-    modules_of,
-    weight_layers,
-)
-from layerlaw.capture.plan import Plan, Site
-from layerlaw.capture.reduce import Reduce, check_reduce, reduced, samples_first
+from layerlaw.capture.modules import block_names, features_last, logits_of, matching, modules_of, weight_layers
+from layerlaw.capture.plan import Plan, Reduce, Site, reduced, samples_first
 from layerlaw.capture.trace import Call, Seen, Trace, sample_axis, trace
-from layerlaw.errors import CaptureError
+from layerlaw.errors import CaptureError, check_choice
 
 Pattern = str | type[nn.Module] | Callable[[str, nn.Module], bool]
 SiteChoice = Pattern | Sequence[Pattern]
 RULES = ("auto", "layers", "blocks")
 MIN_BLOCK_ROWS = 4
+AFTER_LAST = "no weight layer's output is the model's output (a softmax or pooling may follow the last layer)"
 
 
 def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: Reduce = "flatten") -> Plan:
-    """Dry-run the network on two (and three) samples and decide where to measure.
-
-    The network must already be in its probing state.
-    """
-    check_reduce(reduce)
+    """Dry-run the network, which is in its probing state, on two (and three) samples, and decide where to measure."""
+    check_choice("reduce", reduce, get_args(Reduce), CaptureError)
     n = len(batch.labels)
     if n < 2:
-        raise CaptureError(
-            f"expected at least 2 samples in the first batch for the dry run, got {n}: use larger batches."
-        )
+        raise CaptureError(f"expected at least 2 samples in the first batch (dry run), got {n}: use larger batches.")
     two, three = trace(network, batch.first(2)), trace(network, batch.first(3)) if n >= 3 else None
     scores = logits_of(two.output)
     if scores is not None and len(scores) != 2 and batch.square():
@@ -63,8 +50,18 @@ def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: 
             "The model's modules: " + ", ".join(name for name in finder.modules if name)[:500]
         )
     end = finder.classifier
-    classes, threshold = _classes(scores, end is not None)
-    sites = _unique(sites)
+    classes, threshold = None, 0.0
+    if scores is not None and len(scores) == 2:
+        single = scores.dim() == 1 or scores.shape[1] == 1
+        classes = 2 if single else scores.shape[1]
+        # A single score that no weight layer gives and that lies in 0 … 1 is a probability.
+        if single and end is None and bool(((scores >= 0) & (scores <= 1)).all()):
+            threshold = 0.5
+    seen: set[str] = set()
+    for i, site in enumerate(sites):  # names must tell sites apart
+        if site.name in seen:
+            sites[i] = replace(site, name=f"{site.name} ({site.at})")
+        seen.add(sites[i].name)
     return Plan(
         sites=tuple(sites),
         rule=rule,
@@ -96,8 +93,14 @@ class _Finder:
         layers = weight_layers(self.modules)
         self.layer_calls = [call for call in two.calls if call.name in layers]
         self.dropped = [f"{name} (never called)" for name in layers if name not in self.counts]
-        self.classifier, self.classifier_why = _find_classifier(two, self.layer_calls)
-        self._scores = _scores(two)
+        scores = logits_of(two.output)
+        self._scores = None if scores is None else Seen.of(scores, two.samples)
+        self.classifier: Call | None = None  # the last call of a weight layer whose output is the model's output
+        self.classifier_why = "the model's output is no tensor of class scores (n, K)"
+        if scores is not None:
+            ends = [call for call in self.layer_calls if self._gives_logits(call.output)]
+            self.classifier = max(ends, key=lambda call: call.left, default=None)
+            self.classifier_why = "" if ends else AFTER_LAST
         self._seen: dict[tuple[str, str, int], Seen] = {}
         self._sides: dict[Any, bool] = {}  # where the modules that touch a tensor keep its features
         for call in two.calls:
@@ -225,37 +228,19 @@ class _Finder:
             return found
         axis, fold = found
         tensor = samples_first(seen.tensor, axis, fold)
-        last = self._features_last(call, seen, tensor.dim())
+        parts = {features_last(inner) for inner in call.module.modules()} if call.name else set()
+        inside = False if False in parts else True if True in parts else None  # one convolution decides
+        sides = [
+            features_last(call.module),
+            self._sides.get(seen.key),
+            inside,
+        ]  # itself, neighbors, parts
+        last = next((side for side in sides if side is not None), tensor.dim() == 3)  # three axes are a sequence
         flat = reduced(tensor, self.reduce, channels_last=last, mask=self.mask)
         kind, shape, size = type(call.module).__name__, tuple(tensor.shape[1:]), flat.element_size()
         site = Site(call.title, call.name, at, call.number, kind, axis, fold, last, shape, flat.shape[1], size)
         self._seen[_place(site)] = seen
         return site
-
-    def _features_last(self, call: Call, seen: Seen, dims: int) -> bool:
-        """Where a tensor has its features: as the module itself, its neighbors or the modules inside have them."""
-        inside = features_last_inside(call.module) if call.name else None
-        for side in (features_last(call.module), self._sides.get(seen.key), inside):
-            if side is not None:
-                return side
-        return dims == 3  # three axes are a sequence, more are an image
-
-
-def _scores(trace: Trace) -> Seen | None:
-    """The class scores among what the model gave."""
-    scores = logits_of(trace.output)
-    return None if scores is None else Seen.of(scores, trace.samples)
-
-
-def _find_classifier(trace: Trace, layer_calls: Iterable[Call]) -> tuple[Call | None, str]:
-    """The last call of a weight layer whose output is the model's output; else `None` and the reason."""
-    out = _scores(trace)
-    if out is None:
-        return None, "the model's output is no tensor of class scores (n, K)"
-    matching = [call for call in layer_calls if call.output is not None and call.output.same_content(out)]
-    if not matching:
-        return None, "no weight layer's output is the model's output (a softmax or pooling may follow the last layer)"
-    return max(matching, key=lambda call: call.left), ""
 
 
 def _without_logits(choice: SiteChoice, modules: Container[str]) -> tuple[SiteChoice, bool]:
@@ -270,25 +255,3 @@ def _without_logits(choice: SiteChoice, modules: Container[str]) -> tuple[SiteCh
 
 def _place(site: Site) -> tuple[str, str, int]:
     return site.module, site.at, site.call
-
-
-def _classes(scores: Tensor | None, linear: bool) -> tuple[int | None, float]:
-    """How many classes the scores tell apart, and above what a single score means class 1."""
-    if scores is None or len(scores) != 2:
-        return None, 0.0
-    if scores.dim() == 2 and scores.shape[1] > 1:
-        return scores.shape[1], 0.0
-    # A single score that no weight layer gives and that lies in 0 … 1 is a probability.
-    probability = not linear and bool(((scores >= 0) & (scores <= 1)).all())
-    return 2, 0.5 if probability else 0.0
-
-
-def _unique(sites: list[Site]) -> list[Site]:
-    """Names must tell sites apart: an input and an output of the same module get a suffix."""
-    seen: set[str] = set()
-    unique = []
-    for site in sites:
-        name = site.name if site.name not in seen else f"{site.name} ({site.at})"
-        seen.add(name)
-        unique.append(replace(site, name=name))
-    return unique

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
+from typer import Option
 
 from layerlaw.advice import Choice, TrainingData, TrainingPlan, choose_depth, choose_shape, choose_width
-from layerlaw.advice.choosing import RATES, RECIPE, SHAPES
-from layerlaw.advice.training_data import pictures
+from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console
-from layerlaw.cli.inputs import Size
+from layerlaw.cli.inputs import Size, numbers, repeated
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.errors import DataError, InputError
 from layerlaw.lab import Recipe, Shape
@@ -27,30 +26,23 @@ class TrainingOptions:
     """What the three commands share; --quick fills in what was not given."""
 
     data: Annotated[
-        str | None,
-        typer.Option(help=f"{', '.join(names())}, or a folder of class folders of images.", show_default=DEFAULT),
+        str | None, Option(help=f"{', '.join(names())}, or a folder of class folders of images.", show_default=DEFAULT)
     ] = None
     size: Size = None
-    per_class: Annotated[int | None, typer.Option(help="Use this many images of each class.", show_default="all")] = (
-        None
-    )
-    rates: Annotated[str | None, typer.Option(help="Learning rates, e.g. 0.001,0.003.", show_default="1e-4 … 3e-3")] = (
-        None
-    )
-    optimizer: Annotated[str, typer.Option(help="adam, sgd or momentum.")] = "adam"
-    seeds: Annotated[int, typer.Option(help="Seeds per candidate and learning rate, the same for all.")] = 3
-    epochs: Annotated[int | None, typer.Option(help="Epochs of training.", show_default="200")] = None
-    validation: Annotated[float, typer.Option(help="Share of every class held back to choose learning rates.")] = 0.2
-    norm: Annotated[bool, typer.Option(help="Networks with BatchNorm.")] = True
-    test: Annotated[bool, typer.Option(help="Give the accuracy on the test split, as the last number.")] = True
+    per_class: Annotated[int | None, Option(help="Use this many images of each class.", show_default="all")] = None
+    rates: Annotated[str | None, Option(help="Learning rates, e.g. 0.001,0.003.", show_default="1e-4 … 3e-3")] = None
+    optimizer: Annotated[str, Option(help="adam, sgd or momentum.")] = "adam"
+    seeds: Annotated[int, Option(help="Seeds per candidate and learning rate, the same for all.")] = 3
+    epochs: Annotated[int | None, Option(help="Epochs of training.", show_default="200")] = None
+    validation: Annotated[float, Option(help="Share of every class held back to choose learning rates.")] = 0.2
+    norm: Annotated[bool, Option(help="Networks with BatchNorm.")] = True
+    test: Annotated[bool, Option(help="Give the accuracy on the test split, as the last number.")] = True
     quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Fewer candidates, rates, epochs, and at most 100 images per class at 10×10."),
+        bool, Option("--quick", help="Fewer candidates, rates, epochs, and at most 100 images per class at 10×10.")
     ] = False
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu"
+    device: Annotated[str, Option(help="cpu, cuda, cuda:1, …")] = "cpu"
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for choice.json, choice.png and the networks; a second call continues there."),
+        Path | None, Option(help="Folder for choice.json, choice.png and the networks; a second call continues there.")
     ] = None
     as_json: JsonFlag = False
 
@@ -60,7 +52,9 @@ class TrainingOptions:
             raise InputError(f"seeds: expected at least 1, got {self.seeds}.")
         epochs = self.epochs if self.epochs is not None else QUICK_EPOCHS if self.quick else RECIPE.epochs
         how = {
-            "rates": (QUICK_RATES if self.quick else RATES) if self.rates is None else learning_rates(self.rates),
+            "rates": (QUICK_RATES if self.quick else RATES)
+            if self.rates is None
+            else tuple(numbers(self.rates, "rates", float)),
             "recipe": Recipe(Shape.even(8, norm=self.norm), optimizer=self.optimizer, epochs=epochs),  # type: ignore[arg-type]
             "seeds": tuple(range(self.seeds)),
             "device": self.device,
@@ -79,7 +73,7 @@ class TrainingOptions:
             choice.plot().savefig(figure, dpi=160)
             written = {"choice": str(choice.save(self.out / "choice.json")), "figure": str(figure)}
         print_choice(plain, screen)
-        conclude(screen, self.as_json, written, plain)
+        conclude(screen, self.as_json, plain, written)
 
     def _images(self) -> Labeled:
         """The training images, cut and resized; balanced only where --per-class says so."""
@@ -121,8 +115,8 @@ class TrainingOptions:
 @command
 def depth(
     options: TrainingOptions,
-    depths: Annotated[str | None, typer.Option(help="E.g. 3-12, or 3,5,8.", show_default="3-12")] = None,
-    width: Annotated[int, typer.Option(help="Width of the hidden layers.")] = 100,
+    depths: Annotated[str | None, Option(help="E.g. 3-12, or 3,5,8.", show_default="3-12")] = None,
+    width: Annotated[int, Option(help="Width of the hidden layers.")] = 100,
 ) -> None:
     """Which depth? Trains feed-forward networks of several depths and compares the D of their last hidden layer.
 
@@ -136,8 +130,8 @@ def depth(
 @command
 def width(
     options: TrainingOptions,
-    widths: Annotated[str | None, typer.Option(help="E.g. 20,50,100.", show_default="20,50,100,200,500")] = None,
-    depth: Annotated[int, typer.Option(help="Number of linear layers, the classifier included.")] = 8,
+    widths: Annotated[str | None, Option(help="E.g. 20,50,100.", show_default="20,50,100,200,500")] = None,
+    depth: Annotated[int, Option(help="Number of linear layers, the classifier included.")] = 8,
 ) -> None:
     """Which width is enough? As `layerlaw depth`, for several widths at one depth."""
     chosen = whole_numbers(widths or ("10,20,50,100,200" if options.quick else "20,50,100,200,500"), "widths")
@@ -149,7 +143,7 @@ def shape(
     options: TrainingOptions,
     shapes: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'.",
             show_default="100x7; 50x4,200x3; 200x4,50x3",
         ),
@@ -177,23 +171,11 @@ def whole_numbers(text: str, name: str) -> list[int]:
     return found
 
 
-def learning_rates(text: str) -> tuple[float, ...]:
-    """'0.001,3e-3' → numbers."""
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"rates: expected numbers separated by commas, got {text!r}.") from None
-
-
 def hidden_widths(text: str) -> tuple[int, ...]:
     """'100x4,1000x3' → (100, 100, 100, 100, 1000, 1000, 1000)."""
     found: list[int] = []
     for part in text.split(","):
-        one, times, many = part.strip().replace("×", "x").partition("x")
-        try:
-            width, count = int(one), int(many) if times else 1
-        except ValueError:
-            raise InputError(f"shapes: expected widths such as 100x4,1000x3, got {text.strip()!r}.") from None
+        width, count = repeated(part, "shapes: expected widths such as 100x4,1000x3")
         if width < 1 or count < 1:
             raise InputError(f"shapes: expected positive widths and counts, got {part.strip()!r}.")
         found += [width] * count

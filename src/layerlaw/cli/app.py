@@ -13,12 +13,11 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
+from typer import Option
 
 from layerlaw.errors import DataError, InputError, LayerlawError
 
-JsonFlag = Annotated[
-    bool, typer.Option("--json", help="One JSON object on standard output; human words on standard error.")
-]
+JsonFlag = Annotated[bool, Option("--json", help="One JSON object on standard output; human words on standard error.")]
 RENAMED = {
     "--mode": "--batchnorm ('train' is now 'batch', 'eval' is 'running')",
     "--normalise": "--normalize",
@@ -66,8 +65,10 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         for f in fields(groups[name]):
             default = f.default if f.default_factory is MISSING else f.default_factory()
             default = inspect.Parameter.empty if default is MISSING else default
-            kind = inspect.Parameter.KEYWORD_ONLY
-            options[f.name] = inspect.Parameter(f.name, kind, default=default, annotation=types[f.name])
+            option = inspect.Parameter(
+                f.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[f.name]
+            )
+            options[f.name] = option
 
     def run_command(**given: Any) -> None:
         made = {name: group(**{f.name: given.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
@@ -85,34 +86,19 @@ def console(as_json: bool) -> Console:
     return Console(stderr=as_json)
 
 
-def emit(data: dict[str, Any]) -> None:
-    """The one JSON object of a command."""
-    print(json.dumps(data, ensure_ascii=False, allow_nan=False))
-
-
-def conclude(screen: Console, as_json: bool, written: Mapping[str, str], data: dict[str, Any]) -> None:
+def conclude(screen: Console, as_json: bool, data: dict[str, Any], written: Mapping[str, str] | None = None) -> None:
     """Name the files that were written; with --json one object of `data` and these."""
+    written = written or {}
     for what, path in written.items():
         screen.print(f"{what}: {path}", markup=False, highlight=False, soft_wrap=True)
     if as_json:
-        emit(data | dict(written))
+        print(json.dumps(data | dict(written), ensure_ascii=False, allow_nan=False))
 
 
 def check_folder(path: Path | None) -> None:
     """A folder for results that exists already must be one."""
     if path is not None and path.exists() and not path.is_dir():
         raise DataError(f"{path}: expected a folder, got a file.")
-
-
-def made_folder(path: Path) -> Path:
-    """The folder for what a command leaves, made if need be."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise DataError(f"{path}: expected a folder, got a file.") from None
-    except OSError as error:
-        raise DataError(f"{path}: expected a folder that can be made or used ({error.strerror}).") from None
-    return path
 
 
 def _version(shown: bool) -> None:
@@ -124,7 +110,7 @@ def _version(shown: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
     pass

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Option
 
-from layerlaw.cli.app import JsonFlag, command, console, emit, made_folder
+from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console
 from layerlaw.cli.classifier import summary
 from layerlaw.data import load
+from layerlaw.files import made_folder
 from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
 from layerlaw.pages import plot, print_record, report
 from layerlaw.probing import probe
@@ -21,10 +22,10 @@ STAGES = (0.0, 1 / 60, 1 / 12, 1 / 3)  # shares of the training after which the 
 
 @command
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for records and page.")] = Path("layerlaw-demo"),
-    epochs: Annotated[int, typer.Option(help="Epochs of training.")] = 600,
-    quick: Annotated[bool, typer.Option("--quick", help="60 epochs instead of 600.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of initialization and data order.")] = 666,
+    out: Annotated[Path, Option(help="Folder for records and page.")] = Path("layerlaw-demo"),
+    epochs: Annotated[int, Option(help="Epochs of training.")] = 600,
+    quick: Annotated[bool, Option("--quick", help="60 epochs instead of 600.")] = False,
+    seed: Annotated[int, Option(help="Seed of initialization and data order.")] = 666,
     as_json: JsonFlag = False,
 ) -> None:
     """Train the paper's 8-layer network on 1000 embedded images and watch the law appear.
@@ -33,6 +34,7 @@ def demo(
     training and test data. Leaves records and one page.
     """
     screen = console(as_json)
+    check_folder(out)
     made_folder(out)
     epochs = 60 if quick else epochs
     images, held_out = load(split="train").balanced(100).resized(10), load(split="test").resized(10)
@@ -73,8 +75,5 @@ def demo(
         f"Records: {out}/*.json    Figure: {out}/law.png    Page: {page}",
     ):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)
-    if as_json:
-        emit(
-            summary(final)
-            | {"page": str(page), "record": str(out / f"epoch-{epochs}.json"), "eval": summary(running)["law"]}
-        )
+    more = {"page": str(page), "record": str(out / f"epoch-{epochs}.json"), "eval": summary(running)["law"]}
+    conclude(screen, as_json, summary(final) | more)

@@ -6,31 +6,29 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from layerlaw.advice import forecast
 from layerlaw.advice.imbalance import MeasuredClassifier, measured_classifier
-from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, made_folder
-from layerlaw.cli.inputs import ImageOptions, explained_inputs
-from layerlaw.cli.model_file import load_model, load_weights
+from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console
+from layerlaw.cli.inputs import ImageOptions, explained_inputs, load_model, repeated
 from layerlaw.data import load
 from layerlaw.errors import DataError, InputError
+from layerlaw.files import made_folder
 from layerlaw.pages.advice_terminal import print_forecast
 
 
 @command
 def imbalance(
     images: ImageOptions,
-    counts: Annotated[str | None, typer.Option(help="Samples per class, e.g. 5000,5000,50 or 5000x3,50x7.")] = None,
-    counts_file: Annotated[Path | None, typer.Option(help="A text file of numbers, one per class.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="file.py:make or package.module:make. This runs your own code.")
-    ] = None,
-    weights: Annotated[Path | None, typer.Option(help="A .safetensors or .pt file of weights.")] = None,
-    e_w: Annotated[float | None, typer.Option("--E-W", help="Mean squared norm of the classifier's rows.")] = None,
-    e_h: Annotated[float | None, typer.Option("--E-H", help="Mean squared norm of the features it reads.")] = None,
-    bias: Annotated[bool, typer.Option("--bias", help="The model with a free bias.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for forecast.json and forecast.png.")] = None,
+    counts: Annotated[str | None, Option(help="Samples per class, e.g. 5000,5000,50 or 5000x3,50x7.")] = None,
+    counts_file: Annotated[Path | None, Option(help="A text file of numbers, one per class.")] = None,
+    model: Annotated[str | None, Option(help="file.py:make or package.module:make. This runs your own code.")] = None,
+    weights: Annotated[Path | None, Option(help="A .safetensors or .pt file of weights.")] = None,
+    e_w: Annotated[float | None, Option("--E-W", help="Mean squared norm of the classifier's rows.")] = None,
+    e_h: Annotated[float | None, Option("--E-H", help="Mean squared norm of the features it reads.")] = None,
+    bias: Annotated[bool, Option("--bias", help="The model with a free bias.")] = False,
+    out: Annotated[Path | None, Option(help="Folder for forecast.json and forecast.png.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Will rare classes lose their classifiers? A forecast from class counts and norms (Layer-Peeled Model).
@@ -62,7 +60,7 @@ def imbalance(
     if network is not None and network.bias is not None and network.bias != bias:
         has, which = ("has a", "without one (--bias: with one)") if network.bias else ("has no", "with one")
         screen.print(f"The classifier {has} bias; this forecast is that of the model {which}.", markup=False)
-    conclude(screen, as_json, written, found.to_dict())
+    conclude(screen, as_json, found.to_dict(), written)
 
 
 def class_counts(text: str | None, file: Path | None) -> list[int] | None:
@@ -82,24 +80,16 @@ def class_counts(text: str | None, file: Path | None) -> list[int] | None:
         return None
     found: list[int] = []
     for part in re.split(r"[\s,;]+", text.strip(" \t\r\n,;")):
-        one, times, many = part.replace("×", "x").partition("x")
-        try:
-            n, repeated = int(one), int(many) if times else 1
-        except ValueError:
-            raise InputError(
-                f"counts: expected whole numbers such as 5000,5000,50 or 5000x2,50, got {part!r}."
-            ) from None
-        if not 1 <= repeated <= 10**6:
+        n, times = repeated(part, "counts: expected whole numbers such as 5000,5000,50 or 5000x2,50")
+        if not 1 <= times <= 10**6:
             raise InputError(f"counts: expected a number of classes from 1 to a million after 'x', got {part!r}.")
-        found += [n] * repeated
+        found += [n] * times
     return found
 
 
 def _measured(reference: str, weights: Path | None, images: ImageOptions) -> MeasuredClassifier:
     """What a forecast takes from the model that was named."""
-    network, given, _ = load_model(reference)
-    if weights is not None:
-        load_weights(network, weights)
+    network, given, _ = load_model(reference, weights)
     if images.data is None and given is None:
         raise InputError(
             "--model: expected data to find its classifier and measure its norms on, from `make` or --data, got none. Give "

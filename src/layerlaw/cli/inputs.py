@@ -1,19 +1,26 @@
-"""Options that several commands share: the model, where to measure it, and images."""
+"""What commands are given: a model of one's own code, its weights, images, numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
-import typer
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from typer import Argument, Option
 
 from layerlaw.data import DEFAULT, Labeled, load, names
-from layerlaw.errors import CaptureError, DataError, InputError
+from layerlaw.errors import CaptureError, DataError, InputError, MissingExtraError
 
-Size = Annotated[int | None, typer.Option(help="Resize images to this many pixels a side.")]
+Number = TypeVar("Number", int, float)
+Size = Annotated[int | None, Option(help="Resize images to this many pixels a side.")]
 
 
 @dataclass(frozen=True)
@@ -22,15 +29,15 @@ class SiteOptions:
 
     model: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="file.py:make or package.module:make. This runs your own code: `make` returns a model, (model, data) or "
             "(model, data, test)."
         ),
     ]
     sites: Annotated[
-        list[str], typer.Option("--sites", help="auto, layers, blocks, or module names and globs (repeat the option).")
+        list[str], Option("--sites", help="auto, layers, blocks, or module names and globs (repeat the option).")
     ] = field(default_factory=lambda: ["auto"])
-    reduce: Annotated[str, typer.Option("--reduce", help="flatten, mean, max, first or last.")] = "flatten"
+    reduce: Annotated[str, Option("--reduce", help="flatten, mean, max, first or last.")] = "flatten"
 
     def how(self, *, logits: bool = False) -> dict[str, Any]:
         """Arguments of `probe` and `sites`: one of the rules, or a list of names and globs; and the reduction."""
@@ -42,14 +49,10 @@ class SiteOptions:
 class ImageOptions:
     """A data set or a folder, and how its images are handed to the model."""
 
-    data: Annotated[str | None, typer.Option(help=f"{', '.join(names())}, or a folder of class folders of images.")] = (
-        None
-    )
+    data: Annotated[str | None, Option(help=f"{', '.join(names())}, or a folder of class folders of images.")] = None
     size: Size = None
-    flat: Annotated[bool, typer.Option("--flat", help="Hand each image over as one vector.")] = False
-    normalize: Annotated[str, typer.Option(help="half ((x−0.5)/0.5), dataset (its mean and deviation) or none.")] = (
-        "half"
-    )
+    flat: Annotated[bool, Option("--flat", help="Hand each image over as one vector.")] = False
+    normalize: Annotated[str, Option(help="half ((x−0.5)/0.5), dataset (its mean and deviation) or none.")] = "half"
 
     def chosen(
         self, given: Any, given_test: Any = None, *, test: bool = False, per_class: int | None = None
@@ -91,3 +94,124 @@ def explained_inputs() -> Iterator[None]:
         if "dry run" not in str(error):
             raise
         raise CaptureError(f"{error} --flat, --size, --normalize and --data change what the model is given.") from error
+
+
+def load_model(
+    reference: str, weights: Path | None = None, *, more: str = "(model, data) or (model, data, test)"
+) -> tuple[nn.Module, Any, Any]:
+    """(model, data or None, test data or None) from `file.py:make` or `package.module:make`, which may give `more`.
+
+    `weights` is a safetensors or torch file; no pickled code is ever run.
+    """
+    place, _, attribute = reference.rpartition(":")
+    if not place or not attribute.isidentifier():
+        raise InputError(f"model: expected 'file.py:make' or 'package.module:make', got {reference!r}.")
+    module = _module(place)
+    if not hasattr(module, attribute):
+        known = [name for name in vars(module) if not name.startswith("_")]
+        raise InputError(f"{place} has no '{attribute}'. It has: {', '.join(known[:20])}.")
+    made = getattr(module, attribute)
+    if not isinstance(made, nn.Module) and callable(made):
+        with explained(reference):
+            made = made()
+    parts = made if isinstance(made, tuple) else (made,)
+    model, data, test = (*parts, None, None)[:3]
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{reference}: expected a callable that returns a model, {more}, got {type(model).__name__}.")
+    if weights is not None:
+        _load_weights(model, weights)
+    return model, data, test
+
+
+def _load_weights(model: nn.Module, path: Path) -> None:
+    state = _state(path)
+    inner = state.get("state_dict", state.get("model", state))
+    if not isinstance(inner, dict) or not all(isinstance(v, Tensor) for v in inner.values()):
+        raise DataError(f"{path}: expected a state dict of tensors, got the keys {list(state)[:10]}.")
+    if all(key.startswith("module.") for key in inner):
+        inner = {key.removeprefix("module."): value for key, value in inner.items()}
+    try:
+        model.load_state_dict(inner)
+    except RuntimeError as error:
+        lines = [line.strip()[:300] for line in str(error).splitlines()[1:6]]
+        raise DataError(f"{path}: the weights do not fit the model. " + " ".join(lines)) from None
+
+
+def _state(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise DataError(f"{path}: expected a file of weights, found none.")
+    if path.suffix == ".safetensors":
+        try:
+            from safetensors import SafetensorError
+            from safetensors.torch import load_file
+        except ImportError:
+            raise MissingExtraError("safetensors", "weights", "Reading .safetensors") from None
+        try:
+            loaded: dict[str, Any] = load_file(path)
+        except SafetensorError as error:
+            raise DataError(
+                f"{path}: expected a safetensors file, got something else or a damaged one ({error})."
+            ) from None
+        return loaded
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises a different one for every way a file can be wrong
+        raise DataError(
+            f"{path}: expected a file of plain weights (torch.save(model.state_dict(), …)); "
+            f"it is damaged or holds other objects, which are not loaded for safety ({type(error).__name__})."
+        ) from None
+    if not isinstance(state, dict):
+        raise DataError(f"{path}: expected a state dict, got {type(state).__name__}.")
+    return state
+
+
+def _module(place: str) -> Any:
+    if not place.endswith(".py"):
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            raise InputError(f"{place}: expected a file 'name.py' or an importable module ({error}).") from None
+    path = Path(place)
+    if not path.is_file():
+        raise InputError(f"{place}: expected a Python file, found none.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None  # noqa: PT018
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.resolve().parent))  # the file's own neighbors can be imported
+    sys.modules.setdefault(path.stem, module)
+    with explained(place):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """An error in the user's own code is reported with its own lines, not with ours."""
+    try:
+        yield
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)[1:]
+        own = [frame for frame in frames if "importlib" not in frame.filename]
+        places = "".join(f"\n  {frame.filename}, line {frame.lineno}: {frame.line}" for frame in own[-4:])
+        raise InputError(f"{what} failed with {type(error).__name__}: {error}{places}") from None
+
+
+def numbers(text: str, name: str, of: Callable[[str], Number], least: int | None = None) -> list[Number]:
+    """'0,3,7' → numbers of this type, at least so large."""
+    try:
+        found = [of(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or (least is not None and min(found) < least):
+        which = "numbers" if least is None else "positive whole numbers"
+        raise InputError(f"{name}: expected {which} separated by commas, got {text!r}.")
+    return found
+
+
+def repeated(part: str, expected: str) -> tuple[int, int]:
+    """'100x4' → (100, 4), and '100' → (100, 1)."""
+    one, times, many = part.strip().replace("×", "x").partition("x")
+    try:
+        return int(one), int(many) if times else 1
+    except ValueError:
+        raise InputError(f"{expected}, got {part.strip()!r}.") from None

@@ -6,77 +6,71 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from layerlaw.cli.app import JsonFlag, app, console, emit
-from layerlaw.cli.classifier import check_places, write
-from layerlaw.cli.lm_model import chosen_model
+from layerlaw.cli.app import command
+from layerlaw.cli.classifier import ResultOptions, law_of
+from layerlaw.cli.inputs import load_model
 from layerlaw.cli.torchrun import processes
-from layerlaw.data import Text, load_text, text_names
+from layerlaw.data import load_text, text_names
 from layerlaw.data.texts import MOST
 from layerlaw.errors import InputError
 from layerlaw.files import json_safe
-from layerlaw.lm import pieces_of, probe_lm
+from layerlaw.lm import Loaded, load, load_tokenizer, pieces_of, probe_lm
 from layerlaw.lm.loading import quiet_transformers
 from layerlaw.lm.pieces import TIMES
-from layerlaw.pages import print_record
 from layerlaw.record import Record, carries_law
-from layerlaw.verdict import judge
 
 LONGEST = 16  # characters of a token, on average, in any text and vocabulary that is likely
 
 
-@app.command()
+@command
 def lm(
+    *,
     model: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="A folder, a Hugging Face name, a .gguf file, a .pt file of layerlaw.lab, or file.py:make (this runs your "
             "own code: `make` returns a model or (model, tokenizer))."
         ),
     ],
     text: Annotated[
         str,
-        typer.Option(
+        Option(
             help=f"A .txt, .md or .jsonl file (also .gz), a folder of .txt files, {', '.join(text_names())}, or a "
             "Hugging Face dataset owner/name:config:split."
         ),
     ],
     tokens: Annotated[
-        int | None, typer.Option(help="Tokens to read; default: enough to predict about 100 per feature.")
+        int | None, Option(help="Tokens to read; default: enough to predict about 100 per feature.")
     ] = None,
     target: Annotated[
-        str, typer.Option(help="id, embedding, onehot, shuffled, rank, previous, current, next2; with commas.")
+        str, Option(help="id, embedding, onehot, shuffled, rank, previous, current, next2; with commas.")
     ] = "id",
-    null: Annotated[bool, typer.Option("--null", help="Also measure an untrained model of the same kind.")] = False,
-    classes: Annotated[int, typer.Option(help="Also D of so many most frequent next tokens.")] = 0,
-    words: Annotated[str, typer.Option(help="Words to picture at every block, e.g. war,game (one token each).")] = "",
+    null: Annotated[bool, Option("--null", help="Also measure an untrained model of the same kind.")] = False,
+    classes: Annotated[int, Option(help="Also D of so many most frequent next tokens.")] = 0,
+    words: Annotated[str, Option(help="Words to picture at every block, e.g. war,game (one token each).")] = "",
     blocks: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Modules to measure, where not those found: model.layers, or layers.*.mlp; with commas or again."
-        ),
+        Option(help="Modules to measure, where not those found: model.layers, or layers.*.mlp; with commas or again."),
     ] = None,
-    normalize: Annotated[str, typer.Option(help="fresh (a bare norm), none or standardized.")] = "fresh",
-    task: Annotated[str | None, typer.Option(help="next, masked or span; default: what fits the model.")] = None,
-    length: Annotated[int, typer.Option(help="Tokens that the model reads at once.")] = 512,
-    documents: Annotated[str, typer.Option(help="Long documents: cut, truncate or pack.")] = "cut",
-    articles: Annotated[bool, typer.Option("--articles", help="wikitext-2: an article is a document.")] = False,
-    groups: Annotated[int | None, typer.Option(help="Groups of documents for held-out values.")] = None,
+    normalize: Annotated[str, Option(help="fresh (a bare norm), none or standardized.")] = "fresh",
+    task: Annotated[str | None, Option(help="next, masked or span; default: what fits the model.")] = None,
+    length: Annotated[int, Option(help="Tokens that the model reads at once.")] = 512,
+    documents: Annotated[str, Option(help="Long documents: cut, truncate or pack.")] = "cut",
+    articles: Annotated[bool, Option("--articles", help="wikitext-2: an article is a document.")] = False,
+    groups: Annotated[int | None, Option(help="Groups of documents for held-out values.")] = None,
     bos: Annotated[
-        bool | None, typer.Option("--bos/--no-bos", help="A BOS before every piece; default: as the tokenizer does.")
+        bool | None, Option("--bos/--no-bos", help="A BOS before every piece; default: as the tokenizer does.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Pieces per forward.")] = 8,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, …; default: a GPU where there is one.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, float16 or float64.")] = None,
-    device_map: Annotated[str | None, typer.Option(help="auto: spread the model over all devices.")] = None,
-    memory_gib: Annotated[float, typer.Option(help="Memory for the statistics.")] = 2.0,
-    tokenizer: Annotated[str | None, typer.Option(help="A folder, a name, or a tokenizer.json.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all that is drawn at random.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Write the record here (JSON).")] = None,
-    page: Annotated[Path | None, typer.Option(help="Write the report here (HTML).")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the record.")] = None,
-    as_json: JsonFlag = False,
+    batch_size: Annotated[int, Option(help="Pieces per forward.")] = 8,
+    device: Annotated[str | None, Option(help="cpu, cuda, cuda:1, …; default: a GPU where there is one.")] = None,
+    dtype: Annotated[str | None, Option(help="float32, bfloat16, float16 or float64.")] = None,
+    device_map: Annotated[str | None, Option(help="auto: spread the model over all devices.")] = None,
+    memory_gib: Annotated[float, Option(help="Memory for the statistics.")] = 2.0,
+    tokenizer: Annotated[str | None, Option(help="A folder, a name, or a tokenizer.json.")] = None,
+    seed: Annotated[int, Option(help="Seed of all that is drawn at random.")] = 0,
+    result: ResultOptions,
 ) -> None:
     """Measure language model MODEL block by block: does every block make the next token more predictable?
 
@@ -85,13 +79,12 @@ def lm(
     processes share the text.
     """
     with processes(device, device_map) as process, quiet_transformers():
-        check_places(out, page)
-        read = load_text(
-            text, articles=articles, characters=_characters(text, tokens, documents)
-        )  # quick: before the model
+        result.check()
+        enough = _characters(text, tokens, documents)
+        read = load_text(text, articles=articles, characters=enough)  # quick: before the model
         how: Any = {"documents": documents}
         pieces = pieces_of(read, length=length, tokens=tokens, groups=groups, bos=bos, **how)
-        loaded = chosen_model(model, tokenizer, dtype=dtype, device_map=device_map, name=name)
+        loaded = chosen_model(model, tokenizer, dtype=dtype, device_map=device_map, name=result.name)
         options: Any = {"normalize": normalize, "task": task}
         record = probe_lm(
             loaded,
@@ -110,47 +103,24 @@ def lm(
         )
     if not process.first:
         return
-    _remember(record, read, {"model": model, "tokenizer": tokenizer, "text": text, "articles": articles}, tokens)
-    written = write(record, out, page)
-    screen = console(as_json)
-    for what, value in {"found": record.settings["blocks"], "text": read}.items():
-        screen.print(f"{what}: {value}", markup=False, highlight=False)
-    print_record(record, screen)
-    for what, value in written.items():
-        screen.print(f"{what}: {value}", markup=False, highlight=False)
-    if as_json:
-        emit(summary(record) | written)
-
-
-def summary(record: Record) -> dict[str, Any]:
-    """What a script wants to know of the record of a language model."""
-    verdict = judge(record)
-    rows = [{"site": s.name, "type": s.type, "features": s.features, **s.values} for s in record.sites]
-    plain: dict[str, Any] = json_safe(
-        {
-            "name": record.name,
-            "tokens": record.settings.get("tokens"),
-            "blocks": record.settings.get("blocks"),
-            "law": {column: laws(record, column) for column in record.columns if _is_lawful(column)},
-            "verdict": [verdict.headline, *verdict.findings, *verdict.advice],
-            "rows": rows,
-            "settings": record.settings,
-            "provenance": record.provenance,
-            "notes": record.notes,
-        }
-    )
-    return plain
+    record.provenance["command"] = {"model": model, "tokenizer": tokenizer, "text": text, "articles": articles}
+    record.provenance["text"] = {"name": read.name, "documents": len(read.documents), "sha256": read.checksum}
+    used = int(record.settings["tokens"]) + int(record.settings["pieces"])  # the last of a piece has no next
+    if tokens is not None and record.settings["task"] == "next" and used < 0.98 * tokens:
+        record.notes.append(f"The text has fewer tokens than were requested: about {used:,} instead of {tokens:,}.")
+    known = {key: record.settings.get(key) for key in ("tokens", "blocks")}
+    law = {column: laws(record, column) for column in record.columns if _is_lawful(column)}
+    result.show(record, f"found: {record.settings['blocks']}", f"text: {read}", **known, law=json_safe(law))
 
 
 def laws(record: Record, column: str) -> dict[str, Any]:
     """The law of one column over all blocks, and without the last, which often departs from the line."""
     found: dict[str, Any] = {}
     for which, drop in (("all_blocks", 0), ("without_last", 1)):
-        try:
-            fit, errors = record.law(column, drop_last=drop), record.law_errors(column, drop_last=drop)
-            found[which] = fit.to_dict() | {"errors": asdict(errors) if errors else None}
-        except InputError:  # too few blocks, or a value that has no logarithm
-            found[which] = None
+        if (fit := law_of(record, column, drop)) is not None:
+            errors = record.law_errors(column, drop_last=drop)
+            fit["errors"] = asdict(errors) if errors else None
+        found[which] = fit
     return found
 
 
@@ -158,15 +128,32 @@ def _is_lawful(column: str) -> bool:
     return carries_law(column) and column.startswith(("residual", "separation")) and "adjusted" not in column
 
 
-def _remember(record: Record, text: Text, command: dict[str, Any], tokens: int | None) -> None:
-    record.provenance["command"] = command
-    record.provenance["text"] = {"name": text.name, "documents": len(text.documents), "sha256": text.checksum}
-    used = int(record.settings["tokens"]) + int(record.settings["pieces"])  # the last of a piece has no next
-    if tokens is not None and record.settings["task"] == "next" and used < 0.98 * tokens:
-        record.notes.append(f"The text has fewer tokens than were requested: about {used:,} instead of {tokens:,}.")
-
-
 def _characters(text: str, tokens: int | None, documents: str) -> int:
     """How much of an endless text is enough; of truncated documents most is thrown away, and a file is soon read whole."""
     whole = tokens is None or documents == "truncate" or Path(text).expanduser().exists()
     return MOST if whole else max(1, min(MOST, LONGEST * TIMES * (tokens or 0)))
+
+
+def chosen_model(reference: str, tokenizer: str | None, **options: Any) -> Loaded:
+    """The model and its tokenizer from the words of the command line; the options are those of `lm.load`."""
+    words: Any = load_tokenizer(tokenizer)
+    path = Path(reference).expanduser()
+    if path.suffix in (".pt", ".pth"):
+        from layerlaw.lab import load_text_model
+
+        if words is None:
+            raise InputError(f"{reference}: a model of the lab has no tokenizer of its own: name one with --tokenizer.")
+        return load(load_text_model(path), tokenizer=words, **options)
+    if ":" not in reference or path.exists():
+        return load(reference, tokenizer=words, **options)
+    model, own, more = load_model(reference, more="or (model, tokenizer)")
+    if more is not None or not (own is None or callable(own)):
+        raise InputError(
+            f"{reference}: expected a callable that returns a model or (model, tokenizer), got more or others."
+        )
+    words = words if words is not None else own
+    if words is None:
+        raise InputError(
+            f"{reference}: expected a tokenizer for the text: return (model, tokenizer), or use --tokenizer."
+        )
+    return load(model, tokenizer=words, **options)

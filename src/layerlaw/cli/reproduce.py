@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from typer import Argument, Option
 
-from layerlaw.cli.app import JsonFlag, app, console, emit, made_folder
-from layerlaw.errors import DataError, InputError
+from layerlaw.cli.app import JsonFlag, app, check_folder, conclude, console
+from layerlaw.errors import InputError
 from layerlaw.experiments import NAMES, find, reproduce, title
+from layerlaw.files import made_folder
 from layerlaw.lab.jobs import check_device
 from layerlaw.outcome import Outcome
 from layerlaw.pages import draw_sheet, outcome_page, print_outcome
@@ -18,15 +21,15 @@ from layerlaw.pages import draw_sheet, outcome_page, print_outcome
 
 @app.command("reproduce")
 def reproduce_command(
-    figures: Annotated[list[str] | None, typer.Argument(help="Figures (see --list), or all.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few epochs, one seed: does everything work?")] = False,
+    figures: Annotated[list[str] | None, Argument(help="Figures (see --list), or all.")] = None,
+    quick: Annotated[bool, Option("--quick", help="Few epochs, one seed: does everything work?")] = False,
     seeds: Annotated[
         int | None,
-        typer.Option(help="Seeds (666, 1, 2, …): 3, or 1 in a quick run; paired comparisons take at least 5 or 10."),
+        Option(help="Seeds (666, 1, 2, …): 3, or 1 in a quick run; paired comparisons take at least 5 or 10."),
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, …")] = "cpu",
-    out: Annotated[Path, typer.Option(help="Folder for records, figures and pages.")] = Path("layerlaw-reproduce"),
-    listed: Annotated[bool, typer.Option("--list", help="List the figures and leave.")] = False,
+    device: Annotated[str, Option(help="cpu, cuda, cuda:1, …")] = "cpu",
+    out: Annotated[Path, Option(help="Folder for records, figures and pages.")] = Path("layerlaw-reproduce"),
+    listed: Annotated[bool, Option("--list", help="List the figures and leave.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Train the networks of a paper's figure, and print the paper's numbers beside ours.
@@ -42,17 +45,14 @@ def reproduce_command(
         for name in NAMES:
             table.add_row(name, title(name))
         screen.print(table)
-        if as_json:
-            emit({"figures": {name: title(name) for name in NAMES}})
-        return
+        return conclude(screen, as_json, {"figures": {name: title(name) for name in NAMES}})
     if not figures:
         raise InputError(f"expected a figure to reproduce: some of {', '.join(NAMES)}, or all.")
     names = NAMES if figures == ["all"] else tuple(dict.fromkeys(figures))
     for name in names:
         find(name)
     check_device(device)
-    if out.exists() and not out.is_dir():
-        raise DataError(f"{out}: expected a folder, got a file.")
+    check_folder(out)
     place = out / "quick" if quick else out  # a trial must not take the place of a result
     outcomes = []
     for name in names:
@@ -67,8 +67,7 @@ def reproduce_command(
         outcomes.append(outcome)
     everything = [Outcome.load(place / f"{name}.json") for name in NAMES if (place / f"{name}.json").exists()]
     outcome_page(everything, place / "all.html")
-    if as_json:
-        emit(summary(outcomes))
+    conclude(screen, as_json, summary(outcomes))
 
 
 def leave(outcome: Outcome, out: Path) -> Path:
@@ -88,16 +87,7 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
     several = len(outcomes) > 1
     return {
         "rows": [
-            {
-                "name": f"{outcome.name}/{row.name}" if several else row.name,
-                "paper": row.paper,
-                "ours": row.ours,
-                "low": row.low,
-                "high": row.high,
-                "reproduced": row.reproduced,
-                "tolerance": row.tolerance,
-                "reason": row.reason,
-            }
+            {**asdict(row), "name": f"{outcome.name}/{row.name}" if several else row.name}
             for outcome in outcomes
             for row in outcome.rows
         ],

@@ -1,18 +1,84 @@
 """Labeled images: an embedded Fashion-MNIST sample, the official data sets, and folders of pictures; and texts.
 
     labeled    Labeled: images, labels, class names; choosing samples and classes; resizing (Pillow) and scaling
-    sources    load(name or path), the one entry
     official   official files: found under LAYERLAW_DATA or downloaded, and checked
     mnist      Fashion-MNIST, its embedded sample, and MNIST, from idx files
-    cifar      CIFAR-10, binary and python layout, the latter by an unpickling that runs nothing
+    cifar      CIFAR-10, binary and python layout, the latter by an unpickling that makes arrays alone
     folder     a folder of class folders of pictures
     texts      load_text(name or path): documents for language models, from plain text and JSON lines, also gzipped
 
 Pillow and pooch (extra "data") and datasets (extra "datasets") are imported when first needed, not before.
 """
 
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from layerlaw.data.cifar import load_cifar10
+from layerlaw.data.folder import load_folder
 from layerlaw.data.labeled import Labeled
-from layerlaw.data.sources import DEFAULT, load, names
+from layerlaw.data.mnist import FASHION_MNIST, MNIST, load_idx_set, load_sample
 from layerlaw.data.texts import Text, load_text, text_names
+from layerlaw.errors import DataError
+from layerlaw.progress import Progress
 
 __all__ = ["DEFAULT", "Labeled", "Text", "load", "load_text", "names", "text_names"]
+
+DEFAULT = "fashion_mnist_sample"
+Split: TypeAlias = Literal["train", "test"]
+
+_LOADERS: dict[str, Callable[[str, bool | Progress], Labeled]] = {
+    DEFAULT: lambda split, progress: load_sample(split),
+    "fashion_mnist": lambda split, progress: load_idx_set(FASHION_MNIST, split, progress),
+    "mnist": lambda split, progress: load_idx_set(MNIST, split, progress),
+    "cifar10": load_cifar10,
+}
+
+
+def names() -> tuple[str, ...]:
+    """List the data sets that `load` knows by name.
+
+    >>> names()
+    ('fashion_mnist_sample', 'fashion_mnist', 'mnist', 'cifar10')
+    """
+    return tuple(_LOADERS)
+
+
+def load(
+    source: str | os.PathLike[str] = DEFAULT,
+    *,
+    split: Split = "train",
+    size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+    progress: bool | Progress = True,
+) -> Labeled:
+    """Load labeled images by name, or from the path of a folder of class folders.
+
+    `fashion_mnist_sample` is embedded: 500 training and 200 test images per class. The official data sets are looked
+    for in the folder that the environment variable LAYERLAW_DATA names, then downloaded once into the user's cache;
+    content is checked in both cases. `size` resizes (a number or (height, width)); `channels`, 1 or 3 (the default),
+    says how the pictures of a folder are read.
+
+    >>> load("fashion_mnist_sample", split="test")
+    Labeled('fashion_mnist_sample', 2000 images of 1×28×28, 10 classes)
+    """
+    if split not in ("train", "test"):
+        raise DataError(f"expected split 'train' or 'test', got {split!r}")
+    if not (isinstance(source, str) and source in _LOADERS):
+        path = Path(source).expanduser()
+        if isinstance(source, str) and not path.exists() and "/" not in source and os.sep not in source:
+            near = difflib.get_close_matches(source.lower().replace("-", "_").replace(" ", "_"), names(), cutoff=0.5)
+            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise DataError(
+                f"expected one of {', '.join(names())}, or the path of a folder of class folders, got {source!r}{hint}"
+            )
+        return load_folder(path, split=split, size=size, channels=channels, progress=progress)
+    data = _LOADERS[source](split, progress)
+    if channels not in (None, data.images.shape[1]):
+        raise DataError(
+            f"{source}: expected channels {data.images.shape[1]}, as the data set has them, got {channels!r}; "
+            "leave channels out, and use tensors(channel=…) to keep one"
+        )
+    return data if size is None else data.resized(size)

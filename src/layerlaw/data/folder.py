@@ -37,13 +37,9 @@ def load_folder(
         raise DataError(f"{root}: expected a folder of class folders, got {'a file' if root.exists() else 'nothing'}")
     folders = _class_folders(root, split)
     files = [(path, k) for k, folder in enumerate(folders) for path in _pictures(folder, root)]
-    images = _read_all([path for path, _ in files], size, channels, progress)
-    return Labeled(
-        images=torch.from_numpy(images),
-        labels=torch.tensor([k for _, k in files], dtype=torch.int64),
-        class_names=tuple(folder.name for folder in folders),
-        name=root.resolve().name,
-    )
+    images = torch.from_numpy(_read_all([path for path, _ in files], size, channels, progress))
+    labels = torch.tensor([k for _, k in files], dtype=torch.int64)
+    return Labeled(images, labels, tuple(folder.name for folder in folders), root.resolve().name)
 
 
 def _subfolders(folder: Path, root: Path) -> list[Path]:
@@ -105,10 +101,10 @@ def _read_all(
     images: NDArray[np.uint8] | None = None
     for i, path in enumerate(choose(progress)(paths, "reading pictures", len(paths))):
         pixels = _read(Image, path, shape, channels)  # (h, w, c)
+        h, w = pixels.shape[:2]
         if images is None:
-            images = np.empty((len(paths), channels, *pixels.shape[:2]), np.uint8)
-        if pixels.shape[:2] != images.shape[2:]:
-            h, w = pixels.shape[:2]
+            images = np.empty((len(paths), channels, h, w), np.uint8)
+        if (h, w) != images.shape[2:]:
             raise DataError(
                 f"{path}: expected {images.shape[2]}×{images.shape[3]} pixels like {paths[0]}, got {h}×{w}; "
                 "pass size= to bring all pictures to one size"

@@ -1,7 +1,4 @@
-"""`Labeled`: images with labels and class names, the choice of samples and classes among them, and what happens to pixels.
-
-Pillow is imported when first needed.
-"""
+"""`Labeled`: images with labels and class names; choosing samples and classes; resizing (Pillow) and scaling."""
 
 import hashlib
 from collections.abc import Sequence
@@ -75,8 +72,7 @@ class Labeled:
         >>> Labeled(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 2, 2]), ("a", "b", "c"), "toy").counts()
         (1, 0, 2)
         """
-        counts: list[int] = torch.bincount(self.labels, minlength=len(self.class_names)).tolist()
-        return tuple(counts)
+        return tuple(torch.bincount(self.labels, minlength=len(self.class_names)).tolist())
 
     def checksum(self) -> str:
         """Give the sha256 (hex) of the bytes of images and labels: equal exactly when both are equal."""
@@ -100,7 +96,24 @@ class Labeled:
         >>> toy.imbalanced([3, 1]).counts()
         (3, 1)
         """
-        self._check_counts(counts)
+        available = self.counts()
+        if len(counts) != len(available):
+            raise DataError(f"{self.name}: expected {len(available)} counts, one per class, got {len(counts)}")
+        if any(count < 1 for count in counts):
+            raise DataError(
+                f"{self.name}: expected at least 1 image per class, got {min(counts)}; use classes(ids) to leave one out"
+            )
+        short = [
+            f"class {k} ({self.class_names[k]!r}) has {have}, {want} were requested"
+            for k, (want, have) in enumerate(zip(counts, available, strict=True))
+            if want > have
+        ]
+        if short:
+            more = f" (and {len(short) - 3} more classes)" if len(short) > 3 else ""
+            raise DataError(
+                f"{self.name}: more images than there are: {'; '.join(short[:3])}{more}; request at most "
+                f"{min(available)} per class or load a larger data set"
+            )
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         chosen = []
         for k, count in enumerate(counts):
@@ -108,7 +121,8 @@ class Labeled:
             if generator is not None:
                 index = index[torch.randperm(len(index), generator=generator)]
             chosen.append(index[:count])
-        return self._take(torch.cat(chosen).sort().values)
+        index = torch.cat(chosen).sort().values
+        return replace(self, images=self.images[index], labels=self.labels[index])
 
     def classes(self, ids: Sequence[int]) -> "Labeled":
         """Keep the classes `ids` alone; class `ids[i]` becomes class i.
@@ -132,8 +146,20 @@ class Labeled:
         return replace(self, images=self.images[keep], labels=labels[keep], class_names=names)
 
     def resized(self, size: int | tuple[int, int]) -> "Labeled":
-        """Resize to size×size (or height, width) as Pillow does it, bilinear; nothing happens when the size is right."""
-        return replace(self, images=resized(self.images, size))
+        """Resize to size×size (or height, width) with Pillow's antialiased bilinear filter, channel by channel.
+
+        The same numbers as torchvision's `Resize((height, width))` on Pillow images; the right size stays as it is.
+        """
+        h, w = height_width(size)
+        n, c = self.images.shape[:2]
+        if self.images.shape[2:] == (h, w):
+            return self
+        Image = pillow("resizing images")
+        planes = self.images.flatten(0, 1).cpu().numpy()  # (n·c, h_old, w_old)
+        out = np.empty((n * c, h, w), np.uint8)
+        for plane, target in zip(planes, out, strict=True):
+            target[:] = np.asarray(Image.fromarray(plane).resize((w, h), Image.Resampling.BILINEAR))
+        return replace(self, images=torch.from_numpy(out).reshape(n, c, h, w))
 
     def tensors(
         self, normalize: Normalize = "half", *, flat: bool = False, channel: int | None = None
@@ -148,35 +174,40 @@ class Labeled:
         >>> toy.tensors(flat=True)[0].tolist(), toy.tensors((0.5, 0.25), flat=True)[0].tolist()
         ([[1.0, 1.0]], [[2.0, 2.0]])
         """
-        x = normalized(self.images, normalize, name=self.name)
+        x = self.images.to(torch.float32).div_(255)
+        if normalize != "none":
+            mean, std = self._moments(normalize)
+            m, s = self._per_channel(mean), self._per_channel(std)  # (1, c, 1, 1)
+            if not (torch.isfinite(m).all() and torch.isfinite(s).all() and (s > 0).all()):
+                raise DataError(f"{self.name}: expected a finite mean and a deviation above 0, got {mean} and {std}")
+            x.sub_(m).div_(s)
         if channel is not None:
             if not 0 <= channel < x.shape[1]:
                 raise DataError(f"{self.name}: expected a channel from 0 to {x.shape[1] - 1}, got {channel}")
             x = x[:, channel : channel + 1].contiguous()
         return (x.flatten(1) if flat else x), self.labels.clone()
 
-    def _take(self, index: Tensor) -> "Labeled":
-        return replace(self, images=self.images[index], labels=self.labels[index])
+    def _moments(self, how: Normalize) -> tuple[Numbers, Numbers]:
+        if how == "half":
+            return 0.5, 0.5
+        if how == "dataset" and self.name in MOMENTS:
+            return MOMENTS[self.name]
+        if how == "dataset":
+            raise DataError(
+                f"{self.name}: no published mean and standard deviation (known: {', '.join(MOMENTS)}); "
+                "pass normalize=(mean, std), measured on the training images"
+            )
+        if isinstance(how, tuple) and len(how) == 2:
+            return how
+        raise DataError(f"expected normalize 'half', 'dataset', 'none' or a pair (mean, std), got {how!r}")
 
-    def _check_counts(self, counts: Sequence[int]) -> None:
-        available = self.counts()
-        if len(counts) != len(available):
-            raise DataError(f"{self.name}: expected {len(available)} counts, one per class, got {len(counts)}")
-        if any(count < 1 for count in counts):
+    def _per_channel(self, values: Numbers) -> Tensor:
+        tensor, channels = torch.as_tensor(values, dtype=torch.float32).flatten(), self.images.shape[1]
+        if len(tensor) not in (1, channels):
             raise DataError(
-                f"{self.name}: expected at least 1 image per class, got {min(counts)}; use classes(ids) to leave one out"
+                f"{self.name}: expected 1 or {channels} numbers, one per channel, got {len(tensor)}: {values}"
             )
-        short = [
-            f"class {k} ({self.class_names[k]!r}) has {have}, {want} were requested"
-            for k, (want, have) in enumerate(zip(counts, available, strict=True))
-            if want > have
-        ]
-        if short:
-            more = f" (and {len(short) - 3} more classes)" if len(short) > 3 else ""
-            raise DataError(
-                f"{self.name}: more images than there are: {'; '.join(short[:3])}{more}; request at most "
-                f"{min(available)} per class or load a larger data set"
-            )
+        return tensor.reshape(1, -1, 1, 1)
 
 
 def pillow(purpose: str) -> ModuleType:
@@ -198,58 +229,3 @@ def height_width(size: int | tuple[int, int]) -> tuple[int, int]:
     if len(pair) != 2 or not all(isinstance(side, int) and side >= 1 for side in pair):
         raise DataError(f"expected a size as one whole number or (height, width), each at least 1, got {size!r}")
     return pair
-
-
-def resized(images: Tensor, size: int | tuple[int, int]) -> Tensor:
-    """Resize (n, c, h, w) uint8 images to (n, c, *size) with Pillow's antialiased bilinear filter.
-
-    The same numbers as torchvision's `Resize((height, width))` on Pillow images; channels are resized one by one.
-    """
-    h, w = height_width(size)
-    n, c = images.shape[:2]
-    if images.shape[2:] == (h, w):
-        return images
-    Image = pillow("resizing images")
-    planes = images.flatten(0, 1).cpu().numpy()  # (n·c, h_old, w_old)
-    out = np.empty((n * c, h, w), np.uint8)
-    for plane, target in zip(planes, out, strict=True):
-        target[:] = np.asarray(Image.fromarray(plane).resize((w, h), Image.Resampling.BILINEAR))
-    return torch.from_numpy(out).reshape(n, c, h, w)
-
-
-def normalized(images: Tensor, how: Normalize, *, name: str) -> Tensor:
-    """Scale uint8 images (n, c, h, w) to [0, 1] in float32, then normalize; `name` says whose published moments to use.
-
-    >>> normalized(torch.tensor([0, 255], dtype=torch.uint8).reshape(1, 1, 1, 2), "half", name="toy").tolist()
-    [[[[-1.0, 1.0]]]]
-    """
-    x = images.to(torch.float32).div_(255)
-    if how == "none":
-        return x
-    mean, std = _moments(how, name)
-    m, s = _per_channel(mean, x.shape[1], name), _per_channel(std, x.shape[1], name)  # (1, c, 1, 1)
-    if not (torch.isfinite(m).all() and torch.isfinite(s).all() and (s > 0).all()):
-        raise DataError(f"{name}: expected a finite mean and a standard deviation above 0, got {mean} and {std}")
-    return x.sub_(m).div_(s)
-
-
-def _moments(how: Normalize, name: str) -> tuple[Numbers, Numbers]:
-    if how == "half":
-        return 0.5, 0.5
-    if how == "dataset":
-        if name in MOMENTS:
-            return MOMENTS[name]
-        raise DataError(
-            f"{name}: no published mean and standard deviation (known: {', '.join(MOMENTS)}); "
-            "pass normalize=(mean, std), measured on the training images"
-        )
-    if isinstance(how, tuple) and len(how) == 2:
-        return how
-    raise DataError(f"expected normalize 'half', 'dataset', 'none' or a pair (mean, std), got {how!r}")
-
-
-def _per_channel(values: Numbers, channels: int, name: str) -> Tensor:
-    tensor = torch.as_tensor(values, dtype=torch.float32).flatten()
-    if len(tensor) not in (1, channels):
-        raise DataError(f"{name}: expected 1 or {channels} numbers, one per channel, got {len(tensor)}: {values}")
-    return tensor.reshape(1, -1, 1, 1)

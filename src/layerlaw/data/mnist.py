@@ -71,15 +71,20 @@ MNIST = IdxSet(
 
 def load_idx_set(which: IdxSet, split: str, progress: bool | Progress = True) -> Labeled:
     """Load one split: each file from LAYERLAW_DATA if it lies there, else from its home."""
-    images_path = _locate(which, f"{PREFIX[split]}-images-idx3-ubyte", progress)
-    labels_path = _locate(which, f"{PREFIX[split]}-labels-idx1-ubyte", progress)
-    return read_pair(which, images_path, labels_path)
+    paths = []
+    for file in (f"{PREFIX[split]}-images-idx3-ubyte", f"{PREFIX[split]}-labels-idx1-ubyte"):
+        url, digest = f"{which.home}{file}.gz", "md5:" + which.digests[file][0]
+        found = find(which.places, (file + ".gz", file))
+        paths.append(found or download(url, digest, cache=which.name, progress=progress))
+    return read_pair(which, *paths)
 
 
 def read_pair(which: IdxSet, images_path: Path, labels_path: Path) -> Labeled:
     """Read and check an images file (n, h, w) and a labels file (n,), gzipped or plain."""
-    images = read_idx(images_path, ndim=3, digest="md5:" + which.digests[images_path.name.removesuffix(".gz")][1])
-    labels = read_idx(labels_path, ndim=1, digest="md5:" + which.digests[labels_path.name.removesuffix(".gz")][1])
+    images, labels = (
+        read_idx(path, ndim=ndim, digest="md5:" + which.digests[path.name.removesuffix(".gz")][1])
+        for path, ndim in ((images_path, 3), (labels_path, 1))
+    )
     if len(images) != len(labels):
         raise DataError(
             f"{labels_path}: expected {len(images)} labels, one for each image of {images_path.name}, "
@@ -110,33 +115,20 @@ def _labeled(images: NDArray[np.uint8], labels: NDArray[np.uint8], which: IdxSet
     return Labeled(pixels, torch.from_numpy(labels).long(), which.class_names, name)
 
 
-def _locate(which: IdxSet, file: str, progress: bool | Progress) -> Path:
-    found = find(which.places, (file + ".gz", file))
-    if found is not None:
-        return found
-    return download(f"{which.home}{file}.gz", "md5:" + which.digests[file][0], cache=which.name, progress=progress)
-
-
 def read_idx(path: Path, *, ndim: int, digest: str | None = None) -> NDArray[np.uint8]:
-    """Read an idx file of unsigned bytes, gzipped or plain, as an array of `ndim` dimensions.
-
-    `digest` ("md5:…") is that of the uncompressed content, because gzip containers of the same data differ.
-    """
-    content = uncompressed(read_bytes(path), str(path))
+    """Read an idx file of unsigned bytes, gzipped or plain; `digest` ("md5:…") is that of the uncompressed content."""
+    content = read_bytes(path)
+    if content.startswith(b"\x1f\x8b"):
+        try:
+            content = gzip.decompress(content)
+        except (EOFError, OSError, zlib.error) as error:
+            raise DataError(
+                f"{path}: expected a whole gzip file, got {len(content)} bytes ({error}); {AGAIN}"
+            ) from error
     array = parse_idx(content, ndim=ndim, where=str(path))
     if digest is not None:
         check(content, digest, str(path))
     return array
-
-
-def uncompressed(content: bytes, where: str) -> bytes:
-    """Unpack gzip content; anything else is returned as it is."""
-    if not content.startswith(b"\x1f\x8b"):
-        return content
-    try:
-        return gzip.decompress(content)
-    except (EOFError, OSError, zlib.error) as error:
-        raise DataError(f"{where}: expected a whole gzip file, got {len(content)} bytes ({error}); {AGAIN}") from error
 
 
 def parse_idx(content: bytes, *, ndim: int, where: str) -> NDArray[np.uint8]:

@@ -51,16 +51,11 @@ def check(content: bytes, digest: str, where: str) -> None:
     algorithm, expected = digest.split(":")
     got = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
     if got != expected:
-        raise DataError(
-            f"{where}: expected the official content, {algorithm} {expected}, got {algorithm} {got}; {AGAIN}"
-        )
+        raise DataError(f"{where}: expected the official content, {algorithm} {expected}, got {got}; {AGAIN}")
 
 
 def download(url: str, digest: str, *, cache: str, progress: bool | Progress = True) -> Path:
-    """Download a file once into the folder `cache` of the user's cache; later calls find it there.
-
-    `digest` ("md5:…") is that of the file as it lies at its home; a file that differs is not kept.
-    """
+    """Download a file once into the folder `cache` of the user's cache; one that differs from the digest is not kept."""
     name = url.rsplit("/", 1)[-1]
     try:
         import pooch
@@ -70,16 +65,10 @@ def download(url: str, digest: str, *, cache: str, progress: bool | Progress = T
     logger = pooch.get_logger()
     level = logger.level
     logger.setLevel("INFO" if visible else "WARNING")
+    how = pooch.HTTPDownloader(progressbar=visible, chunk_size=1 << 16)
+    place = pooch.os_cache("layerlaw") / cache
     try:
-        return Path(
-            pooch.retrieve(
-                url,
-                known_hash=digest,
-                fname=name,
-                path=pooch.os_cache("layerlaw") / cache,
-                downloader=pooch.HTTPDownloader(progressbar=visible, chunk_size=1 << 16),
-            )
-        )
+        return Path(pooch.retrieve(url, known_hash=digest, fname=name, path=place, downloader=how))
     except (OSError, ValueError) as error:  # no connection or no permission; a wrong checksum
         raise DataError(
             f"{name}: expected to download {url} ({digest}), got: {error}; try again, or put the official file into "

@@ -1,7 +1,4 @@
-"""Text for language models: files, folders, named texts under LAYERLAW_DATA, and Hugging Face datasets.
-
-Files are plain or gzipped UTF-8, one document each or one per line of JSON.
-"""
+"""Text for language models: plain or gzipped files, folders, named texts under LAYERLAW_DATA, Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -13,11 +10,12 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from io import BufferedReader
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from layerlaw.data.official import ENVIRONMENT, data_folder, find
 from layerlaw.errors import DataError, MissingExtraError
@@ -84,10 +82,12 @@ def load_text(source: str | os.PathLike[str], *, articles: bool = False, charact
     """
     if not isinstance(source, (str, os.PathLike)) or not str(source).strip():
         raise DataError(f"text: expected the name of a text, a file or a folder, got {source!r}")
-    if isinstance(source, str) and source in _NAMED:
-        return _NAMED[source](articles)
-    if articles:
+    if articles and source != "wikitext-2":
         raise DataError(f"articles: expected with 'wikitext-2', which has articles, got {os.fspath(source)!r}")
+    if isinstance(source, str) and source in _NAMED:
+        places, parts, heading = _NAMED[source]
+        whole = "".join(read_text(_found(source, places, spellings)) for spellings in parts)
+        return Text(_split(whole, heading) if articles or source != "wikitext-2" else [whole], source)
     path = Path(source).expanduser()
     if path.is_dir():
         return Text(folder_documents(path), path.resolve().name)
@@ -96,49 +96,31 @@ def load_text(source: str | os.PathLike[str], *, articles: bool = False, charact
         return _upto(characters, json_lines(path), path.name) if lines else Text([read_text(path)], path.name)
     if isinstance(source, str) and HUB_NAME.fullmatch(source) and not is_text_name(source) and source[0] != ".":
         return _upto(characters, _dataset(source), source)
-    raise _unknown(source)
-
-
-def _unknown(source: str | os.PathLike[str]) -> DataError:
     given = os.fspath(source)
     if not isinstance(source, str) or "/" in given or os.sep in given or is_text_name(given):
-        return DataError(f"{given}: expected a text file (.txt, .md, .jsonl, also .gz) or a folder of them, found none")
+        raise DataError(f"{given}: expected a text file (.txt, .md, .jsonl, also .gz) or a folder of them, found none")
     near = difflib.get_close_matches(given.lower().replace("_", "-").replace(" ", "-"), text_names(), cutoff=0.5)
-    hint = f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
-    return DataError(
+    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise DataError(
         f"text: expected a file, a folder of .txt files, {' or '.join(text_names())} (looked for under {ENVIRONMENT}, never "
         f"downloaded), or a Hugging Face dataset 'owner/name:config:split', got {given!r}.{hint}"
     )
 
 
-def _wikitext(articles: bool) -> Text:
-    places = ("wikitext-2", "text/wikitext-2")
-    parts = [
-        read_text(_found("wikitext-2", places, (f"{part}.txt", f"wiki.{part}.tokens", f"wiki.{part}.raw")))
-        for part in ("valid", "test")
-    ]
-    whole = "".join(parts)
-    return Text(_split(whole, ARTICLE) if articles else [whole], "wikitext-2")
-
-
-def _books(articles: bool) -> Text:
-    if articles:
-        raise DataError(
-            "articles: expected with 'wikitext-2', which has articles, got 'classic-books', which has books"
-        )
-    spellings = ("classic_books.txt.gz", "classic_books.txt")
-    whole = read_text(_found("classic-books", ("", "text"), spellings))
-    return Text(_split(whole, BOOK), "classic-books")
-
-
 def _split(text: str, heading: re.Pattern[str]) -> list[str]:
     """Documents from one heading to the next; what stands before the first belongs to nobody."""
     starts = [match.start() for match in heading.finditer(text)]
-    ends = [*starts[1:], len(text)]
-    return [text[a:b] for a, b in zip(starts, ends, strict=True)] or [text]
+    return [text[a:b] for a, b in pairwise([*starts, len(text)])] or [text]
 
 
-_NAMED: dict[str, Callable[[bool], Text]] = {"wikitext-2": _wikitext, "classic-books": _books}
+_NAMED: dict[str, tuple[tuple[str, ...], list[tuple[str, ...]], re.Pattern[str]]] = {
+    "wikitext-2": (  # where it may lie under LAYERLAW_DATA, its parts with their spellings, what begins a document
+        ("wikitext-2", "text/wikitext-2"),
+        [(f"{part}.txt", f"wiki.{part}.tokens", f"wiki.{part}.raw") for part in ("valid", "test")],
+        ARTICLE,
+    ),
+    "classic-books": (("", "text"), [("classic_books.txt.gz", "classic_books.txt")], BOOK),
+}
 
 
 def _found(name: str, places: tuple[str, ...], spellings: tuple[str, ...]) -> Path:
@@ -187,9 +169,7 @@ def _dataset(source: str) -> Iterable[str]:
     except DataError:
         raise
     except Exception as error:  # the package raises its own, those of the network, and those of every file format
-        offline = [
-            key for key in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE") if os.environ.get(key, "0") not in ("", "0")
-        ]
+        offline = [k for k in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE") if os.environ.get(k, "0") not in ("", "0")]
         hint = f"{offline[0]} is set, so nothing is downloaded" if offline else "is the name right, is there a network?"
         said = " ".join(str(error).split())[:300]
         raise DataError(
@@ -215,7 +195,8 @@ def read_text(path: Path) -> str:
             f"{path}: expected plain text (.txt, .md) or JSON lines (.jsonl) with a field 'text', got a {kind} file; "
             "convert it first"
         )
-    content = _bytes(path)
+    with _opened(path) as file:
+        content = file.read()
     _refuse_binary(content[:LOOKED_AT], path)
     try:
         text = content.decode("utf-8-sig")
@@ -238,7 +219,7 @@ def json_lines(path: Path) -> Iterator[str]:
     found = False
     number = 0
     with _opened(path) as file:
-        for number, line in enumerate(_lines(file, path), start=1):
+        for number, line in enumerate(file, start=1):
             if number == 1:
                 _refuse_binary(line[:LOOKED_AT], path)
                 line = line.removeprefix(codecs.BOM_UTF8)
@@ -252,9 +233,9 @@ def json_lines(path: Path) -> Iterator[str]:
                     f"{error.start} of the line; save the file as UTF-8"
                 ) from None
             except (ValueError, RecursionError) as error:
+                short = f"{line[:40].decode('utf-8', 'replace').strip()!r}{'…' * (len(line) > 40)}"
                 raise DataError(
-                    f'{path}, line {number}: expected one JSON object per line, {{"text": "…"}}, got '
-                    f"{_short(line)} ({error})"
+                    f'{path}, line {number}: expected one JSON object per line, {{"text": "…"}}, got {short} ({error})'
                 ) from None
             if not isinstance(row, dict) or not isinstance(row.get("text"), str):
                 got = f"the fields {', '.join(map(str, row))}" if isinstance(row, dict) else type(row).__name__
@@ -288,7 +269,8 @@ def folder_documents(folder: Path) -> list[str]:
 
 def _is_empty(path: Path) -> bool:
     """Whether nothing but white space is in a small file."""
-    return path.stat().st_size < LOOKED_AT and not _bytes(path).removeprefix(codecs.BOM_UTF8).strip()
+    with _opened(path) as file:
+        return path.stat().st_size < LOOKED_AT and not file.read().removeprefix(codecs.BOM_UTF8).strip()
 
 
 def _refuse_binary(content: bytes, path: Path) -> None:
@@ -305,32 +287,15 @@ def _refuse_binary(content: bytes, path: Path) -> None:
         raise DataError(f"{path}: expected text, got a binary file (a zero byte at position {at})")
 
 
-def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file, unpacked where it is gzipped; whatever fails while it is open is said of it."""
     try:
-        return gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb")
-    except OSError as error:
-        raise DataError(f"{path}: expected a file that can be read ({error.strerror})") from None
-
-
-def _bytes(path: Path) -> bytes:
-    with _opened(path) as file:
-        try:
-            return file.read()
-        except (OSError, EOFError, zlib.error) as error:
-            raise _damaged(path, error) from None
-
-
-def _lines(file: Iterable[bytes], path: Path) -> Iterator[bytes]:
-    try:
-        yield from file
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield file  # type: ignore[misc]
     except (OSError, EOFError, zlib.error) as error:
-        raise _damaged(path, error) from None
-
-
-def _damaged(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path}: expected a whole, readable file, got: {error}; it may be cut off: copy it again")
-
-
-def _short(line: bytes) -> str:
-    text = line[:40].decode("utf-8", "replace").strip()
-    return f"{text!r}{'…' * (len(line) > 40)}"
+        if reason := getattr(error, "strerror", None):
+            raise DataError(f"{path}: expected a file that can be read ({reason})") from None
+        raise DataError(
+            f"{path}: expected a whole, readable file, got: {error}; it may be cut off: copy it again"
+        ) from None

@@ -15,7 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from layerlaw.capture import Batch, SiteChoice, capturing, find_sites, probing_state
+from layerlaw.capture.batches import Batch
+from layerlaw.capture.hooks import Capture
+from layerlaw.capture.network import probing_state
+from layerlaw.capture.plan import Site
+from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.errors import InputError
 from layerlaw.lab.losses import Loss
 from layerlaw.stats.centers import helmert_contrasts
@@ -140,15 +144,13 @@ class EvenSteps:
 
     def __call__(self, x: Tensor, labels: Tensor, classes: int | None = None) -> tuple[Any, Tensor]:
         """The model's output for x, and 1/evenness − 1 of this batch; `classes` where the batch may lack the last ones."""
-        found: dict[str, Tensor] = {}
-        with capturing(
-            self.model,
-            self._plan,
-            self._plan.sites,
-            reduce="flatten",
-            consume=lambda site, features: found.update({site.name: features}),
-            gradients=True,
-        ) as capture:
+        found: list[Tensor] = []
+
+        def consume(site: Site, features: Tensor) -> None:
+            found.append(features)
+
+        plan = self._plan
+        with Capture(self.model, plan, plan.sites, reduce="flatten", consume=consume, gradients=True) as capture:
             output = capture.run(Batch((x,), {}, labels), where="this batch")
         K = classes if classes is not None else int(labels.max()) + 1
-        return output, unevenness(_along_depth(found.values(), labels, K))
+        return output, unevenness(_along_depth(found, labels, K))

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from layerlaw.errors import InputError, MemoryBudgetError
 from layerlaw.files import replace_whole
@@ -110,10 +111,7 @@ class Member:
 
 @dataclass
 class Job:
-    """Members that are trained as one, and where their progress is kept.
-
-    `copied` says which layers are taken from the states to start from; `begun` is how many epochs the file already holds.
-    """
+    """Members that are trained as one, and where their progress is kept; `begun`: epochs that the file already holds."""
 
     members: list[Member]
     schedule: Schedule
@@ -161,7 +159,7 @@ class Checkpoint:
         """Write the progress, and the engine's whole state while it is not done."""
         plain = {**self.__dict__, "measurements": [[asdict(r) for r in member] for member in self.measurements]}
         plain["losses"] = torch.tensor(self.losses, dtype=torch.float64)
-        replace_whole(path, lambda part: torch.save({**plain, "state": _on_cpu(state)}, part))
+        replace_whole(path, lambda part: torch.save({**plain, "state": tree_map_only(Tensor, Tensor.cpu, state)}, part))
 
     @classmethod
     def from_file(cls, path: Path) -> tuple[Checkpoint, dict[str, Any] | None]:
@@ -183,15 +181,6 @@ class Checkpoint:
             snapshots = {epoch: states[i] for epoch, states in self.snapshots.items()}
             runs[key] = Run(recipe, losses, tuple(self.measurements[i]), self.epoch, diverged, state, snapshots)
         return runs
-
-
-def _on_cpu(state: Any) -> Any:
-    """Every tensor of nested dictionaries and lists on the CPU."""
-    if isinstance(state, Tensor):
-        return state.cpu()
-    if isinstance(state, dict):
-        return {name: _on_cpu(part) for name, part in state.items()}
-    return [_on_cpu(part) for part in state] if isinstance(state, list | tuple) else state
 
 
 def check_device(device: str) -> None:

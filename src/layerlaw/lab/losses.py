@@ -1,20 +1,59 @@
-"""Losses that a recipe can name: settings as a frozen dataclass, and a criterion that is made from them.
-
-To add one: a subclass of `Loss` here. `Recipe(loss="cross_entropy")` is short for a loss without settings of its own.
-"""
+"""Descriptions that a recipe is made of: frozen dataclasses with a kind. To add a loss, subclass `Loss` here."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from layerlaw.capture import SiteChoice
-from layerlaw.lab.description import Description
+from layerlaw.capture.site_rules import SiteChoice
+from layerlaw.errors import InputError
+
+
+class Description(ABC):
+    """The base of `Architecture` and `Loss`, whose subclasses are found by their kind when a file is read."""
+
+    kind: ClassVar[str]
+    what: ClassVar[str]  # as messages call it: "network", "loss"
+    kinds: ClassVar[dict[str, type[Any]]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if Description in cls.__bases__:
+            cls.kinds = {}
+        elif "kind" in cls.__dict__:
+            there = cls.kinds.setdefault(cls.kind, cls)
+            if there.__qualname__ != cls.__qualname__:
+                raise TypeError(f"kind: expected its own name for {cls.__name__}, {cls.kind!r} is {there.__name__}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, the kind among them."""
+        return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`, also after a trip through JSON, which knows lists only."""
+        return cls.of_kind(data["kind"])(**{k: _tuples(v) for k, v in data.items() if k != "kind"})
+
+    @classmethod
+    def of_kind(cls, kind: str) -> type[Self]:
+        """The class of this kind."""
+        if kind not in cls.kinds:
+            near = difflib.get_close_matches(str(kind), cls.kinds, 1, 0.4)
+            raise InputError(
+                f"{cls.what}: expected one of the kinds {', '.join(cls.kinds)}, got {kind!r}."
+                + (f" Did you mean {near[0]}?" if near else " Import the module that defines it first.")
+            )
+        return cls.kinds[kind]
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 class Loss(Description):
@@ -33,11 +72,7 @@ class Loss(Description):
 
     @abstractmethod
     def build(self) -> nn.Module:
-        """A fresh criterion: called with logits (n, K), labels (n,) and {site: features (n, d)}, gives a number.
-
-        Its parameters are trained along with the network's; they and its buffers (a step count, moving means) are part
-        of what a sweep saves.
-        """
+        """A fresh criterion: logits (n, K), labels (n,), {site: (n, d)} → a number; its parameters are trained too."""
 
 
 @dataclass(frozen=True)

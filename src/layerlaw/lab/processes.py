@@ -36,14 +36,9 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def work(recipes: Sequence[Recipe], samples: Sequence[Samples]) -> float:
+def work(recipe: Recipe, samples: Samples) -> float:
     """About how many multiplications training takes."""
-    return float(
-        sum(
-            3 * r.network.multiplications(tuple(s.inputs.shape[1:])) * len(s.labels) * r.epochs
-            for r, s in zip(recipes, samples, strict=True)
-        )
-    )
+    return 3.0 * recipe.network.multiplications(tuple(samples.inputs.shape[1:])) * len(samples.labels) * recipe.epochs
 
 
 def run_here(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> tuple[list[Checkpoint], bool]:

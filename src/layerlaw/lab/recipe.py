@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from layerlaw.errors import InputError
+from layerlaw.errors import InputError, check_choice, check_whole
 from layerlaw.lab.losses import CrossEntropy, Loss
 from layerlaw.lab.networks import Architecture
 from layerlaw.lab.networks.feed_forward import Shape
@@ -51,9 +51,9 @@ class Recipe:
         for name, base, such in (("network", Architecture, "Shape.even(8)"), ("loss", Loss, "CrossEntropy()")):
             if not isinstance(value := getattr(self, name), base):
                 raise InputError(f"{name}: expected a description such as {such}, got {value!r}.")
-        if self.optimizer not in get_args(Optimizer):
-            raise InputError(f"optimizer: expected 'sgd', 'momentum' or 'adam', got {self.optimizer!r}.")
-        check_whole(self, epochs=1, batch_size=1, seed=0)
+        check_choice("optimizer", self.optimizer, get_args(Optimizer))
+        check_whole(1, epochs=self.epochs, batch_size=self.batch_size)
+        check_seed(self.seed)
         check_positive(self, "learning_rate")
         check_positive(self, "weight_decay", or_zero=True)
         if any(not 0 < share < 1 for share in self.drops):
@@ -62,10 +62,7 @@ class Recipe:
             object.__setattr__(self, "layers", tuple(self.layers))
             if not self.network.depth:
                 raise InputError(f"layers: expected None for {self.network}, which has no numbered layers.")
-            if len(self.layers) != 2 or not 0 <= self.layers[0] < self.layers[1] <= self.network.depth:
-                raise InputError(
-                    f"layers: expected (first, beyond the last) within 0 … {self.network.depth}, got {self.layers}."
-                )
+            check_layers("layers", self.layers, self.network.depth)
 
     @property
     def trained(self) -> tuple[int, int]:
@@ -90,29 +87,24 @@ class Recipe:
         known = [f.name for f in fields(self)]
         for name, values in choices.items():
             if name not in known:
-                near = difflib.get_close_matches(name, [*known, "lr"], 1, 0.4)
-                hint = {"lr": "learning_rate"}.get(name) or next(iter(near), None)
-                raise InputError(
-                    f"grid: expected some of {', '.join(known)}, got {name!r}."
-                    + (f" Did you mean {hint}?" if hint else "")
-                )
+                near = difflib.get_close_matches(name, known, 1, 0.4)
+                hint = "learning_rate" if name == "lr" else near[0] if near else ""
+                hint = f" Did you mean {hint}?" if hint else ""
+                raise InputError(f"grid: expected some of {', '.join(known)}, got {name!r}.{hint}")
             if isinstance(values, str) or not isinstance(values, Iterable):
                 raise InputError(
                     f"grid: expected several values of {name}, got {values!r}. Write {name}=({values!r},)."
                 )
-        return [
-            replace(self, **dict(zip(choices, values, strict=True)))
-            for values in itertools.product(*(tuple(c) for c in choices.values()))
-        ]
+        combinations = itertools.product(*choices.values())
+        return [replace(self, **dict(zip(choices, values, strict=True))) for values in combinations]
 
     def optimizer_for(self, *modules: nn.Module) -> torch.optim.Optimizer:
         """The same rule for the parameters of any modules."""
         parameters = [parameter for module in modules for parameter in module.parameters()]
-        lr, decay = self.learning_rate, self.weight_decay
+        how: Any = {"lr": self.learning_rate, "weight_decay": self.weight_decay, "fused": True}
         if self.optimizer == "adam":
-            return torch.optim.Adam(parameters, lr=lr, weight_decay=decay, fused=True)
-        momentum = MOMENTUM if self.optimizer == "momentum" else 0.0
-        return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay, fused=True)
+            return torch.optim.Adam(parameters, **how)
+        return torch.optim.SGD(parameters, momentum=MOMENTUM if self.optimizer == "momentum" else 0.0, **how)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -125,14 +117,11 @@ class Recipe:
         return cls(**{**data, **parts})
 
 
-def check_whole(recipe: Any, **least: int) -> None:
-    """Raise unless these fields are whole numbers of at least so much, and the seed one that torch takes."""
-    for name, smallest in least.items():
-        value = getattr(recipe, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-            raise InputError(f"{name}: expected a whole number of at least {smallest}, got {value!r}.")
-        if name == "seed" and value >= 2**63:
-            raise InputError(f"seed: expected a number from 0 to 2**63 − 1, got {value}.")
+def check_seed(seed: Any) -> None:
+    """Raise unless torch takes this seed."""
+    check_whole(0, seed=seed)
+    if seed >= 2**63:
+        raise InputError(f"seed: expected a number from 0 to 2**63 − 1, got {seed}.")
 
 
 def check_positive(recipe: Any, name: str, *, or_zero: bool = False) -> None:
@@ -142,3 +131,9 @@ def check_positive(recipe: Any, name: str, *, or_zero: bool = False) -> None:
         raise InputError(f"{name}: expected a number, got {value!r}.")
     if not (0 < float(value) < float("inf") or (or_zero and value == 0)):
         raise InputError(f"{name}: expected a {'number ≥ 0' if or_zero else 'positive number'}, got {value}.")
+
+
+def check_layers(name: str, layers: tuple[int, ...], depth: int) -> None:
+    """Raise unless (first, beyond the last) are layers of a network of this depth."""
+    if len(layers) != 2 or not 0 <= layers[0] < layers[1] <= depth:
+        raise InputError(f"{name}: expected (first, beyond the last) within 0 … {depth}, got {layers}.")

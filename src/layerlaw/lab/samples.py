@@ -93,9 +93,7 @@ class Samples:
             index = (self.labels == k).nonzero().flatten()
             out = round(share * len(index))
             if not 1 <= out < len(index):
-                raise LabelError(
-                    f"class {k}: expected enough samples to hold a share of {share:g} back, got {len(index)} samples."
-                )
+                raise LabelError(f"class {k}: expected enough samples to hold {share:g} back, got {len(index)}.")
             kept[index[torch.randperm(len(index), generator=generator)[:out]]] = False
         x, y = self.inputs, self.labels
         return replace(self, inputs=x[kept], labels=y[kept], test_inputs=x[~kept], test_labels=y[~kept])
@@ -122,9 +120,7 @@ def _pair(data: Any, where: str) -> tuple[Tensor, Tensor]:
         raise FeatureError(f"{where}: expected a pair (inputs, labels), got {type(data).__name__}.")
     x, y = (_tensor(part, where) for part in data)
     if x.dim() < 2 or len(x) != len(y) or y.dim() != 1:
-        raise FeatureError(
-            f"{where}: expected inputs (n, …) and labels (n,), got shapes {tuple(x.shape)} and {tuple(y.shape)}."
-        )
+        raise FeatureError(f"{where}: expected inputs (n, …) and labels (n,), got {(*x.shape,)} and {(*y.shape,)}.")
     x = x.float().contiguous()
     if not bool(x.isfinite().all()):
         raise FeatureError(f"{where}: expected finite inputs, got NaN or infinity.")

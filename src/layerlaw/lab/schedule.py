@@ -1,30 +1,29 @@
-"""Measuring networks while they train: when and how, what is found, and the measurement of any one network.
-
-Fleets are measured by `layerlaw.lab.fleet.measuring`, all members at once, with the same result.
-"""
+"""Measuring networks while they train: when and how, what is found, and the measurement of any network but a fleet's."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from layerlaw.capture import Batch, Capture, Plan, Site, capturing, probing_state
-from layerlaw.capture.hooks import Consume
+from layerlaw.capture.batches import Batch
+from layerlaw.capture.hooks import Capture
+from layerlaw.capture.network import has_batchnorm, probing_state
+from layerlaw.capture.plan import Plan, Site
 from layerlaw.errors import FeatureError, InputError, PassError
 from layerlaw.lab.samples import Samples
 from layerlaw.measures.separation import class_separation
 from layerlaw.stats import Centers
 from layerlaw.stats.passes import Around, Dealt, FirstPass, SecondPass
 from layerlaw.stats.precision import full_precision
+from layerlaw.wording import finite
 
 BatchNormMode = Literal["batch", "running", "whole"]
 SplitName = Literal["train", "test", "permuted"]
@@ -64,11 +63,9 @@ class Schedule:
             object.__setattr__(self, "sites", tuple(sites))
             if not sites or any(not isinstance(site, str) for site in sites):
                 raise InputError(f"sites: expected 'auto', 'layers', 'blocks' or names of modules, got {sites!r}.")
-        unknown = [batchnorm for batchnorm in self.batchnorm if batchnorm not in get_args(BatchNormMode)]
-        if unknown or not self.batchnorm:
-            raise InputError(
-                f"batchnorm: expected some of {', '.join(get_args(BatchNormMode))}, got {list(self.batchnorm)}."
-            )
+        modes = get_args(BatchNormMode)
+        if not self.batchnorm or not set(self.batchnorm) <= set(modes):
+            raise InputError(f"batchnorm: expected some of {', '.join(modes)}, got {list(self.batchnorm)}.")
         if any(epoch < 0 for epoch in self.epochs):
             raise InputError(f"epochs: expected numbers ≥ 0, got {min(self.epochs)}.")
 
@@ -77,10 +74,6 @@ class Schedule:
         """What is measured in each mode."""
         wanted: dict[SplitName, bool] = {"train": True, "test": self.test, "permuted": self.permuted}
         return tuple(split for split, measured in wanted.items() if measured)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -127,142 +120,101 @@ def permuted_order(n: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))
 
 
-def finite(value: float) -> float | None:
-    """The number, or `None` for what is none."""
-    return value if abs(value) < float("inf") else None  # also False for NaN
-
-
 def measure_network(
     network: nn.Module, plan: Plan, samples: Samples, schedule: Schedule, epoch: int
 ) -> list[Measurement]:
-    """What the schedule wants to know of one network, at the sites of the plan; the network is left as it was."""
+    """What the schedule wants to know of one network, at the sites of the plan; the network is left as it was.
+
+    At a site whose features are not finite or huge, in a network that has diverged, nothing is defined.
+    """
     sites = [site for site in plan.sites if site.in_fit]
-    normalized = any(isinstance(module, _BatchNorm) for module in network.modules())
-    x, y, K = samples.inputs, samples.labels, samples.classes
+    names, widths = tuple(site.name for site in sites), tuple(site.features for site in sites)
+    normalized = has_batchnorm(network)
+    x, y = samples.inputs, samples.labels
     found: list[Measurement] = []
     for batchnorm in schedule.batchnorm:
         if not normalized and found:  # all modes are the same
             found += [replace(m, batchnorm=batchnorm) for m in found if m.batchnorm == schedule.batchnorm[0]]
             continue
-        centers: dict[Hashable, Centers] = {}
+        trained: Mapping[Hashable, Centers] = {}
         for split in schedule.splits:
             if split == "test":
                 data = held_out(samples)
             else:
                 data = x, y if split == "train" else y[permuted_order(len(y)).to(y.device)]
             size = {"batch": CHUNK, "running": AT_ONCE, "whole": len(data[1])}[batchnorm]
-            passes = _Passes(network, plan, _cut(*data, size), K)
+            batches, known = _cut(*data, size), trained if split == "test" else None
             with probing_state(network, "running" if batchnorm == "running" else "batch"):
-                values = passes.over(sites, centers if split == "test" else None)
-            centers = passes.centers if split == "train" else centers
+                try:
+                    values, centers, *scores = _two_passes(network, plan, sites, batches, samples.classes, known)
+                except (FeatureError, PassError):
+                    sound = _sound(network, plan, sites, batches)
+                    values, centers, *scores = _two_passes(network, plan, sound, batches, samples.classes, known)
+            trained = centers if split == "train" else trained
+            nothing = None, None, 0, (None,) * samples.classes
+            separation, nearest, rank, by_class = zip(*(values.get(name, nothing) for name in names), strict=True)
             real = split != "permuted"
-            separation, nearest, rank, by_class = zip(*values, strict=True)
-            loss = finite(passes.loss) if real else None
-            found.append(
-                Measurement(
-                    epoch=epoch,
-                    batchnorm=batchnorm,
-                    split=split,
-                    separation=separation,
-                    nearest=nearest,
-                    rank=rank,
-                    loss=loss,
-                    accuracy=None if loss is None else passes.accuracy,
-                    by_class=by_class if schedule.by_class and real else None,
-                    sites=tuple(site.name for site in sites),
-                    widths=tuple(site.features for site in sites),
-                )
-            )
+            loss, accuracy = scores if real and finite(scores[0]) is not None else (None, None)
+            each = by_class if schedule.by_class and real else None
+            about = epoch, batchnorm, split, separation, nearest, rank
+            found.append(Measurement(*about, loss, accuracy, each, names, widths))
     return found
 
 
 _Values = tuple[float | None, float | None, int, tuple[float | None, ...]]
 
 
-@dataclass
-class _Passes:
-    """The two passes of one network over one split; leaves the centers of its sites, loss and accuracy."""
+def _two_passes(
+    network: nn.Module,
+    plan: Plan,
+    sites: list[Site],
+    batches: list[Batch],
+    K: int,
+    references: Mapping[Hashable, Centers] | None,
+) -> tuple[dict[str, _Values], dict[Hashable, Centers], float, float]:
+    """At every site D, share nearest (to the reference), rank, D of each class; the centers; then loss and accuracy."""
+    sites = sites if references is None else [site for site in sites if site.name in references]
+    hooks, first = partial(Capture, network, plan, sites, reduce="flatten"), FirstPass(K)
+    with hooks(consume=lambda site, features: first.update(site.name, features)) as capture:
+        for batch in batches if sites else ():
+            first.begin(Dealt(batch.labels))
+            capture.run(batch, where="measuring")
+            first.end(lambda _: "measuring")
+    with full_precision():
+        around = Around.all_of(first, "samples", references)
+    second, total, right = SecondPass(around), 0.0, 0.0
+    with hooks(consume=lambda site, features: second.update(site.name, features)) as capture:
+        for batch in batches:
+            second.begin(Dealt(batch.labels), None)
+            logits = capture.run(batch, where="measuring").float()
+            with full_precision():
+                second.end()
+            total += float(F.cross_entropy(logits, batch.labels, reduction="sum"))
+            right += float((logits.argmax(1) == batch.labels).sum())
+    values: dict[str, _Values] = {}
+    for name, scatter in second.scatters().items():
+        centers = around[name].centers
+        near = scatter.near if references is None else second.near_reference[name]
+        rank, per_class = int(centers.rank), class_separation(centers, scatter)
+        D = float((centers.weights * per_class.nan_to_num()).sum()) if rank else math.nan
+        each = tuple(finite(value) if rank else None for value in per_class.tolist())
+        values[str(name)] = finite(D), float(near.hits.sum() / scatter.counts.sum()), rank, each
+    n = sum(len(batch.labels) for batch in batches)
+    return values, {name: each.centers for name, each in around.items()}, total / n, right / n
 
-    network: nn.Module
-    plan: Plan
-    batches: list[Batch]
-    classes: int
-    centers: dict[Hashable, Centers] = field(default_factory=dict)
-    loss: float = math.nan
-    accuracy: float = math.nan
 
-    def over(self, sites: list[Site], references: Mapping[Hashable, Centers] | None) -> list[_Values]:
-        """D, share nearest to the own class mean (or that of the reference), rank and D of each class, at every site.
+def _sound(network: nn.Module, plan: Plan, sites: list[Site], batches: list[Batch]) -> list[Site]:
+    """Those whose features can be squared and added up."""
+    broken: set[Site] = set()
 
-        At a site whose features are not finite or huge, in a network that has diverged, nothing is defined.
-        """
-        try:
-            return self._measured(sites, sites, references)
-        except (FeatureError, PassError):
-            return self._measured(sites, self._sound(sites), references)
+    def check(site: Site, features: Tensor) -> None:
+        if not bool(features.abs().amax() < LARGEST):  # NaN is not smaller either
+            broken.add(site)
 
-    def _measured(
-        self, sites: list[Site], sound: list[Site], references: Mapping[Hashable, Centers] | None
-    ) -> list[_Values]:
-        if references is not None:
-            sound = [site for site in sound if site.name in references]
-        first = self._first(sound)
-        with full_precision():
-            around = Around.all_of(first, "samples", references)
-        second = self._second(sound, SecondPass(around))
-        self.centers = {name: each.centers for name, each in around.items()}
-        scatters = second.scatters()
-        values: list[_Values] = []
-        for site in sites:
-            if site not in sound:
-                values.append((None, None, 0, (None,) * self.classes))
-                continue
-            centers, scatter = around[site.name].centers, scatters[site.name]
-            near = scatter.near if references is None else second.near_reference[site.name]
-            rank, per_class = int(centers.rank), class_separation(centers, scatter)
-            D = float((centers.weights * per_class.nan_to_num()).sum()) if rank else math.nan
-            each = tuple(finite(value) if rank else None for value in per_class.tolist())
-            values.append((finite(D), float(near.hits.sum() / scatter.counts.sum()), rank, each))
-        return values
-
-    def _first(self, sites: list[Site]) -> FirstPass:
-        first = FirstPass(self.classes)
-        with self._capturing(sites, lambda site, features: first.update(site.name, features)) as capture:
-            for batch in self.batches if sites else ():
-                first.begin(Dealt(batch.labels))
-                capture.run(batch, where="measuring")
-                first.end(lambda _: "measuring")
-        return first
-
-    def _second(self, sites: list[Site], second: SecondPass) -> SecondPass:
-        total = right = 0.0
-        with self._capturing(sites, lambda site, features: second.update(site.name, features)) as capture:
-            for batch in self.batches:
-                second.begin(Dealt(batch.labels), None)
-                logits = capture.run(batch, where="measuring").float()
-                with full_precision():
-                    second.end()
-                total += float(F.cross_entropy(logits, batch.labels, reduction="sum"))
-                right += float((logits.argmax(1) == batch.labels).sum())
-        n = sum(len(batch.labels) for batch in self.batches)
-        self.loss, self.accuracy = total / n, right / n
-        return second
-
-    def _sound(self, sites: list[Site]) -> list[Site]:
-        """Those whose features can be squared and added up."""
-        broken: set[Site] = set()
-
-        def check(site: Site, features: Tensor) -> None:
-            if not bool(features.abs().amax() < LARGEST):  # NaN is not smaller either
-                broken.add(site)
-
-        with self._capturing(sites, check) as capture:
-            for batch in self.batches:
-                capture.run(batch, where="measuring")
-        return [site for site in sites if site not in broken]
-
-    def _capturing(self, sites: list[Site], consume: Consume) -> AbstractContextManager[Capture]:
-        return capturing(self.network, self.plan, sites, reduce="flatten", consume=consume)
+    with Capture(network, plan, sites, reduce="flatten", consume=check) as capture:
+        for batch in batches:
+            capture.run(batch, where="measuring")
+    return [site for site in sites if site not in broken]
 
 
 def _cut(x: Tensor, y: Tensor, size: int) -> list[Batch]:

@@ -8,7 +8,8 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from layerlaw.files import made_folder, write_json
 from layerlaw.lab.fleet.engine import fleet_takes, member_bytes
 from layerlaw.lab.jobs import Checkpoint, Job, Member, Run, check_device
 from layerlaw.lab.processes import WORTH_PROCESSES, cores, found_elsewhere, run_here, run_in_processes, work
-from layerlaw.lab.recipe import Recipe
+from layerlaw.lab.recipe import Recipe, check_layers
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import Schedule
 from layerlaw.progress import Counter, Progress
@@ -52,9 +53,12 @@ def sweep(
     never trained again. `members` is the most that are trained at once; `workers` the number of processes on a CPU (1:
     none beside this one).
     """
-    wanted = _members(recipes, data, schedule, start, copied, members, workers)
-    check_device(str(device))
     template = Job([], schedule, copied, None, str(device))
+    for name, value in (("members", members), ("workers", workers)):
+        if value is not None and value < 1:
+            raise InputError(f"{name}: expected at least 1, got {value}.")
+    wanted = _members(recipes, data, start, template)
+    check_device(template.device)
     place = None if folder is None else Path(folder)
     done: dict[str, Run] = {}
     jobs: list[Job] = []
@@ -83,75 +87,51 @@ def sweep(
 def _members(
     recipes: Sequence[Recipe],
     data: Mapping[str, Samples] | Samples,
-    schedule: Schedule,
-    start: Sequence[dict[str, Tensor]] | None,
-    copied: tuple[int, int] | None,
-    members: int | None,
-    workers: int | None,
+    start: Sequence[Mapping[str, Tensor]] | None,
+    template: Job,
 ) -> list[Member]:
     """Every recipe with its samples; whatever is wrong with any of them is said before hours of training, not after."""
+    schedule, copied, given = template.schedule, template.copied, data
     if isinstance(recipes, Recipe) or not all(isinstance(recipe, Recipe) for recipe in recipes):
         raise InputError("sweep: expected a list of recipes, [Recipe(…), …] or Recipe(…).grid(…).")
     if not recipes:
         raise InputError("sweep: expected at least one recipe, got none.")
     if any(not isinstance(state, Mapping) for state in start or ()):
         raise InputError("start: expected the states of networks, [run.state for run in …] or network.state_dict().")
-    for name, value in (("members", members), ("workers", workers)):
-        if value is not None and value < 1:
-            raise InputError(f"{name}: expected at least 1, got {value}.")
     if start is not None and len(start) != len(recipes):
         raise InputError(f"start: expected one state per recipe ({len(recipes)}), got {len(start)}.")
     if copied is not None and start is None:
         raise InputError("copied: expected states to copy these layers from (start=…), got none.")
+    if not isinstance(given, Samples | Mapping):
+        raise InputError(
+            f"data: expected Samples, or a mapping of names to Samples, got {type(given).__name__}. "
+            "Samples.of((inputs, labels)) makes them."
+        )
     found = []
     for i, recipe in enumerate(recipes):
-        samples = _samples_of(recipe, data)
-        recipe.network.check(samples, recipe.batch_size)
+        if isinstance(data, Mapping) and recipe.data not in data:
+            raise InputError(f"sweep: expected samples called {recipe.data!r}, got {', '.join(map(repr, data))}.")
+        samples, network = data if isinstance(data, Samples) else data[recipe.data], recipe.network
+        network.check(samples, recipe.batch_size)
         if max(schedule.epochs, default=0) > recipe.epochs:
             raise InputError(
                 f"schedule: expected epochs up to {recipe.epochs}, the last one that is trained, got {max(schedule.epochs)}."
             )
-        if samples.classes != recipe.network.classes:
-            name = type(recipe.network).__name__
+        if samples.classes != network.classes:
             raise InputError(
                 f"sweep: expected a classifier of {samples.classes} outputs for samples of {samples.classes} classes, got "
-                f"{recipe.network.classes}. {name}(…, classes={samples.classes})."
+                f"{network.classes}. {type(network).__name__}(…, classes={samples.classes})."
             )
         if schedule.test and samples.test_labels is None:
             raise InputError(f"schedule: expected held-out samples to measure on, but {recipe.data!r} has none.")
-        if copied is not None and not 0 <= copied[0] < copied[1] <= recipe.network.depth:
-            raise InputError(
-                f"copied: expected (first, beyond the last) within 0 … {recipe.network.depth}, got {copied}."
-            )
+        if copied is not None:
+            check_layers("copied", copied, network.depth)
         state = None if start is None else start[i]
-        found.append(Member(recipe, samples, _key(recipe, samples, schedule, state, copied), state))
+        digest = hashlib.sha256(json.dumps([recipe.to_dict(), asdict(schedule), samples.checksum, copied]).encode())
+        for name, tensor in sorted((state or {}).items()):
+            digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
+        found.append(Member(recipe, samples, digest.hexdigest()[:24], state))
     return found
-
-
-def _samples_of(recipe: Recipe, data: Mapping[str, Samples] | Samples) -> Samples:
-    if isinstance(data, Samples):
-        return data
-    if not isinstance(data, Mapping):
-        raise InputError(
-            f"data: expected Samples, or a mapping of names to Samples, got {type(data).__name__}. "
-            "Samples.of((inputs, labels)) makes them."
-        )
-    if recipe.data not in data:
-        raise InputError(f"sweep: expected samples called {recipe.data!r}, got {', '.join(map(repr, data))}.")
-    return data[recipe.data]
-
-
-def _key(
-    recipe: Recipe,
-    samples: Samples,
-    schedule: Schedule,
-    start: Mapping[str, Tensor] | None,
-    copied: tuple[int, int] | None,
-) -> str:
-    digest = hashlib.sha256(json.dumps([recipe.to_dict(), schedule.to_dict(), samples.checksum, copied]).encode())
-    for name, tensor in sorted((start or {}).items()):
-        digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:24]
 
 
 def _together(
@@ -169,13 +149,13 @@ def _together(
         kind = (r.network, len(s.labels), tests, s.classes, r.batch_size, r.epochs, r.trained)
         groups.setdefault(kind, []).append(member)
     shares, device = 1, torch.device(template.device)
-    if device.type == "cpu" and _work(missing) > WORTH_PROCESSES:
+    if device.type == "cpu" and sum(work(m.recipe, m.samples) for m in missing) > WORTH_PROCESSES:
         shares = -(-(workers or cores()) // max(1, len(groups) + len(alone)))  # no core without a job
 
     def bytes_of(group: list[Member]) -> int:
         return member_bytes(group[0].recipe, group[0].samples)
 
-    yield from ([member] for member in sorted(alone, key=lambda member: -_work([member])))
+    yield from ([member] for member in sorted(alone, key=lambda m: -work(m.recipe, m.samples)))
     for group in sorted(groups.values(), key=lambda group: -len(group) * bytes_of(group)):
         group.sort(key=lambda member: member.recipe.optimizer)  # neighbors share an update
         most = members or MEMBERS_ON_CPU
@@ -185,10 +165,6 @@ def _together(
         size = -(-len(group) // parts)
         for at in range(0, len(group), size):
             yield group[at : at + size]
-
-
-def _work(members: Sequence[Member]) -> float:
-    return work([member.recipe for member in members], [member.samples for member in members])
 
 
 def _files(place: Path) -> list[Path]:
@@ -217,42 +193,36 @@ def _found(place: Path, wanted: Sequence[Member], template: Job) -> tuple[dict[s
             going = [members[key] for key in part.keys]
             jobs.append(replace(template, members=going, file=file, begun=part.epoch))
     if files and len(others) == len(files):
-        recipes = [member.recipe for member in wanted]
-        raise DataError(f"{place}: expected an empty folder or one of this sweep. {_difference(others, recipes)}")
+        difference = _difference(others, [member.recipe for member in wanted])
+        raise DataError(
+            f"{place}: expected an empty folder or one of this sweep. It holds another one ({difference}). "
+            "Choose another folder."
+        )
     return done, [job for job in jobs if not any(member.key in done for member in job.members)]
 
 
 def _difference(others: Sequence[Checkpoint], recipes: Sequence[Recipe]) -> str:
     """Which fields of the recipe are others, in words: of the two recipes, one there and one here, most alike."""
-    theirs = [_fields(recipe) for part in others for recipe in part.recipes]
-    ours = [_fields(recipe.to_dict()) for recipe in recipes]
+
+    def fields(recipe: dict[str, Any]) -> dict[str, Any]:
+        return {**recipe["network"], **{name: value for name, value in recipe.items() if name != "network"}}
+
+    pairs = product([r for part in others for r in part.recipes], [recipe.to_dict() for recipe in recipes])
     differing = [
         [f"{k} {there.get(k)} there, {here[k]} here" for k in here if there.get(k) != here[k]]
-        for there in theirs
-        for here in ours
+        for there, here in ((fields(there), fields(here)) for there, here in pairs)
     ]
-    fewest = min(differing, key=len)
-    found = "; ".join(fewest) or "other data, measurements or starting points"
-    return f"It holds another one ({found}). Choose another folder."
-
-
-def _fields(recipe: dict[str, Any]) -> dict[str, Any]:
-    """All fields side by side, those of the network too."""
-    return {**recipe["network"], **{name: value for name, value in recipe.items() if name != "network"}}
+    fewest: list[str] = min(differing, key=len)
+    return "; ".join(fewest) or "other data, measurements or starting points"
 
 
 def _write_table(place: Path, keys: Sequence[str]) -> None:
-    """A plain copy of all numbers in the folder, for other programs and for a look at an interrupted sweep.
-
-    The members of this call come first, in their order; then those of other calls.
-    """
+    """A plain copy of all numbers in the folder, for other programs; members of this call first, in their order."""
     found: dict[str, Run] = {}
     for file in _files(place):
         found |= Checkpoint.from_file(file)[0].runs()
-    runs = [found[key] for key in dict.fromkeys([*keys, *found]) if key in found]
-    write_json(
-        place / "sweep.json", {"format": "layerlaw sweep", "version": 1, "runs": [run.to_dict() for run in runs]}
-    )
+    runs = [found[key].to_dict() for key in dict.fromkeys([*keys, *found]) if key in found]
+    write_json(place / "sweep.json", {"format": "layerlaw sweep", "version": 1, "runs": runs})
 
 
 def _train(jobs: list[Job], progress: bool | Progress, workers: int | None) -> tuple[list[Checkpoint], bool]:
@@ -265,7 +235,7 @@ def _train(jobs: list[Job], progress: bool | Progress, workers: int | None) -> t
         bar = Counter(progress, total, f"{len(members)} network{'s' * (len(members) > 1)}")
         try:
             processes = 1 if torch.device(jobs[0].device).type != "cpu" else workers or cores()
-            worth = workers is not None or _work(members) > WORTH_PROCESSES
+            worth = workers is not None or sum(work(m.recipe, m.samples) for m in members) > WORTH_PROCESSES
             if processes > 1 and len(jobs) > 1 and worth and found_elsewhere(jobs):
                 return run_in_processes(jobs, processes, bar, stop)
             return run_here(jobs, bar, stop)

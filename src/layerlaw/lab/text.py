@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from layerlaw.errors import InputError, LayerlawError
+from layerlaw.errors import InputError, LayerlawError, check_choice, check_whole
 from layerlaw.lab.jobs import check_device
 from layerlaw.lab.networks.text_model import TextModel
-from layerlaw.lab.recipe import check_positive, check_whole
-from layerlaw.lab.training import steps
+from layerlaw.lab.recipe import check_positive, check_seed
+from layerlaw.lab.training import steps, visited
 from layerlaw.progress import Progress, choose
 
 TextTask = Literal["next", "masked"]
@@ -46,9 +46,10 @@ class TextRecipe:
     seed: int = 666
 
     def __post_init__(self) -> None:
-        if self.task not in get_args(TextTask):
-            raise InputError(f"task: expected 'next' or 'masked', got {self.task!r}.")
-        check_whole(self, steps=1, batch_size=1, context=1, warmup=0, seed=0)
+        check_choice("task", self.task, get_args(TextTask))
+        check_whole(1, steps=self.steps, batch_size=self.batch_size, context=self.context)
+        check_whole(0, warmup=self.warmup)
+        check_seed(self.seed)
         check_positive(self, "learning_rate")
         check_positive(self, "weight_decay", or_zero=True)
         if not _is_number(self.clip) or not self.clip > 0:
@@ -60,11 +61,8 @@ class TextRecipe:
                 f"warmup: expected fewer than the {self.steps} steps, got {self.warmup}. Train longer or warm up less."
             )
         betas: Any = self.betas
-        if (
-            not isinstance(betas, tuple | list)
-            or len(betas) != 2
-            or not all(_is_number(b) and 0 <= b < 1 for b in betas)
-        ):
+        pair = isinstance(betas, tuple | list) and len(betas) == 2
+        if not pair or not all(_is_number(b) and 0 <= b < 1 for b in betas):
             raise InputError(f"betas: expected two numbers from 0 to below 1, got {betas!r}.")
         object.__setattr__(self, "betas", tuple(betas))
 
@@ -166,22 +164,22 @@ def train_text(
         with torch.autocast(place.type, dtype=torch.bfloat16, enabled=place.type == "cuda"):
             return loss_fn(model, *batch)
 
-    losses = _Losses()
-    if visit is not None and 0 in at_steps and visit(0) is True:
-        model.eval()
-        return []
-    model.train()
-    batches = choose(progress)(range(1, recipe.steps + 1), "training", recipe.steps)
-    trained = steps(model, recipe.optimizer_for(model), batches, loss_of, recipe.rate_at, clip=recipe.clip)
-    for step, loss in enumerate(trained, 1):
-        losses.add(loss)
-        if visit is not None and step in at_steps:
-            losses.read()
-            if visit(step) is True:
-                break
-            model.train()
-    model.eval()
-    return losses.read()
+    rounds = choose(progress)(range(1, recipe.steps + 1), "training", recipe.steps)
+    trained = steps(model, recipe.optimizer_for(model), rounds, loss_of, recipe.rate_at, clip=recipe.clip)
+    losses: list[float] = []
+    unread: list[Tensor] = []
+    for step, loss in enumerate(visited(model, trained, at_steps, visit), 1):
+        unread.append(loss)
+        if len(unread) == READ_EVERY or step in at_steps or step == recipe.steps:  # every reading makes a GPU wait
+            losses += torch.stack(unread).tolist()
+            unread.clear()
+            wrong = next((i for i, loss in enumerate(losses, 1) if not math.isfinite(loss)), None)
+            if wrong is not None:
+                raise LayerlawError(
+                    f"training diverged at step {wrong}: expected a finite loss, got {losses[wrong - 1]}. "
+                    "Use a lower learning rate, a longer warm-up or a smaller clip."
+                )
+    return losses
 
 
 @torch.no_grad()
@@ -201,8 +199,7 @@ def text_loss(model: TextModel, ids: Tensor, recipe: TextRecipe) -> float:
     parts = [*torch.split(windows, recipe.batch_size)] if whole else []
     if (len(text) - ahead) % T:
         parts.append(text[None, whole * T :])  # what is left over, shorter
-    total, count = torch.zeros((), dtype=torch.float64, device=place), 0
-    before = model.training
+    total, count, before = torch.zeros((), dtype=torch.float64, device=place), 0, model.training
     model.eval()
     with torch.autocast(place.type, enabled=False):
         for part in parts:
@@ -211,32 +208,6 @@ def text_loss(model: TextModel, ids: Tensor, recipe: TextRecipe) -> float:
             count += batch.answers.numel()
     model.train(before)
     return float(total) / count
-
-
-class _Losses:
-    """Losses of the steps, read from the device only now and then: every reading makes a GPU wait."""
-
-    def __init__(self) -> None:
-        self._known: list[float] = []
-        self._unread: list[Tensor] = []
-
-    def add(self, loss: Tensor) -> None:
-        self._unread.append(loss)
-        if len(self._unread) == READ_EVERY:
-            self.read()
-
-    def read(self) -> list[float]:
-        """All losses so far; raises at the first that is not a finite number."""
-        if self._unread:
-            self._known += torch.stack(self._unread).tolist()
-            self._unread = []
-        for step, loss in enumerate(self._known, start=1):
-            if not math.isfinite(loss):
-                raise LayerlawError(
-                    f"training diverged at step {step}: expected a finite loss, got {loss}. "
-                    "Use a lower learning rate, a longer warm-up or a smaller clip."
-                )
-        return self._known
 
 
 def _batch_of(model: TextModel, windows: Tensor, recipe: TextRecipe, generator: torch.Generator) -> TextBatch:

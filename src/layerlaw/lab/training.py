@@ -1,28 +1,28 @@
-"""The training loop of every network that is not trained as part of a fleet: `steps`, and who calls it.
-
-`train` trains a module of the user's own, `SingleEngine` a member of a sweep; `train_text` and the experiment on sentences
-bring batches, rates and clipping of their own. The fleet alone has another loop: its backward pass is written by hand.
-"""
+"""The training loop of every network outside a fleet: `steps` for all, `train` for users, `SingleEngine` for sweeps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture import Batch, Plan, SiteChoice, capturing, find_sites, probing_state
-from layerlaw.errors import InputError, LayerlawError
+from layerlaw.capture.batches import Batch
+from layerlaw.capture.hooks import Capture
+from layerlaw.capture.network import probing_state
+from layerlaw.capture.plan import Plan, Site
+from layerlaw.capture.site_rules import SiteChoice, find_sites
+from layerlaw.errors import LayerlawError
+from layerlaw.lab.networks import part_of
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import Measurement, Schedule, measure_network
 from layerlaw.progress import Progress, choose
 
 B = TypeVar("B")
-Forward = Callable[[Tensor, Tensor], tuple[Tensor, Mapping[str, Tensor]]]
 
 
 def steps(
@@ -34,10 +34,7 @@ def steps(
     *,
     clip: float = math.inf,
 ) -> Iterator[Tensor]:
-    """One optimizer step per batch; yields its loss, on the device.
-
-    `rate_at` gives the learning rate of a step, counted from 0; `clip` bounds the norm of the network's gradient.
-    """
+    """One optimizer step per batch; yields its loss, on the device. `clip` bounds the norm of the network's gradient."""
     for step, batch in enumerate(batches):
         for group in optimizer.param_groups:
             group["lr"] = rate_at(step)
@@ -72,40 +69,40 @@ class Trainer:
         rate, total = self.recipe.rate_at(epoch), torch.zeros((), device=self.y.device)
         order = torch.randperm(len(self.y), generator=self.orders).to(self.y.device)
         batches = torch.split(order, self.recipe.batch_size)
-        with self._forward() as forward:
+        plan, found = self._plan, dict[str, Tensor]()
+
+        def consume(site: Site, features: Tensor) -> None:
+            found[site.name] = features
+
+        hooks: AbstractContextManager[Capture | None] = nullcontext()
+        if plan is not None:
+            hooks = Capture(self.network, plan, plan.sites, reduce="flatten", consume=consume, gradients=True)
+        with hooks as capture:
 
             def loss_of(rows: Tensor) -> Tensor:
-                y = self.y[rows]
-                logits, features = forward(self.x[rows], y)
-                loss: Tensor = self.criterion(logits, y, features)
-                return loss
+                x, y = self.x[rows], self.y[rows]
+                logits = self.network(x) if capture is None else capture.run(Batch((x,), {}, y), where="training")
+                return self.criterion(logits, y, dict(found))  # type: ignore[no-any-return]
 
             losses = steps(self.network, self.optimizer, batches, loss_of, lambda _: rate)
             for rows, loss in zip(batches, losses, strict=True):
                 total += loss * len(rows)
         return total
 
-    @contextmanager
-    def _forward(self) -> Iterator[Forward]:
-        """How a batch becomes logits, and features at the sites of the loss with their gradients."""
-        if self._plan is None:
-            yield lambda x, y: (self.network(x), {})
-            return
-        found: dict[str, Tensor] = {}
-        with capturing(
-            self.network,
-            self._plan,
-            self._plan.sites,
-            reduce="flatten",
-            consume=lambda site, features: found.update({site.name: features}),
-            gradients=True,
-        ) as capture:
 
-            def forward(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-                logits: Tensor = capture.run(Batch((x,), {}, y), where="training")
-                return logits, dict(found)
-
-            yield forward
+def visited(
+    network: nn.Module, rounds: Iterable[B], at: Collection[int], visit: Callable[[int], object] | None
+) -> Iterator[B]:
+    """Pass on what the rounds of a training give, until `visit` returns `True` (that very object); ends in eval mode."""
+    if visit is None or 0 not in at or visit(0) is not True:
+        network.train()
+        for number, given in enumerate(rounds, 1):
+            yield given
+            if visit is not None and number in at:
+                if visit(number) is True:
+                    break
+                network.train()
+    network.eval()
 
 
 def train(
@@ -120,30 +117,21 @@ def train(
 ) -> list[float]:
     """Train in place; returns the mean loss of each epoch. `visit(epoch)` is called at the chosen epochs (0: before).
 
-    Training stops early when `visit` returns `True` (that very object: a record, say, does not stop it).
-    The network may be any; of the recipe, network and layers are not used.
+    Training stops early when `visit` returns `True`. The network may be any; of the recipe, network and layers are not used.
     """
-    trainer = Trainer(network, x, y, recipe)
-    losses: list[float] = []
-    if visit is not None and 0 in at_epochs and visit(0) is True:
-        network.eval()
-        return losses
-    for epoch in choose(progress)(range(1, recipe.epochs + 1), "training", recipe.epochs):
-        losses.append(float(trainer.train_epoch(epoch - 1)) / len(y))
-        if losses[-1] != losses[-1]:
+    trainer, epochs = Trainer(network, x, y, recipe), range(1, recipe.epochs + 1)
+
+    def loss_of(epoch: int) -> float:
+        loss = float(trainer.train_epoch(epoch - 1)) / len(y)
+        if math.isnan(loss):
             raise LayerlawError(f"training diverged in epoch {epoch} (the loss is NaN): use a lower learning rate.")
-        if visit is not None and epoch in at_epochs and visit(epoch) is True:
-            break
-    network.eval()
-    return losses
+        return loss
+
+    return list(visited(network, map(loss_of, choose(progress)(epochs, "training", len(epochs))), at_epochs, visit))
 
 
 class SingleEngine:
-    """One member of a sweep, any network and any loss: what `FleetEngine` is for many feed-forward networks.
-
-    It starts from torch's generator at the recipe's seed and draws (dropout, say) from a stream of its own, so that the
-    numbers depend neither on what was trained before nor on interruptions.
-    """
+    """One member of a sweep, any network and any loss; it draws from a stream of its own, whatever was trained before."""
 
     def __init__(
         self,
@@ -161,13 +149,19 @@ class SingleEngine:
         with self._drawing():
             torch.manual_seed(recipe.seed)
             network = recipe.network.build()
-            _start_from(network, recipe, start, copied)
+            if start is not None:  # from all of a state, or from the layers `copied` of it
+                state = network.state_dict()
+                parts = None if copied is None else recipe.network.layer_modules(copied)
+                for name in [name for name in state if parts is None or _is_inside(name, parts)]:
+                    state[name] = part_of(start, name, tuple(state[name].shape))
+                network.load_state_dict(state)
             if recipe.layers is not None:
                 trained = recipe.network.layer_modules(recipe.layers)
                 for name, parameter in network.named_parameters():
                     parameter.requires_grad_(_is_inside(name, trained))
-            self._trainer = Trainer(network.to(device), self._samples.inputs, self._samples.labels, recipe)
-        self._plan = self._trainer.sites(schedule.sites)
+            trainer = Trainer(network.to(device), self._samples.inputs, self._samples.labels, recipe)
+        self._trainer, self._plan = trainer, trainer.sites(schedule.sites)
+        self._parts: dict[str, Any] = {n: getattr(trainer, n) for n in ("network", "criterion", "optimizer")}
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:
@@ -192,39 +186,19 @@ class SingleEngine:
 
     def state(self) -> dict[str, Any]:
         """Everything that training changes."""
-        parts = {name: part.state_dict() for name, part in self._parts().items()}
+        parts = {name: part.state_dict() for name, part in self._parts.items()}
         return {**parts, "orders": self._trainer.orders.get_state(), "random": self._random}
 
     def resume(self, state: Mapping[str, Any], epoch: int) -> None:
         """Go on as after so many epochs."""
-        for name, part in self._parts().items():
+        for name, part in self._parts.items():
             part.load_state_dict(state[name])
         self._trainer.orders.set_state(state["orders"])
         self._random = state["random"]
 
-    def _parts(self) -> dict[str, Any]:
-        trainer = self._trainer
-        return {"network": trainer.network, "criterion": trainer.criterion, "optimizer": trainer.optimizer}
-
     def state_dict(self, member: int) -> dict[str, Tensor]:
         """The network's, on the CPU."""
         return {name: tensor.detach().cpu().clone() for name, tensor in self._trainer.network.state_dict().items()}
-
-
-def _start_from(
-    network: nn.Module, recipe: Recipe, start: Mapping[str, Tensor] | None, copied: tuple[int, int] | None
-) -> None:
-    """Give the network a state to start from, or the layers `copied` of it."""
-    if start is None:
-        return
-    state = network.state_dict()
-    parts = None if copied is None else recipe.network.layer_modules(copied)
-    for name in [name for name in state if parts is None or _is_inside(name, parts)]:
-        if name not in start or start[name].shape != state[name].shape:
-            came = tuple(start[name].shape) if name in start else "nothing"
-            raise InputError(f"start: expected '{name}' of shape {tuple(state[name].shape)}, got {came}.")
-        state[name] = start[name]
-    network.load_state_dict(state)
 
 
 def _is_inside(name: str, modules: Collection[str]) -> bool:

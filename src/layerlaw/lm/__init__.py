@@ -4,12 +4,11 @@
     loading        MODEL → a model and its tokenizer
     blocks         its blocks, found by structure or named by hand
     anatomy        what the model is: vocabulary, output embedding, which way it reads, where the state of each token stands
-    tasks          what it predicts: next token, masked tokens, masked spans
-    targets        as what: id, embedding, one-hot, shuffled ids, other tokens
+    tasks          what it predicts (next token, masked tokens, masked spans), and as what: id, embedding, one-hot, …
     chosen_tokens  the most frequent next tokens as classes; pictures of chosen words
     stream         the pass: hidden states → second moments
     loss           the model's own loss, and what it says about tokenizer and BOS
-    assembly       moments → record
+    then           moments → record
 
 The way of the data: pieces → task → capture (hooks) → moments → residuals → record.
 """
@@ -18,6 +17,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,28 +28,32 @@ import torch
 from torch import nn
 
 from layerlaw.capture.network import network_of, placed, probing_state, untrained
-from layerlaw.errors import InputError, renamed
+from layerlaw.errors import InputError, check_choice, check_whole, renamed
 from layerlaw.lm import anatomy
-from layerlaw.lm.assembly import assembled
 from layerlaw.lm.blocks import BlockStack, find_blocks
 from layerlaw.lm.chosen_tokens import FrequentTokens, PicturedWords
 from layerlaw.lm.loading import Loaded, load, load_tokenizer, quiet_transformers, untrained_twin
 from layerlaw.lm.loss import bos_note, loss_note, own_loss
 from layerlaw.lm.pieces import UncutText, check_ids, counted, pieces_of
-from layerlaw.lm.stream import Normalize, TextPlan, TextRun, affordable, check_enough, tokens_wanted
-from layerlaw.lm.targets import targets_of
-from layerlaw.lm.tasks import AGAINST_ITS_WAY, TaskName, check_task, places_around, task_for, unnamed_sentinels
+from layerlaw.lm.stream import MomentPass, Normalize, TextPlan, TextRun, affordable, check_enough, tokens_wanted
+from layerlaw.lm.tasks import AGAINST_ITS_WAY, TaskName, around, check_task, targets_of, task_for, unnamed_sentinels
+from layerlaw.measures.residual import Residual, prediction_residuals
 from layerlaw.progress import Progress
-from layerlaw.record import Record
+from layerlaw.provenance import model_provenance, provenance
+from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
+from layerlaw.stats.ranks import world_size
 
 __all__ = ["BlockStack", "Loaded", "find_blocks", "load", "load_tokenizer", "pieces_of", "probe_lm"]
 
+FEW = 20  # tokens per feature below which the numbers are not to be trusted
 NULL_SEED = 1_000_003  # apart from any seed that the user may have drawn the model with
 MOVED = {
-    name: f"{name} of lm.load(model, {name}=…)" for name in ("tokenizer", "dtype", "device_map", "mask_id", "name")
-}
-MOVED |= {
-    name: f"{name} of lm.pieces_of(text, {name}=…)" for name in ("length", "documents", "tokens", "bos", "groups")
+    name: f"{name} of lm.{function}, {name}=…)"
+    for function, names in (
+        ("load(model", ("tokenizer", "dtype", "device_map", "mask_id", "name")),
+        ("pieces_of(text", ("length", "documents", "tokens", "bos", "groups")),
+    )
+    for name in names
 }
 
 
@@ -91,7 +95,13 @@ def probe_lm(
     """
     renamed("probe_lm", old, MOVED)
     started = time.perf_counter()
-    _check(normalize, task, targets, words, batch_size, classes, memory_gib, blocks, null)
+    check_choice("normalize", normalize, get_args(Normalize))
+    check_choice("task", task, (*get_args(TaskName), None))
+    check_whole(1, kind=Integral, batch_size=batch_size)
+    check_whole(0, kind=Integral, classes=classes)
+    if classes == 1:
+        raise InputError("classes: expected 0 (none) or at least 2 frequent tokens, got 1.")
+    _check_types(targets=targets, words=words, blocks=blocks, null=null, memory_gib=memory_gib)
     if isinstance(model, Loaded):
         loaded = model
     else:
@@ -113,10 +123,10 @@ def probe_lm(
         task = check_task(task, fits)
         # The text: pieces of token ids.
         wanted = tokens_wanted(found.width, task) if uncut.tokens is None else uncut.tokens
-        around = places_around(tokenizer) if task == "masked" else 0
-        fitting = replace(uncut, tokenizer=tokenizer, length=most - around, bos=uncut.bos if task == "next" else False)
+        special = sum(map(len, around(tokenizer))) if task == "masked" else 0
+        fitting = replace(uncut, tokenizer=tokenizer, length=most - special, bos=uncut.bos if task == "next" else False)
         pieces = fitting.cut(wanted=wanted)
-        if most < uncut.length and max(map(len, pieces.ids)) >= most - around:
+        if most < uncut.length and max(map(len, pieces.ids)) >= most - special:
             pieces = pieces.noted(
                 f"Pieces have {most} tokens instead of {uncut.length}: the model has no places for more."
             )
@@ -154,12 +164,15 @@ def probe_lm(
         run = TextRun(plan, how, pieces, batch_size, where, progress)
         measured = run.measure(network)
         check_enough(measured.targets.counts, found.width, task, tokens=limit, length=most)
-        twin = run.measure(_untrained(network, seed)) if null else None
-        record = assembled(network, loaded, run, measured, twin)
+        twin = None
+        if null:
+            drawn = NULL_SEED + seed
+            twin = run.measure(untrained_twin(network, drawn) or untrained(network, seed=drawn))
+        record = _record(network, loaded, run, measured, twin)
         loss = own_loss(network, pieces, len(head), where) if head is not None and task == fits == "next" else None
     record.notes += filter(None, [loss_note(loss, predicted, len(pieces.ids))])
     record.settings |= {
-        "length": min(most, max(map(len, pieces.ids)) + around),
+        "length": min(most, max(map(len, pieces.ids)) + special),
         "long_documents": uncut.documents,
         "head": head is not None,
         "seed": seed,
@@ -170,40 +183,125 @@ def probe_lm(
     return record
 
 
-def _untrained(network: nn.Module, seed: int) -> nn.Module:
-    return untrained_twin(network, NULL_SEED + seed) or untrained(network, seed=NULL_SEED + seed)
+TYPES: dict[str, tuple[Any, str]] = {
+    "targets": (Sequence, "names"),
+    "words": (Sequence, "a list of words or token ids"),
+    "blocks": (Sequence | None, "names of modules"),
+    "null": (bool, "True or False"),
+    "memory_gib": (Real, "a number of GiB"),
+}
 
 
-def _check(
-    normalize: Any,
-    task: Any,
-    targets: Any,
-    words: Any,
-    batch_size: Any,
-    classes: Any,
-    memory_gib: Any,
-    blocks: Any,
-    null: Any,
-) -> None:
-    """Words and numbers that have a fixed range."""
-    if normalize not in get_args(Normalize):
-        raise InputError(f"normalize: expected one of {', '.join(get_args(Normalize))}, got {normalize!r}.")
-    if task is not None and task not in get_args(TaskName):
-        raise InputError(f"task: expected one of {', '.join(get_args(TaskName))}, got {task!r}.")
-    for name, value, kind, what in (
-        ("targets", targets, Sequence, "names"),
-        ("words", words, Sequence, "a list of words or token ids"),
-        ("blocks", blocks, Sequence | None, "names of modules"),
-        ("null", null, bool, "True or False"),
-        ("batch_size", batch_size, Integral, "a whole number"),
-        ("classes", classes, Integral, "a whole number"),
-        ("memory_gib", memory_gib, Real, "a number of GiB"),
-    ):
+def _check_types(**given: Any) -> None:
+    for name, value in given.items():
+        kind, what = TYPES[name]
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise InputError(f"{name}: expected {what}, got {value!r}.")
-    if isinstance(words, str):
+    if isinstance(words := given["words"], str):
         raise InputError(f"words: expected a list of words, got the string {words!r}: words=[{words!r}].")
-    if batch_size < 1:
-        raise InputError(f"batch_size: expected at least 1 piece, got {batch_size}.")
-    if classes < 0 or classes == 1:
-        raise InputError(f"classes: expected 0 (none) or at least 2 frequent tokens, got {classes}.")
+
+
+def _record(model: nn.Module, loaded: Loaded, run: TextRun, measured: MomentPass, twin: MomentPass | None) -> Record:
+    """The record of a language model."""
+    plan, pieces, words = run.plan, run.pieces, measured.words
+    n = int(measured.targets.counts.sum())
+    return Record(
+        name=loaded.name,
+        kind=LANGUAGE_MODEL,
+        classes=[],
+        words=list(words.names) if words else [],
+        plane_labels=list(words.sample.labels) if words else [],
+        counts=[n],
+        sites=_rows(plan, measured, twin),
+        notes=_notes(run, measured, n),
+        settings={
+            "task": run.task.name,
+            "targets": {target.name: target.about for target in plan.targets},
+            "normalize": plan.normalize,
+            "norm": plan.blocks.norm,
+            "blocks": str(plan.blocks),
+            "tokens": n,
+            "tokens_per_feature": round(n / plan.blocks.width, 2),
+            "pieces": len(pieces.ids),
+            "documents": (pieces.given or 1) if pieces.packed else len(set(pieces.documents)),
+            "groups": max(pieces.groups) + 1,
+            "bos": pieces.bos,
+            "batch_size": run.batch_size,
+            "classes": 0 if plan.frequent is None else len(plan.frequent.ids),
+        },
+        provenance=provenance(
+            *dict.fromkeys(site.device for site in measured.sites.values()),
+            transformers=getattr(sys.modules.get("transformers"), "__version__", None),
+            dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+            processes=world_size(),
+            **model_provenance(model),
+            data_sha256=pieces.checksum,
+            tokens_per_second=round(measured.tokens / max(measured.seconds, 1e-9), 1),
+        ),
+    )
+
+
+def _rows(plan: TextPlan, measured: MomentPass, twin: MomentPass | None) -> list[SiteRow]:
+    planes = measured.words.sample.planes() if measured.words else {}
+    rows = []
+    for site in plan.sites:
+        row = SiteRow(site.name, site.type, site.shape, site.features, site.in_fit, site.at)
+        row.plane = planes.get(site.name, [])
+        for column, residual in _residuals(plan, measured, site.name).items():
+            _fill(row, column, residual)
+        if twin is not None:
+            for column, residual in _residuals(plan, twin, site.name, " (untrained)").items():
+                row.values[f"{column}_untrained"] = residual.in_sample
+                if residual.held_out is not None:
+                    row.values[f"{column}_held_out_untrained"] = residual.held_out
+        for found, suffix in ((measured, ""), (twin, "_untrained")):
+            if found is not None and found.frequent is not None:
+                row.values[f"separation{suffix}"] = found.frequent.separation(site.name)
+        rows.append(row)
+    return rows
+
+
+def _residuals(plan: TextPlan, measured: MomentPass, site: str, which: str = "") -> dict[str, Residual]:
+    """By the name of their column."""
+    moments, where = measured.sites[site], f"'{site}{which}'"
+    found = prediction_residuals(
+        moments, measured.targets, measured.columns, where=where, null_direction=plan.sums_to_zero
+    )
+    return {"residual" if target == "id" else f"residual_{target}": residual for target, residual in found.items()}
+
+
+def _fill(row: SiteRow, column: str, residual: Residual) -> None:
+    row.values |= {column: residual.in_sample, f"{column}_adjusted": residual.adjusted}
+    if residual.held_out is not None and residual.left_out is not None and residual.held_out_left_out is not None:
+        row.values |= {
+            f"{column}_log_se": residual.log_error,
+            f"{column}_held_out": residual.held_out,
+            f"{column}_held_out_log_se": residual.held_out_log_error,
+        }
+        row.left_out[column] = list(residual.left_out)
+        row.left_out[f"{column}_held_out"] = list(residual.held_out_left_out)
+    if column == "residual":
+        row.values["rank"] = float(residual.rank)
+
+
+def _notes(run: TextRun, measured: MomentPass, n: int) -> list[str]:
+    blocks, words, notes = run.plan.blocks, measured.words, list(run.pieces.notes)
+    d = blocks.width
+    if n < FEW * d:
+        honest = "; the held-out values do not flatter" if max(run.pieces.groups) else ""
+        notes.append(
+            f"Only {n / d:.1f} tokens per feature ({n:,} for {d}): below {FEW} the residual in-sample is too low, and its "
+            f"line along depth not to be trusted. Use more tokens{honest}."
+        )
+    if not blocks.linked and not blocks.named:
+        notes.append(
+            f"What one module of '{blocks.home}' gives is not what the next one takes: they may be parts of blocks. "
+            "Look at the model, and name the modules whose outputs are to be measured (blocks)."
+        )
+    if blocks.others:
+        notes.append(f"Other lists of blocks were not measured: {', '.join(blocks.others)}.")
+    missing = [f"'{name}'" for name, seen in zip(words.names, words.seen, strict=True) if seen == 0] if words else []
+    if missing:
+        come = "do not come" if len(missing) > 1 else "does not come"
+        notes.append(f"Of the words, {', '.join(missing)} {come} among the tokens that were used.")
+    return notes

@@ -1,18 +1,15 @@
-"""What a language model is, seen from its parts and its behavior.
-
-Its vocabulary and output embedding, how much it reads at once, which task fits it, and where the state of
-each token stands (most models give one per token, some pad the text or put something in front).
-"""
+"""What a language model is: vocabulary, output embedding, longest piece, fitting task, where a token's state stands."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture import capturing
+from layerlaw.capture.hooks import Capture
 from layerlaw.capture.modules import modules_of
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.lm.blocks import BlockStack, run
@@ -32,19 +29,15 @@ def dry_inputs(model: nn.Module, device: torch.device) -> dict[str, Any]:
 
 def vocabulary_of(model: nn.Module) -> int:
     """Entries of the input embedding."""
-    table: Any = None
-    if callable(getter := getattr(model, "get_input_embeddings", None)):
-        try:
-            table = getter()
-        except NotImplementedError:
-            table = None
+    getter, table = getattr(model, "get_input_embeddings", None), None
+    with suppress(NotImplementedError):
+        table = getter() if callable(getter) else None
     if not isinstance(table, nn.Embedding):
         tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
         table = max(tables, key=lambda m: m.num_embeddings, default=None)
     if table is None:
         raise InputError("model: expected a language model with an embedding of token ids (nn.Embedding), found none.")
-    size: int = table.num_embeddings
-    return size
+    return table.num_embeddings
 
 
 def output_embedding(model: nn.Module) -> Tensor | None:
@@ -107,7 +100,7 @@ def _states(model: nn.Module, blocks: BlockStack, ids: Tensor) -> list[Tensor]:
     """The hidden states of every block for a few tokens."""
     seen: list[Tensor] = []
     plan = blocks.plan(embedding=False)
-    with capturing(model, plan, plan.sites, reduce=None, consume=lambda _, hidden: seen.append(hidden)) as capture:
+    with Capture(model, plan, plan.sites, reduce=None, consume=lambda _, hidden: seen.append(hidden)) as capture:
         run(capture, token_inputs(model, ids), where="the dry run")
     return seen
 

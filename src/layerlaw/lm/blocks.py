@@ -18,13 +18,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture import Batch, Capture, Plan, Site
+from layerlaw.capture.batches import Batch
+from layerlaw.capture.hooks import Capture
 from layerlaw.capture.modules import matching, modules_of
+from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.trace import Call, Seen, Trace, trace
 from layerlaw.errors import CaptureError, InputError, LayerlawError
 
 Norm = Literal["rms", "layer", "none"]
 LEAST_BLOCKS = 2
+EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps")  # what families call it
 LINES = 60  # of a module tree in an error
 
 
@@ -96,11 +99,6 @@ class _Step:
         """Of the hidden state."""
         return () if self.state is None else self.state.shape
 
-    @property
-    def keeps_shape(self) -> bool:
-        """Whether it turns a tensor into another of the same shape."""
-        return self.call.input is not None and self.call.input.shape == self.shape
-
     def reads(self, before: _Step) -> bool:
         """Whether it takes what another one has given."""
         return self.call.input is not None and before.state is not None and self.call.input.same_content(before.state)
@@ -142,17 +140,15 @@ def find_blocks(model: nn.Module, inputs: Mapping[str, Any], named: str | Sequen
 def _described(traced: Trace, steps: list[_Step], chosen: list[_Step], home: str, **about: Any) -> BlockStack:
     batch, time, width = chosen[-1].shape
     norm_name, norm, eps = _norm_after(steps, chosen[-1])
-    sites = []
-    for step in chosen:
-        call, kind = step.call, type(step.call.module).__name__
-        sites.append(
-            Site(call.title, call.name, "output", call.number, kind, 0, 1, True, (width,), width, pick=step.pick)
-        )
-    names = {step.call.name for step in chosen}
-    calls = Counter(call.name for call in traced.calls if call.name in names)
+    sites = tuple(
+        Site(c.title, c.name, "output", c.number, type(c.module).__name__, 0, 1, True, (width,), width, pick=step.pick)
+        for step in chosen
+        for c in [step.call]
+    )
+    names = {site.module for site in sites}
+    calls = dict(Counter(call.name for call in traced.calls if call.name in names))
     about |= {"norm_name": norm_name, "home": home, "linked": _linked(chosen)}
-    about["overwrites_input"] = traced.overwrites_input
-    return BlockStack(tuple(sites), dict(calls), (batch, time), norm, eps, **about)
+    return BlockStack(sites, calls, (batch, time), norm, eps, overwrites_input=traced.overwrites_input, **about)
 
 
 def _linked(steps: list[_Step]) -> bool:
@@ -163,11 +159,11 @@ def _lists(modules: Mapping[str, nn.Module], steps: list[_Step]) -> dict[str, li
     """Of every list of modules the calls that pass hidden states on, where there are at least two; outermost lists only."""
     found: dict[str, list[_Step]] = {}
     for home, module in modules.items():
-        if not home or not isinstance(module, (nn.ModuleList, nn.Sequential)):
+        nested = any(home.startswith(f"{other}.") for other in found)
+        if not home or nested or not isinstance(module, (nn.ModuleList, nn.Sequential)):
             continue
-        if any(home.startswith(f"{other}.") for other in found):
-            continue
-        inside = [s for s in steps if _parent(s.call.name) == home and len(s.shape) == 3 and s.keeps_shape]
+        inside = [s for s in steps if _parent(s.call.name) == home and len(s.shape) == 3]
+        inside = [s for s in inside if s.call.input is not None and s.call.input.shape == s.shape]
         if len(inside) >= LEAST_BLOCKS and any(p.dim() > 1 for p in inside[0].call.module.parameters()):
             found[home] = sorted(inside, key=lambda s: s.call.entered)
     return found
@@ -238,11 +234,11 @@ def _norm_after(steps: list[_Step], last: _Step) -> tuple[str, Norm, float]:
     """The first module behind the last block that reads its output and divides by its size, and how."""
     for step in steps:
         call = step.call
-        behind = call.entered > last.call.left and step.reads(last)
-        if behind and call.input is not None and call.input.shape == last.shape:
+        if call.entered > last.call.left and step.reads(last) and call.input and call.input.shape == last.shape:
             norm = _kind_of_norm(call.module, last.shape[2])
             if norm is not None:
-                return call.name, norm, _epsilon(call.module)
+                named = (getattr(call.module, name, None) for name in EPSILONS)
+                return call.name, norm, next((value for value in named if isinstance(value, float)), 1e-6)
     return "", "none", 0.0
 
 
@@ -261,15 +257,8 @@ def _kind_of_norm(module: nn.Module, d: int) -> Norm | None:
         return None
     if not isinstance(plain, Tensor) or plain.shape != x.shape:
         return None
-    near = partial(torch.allclose, rtol=2e-2, atol=2e-2 * float(plain.abs().max()))
-    if not near(plain, scaled):
-        return None
-    return "layer" if near(plain, shifted) else "rms"
-
-
-def _epsilon(module: nn.Module) -> float:
-    values = (getattr(module, name, None) for name in ("eps", "variance_epsilon", "epsilon", "norm_eps"))
-    return next((value for value in values if isinstance(value, float)), 1e-6)
+    near = partial(torch.allclose, plain, rtol=2e-2, atol=2e-2 * float(plain.abs().max()))
+    return ("layer" if near(shifted) else "rms") if near(scaled) else None
 
 
 def run(capture: Capture, inputs: Mapping[str, Any], *, where: str) -> None:

@@ -54,22 +54,22 @@ class FrequentTokens:
         part = X.index_select(0, self._rows.to(X.device))
         if not len(part):
             return
-        if site not in self.sums:
-            self.sums[site], self.grams[site] = self._empty(X.shape[1], X.device)
+        self._open(site, X.shape[1], X.device)
         self.dtype = dtype
         self.sums[site].index_add_(0, self._labels.to(X.device), part.double())
         self.grams[site].update(0, part, Columns(torch.ones(len(part), 1), X.device))
 
-    def _empty(self, d: int, device: torch.device) -> tuple[Tensor, Moments]:
-        return torch.zeros(len(self.ids), d, dtype=torch.float64, device=device), Moments.empty(1, d, 0, device)
+    def _open(self, site: str, d: int, device: torch.device) -> None:
+        if site not in self.sums:
+            self.sums[site] = torch.zeros(len(self.ids), d, dtype=torch.float64, device=device)
+            self.grams[site] = Moments.empty(1, d, 0, device)
 
     def settle(self, sites: Sequence[str], d: int, device: torch.device) -> list[Tensor]:
         """End the pass; gives what is added up over ranks, where one that saw none of these tokens has zeros."""
         total = TargetMoments.empty(1, 0)
         total.counts += self.counts.sum()
         for site in sites:
-            if site not in self.sums:
-                self.sums[site], self.grams[site] = self._empty(d, device)
+            self._open(site, d, device)
             self.grams[site].settle(total)
         return [self.counts, *(t for site in sites for t in (self.sums[site], *self.grams[site].tensors))]
 
@@ -94,8 +94,7 @@ class PicturedWords:
     names: tuple[str, ...]
     ids: Tensor
     sample: PlaneSample = field(repr=False)
-    seen: Tensor = field(repr=False)
-    """How often each came."""
+    seen: Tensor = field(repr=False)  # how often each came
 
     @classmethod
     def of(cls, words: Sequence[str | int], tokenizer: Any, vocabulary: int) -> PicturedWords:
@@ -128,15 +127,6 @@ class PicturedWords:
         """Normalized states (n, d) of one site."""
         if len(self._rows):
             self.sample.update(site, X.index_select(0, self._rows.to(X.device)))
-
-    def planes(self) -> dict[object, list[list[float]]]:
-        """Coordinates at every site, in the order of `labels`."""
-        return self.sample.planes()
-
-    @property
-    def labels(self) -> list[int]:
-        """The number of the word of every sample."""
-        return self.sample.labels
 
 
 def _single_token(word: str, tokenizer: Any) -> int:

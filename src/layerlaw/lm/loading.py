@@ -1,7 +1,4 @@
-"""MODEL → a model and its tokenizer: a loaded one, a local folder, a Hugging Face name, or a GGUF file.
-
-Also what else is needed of transformers: quiet, models with freshly drawn weights, a vocabulary of one's own.
-"""
+"""MODEL → a model and its tokenizer; and what else is needed of transformers: quiet, fresh weights, a vocabulary."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import copy
 import importlib.util
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
@@ -19,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerlaw.errors import DataError, InputError, MissingExtraError
+from layerlaw.errors import DataError, InputError, MissingExtraError, check_choice, check_whole
 
 END, MASK = "<|end|>", "<|mask|>"
 LEAST_ENTRIES = 300  # 256 bytes, two special tokens, and some pairs
@@ -53,20 +50,22 @@ def load(
     mask_id     the token that stands for a masked one, where the tokenizer has none
     name        of the record; default: that of the model
     """
-    number: Any = mask_id
-    if number is not None and (isinstance(number, bool) or not isinstance(number, Integral)):
-        raise InputError(f"mask_id: expected a whole number, got {mask_id!r}.")
+    check_whole(0, kind=Integral, mask_id=0 if mask_id is None else mask_id)
     own = load_tokenizer(tokenizer)
     if isinstance(model, nn.Module):
         if dtype is not None or device_map is not None:
             raise InputError("dtype and device_map are for models that are loaded here; this one is loaded already.")
-        return Loaded(model, own, name or _name(model), mask_id)
+        known = getattr(getattr(model, "config", None), "_name_or_path", "")
+        return Loaded(model, own, name or Path(known).name or type(model).__name__, mask_id)
     if not isinstance(model, (str, os.PathLike)):
         raise InputError(
             f"model: expected an nn.Module, a folder, a Hugging Face name or a GGUF file, got {type(model).__name__}."
         )
     transformers = _transformers(f"loading '{model}'")
-    options: dict[str, Any] = {"dtype": _dtype(dtype)}
+    if isinstance(dtype, str):
+        check_choice("dtype", dtype, DTYPES)
+        dtype = DTYPES[dtype]
+    options: dict[str, Any] = {"dtype": dtype or ("auto" if torch.cuda.is_available() else torch.float32)}
     if device_map is not None:
         _need("accelerate", "spreading a model over devices (device_map)")
         options["device_map"] = device_map
@@ -89,20 +88,21 @@ def untrained_twin(model: nn.Module, seed: int) -> nn.Module | None:
     if all(kind.__name__ != "PreTrainedModel" for kind in type(model).__mro__):  # a wrapper may carry another's
         return None
     first = next(model.parameters())
+    twin = _seeded(seed, lambda: type(model)(_plain_config(model)))
+    return twin.to(device=first.device, dtype=first.dtype)
+
+
+def _seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        twin: nn.Module = type(model)(_plain_config(model))
-    return twin.to(device=first.device, dtype=first.dtype)
+        return make()
 
 
 def drawn(kind: str, *, seed: int, **shape: Any) -> nn.Module:
     """A model of a kind that transformers knows ("bert", "gpt2", …) in a shape of one's own, with freshly drawn weights."""
     transformers = _transformers(f"building a model of the kind '{kind}'")
     config = transformers.AutoConfig.for_model(kind, **shape)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: nn.Module = transformers.AutoModel.from_config(config)
-    return model
+    return _seeded(seed, lambda: transformers.AutoModel.from_config(config))
 
 
 def _class_for(transformers: Any, config: Any) -> Any:
@@ -110,13 +110,10 @@ def _class_for(transformers: Any, config: Any) -> Any:
     for name in getattr(config, "architectures", None) or ():
         if hasattr(transformers, name):
             return getattr(transformers, name)
-    kind = type(config)
     if getattr(config, "is_encoder_decoder", False):
         return transformers.AutoModelForSeq2SeqLM
-    for auto in (transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM):
-        if kind in auto._model_mapping:
-            return auto
-    return transformers.AutoModel
+    kinds = (transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM)
+    return next((auto for auto in kinds if type(config) in auto._model_mapping), transformers.AutoModel)
 
 
 def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Module, Any]:
@@ -145,16 +142,6 @@ def _plain_config(model: Any) -> Any:
     return config
 
 
-def _dtype(dtype: str | torch.dtype | None) -> Any:
-    if dtype is None:
-        return "auto" if torch.cuda.is_available() else torch.float32
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype not in DTYPES:
-        raise InputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}.")
-    return DTYPES[dtype]
-
-
 def load_tokenizer(tokenizer: Any) -> Any:
     """A tokenizer from a folder, a name or a tokenizer.json; a loaded one stays (one of `tokenizers` is wrapped)."""
     if type(tokenizer).__module__.partition(".")[0] == "tokenizers":  # the library's own, which knows no special tokens
@@ -176,11 +163,6 @@ def load_tokenizer(tokenizer: Any) -> Any:
             ) from None
     with _explained(str(tokenizer)):
         return transformers.AutoTokenizer.from_pretrained(str(path) if path.exists() else str(tokenizer))
-
-
-def _name(model: nn.Module) -> str:
-    path = getattr(getattr(model, "config", None), "_name_or_path", "")
-    return Path(path).name if path else type(model).__name__
 
 
 def _transformers(purpose: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.data import Text
-from layerlaw.errors import InputError
+from layerlaw.errors import InputError, check_choice, check_whole
 
 Documents = Literal["cut", "truncate", "pack"]
 SHORTEST = 2  # a token and the next
@@ -104,9 +105,9 @@ class Pieces:
 
     def _sizes(self, units: Sequence[int]) -> dict[int, int]:
         """Tokens of each unit, by the unit that each piece belongs to."""
-        sizes: dict[int, int] = {}
+        sizes: Counter[int] = Counter()
         for unit, piece in zip(units, self.ids, strict=True):
-            sizes[unit] = sizes.get(unit, 0) + len(piece)
+            sizes[unit] += len(piece)
         return sizes
 
 
@@ -130,10 +131,19 @@ class UncutText:
                 raise InputError("bos=True: token ids are taken as they are; put the BOS into them, or pass text.")
             stream: Iterable[Tensor] = ready
         else:
-            tokenizer = _checked(self.tokenizer if self.tokenizer is not None else tokenizer)
+            tokenizer = self.tokenizer if self.tokenizer is not None else tokenizer
+            if tokenizer is None:
+                raise InputError(
+                    "tokenizer: expected one for this text, got none. Pass lm.load(model, tokenizer=…), or token ids of "
+                    "shape (documents, length) as text."
+                )
+            if not callable(tokenizer):
+                raise InputError(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}.")
             first = bos_of(tokenizer, self.bos)
             end = getattr(tokenizer, "eos_token_id", None) if self.documents == "pack" else None
-            listed = [text] if isinstance(text, str) else text if _is_documents(text) else None
+            # What has a length and numbered entries is all there: a list, a dataset (a column of pandas has labels).
+            numbered = hasattr(text, "__len__") and hasattr(text, "__getitem__") and not hasattr(text, "iloc")
+            listed = [text] if isinstance(text, str) else text if numbered and not isinstance(text, Mapping) else None
             stream = tokenized(_strings(text), tokenizer, end) if listed is None else Tokenized(listed, tokenizer, end)
         size = self.length - (first is not None)
         if size < 1:
@@ -150,7 +160,10 @@ class UncutText:
                     found.append(piece.long())
                     owners.append(number)
         if not found:
-            raise InputError(_too_short(text))
+            hint = ""
+            if isinstance(text, str) and 0 < len(text) < 300 and "\n" not in text:
+                hint = f" It is {text!r}: if that is a file, pass its content (the command line takes names)."
+            raise InputError(f"text: expected at least {SHORTEST} tokens in a row, got none.{hint}")
         given = len(stream) if isinstance(stream, Sequence) else None
         return Pieces(tuple(found), tuple(owners), bos=first, packed=packed, given=given).noted(note)
 
@@ -177,30 +190,24 @@ def pieces_of(
                 tasks predict about 15 % of the tokens they read)
     groups      groups of documents for held-out values and standard errors; default: 8, or as many as the memory allows
     """
-    if documents not in get_args(Documents):
-        raise InputError(f"documents: expected one of {', '.join(get_args(Documents))}, got {documents!r}.")
-    numbers: dict[str, tuple[Any, int]] = {
-        "length": (length, SHORTEST),
-        "tokens": (tokens, SHORTEST),
-        "groups": (groups, 1),
-    }
-    for name, (value, least) in numbers.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
-            raise InputError(f"{name}: expected a whole number, got {value!r}.")
-        if value is not None and value < least:
-            raise InputError(f"{name}: expected at least {least}, got {value!r}.")
+    check_choice("documents", documents, get_args(Documents))
+    check_whole(SHORTEST, kind=Integral, length=length, tokens=SHORTEST if tokens is None else tokens)
+    check_whole(1, kind=Integral, groups=1 if groups is None else groups)
     if bos not in (None, True, False):
         raise InputError(f"bos: expected True, False or None (as the tokenizer does), got {bos!r}.")
     text = text.documents if isinstance(text, Text) else text
-    _refuse_other_kinds(text)
+    short = isinstance(text, str) and len(text) < 300 and "\n" not in text
+    if isinstance(text, os.PathLike) or (short and os.path.isfile(text)):  # which minds neither length nor letters
+        raise InputError(f"text: expected text, got the name of a file: pass ll.data.load_text({os.fspath(text)!r}).")
+    if isinstance(text, (bytes, bytearray)):
+        raise InputError("text: expected a string, got bytes: pass text.decode().")
+    if isinstance(text, Mapping) and "input_ids" in text:
+        raise InputError(f"text: expected token ids, got a {type(text).__name__}: pass its 'input_ids'.")
     return UncutText(text, tokenizer, length, documents, bos, tokens, groups)
 
 
 def _read(stream: Iterable[Tensor], most: int | None, enough: int | None) -> tuple[list[tuple[int, Tensor]], str]:
-    """Documents with their numbers, up to `most` tokens of each, until there are enough tokens; and a remark.
-
-    Documents that can be had in any order are taken evenly over all of them, so that no subject is preferred.
-    """
+    """Documents with their numbers, evenly over a list, up to `most` tokens of each, until there are enough; a remark."""
     order: Iterable[tuple[int, Tensor]] = enumerate(stream)
     if isinstance(stream, Sequence):
         order = ((i, stream[i]) for i in evenly(len(stream)))
@@ -267,12 +274,6 @@ class Tokenized(Sequence[Tensor]):
         return next(tokenized(strings, self.tokenizer, self.end), torch.zeros(0, dtype=torch.long))
 
 
-def _is_documents(text: Any) -> bool:
-    """A list, or a dataset that is all there: what has a length and numbered entries (a column of pandas has labels)."""
-    numbered = hasattr(text, "__len__") and hasattr(text, "__getitem__") and not hasattr(text, "iloc")
-    return numbered and not isinstance(text, Mapping)
-
-
 def _parts(document: str) -> Iterator[str]:
     """A long text in parts that end at a line, so that a tokenizer need not hold all of it at once."""
     at = 0
@@ -295,29 +296,15 @@ def _token_ids(text: Any) -> list[Tensor] | None:
                 f"{ids.dtype}. One long document of ids: ids[None]."
             )
         return list(ids.cpu())
-    if isinstance(text, Sequence) and not isinstance(text, str) and len(text) and _is_ids(text[0]):
-        return [torch.as_tensor(ids).long().cpu() for ids in text]
+    if isinstance(text, Sequence) and not isinstance(text, str) and len(text):
+        first = text[0]
+        if isinstance(first, (Tensor, np.ndarray)):
+            ids_came = first.ndim == 1
+        else:
+            listed = isinstance(first, Sequence) and not isinstance(first, str)
+            ids_came = listed and all(isinstance(i, int) for i in first[:8])
+        return [torch.as_tensor(ids).long().cpu() for ids in text] if ids_came else None
     return None
-
-
-def _is_ids(item: Any) -> bool:
-    if isinstance(item, (Tensor, np.ndarray)):
-        return item.ndim == 1
-    return isinstance(item, Sequence) and not isinstance(item, str) and all(isinstance(i, int) for i in item[:8])
-
-
-def _refuse_other_kinds(text: Any) -> None:
-    """What is often passed by mistake, with what was meant."""
-    if isinstance(text, os.PathLike) or (isinstance(text, str) and _names_a_file(text)):
-        raise InputError(f"text: expected text, got the name of a file: pass ll.data.load_text({os.fspath(text)!r}).")
-    if isinstance(text, (bytes, bytearray)):
-        raise InputError("text: expected a string, got bytes: pass text.decode().")
-    if isinstance(text, Mapping) and "input_ids" in text:
-        raise InputError(f"text: expected token ids, got a {type(text).__name__}: pass its 'input_ids'.")
-
-
-def _names_a_file(text: str) -> bool:
-    return len(text) < 300 and "\n" not in text and os.path.isfile(text)  # which minds neither length nor letters
 
 
 def _strings(text: Any, start: int = 0) -> Iterator[str]:
@@ -340,29 +327,11 @@ def _strings(text: Any, start: int = 0) -> Iterator[str]:
             yield item
 
 
-def _checked(tokenizer: Any) -> Any:
-    if tokenizer is None:
-        raise InputError(
-            "tokenizer: expected one for this text, got none. Pass lm.load(model, tokenizer=…), or token ids of shape "
-            "(documents, length) as text."
-        )
-    if not callable(tokenizer):
-        raise InputError(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}.")
-    return tokenizer
-
-
-def _too_short(text: Any) -> str:
-    hint = ""
-    if isinstance(text, str) and 0 < len(text) < 300 and "\n" not in text:
-        hint = f" It is {text!r}: if that is a file, pass its content (the command line takes names)."
-    return f"text: expected at least {SHORTEST} tokens in a row, got none.{hint}"
-
-
 def batches(pieces: Pieces, size: int) -> Iterator[tuple[int, list[int]]]:
     """Groups and indices of pieces that are run together: of one group, of similar length, in a fixed order."""
-    by_group: dict[int, list[int]] = {}
+    by_group: dict[int, list[int]] = defaultdict(list)
     for i, group in enumerate(pieces.groups):
-        by_group.setdefault(group, []).append(i)
+        by_group[group].append(i)
     for group, members in by_group.items():
         members.sort(key=lambda i: -len(pieces.ids[i]))
         for at in range(0, len(members), size):
@@ -386,8 +355,7 @@ def check_ids(pieces: Pieces, vocabulary: int, tokenizer: Any, mask_id: int | No
     if tokenizer is not None:
         size = f" ({len(tokenizer):,} entries)" if hasattr(tokenizer, "__len__") else ""
         what = f"a tokenizer{size} that does"
-    wrong = low if low < 0 else high
     raise InputError(
-        f"text: expected token ids 0 … {vocabulary - 1}, as the model has embeddings, got {wrong}: {what} not belong "
-        "to this model."
+        f"text: expected token ids 0 … {vocabulary - 1}, as the model has embeddings, got {low if low < 0 else high}: "
+        f"{what} not belong to this model."
     )

@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from layerlaw.capture import Plan, Site, capturing
+from layerlaw.capture.hooks import Capture
 from layerlaw.capture.network import probing_state
+from layerlaw.capture.plan import Plan, Site
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.lm.anatomy import TokenPlaces, body_of
 from layerlaw.lm.blocks import BlockStack, run
 from layerlaw.lm.chosen_tokens import FrequentTokens, PicturedWords
 from layerlaw.lm.pieces import Pieces, batches
-from layerlaw.lm.targets import Target
-from layerlaw.lm.tasks import MASKED_SHARE, LanguageTask, TaskName, TokenBatch
+from layerlaw.lm.tasks import MASKED_SHARE, LanguageTask, Target, TaskName, TokenBatch
 from layerlaw.progress import Counter, Progress
 from layerlaw.stats.moments import Columns, Moments, TargetMoments
 from layerlaw.stats.precision import at_least_float32
@@ -32,10 +32,7 @@ DOUBLE_BELOW = 256  # width: below it a product in float64 costs little, and a s
 
 @dataclass(frozen=True)
 class TextPlan:
-    """What is measured: blocks, targets, normalization, frequent tokens and words.
-
-    What enters the first block is a site too where the blocks are all of their list.
-    """
+    """What is measured; what enters the first block is a site too where the blocks are all of their list."""
 
     blocks: BlockStack
     targets: tuple[Target, ...]
@@ -60,16 +57,14 @@ class TextPlan:
 
     def normalized(self, X: Tensor) -> Tensor:
         """Rows as they are measured: a norm's trained factors do not change PR, so a bare one serves every block."""
-        d = (X.shape[-1],)
-        if self.normalize == "none" or (self.normalize == "fresh" and self.blocks.norm == "none"):
+        d, norm = (X.shape[-1],), self.blocks.norm
+        if self.normalize == "none" or (self.normalize == "fresh" and norm == "none"):
             return X.double()  # single tokens may be ten thousand times larger than the rest
-        X = X.double() if X.shape[-1] < DOUBLE_BELOW and X.device.type == "cpu" else X
         if X.device.type == "cpu":
-            X = at_least_float32(X)
+            X = X.double() if X.shape[-1] < DOUBLE_BELOW else at_least_float32(X)
         if self.normalize == "standardized":
             return F.layer_norm(X, d, eps=1e-12)
-        norm = F.rms_norm if self.blocks.norm == "rms" else F.layer_norm
-        return norm(X, d, eps=self.blocks.eps)
+        return (F.rms_norm if norm == "rms" else F.layer_norm)(X, d, eps=self.blocks.eps)
 
 
 class MomentPass:
@@ -161,10 +156,7 @@ class TextRun:
     progress: bool | Progress
 
     def measure(self, network: nn.Module) -> MomentPass:
-        """Every batch of this rank through the model, then one all-reduce.
-
-        The head of the model is left out where that is possible, since its scores are not used.
-        """
+        """Every batch of this rank through the model, without its head where that is possible, then one all-reduce."""
         body = body_of(network, self.plan.blocks.home)
         prefix = next(f"{name}." for name, module in network.named_modules() if module is body).removeprefix(".")
         plan, pieces = self.plan.capture(prefix), self.pieces
@@ -174,7 +166,7 @@ class TextRun:
         started = time.perf_counter()
         with (
             probing_state(network, "running"),
-            capturing(body, plan, plan.sites, reduce=None, consume=found.consume) as capture,
+            Capture(body, plan, plan.sites, reduce=None, consume=found.consume) as capture,
         ):
             for number, (group, members) in enumerate(mine):
                 batch = self.task.batch([pieces.ids[i] for i in members], members)

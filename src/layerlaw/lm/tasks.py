@@ -1,15 +1,18 @@
-"""What the model is asked: the next token, masked tokens (encoders), or masked spans (encoder-decoders).
+"""What the model is asked, and as what its answer is written.
 
-A task turns pieces into model inputs and says which rows of hidden states are used and which tokens stand around them.
+A task (the next token, masked tokens of encoders, masked spans of encoder-decoders) turns pieces into model inputs and says
+which rows of hidden states are used and which tokens stand around them. A target is a function of one of these tokens, given
+as a row of numbers for each token of the vocabulary.
 """
 
 from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +22,8 @@ from layerlaw.errors import InputError
 TaskName = Literal["next", "masked", "span"]
 MASKED_SHARE = 0.15
 SPAN = 3  # mean length of a masked span, as T5 was trained
+SKETCH = 256  # columns of the random sketch of one-hot targets
+SHUFFLES = 8  # shuffled vocabularies
 
 AGAINST_ITS_WAY = {  # by task, where another one fits the model
     "next": "The model reads both ways: the next token is among what it reads, so PR says how well it is copied.",
@@ -63,17 +68,6 @@ class TokenBatch:
         """The same on a device."""
         move = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in self.inputs.items()}
         return TokenBatch(move, self.rows, self.around)
-
-
-class LanguageTask(Protocol):
-    """How pieces become a batch."""
-
-    @property
-    def name(self) -> TaskName:
-        """Its name."""
-
-    def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> TokenBatch:
-        """Inputs and rows of these pieces, whose `numbers` seed what is drawn at random."""
 
 
 @dataclass(frozen=True)
@@ -132,12 +126,8 @@ class Spans:
 
     def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> TokenBatch:
         """The decoder reads what came before; rows before a sentinel are not used."""
-        sources, labels, real = [], [], []
-        for piece, number in zip(pieces, numbers, strict=True):
-            source, label, is_token = self.corrupted(piece, _generator(self.seed, number))
-            sources.append(source)
-            labels.append(label)
-            real.append(is_token)
+        parts = [self.corrupted(piece, _generator(self.seed, n)) for piece, n in zip(pieces, numbers, strict=True)]
+        sources, labels, real = zip(*parts, strict=True)
         ids, mask = padded(sources, self.pad)
         after, after_mask = padded(labels, self.pad)
         tokens, _ = padded(real, 0)
@@ -164,6 +154,9 @@ class Spans:
         return torch.tensor(source), torch.tensor(label), torch.tensor(real)
 
 
+LanguageTask = NextToken | MaskedTokens | Spans
+
+
 def task_for(
     name: TaskName, *, offsets: tuple[int, ...], tokenizer: Any, config: Any, mask_id: int | None, seed: int
 ) -> LanguageTask:
@@ -180,10 +173,11 @@ def task_for(
         mask = mask_id if mask_id is not None else getattr(tokenizer, "mask_token_id", None)
         if mask is None:
             raise InputError("task 'masked': expected a tokenizer with a mask token, got none. Pass mask_id=….")
-        before, after = ((i,) if i is not None else () for i in _around(tokenizer))
-        return MaskedTokens(int(mask), before, after, pad, seed)
-    sentinels = _named_sentinels(tokenizer) or _last_entries(int(config.vocab_size))
-    return Spans(sentinels, int(_start(config)), getattr(config, "eos_token_id", None), pad, seed)
+        return MaskedTokens(int(mask), *around(tokenizer), pad, seed)
+    size, start = int(config.vocab_size), getattr(config, "decoder_start_token_id", None)
+    sentinels = _named_sentinels(tokenizer) or tuple(range(size - 1, max(size - 101, size // 2), -1))
+    start = start if start is not None else getattr(config, "pad_token_id", None) or 0
+    return Spans(sentinels, int(start), getattr(config, "eos_token_id", None), pad, seed)
 
 
 def check_task(task: TaskName | None, fits: TaskName) -> TaskName:
@@ -191,9 +185,7 @@ def check_task(task: TaskName | None, fits: TaskName) -> TaskName:
     if task == "span" != fits:
         raise InputError("task 'span': expected an encoder-decoder, got a model with one stack of blocks. Use 'next'.")
     if task not in (None, "span") and fits == "span":
-        raise InputError(
-            f"task {task!r}: expected 'span' for an encoder-decoder, whose decoder predicts what was cut out."
-        )
+        raise InputError(f"task {task!r}: expected 'span' for an encoder-decoder, which predicts what was cut out.")
     return task or fits
 
 
@@ -217,17 +209,14 @@ def _generator(seed: int, number: int) -> torch.Generator:
 def _composition(total: int, parts: int, generator: torch.Generator) -> list[int]:
     """A random way to write the total as a sum of so many positive numbers."""
     cuts = (torch.randperm(total - 1, generator=generator)[: parts - 1] + 1).sort().values.tolist() if total > 1 else []
-    ends = [0, *cuts, total]
-    return [b - a for a, b in itertools.pairwise(ends)]
+    return [b - a for a, b in itertools.pairwise([0, *cuts, total])]
 
 
-def places_around(tokenizer: Any) -> int:
-    """How many special tokens an encoder's tokenizer puts around a text."""
-    return sum(i is not None for i in _around(tokenizer))
-
-
-def _around(tokenizer: Any) -> tuple[int | None, int | None]:
-    return getattr(tokenizer, "cls_token_id", None), getattr(tokenizer, "sep_token_id", None)
+def around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The special tokens that an encoder's tokenizer puts before and after a text."""
+    ids = (getattr(tokenizer, f"{name}_token_id", None) for name in ("cls", "sep"))
+    before, after = (() if i is None else (i,) for i in ids)
+    return before, after
 
 
 def unnamed_sentinels(tokenizer: Any) -> str:
@@ -251,10 +240,76 @@ def _named_sentinels(tokenizer: Any) -> tuple[int, ...]:
     return tuple(i for i in named if i is not None and i != unknown)
 
 
-def _last_entries(vocabulary: int) -> tuple[int, ...]:
-    return tuple(range(vocabulary - 1, max(vocabulary - 101, vocabulary // 2), -1))
+@dataclass(frozen=True)
+class Target:
+    """A named target: codes (V, q) of the token `offset` steps away (1: the next)."""
+
+    name: str
+    offset: int
+    codes: Callable[[], Tensor]
+    about: str
+    columns: int = 1
 
 
-def _start(config: Any) -> int:
-    start = getattr(config, "decoder_start_token_id", None)
-    return start if start is not None else getattr(config, "pad_token_id", None) or 0
+WORDS = {"next": "the next token", "masked": "the masked token", "span": "the hidden token"}
+
+
+def targets_of(
+    names: Sequence[str], vocabulary: int, embedding: Tensor | None, counts: Tensor, seed: int, task: str = "next"
+) -> list[Target]:
+    """The targets by name; "id" always comes first, since it costs nothing."""
+    ids, what, shuffled = partial(_scaled, vocabulary), WORDS[task], f"each of {SHUFFLES} shuffled vocabularies"
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**40:
+        raise InputError(f"seed: expected a whole number from 0 to 2**40, got {seed!r}.")
+    width = 0 if embedding is None else embedding.shape[1]
+    all_known = (
+        Target("id", 1, ids, f"{what}'s id"),
+        Target("embedding", 1, partial(_rows, embedding), f"{what}'s row of the output embedding", width),
+        Target("onehot", 1, partial(_sketch, vocabulary, seed), f"{what}, one-hot (random sketch)", SKETCH),
+        Target("shuffled", 1, partial(_shuffled, vocabulary, seed), f"its id in {shuffled}", SHUFFLES),
+        Target("rank", 1, partial(_ranks, counts), f"{what}'s frequency rank in this text"),
+        Target("previous", -1, ids, "the previous token's id"),
+        Target("current", 0, ids, "the token's own id"),
+        Target("next2", 2, ids, "the id of the token after the next"),
+    )
+    known = {target.name: target for target in all_known}
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        raise InputError(f"targets: expected some of {', '.join(known)}, got {', '.join(map(repr, wrong))}.")
+    if "embedding" in names and embedding is None:
+        raise InputError(
+            "target 'embedding': expected a model with an output embedding (a language-model head), got one without. Load "
+            "it with its head (AutoModelForCausalLM, AutoModelForMaskedLM), or leave this target out."
+        )
+    return [known[name] for name in dict.fromkeys(["id", *names])]
+
+
+def _scaled(vocabulary: int) -> Tensor:
+    """Ids in −½ … ½: PR does not change with scale and shift, and sums stay small."""
+    return ((torch.arange(vocabulary, dtype=torch.float64) + 0.5) / vocabulary - 0.5)[:, None]
+
+
+def _rows(embedding: Tensor | None) -> Tensor:
+    assert embedding is not None
+    return embedding.detach().float().cpu()
+
+
+def _sketch(vocabulary: int, seed: int) -> Tensor:
+    """Random signs: E‖Sᵀ(y − ŷ)‖² = ‖y − ŷ‖² for one-hot y, so the sums over columns estimate the one-hot sums."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 2, (vocabulary, SKETCH), generator=generator).float() * 2 - 1
+
+
+def _shuffled(vocabulary: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    orders = [torch.randperm(vocabulary, generator=generator) for _ in range(SHUFFLES)]
+    return torch.cat([_scaled(vocabulary)[order] for order in orders], 1)
+
+
+def _ranks(counts: Tensor) -> Tensor:
+    """0 for the most frequent token of the text, 1 for the next …; equal counts in the order of the ids."""
+    order = torch.argsort(counts, descending=True, stable=True)
+    ranks = torch.empty(len(counts), dtype=torch.float64)
+    ranks[order] = torch.arange(len(counts), dtype=torch.float64)
+    seen = max(1, int((counts > 0).sum()))
+    return (ranks / seen - 0.5)[:, None]

@@ -10,7 +10,7 @@
     terminal         tables of rich
     outcome_words    how an outcome is written, the same everywhere
     markdown         the ledger of reproductions
-    axes, theme      ticks; colors
+    theme            colors and the font
 
 matplotlib, plotly and rich (extra "pages") are imported when first needed, not before.
 """
@@ -20,39 +20,36 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from layerlaw.files import write_whole
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.pages.figures import plot, plot_planes
 from layerlaw.pages.html.outcomes import outcome_page
 from layerlaw.pages.markdown import ledger_index, ledger_page
 from layerlaw.pages.sheets import draw_sheet
-from layerlaw.pages.terminal import print_outcome, print_record, table
 from layerlaw.record import Record
 from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
 
+if TYPE_CHECKING:
+    from layerlaw.pages.terminal import print_outcome, print_record, table
+
 __all__ = [
-    "Outcome",
-    "Panel",
-    "PlanePanel",
-    "Row",
-    "Series",
-    "Sheet",
-    "Table",
-    "draw_sheet",
-    "ledger_index",
-    "ledger_page",
-    "outcome_page",
-    "plot",
-    "plot_planes",
-    "print_outcome",
-    "print_record",
-    "report",
-    "table",
-]
+    "Outcome", "Panel", "PlanePanel", "Row", "Series", "Sheet", "Table", "draw_sheet", "ledger_index", "ledger_page",
+    "outcome_page", "plot", "plot_planes", "print_outcome", "print_record", "report", "table",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("print_outcome", "print_record", "table"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from layerlaw.pages import terminal  # needs rich
+
+    return getattr(terminal, name)
 
 
 def report(records: Record | Sequence[Record], path: str | os.PathLike[str], *, title: str | None = None) -> Path:
     """Write one self-contained HTML page (no network, about 5 MB) about a record, or comparing several."""
-    from layerlaw.pages.html.records import write_page  # needs Plotly
+    from layerlaw.pages.html.records import page_html  # needs Plotly
 
-    return write_page(records, path, title=title)
+    return write_whole(path, page_html(records, title=title))

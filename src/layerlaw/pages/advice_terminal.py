@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from layerlaw.pages.terminal import fitting, new_table, point
 from layerlaw.wording import ABSENT, correlation, minus, number, percent, with_error
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 OVER_FLOOR = "D over its noise floor"
 LEFT = ("", "shape", "classes", "by", "phase")  # headings of columns of words
@@ -20,8 +21,6 @@ MARGIN = "margin: own logit minus the best other, lost at 0 and below"
 
 def print_choice(choice: Mapping[str, Any], screen: Console) -> None:
     """Headline, how it was run, one row per candidate, caveats, the last number; of `Choice.to_dict()`."""
-    from rich.text import Text
-
     about, how = choice["provenance"]["data"], choice["provenance"]["settings"]
     runs = len(choice["candidates"]) * len(how["rates"]) * len(how["seeds"])
     headline, *caveats, last = choice["sentences"]
@@ -39,7 +38,8 @@ def print_choice(choice: Mapping[str, Any], screen: Console) -> None:
     screen.print(choice_table(choice, screen.width))
     screen.print(Text(_choice_caption(choice), style="dim"))
     screen.print()
-    _print_points(screen, caveats)
+    for caveat in caveats:
+        screen.print(point(" ·", caveat))
     screen.print(Text(last))
 
 
@@ -47,21 +47,18 @@ def choice_table(choice: Mapping[str, Any], width: int) -> Table:
     """One row per candidate at its chosen learning rate: → recommended, ↓ lowest D."""
     kind, candidates = choice["kind"], choice["candidates"]
     rows = [_choice_cells(row, kind) for row in candidates]
-    shown = list(rows[0])
+    cells = {head: [row[head] for row in rows] for head in rows[0]}
     if not _over_floor(choice):
-        shown.remove(OVER_FLOOR)
+        del cells[OVER_FLOOR]
     if not any(row["diverged"] for row in candidates):
-        shown.remove("failed")
-    while sum(max(len(head), *(len(row[head]) for row in rows)) + 2 for head in shown) + 3 > width and any(
-        head in GOES for head in shown
-    ):
-        shown.remove(max(shown, key=lambda head: GOES.get(head, 0)))
-    table = _table(["", *shown])
-    for row, cells in zip(candidates, rows, strict=True):
+        del cells["failed"]
+    shown = fitting(cells, width - 3, GOES)
+    table = new_table(["", *shown], LEFT)
+    for i, row in enumerate(candidates):
         mark = "→" if row["label"] == choice["recommended"] else "↓" if row["label"] == choice["best"] else ""
         comparable = not any(t["diverged"] for t in row["trials"] if t["rate"] == row["rate"])
         style = "bold" if mark == "→" else None if comparable else "dim"
-        table.add_row(mark, *(cells[head] for head in shown), style=style)
+        table.add_row(mark, *(cells[head][i] for head in shown), style=style)
     return table
 
 
@@ -101,15 +98,14 @@ def _choice_caption(choice: Mapping[str, Any]) -> str:
 
 def print_forecast(found: Mapping[str, Any], screen: Console) -> None:
     """Headline, one row per group, findings, caveats; of `Forecast.to_dict()`."""
-    from rich.text import Text
-
     headline, *lines = found["sentences"]
     screen.print(Text(headline, style="bold"))
     screen.print()
     screen.print(forecast_table(found))
     screen.print(Text(MARGIN + ("" if found["accuracy"] is None else "; right: share of these data"), style="dim"))
     screen.print()
-    _print_points(screen, lines, dim=found["caveats"])
+    for line in lines:
+        screen.print(point(" ·", line, "dim" if line in found["caveats"] else ""))
 
 
 def forecast_table(found: Mapping[str, Any]) -> Table:
@@ -118,15 +114,13 @@ def forecast_table(found: Mapping[str, Any]) -> Table:
     known = {name: at for name, at in outlooks.items() if at is not None}
     measured, accuracy = found["measured"], found["accuracy"]
     several = len(known) > 1 or measured is not None or accuracy is not None
-    table = _table(["classes", *(["by"] if several else []), "phase", "margin", "cosine", "norm", "repeat"])
+    table = new_table(["classes", *["by"] * several, "phase", "margin", "cosine", "norm", "repeat"], LEFT)
     for i, group in enumerate(found["groups"]):
         rows = [[name, *_outlook_cells(at, i, group["number"])] for name, at in known.items()]
         if measured is not None or accuracy is not None:
-            own = (
-                ["", ""]
-                if measured is None
-                else [_decimals(measured[i]["mean_cosine"]), number(measured[i]["mean_row_norm"])]
-            )
+            own = ["", ""]
+            if measured is not None:
+                own = [_decimals(measured[i]["mean_cosine"]), number(measured[i]["mean_row_norm"])]
             right = "" if accuracy is None else f"{percent(accuracy[i], 0)} right"
             rows.append(["measured", right, "", *own, ""])
         for j, cells in enumerate(rows):
@@ -152,23 +146,3 @@ def _repeat(at: Mapping[str, Any], i: int) -> str:
 
 def _decimals(value: float | None) -> str:
     return ABSENT if value is None else minus(f"{value:.2f}")
-
-
-def _table(heads: Sequence[str]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for head in heads:
-        table.add_column(head, justify="left" if head in LEFT else "right", no_wrap=True)
-    return table
-
-
-def _print_points(screen: Console, lines: Sequence[str], dim: Sequence[str] = ()) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    for line in lines:
-        grid = Table.grid(padding=(0, 1))
-        grid.add_row(" ·", Text(line, style="dim" if line in dim else ""))
-        screen.print(grid)

@@ -1,68 +1,31 @@
-"""How each kind of record is shown: a table with one entry per kind, so that no other file asks what it shows."""
+"""How each kind of record is shown: by a module of its own, so that no other file asks what it shows.
+
+Such a module says what the law is on (`AXIS`), gives facts below the title, the columns of the table of sites (closer
+together if more than `CROWDED`), what each site contributes (`parts`), notes below the table and a legend of its heads, the
+key numbers of the law, the `HEADS`, cells and caption of a comparison, and definitions with their sources (`formulas`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from types import ModuleType
 
 from layerlaw.pages import classifier, language_model
-from layerlaw.pages.html import definitions
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Kind
+from layerlaw.wording import ABSENT
+
+PRESENTATIONS: dict[Kind, ModuleType] = {CLASSIFIER: classifier, LANGUAGE_MODEL: language_model}
 
 
-@dataclass(frozen=True)
-class Presentation:
-    """The words of a kind: facts below the title, the table of its sites, its part of a comparison, its definitions."""
-
-    axis: str
-    """What the law is on, as an axis names it."""
-    facts: Callable[[RecordView], list[str]]
-    columns: Callable[[RecordView], list[TableColumn]]
-    crowded: int
-    """More columns on a page stand closer together, under shorter heads."""
-    parts: Callable[[RecordView], Parts]
-    notes: Callable[[RecordView], list[str]]
-    """Footnotes of the table on the page, as HTML."""
-    legend: Callable[[RecordView, Sequence[str], Sequence[str]], str]
-    """What the heads of the table leave unsaid in the terminal: of those shown, and of those left out."""
-    heads: tuple[str, ...]
-    """Of the table that compares records; `compared` are the cells of one, as HTML."""
-    compared: Callable[[RecordView], list[str]]
-    caption: Callable[[Sequence[RecordView]], str]
-    formulas: Callable[[Sequence[RecordView]], str]
-
-
-PRESENTATIONS: dict[Kind, Presentation] = {
-    CLASSIFIER: Presentation(
-        axis="separation fuzziness D",
-        facts=classifier.facts,
-        columns=classifier.table_columns,
-        crowded=10,
-        parts=classifier.parts,
-        notes=classifier.table_notes,
-        legend=lambda view, shown, hidden: "",
-        heads=classifier.HEADS,
-        compared=classifier.compared,
-        caption=lambda views: "D along the layers of each fit; dashed, the fitted law.",
-        formulas=lambda views: definitions(classifier.FORMULAS, classifier.CITATIONS),
-    ),
-    LANGUAGE_MODEL: Presentation(
-        axis="prediction residual PR",
-        facts=language_model.facts,
-        columns=language_model.table_columns,
-        crowded=8,
-        parts=language_model.parts,
-        notes=language_model.table_notes,
-        legend=language_model.legend,
-        heads=language_model.HEADS,
-        compared=language_model.compared,
-        caption=language_model.compared_caption,
-        formulas=language_model.formulas,
-    ),
-}
-
-
-def presentation(view: RecordView) -> Presentation:
+def presentation(view: RecordView) -> ModuleType:
     """How this record is shown."""
     return PRESENTATIONS[view.record.kind]
+
+
+def filled(
+    view: RecordView, columns: Iterable[TableColumn], parts: Parts, bars: Sequence[str]
+) -> dict[TableColumn, list[str]]:
+    """The cells of the table of sites, `bars` in the column of the parts; columns that are empty are left out."""
+    cells = {c: [bars[i] if c.head == parts.head else c.cell(s) for i, s in enumerate(view.sites)] for c in columns}
+    return {column: texts for column, texts in cells.items() if any(text != ABSENT for text in texts)}

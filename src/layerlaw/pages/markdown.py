@@ -7,15 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from layerlaw.errors import InputError
 from layerlaw.outcome import Outcome, Row, Table
-from layerlaw.pages.outcome_words import (
-    figure_label,
-    heading,
-    provenance_items,
-    quick_words,
-    verdict_line,
-    written,
-    written_row,
-)
+from layerlaw.pages import outcome_words as said
 from layerlaw.wording import ABSENT, clean, counted, sentence
 
 INDEX = ("figure", "what", "numbers", "statements", "run")
@@ -45,22 +37,14 @@ def ledger_index(outcomes: Sequence[Outcome], *, folder: str = "") -> str:
         return "Nothing has been run yet."
     lines = []
     for outcome in outcomes:
-        known = dict(provenance_items(outcome))
-        judged = [row for row in outcome.rows if row.reproduced is not None]
-        words = [row for row in judged if isinstance(row.paper, str)]
+        known = dict(said.provenance_items(outcome))
+        numbers, statements = map(_share, said.numbers_and_statements(outcome.rows))
         how = [known[what] for what in ("device", "wall time") if what in known]
         how += ["quick run"] if outcome.provenance.get("quick") else []
         place = "/".join(filter(None, (folder, f"{_file(outcome)}.md")))
-        lines.append(
-            [
-                f"[{_text(figure_label(outcome.name))}]({place})",
-                _text(sentence(outcome.title)),
-                _share([row for row in judged if row not in words]),
-                _share(words),
-                _text(", ".join(how)) or ABSENT,
-            ]
-        )
-    verdict = verdict_line(outcomes)
+        link = f"[{_text(said.figure_label(outcome.name))}]({place})"
+        lines.append([link, _text(sentence(outcome.title)), numbers, statements, _text(", ".join(how)) or ABSENT])
+    verdict = said.verdict_line(outcomes)
     total = f"\n\nIn all, {verdict}, in {counted(len(outcomes), 'figure')}." if verdict else ""
     return _table(INDEX, lines) + total
 
@@ -70,16 +54,16 @@ def ledger_page(outcome: Outcome, *, intro: str = "", tried: Mapping[str, str] |
 
     `intro` is Markdown and goes in as it is; `tried` are words for the names of rows; `picture` is a file beside it.
     """
-    line, quick = verdict_line([outcome]), quick_words(outcome)
-    parts = [f"# {_text(heading(outcome))}"]
+    line, quick = said.verdict_line([outcome]), said.quick_words(outcome)
+    parts = [f"# {_text(said.heading(outcome))}"]
     parts += [f"{line[:1].upper()}{line[1:]}."] if line else []
     parts += [f"**{quick}**"] if quick else []
-    parts += [f"![{_text(figure_label(outcome.name))}]({picture})"] if picture else []
+    parts += [f"![{_text(said.figure_label(outcome.name))}]({picture})"] if picture else []
     parts += [intro.strip(), _misses(outcome.rows, tried or {})]
     parts += [_numbers(outcome.rows)] if outcome.rows else []
     parts += map(_folded, outcome.tables)
     parts.append("\n".join(f"- {_text(sentence(note))}" for note in outcome.notes))
-    items = provenance_items(outcome)
+    items = said.provenance_items(outcome)
     parts.append(" · ".join(_code(w) if what == "command" else f"{_text(what)}: {_text(w)}" for what, w in items))
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -89,7 +73,7 @@ def _misses(rows: Sequence[Row], tried: Mapping[str, str]) -> str:
     lines = []
     for row in rows:
         if row.reproduced is False:
-            text = written_row(row)
+            text = said.written_row(row)
             ours = "none" if row.ours is None else text.ours
             beside = f"paper {_text(text.paper)}, ours {_text(ours)} (accepted {_text(text.tolerance)})"
             lines.append(f"- **{_text(text.name)}**: {beside}. {tried.get(row.name, '')}".rstrip())
@@ -101,26 +85,27 @@ def _share(rows: Sequence[Row]) -> str:
 
 
 def _numbers(rows: Sequence[Row]) -> str:
+    """Every row; beside its mean the range, or why there is none."""
+    texts = [said.written_row(row) for row in rows]
     bounds = any(row.tolerance for row in rows)
-    ranged = any(written_row(row).range for row in rows)
-    heads = ["", "paper", "ours (mean, range over seeds)" if ranged else "ours", "reproduced"]
+    heads = [
+        "",
+        "paper",
+        "ours (mean, range over seeds)" if any(text.range for text in texts) else "ours",
+        "reproduced",
+    ]
     body = []
-    for row in rows:
-        text = written_row(row)
-        why = f" ({_text(text.reason)})" if text.reason and row.ours is not None else ""
-        cells = [_text(text.name) + why, _text(text.paper), _text(_ours(row))]
-        body.append([*cells, text.mark, *([_text(text.tolerance)] if bounds else [])])
-    return _table([*heads, *(["accepted"] if bounds else [])], body)
-
-
-def _ours(row: Row) -> str:
-    """The mean with its range, or why there is none."""
-    text = written_row(row)
-    return f"{text.ours} ({text.reason})" if row.ours is None else text.ours_and_range
+    for row, text in zip(rows, texts, strict=True):
+        missing = row.ours is None
+        why = f" ({_text(text.reason)})" if text.reason and not missing else ""
+        ours = f"{text.ours} ({text.reason})" if missing else text.ours_and_range
+        cells = [_text(text.name) + why, _text(text.paper), _text(ours), text.mark]
+        body.append([*cells, *[_text(text.tolerance)] * bounds])
+    return _table([*heads, *["accepted"] * bounds], body)
 
 
 def _folded(table: Table) -> str:
-    body = [[_text(written(v, c)) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
+    body = [[_text(said.written(v, c)) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
     title = _text(sentence(table.title))
     note = f"{_text(sentence(table.note))}\n\n" if table.note else ""
     return (

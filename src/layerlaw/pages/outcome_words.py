@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from layerlaw.outcome import Cell, Outcome, Row
 from layerlaw.wording import ABSENT, beginning, clean, counted, finite, minus, number, p_value, sentence, setting
@@ -14,27 +13,15 @@ from layerlaw.wording import ABSENT, beginning, clean, counted, finite, minus, n
 MARKS = {True: "✓", False: "✗", None: ABSENT}
 QUICK = "a quick run: shortened, not the paper’s protocol"
 UNJUDGED = "quick run: numbers shown, not judged"
-KNOWN_PROVENANCE = {
-    "command": "command",
-    "device": "device",
-    "wall_s": "wall time",
-    "seeds": "seeds",
-    "epochs": "epochs",
-    "quick": "quick run",
-    "layerlaw": "layerlaw",
-    "code_version": "layerlaw",  # this and "when": of older files
-    "torch": "torch",
-    "created": "run on",
-    "when": "run on",
-    "data": "data",
-}
+KNOWN_PROVENANCE = {  # "code_version" and "when" are of older files
+    "command": "command", "device": "device", "wall_s": "wall time", "seeds": "seeds", "epochs": "epochs",
+    "quick": "quick run", "layerlaw": "layerlaw", "code_version": "layerlaw", "torch": "torch", "created": "run on",
+    "when": "run on", "data": "data",
+}  # fmt: skip
 _FIGURE = re.compile(r"(?:fig(?:ure)?)?[\s._-]*(s?)[\s._-]*(\d+)[\s._-]*([a-z]?)", re.IGNORECASE)
 _KINDS = re.compile(r"(?<![\w.])(?:(r|[Pp]earson|[Cc]orrelation)|(ρ|rho)|(p|p-value|[Gg]reenwood))(?![\w²])")
 _RATE = re.compile(r"(?:^|/)\s*(?:lr|learning[ _-]rate)(?![a-z])", re.IGNORECASE)
-R_DECIMALS = 4
-PAPER_R_DECIMALS = 3
-RHO_DECIMALS = 3
-MOST_DECIMALS = 6
+R_DECIMALS, PAPER_R_DECIMALS, RHO_DECIMALS, MOST_DECIMALS = 4, 3, 3, 6
 ROUNDING = 1e-12
 CHECKSUM = 13
 FACTS = ("device", "wall time", "seeds", "epochs")
@@ -89,14 +76,19 @@ def verdict_line(outcomes: Sequence[Outcome]) -> str:
     if not judged:
         quick = [outcome.provenance.get("quick") for outcome in outcomes if outcome.rows]
         return UNJUDGED if quick and all(quick) else ""
-    words = [row for row in judged if isinstance(row.paper, str)]
-    numbers = [row for row in judged if not isinstance(row.paper, str)]
     parts = [
         f"{sum(row.reproduced is True for row in rows)} of {counted(len(rows), noun)}"
-        for noun, rows in (("number", numbers), ("statement", words))
+        for noun, rows in zip(("number", "statement"), numbers_and_statements(judged), strict=True)
         if rows
     ]
     return f"{' and '.join(parts)} reproduced"
+
+
+def numbers_and_statements(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """The judged rows of which the paper gives digits, and those of which it gives words."""
+    judged = [row for row in rows if row.reproduced is not None]
+    words = [row for row in judged if isinstance(row.paper, str)]
+    return [row for row in judged if not isinstance(row.paper, str)], words
 
 
 def quick_words(outcome: Outcome) -> str:
@@ -154,10 +146,9 @@ def paper_text(paper: float | str | None, name: str = "") -> str:
         return _words(paper) or ABSENT
     if paper is None or finite(paper) is None:
         return ABSENT
-    kind = _KINDS.search(name)
-    if kind and kind[1] and abs(paper) <= 1 and _printed_decimals(paper) < PAPER_R_DECIMALS:
+    if _kind(paper, name) == "r" and _printed_decimals(paper) < PAPER_R_DECIMALS:
         return _with(paper, name, PAPER_R_DECIMALS)
-    return sentence(f" {paper:.10g}").strip()
+    return _words(f"{paper:.10g}")
 
 
 def duration(seconds: float | None) -> str:
@@ -178,13 +169,15 @@ def duration(seconds: float | None) -> str:
 
 def provenance_items(outcome: Outcome) -> list[tuple[str, str]]:
     """How it was run, as (what, words), the command first; what is empty is left out."""
-    known = [key for key in KNOWN_PROVENANCE if key in outcome.provenance]
-    keys = [*known, *(key for key in outcome.provenance if key not in KNOWN_PROVENANCE)]
-    items = [
-        (KNOWN_PROVENANCE.get(key, clean(key).replace("_", " ")), _provenance_text(key, outcome.provenance[key]))
-        for key in keys
-        if key != "quick" or outcome.provenance[key]
-    ]
+    given = {key: outcome.provenance[key] for key in KNOWN_PROVENANCE if key in outcome.provenance} | outcome.provenance
+    if not given.get("quick"):
+        given.pop("quick", None)
+    wall, data = given.get("wall_s"), given.get("data")
+    if isinstance(wall, (int, float)) and not isinstance(wall, bool):
+        given["wall_s"] = duration(wall)
+    if isinstance(data, dict):  # a checksum is recognized by its beginning; the file has it whole
+        given["data"] = {name: beginning(str(digest), CHECKSUM) for name, digest in data.items()}
+    items = [(KNOWN_PROVENANCE.get(key, clean(key).replace("_", " ")), setting(value)) for key, value in given.items()]
     return [(what, words) for what, words in items if words not in ("", ABSENT)]
 
 
@@ -194,34 +187,34 @@ def run_facts(outcome: Outcome) -> str:
     return " · ".join(known[what] if what == "device" else f"{what} {known[what]}" for what in FACTS if what in known)
 
 
-def _provenance_text(key: str, value: Any) -> str:
-    if key == "wall_s" and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return duration(value)
-    if key == "data" and isinstance(value, dict):  # a checksum is recognized by its beginning; the file has it whole
-        return setting({name: beginning(str(digest), CHECKSUM) for name, digest in value.items()})
-    return setting(value)
+def _kind(value: float, name: str) -> str:
+    """What a number of this name is: a learning rate, r, ρ, p, or any other."""
+    found = _KINDS.search(name)
+    r, rho, p = found.groups() if found else ("", "", "")
+    if _RATE.search(name):
+        return "rate"
+    if r and abs(value) <= 1:
+        return "r"
+    if rho and abs(value) < 10:
+        return "ρ"
+    return "p" if p and 0 <= value <= 1 else ""
 
 
 def _decimals(value: float, name: str) -> int | None:
     """Decimals for a number of this name; `None` where powers of ten or a probability read better."""
-    if _RATE.search(name):
+    kind = _kind(value, name)
+    if kind in ("rate", "p"):
         return None
-    kind = _KINDS.search(name)
-    if kind and kind[1] and abs(value) <= 1:
-        return R_DECIMALS
-    if kind and kind[2] and abs(value) < 10:
-        return RHO_DECIMALS + (0.99 < value < 1.01)  # factors of prediction residuals lie close to 1
-    if kind and kind[3] and 0 <= value <= 1:
-        return None
+    if kind:  # factors of prediction residuals lie close to 1
+        return R_DECIMALS if kind == "r" else RHO_DECIMALS + (0.99 < value < 1.01)
     if value == 0:
         return 0
-    short = f"{value:.3g}"
     exponent = math.floor(math.log10(abs(value)) + 1e-12)
     if not -4 < exponent < 6:
         return None
-    if float(short) == value and "e" not in short:  # a round number, like a learning rate: no zeros added
-        return _printed_decimals(value)
-    return max(0, 2 - exponent)
+    short = f"{value:.3g}"
+    is_round = float(short) == value and "e" not in short  # like a learning rate: no zeros added
+    return _printed_decimals(value) if is_round else max(0, 2 - exponent)
 
 
 def _printed_decimals(value: float) -> int:
@@ -240,10 +233,8 @@ def _with(value: float | None, name: str, decimals: int | None) -> str:
     if value is None:
         return ABSENT
     if decimals is None:
-        if _RATE.search(name):
-            return sentence(f" {value:.3g}").strip()
-        kind = _KINDS.search(name)
-        return p_value(value) if kind and kind[3] and 0 <= value <= 1 else number(value)
+        kind = _kind(value, name)
+        return _words(f"{value:.3g}") if kind == "rate" else p_value(value) if kind == "p" else number(value)
     if _needed_decimals(value) > max(decimals, MOST_DECIMALS):
         return number(value)
     return minus(f"{value:,.{decimals}f}")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from layerlaw.errors import InputError
 from layerlaw.law import LawErrors, LawFit
-from layerlaw.record import Record, SiteRow
-from layerlaw.verdict import Verdict, judge, working_sites
-from layerlaw.wording import NOTHING, clean, finite, shortened
+from layerlaw.record import INPUT, Record, SiteRow
+from layerlaw.verdict import IDLE_SHARE, Verdict, judge, working_sites
+from layerlaw.wording import ABSENT, NOTHING, clean, finite, interval_factor, percent, shortened
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,6 @@ class RecordView:
         return self.record.sites
 
     @property
-    def numbers(self) -> list[str]:
-        """How each site is counted wherever it is drawn or listed."""
-        return self.record.numbers
-
-    @property
     def fit_positions(self) -> list[int]:
         """Positions of the sites the law is fitted to."""
         return [i for i, site in enumerate(self.sites) if site.in_fit]
@@ -53,11 +50,6 @@ class RecordView:
             return {}
         sites = [self.sites[p] for p in self.fit_positions]
         return {self.fit_positions[i]: s for i, s in zip(working_sites(sites), self.fit.shares, strict=True)}
-
-    @property
-    def of_inputs(self) -> bool:
-        """Whether the points of the law are what enters the named layers."""
-        return all(self.sites[p].at == "input" for p in self.fit_positions)
 
     @property
     def alike(self) -> bool:
@@ -76,12 +68,23 @@ class RecordView:
         return {i: 1 - b / a for i, (a, b) in pairs.items() if a is not None and b is not None and a > NOTHING}
 
     @property
+    def t(self) -> float:
+        """Standard errors to the end of a 95% interval: Student's t where documents were grouped."""
+        return self.errors.t if self.errors is not None else 1.96
+
+    @property
     def ends(self) -> list[tuple[float, float] | None]:
-        """Ends of the 95% interval of the fitted column at each site, with Student's t where documents were grouped."""
-        t = self.errors.t if self.errors is not None else 1.96
+        """Ends of the 95% interval of the fitted column at each site."""
         pairs = zip(self.series(self.column), self.series(f"{self.column}_log_se"), strict=True)
-        factors = [(v, math.exp(min(t * abs(e), 100.0)) if e else None) for v, e in pairs]
-        return [(v / f, v * f) if v and v > 0 and f else None for v, f in factors]
+        known = [(v, interval_factor(e, self.t)) if v and v > 0 and e else None for v, e in pairs]
+        return [(pair[0] / pair[1], pair[0] * pair[1]) if pair else None for pair in known]
+
+    def interval(self, site: SiteRow) -> str:
+        """The 95% interval of the fitted column at a site, relative to its value."""
+        error = finite(site.values.get(f"{self.column}_log_se"))
+        if error is None:
+            return ABSENT
+        return f"±{percent(interval_factor(error, self.t) - 1, int(error < 0.05 or not self.record.kind.of_classes))}"
 
     def series(self, column: str) -> list[float | None]:
         """A column along depth; `None` where it was not measured or is not finite."""
@@ -98,16 +101,15 @@ class RecordView:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column of the table of sites: its heading (shorter in the terminal), what it means, and how a site fills it.
-
-    The higher `yields`, the sooner it gives way in a narrow terminal; `None`: it is on the page only.
-    """
+    """A column of the table of sites: its heading, what it means, and how a site fills it."""
 
     head: str
     meaning: str
     cell: Callable[[SiteRow], str]
     short: str = ""
+    """Its heading in the terminal, or where many columns stand on a page."""
     yields: int | None = None
+    """The higher, the sooner it gives way in a narrow terminal; `None`: it is on the page only."""
     on_page: bool = True
 
 
@@ -121,39 +123,39 @@ class Parts:
     digits: int
     least: float = 0.0
 
-    @property
-    def largest(self) -> float:
-        """What a bar of full length stands for."""
-        return max([self.least, *(abs(part) for part in self.values.values())])
+    def kinds(self) -> list[str]:
+        """Of each part whether it is a rise, idle (less than a quarter of an even part) or work."""
+        idle = IDLE_SHARE * self.even
+        return ["rise" if part < 0 else "idle" if part < idle else "work" for part in self.values.values()]
+
+    def colors_explained(self, symbol: str) -> list[str]:
+        """What the colors of its bars mean, as far as they are there."""
+        pale, red = ["Pale: less than a quarter of it."], [f"Red: {symbol} rises."]
+        return pale * ("idle" in self.kinds()) + red * ("rise" in self.kinds())
 
 
 def read(record: Record, label: str | None = None, column: str | None = None) -> RecordView:
     """Fit (the leading column, unless another is named) and judge one record; never raises because a number is missing."""
     column = column or record.leading
     fit, errors = None, None
-    try:
+    with suppress(InputError):  # the verdict says why
         fit = record.law(column)
         errors = record.law_errors(column)
-    except InputError:  # the verdict says why
-        pass
     return RecordView(record, clean(label or record.name) or "unnamed", fit, judge(record), column, errors)
 
 
 def read_all(records: Sequence[Record]) -> list[RecordView]:
-    """Readings with labels that tell records of the same name apart."""
-    total = Counter(record.name for record in records)
-    leading = {record.leading for record in records}
-    column = (
-        None if len(leading) == 1 else records[0].kind.leading[-1]
-    )  # not everywhere held out: compare like with like
+    """Readings with labels that tell records of the same name apart: by their texts, or by numbers."""
+    alike = len({record.leading for record in records}) == 1
+    column = None if alike else records[0].kind.leading[-1]  # not everywhere held out: compare like with like
     seen: Counter[str] = Counter()
     out = []
     for record in records:
         seen[record.name] += 1
-        texts = {_text(r) for r in records if r.name == record.name}
-        own = _text(record) if len(texts) == total[record.name] and "" not in texts else ""
-        number = f"({seen[record.name]})" if not own else f"· {own}"
-        out.append(read(record, f"{record.name} {number}" if total[record.name] > 1 else None, column))
+        texts = [_text(other) for other in records if other.name == record.name]
+        told_apart = "" not in texts and len(set(texts)) == len(texts)
+        number = f"· {_text(record)}" if told_apart else f"({seen[record.name]})"
+        out.append(read(record, f"{record.name} {number}" if len(texts) > 1 else None, column))
     return out
 
 
@@ -163,12 +165,36 @@ def _text(record: Record) -> str:
     return shortened(Path(str(text.get("name") or "")).name, 24) if isinstance(text, dict) else ""
 
 
-def spread(count: int, most: int) -> list[int]:
-    """At most `most` of the positions 0 … count − 1, evenly, with the first and the last.
+def site_ticks(record: Record, *, with_input: bool) -> tuple[list[int], list[str], str, int]:
+    """Positions and names of the ticks along the sites, what they count, and the first position drawn.
 
-    >>> spread(5, 8), spread(9, 3)
-    ([0, 1, 2, 3, 4], [0, 4, 8])
+    The embedded input of a language model has a place only if asked for.
     """
-    if count <= most:
-        return list(range(count))
-    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
+    names = record.numbers
+    first = int(names[:1] == [INPUT] and not with_input)
+    shown = [first + i for i in (block_ticks(names[first:]) if record.kind.first else strided(len(names), 12))]
+    title = (
+        "layer index" if not record.kind.first else "block (in: embedded input)" if INPUT in names[first:] else "block"
+    )
+    return shown, [names[i] for i in shown], title, first
+
+
+def strided(count: int, most: int) -> list[int]:
+    """Every so-many-th position, at most `most` of them, from the first.
+
+    >>> strided(5, 8), strided(13, 12)
+    ([0, 1, 2, 3, 4], [0, 2, 4, 6, 8, 10, 12])
+    """
+    return list(range(0, count, max(1, math.ceil((count - 1) / max(1, most - 1)))))
+
+
+def block_ticks(names: Sequence[str], most: int = 12) -> list[int]:
+    """Positions of the input and of every, every second, fifth, tenth … block.
+
+    >>> block_ticks(["in", *map(str, range(1, 13))]), block_ticks(list(map(str, range(1, 31))))
+    ([0, 2, 4, 6, 8, 10, 12], [4, 9, 14, 19, 24, 29])
+    """
+    blocks = [int(name) for name in names if name.isdecimal()]
+    steps = (digit * 10**k for k in itertools.count() for digit in (1, 2, 5))
+    step = next(step for step in steps if len(blocks) < most * step)
+    return [i for i, name in enumerate(names) if name == INPUT or (name.isdecimal() and int(name) % step == 0)]

@@ -1,26 +1,22 @@
 """The Layer-Peeled Model: last-layer classifiers and features, free except for their norms; exact, instant, certified.
 
-    solving      solve: from class counts and budgets to the global optimum; the penalized form; closed forms
-    solution     what the optimum says: phases, angles, logits, accuracy, neural collapse
-    thresholds   whether every class is separated; the ratios of collapse and vanishing, curves, the critical budget
-    resampling   oversampling that separates every class
-    counts       class counts as groups of equal size
-    logits       K×K logits as one number per group and a G×G matrix: gradient, certificate, Gram matrices
-    two_groups   two sizes of classes, with and without a bias: one root, up to a million classes
-    many_groups  any number of sizes: the reduced problem in factors
-    directly     the models as written, over all features, from random starts: other norms, few dimensions, two layers
-    figures      the figures of the paper and the talks as data; `from layerlaw.pages import draw_sheet` draws them
-
 Two sizes of classes and all closed forms need NumPy only; SciPy (extra "peeled") is imported for the rest when first used.
 """
 
 from layerlaw.peeled.counts import Groups
 from layerlaw.peeled.directly import Direct, TwoLayers, best_simplex, solve_direct, solve_two_layers
 from layerlaw.peeled.figures import collapse_sheet, cosine_sheet, phase_sheet, simplex_sheet
-from layerlaw.peeled.resampling import Oversampling, oversampling
 from layerlaw.peeled.solution import NeuralCollapse, Solution
 from layerlaw.peeled.solving import solve, solve_penalized
-from layerlaw.peeled.thresholds import CollapseCurve, collapse_curve, collapse_ratio, critical_budget, vanish_ratio
+from layerlaw.peeled.thresholds import (
+    CollapseCurve,
+    Oversampling,
+    collapse_curve,
+    collapse_ratio,
+    critical_budget,
+    oversampling,
+    vanish_ratio,
+)
 
 __all__ = [
     "CollapseCurve",

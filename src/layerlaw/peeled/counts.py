@@ -33,10 +33,8 @@ class Groups:
     (array([1000.,   10.]), array([1., 2.]), array([1, 0, 1]))
     """
 
-    sizes: Array
-    """(G,) samples in each class of the group, falling."""
-    classes: Array
-    """(G,) how many classes have that size."""
+    sizes: Array  # (G,) samples in each class of the group, falling
+    classes: Array  # (G,) how many classes have that size
     member: npt.NDArray[np.intp] | None = field(default=None, repr=False)
     """(K,) the group of each class, in the order the counts came in; `None`: group after group."""
 
@@ -87,16 +85,18 @@ def grouped(counts: Counts) -> Groups:
     if isinstance(counts, Mapping):
         # Of {label: samples} give the values()
         where = "counts, a mapping {samples in a class: number of such classes}"
-        whole = ((_whole(n, where), _whole(m, f"{where}, at {n}", CLASSES)) for n, m in counts.items())
-        pairs = sorted(whole, reverse=True)
-        sizes, classes = np.array([n for n, _ in pairs], float), np.array([m for _, m in pairs], float)
-        _enough(int(classes.sum()) if len(classes) else 0)
-        return Groups(sizes, classes)
-    values = _array(counts)
-    _enough(len(values))
-    unique, member, classes = np.unique(values, return_inverse=True, return_counts=True)
-    last = len(unique) - 1
-    return Groups(unique[::-1].copy(), classes[::-1].astype(np.float64), last - member)
+        pairs = [(_whole(n, where), _whole(m, f"{where}, at {n}", CLASSES)) for n, m in counts.items()]
+        sizes, classes = np.array(sorted(pairs, reverse=True), float).reshape(-1, 2).T
+        member = None
+    else:
+        unique, place, many = np.unique(_array(counts), return_inverse=True, return_counts=True)
+        sizes, classes, member = unique[::-1].copy(), many[::-1].astype(np.float64), len(unique) - 1 - place
+    if classes.sum() < 2:
+        only = int(classes.sum())
+        raise LabelError(
+            f"counts: expected at least 2 classes, got {only}. One class has nothing to be separated from."
+        )
+    return Groups(sizes, classes, member)
 
 
 def checked_classes(K: object, name: str) -> int:
@@ -130,14 +130,15 @@ def checked_whole(value: object, name: str, least: int = 1) -> int:
 
 def checked_exponent(q: object) -> float:
     """The exponent of a norm on features: above 1, and small enough for its powers to guide a search."""
-    if not positive(q, "q", "exponent") > 1:
+    value = positive(q, "q", "exponent")
+    if not value > 1:
         raise InputError(f"q: expected an exponent above 1, got {q!r}. At 1 and below the constraint has corners.")
-    if q > MOST_Q:  # type: ignore[operator]
+    if value > MOST_Q:
         raise InputError(
             f"q: expected an exponent of at most {MOST_Q:g}, got {q!r}. Beyond, the norm is nearly the largest entry, whose "
             "corners L-BFGS cannot turn."
         )
-    return float(q)  # type: ignore[arg-type]
+    return value
 
 
 def checked_some(values: object, name: str, what: str) -> list[Any]:
@@ -153,45 +154,35 @@ def checked_some(values: object, name: str, what: str) -> list[Any]:
 
 def positive(value: object, name: str, what: str = "number", todo: str = "") -> float:
     """A positive, finite number as a float."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (float, int, np.floating, np.integer)):
+    number = isinstance(value, (float, int, np.floating, np.integer)) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf:  # type: ignore[operator]
         raise InputError(f"{name}: expected a positive, finite {what}, got {value!r}. {todo}".rstrip())
-    if not 0 < value < math.inf:
-        raise InputError(f"{name}: expected a positive, finite {what}, got {value!r}. {todo}".rstrip())
-    return float(value)
+    return float(value)  # type: ignore[arg-type]
 
 
 def _array(counts: object) -> Array:
     """A sequence of counts as float64, each checked to be a positive whole number."""
+    expected = "counts: expected a sequence of whole numbers, one per class, got"
     try:
         raw = np.asarray(counts)
-        values = raw.astype(np.float64) if raw.dtype.kind in "iufO" else np.zeros(0)
+        values = raw.astype(np.float64) if raw.dtype.kind in "iufO" else None
     except (TypeError, ValueError, OverflowError):
-        raise LabelError(f"counts: expected a sequence of whole numbers, one per class, got {counts!r}.") from None
-    if raw.dtype.kind not in "iufO" or values.ndim != 1:
-        raise LabelError(
-            f"counts: expected a sequence of whole numbers, one per class, got shape {raw.shape} of {raw.dtype}."
-        )
-    bad = np.flatnonzero(~(values >= 1) | (values != np.floor(values)) | (values > MOST))
-    if len(bad):
-        _whole(raw[bad[0]].item() if hasattr(raw[bad[0]], "item") else raw[bad[0]], f"counts[{bad[0]}]")
+        raise LabelError(f"{expected} {counts!r}.") from None
+    if values is None or values.ndim != 1:
+        raise LabelError(f"{expected} shape {raw.shape} of {raw.dtype}.")
+    for i in np.flatnonzero(~(values >= 1) | (values != np.floor(values)) | (values > MOST))[:1]:
+        _whole(raw[i], f"counts[{i}]")
     return values
 
 
-def _whole(value: object, where: str, todo: tuple[str, str, str] = SAMPLES) -> int:
+def _whole(value: Any, where: str, todo: tuple[str, str, str] = SAMPLES) -> int:
     """A whole number ≥ 1, or a LabelError that says what it is instead; `todo`: if broken, too small, too large."""
     if isinstance(value, np.generic):
         value = value.item()
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    if isinstance(value, bool) or not whole:
+    if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
         raise LabelError(f"{where}: expected a whole number, got {value!r}. {todo[0]}")
-    assert isinstance(value, (int, float))
     if value < 1:
         raise LabelError(f"{where}: expected at least 1, got {value!r}. {todo[1]}")
     if value > MOST:
         raise LabelError(f"{where}: expected at most 2^53, got {value!r}: larger numbers are not exact. {todo[2]}")
     return int(value)
-
-
-def _enough(K: int) -> None:
-    if K < 2:
-        raise LabelError(f"counts: expected at least 2 classes, got {K}. One class has nothing to be separated from.")

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from layerlaw.errors import InputError
 from layerlaw.peeled.counts import (
+    Array,
     Counts,
     Groups,
     checked_budgets,
@@ -28,14 +29,12 @@ from layerlaw.peeled.counts import (
 )
 from layerlaw.peeled.many_groups import Objective, lbfgs
 
-Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.intp]
 Back = Callable[[Array], Array]
 Part = tuple[int, int, float, float]
 """Rows, columns, total and q of a matrix that is kept at Σ|entry|^q = total."""
-SHAKE = (
-    0.02  # of a start near a known optimum, where some units of the ReLU sit at their corner and L-BFGS stands still
-)
+# Of a start near a known optimum, where some units of the ReLU sit at their corner and L-BFGS stands still
+SHAKE = 0.02
 
 
 @dataclass(frozen=True)
@@ -43,18 +42,14 @@ class Direct:
     """The best of several starts."""
 
     loss: float
-    W: Array = field(repr=False)
-    """(K, p) classifiers."""
-    H: Array = field(repr=False)
-    """(n, p) features, `per_class` of each class."""
-    labels: Labels = field(repr=False)
-    """(n,) class of each feature."""
-    b: Array = field(repr=False)
-    """(K,) bias, zero without one."""
+    W: Array = field(repr=False)  # (K, p) classifiers
+    H: Array = field(repr=False)  # (n, p) features, `per_class` of each class
+    labels: Labels = field(repr=False)  # (n,) class of each feature
+    b: Array = field(repr=False)  # (K,) bias, zero without one
     losses: Array = field(repr=False)
     """(starts,) where each start ended; many equal values speak for a global minimum, they do not prove it."""
 
-    @cached_property
+    @property
     def means(self) -> Array:
         """(K, p) class means of the features."""
         return _means(self.H, self.labels)
@@ -114,9 +109,8 @@ def solve_direct(
     rng = np.random.default_rng(seed)
     free = np.zeros(K if bias else 0)
     begin = [np.concatenate([rng.standard_normal(_size(parts)), free]) for _ in range(starts)]
-    losses, v = _best(one_layer(parts, labels, weight, bias), begin)
-    W, H = (matrix for matrix, _ in _kept(v, parts))
-    return Direct(float(losses.min()), W, H, labels, v[_size(parts) :] if bias else np.zeros(K), losses)
+    losses, (W, H), b = _best(one_layer(parts, labels, weight, bias), parts, begin)
+    return Direct(float(losses.min()), W, H, labels, b if bias else np.zeros(K), losses)
 
 
 def one_layer(parts: Sequence[Part], labels: Labels, weight: Array, bias: bool) -> Objective:
@@ -154,9 +148,8 @@ def best_simplex(K: int, p: int, *, E_W: float, E_H: float, q: float, starts: in
         # Nearest frame: U = (X Xᵀ)^{-1/2} X by an SVD; its derivative in that basis divides by sums of singular values
         A, s, Ct = np.linalg.svd(X, full_matrices=False)
         rows = B @ (A @ Ct)  # (K, p)
-        most, power, size = _powers(
-            rows, q
-        )  # ‖·‖_q in logarithms and over its largest entry: neither flat nor unbounded
+        # ‖·‖_q in logarithms and over its largest entry: neither flat nor unbounded
+        most, power, size = _powers(rows, q)
         G = B.T @ (power * np.sign(rows) / (size * most))  # derivative in U of log ‖rows‖_q
         inner = A.T @ G @ Ct.T
         skew = (inner - inner.T) / (s[:, None] + s)
@@ -183,16 +176,12 @@ class TwoLayers:
 
     groups: Groups
     loss: float
-    W: Array = field(repr=False)
-    """(K, d) last layer."""
-    V: Array = field(repr=False)
-    """(d, p) the layer before."""
-    H: Array = field(repr=False)
-    """(n, p) features before it, `per_class` of each class."""
+    W: Array = field(repr=False)  # (K, d) last layer
+    V: Array = field(repr=False)  # (d, p) the layer before
+    H: Array = field(repr=False)  # (n, p) features before it, `per_class` of each class
     labels: Labels = field(repr=False)
     relu: bool
-    losses: Array = field(repr=False)
-    """(starts,) where each start ended."""
+    losses: Array = field(repr=False)  # (starts,) where each start ended
 
     @cached_property
     def X(self) -> Array:
@@ -277,12 +266,19 @@ def solve_two_layers(
         inner = G @ W * (before > 0) if relu else G @ W  # (n, d)
         return value, np.concatenate([back_W(G.T @ X).ravel(), back_V(inner.T @ H).ravel(), back_H(inner @ V).ravel()])
 
-    rng = np.random.default_rng(seed)
-    begin = [rng.standard_normal(_size(parts)) for _ in range(starts)]
+    rng, size = np.random.default_rng(seed), _size(parts)
+    begin = [rng.standard_normal(size) for _ in range(starts)]
     if near is not None:
-        begin.insert(0, _begin(near, _size(parts)) + SHAKE * rng.standard_normal(_size(parts)))
-    losses, v = _best(f, begin)
-    W, V, H = (matrix for matrix, _ in _kept(v, parts))
+        if not isinstance(near, TwoLayers):
+            raise InputError(f"near: expected what solve_two_layers returned, got {type(near).__name__}.")
+        # Each part at unit scale, as the random ones
+        v = np.concatenate([part.ravel() / np.sqrt((part**2).mean()) for part in (near.W, near.V, near.H)])
+        if len(v) != size:
+            raise InputError(
+                f"near: expected an optimum with the same classes, d, p and per_class, got {len(v)} numbers for {size}."
+            )
+        begin.insert(0, v + SHAKE * rng.standard_normal(size))
+    losses, (W, V, H), _ = _best(f, parts, begin)
     return TwoLayers(groups, float(losses.min()), W, V, H, labels, relu, losses)
 
 
@@ -317,23 +313,12 @@ def _samples(groups: Groups, per_class: int, starts: int, seed: int, **dimension
     return labels, (groups.shares[groups.members] / per_class)[labels]
 
 
-def _best(f: Objective, begin: Sequence[Array]) -> tuple[Array, Array]:
-    """The losses at which all starts end, and the best end."""
+def _best(f: Objective, parts: Sequence[Part], begin: Sequence[Array]) -> tuple[Array, list[Array], Array]:
+    """The losses at which all starts end; of the best end the matrices, and the numbers that belong to none."""
     ends = [lbfgs(f, v) for v in begin]
     losses = np.array([math.exp(f(v)[0]) for v in ends])
-    return losses, ends[int(losses.argmin())]
-
-
-def _begin(near: TwoLayers, size: int) -> Array:
-    """Another optimum as a start, each part at unit scale as the random ones."""
-    if not isinstance(near, TwoLayers):
-        raise InputError(f"near: expected what solve_two_layers returned, got {type(near).__name__}.")
-    v = np.concatenate([part.ravel() / np.sqrt((part**2).mean()) for part in (near.W, near.V, near.H)])
-    if len(v) != size:
-        raise InputError(
-            f"near: expected an optimum with the same classes, d, p and per_class, got {len(v)} numbers for {size}."
-        )
-    return v
+    v = ends[int(losses.argmin())]
+    return losses, [matrix for matrix, _ in _kept(v, parts)], v[_size(parts) :]
 
 
 def _means(features: Array, labels: Labels) -> Array:

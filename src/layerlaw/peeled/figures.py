@@ -1,24 +1,21 @@
-"""The figures of the paper and the talks as plain data (`from layerlaw.pages import draw_sheet` puts them on paper).
-
-Everything is computed exactly at each point, so a sheet takes milliseconds.
-"""
+"""The figures of the paper and the talks as plain data, which `sheet.plot()` draws; exact at each point, in milliseconds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from layerlaw.errors import InputError
-from layerlaw.peeled.counts import checked_classes, checked_some, checked_whole, positive
+from layerlaw.peeled.counts import Array, checked_classes, checked_some, checked_whole, positive
 from layerlaw.peeled.solution import helmert
 from layerlaw.peeled.thresholds import LARGEST, CollapseCurve, collapse_curve, collapse_ratio, vanish_ratio
 from layerlaw.peeled.two_groups import TwoGroups, solve_pair
-from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
+from layerlaw.sheet import Panel, PlanePanel, Series, Sheet, Style
+from layerlaw.wording import minus
 
-Array = npt.NDArray[np.float64]
 PAPER_RATIOS = tuple(float(R) for R in 10 ** np.linspace(0, 4, 41))
 BUDGETS = tuple(float(c) for c in np.linspace(0.02, 4, 200))
 LONGEST = 60  # points that draw one vector
@@ -51,38 +48,33 @@ def cosine_sheet(
         )
     ratios = PAPER_RATIOS if ratios is None else ratios
     for budget in checked_some(E_H, "E_H", "feature budgets"):
-        curves = {k: collapse_curve(k, K - k, ratios, E_W=E_W, E_H=budget) for k in many}
-        series = [Series(curve.ratios.tolist(), curve.cosines.tolist(), f"K_A = {k}") for k, curve in curves.items()]
-        series += vanishing(curves.values())
-        found = ", ".join(f"{ratio_in_words(curve.log_collapse)} (K_A = {k})" for k, curve in curves.items())
-        panels.append(
-            Panel(
-                f"E_W = {E_W:g}, E_H = {budget:g}",
-                series,
-                xlabel="imbalance ratio R",
-                ylabel="minority cosine",
-                log_x=True,
-                log_y=False,
-                note=f"R0 = {found}",
-            )
-        )
-    return Sheet(
-        f"Minority collapse, K = {K}",
-        panels,
-        columns=2,
-        share_y=True,
-        caption="Cosine between two minority classifiers at the exact optimum: 1 from R0 on. A curve ends where "
-        "they become 0 and have no angle.",
+        curves = {f"K_A = {k}": collapse_curve(k, K - k, ratios, E_W=E_W, E_H=budget) for k in many}
+        found = ", ".join(f"{ratio_in_words(curve.log_collapse)} ({name})" for name, curve in curves.items())
+        panels.append(ratio_panel(f"E_W = {E_W:g}, E_H = {budget:g}", curves, "minority cosine", f"R0 = {found}"))
+    caption = (
+        "Cosine between two minority classifiers at the exact optimum: 1 from R0 on. A curve ends where they become 0."
     )
+    return Sheet(f"Minority collapse, K = {K}", panels, columns=2, share_y=True, caption=caption)
 
 
-def vanishing(curves: Iterable[CollapseCurve]) -> list[Series]:
-    """A mark where each curve ends because the minority vanishes, if that is within its ratios; one label for all."""
-    ends = sorted({math.exp(c.log_vanish) for c in curves if c.log_vanish <= math.log(c.ratios.max())})
-    if not ends:
-        return []
-    apart = [x for R in ends for x in (R, R)]  # a gap after each mark, so that no line joins them
-    return [Series(apart, [1.0, None] * len(ends), "rows become 0", color=VANISHED)]
+def ratio_panel(
+    title: str,
+    curves: Mapping[str, CollapseCurve],
+    ylabel: str,
+    note: str,
+    *,
+    more: Sequence[Series] = (),
+    style: Style = "points",
+    marked: float | None = None,
+) -> Panel:
+    """Cosines against R, curve by curve, with a mark where one ends because the minority vanishes."""
+    series = [Series(c.ratios.tolist(), c.cosines.tolist(), name, style=style) for name, c in curves.items()]
+    ends = sorted({math.exp(c.log_vanish) for c in curves.values() if c.log_vanish <= math.log(c.ratios.max())})
+    if ends:
+        apart = [x for R in ends for x in (R, R)]  # a gap after each mark, so that no line joins them
+        series.append(Series(apart, [1.0, None] * len(ends), "rows become 0", color=VANISHED))
+    about: dict[str, Any] = {"xlabel": "imbalance ratio R", "log_x": True, "log_y": False}
+    return Panel(title, [*series, *more], ylabel=ylabel, note=note, marked=marked, **about)
 
 
 def phase_sheet(
@@ -99,25 +91,26 @@ def phase_sheet(
     given = checked_some(BUDGETS if budgets is None else budgets, "budgets", "budgets c = √(E_W E_H)")
     budgets = sorted(positive(c, f"budgets[{i}]", "budget") for i, c in enumerate(given))
     positive(highest, "highest", "ratio")
-    for K_A, K_B in _pairs(pairs):
+    boundaries = {collapse_ratio: "R0: collapsed above", vanish_ratio: "R_vanish: zero above"}
+    for i, pair in enumerate(checked_some(pairs, "pairs", "pairs (K_A, K_B)")):
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
+            raise InputError(f"pairs[{i}]: expected a pair (K_A, K_B), got {pair!r}.")
+        K_A, K_B = (checked_classes(k, f"pairs[{i}], {name}") for k, name in zip(pair, ("K_A", "K_B"), strict=True))
         series = []
         for bias in (False, True):
             words, style = (" (with a bias)", "fit") if bias else ("", "line")
             fine = sorted([*budgets, *([] if bias else _towards_the_end(K_A, K_B, budgets[-1]))])
-            collapse = [_below(collapse_ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True), highest) for c in fine]
-            vanish = [_below(vanish_ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True), highest) for c in fine]
-            series.append(Series(fine, collapse, f"R0: collapsed above{words}", style=style, color=0))  # type: ignore[arg-type]
-            series.append(Series(fine, vanish, f"R_vanish: zero above{words}", style=style, color=1))  # type: ignore[arg-type]
+            for color, (ratio, name) in enumerate(boundaries.items()):
+                logs = [ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True) for c in fine]
+                values = [math.exp(log_R) if log_R <= math.log(highest) else None for log_R in logs]
+                series.append(Series(fine, values, f"{name}{words}", style=style, color=color))  # type: ignore[arg-type]
         title = f"K_A = {K_A}, K_B = {K_B}"
         panels.append(Panel(title, series, xlabel="c = √(E_W E_H)", ylabel="imbalance ratio R", log_y=True))
-    return Sheet(
-        "Phases of the minority classifiers",
-        panels,
-        columns=len(panels),
-        share_y=True,
-        caption="Exact boundaries: separated below R0, collapsed above it, zero above R_vanish. Without a bias the minority "
-        "vanishes only while the budget is small.",
+    caption = (
+        "Exact boundaries: separated below R0, collapsed above it, zero above R_vanish. Without a bias the minority "
+        "vanishes only while the budget is small."
     )
+    return Sheet("Phases of the minority classifiers", panels, columns=len(panels), share_y=True, caption=caption)
 
 
 def simplex_sheet(classes: Sequence[int] = (2, 3, 4)) -> Sheet:
@@ -126,10 +119,9 @@ def simplex_sheet(classes: Sequence[int] = (2, 3, 4)) -> Sheet:
     for K in checked_some(classes, "classes", "numbers of classes"):
         checked_whole(K, "classes", 2)
         rows = _rows(solve_pair(1, K - 1, 0.0, 1.0))
-        panels.append(_rays(f"K = {K}, cosine {_signed(-1 / (K - 1))}", rows))
-    return Sheet(
-        "The simplex of K balanced classes", panels, columns=len(panels), caption="K = 4 is seen in projection."
-    )
+        panels.append(_rays(f"K = {K}, cosine {minus(f'{-1 / (K - 1):.3g}')}", rows))
+    caption = "K = 4 is seen in projection."
+    return Sheet("The simplex of K balanced classes", panels, columns=len(panels), caption=caption)
 
 
 def collapse_sheet(
@@ -154,17 +146,18 @@ def collapse_sheet(
     pairs = [solve_pair(K_A, K_B, share * log_R0, math.sqrt(E_W * E_H)) for share in given]
     seen = [_rows(pair) * (E_W / E_H) ** 0.25 for pair in pairs]
     reach = max(float(np.linalg.norm(rows, axis=1).max()) for rows in seen)
+    majority = ["majority"] if K_A == 1 else [f"majority {k + 1}" for k in range(K_A)]
+    names = [*majority, *(f"minority {k + 1}" for k in range(K_B)), "the longest row of all panels"]  # the circle
     panels = []
     for pair, rows in zip(pairs, seen, strict=True):
-        angle = "vanished" if pair.minority_cosine is None else f"cosine {_signed(pair.minority_cosine)}"
-        panels.append(_rays(f"R = {ratio_in_words(pair.log_R)}, {angle}", rows, reach, _names(K_A, K_B)))
-    return Sheet(
-        f"Minority collapse: {K_A} majority and {K_B} minority classifiers as R grows",
-        panels,
-        columns=min(4, len(panels)),
-        caption=f"E_W = {E_W:g}, E_H = {E_H:g}, R0 = {ratio_in_words(log_R0)}. Rows that coincide share a line of dashes in "
-        "their colors and have one ring within another.",
+        angle = "vanished" if pair.minority_cosine is None else minus(f"cosine {pair.minority_cosine:.3g}")
+        panels.append(_rays(f"R = {ratio_in_words(pair.log_R)}, {angle}", rows, reach, names))
+    caption = (
+        f"E_W = {E_W:g}, E_H = {E_H:g}, R0 = {ratio_in_words(log_R0)}. Rows that coincide share a line of dashes in their "
+        "colors and have one ring within another."
     )
+    title = f"Minority collapse: {K_A} majority and {K_B} minority classifiers as R grows"
+    return Sheet(title, panels, columns=min(4, len(panels)), caption=caption)
 
 
 def ratio_in_words(log_ratio: float) -> str:
@@ -176,29 +169,6 @@ def ratio_in_words(log_ratio: float) -> str:
     if math.isinf(log_ratio):
         return "∞"
     return f"{math.exp(log_ratio):.4g}" if log_ratio < LARGEST else f"10^{log_ratio / math.log(10):.1f}"
-
-
-def _pairs(pairs: object) -> list[tuple[int, int]]:
-    found = []
-    for i, pair in enumerate(checked_some(pairs, "pairs", "pairs (K_A, K_B)")):
-        if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
-            raise InputError(f"pairs[{i}]: expected a pair (K_A, K_B), got {pair!r}.")
-        found.append((checked_classes(pair[0], f"pairs[{i}], K_A"), checked_classes(pair[1], f"pairs[{i}], K_B")))
-    return found
-
-
-def _names(K_A: int, K_B: int) -> list[str]:
-    """What the colors mean; the last is the circle."""
-    majority = ["majority"] if K_A == 1 else [f"majority {k + 1}" for k in range(K_A)]
-    return [*majority, *(f"minority {k + 1}" for k in range(K_B)), "the longest row of all panels"]
-
-
-def _signed(value: float) -> str:
-    return f"{value:.3g}".replace("-", "−")
-
-
-def _below(log_R: float, highest: float) -> float | None:
-    return math.exp(log_R) if log_R <= math.log(highest) else None
 
 
 def _towards_the_end(K_A: int, K_B: int, most: float) -> list[float]:
@@ -240,24 +210,18 @@ def _rays(title: str, tips: Array, reach: float | None = None, names: Sequence[s
     for k, tip in enumerate(tips):
         alike = [j for j in range(len(tips)) if np.linalg.norm(tips[j] - tip) < COINCIDE * size]
         turn = alike.index(k)
-        ray = np.concatenate(
-            [_along(turn, len(alike))[:, None] * tip, tip + _circle((0.03 + 0.02 * turn) * size, 16 + 8 * turn)]
-        )
+        along = np.linspace(0, 1, LONGEST)
+        if len(alike) > 1:  # in every so-many-th of some dashes; the last point is the tip
+            fine = np.linspace(0, 1, len(alike) * LONGEST)
+            mine = fine[(np.arange(len(fine)) * DASHES // len(fine)) % len(alike) == turn]
+            along = np.append(mine[:: max(1, len(mine) // LONGEST)][: LONGEST - 1], 1.0)
+        ray = np.concatenate([along[:, None] * tip, tip + _circle((0.03 + 0.02 * turn) * size, 16 + 8 * turn)])
         points.append(ray)
         labels += [k] * len(ray)
     if reach is not None:
         points.append(_circle(1.06 * reach, 120))
         labels += [len(tips)] * 120
     return PlanePanel(title, [(float(x), float(y)) for x, y in np.concatenate(points)], labels, names)
-
-
-def _along(turn: int, of: int) -> Array:
-    """Where from 0 to 1 the points of a ray lie: everywhere, or in every `of`-th of some dashes; the last is the tip."""
-    if of == 1:
-        return np.linspace(0, 1, LONGEST)
-    fine = np.linspace(0, 1, of * LONGEST)
-    mine = fine[(np.arange(len(fine)) * DASHES // len(fine)) % of == turn]
-    return np.append(mine[:: max(1, len(mine) // LONGEST)][: LONGEST - 1], 1.0)
 
 
 def _circle(radius: float, points: int) -> Array:

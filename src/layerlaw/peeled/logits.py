@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from layerlaw.errors import MemoryBudgetError
-from layerlaw.peeled.counts import Groups
+from layerlaw.peeled.counts import Array, Groups
 
-Array = npt.NDArray[np.float64]
 Loss = Literal["ce", "mse"]
 ROUNDING = 1e-14
 MOST_ENTRIES = 2**28  # of a dense matrix: 2 GiB
@@ -31,12 +29,9 @@ CERTIFIED = 1e-10  # what the certificate of a solved problem must not exceed
 class Logits:
     """The optimal logits in reduced form."""
 
-    z: Array
-    """(G,) own class minus another class of the same group; 0 where the group is collapsed."""
-    T: Array
-    """(G, G) the part between the groups."""
-    b: Array
-    """(G,) bias of the classes of each group, zero without a bias."""
+    z: Array  # (G,) own class minus another class of the same group; 0 where the group is collapsed
+    T: Array  # (G, G) the part between the groups
+    b: Array  # (G,) bias of the classes of each group, zero without a bias
 
     def nuclear(self, groups: Groups) -> float:
         """‖Z‖_* = Σ (K_g−1) z_g + ‖T‖_*."""
@@ -55,10 +50,8 @@ class Slope:
     """Loss and gradient G of the loss in the logits, in reduced form."""
 
     loss: float
-    within: Array
-    """(G,) −G within each group: the derivative in z_g is −(K_g−1) times this."""
-    between: Array
-    """(G, G) the derivative in T."""
+    within: Array  # (G,) −G within each group: the derivative in z_g is −(K_g−1) times this
+    between: Array  # (G, G) the derivative in T
 
     def norm(self, groups: Groups) -> float:
         """‖G‖₂, the largest singular value; at the optimum the multiplier."""
@@ -74,33 +67,24 @@ class Slope:
 
 def slope(groups: Groups, logits: Logits, loss: Loss = "ce") -> Slope:
     """Loss Σ_k (n_k/N) ℓ(z_k, k) and its gradient; ℓ is the cross-entropy or half the squared distance to one-hot."""
-    return _cross_entropy(groups, logits) if loss == "ce" else _squares(groups, logits)
-
-
-def _cross_entropy(groups: Groups, logits: Logits) -> Slope:
-    k, share = groups.classes, groups.shares
+    k, share, root = groups.classes, groups.shares, np.sqrt(groups.classes)
+    if loss == "mse":
+        rest = logits.T - np.eye(len(k)) + np.outer(root, root * logits.b)
+        value = 0.5 * float(share @ ((k - 1) * (logits.z - 1) ** 2 + (rest**2).sum(1)))
+        return Slope(value, share * (1 - logits.z), share[:, None] * rest)
     own, _, between = logits.rows(groups)
     odds = between - own[:, None] + np.log(k)  # log Σ over a group of e^{logit − own}
     np.fill_diagonal(odds, np.log(np.maximum(k - 1, 1e-300)) - logits.z)  # other classes of the own group
     top = odds.max(1)
     others = top + np.log(np.exp(odds - top[:, None]).sum(1))
-    loss = np.logaddexp(0.0, others)  # (G,) log(1 + Σ e^{…}), exact when it is tiny
-    mass = np.exp(odds - loss[:, None])  # (G, G) probability that goes to each group
-    same = np.exp(-logits.z - loss)  # to one other class of the own group
+    each = np.logaddexp(0.0, others)  # (G,) log(1 + Σ e^{…}), exact when it is tiny
+    mass = np.exp(odds - each[:, None])  # (G, G) probability that goes to each group
+    same = np.exp(-logits.z - each)  # to one other class of the own group
     np.fill_diagonal(mass, 0.0)
     cross = mass.sum(1)
-    root = np.sqrt(k)
     gradient = share[:, None] * mass * root[:, None] / root
     np.fill_diagonal(gradient, -share * cross)  # 1 − own − (K_g−1) same, without the cancellation
-    return Slope(float(share * k @ loss), share * (k * same + cross), gradient)
-
-
-def _squares(groups: Groups, logits: Logits) -> Slope:
-    k, share = groups.classes, groups.shares
-    root = np.sqrt(k)
-    rest = logits.T - np.eye(len(k)) + np.outer(root, root * logits.b)
-    value = 0.5 * float(share @ ((k - 1) * (logits.z - 1) ** 2 + (rest**2).sum(1)))
-    return Slope(value, share * (1 - logits.z), share[:, None] * rest)
+    return Slope(float(share * k @ each), share * (k * same + cross), gradient)
 
 
 def gap(groups: Groups, logits: Logits, c: float, loss: Loss = "ce", *, bias: bool = False) -> float:
@@ -110,7 +94,7 @@ def gap(groups: Groups, logits: Logits, c: float, loss: Loss = "ce", *, bias: bo
     """
     s = slope(groups, logits, loss)
     rest = _bias_gap(groups, logits, s, groups.K * c, loss) if bias else 0.0
-    return _inner(groups, logits, s) + groups.K * c * s.norm(groups) + rest
+    return inner(groups, logits, s) + groups.K * c * s.norm(groups) + rest
 
 
 def gap_penalized(groups: Groups, logits: Logits, penalty: float, *, bias: bool = False) -> float:
@@ -120,20 +104,19 @@ def gap_penalized(groups: Groups, logits: Logits, penalty: float, *, bias: bool 
     gradient is 0, by the share t = 1 − λ/‖G‖₂, which costs t times the entropy Σ_k (n_k/N) H(P_k).
     """
     s, nuclear = slope(groups, logits), logits.nuclear(groups)
-    inner = _inner(groups, logits, s)
     shrink = 1 - penalty / max(penalty, s.norm(groups))
     rest = _bias_gap(groups, logits, s, nuclear, "ce") if bias else 0.0
-    return inner + penalty * nuclear + shrink * _entropy(groups, logits, s) + rest
+    return inner(groups, logits, s) + penalty * nuclear + shrink * _entropy(groups, logits, s) + rest
 
 
-def _inner(groups: Groups, logits: Logits, s: Slope) -> float:
+def inner(groups: Groups, logits: Logits, s: Slope) -> float:
     """⟨G, Z⟩ without the bias."""
     return float((s.between * logits.T).sum() - ((groups.classes - 1) * s.within) @ logits.z)
 
 
 def _entropy(groups: Groups, logits: Logits, s: Slope) -> float:
     """Σ_k (n_k/N) H(P_k) = f − ⟨G, Z + b⟩."""
-    return s.loss - _inner(groups, logits, s) - float((groups.classes * s.bias(groups)) @ logits.b)
+    return s.loss - inner(groups, logits, s) - float((groups.classes * s.bias(groups)) @ logits.b)
 
 
 def _bias_gap(groups: Groups, logits: Logits, s: Slope, nuclear: float, loss: Loss) -> float:
@@ -195,12 +178,9 @@ class GroupMatrix:
     """
 
     groups: Groups
-    own: Array
-    """(G,) the diagonal; of a Gram matrix, squared norms."""
-    within: Array
-    """(G,) the entry of two different classes of a group."""
-    between: Array
-    """(G, G) the entry of a class of g and one of h; the diagonal is not used."""
+    own: Array  # (G,) the diagonal; of a Gram matrix, squared norms
+    within: Array  # (G,) the entry of two different classes of a group
+    between: Array  # (G, G) the entry of a class of g and one of h; the diagonal is not used
 
     @classmethod
     def of(cls, groups: Groups, z: Array, A: Array) -> GroupMatrix:

@@ -21,10 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from layerlaw.errors import MissingExtraError
-from layerlaw.peeled.counts import Groups
-from layerlaw.peeled.logits import CERTIFIED, Logits, gap, gap_penalized, slope, with_best_bias
+from layerlaw.peeled.counts import Array, Groups
+from layerlaw.peeled.logits import CERTIFIED, Logits, gap, gap_penalized, inner, slope, with_best_bias
 
-Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Objective = Callable[[Array], tuple[float, Array]]
 NULLS = (1e-7, 1e-5, 1e-3)  # singular values below this share of the largest belong to no direction
@@ -40,14 +39,10 @@ DENSE = 1000  # variables up to which the Hessian is built
 class Factors:
     """One point: parts within the groups that have any, factors of T, bias."""
 
-    A: Array
-    """(G,) roots of (K_g−1) z_g; 0 where a group is collapsed or one class."""
-    H: Array
-    """(G, p)."""
-    W: Array
-    """(G, p)."""
-    b: Array
-    """(G,) bias in units of `_bias_unit`, or empty."""
+    A: Array  # (G,) roots of (K_g−1) z_g; 0 where a group is collapsed or one class
+    H: Array  # (G, p)
+    W: Array  # (G, p)
+    b: Array  # (G,) bias in units of `Search.unit`, or empty
 
     def flat(self, free: Mask) -> Array:
         """All numbers in one vector; of A only the `free` ones."""
@@ -69,19 +64,12 @@ class Factors:
 
 def solve_groups(groups: Groups, c: float, *, bias: bool = False) -> Logits:
     """The optimal logits under ‖Z‖_* ≤ K c for any class sizes."""
-    with _one_thread():
-        return Search(groups, groups.K * c, None, bias).solved()
+    return Search(groups, groups.K * c, None, bias).solved()
 
 
 def solve_groups_penalized(groups: Groups, penalty: float, *, bias: bool = False) -> Logits:
     """The optimal logits of loss + penalty·‖Z‖_*."""
-    with _one_thread():
-        return Search(groups, None, penalty, bias).solved()
-
-
-def _one_thread() -> Any:
-    """BLAS with one thread: of thousands of small products, several threads spend their time waiting for each other."""
-    return _blas().limit(limits=1, user_api="blas")
+    return Search(groups, None, penalty, bias).solved()
 
 
 @cache
@@ -108,7 +96,14 @@ class Search:
     bias: bool
 
     def solved(self) -> Logits:
-        """L-BFGS, then Newton on the face it points to; where that is not certified, on other faces."""
+        """L-BFGS, then Newton on the face it points to; where that is not certified, on other faces.
+
+        BLAS with one thread: of thousands of small products, several spend their time waiting for each other.
+        """
+        with _blas().limit(limits=1, user_api="blas"):
+            return self._solved()
+
+    def _solved(self) -> Logits:
         point, tried = self.start(), []
         for turn in range(TURNS):
             for null in NULLS:
@@ -194,8 +189,7 @@ class Search:
         """With a trace of every direction and group in which the loss falls faster than the multiplier allows."""
         groups, logits = self.groups, self.logits(point)
         s, nuclear = slope(groups, logits), logits.nuclear(groups)
-        inner = float((s.between * logits.T).sum() - ((groups.classes - 1) * s.within) @ logits.z)
-        allowed = (self.penalty or -inner / nuclear) + 0.1 * CERTIFIED / max(nuclear, CERTIFIED)
+        allowed = (self.penalty or -inner(groups, logits, s) / nuclear) + 0.1 * CERTIFIED / max(nuclear, CERTIFIED)
         U, S, Vt = np.linalg.svd(s.between)
         p = int((allowed < S).sum())
         begin = np.sqrt(SEED * max(float(np.abs(logits.T).max()), float(logits.z.max())) / self.scale(point.size))
@@ -204,10 +198,15 @@ class Search:
 
     def certified(self, point: Factors) -> tuple[float, Logits]:
         """The certificate and the logits; vanished groups exactly at 0 where that costs nothing."""
-        logits = self.logits(point)
+        groups, logits = self.groups, self.logits(point)
         if self.bias and self.defect(logits) > CERTIFIED:
-            logits = with_best_bias(self.groups, logits)
-        bare = _without_traces(self.groups, logits)
+            logits = with_best_bias(groups, logits)
+        # Vanished groups, so that their logits tie instead of being ranked by rounding
+        U, S, Vt = np.linalg.svd(logits.T)
+        least = TRACE * logits.nuclear(groups) / groups.K
+        largest = np.maximum(S @ Vt**2, U**2 @ S) / groups.classes  # squared norms of classifiers and features
+        gone = (logits.z == 0) & (largest <= least)
+        bare = Logits(logits.z, np.where(gone[:, None] | gone, 0.0, logits.T), logits.b)
         defect, bare_defect = self.defect(logits), self.defect(bare)
         return (bare_defect, bare) if bare_defect <= max(defect, CERTIFIED) else (defect, logits)
 
@@ -235,8 +234,8 @@ class Search:
                 assert penalty is not None
                 value, shrink, factor = s.loss + penalty * size, penalty, 1.0
             else:  # the derivative through the scale: as the size grows, everything shrinks
-                inner = float((s.between * logits.T).sum() + within @ logits.z)
-                value, shrink, factor = float(np.log(s.loss)), -inner / size, 1 / s.loss
+                along = float((s.between * logits.T).sum() + within @ logits.z)
+                value, shrink, factor = float(np.log(s.loss)), -along / size, 1 / s.loss
             gradient = Factors(
                 2 * point.A * (scale * within / weight + shrink),
                 scale * s.between @ point.W + shrink * point.H,
@@ -248,15 +247,6 @@ class Search:
         return f
 
 
-def _without_traces(groups: Groups, logits: Logits) -> Logits:
-    """Vanished groups exactly at 0, so that their logits tie instead of being ranked by rounding."""
-    U, S, Vt = np.linalg.svd(logits.T)
-    least = TRACE * logits.nuclear(groups) / groups.K
-    classifiers, features = (S @ Vt**2) / groups.classes, (U**2 @ S) / groups.classes  # squared norms, on equal budgets
-    gone = (logits.z == 0) & (classifiers <= least) & (features <= least)
-    return Logits(logits.z, np.where(gone[:, None] | gone, 0.0, logits.T), logits.b)
-
-
 def lbfgs(f: Objective, start: Array, *, steps: int = 3000) -> Array:
     """Where L-BFGS takes `start`, for a function that returns its value and its gradient; needs SciPy."""
     optimize = _needed("scipy.optimize")
@@ -265,7 +255,7 @@ def lbfgs(f: Objective, start: Array, *, steps: int = 3000) -> Array:
     return np.asarray(found.x, dtype=np.float64)
 
 
-def newton(f: Objective, v: Array, *, enough: float = SOLVED, steps: int = 30, inner: int = 400) -> Array:
+def newton(f: Objective, v: Array, *, enough: float = SOLVED, steps: int = 30) -> Array:
     """Newton's method near a minimum: conjugate gradients with differences of the gradient for the Hessian.
 
     Differences suffice: each step need not be exact, only the gradient, which is what has to become zero.
@@ -275,7 +265,7 @@ def newton(f: Objective, v: Array, *, enough: float = SOLVED, steps: int = 30, i
         size = float(np.linalg.norm(g))
         if size <= enough:
             break
-        step = _conjugate(lambda d, v=v: _curve(f, v, d), g, inner, min(0.1, np.sqrt(size)))  # type: ignore[misc]
+        step = _conjugate(lambda d, v=v: _curve(f, v, d), g, min(0.1, np.sqrt(size)))  # type: ignore[misc]
         for shrink in (1.0, 0.5, 0.1):
             then = f(v + shrink * step)[1]
             if np.linalg.norm(then) < 0.9 * size:
@@ -317,7 +307,7 @@ def _curve(f: Objective, v: Array, d: Array) -> Array:
     return (f(v + h * d)[1] - f(v - h * d)[1]) / (2 * h)
 
 
-def _conjugate(hessian: Callable[[Array], Array], g: Array, most: int, tolerance: float) -> Array:
+def _conjugate(hessian: Callable[[Array], Array], g: Array, tolerance: float, most: int = 400) -> Array:
     """The step that solves H·step = −g as far as the tolerance asks and the curvature is positive."""
     step, rest, direction = np.zeros_like(g), -g, -g
     square, enough = float(g @ g), tolerance**2 * float(g @ g)

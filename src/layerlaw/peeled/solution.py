@@ -8,13 +8,12 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from layerlaw.errors import InputError
-from layerlaw.peeled.counts import Groups, checked_whole
+from layerlaw.peeled.counts import Array, Groups, checked_whole
 from layerlaw.peeled.logits import CERTIFIED, GroupMatrix, Logits, Loss, fits
+from layerlaw.wording import counted, finite
 
-Array = npt.NDArray[np.float64]
 Phase = Literal["separated", "confused", "collapsed", "vanished"]
 ZERO = 1e-12  # a squared norm or singular value below this share of the mean is none
 
@@ -27,14 +26,11 @@ class NeuralCollapse:
     """
 
     nc1: float
-    nc2_norms: float | None
-    """Coefficient of variation of the centered class means' norms."""
-    nc2_angles: float | None
-    """Mean of |cos + 1/(K−1)| between centered class means."""
+    nc2_norms: float | None  # coefficient of variation of the centered class means' norms
+    nc2_angles: float | None  # mean of |cos + 1/(K−1)| between centered class means
     nc2_norms_classifier: float | None
     nc2_angles_classifier: float | None
-    nc3: float | None
-    """‖W/‖W‖ − M/‖M‖‖², M the centered class means."""
+    nc3: float | None  # ‖W/‖W‖ − M/‖M‖‖², M the centered class means
     nc4: float
     """Share of samples whose best logits belong to other classes than the nearest class means (ties compared as sets)."""
 
@@ -54,8 +50,7 @@ class Solution:
     bias: bool
     value: Logits
     loss: float
-    multiplier: float
-    """λ, what a unit of nuclear norm is worth: −d loss/d(K c)."""
+    multiplier: float  # λ, what a unit of nuclear norm is worth: −d loss/d(K c)
     gap: float
     """Certificate: loss − minimum ≤ gap, by convex duality, whichever way the optimum was found (`certified`)."""
 
@@ -117,28 +112,26 @@ class Solution:
     def rank(self) -> int:
         """Dimensions the classifiers span: what p must at least be; K−1 when nothing is collapsed."""
         inner = int((self.groups.classes - 1)[self.value.z > 0].sum())
-        return inner + len(self._between[1])
+        return inner + int(self._factors[0].shape[1])
 
     @cached_property
-    def _between(self) -> tuple[Array, Array, Array]:
-        """T = U diag(S) Vᵀ without its zero singular values."""
+    def _factors(self) -> tuple[Array, Array]:
+        """(G, p) H and W of equal size with T = H Wᵀ, without directions that are 0."""
         U, S, Vt = np.linalg.svd(self.value.T)
         used = int((ZERO * max(float(S[0]), float(self.value.z.max())) < S).sum())
-        return U[:, :used], S[:used], Vt[:used]
+        return U[:, :used] * np.sqrt(S[:used]), Vt[:used].T * np.sqrt(S[:used])
 
     @cached_property
     def classifier_blocks(self) -> GroupMatrix:
         """W Wᵀ per group."""
-        _, S, Vt = self._between
-        rows = Vt.T * np.sqrt(S)
-        return GroupMatrix.of(self.groups, self._stretch * self.value.z, self._stretch * (rows @ rows.T))
+        W, size = self._factors[1], self._stretch
+        return GroupMatrix.of(self.groups, size * self.value.z, size * (W @ W.T))
 
     @cached_property
     def feature_blocks(self) -> GroupMatrix:
         """Gram of the class means of the features, per group."""
-        U, S, _ = self._between
-        rows = U * np.sqrt(S)
-        return GroupMatrix.of(self.groups, self.value.z / self._stretch, rows @ rows.T / self._stretch)
+        H, size = self._factors[0], self._stretch
+        return GroupMatrix.of(self.groups, self.value.z / size, H @ H.T / size)
 
     @property
     def classifier_gram(self) -> Array:
@@ -166,8 +159,7 @@ class Solution:
     @property
     def minority_cosine(self) -> float | None:
         """Cosine between classifiers of the rarest size; 1 in collapse, `None` where undefined."""
-        value = float(self.cosines[-1, -1])
-        return None if math.isnan(value) else value
+        return finite(float(self.cosines[-1, -1]))
 
     @property
     def norms(self) -> Array:
@@ -186,13 +178,11 @@ class Solution:
 
     def W(self, p: int | None = None) -> Array:
         """(K, p) classifiers; p at least the rank (the default), further columns are 0. Any rotation is as good."""
-        _, S, Vt = self._between
-        return self._vectors(p, Vt.T * np.sqrt(S), math.sqrt(self._stretch))
+        return self._vectors(p, self._factors[1], math.sqrt(self._stretch))
 
     def H(self, p: int | None = None) -> Array:
         """(K, p) class means of the features, in the coordinates of `W(p)`; every sample lies on its class mean."""
-        U, S, _ = self._between
-        return self._vectors(p, U * np.sqrt(S), 1 / math.sqrt(self._stretch))
+        return self._vectors(p, self._factors[0], 1 / math.sqrt(self._stretch))
 
     def _vectors(self, p: int | None, between: Array, size: float) -> Array:
         p = max(1, self.rank) if p is None else checked_whole(p, "p")
@@ -202,10 +192,8 @@ class Solution:
                 "another one: solve_direct(counts, p=…) finds it."
             )
         fits(self.K, p, "W or H")
-        out = np.zeros((self.K, p))
-        member = self.groups.members
-        out[:, : between.shape[1]] = (between / np.sqrt(self.groups.classes)[:, None])[member]
-        at = between.shape[1]
+        out, member, at = np.zeros((self.K, p)), self.groups.members, between.shape[1]
+        out[:, :at] = (between / np.sqrt(self.groups.classes)[:, None])[member]
         for g, (k, z) in enumerate(zip(self.groups.classes.astype(int), self.value.z, strict=True)):
             if k > 1 and z > 0:
                 out[np.flatnonzero(member == g), at : at + k - 1] = math.sqrt(z) * helmert(k)
@@ -215,8 +203,7 @@ class Solution:
     @property
     def logits(self) -> Array:
         """(K, K) logits of a sample of each class (row) for each class, bias included; built when asked for."""
-        own, same, between = self.value.rows(self.groups)
-        return GroupMatrix(self.groups, own, same, between).dense()
+        return GroupMatrix(self.groups, *self.value.rows(self.groups)).dense()
 
     @cached_property
     def accuracy(self) -> Array:
@@ -225,9 +212,10 @@ class Solution:
         1 while separated. Without a bias 1/K_g in collapse unless another size takes the samples, 1/K when vanished; with a
         bias 0 there, and 0 when confused.
         """
-        own, _, _ = self.value.rows(self.groups)
-        best, ties = self._best()
-        return np.where(own >= best, 1 / ties, 0.0)
+        values, many = self._rivals()
+        best = values.max(1)
+        ties = (many * (values >= best[:, None])).sum(1)
+        return np.where(values[:, 0] >= best, 1 / ties, 0.0)
 
     @property
     def total_accuracy(self) -> float:
@@ -237,16 +225,11 @@ class Solution:
     def _rivals(self) -> tuple[Array, Array]:
         """Logits of a sample of g (G, 1+G) for its own class, then for the other classes of each group, and how many."""
         own, same, between = self.value.rows(self.groups)
-        others, many = between.copy(), np.broadcast_to(self.groups.classes, between.shape).copy()
-        np.fill_diagonal(others, np.where(self.groups.classes > 1, same, -np.inf))
-        np.fill_diagonal(many, self.groups.classes - 1)
-        ones = np.ones((len(own), 1))
-        return np.hstack([own[:, None], others]), np.hstack([ones, many])
-
-    def _best(self) -> tuple[Array, Array]:
-        values, many = self._rivals()
-        best = values.max(1)
-        return best, (many * (values >= best[:, None])).sum(1)
+        k = self.groups.classes
+        others, many = between.copy(), np.tile(k, (len(k), 1))
+        np.fill_diagonal(others, np.where(k > 1, same, -np.inf))
+        np.fill_diagonal(many, k - 1)
+        return np.column_stack([own, others]), np.column_stack([np.ones(len(k)), many])
 
     @cached_property
     def neural_collapse(self) -> NeuralCollapse:
@@ -257,29 +240,22 @@ class Solution:
         # ⟨W, M⟩ = tr Z − 1ᵀZ1/K
         inner = float((self.groups.classes - 1) @ self.value.z + np.trace(T) - root @ T @ root / self.K)
         nc3 = 2 - 2 * inner / math.sqrt(spread * size) if spread > 0 and size > 0 else None
-        return NeuralCollapse(0.0, *means.norms_and_angles(), *rows.norms_and_angles(), nc3, self._nc4())
-
-    def _nc4(self) -> float:
         values, many = self._rivals()
         chosen = (values >= values.max(1, keepdims=True)) & (many > 0)  # (G, 1+G): own, then groups
         zero = self.feature_blocks.own <= ZERO * self.c / self._stretch
-        nearest = np.hstack([np.ones((len(zero), 1), bool), np.outer(zero, zero)])
+        nearest = np.column_stack([np.ones(len(zero), bool), np.outer(zero, zero)])
         i = np.arange(len(zero))
         nearest[i, 1 + i] |= self.value.z == 0  # features of a collapsed group coincide
         differ = ((chosen != nearest) & (many > 0)).any(1)
-        return float(self.groups.sizes * self.groups.classes @ differ / self.groups.N)
+        nc4 = float(self.groups.sizes * self.groups.classes @ differ / self.groups.N)
+        return NeuralCollapse(0.0, *means.norms_and_angles(), *rows.norms_and_angles(), nc3, nc4)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON: the whole, and one entry per group; `None` where undefined."""
-        whole = {"classes": self.K, "E_W": self.E_W, "E_H": self.E_H, "c": self.c, "loss": self.loss, "gap": self.gap}
+        same = ("E_W", "E_H", "c", "loss", "gap", "certified", "kind", "bias", "multiplier", "angles_unique", "rank")
         return {
-            **whole,
-            "certified": self.certified,
-            "kind": self.kind,
-            "bias": self.bias,
-            "multiplier": self.multiplier,
-            "angles_unique": self.angles_unique,
-            "rank": self.rank,
+            "classes": self.K,
+            **{name: getattr(self, name) for name in same},
             "accuracy": self.total_accuracy,
             "neural_collapse": asdict(self.neural_collapse),
             "groups": [
@@ -287,8 +263,8 @@ class Solution:
                     "samples": float(self.groups.sizes[g]),
                     "classes": int(self.groups.classes[g]),
                     "phase": self.phases[g],
-                    "slack": _finite(self.slack[g]),
-                    "cosine": _finite(self.cosines[g, g]),
+                    "slack": finite(float(self.slack[g])),
+                    "cosine": finite(float(self.cosines[g, g])),
                     "norm": float(self.norms[g]),
                     "feature_norm": float(self.feature_norms[g]),
                     "accuracy": float(self.accuracy[g]),
@@ -298,15 +274,19 @@ class Solution:
         }
 
     def __repr__(self) -> str:
-        sizes = "1 size" if len(self.groups) == 1 else f"{len(self.groups)} sizes"
         return (
-            f"Solution({self.K:,} classes of {sizes}, c={self.c:.4g}, kind={self.kind!r}, "
+            f"Solution({self.K:,} classes of {counted(len(self.groups), 'size')}, c={self.c:.4g}, kind={self.kind!r}, "
             f"bias={self.bias}, loss={self.loss:.4g}, gap={self.gap:.1e}, {'' if self.separated else 'not '}separated)"
         )
 
     def __str__(self) -> str:
         said = [f"{self.K:,} classes, c = {self.c:.4g}: loss {self.loss:.4g}, rank {self.rank}."]
-        said += [_group_words(self, g) for g in range(min(len(self.groups), 4))]
+        for g in range(min(len(self.groups), 4)):
+            classes = counted(int(self.groups.classes[g]), "class", "classes")
+            cosine = self.cosines[g, g]
+            angle = "" if math.isnan(cosine) else f", cosine {cosine:.3f}".replace("-", "−")
+            state = f"{self.phases[g]}{angle}, accuracy {self.accuracy[g]:.3g}"
+            said.append(f"{classes} of {self.groups.sizes[g]:,.6g}: {state}.")
         if len(self.groups) > 4:
             said.append(f"… {len(self.groups)} sizes in all.")
         if not self.angles_unique:
@@ -326,15 +306,3 @@ def helmert(k: int) -> Array:
     out = np.triu(np.ones((k, k - 1)))
     out[j, j - 1] = -j
     return out / np.sqrt(j * (j + 1.0))
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
-def _group_words(s: Solution, g: int) -> str:
-    k, n = int(s.groups.classes[g]), s.groups.sizes[g]
-    cosine = s.cosines[g, g]
-    angle = "" if math.isnan(cosine) else f", cosine {cosine:.3f}".replace("-", "−")
-    one = "class" if k == 1 else "classes"
-    return f"{k:,} {one} of {n:,.6g}: {s.phases[g]}{angle}, accuracy {s.accuracy[g]:.3g}."

@@ -17,16 +17,14 @@ import math
 from typing import get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from layerlaw.errors import InputError
-from layerlaw.peeled.counts import Counts, Groups, checked_budgets, checked_flag, grouped, positive
+from layerlaw.peeled.counts import Array, Counts, Groups, checked_budgets, checked_flag, grouped, positive
 from layerlaw.peeled.logits import Logits, Loss, gap, gap_penalized, slope
 from layerlaw.peeled.many_groups import solve_groups, solve_groups_penalized
 from layerlaw.peeled.solution import Solution
 from layerlaw.peeled.two_groups import TwoGroups, biased_pair, biased_pair_at, root, solve_pair, solve_pair_at
 
-Array = npt.NDArray[np.float64]
 LOWEST = -650.0  # of log λ: beyond, the loss is below what a double can hold
 
 
@@ -82,17 +80,15 @@ def optimum(groups: Groups, c: float, *, loss: Loss = "ce", bias: bool = False) 
     """The optimal logits under ‖Z‖_* ≤ K c."""
     if loss == "mse":
         return squares(groups, c, bias=bias)[0]
-    K = groups.K
-    if len(groups) == 1:  # a simplex; a bias adds nothing
-        _representable(-K * c / (K - 1), c)
-        return Logits(np.array([K * c / (K - 1)]), np.zeros((1, 1)), np.zeros(1))
     if len(groups) == 2:
         pair = (biased_pair if bias else solve_pair)(*groups.pair, c)
         _representable(pair.log_multiplier, c)
         return of_pair(pair)
-    _representable(-K * c / (K - 1), c)
-    closed = biased(groups, c) if bias else None
-    return closed or solve_groups(groups, c, bias=bias)
+    simplex = groups.K * c / (groups.K - 1)
+    _representable(-simplex, c)
+    if len(groups) == 1:  # a bias adds nothing
+        return Logits(np.array([simplex]), np.zeros((1, 1)), np.zeros(1))
+    return (biased(groups, c) if bias else None) or solve_groups(groups, c, bias=bias)
 
 
 def optimum_penalized(groups: Groups, penalty: float, *, loss: Loss = "ce", bias: bool = False) -> Logits:
@@ -163,10 +159,15 @@ def squares(groups: Groups, c: float, *, bias: bool = False) -> tuple[Logits, fl
     (array([0.5, 0. ]), 0.375)
     """
     spread = _spread(groups, bias)[0]
-    values = np.concatenate([groups.shares[groups.classes > 1], spread[spread > 1e-15 * spread.max()]])
-    inner = groups.classes[groups.classes > 1] - 1
-    counts = np.concatenate([inner, np.ones(len(values) - len(inner))])
-    multiplier = _water(values, counts, groups.K * c)
+    several = groups.classes > 1
+    values = np.concatenate([groups.shares[several], spread[spread > 1e-15 * spread.max()]])
+    counts = np.append(groups.classes[several] - 1, np.ones(len(values) - several.sum()))
+    multiplier = 0.0
+    if groups.K * c < counts.sum():  # Σ counts (1 − λ/values)_+ = K c, by filling from the largest value down
+        order = np.argsort(-values)
+        v, n = values[order], counts[order]
+        level = (np.cumsum(n) - groups.K * c) / np.cumsum(n / v)  # λ if the first i are in use
+        multiplier = float(level[level < v][-1])
     return squares_at(groups, multiplier, bias=bias), multiplier
 
 
@@ -190,17 +191,6 @@ def _spread(groups: Groups, bias: bool) -> tuple[Array, Array]:
     part = groups.shares * np.sqrt(groups.classes)
     values, Q = np.linalg.eigh(np.diag(groups.shares) - np.outer(part, part))
     return np.maximum(values, 0.0), Q
-
-
-def _water(values: Array, counts: Array, total: float) -> float:
-    """λ ≥ 0 with Σ counts (1 − λ/values)_+ = total, by filling from the largest value down."""
-    if total >= counts.sum():
-        return 0.0
-    order = np.argsort(-values)
-    v, n = values[order], counts[order]
-    level = (np.cumsum(n) - total) / np.cumsum(n / v)  # λ if the first i are in use
-    used = int(np.flatnonzero(level < v)[-1])
-    return float(level[used])
 
 
 def _certified(

@@ -1,4 +1,4 @@
-"""When do minority classifiers collapse, when do they vanish, and how large a budget keeps them apart?
+"""When do minority classifiers collapse, when do they vanish? How large a budget, how many repeated samples keep them apart?
 
 All of it depends on c = √(E_W E_H) only, and is computed in logarithms: R0 grows like e^{K c/…}.
 """
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from layerlaw.errors import InputError
 from layerlaw.peeled.counts import (
+    Array,
     Counts,
     Groups,
     checked_budgets,
@@ -28,20 +29,26 @@ from layerlaw.peeled.logits import Logits, slope
 from layerlaw.peeled.solving import optimum, optimum_penalized
 from layerlaw.peeled.two_groups import (
     biased_pair,
-    log_biased_collapse_ratio,
-    log_biased_vanish_ratio,
+    log_separation_ratio,
     log_vanish_ratio,
+    root,
+    root_above_0,
     root_near,
     solve_pair,
     threshold,
 )
 from layerlaw.progress import Counter, Progress
+from layerlaw.wording import counted
 
-Array = npt.NDArray[np.float64]
 LARGEST = math.log(1.7e308)
 MOST_LOG_C = math.log(1e8)
-ABOUT = 12  # solves that a critical budget of many sizes takes
+ABOUT = 12  # solves that a critical budget or a level of many sizes takes
 LEAST_C = 2e-8  # just above the least budget that `solve` accepts
+LEVELS = 300  # tried for whole copies
+STRICTER = 0.99  # what comes after a candidate that failed must need so much less
+FEW_SIZES = 10  # in which copies are lowered one by one; a solve takes hundredths of a second there
+MOST_TIMES = 1000  # repetitions of the largest classes, tried where only nearly equal sizes will do
+Whole = npt.NDArray[np.int64]
 
 
 def collapse_ratio(K_A: int, K_B: int, *, E_W: float, E_H: float, bias: bool = False, log: bool = False) -> float:
@@ -58,7 +65,8 @@ def collapse_ratio(K_A: int, K_B: int, *, E_W: float, E_H: float, bias: bool = F
     669.592
     """
     K_A, K_B, c = _checked(K_A, K_B, E_W, E_H, bias=bias, log=log)
-    return _plain(log_collapse_ratio(K_A, K_B, c, bias=bias), log, "collapse_ratio")
+    value = log_separation_ratio(K_A, K_B, c, bias=bias) if K_B > 1 else math.inf
+    return _plain(value, log, "collapse_ratio")
 
 
 def vanish_ratio(K_A: int, K_B: int, *, E_W: float, E_H: float, bias: bool = False, log: bool = False) -> float:
@@ -72,13 +80,7 @@ def vanish_ratio(K_A: int, K_B: int, *, E_W: float, E_H: float, bias: bool = Fal
     (5.7053, inf)
     """
     K_A, K_B, c = _checked(K_A, K_B, E_W, E_H, bias=bias, log=log)
-    value = log_biased_vanish_ratio(K_A, K_B, c) if bias else log_vanish_ratio(K_A, K_B, c)
-    return _plain(value, log, "vanish_ratio")
-
-
-def log_collapse_ratio(K_A: int, K_B: int, c: float, *, bias: bool = False) -> float:
-    """log R0 at c; ∞ for a single minority class."""
-    return log_separation_ratio(K_A, K_B, c, bias=bias) if K_B > 1 else math.inf
+    return _plain(log_vanish_ratio(K_A, K_B, c, bias=bias), log, "vanish_ratio")
 
 
 def critical_budget(counts: Counts, *, bias: bool = False, progress: bool | Progress = True) -> float:
@@ -95,37 +97,31 @@ def critical_budget(counts: Counts, *, bias: bool = False, progress: bool | Prog
     0.1949
     """
     groups = grouped(counts)
+    checked_flag(bias, "bias")
     if len(groups) == 1:
         return 0.0
-    if checked_flag(bias, "bias"):
+    if bias:
         return biased_critical_budget(groups)
     if len(groups) == 2:
-        return _critical_pair(groups)
-    with closing(Counter(progress, ABOUT, "critical budget")) as counter:
-        return _critical_many(groups, counter)
-
-
-def _critical_pair(groups: Groups) -> float:
-    K_A, K_B, log_R = groups.pair
-    if K_B > 1:
-        return threshold(K_A, K_B, _root_above_0(lambda m: threshold(K_A, K_B, m)[1] - log_R))[0]
-    if K_A == 1:
-        return 0.0  # one direction separates two classes
-    return _root_above_0(lambda c: min(log_vanish_ratio(K_A, K_B, c), 2 * log_R + 1) - log_R)
-
-
-def _critical_many(groups: Groups, counter: Counter) -> float:
-    def excess(log_c: float) -> float:
-        counter.step()
-        return spare(groups, math.exp(log_c))
-
+        K_A, K_B, log_R = groups.pair
+        if K_B > 1:
+            return threshold(K_A, K_B, root_above_0(lambda m: threshold(K_A, K_B, m)[1] - log_R))[0]
+        if K_A == 1:
+            return 0.0  # one direction separates two classes
+        return root_above_0(lambda c: min(log_vanish_ratio(K_A, K_B, c), 2 * log_R + 1) - log_R)
     several, least = groups.shares[groups.classes > 1], LEAST_C
-    if len(several):
-        least = max(least, optimum_penalized(groups, float(several[-1])).nuclear(groups) / groups.K)
-        if excess(math.log(least) + 1e-6) > 0:
-            return least
-    low, guess = math.log(least), math.log(biased_critical_budget(groups))  # with a bias it is about the same
-    found = root_near(excess, guess, low, MOST_LOG_C, step=0.01, close=1e-9)
+    with closing(Counter(progress, ABOUT, "critical budget")) as counter:
+
+        def excess(log_c: float) -> float:
+            counter.step()
+            return spare(groups, math.exp(log_c))
+
+        if len(several):
+            least = max(least, optimum_penalized(groups, float(several[-1])).nuclear(groups) / groups.K)
+            if excess(math.log(least) + 1e-6) > 0:
+                return least
+        guess = math.log(biased_critical_budget(groups))  # with a bias it is about the same
+        found = root_near(excess, guess, math.log(least), MOST_LOG_C, step=0.01, close=1e-9)
     return 0.0 if found == math.log(LEAST_C) else math.exp(found)
 
 
@@ -139,18 +135,16 @@ class CollapseCurve:
     phases: tuple[str, ...] = field(repr=False)
     swapped: npt.NDArray[np.bool_] = field(repr=False)
     """Where R < 1: the K_A classes are the smaller ones there, and cosine and phase are theirs."""
-    log_collapse: float
-    """log R0, ∞ for a single minority class."""
-    log_vanish: float
-    """log R_vanish, ∞ where there is none."""
+    log_collapse: float  # log R0, ∞ for a single minority class
+    log_vanish: float  # log R_vanish, ∞ where there is none
 
     @property
     def note(self) -> str:
         """What a reader must know about the values, in a sentence; empty when nothing."""
-        said, many = [], len(self.phases)
+        said, many, gone = [], len(self.phases), self.phases.count("vanished")
         if self.swapped.any():
             said.append(f"Below R = 1 the groups are swapped ({int(self.swapped.sum())} of {many} ratios).")
-        if (gone := sum(phase == "vanished" for phase in self.phases)) > 0:
+        if gone:
             said.append(f"At {gone} of {many} ratios the minority classifiers are 0 and have no angle.")
         return " ".join(said)
 
@@ -177,9 +171,161 @@ def collapse_curve(
         cosines=np.array(cosines),
         phases=tuple(pair.phase for pair in pairs),
         swapped=np.array([R < 1 for R in values], dtype=bool),
-        log_collapse=log_collapse_ratio(K_A, K_B, c, bias=bias),
-        log_vanish=(log_biased_vanish_ratio if bias else log_vanish_ratio)(K_A, K_B, c),
+        log_collapse=collapse_ratio(K_A, K_B, E_W=E_W, E_H=E_H, bias=bias, log=True),
+        log_vanish=log_vanish_ratio(K_A, K_B, c, bias=bias),
     )
+
+
+@dataclass(frozen=True)
+class Oversampling:
+    """Fill up: every class with fewer than `level` samples is repeated until it has that many."""
+
+    groups: Groups = field(repr=False)
+    level: float  # samples per class that just suffice; the smallest count where every class is separated already
+    factors: Array  # (G,) level over size for the smaller classes, 1 for the others: what sampling by weights needs
+    copies: Whole | None
+    """(G,) whole number of times to show each sample. Solved again with so many: every group is separated. `None`: no such
+    numbers were found, though the factors, or equal sizes, do it at any budget."""
+
+    @property
+    def needed(self) -> bool:
+        """Whether anything has to be done."""
+        return self.copies is None or bool((self.copies > 1).any())
+
+    def __str__(self) -> str:
+        if not self.needed:
+            return "Every class is separated: nothing to oversample."
+        classes, most = (
+            counted(int(self.groups.classes[self.factors > 1].sum()), "class", "classes"),
+            self.factors.max(),
+        )
+        said = f"Repeat the samples of {classes} up to {self.level:,.6g} each, the rarest {most:.4g} times"
+        if self.copies is None:
+            return (
+                f"{said}, by weights: at this budget the sizes must be so nearly equal that whole copies do it only beyond "
+                f"{MOST_TIMES:,} copies of the largest classes."
+            )
+        return f"{said}; in whole copies {int(self.copies.max()):,} times (solved again: every class is separated)."
+
+
+def oversampling(
+    counts: Counts, *, E_W: float, E_H: float, bias: bool = False, progress: bool | Progress = True
+) -> Oversampling:
+    """The oversampling of the smaller classes that makes `solve` report every group separated.
+
+    All classes below a common level are repeated up to it; the level is the least that suffices. In two groups the factor
+    is R/R0 (of a single rare class R/R_vanish): it brings n_A/n_B down to the threshold. Whole copies overshoot and may
+    push other classes out: those given have been solved again, and every class is separated. Of at most 10 sizes no
+    entry can be one less by itself. One or two dozen solves without a bias, more where copies are lowered: a second or
+    two for 10 sizes, five for 40, a minute for a hundred; `progress` shows them.
+
+    >>> plan = oversampling({6000: 5, 6: 5}, E_W=1, E_H=10)  # R = 1000, R0 = 81.102…
+    >>> round(float(plan.factors[1]), 6), plan.copies
+    (12.330121, array([ 1, 13]))
+    """
+    groups, c = grouped(counts), checked_budgets(E_W, E_H)
+    checked_flag(bias, "bias")
+    level = filling_level(groups, c, bias=bias, progress=progress)
+    none = np.ones(len(groups))
+    if level is None:
+        return Oversampling(groups, float(groups.sizes[-1]), none, none.astype(np.int64))
+    with closing(Counter(progress, ABOUT, "copies")) as counter:
+
+        def lost(groups: Groups) -> bool:
+            counter.step()
+            return not separated(groups, c, bias=bias)
+
+        return Oversampling(groups, level, np.maximum(1.0, level / groups.sizes), _copies(groups, level, lost))
+
+
+def filling_level(groups: Groups, c: float, *, bias: bool = False, progress: bool | Progress = True) -> float | None:
+    """The level alone, without whole copies, which take most of the time; `None` where every class is separated already.
+
+    Closed forms go first: they hold at budgets whose loss is too small to be solved for, too.
+    """
+    sizes = groups.sizes
+    if len(groups) == 1:
+        return None
+    if len(groups) == 2:
+        K_A, K_B, log_R = groups.pair
+        log_ratio = log_separation_ratio(K_A, K_B, c, bias=bias)
+        if log_R < log_ratio * (1 - 1e-9) or separated(groups, c, bias=bias):
+            return None
+        return max(float(sizes[-1]), float(sizes[0]) * math.exp(-log_ratio))
+    with_bias = biased_critical_budget(groups)
+    if (bias and c > with_bias * (1 + 1e-9)) or separated(groups, c, bias=bias):
+        return None
+
+    def filled(log_level: float) -> Groups:
+        return _filled(groups, math.exp(log_level))
+
+    low, high = math.log(sizes[-1]), math.log(sizes[0])
+    guess = low
+    if c < with_bias:  # with a bias the level is nearly the same, and cheap
+        guess = root(lambda log_level: c - biased_critical_budget(filled(log_level)), low, high, close=1e-6)
+    with closing(Counter(progress, ABOUT, "level")) as counter:
+
+        def excess(log_level: float) -> float:
+            counter.step()
+            return spare(filled(log_level), c, bias=bias)
+
+        return max(float(sizes[-1]), math.exp(root_near(excess, guess, low, high, step=0.01, close=1e-6)))
+
+
+def _copies(groups: Groups, level: float, lost: Callable[[Groups], bool]) -> Whole | None:
+    """The fewest samples, in whole copies, that pass when solved.
+
+    Copies of the smaller classes up to a level, rounded up or to the nearest, then copies of all classes. Rounding makes
+    sizes unequal, and unequal sizes need more budget. How much more is known in closed form with a bias and is about the
+    same without: so all candidates are judged by that, against its value at the level, and few are solved.
+    """
+    sizes = groups.sizes
+    levels = np.geomspace(level, sizes[0], LEVELS)[:, None]
+    up = np.where(sizes < levels, np.floor(levels / sizes) + 1, 1)
+    times = np.arange(1, MOST_TIMES + 1)[:, None]
+    near = [np.maximum(1, np.rint(many / sizes)) for many in (levels, times * sizes[0])]
+    candidates: Whole = np.unique(np.concatenate([up, *near]).astype(np.int64), axis=0)  # (C, G)
+    need = biased_need(groups.classes, sizes * candidates)  # (C,)
+    most = biased_critical_budget(_filled(groups, level))
+    for i in np.argsort(sizes * groups.classes @ candidates.T, kind="stable"):  # by samples shown
+        if need[i] > most:
+            continue
+        if not lost(_repeated(groups, candidates[i])):
+            return _fewer(groups, np.asarray(candidates[i]), lost)
+        most = STRICTER * need[i]
+    return None
+
+
+def _fewer(groups: Groups, copies: Whole, lost: Callable[[Groups], bool]) -> Whole:
+    """Fewer copies of one size after another, until no entry can be one less; of few sizes only, for the cost."""
+    if len(groups) > FEW_SIZES:
+        return copies
+    copies, lower = copies.copy(), True
+    while lower:
+        lower = False
+        for g in reversed(range(len(groups))):  # the rarest first, they are copied most
+            low, high = 0, int(copies[g])  # `low` is too few, `high` has been solved
+            copies[g] = high - 1
+            while high - low > 1:
+                if lost(_repeated(groups, copies)):
+                    low = int(copies[g])
+                else:
+                    high, lower = int(copies[g]), True
+                copies[g] = (low + high) // 2
+            copies[g] = high
+    return copies
+
+
+def _repeated(groups: Groups, copies: Whole) -> Groups:
+    """The groups after repeating; sizes that have become equal are one."""
+    sizes, where = np.unique(-groups.sizes * copies, return_inverse=True)
+    return Groups(-sizes, np.bincount(where, weights=groups.classes).astype(np.float64))
+
+
+def _filled(groups: Groups, level: float) -> Groups:
+    above = groups.sizes > level * (1 + 1e-12)
+    below = float(groups.classes[~above].sum())
+    return Groups(np.append(groups.sizes[above], level), np.append(groups.classes[above], below))
 
 
 def separated(groups: Groups, c: float, *, bias: bool = False) -> bool:
@@ -232,23 +378,6 @@ def biased_need(classes: Array, sizes: Array) -> Array:
     """The same of many problems: sizes (…, G) in any order."""
     K = classes.sum()
     return np.asarray((K - 1) / K**2 * (np.log1p(K * (sizes / sizes.min(-1, keepdims=True) - 1)) @ classes))
-
-
-def log_separation_ratio(K_A: int, K_B: int, c: float, *, bias: bool = False) -> float:
-    """log of the ratio n_A/n_B from which on the minority is no longer separated, ∞ if there is none.
-
-    Several classes: R0. A single one cannot collapse: without a bias it is separated until it vanishes, with a bias its
-    samples are given to the majority from the same formula on, before it vanishes.
-    """
-    if bias:
-        return log_biased_collapse_ratio(K_A, K_B, c)
-    if K_B == 1:
-        return log_vanish_ratio(K_A, K_B, c)
-    return threshold(K_A, K_B, _root_above_0(lambda m: threshold(K_A, K_B, m)[0] - c))[1]
-
-
-def _root_above_0(f: Callable[[float], float]) -> float:
-    return root_near(f, 0.1, 0.0, math.inf, step=0.1)
 
 
 def _checked(K_A: object, K_B: object, E_W: object, E_H: object, **flags: object) -> tuple[int, int, float]:

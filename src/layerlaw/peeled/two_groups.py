@@ -41,16 +41,13 @@ class TwoGroups:
 
     K_A: int
     K_B: int
-    a: float
-    """Within the majority: logit of the own class minus that of another majority class."""
-    e: float
-    """The same within the minority; 0 in collapse, and where it is a single class."""
+    a: float  # within the majority: logit of the own class minus that of another majority class
+    e: float  # the same within the minority; 0 in collapse, and where it is a single class
     t_A: float
     t_B: float
     log_multiplier: float
     log_R: float
-    bias: float = 0.0
-    """Bias of a majority class minus that of a minority class."""
+    bias: float = 0.0  # of a majority class minus that of a minority class
 
     @property
     def r(self) -> float:
@@ -83,14 +80,39 @@ def solve_pair(K_A: int, K_B: int, log_R: float, c: float) -> TwoGroups:
     (0.517496, 'separated')
     """
     K = K_A + K_B
-    if log_R >= log_vanish_ratio(K_A, K_B, c):
+    log_vanish = log_vanish_ratio(K_A, K_B, c)
+    if log_R >= log_vanish:  # nothing lies between the groups: λ = π_A (K_A e^{−a} + K_B e^{−a(1−1/K_A)}) / D
         a = K * c / (K_A - 1)
-        return TwoGroups(K_A, K_B, a, 0.0, 0.0, 0.0, _log_multiplier_alone(K_A, K_B, log_R, a), log_R)
+        cross = math.log(K_B) - a * (1 - 1 / K_A)
+        D = _log_sum(_log_sum(0.0, math.log(K_A - 1) - a), cross)
+        log_l = log_share(K_A, K_B, log_R) + _log_sum(math.log(K_A) - a, cross) - D
+        return TwoGroups(K_A, K_B, a, 0.0, 0.0, 0.0, log_l, log_R)
+    least = -math.inf  # δ at which the minority vanishes (ln ρ_A = −c K/((K_A−1) K_A)), where it does
+    if math.isfinite(log_vanish):
+        P = 1 + math.expm1(-K * c / ((K_A - 1) * K_A)) * K_A / K
+        E = (P - 1) * (P + 1) * K / K_A
+        least = 0.5 * math.log1p(E) if E > -1 else -math.inf
 
     def beyond(delta: float) -> float:
-        return _Point.at(K_A, K_B, delta, c).log_R - log_R
+        at = _point(K_A, K_B, delta, c)
+        return at.log_q_B - at.log_q_A - log_R
 
-    return _Point.at(K_A, K_B, _root_below(beyond, _least_delta(K_A, K_B, c), log_R, c), c).solution(log_R)
+    delta = 0.0
+    if log_R != 0:  # a function that falls; where there is no least δ, an end is found by doubling
+        low = -max(1e-3, min(1.0, 0.1 * log_R))
+        while low > least and beyond(low) < 0:
+            low *= 2
+            if low < LEAST_DELTA:
+                raise InputError(
+                    f"solve: no optimum found for R = exp({log_R:.3g}) and c = {c:.3g}. Please report this."
+                )
+        delta = root(beyond, max(low, least), 0.0)
+    at = _point(K_A, K_B, delta, c)
+    alpha = max(0.0, at.alpha)
+    t_A = math.sqrt(K_B / K) * alpha  # r cosθ, cosθ = √(K_B/K)/P
+    t_B = math.sqrt(K_A / K) * math.exp(delta) * alpha
+    a = at.a if K_A > 1 else 0.0  # a single majority class has no part within
+    return TwoGroups(K_A, K_B, a, at.e, t_A, t_B, at.log_q_A + log_share(K_A, K_B, log_R), log_R)
 
 
 def solve_pair_at(K_A: int, K_B: int, log_R: float, log_l: float) -> TwoGroups:
@@ -123,69 +145,52 @@ def threshold(K_A: int, K_B: int, m: float) -> tuple[float, float]:
 
 
 class _Point(NamedTuple):
-    """The optimum that belongs to a δ, before it is known which R it is for. (A tuple: thousands are built in a sweep.)"""
-
-    K_A: int
-    K_B: int
-    delta: float
     alpha: float
     a: float
     e: float
-    log_q_A: float
-    """log λ/π_A."""
+    log_q_A: float  # log λ/π_A
     log_q_B: float
-    """log λ/π_B."""
-
-    @classmethod
-    def at(cls, K_A: int, K_B: int, delta: float, c: float) -> _Point:
-        K = K_A + K_B
-        E = math.expm1(2 * delta)
-        P = math.sqrt(max(0.0, 1 + E * K_A / K))
-        log_rho_A = math.log1p(E / (1 + P))
-        top, bottom = K * c + (K_A - 1) * K_A * log_rho_A, K_A - 1 + P
-        # e^δ and ρ_B; far below the collapse ρ_B ≈ e^{−2δ} would overflow, but there it is not needed
-        shrink = math.exp(delta)
-        e = -math.inf
-        log_Q = math.log(P) - delta
-        if delta > -300:
-            F = math.expm1(-2 * delta)
-            log_rho_B = math.log1p(F / (1 + math.exp(log_Q)))
-            alpha = (top + (K_B - 1) * K_B * log_rho_B) / (bottom + (K_B - 1) * shrink)
-            e = shrink * alpha - K_B * log_rho_B
-        if K_B > 1 and e > 0:
-            log_q_B = _log_q(K_B, K_A, e, log_rho_B)
-        else:  # collapsed, or a single class, which has nothing within
-            e, alpha = 0.0, top / bottom
-            m = shrink * alpha / K_B
-            log_q_B = math.log(K) + log_Q - _log_sum(math.log(K_A), math.log(K_B) + m)
-        a = alpha - K_A * log_rho_A
-        return cls(K_A, K_B, delta, alpha, a, e, _log_q(K_A, K_B, a, log_rho_A), log_q_B)
-
-    @property
-    def log_R(self) -> float:
-        return self.log_q_B - self.log_q_A
-
-    def solution(self, log_R: float) -> TwoGroups:
-        """As four numbers; a single majority class has no part within."""
-        K = self.K_A + self.K_B
-        alpha = max(0.0, self.alpha)
-        t_A = math.sqrt(self.K_B / K) * alpha  # r cosθ, cosθ = √(K_B/K)/P
-        t_B = math.sqrt(self.K_A / K) * math.exp(self.delta) * alpha
-        log_multiplier = self.log_q_A + log_share(self.K_A, self.K_B, log_R)
-        a = self.a if self.K_A > 1 else 0.0
-        return TwoGroups(self.K_A, self.K_B, a, self.e, t_A, t_B, log_multiplier, log_R)
 
 
-def log_vanish_ratio(K_A: int, K_B: int, c: float) -> float:
+def _point(K_A: int, K_B: int, delta: float, c: float) -> _Point:
+    """The optimum that belongs to a δ, before it is known which R it is for."""
+    K = K_A + K_B
+    E = math.expm1(2 * delta)
+    P = math.sqrt(max(0.0, 1 + E * K_A / K))
+    log_rho_A = math.log1p(E / (1 + P))
+    top, bottom = K * c + (K_A - 1) * K_A * log_rho_A, K_A - 1 + P
+    # e^δ and ρ_B; far below the collapse ρ_B ≈ e^{−2δ} would overflow, but there it is not needed
+    shrink = math.exp(delta)
+    e = -math.inf
+    log_Q = math.log(P) - delta
+    if delta > -300:
+        F = math.expm1(-2 * delta)
+        log_rho_B = math.log1p(F / (1 + math.exp(log_Q)))
+        alpha = (top + (K_B - 1) * K_B * log_rho_B) / (bottom + (K_B - 1) * shrink)
+        e = shrink * alpha - K_B * log_rho_B
+    if K_B > 1 and e > 0:
+        log_q_B = _log_q(K_B, K_A, e, log_rho_B)
+    else:  # collapsed, or a single class, which has nothing within
+        e, alpha = 0.0, top / bottom
+        m = shrink * alpha / K_B
+        log_q_B = math.log(K) + log_Q - _log_sum(math.log(K_A), math.log(K_B) + m)
+    a = alpha - K_A * log_rho_A
+    return _Point(alpha, a, e, _log_q(K_A, K_B, a, log_rho_A), log_q_B)
+
+
+def log_vanish_ratio(K_A: int, K_B: int, c: float, *, bias: bool = False) -> float:
     """log R_vanish = ½ log(K_A/(K d)) + log(e^{a(1−1/K_A)} + (K_A−1) e^{−a/K_A} + K_B); ∞ where there is none.
 
-    a = K c/(K_A−1), d = (K_A e^{−a/K_A} + K_B)² − K K_B; there is none when d ≤ 0 or K_A = 1.
+    a = K c/(K_A−1), d = (K_A e^{−a/K_A} + K_B)² − K K_B; there is none when d ≤ 0 or K_A = 1. With a bias, which alone can
+    say "majority", log (e^a + K − 1)/(K_A + K_B e^{−a/K_A}): there always is one for K_A > 1.
     """
     if K_A == 1:
         return math.inf
     K = K_A + K_B
     a = K * c / (K_A - 1)
     shrunk = math.exp(-a / K_A)
+    if bias:
+        return a + math.log1p((K - 1) * math.exp(-a)) - math.log(K_A + K_B * shrunk)
     d = (K_A * shrunk + K_B) ** 2 - K * K_B
     if d <= 0:
         return math.inf
@@ -195,35 +200,6 @@ def log_vanish_ratio(K_A: int, K_B: int, c: float) -> float:
 def log_share(K_A: int, K_B: int, log_R: float) -> float:
     """log n_A/N = −log(K_A + K_B/R)."""
     return -_log_sum(math.log(K_A), math.log(K_B) - log_R)
-
-
-def _least_delta(K_A: int, K_B: int, c: float) -> float:
-    """The δ at which the minority vanishes (ln ρ_A = −c K/((K_A−1) K_A)), −∞ where it does not."""
-    if not math.isfinite(log_vanish_ratio(K_A, K_B, c)):
-        return -math.inf
-    K = K_A + K_B
-    P = 1 + math.expm1(-K * c / ((K_A - 1) * K_A)) * K_A / K
-    E = (P - 1) * (P + 1) * K / K_A
-    return 0.5 * math.log1p(E) if E > -1 else -math.inf
-
-
-def _root_below(f: Callable[[float], float], least: float, log_R: float, c: float) -> float:
-    """The zero in [least, 0] of a function that falls; where there is no end, it is found by doubling."""
-    if log_R == 0:
-        return 0.0
-    low = -max(1e-3, min(1.0, 0.1 * log_R))
-    while low > least and f(low) < 0:
-        low *= 2
-        if low < LEAST_DELTA:
-            raise InputError(f"solve: no optimum found for R = exp({log_R:.3g}) and c = {c:.3g}. Please report this.")
-    return root(f, max(low, least), 0.0)
-
-
-def _log_multiplier_alone(K_A: int, K_B: int, log_R: float, a: float) -> float:
-    """log λ, λ = π_A (K_A e^{−a} + K_B e^{−a(1−1/K_A)}) / D, when nothing lies between the groups."""
-    cross = math.log(K_B) - a * (1 - 1 / K_A)
-    D = _log_sum(_log_sum(0.0, math.log(K_A - 1) - a), cross)
-    return log_share(K_A, K_B, log_R) + _log_sum(math.log(K_A) - a, cross) - D
 
 
 def _log_q(k: int, others: int, within: float, log_rho: float) -> float:
@@ -238,33 +214,29 @@ def _log_sum(u: float, v: float) -> float:
     return high + math.log1p(math.exp(low - high))
 
 
-def log_biased_collapse_ratio(K_A: int, K_B: int, c: float) -> float:
-    """log R0, R0 = 1 + (e^{K²c/(K_A(K−1))} − 1)/K.
+def log_separation_ratio(K_A: int, K_B: int, c: float, *, bias: bool = False) -> float:
+    """log of the ratio n_A/n_B from which on the minority is no longer separated, ∞ if there is none.
 
-    >>> round(math.exp(log_biased_collapse_ratio(5, 5, math.sqrt(5))), 6)
+    Several classes: R0, with a bias 1 + (e^{K²c/(K_A(K−1))} − 1)/K. A single one cannot collapse: without a bias it is
+    separated until it vanishes, with a bias its samples are given to the majority from the same formula on, before it
+    vanishes.
+
+    >>> round(math.exp(log_separation_ratio(5, 5, math.sqrt(5), bias=True)), 6)
     15.288868
     """
-    K = K_A + K_B
-    x = K * K * c / (K_A * (K - 1))
-    return x - math.log(K) + math.log1p((K - 1) * math.exp(-x))
-
-
-def log_biased_vanish_ratio(K_A: int, K_B: int, c: float) -> float:
-    """log R_vanish, R_vanish = (e^a + K − 1)/(K_A + K_B e^{−a/K_A}) with a = K c/(K_A−1); ∞ for one majority class.
-
-    With a bias there always is such a ratio: the bias alone can say "majority".
-    """
-    if K_A == 1:
-        return math.inf
-    K = K_A + K_B
-    a = K * c / (K_A - 1)
-    return a + math.log1p((K - 1) * math.exp(-a)) - math.log(K_A + K_B * math.exp(-a / K_A))
+    if bias:
+        K = K_A + K_B
+        x = K * K * c / (K_A * (K - 1))
+        return x - math.log(K) + math.log1p((K - 1) * math.exp(-x))
+    if K_B == 1:
+        return log_vanish_ratio(K_A, K_B, c)
+    return threshold(K_A, K_B, root_above_0(lambda m: threshold(K_A, K_B, m)[0] - c))[1]
 
 
 def biased_pair(K_A: int, K_B: int, log_R: float, c: float) -> TwoGroups:
     """Two groups with a bias, also in collapse and beyond: everything is explicit in λ."""
     K = K_A + K_B
-    if log_R >= log_biased_vanish_ratio(K_A, K_B, c):
+    if log_R >= log_vanish_ratio(K_A, K_B, c, bias=True):
         return _vanished(K_A, K_B, log_R, K * c / (K_A - 1))
 
     def excess(log_l: float) -> float:
@@ -377,3 +349,8 @@ def root_near(
             return root(f, min(before, at), max(before, at), close=close)
         step *= 2
     return end
+
+
+def root_above_0(f: Callable[[float], float]) -> float:
+    """The positive zero of a function that rises through it."""
+    return root_near(f, 0.1, 0.0, math.inf, step=0.1)

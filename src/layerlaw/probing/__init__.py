@@ -4,7 +4,7 @@ capture     the dry run: sites
 run         pass 1 (class sums) → centers → pass 2 (scatter), for the data, the test data and an untrained network
 memory      what fits the memory budget, kept features
 classes     which classes are measured, what the network decides among them
-assembly    statistics → measures → record
+then        statistics → measures → record
 """
 
 from __future__ import annotations
@@ -17,28 +17,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture import (
-    Batches,
-    BatchNormMode,
-    Plan,
-    Randomness,
-    Reduce,
-    SiteChoice,
-    find_sites,
-    network_of,
-    placed,
-    probing_state,
-)
-from layerlaw.capture.batches import LABEL_KEYS
-from layerlaw.capture.network import device_of
+from layerlaw.capture.batches import LABEL_KEYS, Batches
+from layerlaw.capture.modules import classifier_weight, modules_of
+from layerlaw.capture.network import BatchNormMode, Randomness, device_of, network_of, placed, probing_state
+from layerlaw.capture.plan import Plan, Reduce
+from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
 from layerlaw.errors import renamed
-from layerlaw.probing.assembly import assembled
+from layerlaw.measures.columns import site_columns
 from layerlaw.probing.classes import ClassChoice, Classes
-from layerlaw.probing.run import Options, Prober
+from layerlaw.probing.memory import GROUPS
+from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.progress import Progress, choose
-from layerlaw.record import Record
+from layerlaw.provenance import model_provenance, provenance
+from layerlaw.record import Record, SiteRow
 from layerlaw.stats.centers import Weighting
+from layerlaw.stats.precision import full_precision
+from layerlaw.stats.ranks import world_size
 
 __all__ = ["probe", "sites"]
 
@@ -112,18 +107,13 @@ def probe(
             if held_out is not None:
                 tested = prober.measure(prober.prepared(held_out), "test", reference=measured, extras=True)
             untrained = prober.measure_untrained(train) if null else None
-            record = assembled(prober, train, measured, tested, untrained)
+            record = _record(prober, train, measured, tested, untrained)
     record.provenance["seconds"] = round(time.perf_counter() - started, 3)
     return record
 
 
 def sites(
-    model: nn.Module,
-    example: Any,
-    *,
-    sites: SiteChoice = "auto",
-    reduce: Reduce = "flatten",
-    **old: Never,
+    model: nn.Module, example: Any, *, sites: SiteChoice = "auto", reduce: Reduce = "flatten", **old: Never
 ) -> Plan:
     """Dry-run the model and show where a probe would measure: a table of names, types, shapes, features and memory.
 
@@ -131,7 +121,11 @@ def sites(
     """
     renamed("sites", old, {"logits": MOVED["logits"]})
     network = network_of(model)
-    source = _source(_labeled(example))[0]
+    if isinstance(example, (Tensor, np.ndarray)):  # inputs without labels get some: a dry run does not look at them
+        example = example, torch.zeros(len(example), dtype=torch.long)
+    elif isinstance(example, Mapping) and not any(key in example for key in LABEL_KEYS):
+        example = example, torch.zeros(len(next(iter(example.values()))), dtype=torch.long)
+    source = _source(example)[0]
     batches = Batches(source, batch_size=None, batchnorm="running", where="example")
     with Randomness(source), probing_state(network, "running"):
         batch = next(iter(batches)).to(device_of(network))
@@ -147,10 +141,93 @@ def _source(data: Any) -> tuple[Any, Sequence[str] | None]:
     return data, known if named else None
 
 
-def _labeled(example: Any) -> Any:
-    """Inputs without labels get some: a dry run does not look at them."""
-    if isinstance(example, (Tensor, np.ndarray)):
-        return example, torch.zeros(len(example), dtype=torch.long)
-    if isinstance(example, Mapping) and not any(key in example for key in LABEL_KEYS):
-        return example, torch.zeros(len(next(iter(example.values()))), dtype=torch.long)
-    return example
+def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: Split | None) -> Record:
+    """The record of a probe."""
+    weight, options, around = _classifier(run), run.options, train.around.values()
+    return Record(
+        name=type(run.network).__name__,
+        sites=_rows(run, train, test, null, weight),
+        classes=list(run.classes.names),
+        counts=train.counts,
+        test_counts=test.counts if test else [],
+        accuracy=train.accuracy,
+        test_accuracy=test.accuracy if test else None,
+        plane_labels=train.plane_labels,
+        notes=_notes(run, train, weight),
+        settings={
+            "sites": run.plan.rule,
+            "sites_why": run.plan.why,
+            "reduce": options.reduce,
+            "batchnorm": options.batchnorm,
+            "batch_size": data.batch_size,
+            "order": data.order,
+            "weighting": options.weighting,
+            "classes": list(run.classes.ids) if run.classes.lookup is not None else run.classes.K,
+            "jackknife_groups": GROUPS if any(a.left_out is not None for a in around) else 0,
+            "permuted_labels": any(a.permuted is not None for a in around),
+            "one_forward": train.one_forward,
+            "seed": options.seed,
+        },
+        provenance=provenance(
+            run.device,
+            processes=world_size(),
+            **model_provenance(run.network),
+            data_sha256=train.checksum,
+            test_sha256=test.checksum if test else None,
+        ),
+    )
+
+
+def _classifier(run: Prober) -> Tensor | str:
+    """Rows of the classifier for the measured classes (K, d), or the reason why there are none."""
+    plan, K = run.plan, run.classes.K
+    if plan.classifier is None:
+        return plan.classifier_why
+    rows = classifier_weight(modules_of(run.network)[plan.classifier])
+    if rows is None:
+        return f"the last layer '{plan.classifier}' is not linear"
+    if len(rows) <= max(run.classes.ids):
+        return f"the classifier has {len(rows)} row{'s' * (len(rows) > 1)} for {K} classes"
+    site = next((site for site in plan.sites if site.name == plan.reads), None)
+    if site is None:
+        return f"what the classifier '{plan.classifier}' reads is not among the sites"
+    if rows.shape[1] != site.features:
+        return f"the classifier '{plan.classifier}' reads {rows.shape[1]} of the {site.features} features at its site"
+    return rows[list(run.classes.ids)]
+
+
+def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, weight: Tensor | str) -> list[SiteRow]:
+    rows = []
+    with full_precision():
+        for site in run.plan.sites:
+            rows_here = weight if site.name == run.plan.reads and isinstance(weight, Tensor) else None
+            values, by_class = site_columns(train.around[site], train.scatters[site], weight=rows_here)
+            if null is not None:
+                values["separation_untrained"] = site_columns(null.around[site], null.scatters[site])[0]["separation"]
+            if test is not None:
+                columns, classwise = site_columns(test.around[site], test.scatters[site], test.near[site])
+                values |= {f"test_{key}": value for key, value in columns.items()}
+                by_class |= {f"test_{key}": value for key, value in classwise.items()}
+            plane = train.planes.get(site, [])
+            about = (site.name, site.type, site.shape, site.features, site.in_fit, site.at)
+            rows.append(SiteRow(*about, values, by_class, plane))
+    return rows
+
+
+def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
+    notes = [f"Left out: {'; '.join(run.plan.dropped)}."] if run.plan.dropped else []
+    if isinstance(weight, str):
+        notes.append(f"No NC2 and NC3 of the classifier: {weight}.")
+    tokens = [site for site in run.plan.sites if len(site.shape) == 2 and site.channels_last]
+    last = next((site for site in reversed(run.plan.sites) if site.in_fit), None)
+    if run.options.reduce == "flatten" and tokens and last is not None and last.shape == tokens[-1].shape[1:]:
+        notes.append(
+            "Tokens were flattened, while the classifier reads the width of one token: reduce='first' or 'mean' "
+            "measures what it uses."
+        )
+    if train.no_extras_why:
+        notes.append(f"No standard errors and permuted-label floor: {train.no_extras_why}.")
+    short = [site.name for site, around in train.around.items() if not bool(around.centers.full_rank)]
+    if short:
+        notes.append(f"The class means span fewer than K−1 dimensions at: {', '.join(short)}.")
+    return notes

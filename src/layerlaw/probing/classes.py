@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
 
-from layerlaw.capture import Plan, logits_of
+from layerlaw.capture.modules import logits_of
+from layerlaw.capture.plan import Plan
 from layerlaw.errors import InputError, LabelError
 from layerlaw.stats import checked_labels
 
@@ -36,39 +37,32 @@ class Classes:
 
     @classmethod
     def of(cls, classes: ClassChoice, plan: Plan, labels: Tensor | None, known: Sequence[str] | None = None) -> Classes:
-        """As requested; else as many as the model has logits; else as many as the labels show.
-
-        `known` are the names that the data give; those that are requested come first.
-        """
+        """As requested; else as many as the model has logits, or the labels show. Names: those requested, else `known`."""
         numbers: Any = classes
         given: list[str] | None = None
         if isinstance(classes, Mapping):
             numbers, given = list(classes), [str(name) for name in classes.values()]
         elif isinstance(classes, Sequence) and len(classes) and all(isinstance(name, str) for name in classes):
-            numbers, given = None, [str(name) for name in classes]
-        found = cls._numbered(numbers, plan, labels, given)
-        return replace(found, names=found._named(given, known))
-
-    @classmethod
-    def _numbered(cls, classes: Any, plan: Plan, labels: Tensor | None, given: list[str] | None) -> Classes:
-        if classes is None:
-            classes = plan.classes
-        if classes is None and labels is not None:
-            classes = checked_labels(labels)[1]
-        if classes is None and given is not None:
-            classes = len(given)
-        if classes is None:
+            numbers, given = plan.classes, [str(name) for name in classes]
+        if numbers is None:
+            numbers = plan.classes if plan.classes is not None or labels is None else checked_labels(labels)[1]
+        if numbers is None and given is not None:
+            numbers = len(given)
+        if numbers is None:
             raise InputError(
                 "how many classes? The model's output is no tensor of class scores (n, K), so pass classes=K "
                 "(or the names or numbers of the classes)."
             )
+        ids, lookup = cls._numbered(numbers, plan)
+        return cls(ids, _named(ids, given, known), lookup, plan.threshold)
+
+    @staticmethod
+    def _numbered(classes: Any, plan: Plan) -> tuple[tuple[int, ...], Tensor | None]:
         if isinstance(classes, SupportsIndex) and not isinstance(classes, Tensor):
             K = classes.__index__()
             if K < 2:
-                raise LabelError(
-                    f"classes: expected at least 2 classes, got {K}: one class cannot be separated from nothing."
-                )
-            return cls(tuple(range(K)), threshold=plan.threshold)
+                raise LabelError(f"classes: expected at least 2 classes, got {K}: one class cannot be separated.")
+            return tuple(range(K)), None
         ids = tuple(int(c) for c in classes)
         if len(set(ids)) != len(ids) or len(ids) < 2 or min(ids) < 0:
             raise LabelError(f"classes: expected at least two different class numbers ≥ 0, got {list(ids)}.")
@@ -76,21 +70,7 @@ class Classes:
             raise LabelError(f"classes: expected numbers below the model's {plan.classes} logits, got {max(ids)}.")
         lookup = torch.full((max(max(ids) + 1, plan.classes or 0),), -1)
         lookup[list(ids)] = torch.arange(len(ids))
-        return cls(ids, lookup=lookup, threshold=plan.threshold)
-
-    def _named(self, given: Sequence[str] | None, known: Sequence[str] | None) -> tuple[str, ...]:
-        """Names of the measured classes: as requested, as the data know them, or their numbers."""
-        for names in (given, known):
-            if names is not None and len(names) == self.K:
-                return tuple(names)
-            if names is not None and len(names) > max(self.ids):
-                return tuple(names[i] for i in self.ids)
-            if names is not None and names is given:
-                raise InputError(
-                    f"classes: expected {self.K} names, since {self.K} classes are measured (the model's logits), got "
-                    f"{len(names)}. For a subset pass classes={{number: name, …}}."
-                )
-        return tuple(str(i) for i in self.ids)
+        return ids, lookup
 
     def positions(self, labels: Tensor, where: str) -> tuple[Tensor, Tensor | None]:
         """Labels as 0 … K−1, and the rows to keep (`None`: all)."""
@@ -114,3 +94,18 @@ class Classes:
             return None
         every = self.ids == tuple(range(scores.shape[1]))
         return (scores if every else scores[:, list(self.ids)]).argmax(1)
+
+
+def _named(ids: tuple[int, ...], given: Sequence[str] | None, known: Sequence[str] | None) -> tuple[str, ...]:
+    """Names of the measured classes: as requested, as the data know them, or their numbers."""
+    for names in (given, known):
+        if names is not None and len(names) == len(ids):
+            return tuple(names)
+        if names is not None and len(names) > max(ids):
+            return tuple(names[i] for i in ids)
+        if names is not None and names is given:
+            raise InputError(
+                f"classes: expected {len(ids)} names, since {len(ids)} classes are measured (the model's logits), got "
+                f"{len(names)}. For a subset pass classes={{number: name, …}}."
+            )
+    return tuple(map(str, ids))

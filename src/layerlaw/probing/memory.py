@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from layerlaw.capture import Batches, Site, statistic_bytes
+from layerlaw.capture.batches import Batches
+from layerlaw.capture.plan import Site, statistic_bytes
 from layerlaw.errors import InputError, MemoryBudgetError
 from layerlaw.stats.ranks import all_reduce, world_size
 
@@ -29,23 +30,16 @@ class Extras:
 
     @classmethod
     def that_fit(
-        cls,
-        sites: Sequence[Site],
-        samples: int | None,
-        classes: int,
-        memory: int,
-        *,
-        jackknife: bool | None,
-        permuted: bool | None,
+        cls, sites: Sequence[Site], samples: int | None, K: int, memory: int, wanted: tuple[bool | None, bool | None]
     ) -> Extras:
-        """`None` for jackknife and permuted means: if features and statistics fit the budget together.
+        """`wanted` are jackknife and permuted; `None` means: if features and statistics fit the budget together.
 
         Data of unknown length are taken to fit until they do not.
         """
-        plain = sum(statistic_bytes(classes, site.features) for site in sites)
+        jackknife, permuted = wanted
+        plain = sum(statistic_bytes(K, site.features) for site in sites)
         features = sum(site.features * site.itemsize for site in sites) * (samples or 0)
-        wanted = plain * _views(jackknife is not False, permuted is not False)
-        fits = features + wanted <= memory
+        fits = features + plain * _views(jackknife is not False, permuted is not False) <= memory
         if world_size() > 1:  # every rank must add up the same things
             votes = torch.tensor([float(fits and samples is not None)], dtype=torch.float64)
             all_reduce([votes])
@@ -83,9 +77,7 @@ class KeptFeatures:
         self._row_bytes = sum(site.features * site.itemsize for site in sites)
         self._budget, self._capacity = budget, samples or 0
         self._matrices: dict[str, Tensor] = {}
-        self._labels: list[Tensor] = []
-        self._decisions: list[Tensor | None] = []
-        self._wheres: list[str] = []
+        self._closed: list[tuple[Tensor, Tensor | None, str]] = []  # labels, decisions and name of every batch
         self.rows = 0
 
     def fits(self, rows: int) -> bool:
@@ -106,20 +98,18 @@ class KeptFeatures:
 
     def close(self, labels: Tensor, decision: Tensor | None, where: str) -> None:
         """End a batch."""
-        self._labels.append(labels)
-        self._decisions.append(decision)
-        self._wheres.append(where)
+        self._closed.append((labels, decision, where))
         self.rows += len(labels)
 
     @property
     def labels(self) -> Tensor:
         """Labels of all kept samples (n,)."""
-        return torch.cat(self._labels)
+        return torch.cat([labels for labels, _, _ in self._closed])
 
     def decisions(self, rows: slice) -> Tensor | None:
         """Decisions of the network for some of the samples."""
-        found = [d for d in self._decisions if d is not None]
-        return torch.cat(found)[rows] if len(found) == len(self._decisions) else None
+        found = [decision for _, decision, _ in self._closed if decision is not None]
+        return torch.cat(found)[rows] if len(found) == len(self._closed) else None
 
     def features(self, rows: slice | None = None) -> Iterator[tuple[str, Tensor]]:
         """Every site's features, all or some rows of them."""
@@ -129,7 +119,7 @@ class KeptFeatures:
     def batches(self) -> Iterator[tuple[Tensor, slice, str]]:
         """Labels, rows and names of the batches as they came."""
         start = 0
-        for labels, where in zip(self._labels, self._wheres, strict=True):
+        for labels, _, where in self._closed:
             yield labels, slice(start, start + len(labels)), where
             start += len(labels)
 
@@ -146,8 +136,7 @@ class KeptFeatures:
 
     def drop(self) -> None:
         """Let go of everything."""
-        self.whole, self._matrices, self.rows = False, {}, 0
-        self._labels, self._decisions, self._wheres = [], [], []
+        self.whole, self._matrices, self._closed, self.rows = False, {}, [], 0
 
 
 def one_batch(data: Batches, sites: Sequence[Site], memory: int) -> Batches:
@@ -168,9 +157,8 @@ def one_batch(data: Batches, sites: Sequence[Site], memory: int) -> Batches:
             more = "" if data.samples else " or more"
             raise MemoryBudgetError(
                 f"{data.where}: batchnorm='whole' runs all samples as one batch: {total}{more} samples with the features of "
-                f"{len(sites)} sites need {_gib(int(each * total))} GiB, the budget is {_gib(memory)} GiB, which "
-                f"fits {int(memory // each)} samples. Use fewer samples or sites, a larger memory_gib, or "
-                "batchnorm='running'."
+                f"{len(sites)} sites need {_gib(int(each * total))} GiB, the budget is {_gib(memory)} GiB, which fits "
+                f"{int(memory // each)} samples. Use fewer samples or sites, a larger memory_gib, or batchnorm='running'."
             )
     return data.joined(batches)
 

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from layerlaw.capture import (
-    Batch,
-    Batches,
-    BatchNormMode,
-    Capture,
-    Checksum,
-    Plan,
-    Randomness,
-    Reduce,
-    Site,
-    capturing,
-    untrained,
-)
-from layerlaw.capture.hooks import Consume
-from layerlaw.capture.network import recalibrating
-from layerlaw.errors import DataError, InputError, LabelError, PassError
+from layerlaw.capture.batches import Batch, Batches, Checksum
+from layerlaw.capture.hooks import Capture, Consume
+from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, recalibrating, untrained
+from layerlaw.capture.plan import Plan, Reduce, Site
+from layerlaw.errors import DataError, InputError, LabelError, PassError, check_choice
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import GROUPS, PERMUTATIONS, WHY_NOT, Extras, KeptFeatures, one_batch
 from layerlaw.progress import Progress
@@ -38,16 +26,11 @@ from layerlaw.stats.ranks import world_size
 from layerlaw.stats.scatter import NearestCenter, Scatter
 
 UNCERTAINTY = {  # standard errors (jackknife) and D under permuted labels; None: where they fit the memory budget
-    None: (None, None),
     True: (True, True),
     False: (False, False),
     "jackknife": (True, False),
     "permuted": (False, True),
-}
-CHOICES = {
-    "batchnorm": ("running", "batch", "whole"),
-    "weighting": ("samples", "classes"),
-    "uncertainty": tuple(UNCERTAINTY),
+    None: (None, None),
 }
 
 
@@ -64,10 +47,9 @@ class Options:
     progress: Progress
 
     def __post_init__(self) -> None:
-        for name, allowed in CHOICES.items():
-            if (value := getattr(self, name)) not in allowed:
-                *most, last = map(repr, allowed)
-                raise InputError(f"{name}: expected {', '.join(most)} or {last}, got {value!r}.")
+        check_choice("batchnorm", self.batchnorm, get_args(BatchNormMode))
+        check_choice("weighting", self.weighting, get_args(Weighting))
+        check_choice("uncertainty", self.uncertainty, UNCERTAINTY)
         if not self.memory_gib > 0:
             raise InputError(f"memory_gib: expected a positive number of GiB, got {self.memory_gib}.")
 
@@ -116,37 +98,25 @@ class Prober:
 
     def prepared(self, data: Batches) -> Batches:
         """The data as they are run: as one batch where BatchNorm normalizes by all samples at once."""
-        whole = self.options.batchnorm == "whole" and _has_batchnorm(self.network)
+        whole = self.options.batchnorm == "whole" and has_batchnorm(self.network)
         return one_batch(data, self.plan.sites, self.options.memory) if whole else data
 
     def measure(
         self, data: Batches, label: str, *, reference: Split | None = None, plane: bool = False, extras: bool = False
     ) -> Split:
-        """Both passes over one data set, for all sites, in groups that fit the memory budget.
-
-        `reference` (the training data) lends its centers to the nearest-center decisions; `extras` allows standard
-        errors and permuted labels.
-        """
+        """Both passes, in groups of sites that fit memory; `reference` lends its centers, `extras` allows uncertainty."""
         options, sites, K = self.options, self.plan.sites, self.classes.K
-        jackknife, permuted = UNCERTAINTY[options.uncertainty if extras else False]
-        fitting = Extras.that_fit(sites, data.samples, K, options.memory, jackknife=jackknife, permuted=permuted)
+        wanted = UNCERTAINTY[options.uncertainty if extras else False]
+        fitting = Extras.that_fit(sites, data.samples, K, options.memory, wanted)
         known = None if data.labels is None else self.classes.positions(data.labels, f"labels of {label}")[0].cpu()
-        split = Split()
+        split, groups, permuted = Split(), GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
         for group in fitting.groups(sites, K, options.memory):
-            groups, permuted = GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
-            state = State(
-                sites=group,
-                data=data,
-                label=label,
-                dealer=Dealer(K, groups=groups, permuted=permuted, seed=options.seed, all_labels=known),
-                first=FirstPass(K, groups),
-                kept=KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples),
-                sample=PlaneSample(K) if plane else None,
-                why_not=fitting.why_not,
-            )
+            dealer = Dealer(K, groups=groups, permuted=permuted, seed=options.seed, all_labels=known)
+            kept = KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples)
+            sample = PlaneSample(K) if plane else None
+            state = State(group, data, label, dealer, FirstPass(K, groups), kept, sample, fitting.why_not)
             first_pass(self, state)
-            second = second_pass(self, state, reference)
-            _leave(state, second, split)
+            _leave(state, second_pass(self, state, reference), split)
         return split
 
     def measure_untrained(self, data: Batches) -> Split:
@@ -164,7 +134,7 @@ class Prober:
     def steps(self, data: Batches, title: str, checksum: Checksum | None) -> Iterator[Step]:
         """The batches with samples of measured classes; the bytes of all data are added to the checksum."""
         self.randomness.rewind()
-        alone = self.options.batchnorm == "batch" and _has_batchnorm(self.network)
+        alone = self.options.batchnorm == "batch" and has_batchnorm(self.network)
         for i, batch in enumerate(self.options.progress(data, title, data.length)):
             where = f"{data.where}, batch {i}"
             if checksum is not None:
@@ -176,9 +146,9 @@ class Prober:
             if len(labels) > 0:
                 yield Step(batch, labels, rows, where)
 
-    def capturing(self, sites: Sequence[Site], consume: Consume) -> AbstractContextManager[Capture]:
+    def capturing(self, sites: Sequence[Site], consume: Consume) -> Capture:
         """Hooks at the sites."""
-        return capturing(self.network, self.plan, sites, reduce=self.options.reduce, consume=consume)
+        return Capture(self.network, self.plan, sites, reduce=self.options.reduce, consume=consume)
 
     def decide(self, capture: Capture, step: Step) -> Tensor | None:
         """Run a batch, which hands over the features of every site; gives the network's decisions."""
@@ -212,6 +182,14 @@ class State:
         if self.sample is not None:
             self.sample.update(name, features)
 
+    def add_kept(self, labels: Tensor, rows: slice | None, where: Callable[[Hashable], str]) -> None:
+        """Add the kept features of some rows (`None`: all)."""
+        with full_precision():
+            self.begin(labels)
+            for name, features in self.kept.features(rows):
+                self.update(name, features)
+            self.first.end(where)
+
 
 def first_pass(prober: Prober, state: State) -> None:
     """Class sums of every site; features are kept as long as they fit, and their sums taken at the end, all at once."""
@@ -240,28 +218,17 @@ def first_pass(prober: Prober, state: State) -> None:
     if kept.whole:
         state.dealer.all_labels = kept.labels.cpu()  # known now: permuted labels are a permutation
         state.dealer.restart()
-        with full_precision():
-            state.begin(kept.labels)
-            for name, features in kept.features():
-                state.update(name, features)
-            state.first.end(lambda name: kept.where_bad(str(name)))
+        state.add_kept(kept.labels, None, lambda name: kept.where_bad(str(name)))
 
 
 def _stop_keeping(prober: Prober, state: State) -> None:
-    """The features do not fit after all (a stream of unknown length, say): sums of what was kept, then on without.
-
-    Standard errors and permuted labels that were not requested are then not measured.
-    """
+    """The features do not fit after all: sums of what was kept, then on without, and without extras nobody requested."""
     # Ranks must add up the same things.
     if prober.options.uncertainty is None and world_size() == 1 and (state.dealer.groups or state.dealer.permuted):
         state.first.drop_extras()
-        state.dealer.groups, state.dealer.permuted, state.why_not = 0, 0, WHY_NOT
-    with full_precision():
-        for labels, rows, where in state.kept.batches():
-            state.begin(labels)
-            for name, features in state.kept.features(rows):
-                state.update(name, features)
-            state.first.end(lambda _, where=where: where)  # type: ignore[misc]
+        state.dealer.groups, state.dealer.permuted, state.why_not = 0, False, WHY_NOT
+    for labels, rows, where in state.kept.batches():
+        state.add_kept(labels, rows, lambda _, where=where: where)  # type: ignore[misc]
     state.kept.drop()
 
 
@@ -303,9 +270,8 @@ def _second_forward(prober: Prober, state: State, second: SecondPass) -> None:
                 second.end()
     if again is not None and again.hexdigest() != state.checksum.hexdigest():
         raise PassError(
-            f"{state.label}: the samples or their order changed between the two passes, and standard errors and "
-            "permuted labels need the same samples in the same order: pass data that do not change, or "
-            "uncertainty=False."
+            f"{state.label}: the samples or their order changed between the two passes, which standard errors and permuted "
+            "labels do not allow: pass data that do not change, or uncertainty=False."
         )
 
 
@@ -323,15 +289,11 @@ def _leave(state: State, second: SecondPass, split: Split) -> None:
     first = scatters[state.sites[0].name]
     split.plane_labels = state.sample.labels if state.sample is not None else []
     split.counts = [int(count) for count in first.counts]
-    decided = first.near.mismatches is not None
-    split.accuracy = float(second.right) / float(first.counts.sum()) if decided else None
+    if first.near.mismatches is not None:
+        split.accuracy = float(second.right) / float(first.counts.sum())
     split.checksum, split.no_extras_why = state.checksum.hexdigest(), state.why_not
     split.one_forward = state.kept.whole
     state.kept.drop()
-
-
-def _has_batchnorm(network: nn.Module) -> bool:
-    return any(isinstance(module, _BatchNorm) for module in network.modules())
 
 
 def _check_normalized_alone(labels: Tensor, where: str) -> None:

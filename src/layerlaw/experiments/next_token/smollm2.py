@@ -14,7 +14,7 @@ from layerlaw.experiments.next_token import language
 from layerlaw.experiments.next_token.language import PR, curve, law, law_panel, law_table, measured, pearson_rows
 from layerlaw.experiments.numbers import Claim, at_least, at_most, row, within
 from layerlaw.experiments.setting import Setting
-from layerlaw.lm.targets import SHUFFLES
+from layerlaw.lm.tasks import SHUFFLES
 from layerlaw.measures import separation_fuzziness
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.record import Record

@@ -4,29 +4,40 @@ Activations are (member, unit, sample): every product is one batched call withou
 member·unit channels of neighboring numbers. The backward pass is written by hand: few calls per layer, buffers made
 once, no graph to build. One member is the same code with E = 1.
 
-layout   where each parameter lies in a row of numbers
-norms    BatchNorm for all members at once
-rules    optimizers for rows of parameters
-measure  D of every member at every layer
-engine   epochs of a sweep
+rows       where each parameter lies in a row of numbers; optimizers for such rows
+norms      BatchNorm for all members at once
+engine     epochs of a sweep, D of every member at every layer
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
-from typing import cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, groupby
 
 import torch
 from torch import Tensor
 
 from layerlaw.errors import InputError
-from layerlaw.lab.fleet.layout import RowLayout
 from layerlaw.lab.fleet.norms import BatchNorms
-from layerlaw.lab.fleet.rules import Rule
-from layerlaw.lab.networks.feed_forward import Activation, Shape
+from layerlaw.lab.fleet.rows import RowLayout, Rule
+from layerlaw.lab.networks import part_of
+from layerlaw.lab.networks.feed_forward import Shape
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
+
+aten = torch.ops.aten
+ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {  # in place, unless what went in is needed again
+    "relu": Tensor.relu_,
+    "tanh": Tensor.tanh_,
+    "gelu": torch.nn.functional.gelu,
+    "none": lambda a: a,
+}
+SLOPE: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {  # of a gradient, through what came out of what went in
+    "relu": lambda g, out, _: aten.threshold_backward.grad_input(g, out, 0, grad_input=g),  # in place
+    "tanh": lambda g, out, _: aten.tanh_backward(g, out),
+    "gelu": lambda g, _, before: aten.gelu_backward(g, before),
+    "none": lambda g, *_: g,
+}
 
 
 class Fleet:
@@ -47,10 +58,10 @@ class Fleet:
         self.parameters = torch.stack([rows[r.seed] for r in self.recipes]).to(self.device)
         self.gradients = torch.zeros_like(self.parameters)
         self.rules = []
+        columns = self.layout.columns(first.trained)
         for _, run in groupby(range(E), key=lambda e: self.recipes[e].optimizer):
             here = list(run)
             part = slice(here[0], here[-1] + 1)
-            columns = self.layout.columns(first.trained)
             self.rules.append(Rule(self.recipes[part], part, self.parameters, columns))
         self.weights = [self._matrix(self.parameters, i) for i in range(self.shape.depth)]  # (E, out, in)
         self.biases = [self.parameters[:, c] for c in self.layout.biases]  # (E, out)
@@ -67,16 +78,11 @@ class Fleet:
 
     def _load_data(self) -> None:
         """One pool of inputs; every member has its rows in it, and its labels."""
-        starts: dict[int, int] = {}
-        parts, start = [], 0
-        for s in self.samples:
-            if id(s.inputs) not in starts:
-                starts[id(s.inputs)] = start
-                parts.append(s.inputs)
-                start += len(s.inputs)
-        n = len(self.samples[0].labels)
-        self.pool = torch.cat(parts).flatten(1).to(self.device)  # (N, d)
+        pools = {id(s.inputs): s.inputs for s in self.samples}
+        starts = dict(zip(pools, accumulate(map(len, pools.values()), initial=0), strict=False))
+        self.pool = torch.cat(list(pools.values())).flatten(1).to(self.device)  # (N, d)
         offsets = torch.tensor([starts[id(s.inputs)] for s in self.samples])
+        n = len(self.samples[0].labels)
         self.rows = (offsets.unsqueeze(-1) + torch.arange(n)).to(self.device)  # (E, n)
         self.labels = torch.stack([s.labels for s in self.samples]).to(self.device)  # (E, n)
 
@@ -89,10 +95,7 @@ class Fleet:
             rule.start_epoch(epoch)
 
     def train_epoch(self, orders: Tensor) -> Tensor:
-        """One epoch over every member's samples in its order (E, n); returns each member's mean loss (E,).
-
-        The last batch may be short, as with a DataLoader. Rates are those set by `start_epoch`.
-        """
+        """One epoch over every member's samples in its order (E, n), the last batch may be short; mean losses (E,)."""
         rows, labels = self.rows.gather(1, orders), self.labels.gather(1, orders)
         total = torch.zeros(len(self), device=self.device)
         size = self.recipes[0].batch_size
@@ -104,10 +107,7 @@ class Fleet:
         return total
 
     def gradients_of(self, x: Tensor, y: Tensor) -> Tensor:
-        """Write the gradients of the mean cross-entropy into `gradients`; returns the losses (E,).
-
-        Inputs (E, d, B), labels (E, B). The running statistics of BatchNorm move along.
-        """
+        """Write the gradients of the mean cross-entropy for inputs (E, d, B) and labels (E, B); returns the losses (E,)."""
         B = y.shape[1]
         if B not in self._spaces:
             self._spaces[B] = Space(self, B)
@@ -120,7 +120,7 @@ class Fleet:
                 a = torch.baddbmm(self.biases[i].unsqueeze(-1), self.weights[i], inputs[i], out=space.z[i])
             else:  # in front of BatchNorm a bias cancels: it only enters the running mean
                 a = self.norms.forward(i, torch.bmm(self.weights[i], inputs[i], out=space.z[i]), space)
-            inputs.append(_activate(a, self.shape.activation))
+            inputs.append(ACTIVATE[self.shape.activation](a))
             space.a[i] = a
         if self.norms is not None:
             self.norms.follow(B)
@@ -137,7 +137,7 @@ class Fleet:
         hidden, (first, last) = len(self.shape.widths), self.recipes[0].trained
         for i in range(hidden, first - 1, -1):
             if i < hidden:
-                g = _through(g, inputs[i + 1], space.a[i], self.shape.activation)
+                g = SLOPE[self.shape.activation](g, inputs[i + 1], space.a[i])
                 if self.norms is not None:
                     g = self.norms.backward(i, g, space)
             if i < last:
@@ -150,17 +150,13 @@ class Fleet:
             self.norms.deliver(range(first, min(last, hidden)))
 
     def site_features(self, x: Tensor, *, chunk: int | None, members: slice = slice(None)) -> Iterator[Tensor]:
-        """Features (E, d, n) after each hidden layer, then the logits, for inputs (E, d, n) of these members.
-
-        `chunk` is the size of the batches that BatchNorm normalizes by themselves, in the order given (the way of the
-        law's authors); `None` takes the running statistics. Nothing is changed.
-        """
+        """Features (E, d, n) after each hidden layer, then the logits; BatchNorm by chunks (`None`: running statistics)."""
         h = x
         for i in range(len(self.shape.widths)):
             h = torch.baddbmm(self.biases[i][members].unsqueeze(-1), self.weights[i][members], h)
             if self.norms is not None:
                 h = self.norms.measure(i, h, chunk, members)
-            h = _activate(h, self.shape.activation)
+            h = ACTIVATE[self.shape.activation](h)
             yield h
         yield torch.baddbmm(self.biases[-1][members].unsqueeze(-1), self.weights[-1][members], h)
 
@@ -192,11 +188,11 @@ class Fleet:
         wanted = self.shape.layer_modules((a, b))
         for name, (c, size) in self.layout.names().items():
             if name.split(".")[0] in wanted:
-                self.parameters[member, c] = _part(state, name, size).flatten().to(self.device)
+                self.parameters[member, c] = part_of(state, name, size).flatten().to(self.device)
         if self.norms is not None:
             for i, width in list(enumerate(self.shape.widths))[a:b]:
-                self.norms.means[i][member] = _part(state, f"norm{i + 1}.running_mean", (width,)).to(self.device)
-                self.norms.variances[i][member] = _part(state, f"norm{i + 1}.running_var", (width,)).to(self.device)
+                self.norms.means[i][member] = part_of(state, f"norm{i + 1}.running_mean", (width,)).to(self.device)
+                self.norms.variances[i][member] = part_of(state, f"norm{i + 1}.running_var", (width,)).to(self.device)
 
 
 class Space:
@@ -232,34 +228,3 @@ def _shape(recipes: Sequence[Recipe], samples: Sequence[Samples]) -> Shape:
     for s in samples:
         shape.check(s, recipes[0].batch_size)
     return shape
-
-
-def _part(state: Mapping[str, Tensor], name: str, size: tuple[int, ...]) -> Tensor:
-    """One tensor of a state to start from."""
-    if name not in state or tuple(state[name].shape) != size:
-        came = tuple(state[name].shape) if name in state else "nothing"
-        raise InputError(f"start: expected '{name}' of shape {size}, got {came}.")
-    return state[name]
-
-
-def _activate(a: Tensor, activation: Activation) -> Tensor:
-    """In place, unless what went in is needed again."""
-    if activation == "relu":
-        return a.relu_()
-    if activation == "tanh":
-        return a.tanh_()
-    if activation == "gelu":
-        return torch.nn.functional.gelu(a)
-    return a
-
-
-def _through(g: Tensor, out: Tensor, before: Tensor, activation: Activation) -> Tensor:
-    """The gradient in front of an activation."""
-    aten = torch.ops.aten
-    if activation == "relu":
-        return cast(Tensor, aten.threshold_backward.grad_input(g, out, 0, grad_input=g))  # in place
-    if activation == "tanh":
-        return cast(Tensor, aten.tanh_backward(g, out))
-    if activation == "gelu":
-        return cast(Tensor, aten.gelu_backward(g, before))
-    return g

@@ -1,22 +1,27 @@
-"""Epochs of a fleet in a sweep: orders of the samples, CUDA graphs, measurements, state."""
+"""Epochs of a fleet in a sweep: orders of the samples, CUDA graphs, state; and D of every member, on its device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby, product
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from layerlaw.lab.fleet import Fleet
-from layerlaw.lab.fleet.measuring import measure_fleet
 from layerlaw.lab.losses import CrossEntropy
 from layerlaw.lab.networks.feed_forward import Shape
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
-from layerlaw.lab.schedule import Measurement, Schedule
+from layerlaw.lab.schedule import CHUNK, Measurement, Schedule, SplitName, held_out, permuted_order
+from layerlaw.measures.separation import class_separation
+from layerlaw.stats import Centers, ClassSums, Frame, NearestCenter, Scatter, find_centers, project
+from layerlaw.stats.precision import double, full_precision
+from layerlaw.wording import finite
 
 GRAPH_FROM = 5  # epochs: fewer are not worth a capture
+SCRATCH = {"cpu": 2**28, "cuda": 2**34}  # bytes of features worked on at once while measuring
 
 
 def fleet_takes(recipe: Recipe, schedule: Schedule) -> bool:
@@ -104,11 +109,7 @@ class Orders:
 
 
 class EpochGraph:
-    """An epoch as one CUDA graph: thousands of small kernels, launched by one call.
-
-    It is captured once and replayed with new orders; learning rates are read from the rules' tensors.
-    Capturing runs a few epochs to warm up; everything they change is put back.
-    """
+    """An epoch as one CUDA graph, replayed with new orders; what its epochs of warm-up change is put back."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._orders = torch.arange(fleet.rows.shape[1], device=fleet.device).repeat(len(fleet), 1)
@@ -146,3 +147,109 @@ def members_that_fit(recipe: Recipe, samples: Samples, device: str) -> int:
     where = torch.device(device)
     memory = torch.cuda.get_device_properties(where).total_memory if where.type == "cuda" else 4 * 2**30
     return int(0.8 * memory) // member_bytes(recipe, samples)
+
+
+def measure_fleet(fleet: Fleet, schedule: Schedule, epoch: int) -> list[list[Measurement]]:
+    """The measurements of every member: [member][mode and split]."""
+    found: list[list[Measurement]] = [[] for _ in range(len(fleet))]
+    widths = fleet.shape.inputs, *fleet.shape.widths
+    longest = max(_length(fleet, split) for split in schedule.splits)
+    held = 6 * (2 if fleet.device.type == "cpu" else fleet.shape.depth)  # copies of a site's features
+    step = max(1, SCRATCH.get(fleet.device.type, SCRATCH["cuda"]) // (4 * held * longest * max(widths)))
+    with full_precision():
+        for batchnorm in schedule.batchnorm:
+            known: dict[int, list[Centers]] = {}  # the training samples' class means: the test samples' references
+            for split, members in product(schedule.splits, list(_blocks(fleet, step))):
+                chunk = {"batch": CHUNK, "running": None, "whole": _length(fleet, split)}[batchnorm]
+                x, labels = _samples(fleet, split, members)
+                inputs, K = x.mT, fleet.samples[members.start].classes  # (E, d, n)
+                *features, logits = [inputs, *fleet.site_features(inputs, chunk=chunk, members=members)]
+                columns = []
+                for i, run in enumerate(_alike(features)):
+                    read, centers = _measured(run, labels, K, known[members.start][i] if split == "test" else None)
+                    columns += read
+                    if split == "train" and schedule.test:
+                        known.setdefault(members.start, []).append(centers)
+                D, nearest, rank, per_class = (torch.stack(c, -1) for c in zip(*columns, strict=True))  # (E, …, sites)
+                losses = -torch.log_softmax(logits, 1).gather(1, labels.unsqueeze(1)).mean((1, 2))
+                hits = (logits.argmax(1) == labels).double().mean(-1)
+                plain = [t.cpu().tolist() for t in (D, nearest, rank, losses, hits, per_class.mT)]
+                real = split != "permuted"
+                for member, (separation, near, ranks, loss, right, classes) in enumerate(zip(*plain, strict=True)):
+                    loss = finite(loss) if real else None
+                    by_class = tuple(map(_all_finite, classes)) if schedule.by_class and real else None
+                    about = epoch, batchnorm, split, _all_finite(separation), _all_finite(near), tuple(ranks)
+                    scores = loss, None if loss is None else right, by_class
+                    measured = Measurement(*about, *scores, fleet.shape.layer_names, widths)
+                    found[members.start + member].append(measured)
+    return found
+
+
+def _blocks(fleet: Fleet, step: int) -> Iterator[slice]:
+    """Neighboring members with equally many classes, at most `step` at once: a class without samples has no mean."""
+    start = 0
+    for _, run in groupby(fleet.samples, key=lambda s: s.classes):
+        stop = start + len(list(run))
+        yield from (slice(at, min(at + step, stop)) for at in range(start, stop, step))
+        start = stop
+
+
+def _length(fleet: Fleet, split: SplitName) -> int:
+    return len(held_out(fleet.samples[0])[1]) if split == "test" else fleet.labels.shape[1]
+
+
+def _samples(fleet: Fleet, split: SplitName, members: slice) -> tuple[Tensor, Tensor]:
+    """Inputs (E, n, d) and labels (E, n) of these members."""
+    if split == "train":
+        return fleet.pool[fleet.rows[members]], fleet.labels[members]
+    if split == "permuted":
+        order = permuted_order(fleet.labels.shape[1])
+        return fleet.pool[fleet.rows[members]], fleet.labels[members][:, order.to(fleet.device)]
+    inputs, labels = zip(*map(held_out, fleet.samples[members]), strict=True)
+    return torch.stack(inputs).flatten(2).to(fleet.device), torch.stack(labels).to(fleet.device)
+
+
+def _alike(features: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Neighboring sites of one width, measured at once on a GPU, where calls are dear; one by one on a CPU."""
+    if features[0].device.type == "cpu":
+        yield from ([site] for site in features)
+    else:
+        for _, run in groupby(features, key=lambda site: site.shape[1]):
+            yield list(run)
+
+
+def _measured(
+    sites: list[Tensor], labels: Tensor, classes: int, reference: Centers | None
+) -> tuple[list[tuple[Tensor, ...]], Centers]:
+    """At each site (E, d, n): D, share nearest (to the reference), rank (E,), D of each class (E, K); and the centers."""
+    E = len(labels)
+    features = sites[0].mT if len(sites) == 1 else torch.stack(sites).flatten(0, 1).mT  # (sites·E, n, d)
+    labels = labels.repeat(len(sites), 1)
+    sound = features.isfinite().all(-1).all(-1)  # (E,)
+    features = torch.where(sound[:, None, None], features, 0.0)  # a diverged member must not stop the others
+    sums = ClassSums.of(features, labels, classes)
+    # Thousands of small factorizations: a GPU would do them one after the other, slower than the CPU.
+    centers = find_centers(sums.to("cpu")).to(features.device)
+    coordinates, lengths = project(features, labels, Frame.of(centers))
+    scatter = Scatter.of(coordinates, lengths, labels, centers)
+    per_class = class_separation(centers, scatter)
+    D = (centers.weights * per_class.nan_to_num()).sum(-1)
+    defined = sound & (centers.rank > 0)
+    near = scatter.near
+    if reference is not None:
+        points = reference.basis.to(features) @ (features - reference.mean.to(features).unsqueeze(-2)).mT  # (…, r, n)
+        near = NearestCenter.of(double(points), reference, labels, None)
+    nearest = near.hits.sum(-1) / scatter.counts.sum(-1)
+    nan = D.new_tensor(float("nan"))
+    columns = (
+        torch.where(defined, D, nan),
+        torch.where(sound, nearest, nan),
+        torch.where(sound, centers.rank, 0),
+        torch.where(defined.unsqueeze(-1), per_class, nan),
+    )
+    found = list(zip(*(column.view(len(sites), E, *column.shape[1:]) for column in columns), strict=True))
+    return found, centers
+
+
+def _all_finite(values: list[float]) -> tuple[float | None, ...]:
+    return tuple(map(finite, values))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from layerlaw.lab.fleet.layout import RowLayout
-from layerlaw.lab.fleet.rules import compiles
+from layerlaw.lab.fleet.rows import RowLayout, compiles
 
 if TYPE_CHECKING:
     from layerlaw.lab.fleet import Space
 
+Kernel = Callable[..., tuple[Tensor, Tensor, Tensor]]
 EPS, MOMENTUM = 1e-5, 0.1
 
 
@@ -43,7 +43,7 @@ class BatchNorms:
         self._batch_means, self._lengths = torch.zeros(size, device=device), torch.zeros(size, device=device)
         ends = torch.tensor([0, *widths]).cumsum(0).mul(E).tolist()
         self._blocks = [slice(a, b) for a, b in pairwise(ends)]
-        self._slopes: dict[int, tuple[Tensor, Tensor]] = {}
+        self._slopes: dict[int, list[Tensor]] = {}
 
         def layers(flat: Tensor) -> list[Tensor]:
             return [flat[block].view(E, -1) for block in self._blocks]
@@ -64,17 +64,16 @@ class BatchNorms:
             running = self.means[i].view(-1), self.variances[i].view(-1)
             small = self._gains[i].view(-1), self._shifts[i].view(-1)
             if not compiles():
-                out, space.mean[i], space.inverse[i] = torch.native_batch_norm(
-                    z.view(1, E * W, B), *small, *running, True, MOMENTUM, EPS
-                )
+                how = *small, *running, True, MOMENTUM, EPS
+                out, space.mean[i], space.inverse[i] = torch.native_batch_norm(z.view(1, E * W, B), *how)
                 return out.view_as(z)
             rows = z.view(E * W, B)
             torch._dynamo.maybe_mark_dynamic(rows, 0)
-            out, space.mean[i], space.inverse[i] = _compiled_forward()(rows, *small, *running)
+            out, space.mean[i], space.inverse[i] = _compiled(_forward)(rows, *small, *running)
             return out.view_as(z)
         mean, length = self._mean[i].unsqueeze(-1), self._length[i].unsqueeze(-1)
         _center(z, mean, length)
-        inverse = torch.addcmul(_eps(z), length, length, value=1 / B).rsqrt_()
+        inverse = torch.addcmul(z.new_full((1, 1, 1), EPS), length, length, value=1 / B).rsqrt_()
         space.mean[i], space.inverse[i] = self._zeros[: E * W], inverse.view(-1)
         return torch.mul(z, inverse * self._gains[i].unsqueeze(-1), out=space.a[i]).add_(self._shifts[i].unsqueeze(-1))
 
@@ -91,16 +90,14 @@ class BatchNorms:
         E, W, B = g.shape
         if g.device.type != "cpu" and compiles():
             two = g.view(E * W, B), space.z[i].view(E * W, B)
-            torch._dynamo.maybe_mark_dynamic(two[0], 0)
-            torch._dynamo.maybe_mark_dynamic(two[1], 0)
+            for rows in two:
+                torch._dynamo.maybe_mark_dynamic(rows, 0)
             gain = self._gains[i].view(-1)
-            slope, gains, shifts = _compiled_backward()(*two, gain, space.mean[i], space.inverse[i])
-            self._slopes[i] = gains, shifts
+            slope, *self._slopes[i] = _compiled(_backward)(*two, gain, space.mean[i], space.inverse[i])
             return slope.view_as(g)
-        rows = g.view(1, E * W, B), space.z[i].view(1, E * W, B)
-        given = self._gains[i].view(-1), None, None, space.mean[i], space.inverse[i]
-        out, *slopes = torch.ops.aten.native_batch_norm_backward(*rows, *given, True, EPS, [True, True, True])
-        self._slopes[i] = slopes[0], slopes[1]
+        three = g.view(1, E * W, B), space.z[i].view(1, E * W, B), self._gains[i].view(-1)
+        known = None, None, space.mean[i], space.inverse[i], True, EPS, [True, True, True]
+        out, *self._slopes[i] = torch.ops.aten.native_batch_norm_backward(*three, *known)
         return torch.Tensor.view_as(out, g)
 
     def deliver(self, layers: range) -> None:
@@ -122,14 +119,9 @@ class BatchNorms:
 
 
 @cache
-def _compiled_forward() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+def _compiled(plain: Kernel) -> Kernel:
     """BatchNorm as one GPU kernel: for rows this short torch's own takes ten times as long."""
-    return torch.compile(_forward)
-
-
-@cache
-def _compiled_backward() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    return torch.compile(_backward)
+    return torch.compile(plain)
 
 
 def _forward(
@@ -180,7 +172,3 @@ def _chunks(h: Tensor, size: int) -> list[Tensor]:
         whole -= size if whole else 0
     parts = [h[..., :whole].reshape(*h.shape[:2], -1, size)] if whole else []
     return parts + ([h[..., whole:].unsqueeze(2).contiguous()] if whole < n else [])
-
-
-def _eps(like: Tensor) -> Tensor:
-    return like.new_full((1, 1, 1), EPS)

@@ -9,24 +9,22 @@ recurrent     its twin without attention
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from layerlaw.capture.network import has_batchnorm
 from layerlaw.errors import InputError
-from layerlaw.lab.description import Description
+from layerlaw.lab.losses import Description
 from layerlaw.lab.samples import Samples
 
 
 class Architecture(Description):
-    """What a network looks like: a frozen dataclass with `kind`, `classes` and `build`; the rest has defaults.
-
-    `str()` is what progress bars and messages show.
-    """
+    """What a network looks like: a frozen dataclass with `kind`, `classes` and `build`; `str()` is what messages show."""
 
     what: ClassVar[str] = "network"
     classes: int
@@ -38,7 +36,7 @@ class Architecture(Description):
     @property
     def norm(self) -> bool:
         """Whether it has BatchNorm, which needs batches of at least two samples."""
-        return any(isinstance(module, _BatchNorm) for module in _drawn(self).modules())
+        return has_batchnorm(_drawn(self))
 
     @property
     def depth(self) -> int:
@@ -46,8 +44,8 @@ class Architecture(Description):
         return 0
 
     def layer_modules(self, layers: tuple[int, int]) -> set[str]:
-        """Names of the modules that make up the layers a … b−1."""
-        raise NotImplementedError(f"{type(self).__name__} has no numbered layers")
+        """Names of the modules that make up the layers a … b−1; none where there is no depth."""
+        return set()
 
     def multiplications(self, sample: tuple[int, ...]) -> int:
         """Multiplications in one forward of one sample of this shape: what the work of a training is judged by."""
@@ -93,9 +91,17 @@ def _tried(architecture: Architecture, sample: tuple[int, ...]) -> tuple[int, tu
         found.append(output.numel() // 2 * module.weight[0].numel())  # type: ignore[index]
 
     network = _drawn(architecture)
-    layers = [m for m in network.modules() if isinstance(w := getattr(m, "weight", None), Tensor) and w.dim() > 1]
     with ExitStack() as hooks:
-        for layer in layers:
-            hooks.callback(layer.register_forward_hook(count).remove)
+        for layer in network.modules():
+            if isinstance(weight := getattr(layer, "weight", None), Tensor) and weight.dim() > 1:
+                hooks.callback(layer.register_forward_hook(count).remove)
         logits = network(torch.zeros(2, *sample))
     return sum(found), tuple(logits.shape)
+
+
+def part_of(state: Mapping[str, Tensor], name: str, size: tuple[int, ...]) -> Tensor:
+    """One tensor of a state to start from."""
+    if name not in state or tuple(state[name].shape) != size:
+        came = tuple(state[name].shape) if name in state else "nothing"
+        raise InputError(f"start: expected '{name}' of shape {size}, got {came}.")
+    return state[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,11 +10,11 @@ from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor, nn
 
-from layerlaw.errors import InputError
+from layerlaw.errors import InputError, check_choice
 from layerlaw.lab.networks import Architecture
 
 Activation = Literal["relu", "tanh", "gelu", "none"]
-_ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "none": nn.Identity}
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "none": nn.Identity}
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,10 @@ class Shape(Architecture):
         object.__setattr__(self, "widths", tuple(self.widths))
         if not self.widths:
             raise InputError("depth: expected at least 2 (one hidden layer and the classifier), got 1.")
-        for name, value, least in (
-            ("inputs", self.inputs, 1),
-            ("width", min(self.widths), 1),
-            ("classes", self.classes, 2),
-        ):
+        for name, value, least in (("inputs", self.inputs, 1), ("width", min(widths), 1), ("classes", self.classes, 2)):
             if value < least:
                 raise InputError(f"{name}: expected at least {least}, got {value}.")
-        if self.activation not in get_args(Activation):
-            raise InputError(f"activation: expected one of {', '.join(get_args(Activation))}, got {self.activation!r}.")
+        check_choice("activation", self.activation, get_args(Activation))
 
     @classmethod
     def even(
@@ -79,8 +73,7 @@ class Shape(Architecture):
     @property
     def sides(self) -> tuple[tuple[int, int], ...]:
         """(in, out) of every linear layer."""
-        ends: Sequence[int] = (self.inputs, *self.widths, self.classes)
-        return tuple(pairwise(ends))
+        return tuple(pairwise((self.inputs, *self.widths, self.classes)))
 
     @property
     def layer_names(self) -> tuple[str, ...]:
@@ -93,7 +86,7 @@ class Shape(Architecture):
 
     def build(self) -> FeedForward:
         """As PyTorch initializes it."""
-        return FeedForward.of(self)
+        return FeedForward(**vars(self))
 
     def multiplications(self, sample: tuple[int, ...]) -> int:
         """One per weight."""
@@ -137,25 +130,17 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         if widths is None:
-            even = {"inputs": inputs, "width": width, "classes": classes}
-            self.shape = Shape.even(depth, **even, norm=norm, activation=activation)
+            self.shape = Shape.even(
+                depth, inputs=inputs, width=width, classes=classes, norm=norm, activation=activation
+            )
         else:
             self.shape = Shape(inputs, tuple(widths), classes, norm, activation)
-        parts: OrderedDict[str, nn.Module] = OrderedDict()
         for i, (before, after) in enumerate(self.shape.sides[:-1], start=1):
-            parts[f"linear{i}"] = nn.Linear(before, after)
+            self.add_module(f"linear{i}", nn.Linear(before, after))
             if norm:
-                parts[f"norm{i}"] = nn.BatchNorm1d(after)
-            parts[f"{'act' if activation == 'none' else activation}{i}"] = _ACTIVATIONS[activation]()
-        parts["classifier"] = nn.Linear(*self.shape.sides[-1])
-        for name, part in parts.items():
-            self.add_module(name, part)
-
-    @classmethod
-    def of(cls, shape: Shape) -> FeedForward:
-        """A network of this shape, freshly initialized."""
-        how = {"norm": shape.norm, "activation": shape.activation}
-        return cls(inputs=shape.inputs, widths=shape.widths, classes=shape.classes, **how)  # type: ignore[arg-type]
+                self.add_module(f"norm{i}", nn.BatchNorm1d(after))
+            self.add_module(f"{'act' if activation == 'none' else activation}{i}", _ACTIVATIONS[activation]())
+        self.classifier = nn.Linear(*self.shape.sides[-1])
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, …) images or vectors → (n, classes)."""

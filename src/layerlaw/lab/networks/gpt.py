@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from layerlaw.errors import InputError
-from layerlaw.lab.networks.text_model import Mixer, TextModel, check_sizes
+from layerlaw.errors import InputError, check_whole
+from layerlaw.lab.networks.text_model import Mixer, TextModel
 
 ROTARY_BASE = 10_000.0
 
@@ -34,27 +34,19 @@ class Attention(Mixer):
         B, T, width = x.shape
         q, k, v = self.input(x).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each (B, heads, T, d)
         q, k = self._rotate(q).to(v.dtype), self._rotate(k).to(v.dtype)
-        if real is None:
-            seen = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        else:
-            seen = F.scaled_dot_product_attention(q, k, v, attn_mask=self._allowed(real))
-        mixed: Tensor = self.output(seen.transpose(1, 2).reshape(B, T, width))
-        return mixed
+        allowed = None
+        if real is not None:  # (B, 1, T, T): who may see whom
+            itself = torch.eye(T, dtype=torch.bool, device=x.device)
+            seen_at = real[:, None, None, :] & torch.ones_like(itself).tril() if self.causal else real[:, None, None, :]
+            allowed = seen_at | itself  # padding before a text sees itself: a softmax over nothing would be NaN
+        seen = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=self.causal and real is None)
+        return self.output(seen.transpose(1, 2).reshape(B, T, width))  # type: ignore[no-any-return]
 
     def _rotate(self, x: Tensor) -> Tensor:
         """Turn each pair of features by an angle that grows with the position."""
         cos, sin = self.cos[: x.shape[-2]], self.sin[: x.shape[-2]]
         first, second = x.chunk(2, dim=-1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-
-    def _allowed(self, real: Tensor) -> Tensor:
-        """(B, 1, T, T): who may see whom."""
-        T = real.shape[1]
-        allowed = real[:, None, None, :]
-        itself = torch.eye(T, dtype=torch.bool, device=real.device)
-        if self.causal:
-            allowed = allowed & torch.ones_like(itself).tril()
-        return allowed | itself  # padding before a text sees itself: a softmax over nothing would be NaN
 
 
 class GPT(TextModel):
@@ -70,18 +62,13 @@ class GPT(TextModel):
     def __init__(
         self, *, vocabulary: int, width: int, depth: int, heads: int, context: int, causal: bool = True
     ) -> None:
-        check_sizes(vocabulary=vocabulary, width=width, depth=depth, heads=heads, context=context)
+        check_whole(2, vocabulary=vocabulary)
+        check_whole(1, width=width, depth=depth, heads=heads, context=context)
         if width % (2 * heads):
             raise InputError(
                 f"width: expected an even number of features for each of the {heads} heads, got {width}. "
                 f"Choose a multiple of {2 * heads}."
             )
-        super().__init__(
-            vocabulary=vocabulary,
-            width=width,
-            context=context,
-            mixers=[Attention(width, heads=heads, context=context, causal=causal) for _ in range(depth)],
-            causal=causal,
-            heads=heads,
-        )
+        mixers = [Attention(width, heads=heads, context=context, causal=causal) for _ in range(depth)]
+        super().__init__(vocabulary=vocabulary, width=width, context=context, mixers=mixers, causal=causal, heads=heads)
         self.arguments["causal"] = causal

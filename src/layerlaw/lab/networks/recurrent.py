@@ -1,7 +1,4 @@
-"""A language model without attention: a selective linear recurrence in the place of it, as in Mamba.
-
-The recurrence h_t = a_t ⊙ h_{t−1} + u_t runs over a whole text at once, in about 2·√T steps instead of T.
-"""
+"""A language model without attention: a selective linear recurrence, as in Mamba, in about 2·√T steps instead of T."""
 
 from __future__ import annotations
 
@@ -12,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from layerlaw.lab.networks.text_model import Mixer, TextModel, check_sizes
+from layerlaw.errors import check_whole
+from layerlaw.lab.networks.text_model import Mixer, TextModel
 
 TAPS = 4
 SLOWEST, FASTEST = 1e-3, 1e-1  # Δ at the start, as Mamba has it: memories from about 10 to 1000 tokens
@@ -51,8 +49,7 @@ class Selective(Mixer):
         a = torch.exp(-pace[..., None] * self.log_rate.exp())  # (B, T, width, state)
         u = (pace * x.float())[..., None] * write[..., None, :]
         y = (linear_scan(a, u) * read[..., None, :]).sum(-1) + self.skip * x
-        mixed: Tensor = self.output(y.to(gate.dtype) * F.silu(gate))
-        return mixed
+        return self.output(y.to(gate.dtype) * F.silu(gate))  # type: ignore[no-any-return]
 
 
 class Recurrent(TextModel):
@@ -66,15 +63,10 @@ class Recurrent(TextModel):
     """
 
     def __init__(self, *, vocabulary: int, width: int, depth: int, context: int, state: int = 4) -> None:
-        check_sizes(vocabulary=vocabulary, width=width, depth=depth, context=context, state=state)
-        super().__init__(
-            vocabulary=vocabulary,
-            width=width,
-            context=context,
-            mixers=[Selective(width, state=state) for _ in range(depth)],
-            causal=True,
-            state=state,
-        )
+        check_whole(2, vocabulary=vocabulary)
+        check_whole(1, width=width, depth=depth, context=context, state=state)
+        mixers = [Selective(width, state=state) for _ in range(depth)]
+        super().__init__(vocabulary=vocabulary, width=width, context=context, mixers=mixers, causal=True, state=state)
 
 
 def linear_scan(a: Tensor, u: Tensor) -> Tensor:
@@ -85,8 +77,7 @@ def linear_scan(a: Tensor, u: Tensor) -> Tensor:
     >>> linear_scan(torch.full((1, 4), 0.5), torch.ones(1, 4))
     tensor([[1.0000, 1.5000, 1.7500, 1.8750]])
     """
-    h: Tensor = _scan(a, u)
-    return h
+    return _scan(a, u)  # type: ignore[no-any-return]
 
 
 # An operator of its own: torch.compile takes minutes over the unrolled loops, and autograd would keep every step of them.

@@ -1,8 +1,4 @@
-"""What all language models of the lab share: embedding, pre-norm blocks, final norm, a head tied to the embedding.
-
-Only the mixer of a block differs: the part that lets a token see others. A file is one torch file with the arguments and
-the float32 weights; no pickled code is ever run.
-"""
+"""What all language models of the lab share, mixers of tokens apart; and their files, which run no pickled code."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from layerlaw.errors import DataError, InputError
-from layerlaw.files import replace_whole
+from layerlaw.files import check_format, replace_whole
 
 FORMAT = "layerlaw text model"
 VERSION = 1
@@ -78,22 +74,19 @@ class TextModel(nn.Module):
         shape = {"vocabulary": vocabulary, "width": width, "depth": self.depth, "context": context}
         self.arguments: dict[str, int | bool] = shape | arguments
         self.embedding = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList([Block(width, mixer) for mixer in mixers])
+        blocks = [Block(width, mixer) for mixer in mixers]
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.RMSNorm(width, eps=NORM_EPS)
         self.head = nn.Linear(width, vocabulary, bias=False)
-        self._initialize()
-        self.head.weight = self.embedding.weight
-
-    def _initialize(self) -> None:
-        """GPT-2's scheme, with its 0.02 at width 768 (= 1/√(3·768)) carried over to other widths."""
+        # GPT-2's scheme, with its 0.02 at width 768 (= 1/√(3·768)) carried over to other widths.
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=1 / math.sqrt(3 * module.in_features))
         nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
-        for module in self.modules():
-            if isinstance(module, Block):
-                for layer in (module.mixer.output, module.down):
-                    layer.weight.data /= math.sqrt(2 * self.depth)  # 2·depth of them add up in the residual stream
+        for block in blocks:
+            for layer in (block.mixer.output, block.down):
+                layer.weight.data /= math.sqrt(2 * self.depth)  # 2·depth of them add up in the residual stream
+        self.head.weight = self.embedding.weight
 
     def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Everything but the head: (B, T) ids → (B, T, width), after the final norm."""
@@ -108,24 +101,14 @@ class TextModel(nn.Module):
                 f"got {tuple(attention_mask.shape)}."
             )
         real = None if attention_mask is None else attention_mask.bool()
-        x = self.embedding(input_ids)
+        x: Tensor = self.embedding(input_ids)
         for block in self.blocks:
             x = block(x, real)
-        normed: Tensor = self.norm(x)
-        return normed
+        return self.norm(x)  # type: ignore[no-any-return]
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """(B, T) ids → (B, T, vocabulary) logits; what `attention_mask` marks with 0 is seen by no other token."""
-        logits: Tensor = self.head(self.hidden(input_ids, attention_mask))
-        return logits
-
-
-def check_sizes(**sizes: int) -> None:
-    """Raise unless all of these are whole numbers of at least 1 (a vocabulary: 2)."""
-    for name, size in sizes.items():
-        least = 2 if name == "vocabulary" else 1
-        if isinstance(size, bool) or not isinstance(size, int) or size < least:
-            raise InputError(f"{name}: expected a whole number of at least {least}, got {size!r}.")
+        return self.head(self.hidden(input_ids, attention_mask))  # type: ignore[no-any-return]
 
 
 def save_text_model(model: TextModel, path: str | os.PathLike[str]) -> Path:
@@ -146,10 +129,10 @@ def load_text_model(path: str | os.PathLike[str]) -> TextModel:
         model: TextModel = TextModel.kinds[file["kind"]](**file["arguments"])
         model.load_state_dict({**file["state"], "head.weight": file["state"]["embedding.weight"]})
     except (KeyError, TypeError, AttributeError, RuntimeError, InputError) as error:
-        said = str(error).splitlines()
+        said = " ".join(line.strip() for line in str(error).splitlines()[:3])[:300]
         raise DataError(
-            f"{path}: expected a whole {FORMAT} of version {VERSION}, but a part is missing or wrong: "
-            f"{' '.join(line.strip() for line in said[:3])[:300]}. Save it again with save_text_model."
+            f"{path}: expected a whole {FORMAT} of version {VERSION}, but a part is missing or wrong: {said}. "
+            "Save it again with save_text_model."
         ) from None
     return model.eval()
 
@@ -167,12 +150,5 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path}: expected a file written by save_text_model, got one that torch cannot read ({said}). "
             "It may be truncated: copy it again."
         ) from None
-    if not isinstance(file, dict) or file.get("format") != FORMAT:
-        raise DataError(f"{path}: expected a {FORMAT}, got another torch file. Was it written by save_text_model?")
-    version = file.get("version")
-    if not isinstance(version, int) or version > VERSION:
-        raise DataError(
-            f"{path}: expected a {FORMAT} of version ≤ {VERSION}, got version {version}. "
-            "It was written by a newer layerlaw: pip install --upgrade layerlaw"
-        )
-    return file
+    check_format(file, "text model", VERSION, where=str(path), writer="save_text_model")
+    return file  # type: ignore[no-any-return]

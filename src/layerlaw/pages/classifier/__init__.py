@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from layerlaw.law import LawFit
 from layerlaw.measures.columns import REGISTRY, Column, describe
-from layerlaw.pages.html import cards, empty
+from layerlaw.pages.html import cards, definitions
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import SiteRow
-from layerlaw.verdict import IDLE_SHARE
-from layerlaw.wording import ABSENT, correlation, counted, finite, interval_factor, number, p_value, percent
+from layerlaw.wording import ABSENT, correlation, counted, finite, number, p_value, percent
 
+AXIS, CROWDED = "separation fuzziness D", 10
 SHARE, RANK_MARK = "share", "†"
 HEADS = ("record", "layers", "ρ", "half-life", "r", "effective layers", "p", "final D", "train acc.", "test acc.")
 FORMULAS = (
@@ -42,17 +45,12 @@ CITATIONS = (
 def facts(view: RecordView) -> list[str]:
     """Samples, classes, sites and accuracies, as far as they are known."""
     record = view.record
-    parts = [counted(sum(record.counts), "training sample")] if record.counts else []
-    if record.test_counts:
-        parts.append(counted(sum(record.test_counts), "test sample"))
-    if record.classes:
-        parts.append(counted(len(record.classes), "class", "classes"))
+    counts = {"training sample": sum(record.counts), "test sample": sum(record.test_counts)}
+    parts = [counted(n, what) for what, n in counts.items() if n]
+    parts += [counted(len(record.classes), "class", "classes")] if record.classes else []
     parts.append(counted(len(record.sites), "site"))
-    if record.accuracy is not None:
-        parts.append(f"train accuracy {percent(record.accuracy)}")
-    if record.test_accuracy is not None:
-        parts.append(f"test accuracy {percent(record.test_accuracy)}")
-    return parts
+    shares = {"train": record.accuracy, "test": record.test_accuracy}
+    return parts + [f"{what} accuracy {percent(share)}" for what, share in shares.items() if share is not None]
 
 
 def table_columns(view: RecordView) -> list[TableColumn]:
@@ -61,24 +59,23 @@ def table_columns(view: RecordView) -> list[TableColumn]:
     tests = [describe(f"test_{column.name}") for column in shown if column.test_yields is not None]
     first, *others = map(_measured, [*shown, *tests])
     return [
-        TableColumn(
-            "features", "numbers per sample at this site", lambda s: f"{s.features:,}", yields=5, on_page=False
-        ),
+        TableColumn("features", "numbers per sample at this site", lambda s: f"{s.features:,}", yields=5, on_page=False),
         first,
-        TableColumn("±", "95% interval of D by jackknife, relative", _interval),
+        TableColumn("±", "95% interval of D by jackknife, relative", view.interval),
         TableColumn("D / D<sub>perm</sub>", "D over what permuted labels give; near 1 is noise", _against_floor),
-        TableColumn(
-            SHARE, "share of the total drop of ln D", lambda s: ABSENT, "share of drop", 0
-        ),  # filled from the fit
+        TableColumn(SHARE, "share of the total drop of ln D", lambda s: ABSENT, "share of drop", 0),  # filled from parts
         *others,
-    ]
+    ]  # fmt: skip
 
 
 def _measured(column: Column) -> TableColumn:
-    better = f"; {column.better} is better" if column.better else ""
-    return TableColumn(
-        column.head, column.meaning + better, lambda s: column.text(s.values.get(column.name)), yields=column.yields
-    )
+    meaning = column.meaning + (f"; {column.better} is better" if column.better else "")
+    return TableColumn(column.head, meaning, lambda s: column.text(s.values.get(column.name)), yields=column.yields)
+
+
+def _against_floor(site: SiteRow) -> str:
+    value, floor = finite(site.values.get("separation")), finite(site.values.get("separation_permuted"))
+    return number(value / floor, 2) if value is not None and floor else ABSENT
 
 
 def parts(view: RecordView) -> Parts:
@@ -93,65 +90,48 @@ def table_notes(view: RecordView) -> list[str]:
     return [f"{RANK_MARK} the class means span fewer than K−1 dimensions here; D jumps at such sites."] * marked
 
 
-def _interval(site: SiteRow) -> str:
-    error = finite(site.values.get("separation_log_se"))
-    return ABSENT if error is None else f"±{percent(interval_factor(error) - 1, 1 if error < 0.05 else 0)}"
+def legend(view: RecordView, shown: Sequence[str], hidden: Sequence[str]) -> str:
+    """The heads of the table leave nothing unsaid."""
+    return ""
 
 
-def _against_floor(site: SiteRow) -> str:
-    value, floor = finite(site.values.get("separation")), finite(site.values.get("separation_permuted"))
-    return number(value / floor, 2) if value is not None and floor else ABSENT
-
-
-def law_cards(view: RecordView) -> str:
-    """The key numbers of the fit."""
-    fit = view.fit
-    if fit is None:
-        return empty("No law could be fitted, for the reason given above.")
+def key_numbers(view: RecordView, fit: LawFit) -> list[tuple[str, str, str]]:
+    """The numbers of the law."""
     even = "" if fit.effective_layers is None else f" of {fit.layers}"
-    return cards(
-        [
-            ("ρ", number(fit.rho), "factor per layer"),
-            ("half-life", number(fit.half_life), "layers to halve D"),
-            ("r", correlation(fit.pearson), "Pearson, of ln D and depth"),
-            ("effective layers", number(fit.effective_layers, 2) + even, "doing even work"),
-            ("Greenwood p", p_value(fit.greenwood_p), "a random split is as even"),
-            ("chord deviation", percent(fit.chord_deviation), "of the drop, at most"),
-            ("inefficiency", number(fit.inefficiency, 4), "1 when all ratios are equal"),
-            ("final D", number(fit.values[-1]), f"from {number(fit.values[0])}"),
-        ]
-    )
+    return [
+        ("ρ", number(fit.rho), "factor per layer"),
+        ("half-life", number(fit.half_life), "layers to halve D"),
+        ("r", correlation(fit.pearson), "Pearson, of ln D and depth"),
+        ("effective layers", number(fit.effective_layers, 2) + even, "doing even work"),
+        ("Greenwood p", p_value(fit.greenwood_p), "a random split is as even"),
+        ("chord deviation", percent(fit.chord_deviation), "of the drop, at most"),
+        ("inefficiency", number(fit.inefficiency, 4), "1 when all ratios are equal"),
+        ("final D", number(fit.values[-1]), f"from {number(fit.values[0])}"),
+    ]
 
 
 def collapse_cards(view: RecordView) -> str:
     """Numbers that exist only at the classifier."""
-    known = [(c.label, c.text(view.last(c.name)), c.card) for c in REGISTRY.values() if c.card]
-    return cards((label, text, card) for label, text, card in known if text != ABSENT)
+    return cards((c.label, c.text(view.last(c.name)), c.card) for c in REGISTRY.values() if c.card)
 
 
 def law_caption(view: RecordView) -> str:
     """How to read the chart of the law."""
+    of_inputs = all(view.sites[p].at == "input" for p in view.fit_positions)
     parts = ["A straight line on this axis means that every layer improves D by the same factor."]
-    if view.of_inputs:
-        parts.append("Each point is what enters the named layer.")
-    if view.has("separation_log_se"):
-        parts.append("Bars: 95% intervals by jackknife.")
-    if any(not site.in_fit for site in view.sites):
-        parts.append("Hollow points are not part of the fit.")
+    parts += ["Each point is what enters the named layer."] * of_inputs
+    parts += ["Bars: 95% intervals by jackknife."] * view.has("separation_log_se")
+    parts += ["Hollow points are not part of the fit."] * any(not site.in_fit for site in view.sites)
     return " ".join(parts)
 
 
 def shares_caption(view: RecordView) -> str:
     """How to read the shares."""
-    if not view.shares:
+    shares = parts(view)
+    if not shares.values:
         return ""
-    even = 1 / len(view.shares)
-    parts = [f"Each layer’s share of the whole drop of ln D. Dashed: an even share, {percent(even)}."]
-    if any(0 <= share < IDLE_SHARE * even for share in view.shares.values()):
-        parts.append("Pale: less than a quarter of it.")
-    if any(share < 0 for share in view.shares.values()):
-        parts.append("Red: D rises.")
-    return " ".join(parts)
+    what = f"Each layer’s share of the whole drop of ln D. Dashed: an even share, {percent(shares.even)}."
+    return " ".join([what, *shares.colors_explained("D")])
 
 
 def compared(view: RecordView) -> list[str]:
@@ -164,3 +144,13 @@ def compared(view: RecordView) -> list[str]:
         numbers += [number(fit.effective_layers, 2), p]
     final = fit.values[-1] if fit else view.last("separation")
     return [*numbers, number(final), percent(record.accuracy), percent(record.test_accuracy)]
+
+
+def compared_caption(views: Sequence[RecordView]) -> str:
+    """How to read the comparison."""
+    return "D along the layers of each fit; dashed, the fitted law."
+
+
+def formulas(views: Sequence[RecordView]) -> str:
+    """Definitions and citations."""
+    return definitions(FORMULAS, CITATIONS)

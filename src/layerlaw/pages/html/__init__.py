@@ -11,10 +11,26 @@ import hashlib
 import html
 from collections.abc import Iterable
 from importlib import resources
-from typing import Any
+from typing import Any, TypeVar
 
+from layerlaw.errors import InputError
 from layerlaw.pages import theme
 from layerlaw.wording import ABSENT, clean, sentence, shortened
+
+One = TypeVar("One")
+
+
+def listed(given: One | Iterable[One], of: type[One], caller: str) -> list[One]:
+    """One thing, or several, as a list of at least one; anything else is answered."""
+    out = list(given) if isinstance(given, Iterable) else [given]
+    for one in out:
+        if not isinstance(one, of):
+            article = "an" if of.__name__[0] in "AEIOU" else "a"
+            found = type(one).__name__
+            raise InputError(f"{caller}: expected {article} {of.__name__} or a list of them, got {found}.")
+    if not out:
+        raise InputError(f"{caller}: expected at least one {of.__name__.lower()}, got an empty list.")
+    return out
 
 
 def escaped(text: str) -> str:

@@ -5,30 +5,33 @@ It holds no script, and its policy allows none: drawings are inline SVG, what is
 
 from __future__ import annotations
 
+import io
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
-from layerlaw.errors import InputError
 from layerlaw.files import write_whole
 from layerlaw.outcome import Outcome, Row, Table
-from layerlaw.pages.html import document, escaped, settings, table
-from layerlaw.pages.outcome_words import (
-    heading,
-    provenance_items,
-    quick_words,
-    run_facts,
-    verdict_line,
-    written,
-    written_row,
-)
+from layerlaw.pages import outcome_words as said
+from layerlaw.pages.html import document, escaped, listed, settings, table
 from layerlaw.pages.sheets import draw_sheet
-from layerlaw.pages.sheets.inline_svg import inline_svg
 from layerlaw.sheet import Panel, Sheet
 from layerlaw.wording import clean, counted, sentence
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 WORDS = {True: ("yes", "✓ yes"), False: ("no", "✗ no"), None: ("none", "–")}  # class and text of a verdict
 MANY_ROWS = 30
+SVG = "http://www.w3.org/2000/svg"
+XLINK = "http://www.w3.org/1999/xlink"
+LARGEST = 1.7  # pixels of the screen per point of the paper, at most
+SMALLEST = 1.1  # on a narrow screen a wide figure is scrolled, not shrunk beyond reading
+NARROW = 420  # points; such a figure fits a telephone
+_REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
 
 def outcome_page(
@@ -40,11 +43,11 @@ def outcome_page(
 
 def outcome_html(outcomes: Outcome | Sequence[Outcome], *, title: str | None = None) -> str:
     """The page as text."""
-    chosen = _checked(outcomes)
+    chosen = listed(outcomes, Outcome, "outcome_page")
     alone = len(chosen) == 1
-    head = clean(title or "") or (heading(chosen[0]) if alone else "Reproduced figures")
-    count = [line for line in (verdict_line(chosen), f"in {counted(len(chosen), 'figure')}") if line]
-    facts = run_facts(chosen[0]) if alone else ", ".join(count)
+    head = clean(title or "") or (said.heading(chosen[0]) if alone else "Reproduced figures")
+    count = [line for line in (said.verdict_line(chosen), f"in {counted(len(chosen), 'figure')}") if line]
+    facts = said.run_facts(chosen[0]) if alone else ", ".join(count)
     contents = "" if alone else _contents(chosen)
     main = "\n".join(_article(outcome, f"o{i}", alone=alone) for i, outcome in enumerate(chosen))
     return document(head, escaped(facts), f"{contents}\n{main}")
@@ -52,8 +55,8 @@ def outcome_html(outcomes: Outcome | Sequence[Outcome], *, title: str | None = N
 
 def _contents(outcomes: Sequence[Outcome]) -> str:
     items = "".join(
-        f'<li><a href="#o{i}">{escaped(heading(outcome))}</a><span>{escaped(verdict_line([outcome]))}'
-        f"{', quick run' if quick_words(outcome) else ''}</span></li>"
+        f'<li><a href="#o{i}">{escaped(said.heading(outcome))}</a><span>{escaped(said.verdict_line([outcome]))}'
+        f"{', quick run' if said.quick_words(outcome) else ''}</span></li>"
         for i, outcome in enumerate(outcomes)
     )
     return f'<section data-panel="contents"><nav aria-label="figures"><ol>{items}</ol></nav></section>'
@@ -61,7 +64,7 @@ def _contents(outcomes: Sequence[Outcome]) -> str:
 
 def _article(outcome: Outcome, key: str, *, alone: bool) -> str:
     """Everything about one outcome; `key` makes ids unique on the page."""
-    label = escaped(heading(outcome))
+    label = escaped(said.heading(outcome))
     parts = [
         "" if alone else f"<h2>{label}</h2>",
         _verdict(outcome),
@@ -69,13 +72,15 @@ def _article(outcome: Outcome, key: str, *, alone: bool) -> str:
         _section("numbers", "Numbers", _numbers(outcome)) if outcome.rows else "",
         _section("tables", "Supporting tables", "".join(map(_folded, outcome.tables))) if outcome.tables else "",
         _section("notes", "Notes", _notes(outcome)) if outcome.notes else "",
-        _section("provenance", "How it was run", settings(provenance_items(outcome))) if outcome.provenance else "",
+        _section("provenance", "How it was run", settings(said.provenance_items(outcome)))
+        if outcome.provenance
+        else "",
     ]
     return f'<article id="{key}" aria-label="{label}">{"".join(parts)}</article>'
 
 
 def _verdict(outcome: Outcome) -> str:
-    line, quick = verdict_line([outcome]), quick_words(outcome)
+    line, quick = said.verdict_line([outcome]), said.quick_words(outcome)
     own = sum(row.paper is None for row in outcome.rows)
     facts = f"{counted(own, 'number')} of ours without one in the paper" if own else ""
     parts = [
@@ -101,31 +106,29 @@ def _numbers(outcome: Outcome) -> str:
 
 def _number_table(rows: Sequence[Row]) -> str:
     """Paper, ours, reproduced? What was accepted comes last: on a telephone the verdict should be seen first."""
-    texts = [written_row(row) for row in rows]
-    bounds, judged = any(text.tolerance for text in texts), any(row.reproduced is not None for row in rows)
-    paper, ranged = any(row.paper is not None for row in rows), any(text.range for text in texts)
-    heads = {"what": "site"} | ({"paper": "paper"} if paper else {})
-    heads |= {"ours (mean, range over seeds)" if ranged else "ours": "value"}
-    heads |= ({"reproduced?": "verdict"} if judged else {}) | ({"accepted": "tolerance"} if bounds else {})
-    head = "".join(f'<th scope="col" class="{kind}">{text}</th>' for text, kind in heads.items())
-    cells = (_number_row(row, set(heads.values())) for row in rows)
-    return table("numbers beside the paper’s", head, cells, kind="beside")
-
-
-def _number_row(row: Row, columns: set[str]) -> str:
-    text = written_row(row)
-    reason = f'<span class="reason">{escaped(text.reason)}</span>' if text.reason else ""
-    here, there = ("", reason) if row.ours is None else (reason, "")  # where the number would stand, if it is missing
-    kind, word = WORDS[row.reproduced]
-    span = f' <span class="range">{escaped(text.range)}</span>' if text.range else ""
-    cells = [
-        f'<th scope="row" class="site">{escaped(text.name)}{here}</th>',
-        f'<td class="paper">{escaped(text.paper)}</td>' if "paper" in columns else "",
-        f'<td class="value"><span class="ours">{escaped(text.ours)}</span>{span}{there}</td>',
-        f'<td class="verdict {kind}">{word}</td>' if "verdict" in columns else "",
-        f'<td class="tolerance">{escaped(text.tolerance)}</td>' if "tolerance" in columns else "",
-    ]
-    return "".join(cells)
+    texts = [said.written_row(row) for row in rows]
+    ours = "ours (mean, range over seeds)" if any(text.range for text in texts) else "ours"
+    heads = {"what": "site"} | ({"paper": "paper"} if any(row.paper is not None for row in rows) else {})
+    heads |= {ours: "value"} | ({"reproduced?": "verdict"} if any(row.reproduced is not None for row in rows) else {})
+    heads |= {"accepted": "tolerance"} if any(text.tolerance for text in texts) else {}
+    lines = []
+    for row, text in zip(rows, texts, strict=True):
+        reason = f'<span class="reason">{escaped(text.reason)}</span>' if text.reason else ""
+        here, there = (
+            ("", reason) if row.ours is None else (reason, "")
+        )  # where the number would stand, if it is missing
+        kind, word = WORDS[row.reproduced]
+        span = f' <span class="range">{escaped(text.range)}</span>' if text.range else ""
+        cells = {
+            "site": f'<th scope="row" class="site">{escaped(text.name)}{here}</th>',
+            "paper": f'<td class="paper">{escaped(text.paper)}</td>',
+            "value": f'<td class="value"><span class="ours">{escaped(text.ours)}</span>{span}{there}</td>',
+            "verdict": f'<td class="verdict {kind}">{word}</td>',
+            "tolerance": f'<td class="tolerance">{escaped(text.tolerance)}</td>',
+        }
+        lines.append("".join(cells[column] for column in heads.values()))
+    head = "".join(f'<th scope="col" class="{kind}">{words}</th>' for words, kind in heads.items())
+    return table("numbers beside the paper’s", head, lines, kind="beside")
 
 
 def _drawing(sheet: Sheet, key: str) -> str:
@@ -138,6 +141,50 @@ def _drawing(sheet: Sheet, key: str) -> str:
     return f'<figure class="sheet">{scroll}{svg}</div>{caption}</figure>'
 
 
+def inline_svg(figure: Figure, key: str, *, title: str, description: str = "") -> str:
+    """The figure as an `<svg>` element with a title and a description.
+
+    Text stays text, so it can be found, copied and read aloud; every id begins with `key`, since those of a page must be
+    unique; what speaks to the whole document (its style sheet, its metadata) is left out.
+    """
+    import matplotlib
+
+    drawn = io.BytesIO()
+    with matplotlib.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "layerlaw"}
+    ):  # text as text; the same ids again
+        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+    root = ElementTree.fromstring(drawn.getvalue())
+    for tag in ("metadata", "style"):
+        for parent in list(root.iter()):
+            for child in parent.findall(f"{{{SVG}}}{tag}"):
+                parent.remove(child)
+    for element in root.iter():
+        for name, value in element.attrib.items():
+            if name == "id":
+                element.set(name, f"{key}-{value}")
+            elif name in ("href", f"{{{XLINK}}}href") and value.startswith("#"):
+                element.set(name, f"#{key}-{value[1:]}")
+            else:
+                element.set(name, _REFERENCE.sub(rf"url(#{key}-\1)", value))
+    width = 72 * float(figure.get_size_inches()[0])
+    least = 0 if width < NARROW else SMALLEST * width
+    for name in ("width", "height", "version"):
+        root.attrib.pop(name, None)
+    words = [(what, text) for what, text in (("title", clean(title)), ("desc", clean(description))) if text]
+    root.set("role", "img")
+    root.set("aria-labelledby", " ".join(f"{key}-{what}" for what, _ in words))
+    root.set("style", f"max-width:{LARGEST * width:.0f}px;min-width:{least:.0f}px")
+    for i, (what, text) in enumerate(words):
+        element = ElementTree.Element(f"{{{SVG}}}{what}", {"id": f"{key}-{what}"})
+        element.text = text
+        root.insert(i, element)
+    # Registered names keep the prefixes short: a parser of HTML knows `xlink:href`, not `ns1:href`.
+    ElementTree.register_namespace("", SVG)
+    ElementTree.register_namespace("xlink", XLINK)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
 def _folded(folded: Table) -> str:
     """A supporting table; columns of numbers are set flush right."""
     words = [any(isinstance(row[i], str) for row in folded.rows) for i in range(len(folded.columns))]
@@ -146,7 +193,7 @@ def _folded(folded: Table) -> str:
     heads = "".join(f'<th scope="col"{kind}>{escaped(column)}</th>' for kind, column in columns)
     rows = (
         "".join(
-            f"<td{kind}>{escaped(written(cell, column))}</td>"
+            f"<td{kind}>{escaped(said.written(cell, column))}</td>"
             for (kind, column), cell in zip(columns, row, strict=True)
         )
         for row in folded.rows
@@ -168,13 +215,3 @@ def _section(panel: str, title: str, body: str) -> str:
     head = f"<h3>{escaped(sentence(title))}</h3>" if title else ""
     kind = ' class="provenance"' if panel == "provenance" else ""
     return f'<section data-panel="{panel}"{kind}>{head}{body}</section>'
-
-
-def _checked(outcomes: Outcome | Sequence[Outcome]) -> list[Outcome]:
-    out = [outcomes] if isinstance(outcomes, Outcome) else list(outcomes)
-    for outcome in out:
-        if not isinstance(outcome, Outcome):
-            raise InputError(f"outcome_page: expected an Outcome or a list of them, got {type(outcome).__name__}.")
-    if not out:
-        raise InputError("outcome_page: expected at least one outcome, got an empty list.")
-    return out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from layerlaw.pages.html import empty, escaped
-from layerlaw.pages.record_view import RecordView, spread
+from layerlaw.pages.record_view import RecordView
 from layerlaw.pages.theme import class_colors
 from layerlaw.record import SiteRow
 from layerlaw.wording import beginning, number, shortened
@@ -19,7 +19,9 @@ MOST_IN_LEGEND = 24
 def plane_positions(view: RecordView) -> list[int]:
     """Positions of the sites that are drawn: all with coordinates, or an even choice of them."""
     having = _drawable(view)
-    return [having[i] for i in spread(len(having), MOST_PLANES)]
+    if len(having) <= MOST_PLANES:
+        return having
+    return [having[round(i * (len(having) - 1) / (MOST_PLANES - 1))] for i in range(MOST_PLANES)]
 
 
 def planes_html(view: RecordView) -> str:
@@ -61,20 +63,14 @@ def svg_paths(plane: list[list[float]], labels: list[int], colors: list[str]) ->
 
 def _drawing(view: RecordView, position: int, colors: list[str]) -> str:
     site = view.sites[position]
-    step, name, measured = _step(view, site), escaped(shortened(site.name, 24)), _measured(view, position)
-    known = f'<span class="num">{measured}</span>' if measured else ""
+    step, name, value = _step(view, site), escaped(shortened(site.name, 24)), site.values.get(view.column)
+    known = value is not None and not view.record.words  # PR has nothing to do with the words
+    measured = f'<span class="num">D = {number(value)}</span>' if known else ""
     return (
         f'<figure><svg viewBox="0 0 {SIDE} {SIDE}" role="img" aria-label="principal components at {name}">'
-        f"{svg_paths(site.plane[::step], view.record.plane_labels[::step], colors)}</svg>"
-        f'<figcaption title="{escaped(site.name)}"><b>{view.numbers[position]}</b> {name}{known}</figcaption></figure>'
+        f"{svg_paths(site.plane[::step], view.record.plane_labels[::step], colors)}</svg><figcaption "
+        f'title="{escaped(site.name)}"><b>{view.record.numbers[position]}</b> {name}{measured}</figcaption></figure>'
     )
-
-
-def _measured(view: RecordView, position: int) -> str:
-    value = view.sites[position].values.get(view.column)
-    if value is None or view.record.words:  # PR has nothing to do with the words
-        return ""
-    return f"D = {number(value)}"
 
 
 def _step(view: RecordView, site: SiteRow) -> int:

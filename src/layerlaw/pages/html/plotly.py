@@ -1,9 +1,9 @@
-"""What all Plotly figures share: the template, a new figure, a series along the sites, the line of a law, error bars."""
+"""What all Plotly figures share: the template, axes, a new figure, series along the sites, the points and line of a law."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from layerlaw.errors import MissingExtraError
@@ -11,7 +11,9 @@ from layerlaw.law import LawFit
 from layerlaw.measures.columns import describe
 from layerlaw.pages import theme
 from layerlaw.pages.html import for_plotly
-from layerlaw.pages.record_view import RecordView
+from layerlaw.pages.record_view import Parts, RecordView, block_ticks, site_ticks, strided
+from layerlaw.pages.sheets.scales import close_scale, tick_text
+from layerlaw.record import Kind
 from layerlaw.wording import number
 
 try:
@@ -24,21 +26,23 @@ __all__ = ["go"]
 
 Values = Sequence[float | None]
 Ends = Sequence[tuple[float, float] | None]
+Axis = dict[str, Any]
+WORK = {"rise": theme.RISE, "idle": theme.PALE, "work": theme.TRAIN}  # colors of what a site contributes
 
 
 def new_figure(
-    traces: Sequence[Any], *, height: int, xaxis: dict[str, Any], yaxis: dict[str, Any], **layout: Any
+    traces: Sequence[Any], view: RecordView | None, *, height: int, xaxis: Axis, yaxis: Axis, **layout: Any
 ) -> Any:
-    """A figure without a template: the page holds the template once and hands it to all."""
+    """A figure without a template: the page holds the template once and hands it to all.
+
+    The names of the sites, which page.js writes over the hover text of traces with `meta="sites"`, stand once in it.
+    """
     figure = go.Figure(list(traces))
+    if view is not None:
+        pairs = zip(view.record.numbers, view.sites, strict=True)
+        layout["meta"] = {"sites": [f"<b>{count} · {for_plotly(site.name, 60)}</b>" for count, site in pairs]}
     figure.update_layout(template=go.layout.Template(), height=height, xaxis=xaxis, yaxis=yaxis, **layout)
     return figure
-
-
-def site_names(view: RecordView) -> dict[str, list[str]]:
-    """What page.js writes over the hover text of traces marked `meta="sites"`: once per figure, not once per trace."""
-    pairs = zip(view.numbers, view.sites, strict=True)
-    return {"sites": [f"<b>{count} · {for_plotly(site.name, 60)}</b>" for count, site in pairs]}
 
 
 def plotly_source() -> str:
@@ -50,6 +54,39 @@ def plotly_source() -> str:
 def rounded(value: float | None) -> float | None:
     """Five digits are more than any screen shows, and keep the file small."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
+
+
+def site_axis(view: RecordView, *, most: int = 18) -> Axis:
+    """An x axis with site names; beyond `most` sites only some of them are named."""
+    shown = strided(len(view.sites), most)
+    names = [for_plotly(view.sites[i].name, 17) for i in shown]
+    return {"tickvals": shown, "ticktext": names, "tickangle": -45, "range": [-0.5, len(view.sites) - 0.5]}
+
+
+def block_axis(view: RecordView, *drawn: Values) -> Axis:
+    """An x axis of blocks, counted 1 … L; the embedded input has a place where one of the series `drawn` has it."""
+    with_input = any(series and (series[0] or 0) > 0 for series in drawn)
+    ticks, names, title, first = site_ticks(view.record, with_input=with_input)
+    limits = [first - 0.5, len(view.sites) - 0.5]
+    return {"tickvals": ticks, "ticktext": names, "range": limits, "title": {"text": title}}
+
+
+def index_axis(count: int, kind: Kind) -> Axis:
+    """An x axis that counts the points of a fit as their kind does: layers from 0, blocks from 1."""
+    first = kind.first
+    shown = block_ticks([str(first + i) for i in range(count)]) if first else strided(count, 13)
+    title = {"text": kind.site if first else f"{kind.site}, counted along the fit"}
+    limits = [first - 0.5, first + count - 0.5]
+    return {"tickvals": [first + i for i in shown], "tickangle": 0, "range": limits, "title": title}
+
+
+def log_axis(values: Iterable[float | None], title: str, *, margin: float = 0.08) -> Axis:
+    """A log axis that spans the positive values and at least a `margin` of decades about them, with round ticks."""
+    positive = [v for v in values if v is not None and v > 0 and math.isfinite(v)]
+    scale, ticks = close_scale(positive or (0.1, 10.0), margin)
+    limits = [round(math.log10(scale.low), 4), round(math.log10(scale.high), 4)]
+    texts = [tick_text(t) for t in ticks]
+    return {"type": "log", "range": limits, "tickvals": ticks, "ticktext": texts, "title": {"text": title}}
 
 
 def line(
@@ -64,50 +101,74 @@ def line(
     written: Sequence[str] | None = None,
 ) -> Any:
     """One series along the sites; on hover the site, the series and the number, in the words `written`."""
-    written = written or [number(v) for v in y]
+    size *= 1 if len(y) <= 24 else 0.7 if len(y) <= 80 else 0.5
     return go.Scatter(
         name=for_plotly(name),
         y=[rounded(v) for v in y],
         mode="lines+markers" if symbol else "lines",
         line={"color": color, "dash": dash, "width": width},
-        marker={"color": color, "size": marker_size(size, len(y)), "symbol": symbol or "circle"},
+        marker={"color": color, "size": size, "symbol": symbol or "circle"},
         meta="sites",
-        customdata=list(written),
+        customdata=list(written or [number(v) for v in y]),
         hovertemplate=f"%{{text}}<br>{for_plotly(name)}: %{{customdata}}<extra></extra>",
     )
 
 
-def marker_size(size: float, count: int) -> float:
-    """Smaller, the more of them there are."""
-    return size * (1 if count <= 24 else 0.7 if count <= 80 else 0.5)
+def untrained_line(name: str, y: Values, written: Sequence[str] | None = None) -> Any:
+    """What the network gave before it was trained."""
+    return line(name, y, theme.NULL, symbol="square-open", width=1, size=6, written=written)
+
+
+def law_points(view: RecordView, name: str, **bars: Any) -> Any:
+    """The fitted column with its intervals: solid the points of the law, hollow those beside it.
+
+    The former come first, since a legend shows the first point of a trace.
+    """
+    order = sorted(range(len(view.sites)), key=lambda i: not view.sites[i].in_fit)
+    column, all_ends = view.series(view.column), view.ends
+    values, ends = [column[i] for i in order], [all_ends[i] for i in order]
+    points = line(name, values, theme.TRAIN, size=9, written=with_intervals(view, values, ends))
+    points.update(x=order, mode="markers", legendrank=1)
+    points.marker.color = [theme.TRAIN if view.sites[i].in_fit else "white" for i in order]
+    points.marker.line = {"color": theme.TRAIN, "width": 1.8}
+    if any(pair is not None for pair in ends):
+        points.error_y = error_bars(values, ends, **bars)
+    return points
 
 
 def fitted_line(view: RecordView, fit: LawFit, name: str, width: float = 1.5) -> Any:
     """The line of a law, dashed."""
-    return go.Scatter(
-        name=name,
-        x=view.fit_positions,
-        y=[rounded(v) for v in fit.line],
-        mode="lines",
-        line={"color": theme.TRAIN, "dash": "dash", "width": width},
-        hoverinfo="skip",
-        legendrank=2,
-    )
+    style = {"color": theme.TRAIN, "dash": "dash", "width": width}
+    y = [rounded(v) for v in fit.line]
+    return go.Scatter(name=name, x=view.fit_positions, y=y, mode="lines", line=style, hoverinfo="skip", legendrank=2)
+
+
+def work_bars(parts: Parts, words: Sequence[str], hollow: int | None = None) -> Any:
+    """A bar for what each site contributes, in the color of its kind; one of them may be hollow."""
+    colors = [WORK[kind] for kind in parts.kinds()]
+    marker = {
+        "color": ["white" if i == hollow else color for i, color in zip(parts.values, colors, strict=True)],
+        "line": {"color": colors, "width": [1.5 if i == hollow else 0 for i in parts.values]},
+    }
+    y, hover = [rounded(part) for part in parts.values.values()], "%{text}<br>%{customdata}<extra></extra>"
+    return go.Bar(
+        x=list(parts.values), y=y, marker=marker, width=0.62, customdata=words, hovertemplate=hover,
+        meta="sites", textposition="none",
+    )  # fmt: skip
+
+
+def add_level(figure: Any, y: float) -> Any:
+    """The figure with a dashed line at this height."""
+    return figure.add_hline(y=y, line={"color": theme.TEXT, "width": 1, "dash": "dash"})
 
 
 def error_bars(values: Values, ends: Ends, **style: Any) -> dict[str, Any]:
     """Bars from the values to the ends of their intervals."""
     pairs = zip(values, ends, strict=True)
     known = [(0.0, 0.0) if v is None or pair is None else (pair[1] - v, v - pair[0]) for v, pair in pairs]
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [rounded(up) for up, _ in known],
-        "arrayminus": [rounded(down) for _, down in known],
-        "color": theme.TRAIN,
-        "thickness": 1.1,
-        "width": 3,
-    } | style
+    ups, downs = [rounded(up) for up, _ in known], [rounded(down) for _, down in known]
+    style = {"color": theme.TRAIN, "thickness": 1.1, "width": 3} | style
+    return {"type": "data", "symmetric": False, "array": ups, "arrayminus": downs, **style}
 
 
 def with_intervals(view: RecordView, values: Values, ends: Ends) -> list[str]:
@@ -123,36 +184,21 @@ def plotly_template() -> dict[str, Any]:
     """Layout defaults of every figure: white, no frame, light horizontal rules, static axes, words on hover."""
     font = {"family": theme.FONT, "size": 13, "color": theme.TEXT}
     axis = {
-        "showgrid": False,
-        "zeroline": False,
-        "linecolor": theme.RULE,
-        "ticks": "outside",
-        "ticklen": 4,
-        "tickcolor": theme.RULE,
-        "tickfont": {"size": 12, "color": theme.MUTED},
+        "showgrid": False, "zeroline": False, "linecolor": theme.RULE, "automargin": True,
+        "ticks": "outside", "ticklen": 4, "tickcolor": theme.RULE, "tickfont": {"size": 12, "color": theme.MUTED},
         "title": {"font": {"size": 13, "color": theme.MUTED}, "standoff": 12},
-        "automargin": True,
         "fixedrange": True,  # a finger on a chart scrolls the page
-    }
-    return {
-        "layout": {
-            "font": font,
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "margin": {"l": 56, "r": 12, "t": 12, "b": 40},
-            "xaxis": {**axis, "showline": True},
-            "yaxis": {**axis, "showgrid": True, "gridcolor": theme.RULE, "ticks": ""},
-            "hovermode": "closest",
-            "hoverlabel": {"bgcolor": "white", "bordercolor": theme.RULE, "font": font},
-            "legend": {
-                "orientation": "h",
-                "x": 0,
-                "y": 1.03,
-                "xanchor": "left",
-                "yanchor": "bottom",
-                "font": {"size": 12, "color": theme.TEXT},
-                "itemclick": "toggle",
-            },
-            "dragmode": False,
-        }
-    }
+    }  # fmt: skip
+    layout = {
+        "font": font, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "dragmode": False,
+        "margin": {"l": 56, "r": 12, "t": 12, "b": 40},
+        "xaxis": {**axis, "showline": True},
+        "yaxis": {**axis, "showgrid": True, "gridcolor": theme.RULE, "ticks": ""},
+        "hovermode": "closest",
+        "hoverlabel": {"bgcolor": "white", "bordercolor": theme.RULE, "font": font},
+        "legend": {
+            "orientation": "h", "x": 0, "y": 1.03, "xanchor": "left", "yanchor": "bottom", "itemclick": "toggle",
+            "font": {"size": 12, "color": theme.TEXT},
+        },
+    }  # fmt: skip
+    return {"layout": layout}

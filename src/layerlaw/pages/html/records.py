@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
 from layerlaw.errors import InputError
-from layerlaw.files import write_whole
-from layerlaw.pages import classifier, language_model
+from layerlaw.measures.columns import describe
+from layerlaw.pages import classifier, html, language_model, theme
 from layerlaw.pages.classifier import charts
-from layerlaw.pages.html import chart, document, empty, escaped, inert, section, sentences, settings, source, unbroken
-from layerlaw.pages.html.comparison import compare_figure, compare_table
-from layerlaw.pages.html.layers import layers_html
+from layerlaw.pages.html import plotly
 from layerlaw.pages.html.planes import plane_positions, planes_html, planes_note
-from layerlaw.pages.html.plotly import plotly_source, plotly_template
-from layerlaw.pages.kinds import presentation
+from layerlaw.pages.kinds import filled, presentation
 from layerlaw.pages.language_model import charts as lm_charts
-from layerlaw.pages.record_view import RecordView, read_all
-from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Kind, Record
-from layerlaw.wording import clean, sentence, setting
+from layerlaw.pages.record_view import Parts, RecordView, read_all
+from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Kind, Record, SiteRow
+from layerlaw.wording import ABSENT, clean, percent, sentence, setting, shortened
 
 PLANE_POINTS = 20_000  # on the whole page, about ten bytes each: Plotly itself takes 4.8 of the 6 MB
+MOST_ASIDE, MOST_SPREAD = 0.08, 0.4  # blocks: between the points of two records, and of all
+LONGEST_BLOCK = 17
+MANY_SITES = 60  # more than that scroll in a box of their own
+TYPE_HEADS = (
+    '<th scope="col" class="site">site</th><th scope="col" class="text">type</th>'
+    '<th scope="col" title="numbers per sample at this site">features</th>'
+)
+SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")
 
 
 @dataclass(frozen=True)
@@ -45,25 +49,24 @@ class PagePanel:
     def section(self, view: RecordView, key: str) -> str:
         """The panel as a section of HTML; `key` makes its ids unique on the page."""
         body = self.above(view) if self.above is not None else ""
-        body += chart(f"{key}-{self.name}", self.figure(view)) if self.figure is not None else ""
+        body += html.chart(f"{key}-{self.name}", self.figure(view)) if self.figure is not None else ""
         body += self.below(view) if self.below is not None else ""
         caption = self.caption if isinstance(self.caption, str) else self.caption(view)
-        return section(self.name, key, self.heading, body, caption)
+        return html.section(self.name, key, self.heading, body, caption)
 
 
 def verdict_html(view: RecordView) -> str:
     """The headline large, its numbers below; findings, advice, and the record's notes in gray."""
     headline, numbers = split_headline(view)
     verdict = view.verdict
-    notes = [note for note in view.record.notes if note not in verdict.findings]
-    advice = f"<h3>What to do</h3>{sentences(verdict.advice, 'advice')}" if verdict.advice else ""
-    return (
-        f'<p class="headline">{escaped(sentence(headline))}</p>'
-        + (f'<p class="facts">{unbroken(numbers)}</p>' if numbers else "")
-        + sentences(verdict.findings, "findings")
-        + advice
-        + sentences(notes, "notes")
-    )
+    parts = [
+        f'<p class="headline">{html.escaped(sentence(headline))}</p>',
+        f'<p class="facts">{html.unbroken(numbers)}</p>' if numbers else "",
+        html.sentences(verdict.findings, "findings"),
+        f"<h3>What to do</h3>{html.sentences(verdict.advice, 'advice')}" if verdict.advice else "",
+        html.sentences([note for note in view.record.notes if note not in verdict.findings], "notes"),
+    ]
+    return "".join(parts)
 
 
 def split_headline(view: RecordView) -> tuple[str, str]:
@@ -78,11 +81,69 @@ def split_headline(view: RecordView) -> tuple[str, str]:
 def method_html(view: RecordView) -> str:
     """Settings and provenance of one record."""
     parts = [
-        f"<h3>{head}</h3>{settings((str(key).replace('_', ' '), setting(value)) for key, value in values.items())}"
+        f"<h3>{head}</h3>{html.settings((str(key).replace('_', ' '), setting(value)) for key, value in values.items())}"
         for head, values in (("Settings", view.record.settings), ("Provenance", view.record.provenance))
         if values
     ]
-    return "".join(parts) or empty("The record holds no settings and no provenance.")
+    return "".join(parts) or html.empty("The record holds no settings and no provenance.")
+
+
+def key_numbers(view: RecordView) -> str:
+    """The numbers of the law as cards."""
+    if view.fit is None:
+        return html.empty("No law could be fitted, for the reason given above.")
+    return html.cards(presentation(view).key_numbers(view, view.fit))
+
+
+def layers_html(view: RecordView) -> str:
+    """The table; columns that are empty at every site are left out."""
+    shows = presentation(view)
+    parts = shows.parts(view)
+    cells = filled(view, (column for column in shows.table_columns(view) if column.on_page), parts, _bars(parts, view))
+    many = len(cells) > shows.CROWDED
+    heads = "".join(
+        f'<th scope="col" title="{html.escaped(c.meaning)}">{c.short if many and c.short else c.head}</th>'
+        for c in cells
+    )
+    rows = (
+        ("<tr>" if site.in_fit else '<tr class="aside">')
+        + _site_cells(site, number, short=view.alike)
+        + "".join(f"<td>{texts[i]}{_mark(site) if c.head == 'D' else ''}</td>" for c, texts in cells.items())
+        + "</tr>"
+        for i, (site, number) in enumerate(zip(view.sites, view.record.numbers, strict=True))
+    )
+    first = '<th scope="col" class="site">block</th>' if view.alike else TYPE_HEADS
+    notes = [*shows.table_notes(view)]
+    notes += ["Sites in gray are shown but are no points of the law."] * any(not site.in_fit for site in view.sites)
+    kind, tall = "many" if many else "", len(view.sites) > MANY_SITES
+    below = "".join(f'<p class="note">{note}</p>' for note in notes)
+    return html.table("per-layer table", first + heads, rows, kind=kind, tall=tall) + below
+
+
+def _bars(parts: Parts, view: RecordView) -> list[str]:
+    """A bar and a percentage per site."""
+    out = [ABSENT] * len(view.sites)
+    largest = max([parts.least, *map(abs, parts.values.values())])
+    for (i, part), kind in zip(parts.values.items(), parts.kinds(), strict=True):
+        if largest > 0:
+            out[i] = (
+                f'<span class="share"><span class="bar {kind}" style="width:{100 * abs(part) / largest:.0f}%"></span></span>'
+                f'<span class="num">{percent(part, parts.digits)}</span>'
+            )
+    return out
+
+
+def _site_cells(site: SiteRow, count: str, *, short: bool) -> str:
+    """Name, type and features; of blocks all alike the name alone, without its middle, since it ends in its number."""
+    name = html.escaped(shortened(site.name, LONGEST_BLOCK) if short else site.name)
+    head = (
+        f'<th scope="row" class="site" title="{html.escaped(site.name)}"><span class="index">{count}</span>{name}</th>'
+    )
+    return head if short else f'{head}<td class="text">{html.escaped(site.type)}</td><td>{site.features:,}</td>'
+
+
+def _mark(site: SiteRow) -> str:
+    return f'<span class="mark">{classifier.RANK_MARK}</span>' if site.values.get("full_rank") == 0.0 else ""
 
 
 VERDICT = PagePanel("verdict", "", below=verdict_html)
@@ -90,10 +151,7 @@ METHOD = PagePanel("method", "How it was measured", below=method_html)
 PANELS: dict[Kind, tuple[PagePanel, ...]] = {
     CLASSIFIER: (
         VERDICT,
-        PagePanel(
-            "law", "Separation along depth", charts.law_figure, classifier.law_cards,
-            caption=classifier.law_caption,
-        ),
+        PagePanel("law", "Separation along depth", charts.law_figure, key_numbers, caption=classifier.law_caption),
         PagePanel("shares", "Who does the work", charts.shares_figure, caption=classifier.shares_caption),
         PagePanel("table", "Layer by layer", below=layers_html),
         PagePanel("classes", "Class by class", charts.classes_figure, caption=charts.classes_note),
@@ -111,17 +169,14 @@ PANELS: dict[Kind, tuple[PagePanel, ...]] = {
     LANGUAGE_MODEL: (
         VERDICT,
         PagePanel(
-            "law", "Prediction residual along depth", lm_charts.residual_figure, language_model.residual_cards,
+            "law", "Prediction residual along depth", lm_charts.residual_figure, key_numbers,
             caption=language_model.residual_caption,
         ),
         PagePanel(
             "deviations", "Off the line", lm_charts.deviations_figure, half=True,
             caption=language_model.deviations_caption,
         ),
-        PagePanel(
-            "gains", "Who does the work", lm_charts.gains_figure, half=True,
-            caption=language_model.gains_caption,
-        ),
+        PagePanel("gains", "Who does the work", lm_charts.gains_figure, half=True, caption=language_model.gains_caption),
         PagePanel("table", "Block by block", below=layers_html),
         PagePanel(
             "codes", "Other codes of the next token", lm_charts.codes_figure, half=True, shown=lm_charts.codes,
@@ -142,26 +197,35 @@ PANELS: dict[Kind, tuple[PagePanel, ...]] = {
 }  # fmt: skip
 
 
-def write_page(records: Record | Sequence[Record], path: str | os.PathLike[str], *, title: str | None = None) -> Path:
-    """Write the page of one record, or of several with a comparison first."""
-    return write_whole(path, page_html(records, title=title))
-
-
 def page_html(records: Record | Sequence[Record], *, title: str | None = None) -> str:
     """The page as text."""
-    views = read_all(_checked(records))
+    chosen = html.listed(records, Record, "report")
+    first = chosen[0]
+    for record in chosen:
+        if not record.sites:
+            raise InputError(f"report: expected at least one site, record '{record.name}' has none.")
+        if record.kind != first.kind:  # D and PR have no axis in common
+            raise InputError(
+                f"report: expected records of one kind, got a {first.kind.name} ('{first.name}') and a "
+                f"{record.kind.name} ('{record.name}'). Write a page for each kind."
+            )
+    views = read_all(chosen)
     alone = len(views) == 1
     heading = clean(title or "") or (views[0].label if alone else f"{len(views)} records compared")
-    under = _facts(views[0]) if alone else escaped(" · ".join(view.label for view in views))
+    under = _facts(views[0]) if alone else html.escaped(" · ".join(view.label for view in views))
     planes = sum(len(plane_positions(view)) for view in views)
     views = [replace(view, points=min(view.points, PLANE_POINTS // max(1, planes))) for view in views]
     main = [
         '<noscript><p class="empty">The charts need JavaScript; verdict, tables and drawings do not.</p></noscript>',
         _panels(views[0], "r0") if alone else _several(views),
-        section("definitions", "all", "Definitions and sources", presentation(views[0]).formulas(views)),
+        html.section("definitions", "all", "Definitions and sources", presentation(views[0]).formulas(views)),
     ]
-    template = f'<script type="application/json" id="template">{inert(json.dumps(plotly_template()))}</script>\n'
-    return document(heading, under, "\n".join(main), data=template, scripts=(plotly_source(), source("page.js")))
+    template = (
+        f'<script type="application/json" id="template">{html.inert(json.dumps(plotly.plotly_template()))}</script>\n'
+    )
+    return html.document(
+        heading, under, "\n".join(main), data=template, scripts=(plotly.plotly_source(), html.source("page.js"))
+    )
 
 
 def _facts(view: RecordView) -> str:
@@ -184,34 +248,89 @@ def _panels(view: RecordView, key: str) -> str:
 
 def _several(views: Sequence[RecordView]) -> str:
     """The comparison, then every record, folded."""
-    body = chart("all-compare", compare_figure(views)) + compare_table(views)
+    body = html.chart("all-compare", compare_figure(views)) + compare_table(views)
     known = {view.record.provenance.get("data_sha256") for view in views} - {None}
     other_data = " The records were measured on different data." if len(known) > 1 else ""
-    parts = [section("compare", "all", "Side by side", body, presentation(views[0]).caption(views) + other_data)]
+    parts = [
+        html.section(
+            "compare", "all", "Side by side", body, presentation(views[0]).compared_caption(views) + other_data
+        )
+    ]
     parts += [
-        f'<details class="record"><summary><b>{escaped(view.label)}</b>'
-        f"<span>{escaped(sentence(split_headline(view)[0]))}</span></summary>"
+        f'<details class="record"><summary><b>{html.escaped(view.label)}</b>'
+        f"<span>{html.escaped(sentence(split_headline(view)[0]))}</span></summary>"
         f'<p class="subtitle">{_facts(view)}</p>{_panels(view, f"r{i}")}</details>'
         for i, view in enumerate(views)
     ]
     return "\n".join(parts)
 
 
-def _checked(records: Record | Sequence[Record]) -> list[Record]:
-    if not isinstance(records, (Record, Iterable)):
-        raise InputError(f"report: expected a Record or a list of them, got {type(records).__name__}.")
-    out = [records] if isinstance(records, Record) else list(records)
-    for record in out:
-        if not isinstance(record, Record):
-            raise InputError(f"report: expected a Record or a list of them, got {type(record).__name__}.")
-        if not record.sites:
-            raise InputError(f"report: expected at least one site, record '{record.name}' has none.")
-    if not out:
-        raise InputError("report: expected at least one record, got an empty list.")
-    other = next((record for record in out if record.kind != out[0].kind), None)
-    if other is not None:  # D and PR have no axis in common
-        raise InputError(
-            f"report: expected records of one kind, got a {out[0].kind.name} ('{out[0].name}') and a {other.kind.name} "
-            f"('{other.name}'). Write a page for each kind."
+def compare_figure(views: Sequence[RecordView]) -> Any:
+    """D or PR along the fit of every record: points, and its line dashed."""
+    kind, axis = views[0].record.kind, presentation(views[0]).AXIS
+    drawn = [(i, view) for i, view in enumerate(views) if any(v is not None and v > 0 for v in _curve(view))]
+    if not drawn:
+        return f"None of the records holds a {axis}."
+    with_bars = any(view.errors is not None for _, view in drawn)
+    aside = min(MOST_ASIDE, MOST_SPREAD / len(drawn)) if with_bars else 0.0
+    traces: list[Any] = []
+    every: list[float | None] = []
+    for place, (i, view) in enumerate(drawn):
+        curve = _curve(view)
+        # those of a classifier would hide its curve
+        ends = [view.ends[p] if view.errors is not None else None for p in view.fit_positions]
+        every += [*curve, *(end for pair in ends for end in pair or ())]
+        color, counts = _color(i), [kind.first + k for k in range(len(curve))]
+        points = plotly.go.Scatter(
+            name=html.for_plotly(view.label, 32),
+            legendgroup=str(i),
+            x=[
+                plotly.rounded(k + aside * (place - (len(drawn) - 1) / 2)) for k in counts
+            ],  # at one block they would coincide
+            y=[plotly.rounded(v) for v in curve],
+            mode="markers" if view.fit else "lines+markers",
+            marker={"color": color, "size": 8, "symbol": SYMBOLS[i // len(theme.QUALITATIVE) % len(SYMBOLS)]},
+            line={"color": color, "width": 1.2},
+            text=[
+                f"{k} · {html.for_plotly(view.sites[p].name, 40)}"
+                for k, p in zip(counts, view.fit_positions, strict=True)
+            ],
+            customdata=plotly.with_intervals(view, curve, ends),
+            hovertemplate="<b>%{fullData.name}</b><br>%{text}<br>"
+            f"{describe(view.column).symbol} = %{{customdata}}<extra></extra>",
         )
-    return out
+        if any(pair is not None for pair in ends):
+            points.error_y = plotly.error_bars(curve, ends, color=color, thickness=1, width=0)
+        traces.append(points)
+        if view.fit:
+            style = {"color": color, "width": 1.3, "dash": "dash"}
+            own = {"legendgroup": str(i), "showlegend": False, "hoverinfo": "skip"}
+            traces.append(
+                plotly.go.Scatter(
+                    x=counts, y=[plotly.rounded(v) for v in view.fit.line], mode="lines", line=style, **own
+                )
+            )
+    xaxis = plotly.index_axis(max(len(view.fit_positions) for _, view in drawn), kind)
+    yaxis = plotly.log_axis(every, axis, margin=kind.margin)
+    return plotly.new_figure(traces, None, height=460, xaxis=xaxis, yaxis=yaxis, showlegend=True)
+
+
+def _curve(view: RecordView) -> list[float | None]:
+    values = view.series(view.column)
+    return [values[p] for p in view.fit_positions]
+
+
+def _color(i: int) -> str:
+    return theme.QUALITATIVE[i % len(theme.QUALITATIVE)]
+
+
+def compare_table(views: Sequence[RecordView]) -> str:
+    """The numbers of each law, one row per record."""
+    shows = presentation(views[0])
+    heads = "".join(f'<th scope="col"{" class=site" if head == "record" else ""}>{head}</th>' for head in shows.HEADS)
+    rows = (
+        f'<th scope="row" class="site" title="{html.escaped(view.label)}"><i class="dot" style="background:{_color(i)}"></i>'
+        f"{html.escaped(shortened(view.label, 40))}</th>" + "".join(f"<td>{cell}</td>" for cell in shows.compared(view))
+        for i, view in enumerate(views)
+    )
+    return html.table("law numbers per record", heads, rows, kind="many" if len(shows.HEADS) > shows.CROWDED else "")

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import fmean
 
 from layerlaw.errors import InputError
-from layerlaw.pages.classifier import FORMULAS as CLASSIFIER_FORMULAS
-from layerlaw.pages.html import cards, definitions, empty, escaped
+from layerlaw.law import LawFit
+from layerlaw.pages import classifier
+from layerlaw.pages.html import definitions, escaped
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import SiteRow
-from layerlaw.verdict import IDLE_SHARE
 from layerlaw.verdict.targets import column_of, is_shuffled, target_name, targets
 from layerlaw.wording import ABSENT, correlation, counted, finite, number, p_value, percent, residual, shortened, signed
 
+AXIS, CROWDED = "prediction residual PR", 8
 GAIN, UNTRAINED = "gain", "untrained"
+_RISES = "; rises count against it"
 LEAST_SCALE = 0.005  # a bar of full length is at least this gain, or noise would look like work
-SHORT = {
-    "embedding": "embedding",
-    "onehot": "one-hot",
-    "rank": "freq. rank",
-    "current": "current",
-    "next2": "next but 1",
-}
+SHORT = {"onehot": "one-hot", "rank": "freq. rank", "next2": "next but 1"}  # heads of targets
+TASKS = {"next": "next token", "masked": "masked tokens", "span": "masked spans"}
 HEADS = (
     "record", "blocks", "ρ", "r", "r without last", "eff. layers", "p", "first PR", "lowest", "final", "task", "tokens",
     "length", "text",
@@ -52,48 +49,47 @@ FORMULAS = (
      "median r of −0.99."),
 )  # fmt: skip
 CITATIONS = ("H. He and W. J. Su, A law of next-token prediction in large language models, arXiv:2408.13442, 2024.",)
-SEPARATION_CITATION = "H. He and W. J. Su, A law of data separation in deep learning, PNAS 120 (36), e2221704120, 2023."
 
 
 def facts(view: RecordView) -> list[str]:
     """Tokens, blocks, task: as far as they are known."""
-    record, known = view.record, view.record.settings
-    parts = [counted(sum(record.counts), "token")] if record.counts else []
-    each = known.get("tokens_per_feature")
-    if parts and isinstance(each, (int, float)):
-        parts[0] += f" ({each:.0f} per feature)"
-    parts.append(counted(len(view.fit_positions), "block"))
-    documents = known.get("documents")
-    if isinstance(documents, int):
-        parts.append(counted(documents, "document"))
-    task, loss = task_name(view), known.get("loss")
-    parts += [f"task: {task}"] if task else []
-    return [*parts, f"its loss {loss:.2f} nats per token"] if isinstance(loss, (int, float)) else parts
+    counts, known = view.record.counts, view.record.settings
+    each, documents, loss, task = (
+        known.get("tokens_per_feature"),
+        known.get("documents"),
+        known.get("loss"),
+        _task(view),
+    )
+    density = f" ({each:.0f} per feature)" if isinstance(each, (int, float)) else ""
+    return [
+        *([counted(sum(counts), "token") + density] if counts else []),
+        counted(len(view.fit_positions), "block"),
+        *([counted(documents, "document")] if isinstance(documents, int) else []),
+        *([f"task: {task}"] if task else []),
+        *([f"its loss {loss:.2f} nats per token"] if isinstance(loss, (int, float)) else []),
+    ]
 
 
-def task_name(view: RecordView) -> str:
-    """What a language model was to tell, in words; nothing where that is not known."""
-    names = {"next": "next token", "masked": "masked tokens", "span": "masked spans"}
-    return names.get(str(view.record.settings.get("task")), "")
+def _task(view: RecordView) -> str:
+    return TASKS.get(str(view.record.settings.get("task")), "")
 
 
 def table_columns(view: RecordView) -> list[TableColumn]:
     """The residual first, then what is taken off it, then what it is to be compared with."""
     lead, how = view.column, measured_how(view)
-    t = view.errors.t if view.errors is not None else 1.96
     name = "PR" if lead == "residual" else "held-out PR"
     inside = TableColumn(
-        "in-sample", "PR of the very tokens it was fitted to", partial(of, column="residual"), yields=1
+        "in-sample", "PR of the very tokens it was fitted to", partial(_of, column="residual"), yields=1
     )
     return [
-        TableColumn(name, "prediction residual of the token’s id; lower is better", partial(of, column=lead), yields=0),
-        TableColumn("±", "95% interval of PR by jackknife over documents", lambda s: _interval(s, lead, t), yields=2),
+        TableColumn(name, "prediction residual of the token’s id; lower is better", partial(_of, column=lead), yields=0),
+        TableColumn("±", "95% interval of PR by jackknife over documents", view.interval, yields=2),
         TableColumn(GAIN, "by how much of itself PR falls at this block", lambda s: ABSENT, yields=0),  # filled from parts
         *([] if lead == "residual" else [inside]),
-        TableColumn(UNTRAINED, f"PR of the same model untrained, {how}", partial(of, column=f"{lead}_untrained"), yields=3),
+        TableColumn(UNTRAINED, f"PR of the same model untrained, {how}", partial(_of, column=f"{lead}_untrained"), yields=3),
         *_other_targets(view),
         TableColumn("D", "separation of the most frequent tokens", lambda s: number(s.values.get("separation")), yields=5),
-        TableColumn("adjusted", "PR in-sample, less what features do", partial(of, column="residual_adjusted"), yields=31),
+        TableColumn("adjusted", "PR in-sample, less what features do", partial(_of, column="residual_adjusted"), yields=31),
         TableColumn("spans", "directions the features span, where fewer than they could", _short_rank, yields=32),
     ]  # fmt: skip
 
@@ -103,14 +99,7 @@ def measured_how(view: RecordView) -> str:
     return "held out" if view.column == "residual_held_out" else "in-sample"
 
 
-def even_gain(view: RecordView) -> float | None:
-    """What every block would take if all took the same."""
-    fit = view.fit
-    return None if fit is None else 1 - math.exp(math.log(fit.values[-1] / fit.values[0]) / fit.layers)
-
-
-def of(site: SiteRow, column: str) -> str:
-    """A residual of a site, as words."""
+def _of(site: SiteRow, column: str) -> str:
     return residual(site.values.get(column))
 
 
@@ -120,7 +109,7 @@ def _other_targets(view: RecordView) -> list[TableColumn]:
         TableColumn(
             target_name(target),
             f"PR of another target: {target_name(target)}, {how}",
-            partial(of, column=column_of(view.record, target)),
+            partial(_of, column=column_of(view.record, target)),
             SHORT.get(target, target),
             6 if target == "embedding" else 10 + i,  # of the others the last named goes first
         )
@@ -161,94 +150,43 @@ def _mean(site: SiteRow, columns: list[str]) -> str:
     return residual(fmean(values)) if values else ABSENT
 
 
-def _interval(site: SiteRow, column: str, t: float) -> str:
-    error = finite(site.values.get(f"{column}_log_se"))
-    return ABSENT if error is None else f"±{percent(math.exp(min(t * error, 100.0)) - 1)}"
-
-
 def _short_rank(site: SiteRow) -> str:
     rank = finite(site.values.get("rank"))
     return ABSENT if rank is None or rank >= site.features - 1 else f"{rank:,.0f}"  # LayerNorm always takes one
 
 
 def parts(view: RecordView) -> Parts:
-    """By how much of itself PR falls at each block."""
-    return Parts(GAIN, view.gains, even_gain(view) or 0.0, digits=2, least=LEAST_SCALE)
+    """By how much of itself PR falls at each block; even, if all took the same."""
+    fit = view.fit
+    even = 0.0 if fit is None else 1 - math.exp(math.log(fit.values[-1] / fit.values[0]) / fit.layers)
+    return Parts(GAIN, view.gains, even, digits=2, least=LEAST_SCALE)
 
 
-def residual_cards(view: RecordView) -> str:
-    """The key numbers of the fit, with what other text would change."""
-    fit, errors = view.fit, view.errors
-    if fit is None:
-        return empty("No law could be fitted, for the reason given above.")
-    rho = "factor per block" if errors is None else "95% interval<br>{:.4f} … {:.4f}".format(*errors.rho_interval)
-    interval = None if errors is None else errors.pearson_interval
-    r = (
-        "Pearson, of ln PR and depth"
-        if interval is None
-        else f"95% interval<br>{signed(interval[0])} … {signed(interval[1])}"
-    )
-    work = "doing even work" if not fit.rising else "doing even work; rises count against it"
+def key_numbers(view: RecordView, fit: LawFit) -> list[tuple[str, str, str]]:
+    """The numbers of the law, with what other text would change."""
+    rho, r = (below and f"95% interval<br>{below}" for below in _intervals(view, signed))
     of = "" if fit.effective_layers is None else f" of {fit.layers}"
-    return cards(
-        [
-            ("ρ", f"{fit.rho:.4f}", rho),
-            ("r", signed(fit.pearson), r),
-            ("r without last", _pearson(view, view.column, 1), "the last block left out"),
-            *_in_sample_card(view),
-            ("effective layers", number(fit.effective_layers, 2) + of, work),
-            ("Greenwood p", p_value(fit.greenwood_p), "a random split is as even"),
-            (
-                "lag-1 correlation",
-                number(fit.autocorrelation, 2),
-                f"of what the line leaves; noise: {signed(fit.noise_autocorrelation, 2)}",
-            ),
-            ("PR at the end", f"{fit.values[-1]:.3f}", f"from {fit.values[0]:.3f}, lowest {min(fit.values):.3f}"),
-        ]
-    )
-
-
-def _in_sample_card(view: RecordView) -> list[tuple[str, str, str]]:
-    """r of the residual the paper takes, unless it is the leading one and said already."""
-    if view.column == "residual":
-        return []
+    noise = f"of what the line leaves; noise: {signed(fit.noise_autocorrelation, 2)}"
     short = _pearson(view, "residual", 1)
-    return [("r in-sample", _pearson(view, "residual"), "" if short == ABSENT else f"{short} without the last")]
+    inside = ("r in-sample", _pearson(view, "residual"), "" if short == ABSENT else f"{short} without the last")
+    return [
+        ("ρ", f"{fit.rho:.4f}", rho or "factor per block"),
+        ("r", signed(fit.pearson), r or "Pearson, of ln PR and depth"),
+        ("r without last", _pearson(view, view.column, 1), "the last block left out"),
+        *([] if view.column == "residual" else [inside]),  # which the paper takes
+        ("effective layers", number(fit.effective_layers, 2) + of, "doing even work" + _RISES * bool(fit.rising)),
+        ("Greenwood p", p_value(fit.greenwood_p), "a random split is as even"),
+        ("lag-1 correlation", number(fit.autocorrelation, 2), noise),
+        ("PR at the end", f"{fit.values[-1]:.3f}", f"from {fit.values[0]:.3f}, lowest {min(fit.values):.3f}"),
+    ]
 
 
-def residual_caption(view: RecordView) -> str:
-    """How to read the law's chart."""
-    parts = ["A straight line on this axis means that every block takes the same factor off the residual."]
-    if view.has(f"{view.column}_log_se"):
-        parts.append(
-            "Bars: 95% intervals by jackknife; they move together, so the shape is better known than the level."
-        )
-    if any(not site.in_fit for site in view.sites):
-        parts.append("Hollow: the embedded input, not part of the fit.")
-    return " ".join(parts)
-
-
-def deviations_caption(view: RecordView) -> str:
-    """How to read what the line leaves."""
-    bars = " Bars: 95% intervals." if view.errors is not None else ""
-    return f"Noise would jump about zero; a bow or a wave means that the blocks do not gain equally.{bars}"
-
-
-def gains_caption(view: RecordView) -> str:
-    """How to read the gains."""
-    even, gains = even_gain(view), view.gains
-    parts = ["By how much of itself PR falls at each block."]
-    if even is not None and even > 0:
-        parts.append(f"Dashed: the even share, {percent(even, 2)}.")
-        if any(0 <= gain < IDLE_SHARE * even for gain in gains.values()):
-            parts.append("Pale: less than a quarter of it.")
-    if any(gain < 0 for gain in gains.values()):
-        parts.append("Red: PR rises.")
-    if gains and view.fit_positions[0] in gains:
-        parts.append("Hollow: from the embedded input.")
-    if view.errors is not None:
-        parts.append("Thin lines: 95% intervals.")
-    return " ".join(parts)
+def _intervals(view: RecordView, written: Callable[[float], str]) -> tuple[str, str]:
+    """95% intervals of ρ and r in words; empty where there are none."""
+    if view.errors is None:
+        return "", ""
+    ends = view.errors.pearson_interval
+    return "{:.4f} … {:.4f}".format(*view.errors.rho_interval), " … ".join(map(written, ends)) if ends else ""
 
 
 def _pearson(view: RecordView, column: str, drop_last: int = 0) -> str:
@@ -258,15 +196,47 @@ def _pearson(view: RecordView, column: str, drop_last: int = 0) -> str:
         return ABSENT
 
 
+def residual_caption(view: RecordView) -> str:
+    """How to read the law's chart."""
+    bars = "Bars: 95% intervals by jackknife; they move together, so the shape is better known than the level."
+    parts = ["A straight line on this axis means that every block takes the same factor off the residual."]
+    parts += [bars] * view.has(f"{view.column}_log_se")
+    parts += ["Hollow: the embedded input, not part of the fit."] * any(not site.in_fit for site in view.sites)
+    return " ".join(parts)
+
+
+def deviations_caption(view: RecordView) -> str:
+    """How to read what the line leaves."""
+    bars = " Bars: 95% intervals." * (view.errors is not None)
+    return f"Noise would jump about zero; a bow or a wave means that the blocks do not gain equally.{bars}"
+
+
+def gains_caption(view: RecordView) -> str:
+    """How to read the gains."""
+    gains = parts(view)
+    words = ["By how much of itself PR falls at each block."]
+    words += [f"Dashed: the even share, {percent(gains.even, 2)}."] * (gains.even > 0)
+    words += gains.colors_explained("PR")
+    words += ["Hollow: from the embedded input."] * (view.fit_positions[:1] == list(gains.values)[:1] != [])
+    words += ["Thin lines: 95% intervals."] * (view.errors is not None)
+    return " ".join(words)
+
+
 def compared(view: RecordView) -> list[str]:
     """Its cells in the table that compares records; intervals stand small below their numbers."""
-    fit, errors, record = view.fit, view.errors, view.record
+    fit, settings, text = view.fit, view.record.settings, view.record.provenance.get("text")
+    each, length = settings.get("tokens_per_feature"), settings.get("length")
+    name = str(text.get("name") or "") if isinstance(text, dict) else ""
+    measured_on = [  # what tells two records of one model apart
+        _task(view) or ABSENT,
+        _over(f"{sum(view.record.counts):,}", f"{each:.0f} per feature" if isinstance(each, (int, float)) else ""),
+        f"{length:,}" if isinstance(length, int) else ABSENT,
+        f'<span title="{escaped(name)}">{escaped(shortened(name, 20))}</span>' if name else ABSENT,
+    ]
     if fit is None:
-        return [ABSENT] * 9 + _measured_on(view)
-    rho = None if errors is None else "{:.4f} … {:.4f}".format(*errors.rho_interval)
-    interval = None if errors is None else errors.pearson_interval
-    r = None if interval is None else f"{correlation(interval[0])} … {correlation(interval[1])}"
-    short = record.law(view.column, drop_last=1).pearson if fit.points > 2 else None
+        return [ABSENT] * 9 + measured_on
+    rho, r = _intervals(view, correlation)
+    short = view.record.law(view.column, drop_last=1).pearson if fit.points > 2 else None
     return [
         str(fit.points),
         _over(f"{fit.rho:.4f}", rho),
@@ -275,26 +245,13 @@ def compared(view: RecordView) -> list[str]:
         number(fit.effective_layers, 2),
         escaped(p_value(fit.greenwood_p)),
         *(f"{value:.3f}" for value in (fit.values[0], min(fit.values), fit.values[-1])),
-        *_measured_on(view),
+        *measured_on,
     ]
 
 
-def _measured_on(view: RecordView) -> list[str]:
-    """What tells two records of one model apart: task, tokens, length of a piece, text."""
-    settings, text = view.record.settings, view.record.provenance.get("text")
-    each, length = settings.get("tokens_per_feature"), settings.get("length")
-    name = str(text.get("name") or "") if isinstance(text, dict) else ""
-    return [
-        task_name(view) or ABSENT,
-        _over(f"{sum(view.record.counts):,}", f"{each:.0f} per feature" if isinstance(each, (int, float)) else None),
-        f"{length:,}" if isinstance(length, int) else ABSENT,
-        f'<span title="{escaped(name)}">{escaped(shortened(name, 20))}</span>' if name else ABSENT,
-    ]
-
-
-def _over(value: str, below: str | None) -> str:
+def _over(value: str, below: str) -> str:
     """A number with a small line below it."""
-    return value if below is None else f'{value}<span class="below">{below}</span>'
+    return f'{value}<span class="below">{below}</span>' if below else value
 
 
 def compared_caption(views: Sequence[RecordView]) -> str:
@@ -310,6 +267,6 @@ def compared_caption(views: Sequence[RecordView]) -> str:
 
 def formulas(views: Sequence[RecordView]) -> str:
     """Definitions and citations; of the separation too where it was measured."""
-    if not any(view.has("separation") for view in views):
-        return definitions(FORMULAS, CITATIONS)
-    return definitions((*FORMULAS, CLASSIFIER_FORMULAS[0]), (*CITATIONS, SEPARATION_CITATION))
+    both = any(view.has("separation") for view in views)
+    separation = (classifier.FORMULAS[:1], classifier.CITATIONS[:1]) if both else ((), ())
+    return definitions((*FORMULAS, *separation[0]), (*CITATIONS, *separation[1]))

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from layerlaw.errors import InputError
 from layerlaw.pages import theme
-from layerlaw.pages.axes import block_axis, log_axis
-from layerlaw.pages.html.plotly import (
-    Ends,
-    Values,
-    error_bars,
-    fitted_line,
-    go,
-    line,
-    marker_size,
-    new_figure,
-    rounded,
-    site_names,
-    with_intervals,
-)
-from layerlaw.pages.language_model import LEAST_SCALE, even_gain, measured_how
+from layerlaw.pages.html import plotly
+from layerlaw.pages.language_model import AXIS, LEAST_SCALE, measured_how, parts
 from layerlaw.pages.record_view import RecordView
-from layerlaw.verdict import IDLE_SHARE
 from layerlaw.verdict.targets import SHUFFLED, column_of, is_shuffled, pearson_of, target_name, targets
 from layerlaw.wording import NOTHING, correlation, number, percent, residual, signed
 
@@ -38,46 +25,25 @@ def residual_figure(view: RecordView) -> Any:
     lead = view.series(view.column)
     if not any(v is not None and v > 0 for v in lead):
         return "No prediction residual was measured, so there is nothing to draw."
-    ends = view.ends
-    every: list[float | None] = [*lead, *(v for pair in ends for v in pair or ())]
+    every: list[float | None] = [*lead, *(v for pair in view.ends for v in pair or ())]
     traces: list[Any] = []
-    inside: Values = view.series("residual") if view.column != "residual" else []
+    inside: plotly.Values = view.series("residual") if view.column != "residual" else []
     if any(v is not None for v in inside):
-        traces.append(line("in-sample", inside, theme.TEST, symbol="diamond", width=1.2, written=_digits(inside)))
+        written = [residual(v) for v in inside]
+        traces.append(plotly.line("in-sample", inside, theme.TEST, symbol="diamond", width=1.2, written=written))
         every += inside
     null = view.series(f"{view.column}_untrained")
-    if any(v is not None for v in null):
+    if known := [v for v in null if v is not None]:
         fits = _log_span([*every, *null]) <= PRESSING * _log_span(every)
-        known = [v for v in null if v is not None]
         name = "untrained" if fits else f"untrained, off the axis: {min(known):.3f} to {max(known):.3f}"
-        traces.insert(0, line(name, null, theme.NULL, symbol="square-open", width=1, size=6, written=_digits(null)))
+        traces.insert(0, plotly.untrained_line(name, null, [residual(v) for v in null]))
         every += null if fits else []
     if view.fit is not None:
         every += view.fit.line
-        traces.append(fitted_line(view, view.fit, f"law: ρ = {view.fit.rho:.4f} per block"))
-    aside = any(not site.in_fit for site in view.sites)
-    traces += [_points(view, lead, ends, in_fit=which) for which in ((False, True) if aside else (True,))]
-    yaxis = log_axis(every, "prediction residual PR", margin=view.record.kind.margin)
-    return new_figure(
-        traces, meta=site_names(view), height=440, xaxis=block_axis(view, lead, inside, null), yaxis=yaxis
-    )
-
-
-def _points(view: RecordView, lead: Values, ends: Ends, *, in_fit: bool) -> Any:
-    """The points of the law, solid, or those beside it, hollow: apart, since a legend shows the first point of a trace."""
-    name = measured_how(view)
-    where = [i for i, site in enumerate(view.sites) if site.in_fit is in_fit]
-    values, pairs = [lead[i] for i in where], [ends[i] for i in where]
-    points = line(name, values, theme.TRAIN, size=9, written=with_intervals(view, values, pairs))
-    points.update(x=where, mode="markers", legendgroup="lead", legendrank=1, showlegend=in_fit)
-    points.marker.update(
-        size=marker_size(9, len(lead)),
-        color=theme.TRAIN if in_fit else "white",
-        line={"color": theme.TRAIN, "width": 1.8},
-    )
-    if any(pair is not None for pair in ends):
-        points.error_y = error_bars(values, pairs)
-    return points
+        traces.append(plotly.fitted_line(view, view.fit, f"law: ρ = {view.fit.rho:.4f} per block"))
+    traces.append(plotly.law_points(view, measured_how(view)))
+    yaxis = plotly.log_axis(every, AXIS, margin=view.record.kind.margin)
+    return plotly.new_figure(traces, view, height=440, xaxis=plotly.block_axis(view, lead, inside, null), yaxis=yaxis)
 
 
 def deviations_figure(view: RecordView) -> Any:
@@ -86,9 +52,9 @@ def deviations_figure(view: RecordView) -> Any:
     if fit is None:
         return "Without a fit there is nothing to be off."
     off = [math.exp(e) - 1 for e in fit.residuals]
-    points = go.Scatter(
+    points = plotly.go.Scatter(
         x=view.fit_positions,
-        y=[rounded(v) for v in off],
+        y=[plotly.rounded(v) for v in off],
         mode="lines+markers",
         line={"color": theme.PALE, "width": 1.2},
         marker={"color": theme.TRAIN, "size": 7 if len(off) <= 40 else 4},
@@ -97,63 +63,35 @@ def deviations_figure(view: RecordView) -> Any:
         hovertemplate="%{text}<br>%{customdata} off the line<extra></extra>",
     )
     if view.errors is not None:
-        wide = [view.errors.t * se for se in view.errors.residuals]
-        points.error_y = _whiskers(off, wide)
+        points.error_y = _whiskers(off, [view.errors.t * se for se in view.errors.residuals])
     yaxis = {"tickformat": ".3~%", "title": {"text": "PR above its line"}, "nticks": 6}
-    figure = _plain(view, [points], yaxis, 340)
-    figure.add_hline(y=0, line={"color": theme.TEXT, "width": 1, "dash": "dash"})
-    return figure
+    figure = plotly.new_figure([points], view, height=340, xaxis=plotly.block_axis(view), yaxis=yaxis, showlegend=False)
+    return plotly.add_level(figure, 0)
 
 
 def gains_figure(view: RecordView) -> Any:
     """By how much of itself PR falls at each block; hollow, the first one, from the embedded input."""
-    gains = view.gains
+    taken = parts(view)
+    gains = list(taken.values.values())
     if not gains:
         return "Without two neighboring residuals there is no gain to show."
-    even = even_gain(view)
-    bar = 0.0 if even is None else IDLE_SHARE * even
-    first = view.fit_positions[0]
-    colors = [theme.RISE if g < 0 else theme.PALE if g < bar else theme.TRAIN for g in gains.values()]
-    bars = go.Bar(
-        x=list(gains),
-        y=[rounded(g) for g in gains.values()],
-        marker={
-            "color": ["white" if i == first else c for i, c in zip(gains, colors, strict=True)],
-            "line": {"color": colors, "width": [1.5 if i == first else 0 for i in gains]},
-        },
-        width=0.62,
-        meta="sites",
-        textposition="none",
-        customdata=[f"falls by {percent(g, 2)}" if g >= 0 else f"rises by {percent(-g, 2)}" for g in gains.values()],
-        hovertemplate="%{text}<br>PR %{customdata}<extra></extra>",
-    )
+    words = [f"PR falls by {percent(g, 2)}" if g >= 0 else f"PR rises by {percent(-g, 2)}" for g in gains]
+    bars = plotly.work_bars(taken, words, hollow=view.fit_positions[0])
     wide = [0.0] * len(gains)
     if view.errors is not None:
         steps = dict(zip(view.fit_positions[1:], view.errors.steps, strict=True))
-        wide = [view.errors.t * steps.get(i, 0.0) for i in gains]
-        bars.error_y = _whiskers(list(gains.values()), wide, color=theme.MUTED, width=0)
+        wide = [view.errors.t * steps.get(i, 0.0) for i in taken.values]
+        bars.error_y = _whiskers(gains, wide, color=theme.MUTED, width=0)
     yaxis = {"tickformat": ".3~%", "title": {"text": "PR falls by"}, "nticks": 6}
-    if max(abs(g) + w for g, w in zip(gains.values(), wide, strict=True)) < LEAST_SCALE:  # noise has to look like noise
+    if max(abs(g) + w for g, w in zip(gains, wide, strict=True)) < LEAST_SCALE:  # noise has to look like noise
         yaxis["range"] = [-1.1 * LEAST_SCALE, 1.1 * LEAST_SCALE]
-    figure = _plain(view, [bars], yaxis, 340)
-    if even is not None and even > 0:
-        figure.add_hline(y=even, line={"color": theme.TEXT, "width": 1, "dash": "dash"})
-    return figure
-
-
-def _plain(view: RecordView, traces: list[Any], yaxis: dict[str, Any], height: int) -> Any:
-    return new_figure(
-        traces, meta=site_names(view), height=height, xaxis=block_axis(view), yaxis=yaxis, showlegend=False
-    )
+    figure = plotly.new_figure([bars], view, height=340, xaxis=plotly.block_axis(view), yaxis=yaxis, showlegend=False)
+    return plotly.add_level(figure, taken.even) if taken.even > 0 else figure
 
 
 def _whiskers(values: Sequence[float], wide: Sequence[float], **style: Any) -> dict[str, Any]:
     """Bars of so much on either side."""
-    return error_bars(values, [(v - w, v + w) for v, w in zip(values, wide, strict=True)], **style)
-
-
-def _digits(values: Values) -> list[str]:
-    return [residual(v) for v in values]
+    return plotly.error_bars(values, [(v - w, v + w) for v, w in zip(values, wide, strict=True)], **style)
 
 
 def _log_span(values: Sequence[float | None]) -> float:
@@ -173,64 +111,57 @@ def other_tokens(view: RecordView) -> list[str]:
 
 def codes_figure(view: RecordView) -> Any:
     """PR of every code of the next token over its value at the first block: shapes side by side."""
-    traces: list[Any] = []
-    every: list[float | None] = []
     shuffled = [target for target in codes(view) if is_shuffled(target)]
-    if shuffled:
-        traces.append(_shuffled_lines(view, shuffled))
-        every += traces[0].y
+    traces = [_shuffled_lines(view, shuffled)] if shuffled else []
     for i, target in enumerate(target for target in codes(view) if not is_shuffled(target)):
-        y = _relative(view, column_of(view.record, target))
-        name = _with_r(target_name(target), pearson_of(view.record, target))
-        traces.append(
-            line(name, y, theme.QUALITATIVE[(i + 1) % 10], symbol=SYMBOLS[i % len(SYMBOLS)], size=6, width=1.4)
-        )
-        every += y
-    y = _relative(view, view.column)
-    r = view.fit.pearson if view.fit is not None else None
-    identity = line(_with_r("id", r), y, theme.TRAIN, size=6, width=2.2)
-    identity.legendrank = 1
-    traces.append(identity)
-    yaxis = log_axis([*every, *y], "PR over PR at the first block", margin=view.record.kind.margin)
-    return new_figure(traces, meta=site_names(view), height=420, xaxis=block_axis(view), yaxis=yaxis)
+        y, name = _relative(view, column_of(view.record, target)), _with_r(target_name(target), _r(view, target))
+        color, symbol = theme.QUALITATIVE[(i + 1) % 10], SYMBOLS[i % len(SYMBOLS)]
+        traces.append(plotly.line(name, y, color, symbol=symbol, size=6, width=1.4))
+    own = plotly.line(_with_r("id", _r(view)), _relative(view, view.column), theme.TRAIN, size=6, width=2.2)
+    own.legendrank = 1
+    return _targets_figure(view, [*traces, own], "PR over PR at the first block")
 
 
 def other_tokens_figure(view: RecordView) -> Any:
     """PR of tokens around, as it is: how information on the past goes and on the future comes."""
-    own = view.fit.pearson if view.fit is not None else None
-    series = [("next token", view.column, own)]
-    series += [(target_name(t), column_of(view.record, t), pearson_of(view.record, t)) for t in other_tokens(view)]
+    series = [("next token", view.column, _r(view))]
+    series += [(target_name(t), column_of(view.record, t), _r(view, t)) for t in other_tokens(view)]
     traces: list[Any] = []
-    drawn: list[Values] = []
     for i, (name, column, r) in enumerate(series):
         # what is predicted exactly has no logarithm
         y = [v if v is not None and v > NOTHING else None for v in view.series(column)]
         color = theme.QUALITATIVE[i] if i else theme.TRAIN
-        traces.append(line(_with_r(name, r), y, color, symbol=("circle", *SYMBOLS)[i], size=6, width=1.6))
-        drawn.append(y)
-    yaxis = log_axis([v for y in drawn for v in y], "PR", margin=view.record.kind.margin)
-    return new_figure(traces, meta=site_names(view), height=420, xaxis=block_axis(view, *drawn), yaxis=yaxis)
+        traces.append(plotly.line(_with_r(name, r), y, color, symbol=("circle", *SYMBOLS)[i], size=6, width=1.6))
+    return _targets_figure(view, traces, "PR", *(trace.y for trace in traces))
+
+
+def _targets_figure(view: RecordView, traces: list[Any], title: str, *drawn: plotly.Values) -> Any:
+    yaxis = plotly.log_axis([v for trace in traces for v in trace.y], title, margin=view.record.kind.margin)
+    return plotly.new_figure(traces, view, height=420, xaxis=plotly.block_axis(view, *drawn), yaxis=yaxis)
+
+
+def _r(view: RecordView, target: str | None = None) -> float | None:
+    """r of a target, of the id unless another is named."""
+    if target is not None:
+        return pearson_of(view.record, target)
+    return view.fit.pearson if view.fit is not None else None
 
 
 def separation_figure(view: RecordView) -> Any:
     """D of the most frequent tokens as classes, its line, and the untrained model."""
     D, null = view.series("separation"), view.series("separation_untrained")
-    traces = [line("D", D, theme.TRAIN, size=7, width=1.2)]
-    traces[0].legendrank = 1
-    if any(v is not None for v in null):
-        traces.insert(0, line("untrained", null, theme.NULL, symbol="square-open", width=1, size=6))
-    try:
+    own = plotly.line("D", D, theme.TRAIN, size=7, width=1.2)
+    own.legendrank = 1
+    traces = [plotly.untrained_line("untrained", null), own] if view.has("separation_untrained") else [own]
+    with suppress(InputError):
         fit = view.record.law("separation")
-    except InputError:
-        fit = None
-    if fit is not None:
         name = f"law: ρ = {number(fit.rho)}, r = {correlation(fit.pearson)}"
-        traces.append(fitted_line(view, fit, name, width=1.3))
-    yaxis = log_axis([*D, *null], "separation fuzziness D", margin=0.02)
-    return new_figure(traces, meta=site_names(view), height=420, xaxis=block_axis(view, D, null), yaxis=yaxis)
+        traces.append(plotly.fitted_line(view, fit, name, width=1.3))
+    yaxis = plotly.log_axis([*D, *null], "separation fuzziness D", margin=0.02)
+    return plotly.new_figure(traces, view, height=420, xaxis=plotly.block_axis(view, D, null), yaxis=yaxis)
 
 
-def _relative(view: RecordView, column: str) -> Values:
+def _relative(view: RecordView, column: str) -> plotly.Values:
     values = view.series(column)
     first = next((values[p] for p in view.fit_positions if values[p]), None)
     inside = set(view.fit_positions)
@@ -250,13 +181,10 @@ def _shuffled_lines(view: RecordView, shuffled: list[str]) -> Any:
         values = _relative(view, column_of(view.record, target))
         x += [*inside, None]
         y += [*(values[p] for p in inside), None]
-    lines = line(_shuffled_name(view, shuffled), y, theme.NULL, symbol=None, width=1)
+    known = [r for target in shuffled if (r := _r(view, target)) is not None]
+    name = _with_r(SHUFFLED, known[0] if known else None)
+    if len(known) > 1:
+        name = f"{SHUFFLED} ({len(known)}), r = {signed(min(known))} … {signed(max(known))}"
+    lines = plotly.line(name, y, theme.NULL, symbol=None, width=1)
     lines.update(x=x, opacity=0.7, connectgaps=False, legendrank=2000)
     return lines
-
-
-def _shuffled_name(view: RecordView, shuffled: list[str]) -> str:
-    known = [r for target in shuffled if (r := pearson_of(view.record, target)) is not None]
-    if len(known) < 2:
-        return _with_r(SHUFFLED, known[0] if known else None)
-    return f"{SHUFFLED} ({len(known)}), r = {signed(min(known))} … {signed(max(known))}"

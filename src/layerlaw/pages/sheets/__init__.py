@@ -7,12 +7,12 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from layerlaw.errors import MissingExtraError
 from layerlaw.pages import theme
 from layerlaw.pages.sheets.corners import Corner, Spot, emptiest
-from layerlaw.pages.sheets.curves import colors, draw_panel, draw_plane, handle, palette, spots
+from layerlaw.pages.sheets.curves import bare, colors, draw_panel, draw_points, handle, palette, spots
 from layerlaw.pages.sheets.scales import Scale, x_scale, y_scale
 from layerlaw.sheet import Panel, PlanePanel, Sheet
 from layerlaw.wording import clean, sentence
@@ -47,7 +47,7 @@ class Place:
     x: Scale
     y: Scale
     shades: list[str]
-    handles: dict[str, Artist]
+    handles: dict[str, Artist] = field(default_factory=dict)
     words: list[Text | Legend] = field(default_factory=list)
 
 
@@ -56,7 +56,7 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
     across = min(sheet.columns, max(1, len(sheet.panels)))
     down = math.ceil(max(1, len(sheet.panels)) / across)
     width, size = WIDTHS.get(across, NARROWEST), 1.0 if across <= 3 else 0.92 if across == 4 else 0.84
-    figure = _new_figure(width * across, width * _tallness(sheet, across) * down + 0.3)
+    figure = new_figure(width * across, width * _tallness(sheet, across) * down + 0.3, "draw_sheet()")
     if heading and sheet.title:
         figure.suptitle(sentence(clean(sheet.title)), fontsize=11, parse_math=False)
     known = palette(sheet)
@@ -68,12 +68,16 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
         ax = figure.add_subplot(down, across, i + 1)
         ax.set_title(_wrapped(panel.title, 0.86 * width, 9 * size), fontsize=9 * size, parse_math=False)
         if isinstance(panel, PlanePanel):
-            draw_plane(ax, panel, classes, raster=raster)
+            draw_points(ax, panel.points, [classes[k % len(classes)] for k in panel.labels], rasterized=raster)
         elif (x := x_scale(panel)) is not None and (y := y_scale(panel)) is not None:
             shades = colors(panel, known)
-            places[i] = Place(panel, ax, x, y, shades, _handles(panel, shades, size))
+            places[i] = Place(panel, ax, x, y, shades)
+            for series, shade in zip(panel.series, shades, strict=True):
+                if series.label:
+                    places[i].handles.setdefault(clean(series.label), handle(series, shade, size))
         else:
-            _draw_nothing(ax, size)
+            ax.text(0.5, 0.5, "nothing to draw", ha="center", va="center", color=theme.MUTED, fontsize=8 * size)
+            bare(ax)
     drawn = list(places.values())
     if sheet.share_y:
         _share(drawn)
@@ -96,28 +100,13 @@ def _tallness(sheet: Sheet, across: int) -> float:
     return 0.68 if across == 1 else 0.82 if across <= 4 else 0.92
 
 
-def _handles(panel: Panel, shades: Sequence[str], size: float) -> dict[str, Artist]:
-    out: dict[str, Artist] = {}
-    for series, color in zip(panel.series, shades, strict=True):
-        if series.label:
-            out.setdefault(clean(series.label), handle(series, color, size))
-    return out
-
-
-def _new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float, purpose: str) -> Figure:
+    """An empty figure of so many inches; `purpose` is the call that needs matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtraError("matplotlib", "pages", "draw_sheet()") from None
+        raise MissingExtraError("matplotlib", "pages", purpose) from None
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
-
-
-def _draw_nothing(ax: Axes, size: float) -> None:
-    ax.text(0.5, 0.5, "nothing to draw", ha="center", va="center", color=theme.MUTED, fontsize=8 * size)
-    ax.set_xticks([])
-    ax.set_yticks([])
-    for spine in ax.spines.values():
-        spine.set_color(theme.RULE)
 
 
 def _share(places: Sequence[Place]) -> None:
@@ -143,18 +132,15 @@ def _dress(place: Place, across: int, size: float) -> None:
 
 def _set_scale(ax: Axes, which: str, scale: Scale, *, most: int, whole: bool = False) -> None:
     """Limits and readable ticks: left alone, matplotlib labels nothing between decades, or everything."""
-    from matplotlib.ticker import FixedFormatter, FixedLocator, NullFormatter, NullLocator
-
     axis = ax.xaxis if which == "x" else ax.yaxis
     if scale.log:
         (ax.set_xscale if which == "x" else ax.set_yscale)("log")
     (ax.set_xlim if which == "x" else ax.set_ylim)(scale.low, scale.high)
     ticks = scale.ticks(most, whole=whole)
-    axis.set_major_locator(FixedLocator(ticks))
-    axis.set_major_formatter(FixedFormatter(scale.words(ticks)))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_ticks(ticks, scale.words(ticks))
+    axis.set_minor_formatter("")
     if most < MOST_Y:  # a small panel
-        axis.set_minor_locator(NullLocator())
+        axis.set_ticks([], minor=True)
 
 
 def _label(sheet: Sheet, places: dict[int, Place], across: int, size: float) -> None:
@@ -197,11 +183,17 @@ def _legend_below(figure: Figure, handles: dict[str, Artist], size: float) -> No
     longest = max(map(len, handles))
     fitting = int(72 * figure.get_figwidth() / (8 * size * CHARACTER * longest + 40))
     rows = math.ceil(len(handles) / max(1, fitting))  # as even as can be
-    legend = figure.legend(
-        list(handles.values()), [_legend_words(label) for label in handles], loc="outside lower center",
-        ncols=math.ceil(len(handles) / rows), fontsize=8 * size, frameon=False, handlelength=1.9,
-    )  # fmt: skip
-    _as_written(legend)
+    columns = math.ceil(len(handles) / rows)
+    _legend(figure, handles, loc="outside lower center", ncols=columns, fontsize=8 * size)
+
+
+def _legend(owner: Figure | Axes, handles: dict[str, Artist], **options: Any) -> Legend:
+    """A legend whose labels are shown as they are written; matplotlib hides those that begin with "_"."""
+    labels = [f" {label}" if label.startswith("_") else label for label in handles]
+    legend: Legend = owner.legend(list(handles.values()), labels, frameon=False, handlelength=1.9, **options)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return legend
 
 
 def _place_words(
@@ -215,7 +207,9 @@ def _place_words(
         if place.panel.note:
             place.words.append(_note(place, place.ax.get_window_extent().width / figure.dpi, size))
         if own := {label: artist for label, artist in place.handles.items() if label not in shared}:
-            place.words.append(_own_legend(place.ax, own, size))
+            options = {"fontsize": NOTE * size, "borderpad": 0, "borderaxespad": 0.4, "labelspacing": 0.35}
+            place.words.append(_legend(place.ax, own, loc="upper right", **options))
+            place.words[-1].set_in_layout(False)
     for group in [list(places)] if together else [[place] for place in places]:
         stretch = _least_covering(group)
         for place in group if any(stretch) else ():
@@ -279,16 +273,6 @@ def _note(place: Place, inches: float, size: float) -> Text:
     return text
 
 
-def _own_legend(ax: Axes, handles: dict[str, Artist], size: float) -> Legend:
-    legend = ax.legend(
-        list(handles.values()), [_legend_words(label) for label in handles], loc="upper right", fontsize=NOTE * size,
-        frameon=False, borderpad=0, borderaxespad=0.4, handlelength=1.9, labelspacing=0.35,
-    )  # fmt: skip
-    legend.set_in_layout(False)
-    _as_written(legend)
-    return legend
-
-
 def _move(what: Text | Legend, corner: Corner) -> None:
     from matplotlib.text import Text
 
@@ -297,17 +281,8 @@ def _move(what: Text | Legend, corner: Corner) -> None:
         return
     # Flush left in every corner: in an SVG whose text is text, a browser's font sets lines of another length.
     upper = corner.name.startswith("upper")
-    what.set_position((corner.box.left, corner.box.bottom + (corner.box.height if upper else 0)))
+    what.set_position((corner.box.x0, corner.box.y1 if upper else corner.box.y0))
     what.set(ha="left", va="top" if upper else "bottom")
-
-
-def _legend_words(label: str) -> str:
-    return f" {label}" if label.startswith("_") else label  # matplotlib hides labels that begin so
-
-
-def _as_written(legend: Legend) -> None:
-    for text in legend.get_texts():
-        text.set_parse_math(False)
 
 
 def _wrapped(text: str, inches: float, points: float, *, most: int = 2) -> str:

@@ -8,6 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.transforms import Bbox
 
 MARGIN = 0.025
 CLEARANCE = 0.03
@@ -19,37 +23,16 @@ Spot = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Box:
-    """A rectangle of the axes."""
-
-    left: float
-    bottom: float
-    width: float
-    height: float
-
-    def holds(self, spot: Spot) -> bool:
-        """Whether the spot is in it, or nearer than the clearance."""
-        x, y = spot[0] - self.left, spot[1] - self.bottom
-        return -CLEARANCE <= x <= self.width + CLEARANCE and -CLEARANCE <= y <= self.height + CLEARANCE
-
-    def meets(self, other: Box) -> bool:
-        """Whether two boxes overlap."""
-        apart_x = self.left > other.left + other.width or other.left > self.left + self.width
-        apart_y = self.bottom > other.bottom + other.height or other.bottom > self.bottom + self.height
-        return not (apart_x or apart_y)
-
-
-@dataclass(frozen=True)
 class Corner:
     """A place for something: its name as matplotlib spells it, its box, and how many spots of data it covers."""
 
     name: str
-    box: Box
+    box: Bbox
     covers: int
 
 
-def emptiest(width: float, height: float, spots: Sequence[Spot], taken: Sequence[Box] = ()) -> Corner:
-    """The corner that covers the fewest spots, and no box already taken if that can be.
+def emptiest(width: float, height: float, spots: Sequence[Spot], taken: Sequence[Bbox] = ()) -> Corner:
+    """The corner that covers the fewest spots, or comes too near to them, and no box already taken if that can be.
 
     >>> falling = along([(0.0, 1.0), (1.0, 0.0)])
     >>> emptiest(0.3, 0.2, falling).name, emptiest(0.3, 0.2, [(1.0, 1.0)]).name
@@ -58,17 +41,19 @@ def emptiest(width: float, height: float, spots: Sequence[Spot], taken: Sequence
     tried = []
     for name in CORNERS:
         box = corner_box(name, width, height)
-        free = not any(box.meets(other) for other in taken)
-        tried.append((not free, sum(map(box.holds, spots)), CORNERS.index(name), box))
+        covers = int(box.padded(CLEARANCE).count_contains(spots)) if spots else 0
+        tried.append((box.count_overlaps(taken) > 0, covers, CORNERS.index(name), box))
     crowded, covers, which, box = min(tried, key=lambda t: t[:3])
     return Corner(CORNERS[which], box, covers + (len(spots) + 1 if crowded else 0))
 
 
-def corner_box(name: str, width: float, height: float) -> Box:
+def corner_box(name: str, width: float, height: float) -> Bbox:
     """The box of this size in that corner."""
+    from matplotlib.transforms import Bbox
+
     vertical, horizontal = name.split()
     left = {"left": MARGIN, "right": 1 - MARGIN - width, "center": (1 - width) / 2}[horizontal]
-    return Box(left, 1 - MARGIN - height if vertical == "upper" else MARGIN, width, height)
+    return Bbox.from_bounds(left, 1 - MARGIN - height if vertical == "upper" else MARGIN, width, height)
 
 
 def along(spots: Iterable[Spot | None]) -> list[Spot]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from layerlaw.pages import theme
 from layerlaw.pages.sheets.corners import Spot, along
 from layerlaw.pages.sheets.scales import Scale, smallest_gap
-from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
+from layerlaw.sheet import Panel, Series, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -76,13 +76,17 @@ def draw_panel(ax: Axes, panel: Panel, shades: Sequence[str], y: Scale, size: fl
         ax.axvline(panel.marked, color=theme.MUTED, lw=0.8, ls=(0, (2, 2)), zorder=0.9)
 
 
-def draw_plane(ax: Axes, panel: PlanePanel, classes: Sequence[str], *, raster: bool) -> None:
-    """Points colored by class on one scale for both axes, so shapes are not distorted."""
-    if panel.points:
-        xs, ys = zip(*panel.points, strict=True)
-        shades = [classes[k % len(classes)] for k in panel.labels]
-        ax.scatter(xs, ys, s=3.5, c=shades, linewidths=0, alpha=0.8, rasterized=raster)
+def draw_points(ax: Axes, points: Sequence[tuple[float, float]], colors: Sequence[str], **options: Any) -> None:
+    """Points of a plane on one scale for both axes, so shapes are not distorted."""
+    if points:
+        xs, ys = zip(*points, strict=True)
+        ax.scatter(xs, ys, s=3.5, c=list(colors), linewidths=0, alpha=0.8, **options)
     ax.set_aspect("equal", adjustable="datalim")
+    bare(ax)
+
+
+def bare(ax: Axes) -> None:
+    """Leave nothing of the axes but a light frame."""
     ax.set_xticks([])
     ax.set_yticks([])
     for spine in ax.spines.values():
@@ -106,7 +110,8 @@ def spots(panel: Panel, x: Scale, y: Scale) -> list[Spot]:
     for series in panel.series:
         for values in (series.y, series.low, series.high):
             if values is not None:
-                pairs = [_spot(x.place(p), y.place(v)) for p, v in zip(series.x, values, strict=True)]
+                placed = [(x.place(p), y.place(v)) for p, v in zip(series.x, values, strict=True)]
+                pairs = [None if p is None or v is None else (p, v) for p, v in placed]
                 out += along(pairs) if series.style != "bars" else _under(pairs)
     if panel.marked is not None and (at := x.place(panel.marked)) is not None:
         out += along([(at, 0.0), (at, 1.0)])
@@ -133,15 +138,17 @@ def _draw_line(ax: Axes, series: Series, color: str, y: Scale, size: float, log_
 
 def _draw_range(ax: Axes, series: Series, color: str, y: Scale, known: Sequence[bool]) -> None:
     """Whiskers at points, a band along lines; what falls below a log axis is cut off there."""
-    lows = [_or(v, series.y[i]) for i, v in enumerate(series.low or series.y)]
-    highs = [_or(v, series.y[i]) for i, v in enumerate(series.high or series.y)]
+    lows, highs = (
+        [next((w for w in pair if w is not None), math.nan) for pair in zip(ends or series.y, series.y, strict=True)]
+        for ends in (series.low, series.high)
+    )
     if y.log:
         floor = y.stretched(1, 0).low
         lows = [v if math.isnan(v) else max(v, floor) for v in lows]
     drawn = [i for i, k in enumerate(known) if k]
     if series.style == "points" and len(drawn) <= LONG:
-        xs, ends = [series.x[i] for i in drawn], [(lows[i], highs[i]) for i in drawn]
-        ax.vlines(xs, [low for low, _ in ends], [high for _, high in ends], color, lw=1.0, zorder=2.9)
+        xs, bottoms, tops = ([values[i] for i in drawn] for values in (series.x, lows, highs))
+        ax.vlines(xs, bottoms, tops, color, lw=1.0, zorder=2.9)
     else:
         ax.fill_between(series.x, lows, highs, where=list(known), color=color, alpha=0.2, lw=0, zorder=1.8)
 
@@ -162,16 +169,8 @@ def _draw_bars(ax: Axes, series: Series, color: str, y: Scale, which: int, panel
             ax.vlines(at, max(low, floor) if y.log else low, high, theme.TEXT, lw=0.9, zorder=2.9)
 
 
-def _spot(x: float | None, y: float | None) -> Spot | None:
-    return None if x is None or y is None else (x, y)
-
-
 def _under(tops: Sequence[Spot | None]) -> list[Spot]:
     """Bars, each as wide as a panel has room for: from the axis to their tops."""
     half = 0.4 / max(1, len(tops))
     edges = [(x + dx, y) for x, y in filter(None, tops) for dx in (-half, 0.0, half)]
     return [spot for x, y in edges for spot in along([(x, 0.0), (x, y)])]
-
-
-def _or(value: float | None, other: float | None) -> float:
-    return value if value is not None else other if other is not None else math.nan

@@ -1,4 +1,4 @@
-"""The two scales of a panel: what they span, where their ticks are, and where a number falls on them."""
+"""Scales: what an axis spans, where its ticks are, how they are written, and where a number falls on it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from layerlaw.pages.axes import log_ticks, tick_text
 from layerlaw.sheet import Panel, Series
-from layerlaw.wording import minus, power
+from layerlaw.wording import minus, number, power
 
-BACKGROUND = ("faint",)  # may leave the panel: one run that diverged must not press all others flat
 MOST_BEYOND = 0.3  # of the foreground's span is given to the background on either side
 
 
@@ -46,7 +44,7 @@ class Scale:
         ([0.3, 1.0, 3.0, 10.0, 30.0], [4.5, 5.0, 5.5, 6.0])
         """
         if not self.log:
-            return self._even(most, whole)
+            return even_ticks(self.low, self.high, most, whole=whole)
         found = log_ticks(math.log10(self.low), math.log10(self.high))
         if len(found) > most:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
@@ -55,7 +53,8 @@ class Scale:
         if len(found) > most:
             found = [float(f"1e{k}") for k in decades if self.low <= 10.0**k <= self.high]
             found = found[:: math.ceil(len(found) / most)]
-        return found if len(found) > 2 or self.high > 20 * self.low else self._even(most, whole)
+        enough = len(found) > 2 or self.high > 20 * self.low
+        return found if enough else even_ticks(self.low, self.high, most, whole=whole)
 
     def words(self, ticks: Sequence[float]) -> list[str]:
         """The ticks in as few characters as possible; on a long log axis all as powers of ten, not only the outer ones.
@@ -64,22 +63,56 @@ class Scale:
         (['10⁻⁴', '10⁻²', '1'], ['−0.5', '0', '600'])
         """
         exponents = [round(math.log10(t)) for t in ticks] if self.log else []
-        powers = all(math.isclose(10.0**k, t) for k, t in zip(exponents, ticks, strict=True)) if self.log else False
+        powers = self.log and all(math.isclose(10.0**k, t) for k, t in zip(exponents, ticks, strict=True))
         if powers and max(map(abs, exponents), default=0) > 3:
             return [f"10{power(k)}" if k else "1" for k in exponents]
-        return [_tick(t) for t in ticks]
-
-    def _even(self, most: int, whole: bool) -> list[float]:
-        raw = (self.high - self.low) / max(1, most)
-        unit = 10.0 ** math.floor(math.log10(raw))
-        step = next(unit * s for s in (1, 2, 5, 10) if unit * s >= raw * 0.999)
-        if whole:
-            step = max(1.0, round(step))
-        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-        return [float(f"{k * step:.10g}") for k in range(first, last + 1)]
+        plain = [t == 0 or 1e-4 < abs(t) < 1e6 for t in ticks]
+        return [
+            minus(f"{t:,.10g}") if p else "−" * (t < 0) + tick_text(abs(t)) for t, p in zip(ticks, plain, strict=True)
+        ]
 
     def _at(self, value: float) -> float:
         return math.log10(value) if self.log else value
+
+
+def log_ticks(bottom: float, top: float, parts: int = 4) -> list[float]:
+    """Tick positions between 10^bottom and 10^top; within a factor of about two about so many even `parts`.
+
+    >>> log_ticks(-1.1, 1.2), log_ticks(-6, 2)
+    ([0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0], [1e-06, 0.0001, 0.01, 1.0, 100.0])
+    """
+    span = top - bottom
+    if span < 0.35:
+        return even_ticks(10**bottom, 10**top, parts)
+    digits = (1, 2, 3, 5, 7) if span < 0.9 else (1, 2, 5) if span < 3.2 else (1,)
+    every = max(1, math.ceil(span / 7)) if span >= 3.2 else 1
+    decades = range(math.floor(bottom / every) * every, math.ceil(top) + 1, every)
+    candidates = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
+    return [t for t in candidates if 10**bottom <= t <= 10**top]
+
+
+def even_ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten, about `most` of them."""
+    raw = (high - low) / max(1, most)
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(unit * s for s in (1, 2, 5, 10) if unit * s >= raw * 0.999)
+    step = max(1.0, round(step)) if whole else step
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{k * step:.10g}") for k in range(first, last + 1)]
+
+
+def tick_text(value: float) -> str:
+    """A tick of a log axis in as few characters as possible: 0.05, 200, 10⁻⁶."""
+    exponent = math.floor(math.log10(value) + 1e-9)
+    if -4 < exponent < 4:
+        return f"{value:,.10g}"
+    return f"10{power(exponent)}" if abs(value / 10.0**exponent - 1) < 1e-9 else number(value, 2)
+
+
+def close_scale(values: Iterable[float], margin: float) -> tuple[Scale, list[float]]:
+    """A log scale with at least a `margin` of decades about the values, and its ticks: more where the margin is small."""
+    scale = padded(list(values), True, 0.06, margin)
+    return scale, log_ticks(math.log10(scale.low), math.log10(scale.high), 7 if margin < 0.01 else 4)
 
 
 def x_scale(panel: Panel) -> Scale | None:
@@ -89,7 +122,7 @@ def x_scale(panel: Panel) -> Scale | None:
     if not values:
         return None
     if panel.log_x:
-        return _padded(values, True, 0.04, 0.06)
+        return padded(values, True, 0.04, 0.06)
     span = max(values) - min(values)
     bars = [x for series in panel.series if series.style == "bars" for x in series.x]
     least = 0.6 * smallest_gap(bars) if bars else 0.35 if 0 < span <= 12 else 0.5 if span == 0 else 0.0
@@ -97,33 +130,27 @@ def x_scale(panel: Panel) -> Scale | None:
 
 
 def y_scale(panel: Panel) -> Scale | None:
-    """The vertical scale: the foreground whole, the background as far as it does not press the rest flat."""
-    front = _drawable(_heights(s for s in panel.series if s.style not in BACKGROUND), panel.log_y)
-    back = _drawable(_heights(s for s in panel.series if s.style in BACKGROUND), panel.log_y)
+    """The vertical scale: the foreground whole; faint series as far as they do not press the rest flat."""
+    front = _drawable(_heights(s for s in panel.series if s.style != "faint"), panel.log_y)
+    back = _drawable(_heights(s for s in panel.series if s.style == "faint"), panel.log_y)
     if not panel.log_y and any(series.style == "bars" for series in panel.series):
         front.append(0.0)
-    least = 0.004 if panel.tight else 0.08
-    if not front:
-        return _padded(back, panel.log_y, 0.06, least) if back else None
-    scale = _padded(front, panel.log_y, 0.06, least)
-    if not back:
+    if not front and not back:
+        return None
+    scale = padded(front or back, panel.log_y, 0.06, 0.004 if panel.tight else 0.08)
+    if not front or not back:
         return scale
     reach = scale.stretched(MOST_BEYOND, MOST_BEYOND)
-    return scale.joined(_padded([min(max(v, reach.low), reach.high) for v in back], panel.log_y, 0.03, 0.0))
+    return scale.joined(padded([min(max(v, reach.low), reach.high) for v in back], panel.log_y, 0.03, 0.0))
 
 
 def smallest_gap(values: Sequence[float]) -> float:
     """The least distance between two different values, 1 where there are no two."""
-    ordered = sorted(set(values))
-    return min((b - a for a, b in pairwise(ordered)), default=1.0)
+    return min((b - a for a, b in pairwise(sorted(set(values)))), default=1.0)
 
 
-def _tick(value: float) -> str:
-    plain = value == 0 or 1e-4 < abs(value) < 1e6
-    return minus(f"{value:,.10g}") if plain else ("−" if value < 0 else "") + tick_text(abs(value))
-
-
-def _padded(values: Sequence[float], log: bool, share: float, least: float) -> Scale:
+def padded(values: Sequence[float], log: bool, share: float, least: float) -> Scale:
+    """The scale of the values and a share of their span, or the `least` of decades, on either side."""
     low, high = (math.log10(min(values)), math.log10(max(values))) if log else (min(values), max(values))
     if not log:
         least = 0.0 if high > low else abs(high) * 0.1 or 1.0
