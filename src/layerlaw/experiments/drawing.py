@@ -8,10 +8,9 @@ from typing import Any, Unpack
 from layerlaw.experiments.moments import FULL, measured_epochs
 from layerlaw.experiments.runs import Runs, Where, number
 from layerlaw.lab import Run
-from layerlaw.law import LawFit, fit_law
+from layerlaw.law import LawFit, fit_law, interval_words, laws_across
 from layerlaw.outcome import Cell, Table
 from layerlaw.sheet import Panel, Series, Sheet, Style
-from layerlaw.wording import p_value
 
 LOSS = "last epoch's loss"
 LOSS_NOTE = (
@@ -182,12 +181,12 @@ def law_note(runs: Runs, **where: Unpack[Where]) -> str:
 
 
 def fit_note(laws: Sequence[LawFit], *, flat: str = "") -> str:
-    """r, ρ and how evenly the drop is shared; `flat` where there is no drop to share."""
-    effective = [law.effective_layers for law in laws if law.effective_layers is not None]
-    if len(effective) < len(laws):
+    """r, ρ, how evenly the drop is shared, and in how many the law holds; `flat` where there is no drop to share."""
+    even = [law.evenness for law in laws if law.evenness is not None]
+    if len(even) < len(laws):
         return r_and_rho(laws) + flat
-    p = p_value(fmean(law.greenwood_p or 0.0 for law in laws), relation=True)
-    return f"{r_and_rho(laws)}\n{fmean(effective):.1f} of {laws[0].layers} layers, p {p}"
+    held = sum(law.holds is True for law in laws)
+    return f"{r_and_rho(laws)}\nevenness {fmean(even):.2f}, holds in {held} of {len(laws)}"
 
 
 def r_and_rho(laws: Sequence[LawFit], digits: int = 3) -> str:
@@ -213,11 +212,35 @@ def _cell(run: Run, column: Column) -> Cell:
     return number(run, column) if isinstance(column, str) else column(run)
 
 
+def across_table(title: str, cells: Mapping[str, Runs], **where: Unpack[Where]) -> Table:
+    """The laws of several groups of runs, each over its seeds and images: means and 95 % intervals, and the steps."""
+    lines: list[tuple[Cell, ...]] = []
+    for name, runs in cells.items():
+        if laws := runs.laws(**where):
+            a = laws_across(laws)
+            numbers = [None if found is None else interval_words(found) for found in (a.rho, a.evenness, a.trend)]
+            shown = {True: "yes", False: "not shown", None: "–"}[a.equal_steps]
+            low, high = (f(step.mean for step in a.steps) if a.steps else None for f in (min, max))
+            lines.append((name, f"{a.holds} of {a.networks}", *numbers, low, high, shown))
+    columns = (
+        "networks",
+        "law holds in",
+        "ρ",
+        "evenness",
+        "trend",
+        "smallest step",
+        "largest step",
+        "all within factor 2",
+    )
+    return Table(title, columns, lines, "Means with 95 % intervals; steps of log D as means, in units of the even one.")
+
+
 RATE_AND_SEED: dict[str, Column] = {"lr": lambda run: run.recipe.learning_rate, "seed": lambda run: run.recipe.seed}
 LAST_LOSS: dict[str, Column] = {LOSS: lambda run: run.losses[-1]}
 _GRID: dict[str, Column] = {
-    "r": "pearson", "ρ": "rho", "effective layers": "effective-layers", "p": "greenwood-p",
-    "r eval": "pearson-eval", "ρ eval": "rho-eval", "p eval": "greenwood-p-eval", **LAST_LOSS, "test acc.": "test-accuracy",
+    "holds": "holds", "r": "pearson", "ρ": "rho", "evenness": "evenness", "trend": "trend", "p": "greenwood-p",
+    "holds eval": "holds-eval", "r eval": "pearson-eval", "ρ eval": "rho-eval", "evenness eval": "evenness-eval",
+    **LAST_LOSS, "test acc.": "test-accuracy",
 }  # fmt: skip
 _ENDS: dict[str, Column] = {
     "r": "pearson", "D": "final-D", "D permuted": "final-D-permuted", "D / permuted": "final-D-over-permuted",

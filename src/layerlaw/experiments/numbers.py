@@ -17,7 +17,9 @@ from layerlaw.law import CHANCE, LawFit, fit_law, t_quantile
 from layerlaw.outcome import Kind, Row
 
 SIMULATIONS = 2_000
-NOISE = 0.2  # coefficient of variation of the steps of a network that is taken to obey the law, where power is asked for
+NOISE = (
+    0.2  # coefficient of variation of the steps of a network that is taken to obey the law, where power is asked for
+)
 Paper = float | str | None
 Values = Sequence[float | None]
 
@@ -149,9 +151,14 @@ def law_along(values: Values, choices: int = 1) -> LawFit | None:
 
 
 def of_laws(laws: Iterable[LawFit | None], what: str) -> list[float | None]:
-    """One number (pearson, rho, evenness, trend, greenwood-p, …) of each law; "holds": 1 or 0, also without a law."""
-    if what == "holds":
-        return [float(law is not None and law.holds is True) for law in laws]
+    """One number (pearson, rho, evenness, trend, greenwood-p, …) of each law.
+
+    "holds", "equal-steps" and "below-chance" (Greenwood's p < .05) are 1 or 0, also where there is no law.
+    """
+    if what == "below-chance":
+        return [float((p := law.greenwood_p if law else None) is not None and p < CHANCE) for law in laws]
+    if what in ("holds", "equal-steps"):
+        return [float(law is not None and getattr(law, what.replace("-", "_")) is True) for law in laws]
     return [None if law is None else getattr(law, what.replace("-", "_")) for law in laws]
 
 

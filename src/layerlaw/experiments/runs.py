@@ -10,19 +10,31 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import torch
 from torch import Tensor
 
-from layerlaw.experiments.numbers import UNCLAIMED, Claim, is_clear, law_along, mean_of, minus, of_laws, over, row
-from layerlaw.lab import Run, Samples
+from layerlaw.experiments.numbers import UNCLAIMED, Claim, law_along, mean_of, minus, of_laws, over, row
+from layerlaw.lab import Run, Samples, Schedule
 from layerlaw.lab.schedule import CHUNK, BatchNormMode, SplitName
 from layerlaw.law import LawFit
-from layerlaw.outcome import Row
+from layerlaw.outcome import Row, Table
 from layerlaw.probing import probe
 from layerlaw.record import Record
 
-LAW = ("pearson", "rho", "effective-layers", "greenwood-p", "pearson-eval", "rho-eval")
+LAW = (
+    *("holds", "pearson", "rho", "evenness", "trend", "below-chance", "equal-steps"),
+    *("holds-balanced", "holds-eval", "holds-full", "pearson-eval", "rho-eval", "evenness-eval"),
+)
 MODES: tuple[BatchNormMode, ...] = ("batch", "running")
-MODE_NAMES: dict[BatchNormMode, str] = {"batch": "train", "running": "eval", "whole": "full"}  # in rows and tables
-FLAT, NO_RUN = "D does not fall with depth", "every learning rate failed"
-_NAME = re.compile(r"(?:(test|train)-)?(.+?)(?:-(eval|full))?")
+MODE_NAMES: dict[BatchNormMode, str] = {  # in rows and tables
+    "batch": "train", "balanced": "balanced", "running": "eval", "whole": "full"
+}  # fmt: skip
+PROTOCOLS = Schedule(batchnorm=tuple(MODE_NAMES), test=True, permuted=True)
+"""All BatchNorm protocols, on the same trained networks."""
+PROTOCOL_TITLE = "Which claim survives in which protocol"
+PROTOCOL_WORDS: dict[BatchNormMode, str] = {
+    "batch": "chunks of 100", "balanced": "balanced chunks", "running": "running statistics", "whole": "all samples"
+}  # fmt: skip
+FLAT, NO_RUN = "D does not fall with depth", "no learning rate gave a trained network"
+TRAINED = 0.1  # training loss (eval mode) of a network that may be chosen for its law
+_NAME = re.compile(r"(?:(test|train)-)?(.+?)(?:-(eval|full|balanced))?")
 Value = Callable[[Run], float | None]
 Key = TypeVar("Key", bound=Hashable)
 
@@ -59,21 +71,32 @@ class Runs(tuple[Run, ...]):
         """The runs of every seed."""
         return self.by(lambda run: run.recipe.seed)
 
-    def best(self, law: Callable[[Run], LawFit | None] | None = None) -> Runs:
+    @property
+    def trained(self) -> Runs:
+        """Those whose training loss is at most 0.1 at the end, in eval mode."""
+        return Runs(run for run in self if (loss := number(run, "train-loss")) is not None and loss <= TRAINED)
+
+    def best(self, law: Callable[[Run], LawFit | None] | None = None, *, trained: bool = True) -> Runs:
         """Per seed the run with the most negative r at its last epoch: how the paper chose the learning rate it shows.
 
-        A seed whose runs all failed is left out. `law`: of another part of the run than all its layers.
+        Only among trained networks, lest an untrained one be taken for its straight line (`trained=False`: the authors'
+        rule, as far as it is known). A seed without any is left out. `law`: of another part of the run than all its layers.
         """
         chosen = []
-        for runs in self.seeds.values():
+        for runs in (self.trained if trained else self).seeds.values():
             fitted = [(fit.pearson, i) for i, run in enumerate(runs) if (fit := (law or law_of)(run)) and fit.pearson]
             chosen += [runs[min(fitted)[1]]] if fitted else []
         return Runs(chosen)
 
-    def clear(self, choices: int) -> list[float]:
-        """1 for every seed whose best law is clear, else 0; also for a seed without any law."""
+    def clear(self, choices: int, *, batchnorm: BatchNormMode = "batch") -> list[float]:
+        """1 for every seed in which the law holds in the run with the best one, else 0; also for a seed without any."""
         best = self.best()
-        return [float(is_clear(law_of(run), choices)) for run in best] + [0.0] * (len(self.seeds) - len(best))
+        found = [float(holds(run, choices, batchnorm=batchnorm)) for run in best]
+        return found + [0.0] * (len(self.seeds) - len(best))
+
+    def mostly_hold(self, batchnorm: BatchNormMode = "batch", choices: int = 1) -> bool:
+        """Whether the law holds in more than half of them."""
+        return 2 * sum(holds(run, choices, batchnorm=batchnorm) for run in self) > len(self)
 
     def laws(self, **where: Unpack[Where]) -> list[LawFit]:
         """The laws of those that have one."""
@@ -117,13 +140,19 @@ class Runs(tuple[Run, ...]):
         choices: int = 1,
         epoch: int | None = None,
         reason: str = "",
+        among: Runs | None = None,
     ) -> list[Row]:
-        """Rows `name/…` of the named numbers (see `number`) over the seeds, with a reason where there is none."""
+        """Rows `name/…` of the named numbers (see `number`) over the seeds, with a reason where there is none.
+
+        `among` are other networks (the whole grid): how many of them pass a tolerance is its chance.
+        """
         found = []
         for what in names:
             why = reason or self.trouble(**_parsed(what, epoch)[1]) or (FLAT if self else NO_RUN)
             claim = (claims or {}).get(what, UNCLAIMED)
-            found.append(row(f"{name}/{what}", self.values(what, choices, epoch=epoch), claim, reason=why))
+            others = () if among is None or claim.kind != "number" else among.values(what, epoch=epoch)
+            values = self.values(what, choices, epoch=epoch)
+            found.append(row(f"{name}/{what}", values, claim, among=others, reason=why))
         return found
 
     def trouble(self, **where: Unpack[Where]) -> str:
@@ -145,10 +174,11 @@ class Runs(tuple[Run, ...]):
 def number(run: Run, name: str, choices: int = 1, *, epoch: int | None = None) -> float | None:
     """A number of a run by its name in the ledger; `None` where the run diverged or has no such number.
 
-    Numbers of the law (pearson, rho, half-life, effective-layers, greenwood-p), D after the last hidden layer (final-D,
-    last-D; final-D-permuted with permuted labels, final-D-over-permuted over that floor), accuracy and loss (in eval mode).
-    "test-" in front: on test samples. "-eval" or "-full" behind: with running statistics, or those of all samples.
-    `choices` is how many learning rates the run is the best of: greenwood-p then repeats that choice inside the null.
+    Numbers of the law (holds and equal-steps as 1 or 0, pearson, rho, half-life, evenness, trend, greenwood-p, below-chance:
+    p < .05 as 1 or 0), D after the last hidden layer (final-D, last-D; final-D-permuted with permuted labels,
+    final-D-over-permuted over that floor), accuracy and loss (in eval mode). "test-" in front: on test samples. Behind:
+    "-balanced", "-eval" or "-full" for class-balanced chunks, running statistics, or those of all samples. `choices` is how
+    many learning rates the run is the best of: chance is then given the same choice.
     """
     if run.diverged is not None:
         return None
@@ -160,7 +190,8 @@ def number(run: Run, name: str, choices: int = 1, *, epoch: int | None = None) -
         return measured.loss if core == "loss" else measured.accuracy
     if core in ("final-D", "last-D", "final-D-permuted"):
         return run.measurement(**where).separation[-1]
-    return of_laws([run.law(**where)], core, choices if choices > 1 else None)[0]
+    law = law_along(run.measurement(**where).separation, choices)
+    return of_laws([law], core)[0]
 
 
 def _parsed(name: str, epoch: int | None) -> tuple[str, Where]:
@@ -176,6 +207,21 @@ def _parsed(name: str, epoch: int | None) -> tuple[str, Where]:
 def law_of(run: Run, **where: Unpack[Where]) -> LawFit | None:
     """The law of a finished run; `None` where it diverged, or D is not defined at every layer."""
     return None if run.diverged is not None else run.law(**where)
+
+
+def holds(run: Run, choices: int = 1, **where: Unpack[Where]) -> bool:
+    """Whether the law holds in this run, the best of `choices`; not where there is none."""
+    if run.diverged is not None:
+        return False
+    law = law_along(run.measurement(**where).separation, choices)
+    return law is not None and law.holds is True
+
+
+def protocol_table(claims: Mapping[str, Callable[[BatchNormMode], bool | None]]) -> Table:
+    """Which claim survives in which BatchNorm protocol; the ledger collects these tables."""
+    words = {True: "yes", False: "no", None: "–"}
+    lines = [(name, *(words[claim(mode)] for mode in MODE_NAMES)) for name, claim in claims.items()]
+    return Table(PROTOCOL_TITLE, ("claim", *PROTOCOL_WORDS.values()), lines)
 
 
 def record_of(

@@ -1,9 +1,11 @@
 """How an experiment is run: quickly or in full, over which seeds, on which images, where."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -22,7 +24,8 @@ from layerlaw.progress import Progress
 PAPER_SEED = 666
 ADAM = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)  # the learning rates of the authors' grid
 TITLES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10"}
-EMBEDDED = 500  # training images per class that the embedded sample has
+SMALL = 10  # pixels: so small, whole data sets are resized once and drawn from
+FILE_ORDER = "first-in-file-order"  # the name of samples that are not drawn
 PREPARED = "LAYERLAW_PREPARED"
 """Environment variable: a folder in which prepared samples are kept, for machines without the official files."""
 
@@ -71,16 +74,19 @@ class Setting:
         self,
         name: str,
         recipes: Sequence[Recipe],
-        data: Mapping[str, Samples],
+        data: Mapping[str, Samples | Images],
         schedule: Schedule,
         *,
         start: Sequence[dict[str, Any]] | None = None,
         copied: tuple[int, int] | None = None,
     ) -> Runs:
         """Train and measure; `name` tells the sweeps of one experiment apart in its folder."""
-        used = {recipe.data for recipe in recipes}
         which = " (embedded Fashion-MNIST)" if self.quick else ""
-        self.checksums |= {key + which: samples.checksum for key, samples in data.items() if key in used}
+        for recipe in recipes:
+            images = data[recipe.data]
+            drawn = "" if isinstance(images, Samples) else f", seed {recipe.seed}"
+            given = images if isinstance(images, Samples) else images(recipe.seed)
+            self.checksums[f"{recipe.data}{drawn}{which}"] = given.checksum
         self.used_seeds |= {recipe.seed for recipe in recipes}
         self.networks += len(recipes)
         folder = None if self.folder is None else self.folder / name
@@ -99,17 +105,31 @@ def model_folder(name: str, what: str) -> Path:
     return folder / name
 
 
+@dataclass(frozen=True)
+class Images:
+    """Training and test images of one kind; called with a seed it gives the samples that this seed draws."""
+
+    name: str
+    counts: tuple[int, ...]
+    size: int
+    tests: int
+
+    def __call__(self, seed: int | None) -> Samples:
+        """A random choice in random order, as the authors had it; without a seed the first images in file order."""
+        return _drawn(self, seed)
+
+
 def samples(
     setting: Setting, name: str, counts: int | Sequence[int] = 100, *, size: int = 10, tests: int = 200
-) -> Samples:
-    """The first `counts` training images of every class (or one count per class) and `tests` test images, in file order.
+) -> Images:
+    """`counts` training images of every class (or one per class), drawn by the seed, and the first `tests` test images.
 
     Resized by Pillow (bilinear). CIFAR-10 at 10×10 pixels keeps channel 1, as the authors did; larger images keep all
     channels and are normalized by the data set's mean and deviation. In a quick run the embedded Fashion-MNIST sample
     stands in for every data set, so that it needs no download.
     """
     each = (counts,) * 10 if isinstance(counts, int) else tuple(counts)
-    return _samples(DEFAULT if setting.quick else name, each, size, min(tests, 200) if setting.quick else tests)
+    return Images(DEFAULT if setting.quick else name, each, size, min(tests, 200) if setting.quick else tests)
 
 
 def stand_in(setting: Setting, *names: str) -> list[str]:
@@ -119,31 +139,53 @@ def stand_in(setting: Setting, *names: str) -> list[str]:
 
 
 @cache
-def _samples(name: str, counts: tuple[int, ...], size: int, tests: int) -> Samples:
-    if name == "fashion_mnist" and max(counts) <= EMBEDDED and tests <= 200:
-        name = DEFAULT  # the same images
+def _drawn(images: Images, seed: int | None) -> Samples:
+    train = _chosen(images.name, "train", images.counts, images.size, seed)
+    tests = (images.tests,) * len(images.counts)
+    test = _chosen(images.name, "test", tests, images.size, None)
+    x, y = _flat(train, images.size)
+    if seed is not None:
+        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+        x, y = x[order], y[order]
+    return Samples.of((x, y), _flat(test, images.size), class_names=train.class_names)
+
+
+def _chosen(name: str, split: str, counts: tuple[int, ...], size: int, seed: int | None) -> Labeled:
+    """So many images of each class, at most what there are, resized."""
+    if size <= SMALL:
+        whole = _whole(name, split, size)
+        return whole.imbalanced(tuple(map(min, counts, whole.counts())), seed=seed)
+
+    def make() -> Labeled:
+        every = load(name, split=split)
+        return every.imbalanced(tuple(map(min, counts, every.counts())), seed=seed).resized(size)
+
+    digits = "-".join(map(str, counts)) if len(set(counts)) > 1 else str(counts[0])
+    return _prepared(f"{name}_{split}_{size}_{digits}_{seed}", make)
+
+
+@cache
+def _whole(name: str, split: str, size: int) -> Labeled:
+    return _prepared(f"{name}_{split}_{size}", lambda: load(name, split=split).resized(size))
+
+
+def _prepared(key: str, make: Callable[[], Labeled]) -> Labeled:
+    """Images as they were prepared before, if a folder for them is named, else made and kept there."""
     folder = os.environ.get(PREPARED)
     if not folder:
-        return _prepared(name, counts, size, tests)
-    digits = "-".join(str(c) for c in counts) if len(set(counts)) > 1 else str(counts[0])
-    file = Path(folder) / f"{name}_{digits}_{size}_{tests}.npz"
+        return make()
+    file = Path(folder) / f"{key}.npz"
     if file.exists():
         with np.load(file) as arrays:
-            x, y, test_x, test_y = (torch.from_numpy(arrays[key]) for key in ("x", "y", "test_x", "test_y"))
-            return Samples(x, y, test_x, test_y, len(counts), tuple(map(str, arrays["names"])))
-    made = _prepared(name, counts, size, tests)
-    parts = {"x": made.inputs, "y": made.labels, "test_x": made.test_inputs, "test_y": made.test_labels}
+            images, labels = (torch.from_numpy(arrays[part]) for part in ("images", "labels"))
+            return Labeled(images, labels.long(), tuple(map(str, arrays["names"])), str(arrays["name"]))
+    made = make()
     file.parent.mkdir(parents=True, exist_ok=True)
-    plain: dict[str, Any] = {key: part.numpy() for key, part in parts.items() if part is not None}
-    np.savez_compressed(file, names=np.array(made.class_names), **plain)
+    labels = made.labels.numpy().astype(np.uint8)
+    np.savez_compressed(
+        file, images=made.images.numpy(), labels=labels, names=np.array(made.class_names), name=made.name
+    )
     return made
-
-
-def _prepared(name: str, counts: tuple[int, ...], size: int, tests: int) -> Samples:
-    train = load(name, split="train").imbalanced(counts).resized(size)
-    held_out = load(name, split="test")
-    test = held_out.imbalanced([min(tests, count) for count in held_out.counts()]).resized(size)
-    return Samples.of(_flat(train, size), _flat(test, size), class_names=train.class_names)
 
 
 def _flat(images: Labeled, size: int) -> tuple[torch.Tensor, torch.Tensor]:

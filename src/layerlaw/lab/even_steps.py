@@ -135,7 +135,9 @@ class EvenSteps:
             batch = Batch((example,), {}, torch.zeros(len(example), dtype=torch.long))
             self._plan = find_sites(model, batch, choice=sites)
         if len(self._plan.sites) < 3:
-            raise InputError(f"sites: expected at least 3 along depth, got {len(self._plan.sites)}: steps to be compared.")
+            raise InputError(
+                f"sites: expected at least 3 along depth, got {len(self._plan.sites)}: steps to be compared."
+            )
 
     @property
     def sites(self) -> list[str]:

@@ -21,11 +21,12 @@ from layerlaw.errors import FeatureError, InputError, PassError
 from layerlaw.lab.samples import Samples
 from layerlaw.measures.separation import class_separation
 from layerlaw.stats import Centers
+from layerlaw.stats.labels import one_hot
 from layerlaw.stats.passes import Around, Dealt, FirstPass, SecondPass
 from layerlaw.stats.precision import full_precision
 from layerlaw.wording import finite
 
-BatchNormMode = Literal["batch", "running", "whole"]
+BatchNormMode = Literal["batch", "balanced", "running", "whole"]
 SplitName = Literal["train", "test", "permuted"]
 CHUNK = 100  # of the law's authors
 LARGEST = 1e15  # of features, in float32
@@ -37,8 +38,8 @@ class Schedule:
     """When, where and how networks are measured while they train.
 
     `epochs`: after which epochs (0: before the first); the last one is always among them. `batchnorm`: "batch" normalizes
-    chunks of 100 samples by themselves in the order of the data (the law's authors' way), "running" takes the running
-    statistics, "whole" the statistics of all samples at once (what recalibrated running statistics would be).
+    chunks of 100 samples by themselves in the order of the data (the law's authors' way), "balanced" chunks in which every
+    class has its share, "running" takes the running statistics, "whole" the statistics of all samples at once (what recalibrated running statistics would be).
     `permuted` also measures with shuffled labels: the level that noise alone reaches. `by_class` keeps D of each class,
     `keep` the networks themselves, so that they can be probed afterwards as they were then. `sites` are those of `probe`:
     "auto", "layers", "blocks", or names and globs of modules.
@@ -120,6 +121,19 @@ def permuted_order(n: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))
 
 
+def balanced_order(labels: Tensor, classes: int) -> Tensor:
+    """Orders (…, n) of samples with these labels in which every chunk has its share of every class.
+
+    >>> labels = torch.tensor([0, 0, 1, 1, 0, 1])
+    >>> labels[balanced_order(labels, 2)].tolist()
+    [0, 1, 0, 1, 0, 1]
+    """
+    hot = one_hot(labels, classes, torch.int32)  # (…, K, n)
+    rank = hot.cumsum(-1).gather(-2, labels.unsqueeze(-2)).squeeze(-2)  # how many of its class, itself included
+    count = hot.sum(-1).gather(-1, labels)
+    return ((rank - 0.5) / count).argsort(dim=-1, stable=True)
+
+
 def measure_network(
     network: nn.Module, plan: Plan, samples: Samples, schedule: Schedule, epoch: int
 ) -> list[Measurement]:
@@ -142,7 +156,10 @@ def measure_network(
                 data = held_out(samples)
             else:
                 data = x, y if split == "train" else y[permuted_order(len(y)).to(y.device)]
-            size = {"batch": CHUNK, "running": AT_ONCE, "whole": len(data[1])}[batchnorm]
+            if batchnorm == "balanced":
+                order = balanced_order(samples.test_labels if split == "test" else y, samples.classes)  # type: ignore[arg-type]
+                data = data[0][order], data[1][order]
+            size = {"running": AT_ONCE, "whole": len(data[1])}.get(batchnorm, CHUNK)
             batches, known = _cut(*data, size), trained if split == "test" else None
             with probing_state(network, "running" if batchnorm == "running" else "batch"):
                 try:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import product
@@ -29,11 +29,12 @@ from layerlaw.progress import Counter, Progress
 MEMBERS_ON_CPU = 12  # larger fleets leave the cache, smaller ones pay for their calls
 LAST_EPOCH = Schedule()
 GPU_SHARE = 0.6  # of a GPU's memory, that members may take
+Data = Mapping[str, Samples | Callable[[int], Samples]] | Samples
 
 
 def sweep(
     recipes: Sequence[Recipe],
-    data: Mapping[str, Samples] | Samples,
+    data: Data,
     *,
     schedule: Schedule = LAST_EPOCH,
     start: Sequence[dict[str, Tensor]] | None = None,
@@ -47,8 +48,8 @@ def sweep(
     """Train every recipe and measure it; one `Run` per recipe, in their order.
 
     Feed-forward networks with cross-entropy are trained many at once, as fleets; any other network or loss by the plain
-    loop, one at a time. `data` are the samples by the name that recipes give. `start` gives every recipe the state of a
-    network to start from, or, with `copied=(a, b)`, its layers a … b−1 alone. With a `folder` the sweep is saved there
+    loop, one at a time. `data` are the samples by the name that recipes give; a function gives every recipe the samples for
+    its seed, so that seeds differ in their samples too. `start` gives every recipe the state of a network to start from, or, with `copied=(a, b)`, its layers a … b−1 alone. With a `folder` the sweep is saved there
     every minute, after whole epochs: called again after an interruption it goes on where it was, and finished members are
     never trained again. `members` is the most that are trained at once; `workers` the number of processes on a CPU (1:
     none beside this one).
@@ -86,7 +87,7 @@ def sweep(
 
 def _members(
     recipes: Sequence[Recipe],
-    data: Mapping[str, Samples] | Samples,
+    data: Data,
     start: Sequence[Mapping[str, Tensor]] | None,
     template: Job,
 ) -> list[Member]:
@@ -111,7 +112,8 @@ def _members(
     for i, recipe in enumerate(recipes):
         if isinstance(data, Mapping) and recipe.data not in data:
             raise InputError(f"sweep: expected samples called {recipe.data!r}, got {', '.join(map(repr, data))}.")
-        samples, network = data if isinstance(data, Samples) else data[recipe.data], recipe.network
+        named, network = data if isinstance(data, Samples) else data[recipe.data], recipe.network
+        samples = named if isinstance(named, Samples) else named(recipe.seed)
         network.check(samples, recipe.batch_size)
         if max(schedule.epochs, default=0) > recipe.epochs:
             raise InputError(

@@ -2,7 +2,7 @@
 
 from layerlaw.law.chance import greenwood_p, t_quantile
 from layerlaw.law.fit import CHANCE, FEWEST_POINTS, RESIDUAL, UNCHANGED, LawFit, fit_law
-from layerlaw.law.intervals import LawErrors, LawsAcross, law_errors, laws_across
+from layerlaw.law.intervals import LawErrors, LawsAcross, interval_words, law_errors, laws_across
 
 __all__ = [
     "CHANCE",
@@ -14,6 +14,7 @@ __all__ = [
     "LawsAcross",
     "fit_law",
     "greenwood_p",
+    "interval_words",
     "law_errors",
     "laws_across",
     "t_quantile",

@@ -184,7 +184,9 @@ def fit_law(values: Sequence[float] | Array | Any, *, quantity: str = "D", chose
     (0.5, 1.0, -1.0, 3.0)
     """
     if not isinstance(chosen_from, int) or chosen_from < 1:
-        raise InputError(f"fit_law: chosen_from: expected the number of curves this is the best of, got {chosen_from!r}.")
+        raise InputError(
+            f"fit_law: chosen_from: expected the number of curves this is the best of, got {chosen_from!r}."
+        )
     D = _checked(values)
     y = np.log(D)
     m = len(y) - 1

@@ -120,19 +120,23 @@ class LawsAcross:
         all steps must pass). `None` with fewer than two networks, or where ln D does not fall."""
         if self.steps is None or self.networks < 2:
             return None
-        return all(low is not None and low >= 1 / FACTOR and high is not None and high <= FACTOR for _, low, high in self.steps)
+        return all(
+            low is not None and low >= 1 / FACTOR and high is not None and high <= FACTOR for _, low, high in self.steps
+        )
 
     @property
     def sentence(self) -> str:
         """What holds of these networks together."""
         known = [("ρ", self.rho), ("evenness", self.evenness), ("trend", self.trend)]
-        numbers = ", ".join(f"{name} {_worded(found)}" for name, found in known if found is not None)
+        numbers = ", ".join(f"{name} {interval_words(found)}" for name, found in known if found is not None)
         law = f"The law holds in {self.holds} of {self.networks} networks ({numbers})."
         if self.steps is None or self.networks < 2:
             return law
         low, high = min(step.mean for step in self.steps), max(step.mean for step in self.steps)
         shown = "every one is" if self.equal_steps else "not every one is shown to be"
-        return f"{law} Mean steps are {low:.2f} to {high:.2f} of the even one; {shown} within a factor of 2 (5 % level)."
+        return (
+            f"{law} Mean steps are {low:.2f} to {high:.2f} of the even one; {shown} within a factor of 2 (5 % level)."
+        )
 
 
 def laws_across(fits: Sequence[LawFit]) -> LawsAcross:
@@ -185,6 +189,7 @@ def _exponentiated(logs: Interval) -> Interval:
     return Interval(mean, low, high)
 
 
-def _worded(found: Interval) -> str:
+def interval_words(found: Interval) -> str:
+    """The mean, and the interval in brackets."""
     ends = "" if found.low is None or found.high is None else f" [{found.low:.3g}, {found.high:.3g}]"
     return f"{found.mean:.3g}{ends}"

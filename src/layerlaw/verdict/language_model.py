@@ -191,8 +191,7 @@ def _tokens(record: Record) -> list[str]:
 
 def _advice(record: Record, fit: LawFit, errors: LawErrors | None, sites: list[SiteRow], *, flat: bool) -> list[str]:
     to_be_read = (
-        not (flat or _too_few(record) or _predicts_nothing(fit) or _might_not_fall(errors))
-        and fit.holds is not None
+        not (flat or _too_few(record) or _predicts_nothing(fit) or _might_not_fall(errors)) and fit.holds is not None
     )
     out = [*_more_tokens(record, fit, sites), *(on_the_shape(record, fit) if to_be_read else [])]
     if not any(column.endswith("_untrained") for column in record.columns):
