@@ -98,6 +98,13 @@ def emergence(run: Run, *, batchnorm: BatchNormMode = "batch") -> int | None:
     return since(epochs, [law is not None and law.holds is True for law in laws])
 
 
+def most_even(run: Run, *, batchnorm: BatchNormMode = "batch") -> int | None:
+    """The measured epoch at which the steps of log D are most even."""
+    epochs = measured_epochs(run, batchnorm=batchnorm)
+    known = [(law.evenness, e) for e in epochs if (law := law_of(run, epoch=e, batchnorm=batchnorm)) and law.evenness]
+    return max(known)[1] if known else None
+
+
 def bend(run: Run, epoch: int, end: str = "") -> float | None:
     """1 + r, which is 0 for a straight line; `end` is that of the number's name ("-eval")."""
     r = number(run, f"pearson{end}", epoch=epoch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -79,11 +80,15 @@ class Runs(tuple[Run, ...]):
     def best(self, law: Callable[[Run], LawFit | None] | None = None, *, trained: bool = True) -> Runs:
         """Per seed the run with the most negative r at its last epoch: how the paper chose the learning rate it shows.
 
-        Only among trained networks, lest an untrained one be taken for its straight line (`trained=False`: the authors'
-        rule, as far as it is known). A seed without any is left out. `law`: of another part of the run than all its layers.
+        Only among trained networks (where there are none: the one with the lowest loss), lest an untrained one be taken for
+        its straight line; `trained=False` is the authors' rule, as far as it is known. A seed whose runs all failed is left
+        out. `law`: of another part of the run than all its layers.
         """
         chosen = []
-        for runs in (self.trained if trained else self).seeds.values():
+        for runs in self.seeds.values():
+            if trained:
+                lowest = sorted(runs.sound, key=lambda run: number(run, "train-loss") or math.inf)[:1]
+                runs = runs.trained or Runs(lowest)
             fitted = [(fit.pearson, i) for i, run in enumerate(runs) if (fit := (law or law_of)(run)) and fit.pearson]
             chosen += [runs[min(fitted)[1]]] if fitted else []
         return Runs(chosen)
