@@ -28,8 +28,10 @@ class Recipe:
 
     `network` and `loss` are descriptions; a loss without settings may be given by its kind. `data` names the samples it
     is trained on. The learning rate is divided by ten at the shares `drops` of the training. `layers=(a, b)` trains the
-    layers a … b−1 (from 0; of a feed-forward network each linear layer with its BatchNorm) and leaves the others as they
-    are. Weight decay is coupled L2 on all trained parameters, BatchNorm's too, as the authors had it.
+    layers a … b−1 (from 0; of a feed-forward network each linear layer with its BatchNorm) and leaves the others as
+    they are; `decay_frozen` steps them too, with gradients of 0, as torch did up to 1.13 with layers that had been
+    trained before (weight decay then moves them; fleets only). Weight decay is coupled L2 on all trained parameters,
+    BatchNorm's too, as the authors had it.
     """
 
     network: Architecture = field(default_factory=lambda: Shape.even(8))
@@ -41,6 +43,7 @@ class Recipe:
     weight_decay: float = 5e-4
     drops: tuple[float, ...] = (1 / 3, 2 / 3)
     layers: tuple[int, int] | None = None
+    decay_frozen: bool = False
     seed: int = 666
     loss: Loss = field(default_factory=CrossEntropy)
 

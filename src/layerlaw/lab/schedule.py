@@ -37,12 +37,13 @@ AT_ONCE = 500  # samples of a forward where it does not matter how many
 class Schedule:
     """When, where and how networks are measured while they train.
 
-    `epochs`: after which epochs (0: before the first); the last one is always among them. `batchnorm`: "batch" normalizes
-    chunks of 100 samples by themselves in the order of the data (the law's authors' way), "balanced" chunks in which every
-    class has its share, "running" takes the running statistics, "whole" the statistics of all samples at once (what recalibrated running statistics would be).
-    `permuted` also measures with shuffled labels: the level that noise alone reaches. `by_class` keeps D of each class,
-    `keep` the networks themselves, so that they can be probed afterwards as they were then. `sites` are those of `probe`:
-    "auto", "layers", "blocks", or names and globs of modules.
+    `epochs`: after which epochs (0: before the first); the last one is always among them. `batchnorm`: "batch"
+    normalizes chunks of 100 samples by themselves in the order of the data (the law's authors' way), "balanced" chunks
+    in which every class has its share, "running" takes the running statistics, "whole" the statistics of all samples at
+    once (what recalibrated running statistics would be). `permuted` also measures with shuffled labels: the level that
+    noise alone reaches. `by_class` keeps D of each class, `keep` the networks themselves, so that they can be probed
+    afterwards as they were then. `sites` are those of `probe`: "auto", "layers", "blocks", or names and globs of
+    modules.
     """
 
     epochs: tuple[int, ...] = ()

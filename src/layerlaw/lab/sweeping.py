@@ -48,11 +48,12 @@ def sweep(
     """Train every recipe and measure it; one `Run` per recipe, in their order.
 
     Feed-forward networks with cross-entropy are trained many at once, as fleets; any other network or loss by the plain
-    loop, one at a time. `data` are the samples by the name that recipes give; a function gives every recipe the samples for
-    its seed, so that seeds differ in their samples too. `start` gives every recipe the state of a network to start from, or, with `copied=(a, b)`, its layers a … b−1 alone. With a `folder` the sweep is saved there
-    every minute, after whole epochs: called again after an interruption it goes on where it was, and finished members are
-    never trained again. `members` is the most that are trained at once; `workers` the number of processes on a CPU (1:
-    none beside this one).
+    loop, one at a time. `data` are the samples by the name that recipes give; a function gives every recipe the samples
+    for its seed, so that seeds differ in their samples too. `start` gives every recipe the state of a network to start
+    from, or, with `copied=(a, b)`, its layers a … b−1 alone. With a `folder` the sweep is saved there every minute,
+    after whole epochs: called again after an interruption it goes on where it was, and finished members are never
+    trained again. `members` is the most that are trained at once; `workers` the number of processes on a CPU (1: none
+    beside this one).
     """
     template = Job([], schedule, copied, None, str(device))
     for name, value in (("members", members), ("workers", workers)):
@@ -148,7 +149,7 @@ def _together(
             alone.append(member)
             continue
         tests = 0 if s.test_labels is None else len(s.test_labels)
-        kind = (r.network, len(s.labels), tests, s.classes, r.batch_size, r.epochs, r.trained)
+        kind = (r.network, len(s.labels), tests, s.classes, r.batch_size, r.epochs, r.trained, r.decay_frozen)
         groups.setdefault(kind, []).append(member)
     shares, device = 1, torch.device(template.device)
     if device.type == "cpu" and sum(work(m.recipe, m.samples) for m in missing) > WORTH_PROCESSES:

@@ -15,7 +15,7 @@ from layerlaw.capture.hooks import Capture
 from layerlaw.capture.network import probing_state
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.site_rules import SiteChoice, find_sites
-from layerlaw.errors import LayerlawError
+from layerlaw.errors import InputError, LayerlawError
 from layerlaw.lab.networks import part_of
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
@@ -155,6 +155,10 @@ class SingleEngine:
                 for name in [name for name in state if parts is None or _is_inside(name, parts)]:
                     state[name] = part_of(start, name, tuple(state[name].shape))
                 network.load_state_dict(state)
+            if recipe.decay_frozen:
+                raise InputError(
+                    f"decay_frozen: expected False for {recipe.network} with {recipe.loss}: only fleets have it."
+                )
             if recipe.layers is not None:
                 trained = recipe.network.layer_modules(recipe.layers)
                 for name, parameter in network.named_parameters():

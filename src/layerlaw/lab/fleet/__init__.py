@@ -58,7 +58,7 @@ class Fleet:
         self.parameters = torch.stack([rows[r.seed] for r in self.recipes]).to(self.device)
         self.gradients = torch.zeros_like(self.parameters)
         self.rules = []
-        columns = self.layout.columns(first.trained)
+        columns = self.layout.columns((0, self.shape.depth) if first.decay_frozen else first.trained)
         for _, run in groupby(range(E), key=lambda e: self.recipes[e].optimizer):
             here = list(run)
             part = slice(here[0], here[-1] + 1)
@@ -217,7 +217,7 @@ def _shape(recipes: Sequence[Recipe], samples: Sequence[Samples]) -> Shape:
         ("network", {r.network for r in recipes}),
         ("batch size", {r.batch_size for r in recipes}),
         ("number of epochs", {r.epochs for r in recipes}),
-        ("set of trained layers", {r.trained for r in recipes}),
+        ("set of trained layers", {(r.trained, r.decay_frozen) for r in recipes}),
         ("number of samples", {len(s.labels) for s in samples}),
     ):
         if len(values) > 1:
