@@ -5,6 +5,8 @@ A file per figure in separation/; in next_token/ a function per figure, in a fil
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import importlib
 import time
 from collections.abc import Callable
@@ -28,6 +30,7 @@ PAPERS = {
     "separation": (
         *("fig1", "fig2", "fig3", "fig5", "fig6", "fig9"),
         *("s1", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "linearized"),
+        *("performance", "reactivation"),
     ),
     "next_token": (
         *("lm_law", "lm_targets", "lm_normalization", "lm_flow", "lm_tokens", "lm_words"),
@@ -64,6 +67,22 @@ def title(name: str) -> str:
     return find(name).title
 
 
+def code_digest(name: str) -> str:
+    """Of the code that an experiment's numbers come from, without comments and docstrings: older records are stale."""
+    root, figure = Path(__file__).parents[1], find(name).run.__module__.split(".")
+    files = [path for part in ("stats", "measures", "law", "lab") for path in sorted((root / part).rglob("*.py"))]
+    files += [root / "experiments" / f"{part}.py" for part in ("numbers", "runs", "setting", "moments")]
+    files.append(root.joinpath(*figure[1:]).with_suffix(".py"))
+    digest = hashlib.sha256()
+    for path in files:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:]
+        digest.update(ast.dump(tree).encode())
+    return digest.hexdigest()[:16]
+
+
 def reproduce(
     name: str,
     *,
@@ -92,6 +111,7 @@ def reproduce(
     words = [f"layerlaw reproduce {name}", "--quick" * quick, f"--seeds {seeds}" * bool(seeds), f"--device {device}"]
     known = provenance(
         device,
+        code=code_digest(name),
         command=" ".join(word for word in words if word),
         cores=None if torch.device(device).type == "cuda" else cores(),
         wall_s=round(seconds, 1),

@@ -1,8 +1,9 @@
 """From numbers to rows beside the paper's: claims of four kinds, tests over seeds, and how often chance would pass them.
 
-A claim that the law holds (or that it does not) is judged by `LawFit.holds` in every seed; a direction by a one-sided t test
-over seeds at the 5 % level; a number by a tolerance that was written before. Beside each stands `chance`: how often something
-without the claimed property would pass. Rows that chance passes more often than once in five are not counted.
+A claim that the law holds (or that it does not) is judged by `LawFit.holds` in every seed; a direction by a one-sided t
+test over seeds at the 5 % level; a number by a tolerance that was written before. Beside each stands `chance`: how
+often something without the claimed property would pass. Rows that chance passes more often than once in five are not
+counted.
 """
 
 import math
@@ -28,8 +29,8 @@ Values = Sequence[float | None]
 class Claim:
     """What the paper says of a number, when our seeds agree with it, how that is written, and how often chance does.
 
-    `agrees` gets the values of the seeds. `chance` is a rate, or gives one for so many seeds; of a number with a tolerance it
-    is the share of other networks that would pass, which `row(…, among=…)` counts.
+    `agrees` gets the values of the seeds. `chance` is a rate, or gives one for so many seeds; of a number with a tolerance
+    it is the share of other networks that would pass, which `row(…, among=…)` counts.
     """
 
     paper: Paper = None

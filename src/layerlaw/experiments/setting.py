@@ -79,8 +79,10 @@ class Setting:
         *,
         start: Sequence[dict[str, Any]] | None = None,
         copied: tuple[int, int] | None = None,
+        shared: str = "",
     ) -> Runs:
-        """Train and measure; `name` tells the sweeps of one experiment apart in its folder."""
+        """Train and measure; `name` tells the sweeps of one experiment apart in its folder, or in that of the experiment
+        that it is `shared` with, whose networks are then not trained again."""
         which = " (embedded Fashion-MNIST)" if self.quick else ""
         for recipe in recipes:
             images = data[recipe.data]
@@ -89,7 +91,7 @@ class Setting:
             self.checksums[f"{recipe.data}{drawn}{which}"] = given.checksum
         self.used_seeds |= {recipe.seed for recipe in recipes}
         self.networks += len(recipes)
-        folder = None if self.folder is None else self.folder / name
+        folder = None if self.folder is None else (self.folder.parent / shared if shared else self.folder) / name
         how: dict[str, Any] = {"schedule": schedule, "start": start, "copied": copied}
         return Runs(sweep(recipes, data, folder=folder, device=self.device, progress=self.progress, **how))
 

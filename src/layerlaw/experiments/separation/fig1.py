@@ -49,7 +49,7 @@ def run(setting: Setting) -> Outcome:
         if not setting.quick:
             recipes += base.grid(**{**grid, "learning_rate": (rate,)}, data=(FILE_ORDER,), seed=setting.seeds()[:3])
     data = {"fashion_mnist": images, FILE_ORDER: images(None)}
-    everything = setting.train("grid", recipes, data, PROTOCOLS)
+    everything = setting.train("grid", recipes, data, PROTOCOLS, shared="fig1")
     runs, ordered = everything.at(data="fashion_mnist"), everything.at(data=FILE_ORDER)
     cells = runs.by(lambda r: (str(r.recipe.optimizer), r.recipe.network.depth))
     shown = {cell: cells[cell].at(learning_rate=rate) for cell, (rate, _) in SHOWN.items()}

@@ -63,8 +63,8 @@ def run(setting: Setting) -> Outcome:
     images = {name: samples(setting, name, 2 * PER_CLASS, tests=1000) for name in PAPER}
     base = Recipe(epochs=setting.epochs(quick=10))
     recipes = base.grid(network=map(Shape.even, depths), data=PAPER, learning_rate=rates, seed=setting.seeds(least=10))
-    validated = {name: partial(_validated, some) for name, some in images.items()}
-    runs = setting.train("grid", recipes, validated, Schedule(batchnorm=tuple(MODE_NAMES), test=True))
+    data = {name: partial(validated, some) for name, some in images.items()}
+    runs = setting.train("grid", recipes, data, Schedule(batchnorm=tuple(MODE_NAMES), test=True))
     found = [_depths(setting, name, runs.at(data=name), images[name]) for name in PAPER]
     rows = [*(r for each in found for r in _rows(each, len(depths))), _order_row(found)]
     notes = [*(_note(each, rows) for each in found), *setting.note(SEEDS, quick=False), *stand_in(setting, *PAPER)]
@@ -73,7 +73,7 @@ def run(setting: Setting) -> Outcome:
 
 
 @cache
-def _validated(images: Images, seed: int) -> Samples:
+def validated(images: Images, seed: int) -> Samples:
     """The first half of the images of every class to train on, the others held out."""
     drawn = images(seed)
     further = beyond(drawn.labels, PER_CLASS)

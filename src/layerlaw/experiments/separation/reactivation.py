@@ -1,0 +1,160 @@
+"""Reactivation: can a broken law be brought back by fine-tuning, "with about the same or better test performance"?
+
+    layerlaw reproduce reactivation            3 kinds of networks × 10 seeds, fine-tuned with and without the penalty
+    layerlaw reproduce reactivation --quick    one kind, one seed, few epochs
+
+Networks whose law is broken: 20 layers on CIFAR-10 after frozen training (as in Figure 9); 8 layers without BatchNorm;
+and 20 layers at a learning rate (1e-4) that gives no law. They are fine-tuned for 150 steps (Adam 3e-4, a tenth of it
+for the last two fifths, batches of 500) by cross-entropy plus λ times (1/evenness − 1) of log D on the batch
+(`EvenCrossEntropy`); the control is the same fine-tuning with λ = 0. λ is chosen on the first three seeds among 0.1,
+0.3, 1 and 3: of those with which the law holds in most of them the one with the best accuracy on validation images
+(further training images), else the one with the largest evenness. Judged, over all seeds: the law holds afterwards
+(`LawFit.holds`); test accuracy is not lower than the control's by more than a point, and than before (paired t tests).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from layerlaw.experiments.drawing import across_table, curves_panel, run_table
+from layerlaw.experiments.numbers import UNCLAIMED, above, holds, mean_of, minus, paired_rows
+from layerlaw.experiments.runs import LAW, PROTOCOLS, Runs, protocol_table
+from layerlaw.experiments.separation.fig5 import accuracy, validated, validation
+from layerlaw.experiments.setting import Images, Setting, samples, stand_in
+from layerlaw.lab import EvenCrossEntropy, Recipe, Shape
+from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.sheet import Sheet
+
+TITLE = "Reactivating the law: fine-tuning towards even steps"
+WEIGHTS = (0.1, 0.3, 1.0, 3.0)
+PILOT = 3  # seeds on which the weight is chosen
+TOLERATED = 0.01  # of test accuracy: "about the same"
+SCHEDULE = replace(PROTOCOLS, permuted=False)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A kind of network without a law."""
+
+    words: str
+    data: str
+    recipe: Recipe
+    frozen: bool = False
+
+
+KINDS = {
+    "frozen": Broken(
+        "CIFAR-10, 20 layers, frozen training", "cifar10", Recipe(Shape.even(20), learning_rate=1e-3), True
+    ),
+    "no-norm": Broken("Fashion-MNIST, 8 layers without BatchNorm", "fashion_mnist", Recipe(Shape.even(8, norm=False))),
+    "bad-rate": Broken(
+        "Fashion-MNIST, 20 layers, lr 1e-4", "fashion_mnist", Recipe(Shape.even(20), learning_rate=1e-4)
+    ),
+}
+
+
+def run(setting: Setting) -> Outcome:
+    """Break the law, fine-tune, report what came out."""
+    found: list[Row] = []
+    tables, panels, across, verdicts, notes = [], [], {}, {}, []
+    for name, kind in list(KINDS.items())[1:2] if setting.quick else KINDS.items():
+        images = samples(setting, kind.data, 200, tests=1000)
+        before = _break(setting, name, kind, images)
+        weight, tried = _choose(setting, name, before, images)
+        control, after = (_tune(setting, f"{name}-all", before, images, [w])[0] for w in (0.0, weight))
+        stages = {"before": before, "control": control, "after": after}
+        tests = {
+            stage: [accuracy(r, images(r.recipe.seed), setting.device) for r in some] for stage, some in stages.items()
+        }
+        found += _rows(name, stages, tests, weight)
+        across |= {f"{kind.words}, {stage}": some for stage, some in stages.items()}
+        verdicts |= {f"Reactivation: the law holds again, {kind.words}": after.mostly_hold}
+        panels.append(curves_panel(kind.words, stages))
+        tables.append(_table(kind, tried))
+        notes += [_note(kind, stages, tests, weight)]
+    sheet = Sheet(
+        "D along depth before and after fine-tuning", panels, caption="Chunks of 100; mean and range over seeds."
+    )
+    tables = [protocol_table(verdicts), across_table("Over seeds and images", across), *tables]
+    return Outcome("reactivation", TITLE, found, [sheet], tables, [*notes, *stand_in(setting, "cifar10")])
+
+
+def _break(setting: Setting, name: str, kind: Broken, images: Images) -> Runs:
+    """Train networks of one kind, one per seed."""
+    data = {kind.data: partial(validated, images)}
+    whole = setting.epochs()
+    grid = replace(kind.recipe, data=kind.data, epochs=whole).grid(seed=setting.seeds(least=10))
+    if not kind.frozen:
+        return setting.train(name, grid, data, SCHEDULE)
+    half = kind.recipe.network.depth // 2
+    bottom = [replace(r, layers=(0, half), drops=(), epochs=whole * 3 // 2) for r in grid]
+    states = [r.state for r in setting.train(f"{name}-bottom", bottom, data, SCHEDULE) if r.state is not None]
+    top = [replace(r, layers=(half, kind.recipe.network.depth)) for r in grid]
+    return setting.train(f"{name}-top", top, data, SCHEDULE, start=states)
+
+
+def _tune(setting: Setting, name: str, runs: Runs, images: Images, weights: Sequence[float]) -> list[Runs]:
+    """Fine-tune these networks, with each of the weights."""
+    data = {runs[0].recipe.data: partial(validated, images)}
+    epochs = setting.epochs(75, 10)
+    recipes = [
+        replace(
+            r.recipe, loss=EvenCrossEntropy(weight), learning_rate=3e-4, epochs=epochs, drops=(0.6,), batch_size=500,
+            layers=None, decay_frozen=False,
+        )
+        for weight in weights
+        for r in runs
+    ]  # fmt: skip
+    states = [r.state for _ in weights for r in runs if r.state is not None]
+    tuned = setting.train(f"{name}-tuned", recipes, data, SCHEDULE, start=states)
+    return [Runs(tuned[i * len(runs) : (i + 1) * len(runs)]) for i in range(len(weights))]
+
+
+def _choose(setting: Setting, name: str, runs: Runs, images: Images) -> tuple[float, dict[float, Runs]]:
+    """The weight of the penalty, by validation images of the first seeds."""
+    weights = (1.0,) if setting.quick else WEIGHTS
+    tried = dict(zip(weights, _tune(setting, f"{name}-pilot", Runs(runs[:PILOT]), images, weights), strict=True))
+
+    def merit(weight: float) -> tuple[bool, float]:
+        some = tried[weight].sound
+        held = bool(some) and some.mostly_hold()
+        return held, (some.mean(validation) if held else some.mean("evenness")) or 0.0
+
+    return max(weights, key=merit), tried
+
+
+def _rows(name: str, stages: dict[str, Runs], tests: dict[str, list[float]], weight: float) -> list[Row]:
+    claims = {"after": {"holds": holds("reactivated")}}
+    found = [
+        r for stage, some in stages.items() for r in some.rows(f"{name}/{stage}", (*LAW, "final-D"), claims.get(stage))
+    ]
+    found += [Row(f"{name}/{stage}/test-accuracy", None, mean_of(v), min(v), max(v)) for stage, v in tests.items() if v]
+    found.append(Row(f"{name}/weight", None, weight))
+    for other in ("control", "before"):
+        gaps = [minus(a, b) for a, b in zip(tests["after"], tests[other], strict=True)]
+        same = above(-TOLERATED, "about the same or better") if other == "control" else UNCLAIMED
+        found += paired_rows(f"{name}/after-minus-{other}/test-accuracy", gaps, same)
+    return found
+
+
+def _table(kind: Broken, tried: dict[float, Runs]) -> Table:
+    weights = {id(r): weight for weight, some in tried.items() for r in some}
+    return run_table(
+        f"Weights tried, {kind.words}",
+        [r for some in tried.values() for r in some],
+        {"weight": lambda r: weights[id(r)], "seed": lambda r: r.recipe.seed},
+        {
+            **{f"{what}{mode}": f"{what}{mode}" for what in ("holds", "evenness") for mode in ("", "-eval")},
+            "final D": "final-D", "train loss": "train-loss", "validation acc.": lambda r: validation(r),
+        },
+    )  # fmt: skip
+
+
+def _note(kind: Broken, stages: dict[str, Runs], tests: dict[str, list[float]], weight: float) -> str:
+    laws = {stage: (sum(some.values("holds")), len(some)) for stage, some in stages.items()}  # type: ignore[arg-type]
+    held = ", ".join(f"{stage} {int(a)} of {n}" for stage, (a, n) in laws.items())
+    accuracies = ", ".join(f"{stage} {100 * (mean_of(v) or 0):.1f} %" for stage, v in tests.items())
+    ends = ", ".join(f"{stage} {some.mean('final-D') or 0:.3g}" for stage, some in stages.items())
+    return f"{kind.words} (λ = {weight:g}): the law holds {held}; test accuracy {accuracies}; final D {ends}."
