@@ -15,11 +15,23 @@ quick = quick_fixture("fig1", most=8)
 def test_nine_cells_stand_beside_the_papers_nine(quick: Quick) -> None:
     rows = [quick.row(f"{cell}/pearson") for cell in CELLS]
     assert [row.paper for row in rows] == [-1.0, -0.998, -0.997, -0.999, -0.998, -0.998, -1.0, -0.997, -0.999]
-    assert all(row.ours is not None and row.tolerance == "≤ −0.99" for row in rows)
-    assert [row.reproduced for row in rows] == [row.ours <= -0.99 for row in rows]
+    assert all(row.ours is not None and row.kind == "number" for row in rows)
+    assert [row.reproduced for row in rows] == [abs(row.ours - row.paper) <= 0.01 for row in rows]
     assert all(quick.row(f"{cell}/pearson-eval").reproduced is None for cell in CELLS)
+    for cell in CELLS:
+        law = quick.row(f"{cell}/holds")
+        assert (law.paper, law.kind, law.reproduced) == ("law", "direction", law.ours == 1)
+        assert law.chance == pytest.approx(0.05)  # one seed
     assert quick.row("adam-20/rho").paper == 0.818
-    assert quick.row("adam-8/half-life").paper == 1.1
+    assert (quick.row("adam-8/half-life").paper, quick.row("adam-8/half-life").reproduced) == (1.1, None)
+
+
+def test_claims_are_followed_through_the_protocols(quick: Quick) -> None:
+    table = quick.table("Which claim survives in which protocol")
+    assert len(table.rows) == 9
+    for cell, line in zip(CELLS, table.rows, strict=True):
+        ends = ("", "-balanced", "-eval", "-full")
+        assert line[1:] == tuple("yes" if quick.row(f"{cell}/holds{end}").ours == 1 else "no" for end in ends)
 
 
 def test_the_networks_are_the_papers(quick: Quick) -> None:
@@ -52,7 +64,8 @@ def test_the_page_has_the_papers_arrangement_and_every_plane(quick: Quick) -> No
 
 def test_diverged_runs_are_reported_not_dropped() -> None:
     lost = made_run({20: [36.0, 10.0, 3.0, 1.0]}, diverged=12)
-    (row, *_) = fig1._rows(("sgd", 4), Runs([lost]), Runs([lost]))
+    _, row, *_ = fig1._rows(("sgd", 4), Runs([lost]), Runs([lost]))
+    assert row.name == "sgd-4/pearson"
     assert row.ours is None
     assert row.reproduced is False
     assert "epoch 12" in row.reason

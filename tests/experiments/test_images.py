@@ -1,63 +1,57 @@
-"""The samples of the experiments, and the choice repeated inside the null."""
+"""The images of the experiments, their settings and their names."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from layerlaw.data import load
 from layerlaw.experiments import NAMES, find, reproduce, setting, title
-from layerlaw.experiments.numbers import Claim, row, selected_p
-from layerlaw.experiments.setting import Setting, samples, stand_in
-from layerlaw.law import fit_law, greenwood_p
+from layerlaw.experiments.setting import Images, Setting, samples, stand_in
+from layerlaw.lab import Samples
 
 
-def test_the_first_images_of_every_class_in_file_order() -> None:
-    found = samples(Setting(quick=True), "fashion_mnist", 100)
+def test_images_are_drawn_by_the_seed_or_the_first_in_file_order() -> None:
+    images = samples(Setting(quick=True), "fashion_mnist", 100)
+    first = images(None)
     x, y = load().balanced(100).resized(10).tensors(flat=True)
-    assert found.inputs.equal(x)
-    assert found.labels.equal(y)
-    assert found.test_labels is not None
-    assert len(found.test_labels) == 2000
+    assert first.inputs.equal(x)
+    assert first.labels.equal(y)
+    drawn, other = images(1), images(2)
+    assert drawn is images(1)
+    assert drawn.counts == other.counts == (100,) * 10
+    assert len({drawn.checksum, other.checksum, first.checksum}) == 3
+    known = {tuple(row.tolist()) for row in load().resized(10).tensors(flat=True)[0]}
+    assert all(tuple(row.tolist()) in known for row in drawn.inputs)
+    assert all(some.test_labels is not None and len(some.test_labels) == 2000 for some in (first, drawn))
+    assert drawn.test_inputs.equal(first.test_inputs)
 
 
-def test_prepared_samples_are_the_same_and_need_no_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = setting._samples.__wrapped__("fashion_mnist_sample", (30, 20) * 5, 10, 50)
+@pytest.mark.parametrize("size", [10, 12])
+def test_prepared_images_are_the_same_and_need_no_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    images = Images("fashion_mnist_sample", (30, 20) * 5, size, 50)
+
+    def fresh() -> Samples:
+        setting._whole.cache_clear()
+        return setting._drawn.__wrapped__(images, 3)
+
+    plain = fresh()
     monkeypatch.setenv(setting.PREPARED, str(tmp_path))
-    kept = setting._samples.__wrapped__("fashion_mnist_sample", (30, 20) * 5, 10, 50)
+    kept = fresh()
     monkeypatch.setattr(setting, "load", None)  # whoever loads now fails
-    again = setting._samples.__wrapped__("fashion_mnist_sample", (30, 20) * 5, 10, 50)
+    again = fresh()
     assert plain.checksum == kept.checksum == again.checksum
     assert again.class_names == plain.class_names
     assert again.counts == (30, 20) * 5
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.iterdir())) == 2
+    setting._whole.cache_clear()
 
 
 def test_a_quick_run_says_what_stands_in() -> None:
     assert stand_in(Setting(quick=True), "mnist", "fashion_mnist") == ["Quick run: Fashion-MNIST stands in for MNIST."]
     assert stand_in(Setting(), "mnist") == []
-    assert samples(Setting(quick=True), "cifar10") is samples(Setting(quick=True), "mnist")
-
-
-def test_without_a_choice_the_selected_p_is_greenwoods() -> None:
-    for layers, effective in ((7, 5.5), (19, 12.0)):
-        exact = greenwood_p(1 / effective, layers)
-        assert selected_p(effective, layers, 1) == pytest.approx(exact, abs=4 * np.sqrt(exact * (1 - exact) / 20_000))
-
-
-def test_choosing_the_straightest_makes_evenness_cheaper() -> None:
-    generator = np.random.default_rng(1)
-    even = []
-    for _ in range(400):  # the choice by hand, with the fit of the package
-        fits = []
-        for _ in range(7):
-            shares = generator.exponential(size=7)
-            fits.append(fit_law(np.exp(-np.concatenate([[0.0], shares.cumsum() / shares.sum() * 4]))))
-        chosen = min(fits, key=lambda fit: fit.pearson)
-        even.append(chosen.effective_layers >= 5.5)
-    p = selected_p(5.5, 7, 7)
-    assert p == pytest.approx(np.mean(even), abs=4 * np.sqrt(p * (1 - p) / 400))
-    assert p > 2 * selected_p(5.5, 7, 1)
+    assert samples(Setting(quick=True), "cifar10") == samples(Setting(quick=True), "mnist")
 
 
 def test_every_experiment_has_a_title_and_a_docstring_with_its_command() -> None:
@@ -71,14 +65,6 @@ def test_seeds_begin_with_the_authors() -> None:
     assert len(Setting(seed_count=3).seeds(least=10)) == 10
     assert Setting(quick=True).seeds(least=10) == (666,)
     assert Setting(quick=True, seed_count=2).seeds(least=10) == (666, 1)
-
-
-def test_a_missing_number_has_a_reason() -> None:
-    lost = row("r", [None, None], Claim(-0.99, lambda r: r < 0), reason="diverged in epoch 3")
-    assert (lost.ours, lost.reproduced, lost.reason) == (None, False, "diverged in epoch 3")
-    part = row("r", [None, -1.0], Claim(None, lambda r: r < 0, "< 0"))
-    assert (part.ours, part.reproduced) == (-1.0, True)
-    assert "1 of 2" in part.tolerance
 
 
 def test_an_unknown_figure_is_answered() -> None:

@@ -50,7 +50,9 @@ def images() -> tuple[torch.Tensor, torch.Tensor]:
 def test_fine_tuning_in_a_loop_of_ones_own_makes_the_steps_even(images) -> None:
     x, y = images
     torch.manual_seed(0)
-    network = nn.Sequential(*[layer for _ in range(5) for layer in (nn.Linear(100, 100), nn.ReLU())], nn.Linear(100, 10))
+    network = nn.Sequential(
+        *[layer for _ in range(5) for layer in (nn.Linear(100, 100), nn.ReLU())], nn.Linear(100, 10)
+    )
     train(network, x, y, Recipe(epochs=30), progress=False)
     before = ll.probe(network, (x, y), progress=False).law()
     even = EvenSteps(network, x[:4])

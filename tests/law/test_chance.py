@@ -14,7 +14,9 @@ def simulated(m: int, draws: int = 40_000, seed: int = 0) -> np.ndarray:
     return (gaps**2).sum(1) / gaps.sum(1) ** 2
 
 
-@pytest.mark.parametrize(("m", "tolerance"), [(2, 0.01), (3, 0.01), (7, 0.01), (19, 0.01), (60, 0.01), (150, 0.01), (290, 0.02), (400, 0.03)])
+@pytest.mark.parametrize(
+    ("m", "tolerance"), [(2, 0.01), (3, 0.01), (7, 0.01), (19, 0.01), (60, 0.01), (150, 0.01), (290, 0.02), (400, 0.03)]
+)
 def test_greenwood_agrees_with_simulation(m: int, tolerance: float) -> None:
     G = simulated(m)
     for level in (0.01, 0.05, 0.25, 0.5, 0.75, 0.95):

@@ -228,7 +228,9 @@ def test_two_points_make_no_law() -> None:
 
 @CORE
 @given(st.lists(st.floats(0.01, 3), min_size=4, max_size=25), st.integers(0, 24), st.floats(0.01, 1))
-def test_a_curve_that_rises_anywhere_is_never_said_to_fall_by_equal_steps(drops: list[float], at: int, rise: float) -> None:
+def test_a_curve_that_rises_anywhere_is_never_said_to_fall_by_equal_steps(
+    drops: list[float], at: int, rise: float
+) -> None:
     steps = [-d for d in drops]
     steps[at % len(steps)] = rise
     fit = fit_law(np.exp(np.cumsum([0.0, *steps])))
@@ -262,7 +264,9 @@ def test_a_drop_in_one_layer_is_not_the_law(at: int) -> None:
     steps = [-0.01] * 9
     steps[at] = -3.0
     fit = fit_law(np.exp(np.cumsum([0.0, *steps])))
-    assert fit.verdict.startswith("The law does not hold: the layers share the drop no more evenly than a random split would")
+    assert fit.verdict.startswith(
+        "The law does not hold: the layers share the drop no more evenly than a random split would"
+    )
     assert fit.effective_layers == pytest.approx(1, abs=0.1)
 
 
@@ -373,5 +377,3 @@ def test_autocorrelation_tells_a_curve_from_noise() -> None:
     assert fit_law([8.0, 4.0, 2.0, 1.0, 0.5]).autocorrelation is None  # an exact line leaves rounding only
     e = np.array(fit_law([5.0, 3.0, 2.9, 1.0, 0.8]).residuals)
     assert fit_law([5.0, 3.0, 2.9, 1.0, 0.8]).autocorrelation == pytest.approx((e[1:] @ e[:-1]) / (e @ e))
-
-

@@ -86,7 +86,10 @@ def test_a_perfect_line_has_an_interval_for_rho_but_none_for_r() -> None:
 
 def networks(n: int, spread: float, steps: tuple[float, ...] = (1.0,) * 7, seed: int = 0) -> list:
     rng = np.random.default_rng(seed)
-    return [fit_law(np.exp(-np.cumsum([0.0, *(np.array(steps) * (1 + rng.normal(0, spread, len(steps))))]))) for _ in range(n)]
+    return [
+        fit_law(np.exp(-np.cumsum([0.0, *(np.array(steps) * (1 + rng.normal(0, spread, len(steps))))])))
+        for _ in range(n)
+    ]
 
 
 def test_the_summary_agrees_with_a_computation_by_hand() -> None:

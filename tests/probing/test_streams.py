@@ -46,7 +46,11 @@ def gib(size: float) -> float:
 
 
 EXTRAS = {"uncertainty": True}
-DRAWN = ("separation_permuted", "separation_permuted_low", "separation_permuted_high")  # where labels are not known beforehand, a streamed floor uses drawn labels
+DRAWN = (
+    "separation_permuted",
+    "separation_permuted_low",
+    "separation_permuted_high",
+)  # where labels are not known beforehand, a streamed floor uses drawn labels
 
 
 @pytest.mark.parametrize("kind", ["fnn", "resnet"])

@@ -351,7 +351,6 @@ def test_standard_errors_do_not_depend_on_the_order_of_the_file() -> None:
     sorted_ = x[:, 0].argsort()
     orders = [sorted_, *(torch.randperm(len(y), generator=torch.Generator().manual_seed(i)) for i in range(8))]
     errors = [
-        ll.probe(nn.Linear(12, K), (x[o], y[o]), progress=False).sites[0].values["separation_log_se"]
-        for o in orders
+        ll.probe(nn.Linear(12, K), (x[o], y[o]), progress=False).sites[0].values["separation_log_se"] for o in orders
     ]
     assert min(errors[1:]) / 1.5 < errors[0] < 1.5 * max(errors[1:])
