@@ -205,6 +205,29 @@ def test_frozen_layers_stay_and_the_others_learn_as_in_a_plain_loop(
         assert not torch.equal(after.norm1.running_mean, before.norm1.running_mean)
 
 
+def test_frozen_layers_that_go_on_decaying_do_as_in_a_plain_loop_with_gradients_of_zero() -> None:
+    """What torch up to 1.13 did to a layer that was frozen after it had been trained."""
+    shape = Shape(12, (10, 8), 4)
+    recipe = Recipe(shape, learning_rate=0.003, epochs=30, batch_size=50, layers=(1, 3), decay_frozen=True)
+    fleet, _ = fleet_losses([recipe], [SAMPLES], 3)
+    network = fresh(recipe)
+    frozen = {name: p for name, p in network.named_parameters() if name.startswith(("linear1.", "norm1."))}
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.003, weight_decay=recipe.weight_decay)
+    orders = torch.Generator().manual_seed(recipe.seed)
+    network.train()
+    for _ in range(3):
+        for rows in torch.randperm(150, generator=orders).split(50):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(SAMPLES.inputs[rows]), SAMPLES.labels[rows]).backward()
+            for parameter in frozen.values():
+                parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()
+    mine = fleet.state_dict(0)
+    for name, parameter in frozen.items():
+        torch.testing.assert_close(mine[name], parameter.detach(), rtol=1e-4, atol=1e-6)
+        assert not torch.equal(mine[name], fresh(recipe).state_dict()[name]) or name == "norm1.bias"
+
+
 def test_members_of_one_seed_share_their_order_and_others_do_not() -> None:
     orders = Orders([1, 2, 1], 50)
     first, second = orders.next(), orders.next()

@@ -17,8 +17,9 @@ import oracle
 from layerlaw.errors import InputError
 from layerlaw.lab import FeedForward, Fleet, Measurement, Recipe, Run, Samples, Schedule, Shape, sweep
 from layerlaw.lab.fleet.engine import measure_fleet
+from layerlaw.lab.schedule import balanced_order
 
-EVERYTHING = Schedule(batchnorm=("batch", "running", "whole"), test=True, permuted=True, by_class=True)
+EVERYTHING = Schedule(batchnorm=("batch", "balanced", "running", "whole"), test=True, permuted=True, by_class=True)
 SAMPLES = clouds(250, test=130)  # chunks of 100, 100 and 50; 100 and 30
 
 
@@ -238,7 +239,7 @@ def test_a_fleet_measured_in_parts_gives_the_same_readings(monkeypatch: pytest.M
     monkeypatch.setattr(Fleet, "site_features", counted)
     monkeypatch.setitem(ll.lab.fleet.engine.SCRATCH, "cpu", 1)  # one member at a time
     in_parts = measure_fleet(fleet, EVERYTHING, 0)
-    assert len(calls) == 5 * 9
+    assert len(calls) == 5 * 12
     same_readings(at_once, in_parts)
 
 
@@ -280,11 +281,20 @@ def test_readings_that_were_not_taken_are_told_with_those_that_were(runs: list[R
 
 
 def test_wishes_that_do_not_exist_are_told() -> None:
-    with pytest.raises(InputError, match=r"batchnorm: expected some of batch, running, whole, got \['test'\]"):
+    with pytest.raises(InputError, match=r"batchnorm: expected some of batch, balanced, running, whole, got \['test'\]"):
         Schedule(batchnorm=("test",))
-    with pytest.raises(InputError, match=r"batchnorm: expected some of batch, running, whole, got \[\]"):
+    with pytest.raises(InputError, match=r"batchnorm: expected some of batch, balanced, running, whole, got \[\]"):
         Schedule(batchnorm=())
     with pytest.raises(InputError, match="epochs: expected numbers ≥ 0, got -1"):
         Schedule(epochs=(3, -1))
     with pytest.raises(InputError, match="schedule: expected held-out samples to measure on"):
         measure_fleet(Fleet([Recipe(network=Shape(12, (8,), 4))], [clouds(60)]), Schedule(test=True), 0)
+
+
+def test_balanced_chunks_have_every_class_in_its_share() -> None:
+    labels = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)
+    order = balanced_order(labels, 3)
+    assert sorted(order.tolist()) == list(range(100))
+    for start in range(0, 100, 10):
+        assert torch.bincount(labels[order[start : start + 10]], minlength=3).tolist() == [5, 3, 2]
+    assert torch.equal(balanced_order(torch.stack([labels, labels]), 3)[1], order)  # members of a fleet at once
