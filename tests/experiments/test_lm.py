@@ -126,6 +126,22 @@ def test_one_model_on_one_text_is_judged_by_the_rule_and_said_to_be() -> None:
     assert row.tolerance == "LawFit.holds, one model on one text"
 
 
+def test_a_reference_that_most_blocks_would_pass_does_not_count() -> None:
+    values = [0.902, *(0.89 - 0.0005 * i for i in range(12)), *(0.823 + 0.0001 * i for i in range(16)), 0.838]
+    record = made(values)
+    for site in record.sites:
+        one = site.values["residual"]
+        site.values |= {f"residual{end}": one for end in ("_held_out", "_embedding", "_embedding_held_out")}
+        site.values |= {"residual_untrained": 1 / one, "residual_embedding_untrained": 1 / one}
+    rows = {row.name: row for row in smollm2._law_rows(record, smollm2.BLOCKS)}
+    assert [rows[f"id/block-{n}"].reproduced for n in (1, 27, 30)] == [True] * 3
+    assert [rows[f"id/block-{n}"].counted for n in (1, 27, 30)] == [True, False, True]
+    assert {row.kind for row in rows.values()} == {None, "other model", "self-check"}
+    assert [name for name, row in rows.items() if row.kind == "other model"] == ["id/holds"]
+    assert rows["id/holds"].reproduced is False
+    assert rows["id/holds-untrained"].reproduced is True
+
+
 @pytest.mark.parametrize(("masked", "seen"), [([BENT, BENT, [*BENT[:-1], 0.887]], True), ([EVEN, BENT, EVEN], False)])
 def test_masked_tokens_are_judged_beside_next_tokens(monkeypatch, masked: list[list[float]], seen: bool) -> None:
     def records(_setting, _corpus, kind, _depth, _width, steps):
