@@ -106,17 +106,18 @@ def test_every_kind_has_rows_panels_and_layers(quick: Quick) -> None:
     kinds = ("fine-tuned", "few", "as-is", "untrained")
     for token in ("first", "mean"):
         for kind in kinds:
-            for what in (
-                "pearson",
-                "rho",
-                "effective-layers",
-                "greenwood-p",
-                "dev-ncc-accuracy",
-                "last-D-over-permuted",
-            ):
+            for what in (*s9.LAW, "dev-holds", "dev-ncc-accuracy", "last-D-over-permuted"):
                 assert quick.row(f"{token}/{kind}/{what}")
-    judged = {row.name for row in quick.outcome.rows if row.reproduced is not None}
-    assert judged == {f"{t}/{k}/seeds-with-clear-law" for t in ("first", "mean") for k in ("fine-tuned", "few")}
+    judged = {row.name: row for row in quick.outcome.rows if row.reproduced is not None}
+    assert set(judged) == {f"{t}/{k}/holds" for t in ("first", "mean") for k in ("fine-tuned", "few")}
+    assert {row.kind for row in judged.values()} == {"other model"}  # MiniLM is not the paper's BERT
+    assert all(row.chance < 0.2 for row in judged.values())
+    told = [
+        note
+        for note in quick.outcome.notes
+        if "on the dev sentences in 0" in note or "on the dev sentences in 1" in note
+    ]
+    assert len(told) == 8  # every cell says how many, for training and dev sentences
     assert quick.row("few/train-accuracy").ours > quick.row("few/dev-accuracy").ours - 0.1
     assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [8, 8, 2]
     assert len(quick.table("Every layer").rows) == 4 * (6 + 7)
@@ -124,18 +125,20 @@ def test_every_kind_has_rows_panels_and_layers(quick: Quick) -> None:
     assert quick.setting.used_seeds == {666}
 
 
-def test_a_clear_law_would_be_reported() -> None:
+def test_a_law_would_be_reported() -> None:
     values = {"test_separation": 1.0, "ncc_accuracy": 0.5, "test_ncc_accuracy": 0.5}
     straight, bent = made(32, 16, 8, 4, 2, 1), made(32, 31, 30, 29, 28, 1)
     for record in (straight, bent):
         for site in record.sites:
             site.values |= values
     rows = {row.name: row for row in s9._rows("first", "few", [straight, straight, bent])}
-    assert rows["first/few/seeds-with-clear-law"].ours == pytest.approx(2 / 3)
-    assert rows["first/few/seeds-with-clear-law"].reproduced is False
-    assert rows["first/few/effective-layers"].high == pytest.approx(5)
+    assert rows["first/few/holds"].ours == pytest.approx(2 / 3)
+    assert rows["first/few/holds"].reproduced is False
+    assert rows["first/few/evenness"].high == pytest.approx(1)
+    rows = {row.name: row for row in s9._rows("first", "few", [bent, bent, straight])}
+    assert rows["first/few/holds"].reproduced is True
     rows = {row.name: row for row in s9._rows("first", "as-is", [straight])}
-    assert rows["first/as-is/seeds-with-clear-law"].reproduced is None
+    assert rows["first/as-is/holds"].reproduced is None
 
 
 def test_no_law_where_d_is_not_defined() -> None:

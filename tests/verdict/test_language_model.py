@@ -50,8 +50,22 @@ def test_a_straight_line_is_the_law_on_this_text() -> None:
         "The law holds on this text: every block takes about the same share of log held-out PR ("
     )
     assert "r = −1.000 over 30 blocks, −1.000 without the last, ρ = 0.9965 per block" in verdict.headline
-    assert "29.0 effective layers of 29, Greenwood p < 0.0001" in verdict.headline
+    assert "29.0 effective blocks of 29, trend 1.00, Greenwood p < 0.0001" in verdict.headline
     assert not any("curve" in line or "plateau" in line or "rises" in line for line in verdict.findings)
+
+
+def test_uneven_single_steps_are_not_called_the_same_share() -> None:
+    logs = np.cumsum([0.0, *(0.004 * (1 + 2 * np.sin(np.pi * i / 28)) for i in range(29))])  # 1 → 3 → 1
+    headline = judge(model([float(v) for v in 0.9 * np.exp(-logs)])).headline
+    assert headline.startswith(
+        "The law holds on this text as a whole: log held-out PR falls on a line, but single steps are 0.45 to "
+    )
+
+
+def test_what_is_said_of_the_residual_in_sample_has_the_same_rule() -> None:
+    assert "(r = −1.000, −1.000 without the last block; the law holds)." in words(model(LINE))
+    assert "; the law does not hold)." in words(model(SHAPE))
+    assert "the law" not in words(model(LINE, settings={"tokens_per_feature": 7.0}))
 
 
 def test_the_held_out_residual_leads_and_the_one_in_sample_stands_beside_it() -> None:
@@ -158,6 +172,7 @@ def test_other_targets_stand_in_one_line() -> None:
     )  # fmt: skip
     assert "r with other targets: frequency rank +1.000, previous token +1.000, " in text  # held out where it was
     assert "shuffled ids −1.000 … +1.000 (2 vocabularies)." in text
+    assert "Of 4 other targets the law holds for shuffled 1." in text
     assert "Separation D of the most frequent tokens as classes: r = −1.000." in text
 
 
@@ -258,8 +273,8 @@ def test_a_headline_says_so_when_its_rises_are_within_error() -> None:
     nearly[20] = nearly[19] * 1.002
     headline = judge(model(nearly, groups=0.005)).headline
     assert headline.startswith(
-        "The law holds on this text: every block takes about the same share of log held-out PR on the whole, but it rises at "
-        "1 of 29 steps, not clearly ("
+        "The law holds on this text as a whole: log held-out PR falls on a line, but it rises at 1 of 29 steps, not "
+        "clearly, and single steps are −0.2"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 from layerlaw.experiments.moments import FULL, measured_epochs
 from layerlaw.experiments.runs import Runs, Where, number
 from layerlaw.lab import Run
-from layerlaw.law import LawFit, fit_law, interval_words, laws_across
+from layerlaw.law import RESIDUAL, LawFit, fit_law, interval_words, laws_across
 from layerlaw.outcome import Cell, Table
 from layerlaw.sheet import Panel, Series, Sheet, Style
 
@@ -213,12 +213,18 @@ def _cell(run: Run, column: Column) -> Cell:
 
 
 def across_table(title: str, cells: Mapping[str, Runs], **where: Unpack[Where]) -> Table:
-    """The laws of several groups of runs, each over its seeds and images: means and 95 % intervals, and the steps."""
+    """The laws of several groups of runs, each over its seeds and images."""
+    return laws_table(title, {name: runs.laws(**where) for name, runs in cells.items()})
+
+
+def laws_table(title: str, cells: Mapping[str, Sequence[LawFit]], what: str = "D") -> Table:
+    """The laws of several groups of networks: means and 95 % intervals, and the steps."""
     lines: list[tuple[Cell, ...]] = []
-    for name, runs in cells.items():
-        if laws := runs.laws(**where):
+    for name, laws in cells.items():
+        if laws:
             a = laws_across(laws)
-            numbers = [None if found is None else interval_words(found) for found in (a.rho, a.evenness, a.trend)]
+            rho = interval_words(a.rho, 5 if what == RESIDUAL else 3)  # of a residual 1 − ρ is a few thousandths
+            numbers = [rho, *(None if found is None else interval_words(found) for found in (a.evenness, a.trend))]
             shown = {True: "yes", False: "not shown", None: "–"}[a.equal_steps]
             low, high = (f(step.mean for step in a.steps) if a.steps else None for f in (min, max))
             lines.append((name, f"{a.holds} of {a.networks}", *numbers, low, high, shown))
@@ -232,7 +238,8 @@ def across_table(title: str, cells: Mapping[str, Runs], **where: Unpack[Where]) 
         "largest step",
         "all within factor 2",
     )
-    return Table(title, columns, lines, "Means with 95 % intervals; steps of log D as means, in units of the even one.")
+    note = f"Means with 95 % intervals; steps of log {what} as means, in units of the even one."
+    return Table(title, columns, lines, note)
 
 
 RATE_AND_SEED: dict[str, Column] = {"lr": lambda run: run.recipe.learning_rate, "seed": lambda run: run.recipe.seed}

@@ -189,7 +189,7 @@ def _exponentiated(logs: Interval) -> Interval:
     return Interval(mean, low, high)
 
 
-def interval_words(found: Interval) -> str:
+def interval_words(found: Interval, digits: int = 3) -> str:
     """The mean, and the interval in brackets."""
-    ends = "" if found.low is None or found.high is None else f" [{found.low:.3g}, {found.high:.3g}]"
-    return f"{found.mean:.3g}{ends}"
+    ends = "" if found.low is None or found.high is None else f" [{found.low:.{digits}g}, {found.high:.{digits}g}]"
+    return f"{found.mean:.{digits}g}{ends}"

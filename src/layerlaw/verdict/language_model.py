@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from layerlaw.errors import InputError
 from layerlaw.law import CHANCE, UNCHANGED, LawErrors, LawFit
 from layerlaw.record import Record, SiteRow
 from layerlaw.verdict.sentences import Verdict, blocks
 from layerlaw.verdict.shape import curve_shape, intervals, on_the_shape
 from layerlaw.verdict.steps import HARDLY, beyond_error, same_everywhere, spread
-from layerlaw.verdict.targets import other_targets
+from layerlaw.verdict.targets import laws_of_targets, other_targets
 from layerlaw.wording import p_value, signed
 
 FEW, SOME = 20, 50  # tokens per feature: below the first nothing is to be trusted, below the second only the shape
@@ -43,6 +45,7 @@ def judge_language_model(record: Record) -> Verdict:
         *_worse_than_the_mean(column, sites),
         *_untrained(record, fit, errors, falls=falls),
         *other_targets(record),
+        *([] if few else laws_of_targets(record)),
         *_tokens(record),
     ]
     headline = _all_the_same(record, fit) if flat else _headline(record, fit, errors)
@@ -89,7 +92,8 @@ def _headline(record: Record, fit: LawFit, errors: LawErrors | None) -> str:
         numbers[0] += f", {signed(short)} without the last"
     numbers.append(f"ρ = {fit.rho:.4f} per block")
     if fit.effective_layers is not None and fit.greenwood_p is not None:
-        numbers.append(f"{fit.effective_layers:.1f} effective layers of {fit.layers}")
+        trend = "" if fit.trend is None else f", trend {fit.trend:.2f}".replace("inf", "∞")
+        numbers.append(f"{fit.effective_layers:.1f} effective blocks of {fit.layers}{trend}")
         numbers.append(f"Greenwood p {p_value(fit.greenwood_p, relation=True)}")
     claim = _claim(fit, errors, what, r)
     if _too_few(record):
@@ -117,10 +121,15 @@ def _claim(fit: LawFit, errors: LawErrors | None, what: str, r: float) -> str:
             rises += (
                 f", clearly at {len(clear)}" if clear else ", not clearly" if len(fit.rising) == 1 else ", none clearly"
             )
+    if fit.holds and fit.equal_steps and not rises:
+        return f"The law holds on this text: every block takes about the same share of log {what}"
     if fit.holds:
-        claim = f"The law holds on this text: every block takes about the same share of log {what}"
-        return f"{claim} on the whole, but {rises}" if rises else claim
-    against = [reason.replace("layers", "blocks") for reason in fit.objections]
+        low, high = fit.steps or (math.nan, math.nan)
+        span = f"single steps are {low:.2f} to {high:.2f} of the even one".replace("-", "−")
+        but = ", and ".join(filter(None, (rises, "" if fit.equal_steps else span)))
+        return f"The law holds on this text as a whole: log {what} falls on a line, but {but}"
+    # the numbers behind the claim say how many effective blocks there are
+    against = [reason.split(" (")[0].replace("layers", "blocks") for reason in fit.objections]
     if rises and clear != []:  # rises within their errors are no evidence against equal steps
         against.insert(0, rises)
     verdict = "does not hold" if len(against) > 1 or fit.greenwood_p < CHANCE else "is not established"
@@ -145,7 +154,9 @@ def _in_sample(record: Record, fit: LawFit) -> list[str]:
         return [f"Held out, PR goes {ends}."]
     without = "" if short is None else f", {signed(short)} without the last block"
     flat = same_everywhere(inside, record.law_errors("residual"))
-    correlation = "" if inside.pearson is None or flat else f" (r = {signed(inside.pearson)}{without})"
+    held = {True: "; the law holds", False: "; the law does not hold", None: ""}
+    judged = held[None if _too_few(record) else inside.holds]
+    correlation = "" if inside.pearson is None or flat else f" (r = {signed(inside.pearson)}{without}{judged})"
     return [
         f"Held out, PR goes {ends}; in-sample, as the paper takes it, from {inside.values[0]:.3f} to "
         f"{inside.values[-1]:.3f}{correlation}."

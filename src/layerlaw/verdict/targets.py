@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from layerlaw.errors import InputError
+from layerlaw.law import LawFit
 from layerlaw.record import Record
 from layerlaw.wording import signed
 
@@ -39,12 +40,18 @@ def column_of(record: Record, target: str) -> str:
     return held_out if record.leading == "residual_held_out" and held_out in record.columns else f"residual_{target}"
 
 
-def pearson_of(record: Record, target: str) -> float | None:
-    """Correlation of its log residual with depth."""
+def law_of(record: Record, target: str) -> LawFit | None:
+    """The law of its residual; `None` where none can be fitted."""
     try:
-        return record.law(column_of(record, target)).pearson
+        return record.law(column_of(record, target))
     except InputError:
         return None
+
+
+def pearson_of(record: Record, target: str) -> float | None:
+    """Correlation of its log residual with depth."""
+    law = law_of(record, target)
+    return None if law is None else law.pearson
 
 
 def target_name(target: str) -> str:
@@ -61,6 +68,14 @@ def other_targets(record: Record) -> list[str]:
         parts.append(f"{SHUFFLED} {signed(shuffled[0])} … {signed(shuffled[-1])} ({len(shuffled)} vocabularies)")
     parts += [f"{SHUFFLED} {signed(r)}" for r in shuffled[:1] if len(shuffled) == 1]
     return [*([f"r with other targets: {', '.join(parts)}."] if parts else []), *_separation(record)]
+
+
+def laws_of_targets(record: Record) -> list[str]:
+    """Which of the other targets obey the law: r alone does not say so."""
+    judged = {t: law.holds for t in targets(record) if (law := law_of(record, t)) and law.holds is not None}
+    held = [target_name(target) for target, holds in judged.items() if holds]
+    of = f"Of {len(judged)} other targets" if len(judged) > 1 else "Of the one other target"
+    return [f"{of} the law holds for {', '.join(held) or 'none'}."] if judged else []
 
 
 def _separation(record: Record) -> list[str]:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from layerlaw.data import load_text
 from layerlaw.experiments.drawing import r_and_rho
-from layerlaw.experiments.numbers import UNCLAIMED, Claim, of_laws, row
+from layerlaw.experiments.numbers import UNCLAIMED, Claim, mean_of, of_laws, row
 from layerlaw.experiments.setting import Setting, model_folder
 from layerlaw.lab import GPT, Recurrent, TextRecipe, load_text_model, save_text_model, train_text
 from layerlaw.lab.networks.text_model import TextModel
-from layerlaw.law import LawFit, fit_law
+from layerlaw.law import RESIDUAL, LawFit, fit_law
+from layerlaw.law.fit import EVEN
 from layerlaw.lm import Loaded, load, pieces_of, probe_lm
 from layerlaw.lm.loading import train_vocabulary
 from layerlaw.outcome import Row, Table
@@ -31,6 +32,14 @@ TARGETS = {"id": "residual", "embedding": "residual_embedding"}  # the two that 
 TARGET_TITLES = {"Token id": "residual", "Output embedding": "residual_embedding"}
 PR = "prediction residual"
 FLAT = "PR does not fall with depth"
+NO_TREND = "the fitted curve does not fall at its first step"
+HOLDS = {True: "yes", False: "no", None: "–"}  # in tables
+LAW = ("holds", "pearson", "rho", "evenness", "trend", "below-chance", "equal-steps")
+COLUMN_WORDS = {
+    "in-sample": "residual",
+    "held out": "residual_held_out",
+    "with the output embedding": "residual_embedding",
+}
 
 
 def real_model(setting: Setting) -> Loaded:
@@ -203,22 +212,47 @@ def values_of(record: Record, column: str = "residual") -> list[float]:
 def law(record: Record, column: str = "residual", *, drop_last: int = 0) -> LawFit:
     """The law of a column over the blocks, the last so many left out."""
     values = values_of(record, column)
-    return fit_law(values[: len(values) - drop_last], quantity="PR")
+    quantity = RESIDUAL if column.startswith("residual") else "D"
+    return fit_law(values[: len(values) - drop_last], quantity=quantity)
 
 
-def pearson_rows(name: str, records: Sequence[Record], column: str = "residual", claim: Claim = UNCLAIMED) -> list[Row]:
-    """r over all blocks beside the paper's, then r without the last block and held out, ρ, effective blocks and p."""
+def law_rows(name: str, records: Sequence[Record], column: str = "residual", claim: Claim = UNCLAIMED) -> list[Row]:
+    """Whether the law holds over all blocks (what is judged) and its numbers; then held out, and without the last block."""
     fits = [law(record, column) for record in records]
-    held = f"{column}_held_out"
-    inside = [held] if all(held in record.columns for record in records) else []
+    others = {"without-last-block": [law(record, column, drop_last=1) for record in records]}
+    if all(f"{column}_held_out" in record.columns for record in records):
+        others["held-out"] = [law(record, f"{column}_held_out") for record in records]
+    claims, reasons = {"holds": claim}, {"trend": NO_TREND}
     return [
-        row(f"{name}/pearson", of_laws(fits, "pearson"), claim),
-        row(f"{name}/pearson-without-last-block", [law(record, column, drop_last=1).pearson for record in records]),
-        *(row(f"{name}/pearson-held-out", [law(record, c).pearson for record in records]) for c in inside),
-        row(f"{name}/rho", of_laws(fits, "rho")),
-        row(f"{name}/effective-blocks", of_laws(fits, "effective-layers"), reason=FLAT),
-        row(f"{name}/greenwood-p", of_laws(fits, "greenwood-p"), reason=FLAT),
+        *(
+            row(f"{name}/{what}", of_laws(fits, what), claims.get(what, UNCLAIMED), reason=reasons.get(what, FLAT))
+            for what in LAW
+        ),
+        *(
+            row(f"{name}/{what}-{which}", of_laws(laws, what))
+            for which, laws in others.items()
+            for what in ("holds", "pearson")
+        ),
     ]
+
+
+def embedding_rows(name: str, records: Sequence[Record]) -> list[Row]:
+    """The law of the other target, the output embedding."""
+    laws = [law(record, TARGETS["embedding"]) for record in records]
+    return [
+        row(f"{name}/embedding/{what}", of_laws(laws, what), reason=FLAT) for what in ("holds", "pearson", "evenness")
+    ]
+
+
+def in_words(name: str, records: Sequence[Record]) -> str:
+    """In how many of some networks the law holds, in each way that was measured."""
+    n, counts = len(records), []
+    for way, column in COLUMN_WORDS.items():
+        if all(column in record.columns for record in records):
+            counts.append(f"{way} in {sum(law(record, column).holds is True for record in records)} of {n}")
+    even = mean_of(law(record).evenness for record in records)
+    mean = "" if even is None else f"; evenness in-sample {even:.2f} ({EVEN} is asked for)"
+    return f"{name[:1].upper()}{name[1:]}: the law holds {', '.join(counts)}{mean}."
 
 
 def curve(record: Record, column: str, label: str, *, style: Style = "points") -> Series:
@@ -237,6 +271,8 @@ def law_panel(title: str, record: Record, column: str = "residual", *, null: boo
     if null and f"{column}_untrained" in record.columns:
         series.append(curve(record, f"{column}_untrained", "untrained", style="null"))
     note = f"r = –, ρ = {fit.rho:.4f}" if fit.pearson is None else r_and_rho([fit], digits=4)
+    if fit.evenness is not None:
+        note += f"\nevenness {fit.evenness:.2f}, {'holds' if fit.holds else 'does not hold'}"
     return Panel(title, series, xlabel="block", ylabel=PR, note=note, tight=True)
 
 
@@ -254,6 +290,9 @@ def law_table(title: str, laws: Mapping[str, tuple[Record, str]]) -> Table:
     for name, (record, column) in laws.items():
         fit, short = law(record, column), law(record, column, drop_last=1)
         first, *_, last = fit.values
-        rows.append((name, first, last, fit.pearson, short.pearson, fit.rho, fit.effective_layers, fit.greenwood_p))
-    heads = ("what", "PR, first block", "PR, last block", "r", "r without last", "ρ", "effective blocks", "p")
+        held = HOLDS[fit.holds]
+        rows.append(
+            (name, first, last, held, fit.pearson, short.pearson, fit.rho, fit.evenness, fit.trend, fit.greenwood_p)
+        )
+    heads = ("what", "PR, first block", "PR, last block", "holds", "r", "r without last", "ρ", "evenness", "trend", "p")
     return Table(title, heads, tuple(rows))
