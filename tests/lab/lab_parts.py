@@ -21,7 +21,9 @@ import layerlaw.lab
 from layerlaw.lab import FeedForward, Recipe, Run, Samples, Schedule, Shape, sweep
 from layerlaw.lab.jobs import Checkpoint
 
-EVERYTHING = Schedule(epochs=(0, 3), batchnorm=("batch", "balanced", "running", "whole"), test=True, permuted=True, by_class=True)
+EVERYTHING = Schedule(
+    epochs=(0, 3), batchnorm=("batch", "balanced", "running", "whole"), test=True, permuted=True, by_class=True
+)
 SCHEDULE = Schedule(epochs=(0, 17), batchnorm=("batch", "running"), test=True, by_class=True)
 
 

@@ -281,7 +281,9 @@ def test_readings_that_were_not_taken_are_told_with_those_that_were(runs: list[R
 
 
 def test_wishes_that_do_not_exist_are_told() -> None:
-    with pytest.raises(InputError, match=r"batchnorm: expected some of batch, balanced, running, whole, got \['test'\]"):
+    with pytest.raises(
+        InputError, match=r"batchnorm: expected some of batch, balanced, running, whole, got \['test'\]"
+    ):
         Schedule(batchnorm=("test",))
     with pytest.raises(InputError, match=r"batchnorm: expected some of batch, balanced, running, whole, got \[\]"):
         Schedule(batchnorm=())

@@ -5,8 +5,7 @@ import torch
 
 from layerlaw.errors import LabelError
 from layerlaw.stats import checked_labels, deal_groups, one_hot
-from layerlaw.stats.labels import shuffled_groups
-from layerlaw.stats.labels import check_counts
+from layerlaw.stats.labels import check_counts, shuffled_groups
 
 
 def test_labels_become_int64_and_the_classes_are_counted() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 
@@ -127,7 +128,7 @@ def row(name: str, values: Values, claim: Claim = UNCLAIMED, *, among: Values = 
     if claim.agrees is not None and chance is None and others:
         chance = fmean(claim.agrees([v]) for v in others)
     kind = claim.kind if claim.agrees is not None else None
-    about = {"kind": kind, "chance": chance if kind else None}
+    about: dict[str, Any] = {"kind": kind, "chance": chance if kind else None}
     if not known:
         verdict = False if claim.agrees is not None else None
         why = reason or "no run gave a number"

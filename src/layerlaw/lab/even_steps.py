@@ -47,8 +47,8 @@ def batch_separation(features: Tensor, labels: Tensor, classes: int) -> Tensor:
     # Where a class is absent the row is 0: any diagonal will do. The rest is rounding, for coinciding means.
     gram = gram + torch.diag_embed((size == 0).to(x.dtype) + 1e-14 * size.amax(-1, keepdim=True).detach())
     weights = torch.linalg.solve(gram, B)
-    residuals = x - hot.mT @ means
-    return (residuals @ weights.mT).square().sum((-2, -1)) / x.shape[-2]
+    inside: Tensor = (x - hot.mT @ means) @ weights.mT  # of the residuals, in the span of the class means
+    return inside.square().sum((-2, -1)) / x.shape[-2]
 
 
 def unevenness(separations: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from layerlaw.errors import InputError
 from layerlaw.law.chance import greenwood_p
-from layerlaw.wording import correlation, p_value, signed
+from layerlaw.wording import correlation, p_value
 
 Array = npt.NDArray[np.float64]
 UNCHANGED = 1e-3  # a relative change below this is no rise
@@ -127,7 +127,7 @@ class LawFit:
     @property
     def equal_steps(self) -> bool | None:
         """Whether every step is within a factor of 2 of the even one: stricter than `holds`, which sees no hump 1→3→1."""
-        return None if self.steps is None else 1 / FACTOR <= self.steps[0] and self.steps[1] <= FACTOR
+        return None if self.steps is None else self.steps[0] >= 1 / FACTOR and self.steps[1] <= FACTOR
 
     @property
     def holds(self) -> bool | None:
@@ -294,8 +294,10 @@ def _verdict(fit: LawFit) -> str:
     if fit.holds and fit.equal_steps:
         return f"The law holds: every layer takes about the same share of log {Q} ({numbers})."
     if fit.holds:
-        span = f"single steps are {signed(fit.steps[0], 2)} to {fit.steps[1]:.2f} of the even one"
-        return f"The law holds as a whole: log {Q} falls on a line, but {', and '.join(filter(None, (rises, span)))} ({numbers})."
+        low, high = (f"{step:.2f}".replace("-", "−") for step in fit.steps)
+        span = f"single steps are {low} to {high} of the even one"
+        but = ", and ".join(filter(None, (rises, span)))
+        return f"The law holds as a whole: log {Q} falls on a line, but {but} ({numbers})."
     against = "; ".join(filter(None, (rises, *fit.objections)))
     if not rises and fit.evenness >= EVEN and len(fit.objections) == 1 and fit.greenwood_p >= CHANCE:
         return f"The law is not established: {against}, over {m} layers ({numbers})."

@@ -233,7 +233,7 @@ class LeftOut:
 
 @dataclass
 class Permuted:
-    """The floor that features show by chance: centers under P permuted labelings, and Σ ‖z/s‖² of each permuted class (P, K).
+    """The floor that features show by chance: centers under P permuted labels, Σ ‖z/s‖² of each permuted class (P, K).
 
     `moves` (P, r, 2K) takes the residual of a sample around its true class mean (as rounded in pass 2) to the one around
     its permuted class mean without another product: true means and, negative, permuted ones, in the scaled bases.

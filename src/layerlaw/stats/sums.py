@@ -109,13 +109,13 @@ class ClassSums:
         reference = at_least_float32(features[:1])
         counts = hot.sum(-1, dtype=torch.float64)
         sums = counts.unsqueeze(-1) * double(reference)
-        spread = 0.0
+        spread = torch.zeros((), dtype=torch.float64, device=features.device)
         for start in range(0, n, ROWS_IN_FLOAT32):
             near = features[start : start + ROWS_IN_FLOAT32] - reference
             part = hot[..., start : start + ROWS_IN_FLOAT32].reshape(P * K, -1)
             sums += double(part.to(near.dtype) @ near).view(P, K, -1)
-            spread = double(torch.linalg.vector_norm(near)).square() + spread
-        return cls(counts, sums, torch.as_tensor(spread).expand(P).clone(), features.dtype)
+            spread += double(torch.linalg.vector_norm(near)).square()
+        return cls(counts, sums, spread.expand(P).clone(), features.dtype)
 
     @property
     def tensors(self) -> list[Tensor]:

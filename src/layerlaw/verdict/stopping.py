@@ -163,8 +163,8 @@ def emergence(
     """When the law appeared in a training, beside interpolation and the convergence of the last layer.
 
     `history` is a `lab.Run` that was measured at several epochs, its measurements, or a mapping from epochs to fits,
-    records or D along depth (then `accuracies` gives the training accuracy by epoch). The law holds as `LawFit.holds` says. D
-    of the last layer has settled when |log D − log D_end| ≤ log(1 + within) from there on, at two probes or more. All
+    records or D along depth (then `accuracies` gives the training accuracy by epoch). The law holds as `LawFit.holds`
+    says. D of the last layer has settled when |log D − log D_end| ≤ log(1 + within) from there on, at two probes or more. All
     epochs are those of probes: what happens between two of them is seen at the second.
 
     >>> straight, bent = [32.0, 16, 8, 4, 2, 1], [32.0, 30, 28, 4, 2, 1]
