@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ SMALL = 10  # pixels: so small, whole data sets are resized once and drawn from
 FILE_ORDER = "first-in-file-order"  # the name of samples that are not drawn
 PREPARED = "LAYERLAW_PREPARED"
 """Environment variable: a folder in which prepared samples are kept, for machines without the official files."""
+Data = Mapping[str, Samples | Callable[[int], Samples]]
+"""Samples by their name in recipes, or what gives them for a seed."""
 
 
 @dataclass
@@ -74,7 +76,7 @@ class Setting:
         self,
         name: str,
         recipes: Sequence[Recipe],
-        data: Mapping[str, Samples | Callable[[int], Samples]],
+        data: Data,
         schedule: Schedule,
         *,
         start: Sequence[dict[str, Any]] | None = None,
@@ -152,7 +154,9 @@ def _drawn(images: Images, seed: int | None) -> Samples:
     return Samples.of((x, y), _flat(test, images.size), class_names=train.class_names)
 
 
-def _chosen(name: str, split: str, counts: tuple[int, ...], size: int, seed: int | None) -> Labeled:
+def _chosen(
+    name: str, split: Literal["train", "test"], counts: tuple[int, ...], size: int, seed: int | None
+) -> Labeled:
     """So many images of each class, at most what there are, resized."""
     if size <= SMALL:
         whole = _whole(name, split, size)
@@ -167,7 +171,7 @@ def _chosen(name: str, split: str, counts: tuple[int, ...], size: int, seed: int
 
 
 @cache
-def _whole(name: str, split: str, size: int) -> Labeled:
+def _whole(name: str, split: Literal["train", "test"], size: int) -> Labeled:
     return _prepared(f"{name}_{split}_{size}", lambda: load(name, split=split).resized(size))
 
 
@@ -183,10 +187,8 @@ def _prepared(key: str, make: Callable[[], Labeled]) -> Labeled:
             return Labeled(images, labels.long(), tuple(map(str, arrays["names"])), str(arrays["name"]))
     made = make()
     file.parent.mkdir(parents=True, exist_ok=True)
-    labels = made.labels.numpy().astype(np.uint8)
-    np.savez_compressed(
-        file, images=made.images.numpy(), labels=labels, names=np.array(made.class_names), name=made.name
-    )
+    parts = {"images": made.images.numpy(), "labels": made.labels.numpy().astype(np.uint8)}
+    np.savez_compressed(file, names=np.array(made.class_names), name=np.array(made.name), **parts)
     return made
 
 

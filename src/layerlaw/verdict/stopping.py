@@ -164,8 +164,8 @@ def emergence(
 
     `history` is a `lab.Run` that was measured at several epochs, its measurements, or a mapping from epochs to fits,
     records or D along depth (then `accuracies` gives the training accuracy by epoch). The law holds as `LawFit.holds`
-    says. D of the last layer has settled when |log D − log D_end| ≤ log(1 + within) from there on, at two probes or more. All
-    epochs are those of probes: what happens between two of them is seen at the second.
+    says. D of the last layer has settled when |log D − log D_end| ≤ log(1 + within) from there on, at two probes or more.
+    All epochs are those of probes: what happens between two of them is seen at the second.
 
     >>> straight, bent = [32.0, 16, 8, 4, 2, 1], [32.0, 30, 28, 4, 2, 1]
     >>> found = emergence({0: bent, 10: straight, 20: straight}, patience=2, accuracies={0: 0.5, 10: 0.9, 20: 1.0})

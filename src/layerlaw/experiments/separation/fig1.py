@@ -15,7 +15,7 @@ from statistics import fmean, median
 from layerlaw.experiments.drawing import EVAL_LONG_TITLE, across_table, grid_table, law_sheet
 from layerlaw.experiments.numbers import Claim, holds, row, within
 from layerlaw.experiments.runs import LAW, PROTOCOLS, Runs, protocol_table, record_of
-from layerlaw.experiments.setting import ADAM, FILE_ORDER, Images, Setting, samples
+from layerlaw.experiments.setting import ADAM, FILE_ORDER, Data, Images, Setting, samples
 from layerlaw.lab import Recipe, Shape
 from layerlaw.outcome import Outcome, Row
 from layerlaw.sheet import PlanePanel, Sheet
@@ -48,7 +48,7 @@ def run(setting: Setting) -> Outcome:
         recipes += base.grid(**grid, seed=setting.seeds(least=10))
         if not setting.quick:
             recipes += base.grid(**{**grid, "learning_rate": (rate,)}, data=(FILE_ORDER,), seed=setting.seeds()[:3])
-    data = {"fashion_mnist": images, FILE_ORDER: images(None)}
+    data: Data = {"fashion_mnist": images, FILE_ORDER: images(None)}
     everything = setting.train("grid", recipes, data, PROTOCOLS, shared="fig1")
     runs, ordered = everything.at(data="fashion_mnist"), everything.at(data=FILE_ORDER)
     cells = runs.by(lambda r: (str(r.recipe.optimizer), r.recipe.network.depth))

@@ -21,7 +21,7 @@ from layerlaw.experiments.moments import NEVER, bend, emergence, interpolation, 
 from layerlaw.experiments.numbers import UNCLAIMED, above, below, does_not_hold, holds, mean_of, minus, row, within
 from layerlaw.experiments.runs import LAW, MODE_NAMES, Runs, number, protocol_table
 from layerlaw.experiments.separation.fig1 import SHOWN
-from layerlaw.experiments.setting import ADAM, Setting, samples
+from layerlaw.experiments.setting import ADAM, Data, Setting, samples
 from layerlaw.lab import Recipe, Run, Schedule, Shape
 from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.outcome import Outcome, Row, Table
@@ -52,7 +52,7 @@ def run(setting: Setting) -> Outcome:
     """Train with real and with random labels, report what came out."""
     total = setting.epochs(quick=24)
     images = samples(setting, "fashion_mnist")
-    data = {"fashion_mnist": images, "random labels": lambda seed: images(seed).with_random_labels()}
+    data: Data = {"fashion_mnist": images, "random labels": lambda seed: images(seed).with_random_labels()}
     base = Recipe(Shape.even(DEPTH), "fashion_mnist", learning_rate=RATE, epochs=total)
     rates = (RATE,) if setting.quick else ADAM
     recipes = base.grid(data=data, learning_rate=rates, seed=setting.seeds(least=10))

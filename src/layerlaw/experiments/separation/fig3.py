@@ -105,7 +105,7 @@ def _imbalance_rows(best: Cells) -> list[Row]:
 
 
 def _protocols(best: Cells, by_rate: dict[float, Runs], choices: int) -> Table:
-    claims = {
+    claims: dict[str, Callable[[BatchNormMode], bool | None]] = {
         f"Fig. 3: the law holds, {NAMES[name]}, {depth} layers": partial(best[name, depth].mostly_hold, choices=choices)
         for name, depth in SHOWN
     }

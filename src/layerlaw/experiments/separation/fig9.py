@@ -73,8 +73,8 @@ def run(setting: Setting) -> Outcome:
     best = {kind: runs.best() for kind, runs in kinds.items()}
     found = []
     for kind, runs in best.items():
-        names = (*LAW, "test-accuracy", "train-loss", "train-accuracy", "final-D")
-        found += runs.rows(kind, names, CLAIMS.get(kind), choices=len(rates), among=every)
+        numbers = (*LAW, "test-accuracy", "train-loss", "train-accuracy", "final-D")
+        found += runs.rows(kind, numbers, CLAIMS.get(kind), choices=len(rates), among=every)
     for first, second in (("frozen", "standard"), ("frozen", "long"), ("decayed", "standard"), ("decayed", "frozen")):
         found += _differences(kinds, best, first, second, rates, judged=(first, second) == ("frozen", "standard"))
     names = [KINDS[kind] for kind, runs in kinds.items() for _ in runs]

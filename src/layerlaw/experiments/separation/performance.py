@@ -76,7 +76,7 @@ def run(setting: Setting) -> Outcome:
     found.insert(0, row("all/evenness-with-test-accuracy-matched", every, claim))
     evals = matched(runs, laws["evenness-eval"], skills["test-accuracy"], by_data=True)
     found.insert(1, row("all/evenness-eval-with-test-accuracy-matched", evals, UNCLAIMED))
-    columns = {
+    columns: dict[str, Any] = {
         "evenness": "evenness",
         "evenness eval": "evenness-eval",
         "trend": "trend",

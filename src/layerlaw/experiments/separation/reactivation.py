@@ -14,7 +14,7 @@ for the last two fifths, batches of 500) by cross-entropy plus λ times (1/evenn
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,6 +24,7 @@ from layerlaw.experiments.runs import LAW, PROTOCOLS, Runs, protocol_table
 from layerlaw.experiments.separation.fig5 import accuracy, validated, validation
 from layerlaw.experiments.setting import Images, Setting, samples, stand_in
 from layerlaw.lab import EvenCrossEntropy, Recipe, Shape
+from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.sheet import Sheet
 
@@ -58,7 +59,9 @@ KINDS = {
 def run(setting: Setting) -> Outcome:
     """Break the law, fine-tune, report what came out."""
     found: list[Row] = []
-    tables, panels, across, verdicts, notes = [], [], {}, {}, []
+    across: dict[str, Runs] = {}
+    verdicts: dict[str, Callable[[BatchNormMode], bool | None]] = {}
+    tables, panels, notes = [], [], []
     for name, kind in list(KINDS.items())[1:2] if setting.quick else KINDS.items():
         images = samples(setting, kind.data, 200, tests=1000)
         before = _break(setting, name, kind, images)
