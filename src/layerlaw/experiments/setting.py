@@ -187,7 +187,7 @@ def _prepared(key: str, make: Callable[[], Labeled]) -> Labeled:
             return Labeled(images, labels.long(), tuple(map(str, arrays["names"])), str(arrays["name"]))
     made = make()
     file.parent.mkdir(parents=True, exist_ok=True)
-    parts = {"images": made.images.numpy(), "labels": made.labels.numpy().astype(np.uint8)}
+    parts: dict[str, Any] = {"images": made.images.numpy(), "labels": made.labels.numpy().astype(np.uint8)}
     np.savez_compressed(file, names=np.array(made.class_names), name=np.array(made.name), **parts)
     return made
 
