@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 from layerlaw.advice.candidates import (
     Candidate,
     Guess,
     Trial,
-    accuracy_gap,
     by_rate,
     decide,
+    difference,
+    mean,
     more_accurate,
     objection,
     relative,
@@ -93,7 +93,7 @@ class Choice:
             lowest = f"{number(self.best.trial.middle(self.over_floor))} at {self.best.label}"
             why = f"is the smallest whose {what}, {value}, is within one standard error of the lowest ({lowest})"
         if top is None:
-            accuracy = with_error(trial.accuracy, trial.accuracy_error)
+            accuracy = with_error(trial.accuracy, standard_error(trial.accuracies))
             return f"Take {label}: it {why}; validation accuracy {accuracy}, learning rate {trial.rate:g}."
         against = f"{percent(top.trial.accuracy)[:-1]} against {percent(trial.accuracy)}"
         return (
@@ -109,22 +109,18 @@ class Choice:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The recommendation, then the caveats, then the accuracy on test data."""
-        return (self.headline, *self.caveats, self.last_sentence)
+        last = "Without test data: the validation part also chose the learning rates, so its accuracies flatter."
+        if self.recommended is None:
+            last = "Nothing was tried on test data: train longer, try other learning rates, or look at the data first."
+        elif self.test_accuracies:
+            score = with_error(self.test_accuracy, standard_error(self.test_accuracies))
+            last = f"On the test data, which nothing was chosen by, {self.recommended.label} is right in {score}."
+        return (self.headline, *self.caveats, last)
 
     @property
     def test_accuracy(self) -> float | None:
         """Mean accuracy of the recommended candidate on test data, which nothing was chosen by."""
-        return fmean(self.test_accuracies) if self.test_accuracies else None
-
-    @property
-    def last_sentence(self) -> str:
-        """The last number, in words, or what its absence means."""
-        if self.recommended is None:
-            return "Nothing was tried on test data: train longer, try other learning rates, or look at the data first."
-        if not self.test_accuracies:
-            return "Without test data: the validation part also chose the learning rates, so its accuracies flatter."
-        score = with_error(self.test_accuracy, standard_error(self.test_accuracies))
-        return f"On the test data, which nothing was chosen by, {self.recommended.label} is right in {score}."
+        return mean(self.test_accuracies)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -173,7 +169,7 @@ def _caveats(choice: Choice) -> Iterator[str]:
         return
     label, trial = recommended.label, recommended.trial
     if top is not None:
-        ahead, error = accuracy_gap(top, recommended)
+        ahead, error = difference(top.trial.accuracies, trial.accuracies)
         by = f"{100 * ahead:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
         own, noise = sampling_error(recommended, choice.validation), ""
         if own is not None:
@@ -292,11 +288,9 @@ def _by_size(choice: Choice) -> tuple[Panel, ...]:
 
 def _accuracies(x: tuple[float, ...], trials: Sequence[Trial], label: str = "", *, color: int) -> Series:
     """Validation accuracy ± 1 standard error."""
-    ends = [
-        tuple(None if t.accuracy is None else t.accuracy + sign * (t.accuracy_error or 0.0) for t in trials)
-        for sign in (-1, 1)
-    ]
-    return Series(x, tuple(t.accuracy for t in trials), label, low=ends[0], high=ends[1], color=color)
+    shares = [(t.accuracy, standard_error(t.accuracies) or 0.0) for t in trials]
+    low, high = (tuple(None if a is None else a + sign * error for a, error in shares) for sign in (-1, 1))
+    return Series(x, tuple(a for a, _ in shares), label, low=low, high=high, color=color)
 
 
 def _span(behind: list[Series]) -> list[Series]:

@@ -19,7 +19,7 @@ from layerlaw.data import Labeled
 from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, rare_classes, used_budget
 from layerlaw.peeled import critical_budget
-from layerlaw.peeled.counts import Counts, checked_budgets, checked_flag
+from layerlaw.peeled.counts import Counts, check_budgets, check_flag
 from layerlaw.probing import probe, sites
 from layerlaw.probing.classes import Classes
 from layerlaw.progress import Progress
@@ -59,11 +59,10 @@ def forecast(
     >>> found.by_norms.phases, found.by_norms.cosine, round(found.by_norms.repeats, 3)
     (('separated', 'collapsed'), 1.0, 8.202)
     """
-    checked_flag(bias, "bias")
+    check_flag(bias, "bias")
     if record is not None and not isinstance(record, Record):
         raise InputError(f"record: expected what `probe` returns, got {type(record).__name__}.")
-    if record is not None and counts is None:
-        counts = record.counts
+    counts = record.counts if record is not None and counts is None else counts
     if counts is None:
         raise InputError("counts: expected samples per class, or a record that knows them, got neither.")
     if isinstance(counts, Mapping) and not (classifier is None and features is None and accuracy is None):
@@ -89,7 +88,7 @@ def forecast(
         raise InputError(
             f"{missing}: expected norms, given as numbers or measured on a model, its features or a record, got none.{below}"
         )
-    c = checked_budgets(E_W, E_H)
+    c = check_budgets(E_W, E_H)
 
     def at(c: float) -> Outlook:
         closed = bias and c > critical * (1 + 1e-9)
@@ -103,9 +102,8 @@ def forecast(
         # Of equal sizes none is the rare one
         already_lost = sum(right[k] < WELL_BELOW * means[0] for own in listed[1:] for k in own)
     few, many = ([k for g in groups if g.rare is rare for k in g.classes or ()] for rare in (True, False))
-    if rows is None:
-        rare, frequent = _recorded(record, few)
-    else:
+    rare, frequent = _recorded(record, few)
+    if rows is not None:
         rare, frequent = (_measured(rows, few) if few else None), _measured(rows, many)
     return Forecast(
         groups=groups,
@@ -137,16 +135,14 @@ def _norms(record: Record | None, rows: Tensor | None, features: Any, K: int) ->
     E_W, E_H, used = (None if rows is None else float(mean_square(rows))), None, None
     if features is not None:
         h, labels = _pair(features, K)
-        if rows is not None and rows.shape[1] != h.shape[1]:
-            raise FeatureError(
-                f"features: expected {rows.shape[1]} numbers, as the classifier reads, got {h.shape[1]}."
-            )
-        counts = torch.bincount(labels, minlength=K)
+        d, counts = h.shape[1], torch.bincount(labels, minlength=K)
+        if rows is not None and rows.shape[1] != d:
+            raise FeatureError(f"features: expected {rows.shape[1]} numbers, as the classifier reads, got {d}.")
         if bool((counts == 0).any()):
             raise LabelError(
                 f"features: expected samples of all {K} classes, got none of class {int(counts.argmin())}."
             )
-        means = torch.zeros(K, h.shape[1], dtype=h.dtype).index_add_(0, labels, h) / counts.unsqueeze(1)
+        means = torch.zeros(K, d, dtype=h.dtype).index_add_(0, labels, h) / counts.unsqueeze(1)
         squares = torch.zeros(K, dtype=h.dtype).index_add_(0, labels, h.square().sum(1)) / counts
         E_H, used = float(squares.mean()), None if rows is None else float(used_budget(means, rows))
     if record is None:
@@ -180,12 +176,9 @@ def _recorded(record: Record | None, rare: list[int]) -> tuple[ClassifierRows | 
 def _rows_of(classifier: Any, K: int) -> Tensor:
     """The rows of a classifier (K, d) in double precision, one per class."""
     expected = "classifier: expected a linear layer or its rows (K, d), got"
-    if isinstance(classifier, nn.Module):
-        weight = getattr(classifier, "weight", None)
-        if not isinstance(weight, Tensor):
-            raise InputError(f"{expected} {type(classifier).__name__}. Give the last linear layer of the network.")
-    else:
-        weight = classifier
+    weight = getattr(classifier, "weight", None) if isinstance(classifier, nn.Module) else classifier
+    if isinstance(classifier, nn.Module) and not isinstance(weight, Tensor):
+        raise InputError(f"{expected} {type(classifier).__name__}. Give the last linear layer of the network.")
     try:
         rows = torch.as_tensor(weight).detach().cpu().double()
     except (TypeError, ValueError, RuntimeError):
@@ -230,10 +223,8 @@ def _pair(features: Any, K: int) -> tuple[Tensor, Tensor]:
         raise FeatureError(f"features: expected numbers (n, d) and whole-number labels (n,), got: {error}.") from None
     labels, _ = checked_labels(given, K, where="features")
     if h.dim() != 2 or len(h) != len(labels) or not bool(h.isfinite().all()):
-        raise FeatureError(
-            f"features: expected finite features (n, d) and labels (n,), got shapes {tuple(h.shape)} and "
-            f"{tuple(labels.shape)}."
-        )
+        shapes = f"{tuple(h.shape)} and {tuple(labels.shape)}"
+        raise FeatureError(f"features: expected finite features (n, d) and labels (n,), got shapes {shapes}.")
     return h, labels
 
 

@@ -83,28 +83,19 @@ def grouped(counts: Counts) -> Groups:
     if isinstance(counts, Counter):
         counts = list(counts.values())
     if isinstance(counts, Mapping):
-        # Of {label: samples} give the values()
         where = "counts, a mapping {samples in a class: number of such classes}"
-        pairs = [(_whole(n, where), _whole(m, f"{where}, at {n}", CLASSES)) for n, m in counts.items()]
+        pairs = [(whole(n, where, SAMPLES), whole(m, f"{where}, at {n}", CLASSES)) for n, m in counts.items()]
         sizes, classes = np.array(sorted(pairs, reverse=True), float).reshape(-1, 2).T
         member = None
     else:
         unique, place, many = np.unique(_array(counts), return_inverse=True, return_counts=True)
         sizes, classes, member = unique[::-1].copy(), many[::-1].astype(np.float64), len(unique) - 1 - place
-    if classes.sum() < 2:
-        only = int(classes.sum())
-        raise LabelError(
-            f"counts: expected at least 2 classes, got {only}. One class has nothing to be separated from."
-        )
+    if (K := int(classes.sum())) < 2:
+        raise LabelError(f"counts: expected at least 2 classes, got {K}. One class has nothing to be separated from.")
     return Groups(sizes, classes, member)
 
 
-def checked_classes(K: object, name: str) -> int:
-    """A number of classes, at least one."""
-    return _whole(K, name, CLASSES)
-
-
-def checked_budgets(E_W: object, E_H: object) -> float:
+def check_budgets(E_W: object, E_H: object) -> float:
     """c = √(E_W E_H), all that the angles and the loss depend on."""
     rows = "Measure it as the mean of ‖w_k‖² over the rows of the classifier."
     features = "Measure it as the mean of ‖h‖² over the samples of a class, then over the classes."
@@ -114,34 +105,23 @@ def checked_budgets(E_W: object, E_H: object) -> float:
     return c
 
 
-def checked_flag(value: object, name: str) -> bool:
+def check_flag(value: object, name: str) -> bool:
     """True or False; anything else, such as "no", would silently count as true."""
     if not isinstance(value, (bool, np.bool_)):
         raise InputError(f"{name}: expected True or False, got {value!r}.")
     return bool(value)
 
 
-def checked_whole(value: object, name: str, least: int = 1) -> int:
-    """A whole number that is no count: dimensions, starts, a seed."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}.")
-    return int(value)
-
-
-def checked_exponent(q: object) -> float:
-    """The exponent of a norm on features: above 1, and small enough for its powers to guide a search."""
-    value = positive(q, "q", "exponent")
-    if not value > 1:
-        raise InputError(f"q: expected an exponent above 1, got {q!r}. At 1 and below the constraint has corners.")
-    if value > MOST_Q:
+def check_exponent(q: object) -> float:
+    """The exponent of a norm on features whose corners, if any, L-BFGS can turn: above 20 it is nearly the largest entry."""
+    if not 1 < (value := positive(q, "q", "exponent")) <= MOST_Q:
         raise InputError(
-            f"q: expected an exponent of at most {MOST_Q:g}, got {q!r}. Beyond, the norm is nearly the largest entry, whose "
-            "corners L-BFGS cannot turn."
+            f"q: expected an exponent above 1 and at most {MOST_Q:g}, got {q!r}. Else the norm has corners."
         )
     return value
 
 
-def checked_some(values: object, name: str, what: str) -> list[Any]:
+def listed(values: object, name: str, what: str) -> list[Any]:
     """A sequence that is not empty, as a list."""
     try:
         found = [] if isinstance(values, str) else list(values)  # type: ignore[call-overload]
@@ -161,7 +141,6 @@ def positive(value: object, name: str, what: str = "number", todo: str = "") -> 
 
 
 def _array(counts: object) -> Array:
-    """A sequence of counts as float64, each checked to be a positive whole number."""
     expected = "counts: expected a sequence of whole numbers, one per class, got"
     try:
         raw = np.asarray(counts)
@@ -171,11 +150,11 @@ def _array(counts: object) -> Array:
     if values is None or values.ndim != 1:
         raise LabelError(f"{expected} shape {raw.shape} of {raw.dtype}.")
     for i in np.flatnonzero(~(values >= 1) | (values != np.floor(values)) | (values > MOST))[:1]:
-        _whole(raw[i], f"counts[{i}]")
+        whole(raw[i], f"counts[{i}]", SAMPLES)
     return values
 
 
-def _whole(value: Any, where: str, todo: tuple[str, str, str] = SAMPLES) -> int:
+def whole(value: Any, where: str, todo: tuple[str, str, str] = CLASSES) -> int:
     """A whole number ≥ 1, or a LabelError that says what it is instead; `todo`: if broken, too small, too large."""
     if isinstance(value, np.generic):
         value = value.item()

@@ -127,13 +127,12 @@ def _bias_gap(groups: Groups, logits: Logits, s: Slope, nuclear: float, loss: Lo
     entropy and ‖G‖₂ can change by.
     """
     k, share, g = groups.classes, groups.shares, s.bias(groups)
-    length, most = float(np.sqrt(k @ share**2)), float(share.max())
+    length = float(np.sqrt(k @ share**2))
     if loss == "mse":
         size = float(np.sqrt(k @ g**2))
         return 0.5 * size**2 + 2 * nuclear * length * size
-    mean = share + g  # of the probability of a class, over all samples
-    t = max(0.0, float((g / mean).max()))
-    return abs(float((k * g) @ logits.b)) + t * (_entropy(groups, logits, s) + nuclear * (length + most))
+    t = max(0.0, float((g / (share + g)).max()))  # share + g: mean probability of a class, over all samples
+    return abs(float((k * g) @ logits.b)) + t * (_entropy(groups, logits, s) + nuclear * (length + float(share.max())))
 
 
 def with_best_bias(groups: Groups, logits: Logits) -> Logits:
@@ -145,7 +144,7 @@ def with_best_bias(groups: Groups, logits: Logits) -> Logits:
     k, share, root = groups.classes, groups.shares, np.sqrt(groups.classes)
     unit = np.sqrt(
         share * k
-    )  # the Hessian is a Laplacian; on this scale its diagonal is the probability of being wrong
+    )  # on this scale the diagonal of the Hessian, a Laplacian, is the probability of being wrong
 
     def at(b: Array) -> tuple[Logits, Slope, float]:
         moved = Logits(logits.z, logits.T, b - k @ b / groups.K)

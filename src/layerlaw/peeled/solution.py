@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 
-from layerlaw.errors import InputError
-from layerlaw.peeled.counts import Array, Groups, checked_whole
+from layerlaw.errors import InputError, check_whole
+from layerlaw.peeled.counts import Array, Groups
 from layerlaw.peeled.logits import CERTIFIED, GroupMatrix, Logits, Loss, fits
 from layerlaw.wording import counted, finite
 
@@ -185,7 +186,8 @@ class Solution:
         return self._vectors(p, self._factors[0], 1 / math.sqrt(self._stretch))
 
     def _vectors(self, p: int | None, between: Array, size: float) -> Array:
-        p = max(1, self.rank) if p is None else checked_whole(p, "p")
+        p = max(1, self.rank) if p is None else p
+        check_whole(1, kind=Integral, p=p)
         if p < self.rank:
             raise InputError(
                 f"W, H: expected p ≥ {self.rank}, the rank of this optimum, got p = {p}. In fewer dimensions the optimum is "
