@@ -96,10 +96,8 @@ class Choice:
             accuracy = with_error(trial.accuracy, standard_error(trial.accuracies))
             return f"Take {label}: it {why}; validation accuracy {accuracy}, learning rate {trial.rate:g}."
         against = f"{percent(top.trial.accuracy)[:-1]} against {percent(trial.accuracy)}"
-        return (
-            f"By {_compared(self.over_floor)} take {label}; by validation accuracy take {top.label} ({against}). "
-            f"{label[0].upper()}{label[1:]} {why}; learning rate {trial.rate:g}."
-        )
+        both = f"By {_compared(self.over_floor)} take {label}; by validation accuracy take {top.label} ({against})"
+        return f"{both}. {label[0].upper()}{label[1:]} {why}; learning rate {trial.rate:g}."
 
     @cached_property
     def caveats(self) -> tuple[str, ...]:
@@ -171,14 +169,10 @@ def _caveats(choice: Choice) -> Iterator[str]:
     if top is not None:
         ahead, error = difference(top.trial.accuracies, trial.accuracies)
         by = f"{100 * ahead:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
-        own, noise = sampling_error(recommended, choice.validation), ""
-        if own is not None:
-            samples = counted(choice.validation, "validation sample")
-            noise = f" ({samples} alone leave an accuracy open to ±{percent(own)[:-1]})"
-        yield (
-            f"D and accuracy disagree: {top.label} has the best validation accuracy, {percent(top.trial.accuracy)}, {by} "
-            f"points above {label}{noise}."
-        )
+        own, samples = sampling_error(recommended, choice.validation), counted(choice.validation, "validation sample")
+        noise = "" if own is None else f" ({samples} alone leave an accuracy open to ±{percent(own)[:-1]})"
+        accuracy = f"the best validation accuracy, {percent(top.trial.accuracy)}, {by} points above {label}{noise}"
+        yield f"D and accuracy disagree: {top.label} has {accuracy}."
     # Low rates and high rates leave different D: the choice may be one of rates in disguise
     found = by_rate(candidates)
     if any(candidate is not recommended for candidate in found.values()):
@@ -191,11 +185,9 @@ def _caveats(choice: Choice) -> Iterator[str]:
         yield f"The lowest {what} lies at the {end} end of the range, {best.label}: try {further} ones."
     if trial.train_accuracy is not None and trial.train_accuracy < FITTED:
         behind = sum((c.trial.train_accuracy or 0.0) < FITTED for c in candidates)
-        yield (
-            f"Only {percent(trial.train_accuracy)} of the training data are fitted at {label} ({behind} of "
-            f"{len(candidates)} candidates are below {percent(FITTED, 0)}): D still falls, and the comparison is one of "
-            "speed. Train longer."
-        )
+        below = f"{behind} of {len(candidates)} candidates are below {percent(FITTED, 0)}"
+        fitted = f"Only {percent(trial.train_accuracy)} of the training data are fitted at {label} ({below})"
+        yield f"{fitted}: D still falls, and the comparison is one of speed. Train longer."
     if trial.seeds == 1:
         yield "One seed has no standard error: the lowest D was taken, and the next seed may name another one."
     elif trial.seeds < FEW_SEEDS:
@@ -216,10 +208,8 @@ def _floors(candidates: Sequence[Candidate], best: Candidate) -> str:
     """Wide layers look separated from noise alone, so their D has a floor of its own."""
     floors = [floor for c in candidates if (floor := c.trial.floor) is not None]
     ends = list(dict.fromkeys((number(min(floors)), number(max(floors)))))
-    words = (
-        f"Last layers of different widths have different noise floors (D with shuffled labels: {' to '.join(ends)}), so D "
-        "is compared over its floor"
-    )
+    shuffled = f"(D with shuffled labels: {' to '.join(ends)})"
+    words = f"Last layers of different widths have different noise floors {shuffled}, so D is compared over its floor"
     falling = [c for c in candidates if c.comparable and c.trial.falls]
     lowest = min(falling, key=lambda c: c.trial.separation or math.inf)
     if lowest is best:
@@ -233,8 +223,8 @@ def _failures(candidates: Sequence[Candidate]) -> Iterator[str]:
     failed = sum(c.failed for c in candidates)
     if failed:
         runs = sum(t.seeds for c in candidates for t in c.trials)
-        left_out = [c.label for c in candidates if not c.comparable]
-        rest = f"; {', '.join(left_out)} could not be compared" if left_out else ""
+        left_out = ", ".join(c.label for c in candidates if not c.comparable)
+        rest = f"; {left_out} could not be compared" if left_out else ""
         yield f"{failed} of {counted(runs, 'run')} diverged or left D undefined{rest}."
 
 
@@ -244,8 +234,8 @@ def _title(choice: Choice) -> str:
     if choice.by_accuracy is not None:
         found += f" by D, {choice.by_accuracy.label} by accuracy"
     what = f"Choosing the {choice.kind}"
-    titles = (f"{what} on {data}: {found}" if data else f"{what}: {found}", f"{what}: {found}", what)
-    return next(title for title in titles if len(title) <= LONGEST or title is what)
+    titles = (f"{what} on {data}: {found}" if data else "", f"{what}: {found}")
+    return next((title for title in titles if 0 < len(title) <= LONGEST), what)
 
 
 def _by_size(choice: Choice) -> tuple[Panel, ...]:
@@ -257,14 +247,9 @@ def _by_size(choice: Choice) -> tuple[Panel, ...]:
 
     x, trials = tuple(map(size, shown)), [c.trial for c in shown]
     values = [t.compared(over_floor) for t in trials]
-    separation = Series(
-        x,
-        tuple(t.middle(over_floor) for t in trials),
-        "learning rate by validation accuracy",
-        low=tuple(min(each, default=None) for each in values),
-        high=tuple(max(each, default=None) for each in values),
-        color=0,
-    )
+    low, high = (tuple(end(each, default=None) for each in values) for end in (min, max))
+    middle, label = tuple(t.middle(over_floor) for t in trials), "learning rate by validation accuracy"
+    separation = Series(x, middle, label, low=low, high=high, color=0)
     other: list[Series] = []
     also: list[Series] = []
     rates = sorted({t.rate for c in shown for t in c.trials})
@@ -276,8 +261,8 @@ def _by_size(choice: Choice) -> tuple[Panel, ...]:
     note = ""
     axis: dict[str, Any] = {"xlabel": kind, "log_x": kind == "width"}
     if choice.recommended is not None:
-        by = "recommended" if choice.by_accuracy is None else "recommended by D"
-        note, axis["marked"] = f"dotted: {choice.recommended.label}, {by}", size(choice.recommended)
+        by = "" if choice.by_accuracy is None else " by D"
+        note, axis["marked"] = f"dotted: {choice.recommended.label}, recommended{by}", size(choice.recommended)
     what = f"final {_compared(over_floor)}"
     above, below = (*_span(other), *other, separation), (*_span(also), *also, _accuracies(x, trials, color=1))
     return (

@@ -157,14 +157,15 @@ def _forecast(found: Forecast) -> str:
     worse = found.closest
     if found.sizes == 1:
         return f"No collapse: all {found.K:,} classes have the same size, so each keeps a direction of its own."
-    place = _place(found, worse)
+    bins = f"{found.sizes:,} sizes taken as {len(worse.sizes)}, each bin at its largest"
+    place = _place(found, worse, bins)
     if worse is found.by_use:
-        place = f"by the norm in use {place if found.ratio is None else f'(c = {number(worse.c)}) {place}'}"
+        place = f"by the norm in use {'' if found.ratio is None else f'(c = {number(worse.c)}) '}{place}"
     if not worse.collapses:
         return f"{'No collapse predicted' if found.sizes == 2 else 'No class is predicted to be lost'}: {place}."
     confused = any(size.phase == "confused" for size in worse.sizes)
     if worse.binned:
-        begin = f"Some classes {'may' if found.bounded else 'are predicted to'} be lost ({_bins(found, worse)})"
+        begin = f"Some classes {'may' if found.bounded else 'are predicted to'} be lost ({bins})"
     elif found.by_norms.collapses:
         begin = "Some classes are predicted to be lost" if confused else "Minority collapse predicted"
     else:
@@ -211,9 +212,17 @@ def apart(log_a: float, log_b: float) -> tuple[str, str]:
     return a, b
 
 
-def _place(found: Forecast, at: Outlook) -> str:
-    if found.ratio is None or at.log_collapse is None or at.log_lost is None:
-        return _budget(found, at)
+def _place(found: Forecast, at: Outlook, bins: str) -> str:
+    if found.ratio is None or at.log_collapse is None or at.log_lost is None:  # more than two sizes
+        if found.critical <= 0:
+            return "any budget separates these sizes"
+        c, critical = apart(math.log(at.c), math.log(found.critical))
+        where = f"c = {c} lies {'below' if at.collapses else 'above'}"
+        if not found.bounded:
+            return f"{where} the critical budget {critical}, from which on every class is separated"
+        return (
+            f"{where} {critical}, an upper bound of the budget that separates all{'' if at.collapses else f'; {bins}'}"
+        )
     log_R = math.log(found.ratio)
     if math.isinf(at.log_collapse):
         one = "a single rare class has no other to coincide with"
@@ -227,22 +236,6 @@ def _place(found: Forecast, at: Outlook) -> str:
     where = "above" if at.collapses else "right below" if share > 0.9 else "below"
     part = f" ({number(share, 2)} of it)" if where == "below" and share > 1e-4 else ""
     return f"R = {R} lies {where} the threshold R0 = {R0}{part}"
-
-
-def _budget(found: Forecast, at: Outlook) -> str:
-    """The place by the critical budget, for more than two sizes."""
-    if found.critical <= 0:
-        return "any budget separates these sizes"
-    c, critical = apart(math.log(at.c), math.log(found.critical))
-    where = f"c = {c} lies {'below' if at.collapses else 'above'}"
-    if not found.bounded:
-        return f"{where} the critical budget {critical}, from which on every class is separated"
-    taken = "" if at.collapses else f"; {_bins(found, at)}"
-    return f"{where} {critical}, an upper bound of the budget that separates all{taken}"
-
-
-def _bins(found: Forecast, at: Outlook) -> str:
-    return f"{found.sizes:,} sizes taken as {len(at.sizes)}, each bin at its largest"
 
 
 def _lost(found: Forecast, at: Outlook) -> str:

@@ -14,7 +14,7 @@ from layerlaw.peeled import Groups, Solution, collapse_curve, collapse_ratio, ov
 from layerlaw.peeled.counts import Array, Counts, grouped
 from layerlaw.peeled.figures import ratio_panel
 from layerlaw.peeled.solution import Phase
-from layerlaw.peeled.thresholds import LARGEST, filling_level, margins
+from layerlaw.peeled.thresholds import LARGEST, filling_level
 from layerlaw.peeled.two_groups import log_separation_ratio
 from layerlaw.progress import Progress
 from layerlaw.sheet import Panel, Series
@@ -209,7 +209,7 @@ def outlook_at(
     else:
         plan = oversampling(sizes.groups, **how, progress=progress)  # type: ignore[arg-type]
         level, copies = plan.level if plan.needed else 0.0, None if plan.copies is None else tuple(plan.copies.tolist())
-    least = margins(found.groups, found.value).min(1).tolist() if c <= LARGEST_C else [None] * G
+    least = found.value.margins(found.groups).min(1).tolist() if c <= LARGEST_C else [None] * G
     others = found.value.rows(found.groups)[2].copy()
     np.fill_diagonal(others, -np.inf)
     beside = found.cosines[np.arange(G), others.argmax(1)].tolist()  # to the size of the largest other logits

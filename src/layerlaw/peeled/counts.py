@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,11 +123,9 @@ def check_exponent(q: object) -> float:
 
 def listed(values: object, name: str, what: str) -> list[Any]:
     """A sequence that is not empty, as a list."""
-    try:
-        found = [] if isinstance(values, str) else list(values)  # type: ignore[call-overload]
-    except TypeError:
-        raise InputError(f"{name}: expected a sequence of {what}, got {values!r}. Put it in brackets.") from None
-    if not found:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InputError(f"{name}: expected a sequence of {what}, got {values!r}. Put it in brackets.")
+    if not (found := list(values)):
         raise InputError(f"{name}: expected at least one of {what}, got {values!r}.")
     return found
 

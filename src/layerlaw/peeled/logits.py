@@ -44,6 +44,13 @@ class Logits:
         level = np.diagonal(between)
         return level + self.z * (1 - 1 / groups.classes), level - self.z / groups.classes, between
 
+    def margins(self, groups: Groups) -> Array:
+        """(G, G) logit of the own class minus that of a class of group h; ∞ where there is no other class in it."""
+        own, same, between = self.rows(groups)
+        out = own[:, None] - between
+        np.fill_diagonal(out, np.where(groups.classes > 1, own - same, np.inf))
+        return np.asarray(out)
+
 
 @dataclass(frozen=True)
 class Slope:

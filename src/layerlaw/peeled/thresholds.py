@@ -16,7 +16,7 @@ import numpy.typing as npt
 from layerlaw.errors import InputError
 from layerlaw.peeled import two_groups
 from layerlaw.peeled.counts import Array, Counts, Groups, check_budgets, check_flag, grouped, listed, positive, whole
-from layerlaw.peeled.logits import Logits, slope
+from layerlaw.peeled.logits import slope
 from layerlaw.peeled.solving import optimum, optimum_penalized
 from layerlaw.peeled.two_groups import log_separation_ratio, log_vanish_ratio, root, root_above_0, root_near, threshold
 from layerlaw.progress import Counter, Progress
@@ -309,7 +309,7 @@ def separated(groups: Groups, c: float, *, bias: bool = False) -> bool:
     >>> separated(grouped([100, 100, 10, 10]), 2.0), separated(grouped([100, 100, 1, 1]), 1.0)
     (True, False)
     """
-    return bool((margins(groups, optimum(groups, c, bias=bias)) > 0).all())
+    return bool((optimum(groups, c, bias=bias).margins(groups) > 0).all())
 
 
 def spare(groups: Groups, c: float, *, bias: bool = False) -> float:
@@ -321,19 +321,11 @@ def spare(groups: Groups, c: float, *, bias: bool = False) -> float:
     if bias:
         return c - float(biased_need(groups))
     logits = optimum(groups, c)
-    between = margins(groups, logits)
+    between = logits.margins(groups)
     np.fill_diagonal(between, np.inf)
     log_slack = np.log(groups.shares[groups.classes > 1]) - math.log(slope(groups, logits).norm(groups))
     least = min(float(between.min()), float(log_slack.min(initial=np.inf)))
     return least if least != 0 else -1.0  # a tie: a single class that has vanished
-
-
-def margins(groups: Groups, logits: Logits) -> Array:
-    """(G, G) logit of the own class minus that of a class of group h; ∞ where there is no other class in it."""
-    own, same, between = logits.rows(groups)
-    out = own[:, None] - between
-    np.fill_diagonal(out, np.where(groups.classes > 1, own - same, np.inf))
-    return np.asarray(out)
 
 
 def biased_need(groups: Groups, copies: Whole | int = 1) -> Array:
