@@ -12,7 +12,7 @@ import torch
 import layerlaw as ll
 import oracle
 from layerlaw.advice import Forecast, forecast
-from layerlaw.advice.outlook import MOST_BINS, MOST_GROUPS, exact_sizes, shown_groups, solved_sizes
+from layerlaw.advice.outlook import MOST_BINS, MOST_GROUPS, shown_groups, solved_sizes
 from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.peeled import collapse_curve, collapse_ratio, critical_budget, oversampling, solve, vanish_ratio
 from layerlaw.wording import number, ratio_words
@@ -159,7 +159,7 @@ def test_bins_never_give_a_false_all_clear() -> None:
 
 def test_bins_are_borders_of_the_groups_shown() -> None:
     for counts in (list(range(1, 300)), TAIL, [1000 + i for i in range(60)] + [1]):
-        bins, every = solved_sizes(counts), exact_sizes(counts)
+        bins, every = solved_sizes(counts), solved_sizes(counts, math.inf)
         assert len(bins.groups) <= MOST_BINS + 1
         groups = shown_groups(counts)
         for g in range(len(groups)):

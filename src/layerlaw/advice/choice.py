@@ -192,8 +192,18 @@ def _caveats(choice: Choice) -> Iterator[str]:
         yield "One seed has no standard error: the lowest D was taken, and the next seed may name another one."
     elif trial.seeds < FEW_SEEDS:
         yield f"{trial.seeds} seeds give a poor standard error: use at least {FEW_SEEDS}."
-    if choice.over_floor:
-        yield _floors(candidates, best)
+    if choice.over_floor:  # wide layers look separated from noise alone, so their D has a floor of its own
+        floors = [floor for c in candidates if (floor := c.trial.floor) is not None]
+        ends = dict.fromkeys((number(min(floors)), number(max(floors))))
+        shuffled = f"(D with shuffled labels: {' to '.join(ends)})"
+        words = (
+            f"Last layers of different widths have different noise floors {shuffled}, so D is compared over its floor"
+        )
+        falling = [c for c in candidates if c.comparable and c.trial.falls]
+        lowest = min(falling, key=lambda c: c.trial.separation or math.inf)
+        values = f"{number(lowest.trial.separation)} against {number(best.trial.separation)} at {best.label}"
+        itself = f"D itself is lowest at {lowest.label}, {values}"
+        yield f"{words}; {f'{best.label} has the lowest D itself too' if lowest is best else itself}."
     rising = [c.label for c in candidates if c.comparable and not c.trial.falls]
     if rising:
         yield f"D does not fall along depth at {', '.join(rising)}: left out of the choice."
@@ -204,22 +214,7 @@ def _caveats(choice: Choice) -> Iterator[str]:
         yield f"The learning rate of {label}, {trial.rate:g}, is the {end} tried: {further} ones may do better."
 
 
-def _floors(candidates: Sequence[Candidate], best: Candidate) -> str:
-    """Wide layers look separated from noise alone, so their D has a floor of its own."""
-    floors = [floor for c in candidates if (floor := c.trial.floor) is not None]
-    ends = list(dict.fromkeys((number(min(floors)), number(max(floors)))))
-    shuffled = f"(D with shuffled labels: {' to '.join(ends)})"
-    words = f"Last layers of different widths have different noise floors {shuffled}, so D is compared over its floor"
-    falling = [c for c in candidates if c.comparable and c.trial.falls]
-    lowest = min(falling, key=lambda c: c.trial.separation or math.inf)
-    if lowest is best:
-        return f"{words}; {best.label} has the lowest D itself too."
-    values = f"{number(lowest.trial.separation)} against {number(best.trial.separation)} at {best.label}"
-    return f"{words}; D itself is lowest at {lowest.label}, {values}."
-
-
 def _failures(candidates: Sequence[Candidate]) -> Iterator[str]:
-    """How many runs came to nothing."""
     failed = sum(c.failed for c in candidates)
     if failed:
         runs = sum(t.seeds for c in candidates for t in c.trials)
@@ -272,7 +267,6 @@ def _by_size(choice: Choice) -> tuple[Panel, ...]:
 
 
 def _accuracies(x: tuple[float, ...], trials: Sequence[Trial], label: str = "", *, color: int) -> Series:
-    """Validation accuracy ± 1 standard error."""
     shares = [(t.accuracy, standard_error(t.accuracies) or 0.0) for t in trials]
     low, high = (tuple(None if a is None else a + sign * error for a, error in shares) for sign in (-1, 1))
     return Series(x, tuple(a for a, _ in shares), label, low=low, high=high, color=color)

@@ -131,15 +131,13 @@ def _choose(
     whole = TrainingData.of(data, test)
     samples = whole.samples
     inputs, n = samples.inputs.shape[1], len(samples.labels)
-    shapes = {
-        label: replace(recipe.network, inputs=inputs, widths=hidden, classes=samples.classes)
-        for label, hidden in widths.items()
-    }
+    base = replace(recipe.network, inputs=inputs, classes=samples.classes)
+    shapes = {label: replace(base, widths=hidden) for label, hidden in widths.items()}
     # BatchNorm cannot do with a batch of one
     recipe = replace(recipe, batch_size=next(b for b in range(recipe.batch_size, 1, -1) if n % b != 1))
     tried = [(label, rate) for label in shapes for rate in rates]
-    bases = [replace(recipe, network=shapes[label], learning_rate=rate) for label, rate in tried]
-    every = [one for base in bases for one in base.grid(seed=seeds)]
+    once = [replace(recipe, network=shapes[label], learning_rate=rate) for label, rate in tried]
+    every = [each for one in once for each in one.grid(seed=seeds)]
     if announce is not None:
         announce(TrainingPlan.of(every, samples, device))
     runs = iter(sweep(every, samples, schedule=SCHEDULE, device=device, folder=folder, progress=progress))
@@ -296,11 +294,10 @@ def flat_samples(data: Any, test: Any = None) -> Samples:
     if isinstance(data, Labeled):
         held_out = _pair(test, channels=data.images.shape[1])
         return Samples.of(data.tensors(flat=True), held_out, class_names=data.class_names)
-    if not isinstance(data, Samples):
-        return Samples.of(data, _pair(test)).flat()
-    if test is not None:
-        data = Samples.of((data.inputs, data.labels), _pair(test), class_names=data.class_names)
-    return data.flat()
+    if isinstance(data, Samples) and test is None:
+        return data.flat()
+    known, data = (data.class_names, (data.inputs, data.labels)) if isinstance(data, Samples) else ((), data)
+    return Samples.of(data, _pair(test), class_names=known).flat()
 
 
 def pictures(source: str | os.PathLike[str], size: int | None = None) -> Labeled:

@@ -153,7 +153,6 @@ def _classes(many: int) -> str:
 
 
 def _forecast(found: Forecast) -> str:
-    """Collapse or not, and how to leave it."""
     worse = found.closest
     if found.sizes == 1:
         return f"No collapse: all {found.K:,} classes have the same size, so each keeps a direction of its own."
@@ -175,7 +174,6 @@ def _forecast(found: Forecast) -> str:
 
 
 def _findings(found: Forecast) -> Iterator[str]:
-    """Distance, angle and what the trained classifier shows."""
     if found.sizes > 1:
         budgets = f"E_W = {number(found.E_W)} and E_H = {number(found.E_H)} give"
         said = [f"{budgets} c = √(E_W E_H) = {number(found.by_norms.c)}"]
@@ -239,7 +237,6 @@ def _place(found: Forecast, at: Outlook, bins: str) -> str:
 
 
 def _lost(found: Forecast, at: Outlook) -> str:
-    """What becomes of the classes that are not separated, by what it is."""
     if at.binned:  # which of them coincide depends on the bins
         return f"about {sum(at.lost):,} of {found.K:,} classes"
     of = {phase: [s for s in at.sizes if s.phase == phase] for phase in ("collapsed", "confused", "vanished")}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.advice.collapse import ClassifierRows, Forecast
-from layerlaw.advice.outlook import Outlook, exact_sizes, outlook_at, shown_groups, solved_sizes
+from layerlaw.advice.outlook import Outlook, outlook_at, shown_groups, solved_sizes
 from layerlaw.capture.batches import Batches
 from layerlaw.capture.modules import classifier_weight, modules_of
 from layerlaw.capture.network import Randomness, device_of, network_of, probing_state
@@ -27,6 +29,7 @@ from layerlaw.record import Record
 from layerlaw.stats.labels import checked_labels
 from layerlaw.wording import finite
 
+Pair = tuple[Tensor, Tensor]  # features (n, d) in double precision, labels (n,)
 WELL_BELOW = 0.5  # of the accuracy of the most frequent classes
 
 
@@ -66,16 +69,15 @@ def forecast(
     if counts is None:
         raise InputError("counts: expected samples per class, or a record that knows them, got neither.")
     if isinstance(counts, Mapping) and not (classifier is None and features is None and accuracy is None):
-        raise InputError(
-            "counts: expected one number per class beside classifier, features or accuracy, got a mapping, which does not "
-            "say which class is which."
-        )
-    groups, every, solved = shown_groups(counts), exact_sizes(counts), solved_sizes(counts)
+        got = "a mapping, which does not say which class is which"
+        raise InputError(f"counts: expected one number per class beside classifier, features or accuracy, got {got}.")
+    groups, every, solved = shown_groups(counts), solved_sizes(counts, math.inf), solved_sizes(counts)
     K = every.groups.K
     rows = None if classifier is None else _rows_of(classifier, K)
     if record is not None and len(record.counts) != K:
         raise LabelError(f"counts: expected {len(record.counts)}, one per class of the record, got {K}.")
-    known = _norms(record, rows, features, K)
+    pair = None if features is None else _pair(features, K)
+    known = _norms(record, rows, pair, K)
     used = known[2] if E_W is None and E_H is None else None
     unused = used is None and known[2] is not None
     E_W, E_H = (known[0] if E_W is None else E_W), (known[1] if E_H is None else E_H)
@@ -85,16 +87,15 @@ def forecast(
         missing = "E_W and E_H" if E_W is E_H else "E_W" if E_W is None else "E_H"
         lose = "may lose" if solved.binned and not bias else "lose"
         below = f" These counts {lose} classes where √(E_W E_H) is below {critical:.3g}." if critical else ""
-        raise InputError(
-            f"{missing}: expected norms, given as numbers or measured on a model, its features or a record, got none.{below}"
-        )
+        given = "given as numbers or measured on a model, its features or a record"
+        raise InputError(f"{missing}: expected norms, {given}, got none.{below}")
     c = check_budgets(E_W, E_H)
 
     def at(c: float) -> Outlook:
         closed = bias and c > critical * (1 + 1e-9)
         return outlook_at(groups, every if closed else solved, c, bias=bias, progress=progress)
 
-    right = _shares_right(accuracy, classifier, features, K)
+    right = _shares_right(accuracy, classifier, pair, K)
     listed = [list(g.classes or ()) for g in groups]
     means, already_lost = None, 0
     if right is not None:
@@ -124,7 +125,7 @@ def forecast(
     )
 
 
-def _norms(record: Record | None, rows: Tensor | None, features: Any, K: int) -> list[float | None]:
+def _norms(record: Record | None, rows: Tensor | None, pair: Pair | None, K: int) -> list[float | None]:
     """E_W = (1/K) Σ‖w_k‖², E_H = (1/K) Σ_k (1/n_k) Σ_i ‖h_ki‖², and the budget that class means and rows really use.
 
     That is c = ‖M Wᵀ‖_*/K, M and W centered. Centering W is free (the softmax does not see it). Centering the class means
@@ -133,8 +134,8 @@ def _norms(record: Record | None, rows: Tensor | None, features: Any, K: int) ->
     go before a record.
     """
     E_W, E_H, used = (None if rows is None else float(mean_square(rows))), None, None
-    if features is not None:
-        h, labels = _pair(features, K)
+    if pair is not None:
+        h, labels = pair
         d, counts = h.shape[1], torch.bincount(labels, minlength=K)
         if rows is not None and rows.shape[1] != d:
             raise FeatureError(f"features: expected {rows.shape[1]} numbers, as the classifier reads, got {d}.")
@@ -174,7 +175,6 @@ def _recorded(record: Record | None, rare: list[int]) -> tuple[ClassifierRows | 
 
 
 def _rows_of(classifier: Any, K: int) -> Tensor:
-    """The rows of a classifier (K, d) in double precision, one per class."""
     expected = "classifier: expected a linear layer or its rows (K, d), got"
     weight = getattr(classifier, "weight", None) if isinstance(classifier, nn.Module) else classifier
     if isinstance(classifier, nn.Module) and not isinstance(weight, Tensor):
@@ -192,29 +192,27 @@ def _rows_of(classifier: Any, K: int) -> Tensor:
     return rows
 
 
-def _shares_right(accuracy: Sequence[float] | None, classifier: Any, features: Any, K: int) -> list[float] | None:
+def _shares_right(accuracy: Sequence[float] | None, classifier: Any, pair: Pair | None, K: int) -> list[float] | None:
     """Share of right samples per class: as given, or as a linear layer decides on the features; `None` if neither is there.
 
     Rows alone do not say: a bias may belong to them.
     """
     if accuracy is not None:
-        try:
+        given = torch.empty(0)
+        with suppress(TypeError, ValueError, RuntimeError):
             given = torch.as_tensor(accuracy, dtype=torch.float64)
-        except (TypeError, ValueError, RuntimeError):
-            given = torch.empty(0)
         if given.shape != (K,) or not bool(((given >= 0) & (given <= 1)).all()):
             raise InputError(f"accuracy: expected {K} shares from 0 to 1, one per class, got {accuracy!r:.80}.")
         return [float(share) for share in given]
-    if features is None or not isinstance(classifier, nn.Linear):
+    if pair is None or not isinstance(classifier, nn.Linear):
         return None
-    h, labels = _pair(features, K)
+    h, labels = pair
     bias = 0.0 if classifier.bias is None else classifier.bias.detach().cpu().double()
     right = (h @ classifier.weight.detach().cpu().double().T + bias).argmax(1) == labels
     return [float(right[labels == k].double().mean()) for k in range(K)]
 
 
-def _pair(features: Any, K: int) -> tuple[Tensor, Tensor]:
-    """Features (n, d) in double precision and labels (n,), checked."""
+def _pair(features: Any, K: int) -> Pair:
     if not (isinstance(features, (tuple, list)) and len(features) == 2):
         raise FeatureError(f"features: expected a pair (features, labels), got {type(features).__name__}.")
     try:

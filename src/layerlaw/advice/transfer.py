@@ -9,7 +9,7 @@ from typing import Any
 
 from layerlaw.errors import InputError
 from layerlaw.sheet import Panel, Series, Sheet
-from layerlaw.verdict.stopping import History, Moment, moments
+from layerlaw.verdict.stopping import History, moments
 
 BAND = (0.8, 1.25)
 """Per-layer work of the lower half over that of the upper half: equal within a quarter, the same in both directions."""
@@ -122,21 +122,15 @@ def transfer_balance(history: History, *, batchnorm: str = "batch", band: tuple[
     if len(sizes) > 1 or (sizes and min(sizes) < 2):
         raise InputError(f"history: expected one number of layers at all epochs, 2 or more, got {sorted(sizes)}.")
     m = max(sizes, default=0)
-    work = [(None, None), *map(_halves, seen)]
-    stages = []
-    for moment, before, now in zip(seen, work, work[1:], strict=False):
+    h, stages = m // 2, []
+    before: tuple[float | None, ...] = (None, None)
+    for moment in seen:
+        y = None if moment.fit is None else [math.log(value) for value in moment.fit.values]
+        now = (None, None) if y is None else ((y[0] - y[h]) / h, (y[h] - y[m]) / (m - h))
         gains = [None if a is None or b is None else a - b for a, b in zip(now, before, strict=True)]
         stages.append(Stage(moment.epoch, *now, *gains))
+        before = now
     runs = [(yes, [stage.epoch for stage in run]) for yes, run in groupby(stages, key=lambda stage: stage.within(band))]
     stretches = tuple((epochs[0], epochs[-1]) for yes, epochs in runs if yes and len(epochs) > 1)
     lasting = [first for first, last in stretches if last == stages[-1].epoch]
-    return Balance(lasting[0] if lasting else None, stretches, band, (m // 2, m - m // 2), tuple(stages))
-
-
-def _halves(moment: Moment) -> tuple[float | None, float | None]:
-    if moment.fit is None:
-        return None, None
-    y = [math.log(value) for value in moment.fit.values]
-    m = len(y) - 1
-    h = m // 2
-    return (y[0] - y[h]) / h, (y[h] - y[m]) / (m - h)
+    return Balance(lasting[0] if lasting else None, stretches, band, (h, m - h), tuple(stages))

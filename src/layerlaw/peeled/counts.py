@@ -80,15 +80,24 @@ def grouped(counts: Counts) -> Groups:
     """
     if isinstance(counts, Groups):
         return counts
-    if isinstance(counts, Counter):
-        counts = list(counts.values())
+    counts = list(counts.values()) if isinstance(counts, Counter) else counts
     if isinstance(counts, Mapping):
         where = "counts, a mapping {samples in a class: number of such classes}"
         pairs = [(whole(n, where, SAMPLES), whole(m, f"{where}, at {n}", CLASSES)) for n, m in counts.items()]
         sizes, classes = np.array(sorted(pairs, reverse=True), float).reshape(-1, 2).T
         member = None
     else:
-        unique, place, many = np.unique(_array(counts), return_inverse=True, return_counts=True)
+        expected = "counts: expected a sequence of whole numbers, one per class, got"
+        try:
+            raw = np.asarray(counts)
+            values = raw.astype(np.float64) if raw.dtype.kind in "iufO" else None
+        except (TypeError, ValueError, OverflowError):
+            raise LabelError(f"{expected} {counts!r}.") from None
+        if values is None or values.ndim != 1:
+            raise LabelError(f"{expected} shape {raw.shape} of {raw.dtype}.")
+        for i in np.flatnonzero(~(values >= 1) | (values != np.floor(values)) | (values > MOST))[:1]:
+            whole(raw[i], f"counts[{i}]", SAMPLES)
+        unique, place, many = np.unique(values, return_inverse=True, return_counts=True)
         sizes, classes, member = unique[::-1].copy(), many[::-1].astype(np.float64), len(unique) - 1 - place
     if (K := int(classes.sum())) < 2:
         raise LabelError(f"counts: expected at least 2 classes, got {K}. One class has nothing to be separated from.")
@@ -138,28 +147,12 @@ def positive(value: object, name: str, what: str = "number", todo: str = "") -> 
     return float(value)  # type: ignore[arg-type]
 
 
-def _array(counts: object) -> Array:
-    expected = "counts: expected a sequence of whole numbers, one per class, got"
-    try:
-        raw = np.asarray(counts)
-        values = raw.astype(np.float64) if raw.dtype.kind in "iufO" else None
-    except (TypeError, ValueError, OverflowError):
-        raise LabelError(f"{expected} {counts!r}.") from None
-    if values is None or values.ndim != 1:
-        raise LabelError(f"{expected} shape {raw.shape} of {raw.dtype}.")
-    for i in np.flatnonzero(~(values >= 1) | (values != np.floor(values)) | (values > MOST))[:1]:
-        whole(raw[i], f"counts[{i}]", SAMPLES)
-    return values
-
-
 def whole(value: Any, where: str, todo: tuple[str, str, str] = CLASSES) -> int:
     """A whole number ≥ 1, or a LabelError that says what it is instead; `todo`: if broken, too small, too large."""
-    if isinstance(value, np.generic):
-        value = value.item()
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
         raise LabelError(f"{where}: expected a whole number, got {value!r}. {todo[0]}")
-    if value < 1:
-        raise LabelError(f"{where}: expected at least 1, got {value!r}. {todo[1]}")
-    if value > MOST:
-        raise LabelError(f"{where}: expected at most 2^53, got {value!r}: larger numbers are not exact. {todo[2]}")
+    if not 1 <= value <= MOST:
+        end, what = ("at least 1", todo[1]) if value < 1 else ("at most 2^53, beyond which none is exact", todo[2])
+        raise LabelError(f"{where}: expected {end}, got {value!r}. {what}")
     return int(value)

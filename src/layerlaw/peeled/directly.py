@@ -97,8 +97,7 @@ def solve_direct(
     check_flag(bias, "bias")
     check_exponent(q)
     parts = ((K, p, K * E_W, 2.0), (len(labels), p, K * E_H * per_class, q))
-    rng = np.random.default_rng(seed)
-    free = np.zeros(K if bias else 0)
+    rng, free = np.random.default_rng(seed), np.zeros(K if bias else 0)
     begin = [np.concatenate([rng.standard_normal(_size(parts)), free]) for _ in range(starts)]
     losses, (W, H), b = _best(one_layer(parts, labels, weight, bias), parts, begin)
     return Direct(float(losses.min()), W, H, labels, b if bias else np.zeros(K), losses)
@@ -178,7 +177,7 @@ class TwoLayers:
     @cached_property
     def X(self) -> Array:
         """(n, d) features after the layer, what the last layer reads."""
-        return self.H @ self.V.T if not self.relu else np.maximum(self.H @ self.V.T, 0.0)
+        return np.maximum(self.H @ self.V.T, 0.0) if self.relu else self.H @ self.V.T
 
     def means(self, features: Array) -> Array:
         """(K, …) class means."""
@@ -266,9 +265,8 @@ def solve_two_layers(
         # Each part at unit scale, as the random ones
         v = np.concatenate([part.ravel() / np.sqrt((part**2).mean()) for part in (near.W, near.V, near.H)])
         if len(v) != size:
-            raise InputError(
-                f"near: expected an optimum with the same classes, d, p and per_class, got {len(v)} numbers for {size}."
-            )
+            same = "the same classes, d, p and per_class"
+            raise InputError(f"near: expected an optimum with {same}, got {len(v)} numbers for {size}.")
         begin.insert(0, v + SHAKE * rng.standard_normal(size))
     losses, (W, V, H), _ = _best(f, parts, begin)
     return TwoLayers(groups, float(losses.min()), W, V, H, labels, relu, losses)
@@ -326,12 +324,9 @@ def _size(parts: Sequence[Part]) -> int:
 
 def _kept(v: Array, parts: Sequence[Part]) -> list[tuple[Array, Back]]:
     """The matrices, each scaled to its total, and how a gradient there becomes one in the free numbers."""
-    out, at = [], 0
-    for rows, columns, total, q in parts:
-        free = v[at : at + rows * columns].reshape(rows, columns)
-        out.append(_on_norm(free, total, q))
-        at += rows * columns
-    return out
+    ends = np.cumsum([rows * columns for rows, columns, *_ in parts])
+    pieces = np.split(v[: ends[-1]], ends[:-1])
+    return [_on_norm(x.reshape(n, d), total, q) for x, (n, d, total, q) in zip(pieces, parts, strict=True)]
 
 
 def _on_norm(free: Array, total: float, q: float) -> tuple[Array, Back]:

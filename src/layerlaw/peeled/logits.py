@@ -221,9 +221,7 @@ class GroupMatrix:
         k, K = self.groups.classes, self.groups.K
         norm = np.sqrt(np.maximum(self.own, 0.0))
         mean = float(k @ norm) / K
-        if mean == 0:
-            return None, None
-        variation = float(np.sqrt(k @ (norm - mean) ** 2 / K)) / mean
+        variation = float(np.sqrt(k @ (norm - mean) ** 2 / K)) / mean if mean else None
         if (norm == 0).any():
             return variation, None
         pairs = np.outer(k, k)
@@ -245,7 +243,5 @@ class GroupMatrix:
 def fits(rows: int, columns: int, what: str) -> None:
     """Whether a dense matrix is worth building."""
     if rows * columns > MOST_ENTRIES:
-        raise MemoryBudgetError(
-            f"{what} of {rows:,} × {columns:,} numbers would take {rows * columns * 8 / 2**30:,.0f} GiB. "
-            "The group-wise numbers (cosines, norms, accuracy) hold the same."
-        )
+        size = f"{what} of {rows:,} × {columns:,} numbers would take {rows * columns * 8 / 2**30:,.0f} GiB"
+        raise MemoryBudgetError(f"{size}. The group-wise numbers (cosines, norms, accuracy) hold the same.")

@@ -189,10 +189,8 @@ class Solution:
         p = max(1, self.rank) if p is None else p
         check_whole(1, kind=Integral, p=p)
         if p < self.rank:
-            raise InputError(
-                f"W, H: expected p ≥ {self.rank}, the rank of this optimum, got p = {p}. In fewer dimensions the optimum is "
-                "another one: solve_direct(counts, p=…) finds it."
-            )
+            other = "In fewer dimensions the optimum is another one: solve_direct(counts, p=…) finds it."
+            raise InputError(f"W, H: expected p ≥ {self.rank}, the rank of this optimum, got p = {p}. {other}")
         fits(self.K, p, "W or H")
         out, member, at = np.zeros((self.K, p)), self.groups.members, between.shape[1]
         out[:, :at] = (between / np.sqrt(self.groups.classes)[:, None])[member]

@@ -207,7 +207,6 @@ def _checked(loss: object, bias: object) -> None:
 
 def _representable(log_multiplier: float, c: float) -> None:
     if log_multiplier < LOWEST:
-        raise InputError(
-            f"solve: at c = √(E_W E_H) = {c:.4g} the loss is about exp({log_multiplier:.0f}), less than a double can hold. "
-            "Scale the budgets down; collapse_ratio(…, log=True) and vanish_ratio(…, log=True) work at any budget."
-        )
+        loss = f"at c = √(E_W E_H) = {c:.4g} the loss is about exp({log_multiplier:.0f}), less than a double can hold"
+        ratios = "collapse_ratio(…, log=True) and vanish_ratio(…, log=True) work at any budget"
+        raise InputError(f"solve: {loss}. Scale the budgets down; {ratios}.")

@@ -123,12 +123,10 @@ class CollapseCurve:
     @property
     def note(self) -> str:
         """What a reader must know about the values, in a sentence; empty when nothing."""
-        said, many, gone = [], len(self.phases), self.phases.count("vanished")
-        if self.swapped.any():
-            said.append(f"Below R = 1 the groups are swapped ({int(self.swapped.sum())} of {many} ratios).")
-        if gone:
-            said.append(f"At {gone} of {many} ratios the minority classifiers are 0 and have no angle.")
-        return " ".join(said)
+        swapped, gone, many = int(self.swapped.sum()), self.phases.count("vanished"), len(self.phases)
+        below = f"Below R = 1 the groups are swapped ({swapped} of {many} ratios)."
+        zero = f"At {gone} of {many} ratios the minority classifiers are 0 and have no angle."
+        return " ".join(words for words, true in ((below, swapped), (zero, gone)) if true)
 
 
 def collapse_curve(
@@ -177,10 +175,8 @@ class Oversampling:
             f"Repeat the samples of {classes} up to {self.level:,.6g} each, the rarest {self.factors.max():.4g} times"
         )
         if self.copies is None:
-            return (
-                f"{said}, by weights: at this budget the sizes must be so nearly equal that whole copies do it only beyond "
-                f"{MOST_TIMES:,} copies of the largest classes."
-            )
+            only = f"whole copies do it only beyond {MOST_TIMES:,} copies of the largest classes"
+            return f"{said}, by weights: at this budget the sizes must be so nearly equal that {only}."
         return f"{said}; in whole copies {int(self.copies.max()):,} times (solved again: every class is separated)."
 
 
