@@ -218,10 +218,9 @@ def decide(candidates: Sequence[Candidate]) -> tuple[Candidate, Candidate]:
     """
     sound = [candidate for candidate in candidates if candidate.comparable]
     if not sound:
-        raise LayerlawError(
-            f"no candidate could be compared: at every learning rate a run diverged or left D undefined "
-            f"({sum(c.failed for c in candidates)} runs in all). Use lower learning rates."
-        )
+        failed = sum(c.failed for c in candidates)
+        why = f"at every learning rate a run diverged or left D undefined ({failed} runs in all)"
+        raise LayerlawError(f"no candidate could be compared: {why}. Use lower learning rates.")
     over_floor = relative(candidates)
     sound = [candidate for candidate in sound if candidate.trial.falls] or sound
     logs = {c.label: [math.log(value) for value in c.trial.compared(over_floor)] for c in sound}
@@ -256,10 +255,8 @@ def objection(candidates: Sequence[Candidate], chosen: Candidate, guess: Guess |
     for accuracies, samples, where in tried:
         best = max((share for share in accuracies if share is not None), default=math.inf)
         if guess and samples and best <= guess.above(samples):
-            return (
-                f"no network learned anything that shows on the {where} data (best accuracy {percent(best)}; "
-                f"guessing reaches {percent(guess.share)}, and up to {percent(guess.above(samples))} may be luck)"
-            )
+            luck = f"guessing reaches {percent(guess.share)}, and up to {percent(guess.above(samples))} may be luck"
+            return f"no network learned anything that shows on the {where} data (best accuracy {percent(best)}; {luck})"
     return None if chosen.trial.falls else "D does not fall along depth in any candidate"
 
 

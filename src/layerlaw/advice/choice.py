@@ -58,20 +58,15 @@ class Choice:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        kind: Kind,
-        candidates: Sequence[Candidate],
-        *,
-        validation: int = 0,
-        guess: Guess | None = None,
-        **more: Any,
-    ) -> Choice:
-        """Decide among candidates; without `guess`, what guessing reaches, nobody checks whether anything was learned."""
+    def of(cls, kind: Kind, candidates: Sequence[Candidate], guess: Guess | None = None, **more: Any) -> Choice:
+        """Decide among candidates; without `guess`, what guessing reaches, nobody checks whether anything was learned.
+
+        `more` are other fields: the number of `validation` samples, test accuracies, provenance.
+        """
         best, chosen = decide(candidates)
         against = objection(candidates, chosen, guess)
-        top = None if against else more_accurate(candidates, chosen, validation)
-        return cls(kind, tuple(candidates), best, None if against else chosen, top, against, validation, **more)
+        top = None if against else more_accurate(candidates, chosen, more.get("validation", 0))
+        return cls(kind, tuple(candidates), best, None if against else chosen, top, against, **more)
 
     @property
     def over_floor(self) -> bool:
@@ -196,14 +191,13 @@ def _caveats(choice: Choice) -> Iterator[str]:
         floors = [floor for c in candidates if (floor := c.trial.floor) is not None]
         ends = dict.fromkeys((number(min(floors)), number(max(floors))))
         shuffled = f"(D with shuffled labels: {' to '.join(ends)})"
-        words = (
-            f"Last layers of different widths have different noise floors {shuffled}, so D is compared over its floor"
-        )
+        words = f"Last layers of different widths have different noise floors {shuffled}"
         falling = [c for c in candidates if c.comparable and c.trial.falls]
         lowest = min(falling, key=lambda c: c.trial.separation or math.inf)
         values = f"{number(lowest.trial.separation)} against {number(best.trial.separation)} at {best.label}"
         itself = f"D itself is lowest at {lowest.label}, {values}"
-        yield f"{words}; {f'{best.label} has the lowest D itself too' if lowest is best else itself}."
+        itself = f"{best.label} has the lowest D itself too" if lowest is best else itself
+        yield f"{words}, so D is compared over its floor; {itself}."
     rising = [c.label for c in candidates if c.comparable and not c.trial.falls]
     if rising:
         yield f"D does not fall along depth at {', '.join(rising)}: left out of the choice."
@@ -260,10 +254,8 @@ def _by_size(choice: Choice) -> tuple[Panel, ...]:
         note, axis["marked"] = f"dotted: {choice.recommended.label}, recommended{by}", size(choice.recommended)
     what = f"final {_compared(over_floor)}"
     above, below = (*_span(other), *other, separation), (*_span(also), *also, _accuracies(x, trials, color=1))
-    return (
-        Panel(f"{what} on the training data, range over seeds", above, ylabel=what, note=note, **axis),
-        Panel("held-out accuracy, ± 1 standard error", below, ylabel=ACCURACY, log_y=False, **axis),
-    )
+    first = Panel(f"{what} on the training data, range over seeds", above, ylabel=what, note=note, **axis)
+    return first, Panel("held-out accuracy, ± 1 standard error", below, ylabel=ACCURACY, log_y=False, **axis)
 
 
 def _accuracies(x: tuple[float, ...], trials: Sequence[Trial], label: str = "", *, color: int) -> Series:
@@ -291,7 +283,5 @@ def _by_shape(choice: Choice) -> tuple[Panel, ...]:
         curves.append(Series(range(len(trial.curve)), trial.curve, label, low=low, high=high, color=i))
         points.append(_accuracies((value,), [trial], label, color=i))
     title = f"held-out accuracy against {what}, ± 1 standard error"
-    return (
-        Panel("D on the training data along depth, range over seeds", tuple(curves)),
-        Panel(title, tuple(points), xlabel=what, ylabel=ACCURACY, log_x=True, log_y=False),
-    )
+    first = Panel("D on the training data along depth, range over seeds", tuple(curves))
+    return first, Panel(title, tuple(points), xlabel=what, ylabel=ACCURACY, log_x=True, log_y=False)

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ from layerlaw.wording import counted, minus, number, ratio_words
 
 FORMAT, VERSION = "layerlaw forecast", 3  # 3: copies per size, R and R0 for two sizes only, accuracy
 NO_RATIO = "of more than two class sizes one ratio says nothing; see critical_c"
+CAVEATS = (
+    "One layer is no safe bound for deep networks: they collapsed earlier (docs/minority_collapse.md).",
+    "Weight decay is no norm budget: norms change with counts and training. This is no test of significance.",
+    "Repeated samples restore angles, not variety: held-out accuracy came back in part only.",
+)
 COINCIDE = 0.99  # mean cosine from which on rows are one
 CLOSER = 0.1  # cosine by which measured rows must exceed the prediction to be worth a sentence
 MOST_COPIES = 50  # beyond, nobody copies samples
@@ -97,13 +103,7 @@ class Forecast:
     @property
     def caveats(self) -> tuple[str, ...]:
         """What the model does not know."""
-        depth = "One layer is no safe bound for deep networks: they collapsed earlier (docs/minority_collapse.md)."
-        decay = (
-            "Weight decay is no norm budget: norms change with counts and training. This is no test of significance."
-        )
-        variety = "Repeated samples restore angles, not variety: held-out accuracy came back in part only."
-        said = ((depth, self.sizes > 1), (decay, True), (variety, self.closest.collapses))
-        return tuple(words for words, true in said if true)
+        return tuple(compress(CAVEATS, (self.sizes > 1, True, self.closest.collapses)))
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -218,9 +218,8 @@ def _place(found: Forecast, at: Outlook, bins: str) -> str:
         where = f"c = {c} lies {'below' if at.collapses else 'above'}"
         if not found.bounded:
             return f"{where} the critical budget {critical}, from which on every class is separated"
-        return (
-            f"{where} {critical}, an upper bound of the budget that separates all{'' if at.collapses else f'; {bins}'}"
-        )
+        taken = "" if at.collapses else f"; {bins}"
+        return f"{where} {critical}, an upper bound of the budget that separates all{taken}"
     log_R = math.log(found.ratio)
     if math.isinf(at.log_collapse):
         one = "a single rare class has no other to coincide with"

@@ -140,9 +140,8 @@ def _norms(record: Record | None, rows: Tensor | None, pair: Pair | None, K: int
         if rows is not None and rows.shape[1] != d:
             raise FeatureError(f"features: expected {rows.shape[1]} numbers, as the classifier reads, got {d}.")
         if bool((counts == 0).any()):
-            raise LabelError(
-                f"features: expected samples of all {K} classes, got none of class {int(counts.argmin())}."
-            )
+            none = f"none of class {int(counts.argmin())}"
+            raise LabelError(f"features: expected samples of all {K} classes, got {none}.")
         means = torch.zeros(K, d, dtype=h.dtype).index_add_(0, labels, h) / counts.unsqueeze(1)
         squares = torch.zeros(K, dtype=h.dtype).index_add_(0, labels, h.square().sum(1)) / counts
         E_H, used = float(squares.mean()), None if rows is None else float(used_budget(means, rows))

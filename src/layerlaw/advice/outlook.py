@@ -214,11 +214,11 @@ def outlook_at(
     told = tuple(SizeOutlook(*row) for row in zip(*columns, strict=True))
     by_group = [[size for size in told if size.group == g] for g in range(len(groups))]
     members = [np.flatnonzero(sizes.shown == g) for g in range(len(groups))]
-    logs: list[float | None] = [None] * 3
+    logs: dict[str, float | None] = dict.fromkeys(("log_collapse", "log_vanish", "log_lost"))
     if sizes.of == 2:  # of more than two sizes one ratio says nothing
         K_A, K_B, _ = sizes.groups.pair
         ratios = [ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True) for ratio in (collapse_ratio, vanish_ratio)]
-        logs = [*ratios, log_separation_ratio(K_A, K_B, c, bias=bias)]
+        logs = dict(zip(logs, [*ratios, log_separation_ratio(K_A, K_B, c, bias=bias)], strict=True))
     return Outlook(
         c=c,
         binned=sizes.binned,
@@ -232,9 +232,7 @@ def outlook_at(
         factors=tuple(max(1.0, level / group.low) for group in groups),
         copies=copies,
         cosine=_mean_cosine(found, np.flatnonzero([groups[g].rare for g in sizes.shown])),
-        log_collapse=logs[0],
-        log_vanish=logs[1],
-        log_lost=logs[2],
+        **logs,
     )
 
 

@@ -51,9 +51,8 @@ def cosine_sheet(
         curves = {f"K_A = {k}": collapse_curve(k, K - k, ratios, E_W=E_W, E_H=budget) for k in many}
         found = ", ".join(f"{ratio_in_words(curve.log_collapse)} ({name})" for name, curve in curves.items())
         panels.append(ratio_panel(f"E_W = {E_W:g}, E_H = {budget:g}", curves, "minority cosine", f"R0 = {found}"))
-    caption = (
-        "Cosine between two minority classifiers at the exact optimum: 1 from R0 on. A curve ends where they become 0."
-    )
+    exact = "Cosine between two minority classifiers at the exact optimum"
+    caption = f"{exact}: 1 from R0 on. A curve ends where they become 0."
     return Sheet(f"Minority collapse, K = {K}", panels, columns=2, share_y=True, caption=caption)
 
 
@@ -106,10 +105,8 @@ def phase_sheet(
                 series.append(Series(fine, values, f"{name}{words}", style=style, color=color))  # type: ignore[arg-type]
         title = f"K_A = {K_A}, K_B = {K_B}"
         panels.append(Panel(title, series, xlabel="c = √(E_W E_H)", ylabel="imbalance ratio R", log_y=True))
-    caption = (
-        "Exact boundaries: separated below R0, collapsed above it, zero above R_vanish. Without a bias the minority "
-        "vanishes only while the budget is small."
-    )
+    exact = "Exact boundaries: separated below R0, collapsed above it, zero above R_vanish."
+    caption = f"{exact} Without a bias the minority vanishes only while the budget is small."
     return Sheet("Phases of the minority classifiers", panels, columns=len(panels), share_y=True, caption=caption)
 
 
@@ -151,10 +148,8 @@ def collapse_sheet(
     for pair, rows in zip(pairs, seen, strict=True):
         angle = "vanished" if pair.minority_cosine is None else minus(f"cosine {pair.minority_cosine:.3g}")
         panels.append(_rays(f"R = {ratio_in_words(pair.log_R)}, {angle}", rows, reach, names))
-    caption = (
-        f"E_W = {E_W:g}, E_H = {E_H:g}, R0 = {ratio_in_words(log_R0)}. Rows that coincide share a line of dashes in their "
-        "colors and have one ring within another."
-    )
+    shared = "Rows that coincide share a line of dashes in their colors and have one ring within another."
+    caption = f"E_W = {E_W:g}, E_H = {E_H:g}, R0 = {ratio_in_words(log_R0)}. {shared}"
     title = f"Minority collapse: {K_A} majority and {K_B} minority classifiers as R grows"
     return Sheet(title, panels, columns=min(4, len(panels)), caption=caption)
 

@@ -149,9 +149,7 @@ def with_best_bias(groups: Groups, logits: Logits) -> Logits:
     which always lowers the loss.
     """
     k, share, root = groups.classes, groups.shares, np.sqrt(groups.classes)
-    unit = np.sqrt(
-        share * k
-    )  # on this scale the diagonal of the Hessian, a Laplacian, is the probability of being wrong
+    unit = np.sqrt(share * k)  # on this scale the diagonal of the Hessian is the probability of being wrong
 
     def at(b: Array) -> tuple[Logits, Slope, float]:
         moved = Logits(logits.z, logits.T, b - k @ b / groups.K)

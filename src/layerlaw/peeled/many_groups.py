@@ -166,9 +166,8 @@ class Search:
         groups, logits = self.groups, self.logits(point)
         U, S, Vt = np.linalg.svd(logits.T)
         largest = max(float(S[0]), float(logits.z.max()))
-        p = (
-            0 if self.total is None and largest < null else int((largest * null < S).sum())
-        )  # a penalty may leave nothing
+        nothing = self.total is None and largest < null  # which a penalty may leave
+        p = 0 if nothing else int((largest * null < S).sum())
         kept = logits.z > null * largest
         if sharp:
             kept = groups.shares > (slope(groups, logits).norm(groups) if self.penalty is None else self.penalty)

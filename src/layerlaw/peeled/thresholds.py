@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -126,7 +127,7 @@ class CollapseCurve:
         swapped, gone, many = int(self.swapped.sum()), self.phases.count("vanished"), len(self.phases)
         below = f"Below R = 1 the groups are swapped ({swapped} of {many} ratios)."
         zero = f"At {gone} of {many} ratios the minority classifiers are 0 and have no angle."
-        return " ".join(words for words, true in ((below, swapped), (zero, gone)) if true)
+        return " ".join(compress((below, zero), (swapped, gone)))
 
 
 def collapse_curve(
@@ -171,9 +172,8 @@ class Oversampling:
         if not self.needed:
             return "Every class is separated: nothing to oversample."
         classes = counted(int(self.groups.classes[self.factors > 1].sum()), "class", "classes")
-        said = (
-            f"Repeat the samples of {classes} up to {self.level:,.6g} each, the rarest {self.factors.max():.4g} times"
-        )
+        most = f"the rarest {self.factors.max():.4g} times"
+        said = f"Repeat the samples of {classes} up to {self.level:,.6g} each, {most}"
         if self.copies is None:
             only = f"whole copies do it only beyond {MOST_TIMES:,} copies of the largest classes"
             return f"{said}, by weights: at this budget the sizes must be so nearly equal that {only}."
