@@ -93,10 +93,8 @@ class Solution:
         gone = self.classifier_blocks.own <= ZERO * self.c * self._stretch
         together = (self.groups.classes > 1) & (self.value.z == 0)
         right = (self.accuracy == 1) & (self.c > 0)  # without any norm a bias alone may be right
-        return tuple(
-            "separated" if r else "vanished" if g else "collapsed" if t else "confused"
-            for r, g, t in zip(right, gone, together, strict=True)
-        )
+        names = ("separated", "vanished", "collapsed")
+        return tuple(np.select([right, gone, together], names, "confused").tolist())
 
     @property
     def separated(self) -> bool:

@@ -45,7 +45,8 @@ def solve(counts: Counts, *, E_W: float, E_H: float, loss: Loss = "ce", bias: bo
     (('separated', 'collapsed'), 1.0, array([1. , 0.2]), 5)
     """
     groups, c = grouped(counts), check_budgets(E_W, E_H)
-    _checked(loss, bias)
+    check_flag(bias, "bias")
+    check_choice("loss", loss, get_args(Loss))
     return _certified(groups, float(E_W), float(E_H), optimum(groups, c, loss=loss, bias=bias), loss, bias)
 
 
@@ -62,7 +63,8 @@ def solve_penalized(
     (('separated', 'collapsed'), 2.0698)
     """
     groups = grouped(counts)
-    _checked(loss, bias)
+    check_flag(bias, "bias")
+    check_choice("loss", loss, get_args(Loss))
     root_W = math.sqrt(positive(lambda_W, "lambda_W", "penalty"))
     root_H = math.sqrt(positive(lambda_H, "lambda_H", "penalty"))
     penalty = root_W * root_H
@@ -198,11 +200,6 @@ def _certified(
     if penalty is not None and loss == "ce":
         gaps.append(gap_penalized(groups, logits, penalty, bias=bias))
     return Solution(groups, E_W, E_H, loss, bias, logits, s.loss, multiplier, max(gaps))
-
-
-def _checked(loss: object, bias: object) -> None:
-    check_flag(bias, "bias")
-    check_choice("loss", loss, get_args(Loss))
 
 
 def _representable(log_multiplier: float, c: float) -> None:
