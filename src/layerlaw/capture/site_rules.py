@@ -30,7 +30,8 @@ def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: 
         raise CaptureError(f"expected at least 2 samples in the first batch (dry run), got {n}: use larger batches.")
     two, three = trace(network, batch.first(2)), trace(network, batch.first(3)) if n >= 3 else None
     scores = logits_of(two.output)
-    if scores is not None and len(scores) != 2 and batch.square():
+    square = any(value.shape[:2] == (n, n) for value in batch.tensors())
+    if scores is not None and len(scores) != 2 and square:
         raise CaptureError(
             f"which axis are the samples? The inputs have {n} entries on axes 0 and 1, as many as there are samples, and "
             f"with 2 of them along axis 0 the model gives {len(scores)} rows of scores. Use another batch size."
@@ -230,11 +231,7 @@ class _Finder:
         tensor = samples_first(seen.tensor, axis, fold)
         parts = {features_last(inner) for inner in call.module.modules()} if call.name else set()
         inside = False if False in parts else True if True in parts else None  # one convolution decides
-        sides = [
-            features_last(call.module),
-            self._sides.get(seen.key),
-            inside,
-        ]  # itself, neighbors, parts
+        sides = [features_last(call.module), self._sides.get(seen.key), inside]  # itself, neighbors, parts
         last = next((side for side in sides if side is not None), tensor.dim() == 3)  # three axes are a sequence
         flat = reduced(tensor, self.reduce, channels_last=last, mask=self.mask)
         kind, shape, size = type(call.module).__name__, tuple(tensor.shape[1:]), flat.element_size()

@@ -138,7 +138,7 @@ class Prober:
         for i, batch in enumerate(self.options.progress(data, title, data.length)):
             where = f"{data.where}, batch {i}"
             if checksum is not None:
-                batch.feed(checksum)
+                checksum.update(batch.labels, *batch.tensors())
             batch = batch.to(self.device)
             labels, rows = self.classes.positions(batch.labels, f"labels of {where}")
             if alone:
