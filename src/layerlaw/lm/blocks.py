@@ -179,9 +179,8 @@ def _steps_of(names: Sequence[str], steps: list[_Step]) -> list[_Step]:
     for step in found:
         if len(step.shape) != 3 or step.shape != first.shape:
             expected = "(batch, time, width)" if len(first.shape) != 3 else f"{first.shape} as '{first.call.name}' does"
-            raise CaptureError(
-                f"blocks: expected '{step.call.name}' to give {expected}, got {step.shape or 'no tensor'}."
-            )
+            came = step.shape or "no tensor"
+            raise CaptureError(f"blocks: expected '{step.call.name}' to give {expected}, got {came}.")
     return found
 
 

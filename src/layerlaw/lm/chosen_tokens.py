@@ -38,10 +38,6 @@ class FrequentTokens:
         ids = order[: min(classes, int((counts > 1).sum()))].sort().values
         return cls(ids, torch.zeros(len(ids), dtype=torch.float64))
 
-    def fresh(self) -> FrequentTokens:
-        """Nothing seen yet."""
-        return FrequentTokens(self.ids, torch.zeros_like(self.counts))
-
     def begin(self, tokens: Tensor) -> None:
         """The next tokens (n,) of a batch."""
         place = torch.searchsorted(self.ids, tokens).clamp(max=len(self.ids) - 1)
@@ -111,10 +107,6 @@ class PicturedWords:
         if len(set(ids)) < len(ids):
             raise InputError(f"words: expected different words, got {', '.join(map(repr, words))}.")
         return cls(tuple(names), torch.tensor(ids), PlaneSample(len(ids)), torch.zeros(len(ids), dtype=torch.float64))
-
-    def fresh(self) -> PicturedWords:
-        """Nothing kept yet."""
-        return PicturedWords(self.names, self.ids, PlaneSample(len(self.ids)), torch.zeros_like(self.seen))
 
     def begin(self, tokens: Tensor, number: int) -> None:
         """The tokens (n,) at the rows of a batch, and which of all batches it is."""

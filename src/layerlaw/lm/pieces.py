@@ -75,9 +75,9 @@ class Pieces:
         chosen = sorted(kept)
         return replace(self, ids=tuple(kept[i] for i in chosen), documents=tuple(self.documents[i] for i in chosen))
 
-    def noted(self, note: str) -> Pieces:
-        """The same with a remark for the record, unless it is empty."""
-        return replace(self, notes=(*self.notes, note)) if note else self
+    def noted(self, *notes: str) -> Pieces:
+        """The same with remarks for the record, those that are not empty."""
+        return replace(self, notes=(*self.notes, *filter(None, notes)))
 
     def dealt(self, groups: int, note: str = "") -> Pieces:
         """Deal the pieces into groups of about equally many tokens: runs of whole documents where there are enough."""
@@ -104,8 +104,7 @@ class Pieces:
         return here.noted(f"{why}, groups are runs of pieces, not whole documents.")
 
     def _sizes(self, units: Sequence[int]) -> dict[int, int]:
-        """Tokens of each unit, by the unit that each piece belongs to."""
-        sizes: Counter[int] = Counter()
+        sizes: Counter[int] = Counter()  # tokens of each unit
         for unit, piece in zip(units, self.ids, strict=True):
             sizes[unit] += len(piece)
         return sizes
@@ -134,8 +133,7 @@ class UncutText:
             tokenizer = self.tokenizer if self.tokenizer is not None else tokenizer
             if tokenizer is None:
                 raise InputError(
-                    "tokenizer: expected one for this text, got none. Pass lm.load(model, tokenizer=…), or token ids of "
-                    "shape (documents, length) as text."
+                    "tokenizer: expected one for this text, got none. Pass lm.load(model, tokenizer=…), or ids."
                 )
             if not callable(tokenizer):
                 raise InputError(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}.")
@@ -241,14 +239,11 @@ def evenly(n: int) -> Iterator[int]:
 def bos_of(tokenizer: Any, wanted: bool | None) -> int | None:
     """The BOS to put in front of every piece: by the tokenizer's own habit, or as requested."""
     known = getattr(tokenizer, "bos_token_id", None)
-    if wanted is False:
+    if wanted and known is None:
+        raise InputError("bos=True: expected a tokenizer with a BOS token, got one without.")
+    if known is None or wanted is False:
         return None
-    if wanted:
-        if known is None:
-            raise InputError("bos=True: expected a tokenizer with a BOS token, got one without.")
-        return int(known)
-    habit = tokenizer("a")["input_ids"]
-    return int(known) if known is not None and len(habit) and habit[0] == known else None
+    return int(known) if wanted or tokenizer("a")["input_ids"][:1] == [known] else None
 
 
 def tokenized(documents: Iterable[str], tokenizer: Any, end: int | None) -> Iterator[Tensor]:
@@ -309,9 +304,9 @@ def _token_ids(text: Any) -> list[Tensor] | None:
 
 def _strings(text: Any, start: int = 0) -> Iterator[str]:
     if not isinstance(text, Iterable):
+        came = type(text).__name__
         raise InputError(
-            "text: expected a string, an iterable of documents, or token ids of shape (documents, length), got "
-            f"{type(text).__name__}."
+            f"text: expected a string, an iterable of documents, or token ids (documents, length), got {came}."
         )
     if isinstance(text, Mapping) or (hasattr(text, "iloc") and hasattr(text, "columns")):
         raise InputError(f"text: expected documents, got a {type(text).__name__}: pass its column, as in text['text'].")
@@ -319,10 +314,8 @@ def _strings(text: Any, start: int = 0) -> Iterator[str]:
         if isinstance(item, Mapping) and "text" in item:
             item = item["text"]
         if not isinstance(item, str):
-            raise InputError(
-                f"text: expected documents that are strings (or rows with a 'text'), got {type(item).__name__} as document "
-                f"{number}."
-            )
+            came = f"{type(item).__name__} as document {number}"
+            raise InputError(f"text: expected documents that are strings (or rows with a 'text'), got {came}.")
         if item.strip():
             yield item
 
