@@ -19,10 +19,8 @@ def data_folder() -> Path | None:
         return None
     folder = Path(value).expanduser()
     if not folder.is_dir():
-        raise DataError(
-            f"{ENVIRONMENT} should name a folder with sub-folders like fashion_mnist/, got {value!r}, "
-            f"which is no folder; correct it, or unset it to download"
-        )
+        expected = f"{ENVIRONMENT} should name a folder with sub-folders like fashion_mnist/"
+        raise DataError(f"{expected}, got {value!r}, which is no folder; correct it, or unset it to download")
     return folder
 
 

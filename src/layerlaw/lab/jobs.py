@@ -55,10 +55,10 @@ class Run:
             if (measurement.epoch, measurement.batchnorm, measurement.split) == (at, batchnorm, split):
                 return measurement
         there = [sorted({getattr(r, name) for r in self.measurements}) for name in ("epoch", "batchnorm", "split")]
-        raise InputError(
-            f"run: expected a measurement of epoch {at}, batchnorm {batchnorm!r}, {split!r} data; there are epochs "
-            f"{there[0]}, batchnorm {there[1]}, {there[2]} data. Schedule(epochs=…, batchnorm=…, test=…, permuted=…) says what."
-        )
+        wanted = f"epoch {at}, batchnorm {batchnorm!r}, {split!r} data"
+        have = f"epochs {there[0]}, batchnorm {there[1]}, {there[2]} data"
+        cure = "Schedule(epochs=…, batchnorm=…, test=…, permuted=…) says what is measured"
+        raise InputError(f"run: expected a measurement of {wanted}; there are {have}. {cure}.")
 
     def law(
         self, *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: SplitName = "train"
