@@ -172,10 +172,9 @@ class Batches:
         return whole
 
     def _one_shot(self, data: Any) -> DataError:
-        return DataError(
-            f"{self.where}: expected data that can be gone through twice, got a one-shot iterator "
-            f"({type(data).__name__}). Pass the DataLoader or list itself, not iter(...) or a generator."
-        )
+        came = f"got a one-shot iterator ({type(data).__name__})"
+        cure = "Pass the DataLoader or list itself, not iter(...) or a generator"
+        return DataError(f"{self.where}: expected data that can be gone through twice, {came}. {cure}.")
 
 
 class Pair:
@@ -219,10 +218,8 @@ def as_batch(item: Any, where: str) -> Batch:
     elif isinstance(item, (tuple, list)) and len(item) >= 2:
         x, labels = (item[0] if len(item) == 2 else item[:-1]), item[-1]
     else:
-        raise DataError(
-            f"{where}: expected (inputs, labels) or a dictionary with 'labels', got {type(item).__name__}. "
-            "Data sets without labels cannot be measured."
-        )
+        came = f"{type(item).__name__}. Data sets without labels cannot be measured"
+        raise DataError(f"{where}: expected (inputs, labels) or a dictionary with 'labels', got {came}.")
     y = _labels(labels, where)
     if isinstance(x, Mapping):
         batch = Batch((), {str(k): _tensor(v) for k, v in x.items()}, y)
@@ -267,10 +264,8 @@ def _tensor(value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     if value.dtype.kind not in "biufc":
-        raise LabelError(
-            f"expected arrays of numbers, got {value.dtype}. Number the classes from 0: "
-            "np.unique(labels, return_inverse=True)[1]."
-        )
+        cure = "Number the classes from 0: np.unique(labels, return_inverse=True)[1]"
+        raise LabelError(f"expected arrays of numbers, got {value.dtype}. {cure}.")
     return torch.from_numpy(value if value.flags.writeable else value.copy())
 
 
@@ -280,8 +275,6 @@ def _listed(x: Any) -> tuple[Any, ...]:
 
 def _moved(value: Tensor, device: torch.device) -> Tensor:
     if value.device.type not in ("cpu", device.type):
-        raise DataError(
-            f"expected model and data on one device, got the model on {device} and the data on {value.device}. "
-            f"Move one of them, or pass device='{value.device}'."
-        )
+        came, cure = f"the model on {device} and the data on {value.device}", f"pass device='{value.device}'"
+        raise DataError(f"expected model and data on one device, got {came}. Move one of them, or {cure}.")
     return value.to(device, non_blocking=True)

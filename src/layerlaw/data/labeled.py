@@ -95,9 +95,8 @@ class Labeled:
         if len(counts) != len(available):
             raise DataError(f"{self.name}: expected {len(available)} counts, one per class, got {len(counts)}")
         if (least := min(counts)) < 1:
-            raise DataError(
-                f"{self.name}: expected at least 1 image per class, got {least}; classes(ids) leaves some out"
-            )
+            cure = "use classes(ids) to leave one out"
+            raise DataError(f"{self.name}: expected at least 1 image per class, got {least}; {cure}")
         short = [
             f"class {k} ({self.class_names[k]!r}) has {have}, {want} were requested"
             for k, (want, have) in enumerate(zip(counts, available, strict=True))

@@ -29,10 +29,8 @@ SUFFIXES = (".txt", ".md", ".jsonl")
 OTHER_FORMATS = (".json", ".parquet", ".arrow", ".pdf", ".docx", ".epub", ".zip", ".tar", ".csv", ".tsv")
 LOOKED_AT = 1 << 16  # bytes in which a binary file shows itself
 MARKS = {  # longest first: the mark of UTF-16 begins that of UTF-32
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
+    **dict.fromkeys((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-32"),
+    **dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "UTF-16"),
 }
 
 
@@ -124,13 +122,11 @@ def _found(name: str, places: tuple[str, ...], spellings: tuple[str, ...]) -> Pa
     path = find(places, spellings)
     if path is not None:
         return path
-    where = " or ".join(str(Path(ENVIRONMENT) / place) for place in places)
-    folder = data_folder()
+    where, folder = " or ".join(str(Path(ENVIRONMENT) / place) for place in places), data_folder()
     state = f"none there ({ENVIRONMENT} is {folder})" if folder else f"{ENVIRONMENT} not set"
-    raise DataError(
-        f"{name}: expected {' or '.join(spellings)} in {where}, got {state}. Named texts are not downloaded: put the file "
-        f"there and let {ENVIRONMENT} name the folder, or give the path of a file of your own"
-    )
+    cure = f"put the file there and let {ENVIRONMENT} name the folder, or give the path of a file of your own"
+    expected = f"expected {' or '.join(spellings)} in {where}, got {state}"
+    raise DataError(f"{name}: {expected}. Named texts are not downloaded: {cure}")
 
 
 def _upto(characters: int, documents: Iterable[str], name: str) -> Text:
@@ -277,6 +273,5 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     except (OSError, EOFError, zlib.error) as error:
         if reason := getattr(error, "strerror", None):
             raise DataError(f"{path}: expected a file that can be read ({reason})") from None
-        raise DataError(
-            f"{path}: expected a whole, readable file, got: {error}; is it cut off? Copy it again"
-        ) from None
+        cut = "it may be cut off: copy it again"
+        raise DataError(f"{path}: expected a whole, readable file, got: {error}; {cut}") from None

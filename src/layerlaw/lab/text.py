@@ -60,8 +60,7 @@ class TextRecipe:
             cure = "Train longer or warm up less"
             raise InputError(f"warmup: expected fewer than the {self.steps} steps, got {self.warmup}. {cure}.")
         betas: Any = self.betas
-        pair = isinstance(betas, tuple | list) and len(betas) == 2
-        if not pair or not all(_is_number(b) and 0 <= b < 1 for b in betas):
+        if not (isinstance(betas, tuple | list) and [_is_number(b) and 0 <= b < 1 for b in betas] == [True, True]):
             raise InputError(f"betas: expected two numbers from 0 to below 1, got {betas!r}.")
         object.__setattr__(self, "betas", tuple(betas))
 

@@ -135,7 +135,6 @@ def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Modul
 
 
 def _plain_config(model: Any) -> Any:
-    """The configuration without what it says of quantized weights."""
     config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -190,10 +189,8 @@ def _explained(where: str) -> Iterator[None]:
         elif os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"):
             hint = "HF_HUB_OFFLINE is set, so nothing is downloaded: give a local folder or a GGUF file, or unset it."
         here = "" if Path(where).exists() else ", and there is no folder of that name here"
-        raise DataError(
-            f"'{where}': expected a language model or tokenizer that transformers can load{here}. {hint} (They say: "
-            f"{_line(error)})"
-        ) from error
+        expected = f"expected a language model or tokenizer that transformers can load{here}"
+        raise DataError(f"'{where}': {expected}. {hint} (They say: {_line(error)})") from error
 
 
 def _line(error: Exception) -> str:

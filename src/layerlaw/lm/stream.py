@@ -104,9 +104,8 @@ class MomentPass:
     def consume(self, site: Site, hidden: Tensor) -> None:
         """The hidden states (B, T, d) of one block."""
         if hidden.dim() != 3 or hidden.shape[-1] != site.features:
-            raise CaptureError(
-                f"'{site.name}': expected hidden states (batch, time, {site.features}), got {tuple(hidden.shape)}."
-            )
+            came = tuple(hidden.shape)
+            raise CaptureError(f"'{site.name}': expected hidden states (batch, time, {site.features}), got {came}.")
         device = hidden.device
         if device not in self._rows:
             self._rows[device], self._values[device] = self._index.to(device), Columns(self._T, device)
@@ -207,16 +206,14 @@ def check_enough(counts: Tensor, width: int, task: str, *, tokens: int | None, l
     n = int(counts.sum())
     least = int((counts.sum() - counts).min()) if len(counts) > 1 else n
     if n == 0 and task == "next":
-        raise InputError(
-            f"length: expected pieces in which a token has all the neighbors that are needed, got none in pieces of "
-            f"{length}. Use longer ones."
-        )
+        expected = "expected pieces in which a token has all the neighbors that are needed"
+        raise InputError(f"length: {expected}, got none in pieces of {length}. Use longer ones.")
     if n <= width + 1:
         share = " (about 15 % of the tokens are masked)" if task != "next" else ""
         cure = "Pass a longer text" if tokens is None else f"Use more than tokens={tokens}"
+        enough = "20 per feature are the least for numbers to trust, 100 are good"
         raise InputError(
-            f"text: expected more predicted tokens than features, got {n} for {width}{share}. {cure}; 20 per feature are "
-            "the least for numbers to trust, 100 are good."
+            f"text: expected more predicted tokens than features, got {n} for {width}{share}. {cure}; {enough}."
         )
     if least <= width + 1:
         cure = "Pass a longer text, or groups=1 (no held-out values)"

@@ -268,14 +268,12 @@ def targets_of(
         Target("next2", 2, ids, "the id of the token after the next"),
     )
     known = {target.name: target for target in all_known}
-    wrong = [name for name in names if name not in known]
-    if wrong:
+    if wrong := [name for name in names if name not in known]:
         raise InputError(f"targets: expected some of {', '.join(known)}, got {', '.join(map(repr, wrong))}.")
     if "embedding" in names and embedding is None:
-        raise InputError(
-            "target 'embedding': expected a model with an output embedding (a language-model head), got one without. Load "
-            "it with its head (AutoModelForCausalLM, AutoModelForMaskedLM), or leave this target out."
-        )
+        expected = "expected a model with an output embedding (a language-model head), got one without"
+        cure = "Load it with its head (AutoModelForCausalLM, AutoModelForMaskedLM), or leave this target out"
+        raise InputError(f"target 'embedding': {expected}. {cure}.")
     return [known[name] for name in dict.fromkeys(["id", *names])]
 
 

@@ -97,8 +97,8 @@ class Shape(Architecture):
             raise InputError(f"network: expected {self.inputs} numbers per sample ({self}), got {came}.")
 
     def __str__(self) -> str:
-        same = len(set(self.widths)) == 1
-        widths = f"width {self.widths[0]}" if same else f"widths {', '.join(map(str, self.widths))}"
+        one = len(set(self.widths)) == 1
+        widths = f"width {self.widths[0]}" if one else f"widths {', '.join(map(str, self.widths))}"
         extras = ("" if self.norm else ", no BatchNorm") + ("" if self.activation == "relu" else f", {self.activation}")
         return f"depth {self.depth}, {widths}{extras}"
 
