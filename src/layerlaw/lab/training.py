@@ -202,5 +202,4 @@ class SingleEngine:
 
 
 def _is_inside(name: str, modules: Collection[str]) -> bool:
-    """Whether a parameter belongs to one of the modules."""
     return any(name.startswith(f"{module}.") for module in modules)
