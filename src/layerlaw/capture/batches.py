@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -88,8 +88,15 @@ class Batch:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """Every input tensor changed, also inside tuples, lists and dictionaries."""
-        args, kwargs = tree_map_only(Tensor, change, (self.args, self.kwargs))
-        return replace(self, args=args, kwargs=kwargs)
+
+        def changed(value: Any) -> Any:  # torch's trees would pass over subclasses of dict, list and tuple
+            if isinstance(value, Tensor):
+                return change(value)
+            if isinstance(value, tuple | list):
+                return (tuple if isinstance(value, tuple) else list)(map(changed, value))
+            return {k: changed(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+        return replace(self, args=changed(self.args), kwargs=changed(self.kwargs))
 
 
 class Checksum:
