@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from typer import Argument, Option
 
 from layerlaw.data import DEFAULT, Labeled, load, names
-from layerlaw.errors import CaptureError, DataError, InputError, MissingExtraError
+from layerlaw.errors import CaptureError, DataError, InputError, MissingExtraError, check_choice
 
 Number = TypeVar("Number", int, float)
 Size = Annotated[int | None, Option(help="Resize images to this many pixels a side.")]
@@ -79,9 +79,7 @@ class ImageOptions:
         return self._pair(train), held_out, train.class_names
 
     def _pair(self, data: Labeled) -> tuple[Tensor, Tensor]:
-        """Tensors as the model takes them."""
-        if self.normalize not in ("half", "dataset", "none"):
-            raise InputError(f"normalize: expected half, dataset or none, got {self.normalize!r}.")
+        check_choice("normalize", self.normalize, ("half", "dataset", "none"))
         return data.tensors(self.normalize, flat=self.flat)  # type: ignore[arg-type]
 
 
@@ -147,12 +145,9 @@ def _state(path: Path) -> dict[str, Any]:
         except ImportError:
             raise MissingExtraError("safetensors", "weights", "Reading .safetensors") from None
         try:
-            loaded: dict[str, Any] = load_file(path)
+            return dict(load_file(path))
         except SafetensorError as error:
-            raise DataError(
-                f"{path}: expected a safetensors file, got something else or a damaged one ({error})."
-            ) from None
-        return loaded
+            raise DataError(f"{path}: expected a safetensors file, got another or a damaged one ({error}).") from None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises a different one for every way a file can be wrong

@@ -102,13 +102,12 @@ def written_row(row: Row) -> Written:
 
     One seed has no range.
     """
-    value = row.ours if row.ours is not None else row.low if row.low is not None else row.high
-    decimals = None if value is None else _decimals(value, row.name)
+    all_three = (row.ours, row.low, row.high)
+    decimals = next((_decimals(value, row.name) for value in all_three if value is not None), None)
     if decimals is not None:
-        if isinstance(row.paper, float):
-            decimals = max(decimals, _printed_decimals(row.paper))
-        decimals = min(MOST_DECIMALS, max(decimals, *map(_needed_decimals, (row.ours, row.low, row.high))))
-    ours, low, high = (_with(v, row.name, decimals) for v in (row.ours, row.low, row.high))
+        paper = _printed_decimals(row.paper) if isinstance(row.paper, float) else 0
+        decimals = min(MOST_DECIMALS, max(decimals, paper, *map(_needed_decimals, all_three)))
+    ours, low, high = (_with(v, row.name, decimals) for v in all_three)
     alone = (row.low is None and row.high is None) or row.low == row.high == row.ours
     return Written(
         name=sentence(clean(row.name)),
@@ -142,10 +141,8 @@ def paper_text(paper: float | str | None, name: str = "") -> str:
     >>> paper_text(-0.997), paper_text("≈ -0.5"), paper_text(None), paper_text(-1.0, "sgd-4/pearson")
     ('−0.997', '≈ −0.5', '–', '−1.000')
     """
-    if isinstance(paper, str):
-        return _words(paper) or ABSENT
-    if paper is None or finite(paper) is None:
-        return ABSENT
+    if paper is None or isinstance(paper, str):
+        return _words(paper or "") or ABSENT
     if _kind(paper, name) == "r" and _printed_decimals(paper) < PAPER_R_DECIMALS:
         return _with(paper, name, PAPER_R_DECIMALS)
     return _words(f"{paper:.10g}")
@@ -191,13 +188,13 @@ def _kind(value: float, name: str) -> str:
     """What a number of this name is: a learning rate, r, ρ, p, or any other."""
     found = _KINDS.search(name)
     r, rho, p = found.groups() if found else ("", "", "")
-    if _RATE.search(name):
-        return "rate"
-    if r and abs(value) <= 1:
-        return "r"
-    if rho and abs(value) < 10:
-        return "ρ"
-    return "p" if p and 0 <= value <= 1 else ""
+    kinds = {
+        "rate": _RATE.search(name),
+        "r": r and abs(value) <= 1,
+        "ρ": rho and abs(value) < 10,
+        "p": p and 0 <= value <= 1,
+    }
+    return next((kind for kind, found in kinds.items() if found), "")
 
 
 def _decimals(value: float, name: str) -> int | None:

@@ -48,8 +48,8 @@ class RecordView:
         """Share of the drop by the position of the site whose module did it; empty when hardly anything drops."""
         if self.fit is None or self.fit.shares is None or self.fit.little:
             return {}
-        sites = [self.sites[p] for p in self.fit_positions]
-        return {self.fit_positions[i]: s for i, s in zip(working_sites(sites), self.fit.shares, strict=True)}
+        at = self.fit_positions
+        return dict(zip([at[i] for i in working_sites([self.sites[p] for p in at])], self.fit.shares, strict=True))
 
     @property
     def alike(self) -> bool:
@@ -136,8 +136,7 @@ class Parts:
 
 def read(record: Record, label: str | None = None, column: str | None = None) -> RecordView:
     """Fit (the leading column, unless another is named) and judge one record; never raises because a number is missing."""
-    column = column or record.leading
-    fit, errors = None, None
+    column, fit, errors = column or record.leading, None, None
     with suppress(InputError):  # the verdict says why
         fit = record.law(column)
         errors = record.law_errors(column)
@@ -173,9 +172,8 @@ def site_ticks(record: Record, *, with_input: bool) -> tuple[list[int], list[str
     names = record.numbers
     first = int(names[:1] == [INPUT] and not with_input)
     shown = [first + i for i in (block_ticks(names[first:]) if record.kind.first else strided(len(names), 12))]
-    title = (
-        "layer index" if not record.kind.first else "block (in: embedded input)" if INPUT in names[first:] else "block"
-    )
+    blocks = "block (in: embedded input)" if INPUT in names[first:] else "block"
+    title = blocks if record.kind.first else "layer index"
     return shown, [names[i] for i in shown], title, first
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from layerlaw.errors import MissingExtraError
 from layerlaw.outcome import Outcome
@@ -44,8 +45,7 @@ def table(record: Record, *, width: int = 100) -> Table:
 
 def print_record(record: Record, console: Console | None = None) -> None:
     """Print the table of the sites and the verdict to a rich console (standard output unless another is given)."""
-    console = console or Console()
-    view = read(record)
+    console, view = console or Console(), read(record)
     verdict = view.verdict
     console.print(Text(view.label, style="bold"))
     console.print(Text(" · ".join(presentation(view).facts(view)), style="dim"))
@@ -89,7 +89,6 @@ def fitting(cells: Mapping[str, Sequence[str]], room: int, yields: Mapping[str, 
 
 
 def _width(cells: Mapping[str, Sequence[str]], heads: Sequence[str]) -> int:
-    """Columns of the terminal taken by these, with the gaps before them."""
     return sum(GAP + max(len(head), *(len(cell) for cell in cells[head])) for head in heads)
 
 
@@ -143,34 +142,27 @@ def _bars(parts: Parts, count: int) -> list[str]:
 def print_outcome(outcome: Outcome, console: Console | None = None) -> None:
     """Print paper, ours, range over seeds and verdict per row, then notes (to standard output unless another is given)."""
     console = console or Console()
-    for line, style in (
-        (said.heading(outcome), "bold"),
-        (said.verdict_line([outcome]), ""),
-        (said.quick_words(outcome), "yellow"),
-    ):
-        if line:
-            console.print(Text(line, style=style))
-    if outcome.rows:
-        console.print()
-        for text in _lines([said.written_row(row) for row in outcome.rows], console.width):
-            console.print(text, no_wrap=True, crop=False, overflow="ignore")
-    if outcome.notes:
-        console.print()
-    for note in outcome.notes:
-        console.print(point(" ·", sentence(clean(note)), "dim"))
+    head = {said.heading(outcome): "bold", said.verdict_line([outcome]): "", said.quick_words(outcome): "yellow"}
     command = [f"$ {words}" for what, words in said.provenance_items(outcome) if what == "command"]
     last = [line for line in (*command[-1:], said.run_facts(outcome)) if line]
-    if last:
-        console.print()
-    for line in last:
-        console.print(Text(line, style="dim"))
+    blocks: list[list[Text | Table]] = [
+        [Text(line, style=style) for line, style in head.items() if line],
+        [*_lines([said.written_row(row) for row in outcome.rows], console.width)] if outcome.rows else [],
+        [point(" ·", sentence(clean(note)), "dim") for note in outcome.notes],
+        [Text(line, style="dim") for line in last],
+    ]
+    for i, block in enumerate(blocks):
+        if block and i:
+            console.print()
+        whole: Any = {"no_wrap": True, "crop": False, "overflow": "ignore"} if i == 1 else {}
+        for part in block:
+            console.print(part, **whole)
 
 
 def _lines(rows: list[said.Written], width: int) -> list[Text]:
     """A table whose reasons take the whole width below their row, which none of rich's can do."""
     judged = any(row.mark != said.MARKS[None] for row in rows)
-    kinds = ["paper", "ours"]
-    kinds += ["range"] * (width >= NARROW and any(row.range for row in rows))
+    kinds = ["paper", "ours", *["range"] * (width >= NARROW and any(row.range for row in rows))]
     kinds += ["accepted"] * (width >= WIDE and any(row.tolerance for row in rows))
     kinds += ["reproduced?" if width >= NARROW else "?"] * judged
     most = {"paper": max(8, width // 5), "accepted": width // 5}
