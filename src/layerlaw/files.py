@@ -46,8 +46,7 @@ def made_folder(path: str | os.PathLike[str]) -> Path:
 
 def replace_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Path:
     """Let `write` fill a file beside the path, then rename it into place: nobody ever sees half of it."""
-    path = Path(path)
-    check_place(path)
+    check_place(path := Path(path))
     place = path.resolve()  # a link goes on to point where it did
     try:
         handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=".layerlaw.", suffix=".part")
@@ -120,9 +119,8 @@ class Saved:
         except DataError as error:
             raise DataError(f"{where}: {error}") from None
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise DataError(
-                f"{where}: expected a layerlaw {what} of version {version}, but a field is missing or wrong: {error}"
-            ) from None
+            expected = f"expected a layerlaw {what} of version {version}"
+            raise DataError(f"{where}: {expected}, but a field is missing or wrong: {error}") from None
 
 
 def check_format(data: Any, what: str, version: int, *, where: str, writer: str = "") -> int:

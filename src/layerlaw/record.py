@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import html
 import itertools
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -66,13 +65,6 @@ class Kind:
     margin: float  # decades above and below a drawn curve, at least: residuals differ in their third digit
     table: tuple[str, ...]  # columns that come first in a short table
     of_classes: bool  # whether its samples are labeled
-
-    def numbers(self, sites: Sequence[SiteRow]) -> list[str]:
-        """How each site is counted: all of a classifier from 0; blocks 1 … L as in the papers, "in" what enters them."""
-        if not self.first:
-            return [str(i) for i in range(len(sites))]
-        blocks = itertools.count(self.first)
-        return [str(next(blocks)) if site.in_fit else "·" if i else INPUT for i, site in enumerate(sites)]
 
 
 CLASSIFIER = Kind(
@@ -153,8 +145,11 @@ class Record(Saved):
 
     @property
     def numbers(self) -> list[str]:
-        """How each site is counted wherever it is drawn or listed."""
-        return self.kind.numbers(self.sites)
+        """How each site is counted: all of a classifier from 0; blocks 1 … L as in the papers, "in" what enters them."""
+        if not self.kind.first:
+            return [str(i) for i in range(len(self.sites))]
+        blocks = itertools.count(self.kind.first)
+        return [str(next(blocks)) if site.in_fit else "·" if i else INPUT for i, site in enumerate(self.sites)]
 
     def law(self, column: str | None = None, *, drop_last: int = 0) -> LawFit:
         """The law along the sites of the fit, less the last `drop_last`, for one column that falls to 0 at collapse.

@@ -19,6 +19,7 @@ from layerlaw.errors import DataError, InputError
 from layerlaw.lab import Recipe, Shape
 from layerlaw.pages.advice_terminal import print_choice
 
+HIDDEN = "Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'."
 QUICK_RATES, QUICK_EPOCHS, QUICK_PER_CLASS, QUICK_SIZE = (1e-3, 3e-3), 60, 100, 10
 
 
@@ -93,7 +94,6 @@ class TrainingOptions:
         return None
 
     def _announce(self, plan: TrainingPlan) -> None:
-        """What is going to be trained, on standard error before it begins."""
         shorter = "" if self.quick else "--quick is shorter; "
         kept = f"you may stop and go on, all is kept in {self.out}"
         lost = "nothing is kept: --out FOLDER lets you stop and go on"
@@ -134,13 +134,7 @@ def width(
 @command
 def shape(
     options: TrainingOptions,
-    shapes: Annotated[
-        str | None,
-        Option(
-            help="Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'.",
-            show_default="100x7; 50x4,200x3; 200x4,50x3",
-        ),
-    ] = None,
+    shapes: Annotated[str | None, Option(help=HIDDEN, show_default="100x7; 50x4,200x3; 200x4,50x3")] = None,
 ) -> None:
     """Wide below or wide above? As `layerlaw depth`, for networks of given widths."""
     chosen = list(SHAPES) if shapes is None else [hidden_widths(part) for part in shapes.strip(" ;").split(";")]

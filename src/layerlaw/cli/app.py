@@ -115,10 +115,9 @@ def _version(shown: bool) -> None:
         raise typer.Exit
 
 
+VERSION = Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+
+
 @app.callback()
-def _common(
-    version: Annotated[
-        bool, Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
-    ] = False,
-) -> None:
+def _common(version: Annotated[bool, VERSION] = False) -> None:
     pass

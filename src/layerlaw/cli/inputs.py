@@ -20,6 +20,10 @@ from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.errors import CaptureError, DataError, InputError, MissingExtraError, check_choice
 
 Number = TypeVar("Number", int, float)
+MODEL = (
+    "file.py:make or package.module:make. This runs your own code: `make` returns a model, (model, data) or (model, data, "
+    "test)."
+)
 Size = Annotated[int | None, Option(help="Resize images to this many pixels a side.")]
 
 
@@ -27,13 +31,7 @@ Size = Annotated[int | None, Option(help="Resize images to this many pixels a si
 class SiteOptions:
     """A model of one's own code, and where it is measured."""
 
-    model: Annotated[
-        str,
-        Argument(
-            help="file.py:make or package.module:make. This runs your own code: `make` returns a model, (model, data) or "
-            "(model, data, test)."
-        ),
-    ]
+    model: Annotated[str, Argument(help=MODEL)]
     sites: Annotated[
         list[str], Option("--sites", help="auto, layers, blocks, or module names and globs (repeat the option).")
     ] = field(default_factory=lambda: ["auto"])

@@ -21,29 +21,23 @@ from layerlaw.lm.loading import quiet_transformers
 from layerlaw.lm.pieces import TIMES
 from layerlaw.record import Record, carries_law
 
+MODEL = (
+    "A folder, a Hugging Face name, a .gguf file, a .pt file of layerlaw.lab, or file.py:make (this runs your own code: "
+    "`make` returns a model or (model, tokenizer))."
+)
+TEXT = (
+    f"A .txt, .md or .jsonl file (also .gz), a folder of .txt files, {', '.join(text_names())}, or a Hugging Face dataset "
+    "owner/name:config:split."
+)
 LONGEST = 16  # characters of a token, on average, in any text and vocabulary that is likely
 
 
 @command
 def lm(
     *,
-    model: Annotated[
-        str,
-        Argument(
-            help="A folder, a Hugging Face name, a .gguf file, a .pt file of layerlaw.lab, or file.py:make (this runs your "
-            "own code: `make` returns a model or (model, tokenizer))."
-        ),
-    ],
-    text: Annotated[
-        str,
-        Option(
-            help=f"A .txt, .md or .jsonl file (also .gz), a folder of .txt files, {', '.join(text_names())}, or a "
-            "Hugging Face dataset owner/name:config:split."
-        ),
-    ],
-    tokens: Annotated[
-        int | None, Option(help="Tokens to read; default: enough to predict about 100 per feature.")
-    ] = None,
+    model: Annotated[str, Argument(help=MODEL)],
+    text: Annotated[str, Option(help=TEXT)],
+    tokens: Annotated[int | None, Option(help="Tokens to read; default: enough for about 100 per feature.")] = None,
     target: Annotated[
         str, Option(help="id, embedding, onehot, shuffled, rank, previous, current, next2; with commas.")
     ] = "id",

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,8 +15,7 @@ import typer
 from layerlaw.errors import InputError, LayerlawError
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """Whether this one prints and writes, and where it computes (`None`: where the model is)."""
 
     first: bool

@@ -102,11 +102,12 @@ def _forecast_table(found: Mapping[str, Any]) -> Table:
     outlooks = {"norms": found["by_norms"], "in use": found["by_use"]}
     known = {name: at for name, at in outlooks.items() if at is not None}
     measured, accuracy = found["measured"], found["accuracy"]
-    several = len(known) > 1 or measured is not None or accuracy is not None
+    seen = measured is not None or accuracy is not None
+    several = len(known) > 1 or seen
     table = new_table(["classes", *["by"] * several, "phase", "margin", "cosine", "norm", "repeat"], LEFT)
     for i, group in enumerate(found["groups"]):
         rows = [[name, *_outlook_cells(at, i, group["number"])] for name, at in known.items()]
-        if measured is not None or accuracy is not None:
+        if seen:
             cosine = "" if measured is None else _decimals(measured[i]["mean_cosine"])
             norm = "" if measured is None else number(measured[i]["mean_row_norm"])
             right = "" if accuracy is None else f"{percent(accuracy[i], 0)} right"

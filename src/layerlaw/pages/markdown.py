@@ -67,7 +67,6 @@ def ledger_page(outcome: Outcome, *, intro: str = "", tried: Mapping[str, str] |
 
 
 def _misses(rows: Sequence[Row], tried: Mapping[str, str]) -> str:
-    """The rows that were not reproduced, with what was tried (Markdown)."""
     lines = []
     for row in rows:
         if row.reproduced is False:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from layerlaw.outcome import Cell, Outcome, Row
 from layerlaw.wording import ABSENT, beginning, clean, counted, finite, minus, number, p_value, sentence, setting
@@ -27,8 +27,7 @@ CHECKSUM = 13
 FACTS = ("device", "wall time", "seeds", "epochs")
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """A row in words; `range` is empty where there is none."""
 
     name: str
@@ -87,8 +86,8 @@ def verdict_line(outcomes: Sequence[Outcome]) -> str:
 def numbers_and_statements(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """The judged rows of which the paper gives digits, and those of which it gives words."""
     judged = [row for row in rows if row.reproduced is not None]
-    words = [row for row in judged if isinstance(row.paper, str)]
-    return [row for row in judged if not isinstance(row.paper, str)], words
+    digits = [row for row in judged if not isinstance(row.paper, str)]
+    return digits, [row for row in judged if isinstance(row.paper, str)]
 
 
 def quick_words(outcome: Outcome) -> str:
@@ -127,7 +126,7 @@ def written(value: Cell, name: str = "") -> str:
     ('−0.9981', '0.527', '36.8', '0.0003', '600')
     """
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return setting(value)
     if isinstance(value, str):
         return sentence(clean(value))
     if isinstance(value, int):
@@ -188,13 +187,8 @@ def _kind(value: float, name: str) -> str:
     """What a number of this name is: a learning rate, r, ρ, p, or any other."""
     found = _KINDS.search(name)
     r, rho, p = found.groups() if found else ("", "", "")
-    kinds = {
-        "rate": _RATE.search(name),
-        "r": r and abs(value) <= 1,
-        "ρ": rho and abs(value) < 10,
-        "p": p and 0 <= value <= 1,
-    }
-    return next((kind for kind, found in kinds.items() if found), "")
+    kinds = (("rate", _RATE.search(name)), ("r", r and abs(value) <= 1), ("ρ", rho and abs(value) < 10))
+    return next((kind for kind, there in kinds if there), "p" if p and 0 <= value <= 1 else "")
 
 
 def _decimals(value: float, name: str) -> int | None:

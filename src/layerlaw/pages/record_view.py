@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from layerlaw.errors import InputError
 from layerlaw.law import LawErrors, LawFit
@@ -22,16 +23,12 @@ class RecordView:
     """What the panels ask of a record. Sites are counted by their position in the record, from 0."""
 
     record: Record
-    label: str
-    """The record's name; numbered where several records bear the same."""
+    label: str  # the record's name; numbered where several records bear the same
     fit: LawFit | None
     verdict: Verdict
-    column: str = "separation"
-    """What the law is fitted to."""
-    errors: LawErrors | None = None
-    """How far the fit would move with other documents; only language models know."""
-    points: int = 500
-    """The most dots that a drawing of a plane has on the page."""
+    column: str = "separation"  # what the law is fitted to
+    errors: LawErrors | None = None  # how far the fit would move with other documents; only language models know
+    points: int = 500  # the most dots that a drawing of a plane has on the page
 
     @property
     def sites(self) -> list[SiteRow]:
@@ -99,22 +96,18 @@ class RecordView:
         return next((value for value in reversed(self.series(column)) if value is not None), None)
 
 
-@dataclass(frozen=True)
-class TableColumn:
+class TableColumn(NamedTuple):
     """A column of the table of sites: its heading, what it means, and how a site fills it."""
 
     head: str
     meaning: str
     cell: Callable[[SiteRow], str]
-    short: str = ""
-    """Its heading in the terminal, or where many columns stand on a page."""
-    yields: int | None = None
-    """The higher, the sooner it gives way in a narrow terminal; `None`: it is on the page only."""
+    short: str = ""  # its heading in the terminal, or where many columns stand on a page
+    yields: int | None = None  # the higher, the sooner it gives way in a narrow terminal; `None`: on the page only
     on_page: bool = True
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """What each site contributes, by its position; a bar of full length is the largest, and at least `least`."""
 
     head: str

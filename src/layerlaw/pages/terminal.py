@@ -106,20 +106,20 @@ def _site_table(view: RecordView, width: int) -> Table:
     parts = shows.parts(view)
     columns = (column for column in shows.table_columns(view) if column.yields is not None)
     found = filled(view, columns, parts, _bars(parts, len(view.sites)))
-    cells = {column.short or column.head: texts for column, texts in found.items()}
-    bars = [column.short or column.head for column in found if column.head == parts.head]
+    named = {column.short or column.head: column for column in found}
+    cells = {head: found[column] for head, column in named.items()}
+    yields = {head: column.yields or 0 for head, column in named.items()}
     count = max(map(len, numbers), default=1)
     space = width - count - GAP
     longest = min(LONGEST_SITE, max([len("site"), *(cell_len(clean(site.name)) for site in view.sites)]))
     least = SHORTEST_BLOCK if view.record.kind.first else SHORTEST_SITE
-    yields = {column.short or column.head: column.yields or 0 for column in found}
     shown = fitting(cells, space - min(longest, least), yields)
     longest = max(SHORTEST_SITE, min(longest, space - _width(cells, shown)))
     table = new_table()
     table.add_column("#", justify="right", style="dim", no_wrap=True, min_width=count)
     table.add_column("site", no_wrap=True, overflow="ellipsis", max_width=longest)
     for head in shown:
-        table.add_column(head, justify="left" if head in bars else "right", no_wrap=True)
+        table.add_column(head, justify="left" if named[head].head == parts.head else "right", no_wrap=True)
     for i, site in enumerate(view.sites):
         row = [Text(cells[head][i]) for head in shown]
         table.add_row(numbers[i], Text(shortened(site.name, longest)), *row, style=None if site.in_fit else "dim")
@@ -180,11 +180,9 @@ def _lines(rows: list[said.Written], width: int) -> list[Text]:
             if i == 0 and judged:
                 line.stylize(STYLES[row.mark], len(line) - len(line.plain.split(" ")[-1]))
             out.append(line)
-        below = []  # what was accepted where it was missed, and the reason
-        if row.tolerance and row.mark == said.MARKS[False] and "accepted" not in kinds:
-            below.append((f"accepted: {row.tolerance}", "dim"))
-        if row.reason:
-            below.append((row.reason, "yellow" if row.ours == ABSENT else "dim"))
+        missed = row.tolerance and row.mark == said.MARKS[False] and "accepted" not in kinds
+        below = [(f"accepted: {row.tolerance}", "dim")] if missed else []
+        below += [(row.reason, "yellow" if row.ours == ABSENT else "dim")] if row.reason else []
         out += [Text(f"  {part}", style=style) for text, style in below for part in _folded(text, width - 2)]
     return out
 

@@ -47,8 +47,8 @@ def _rises(fit: LawFit, sites: list[SiteRow]) -> list[str]:
     names, ratios = workers(sites), {i: fit.values[i + 1] / fit.values[i] for i in fit.rising}
     shown = [f"'{names[i]}' (by {ratio - 1:.1%})" for i, ratio in ratios.items()]
     sentence = f"D rises at {', '.join(shown[:4])}" + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
-    errors = [site.values.get("separation_log_se") for site in sites]
-    errors = [math.inf if error is None else error for error in errors]  # what is not known excuses nothing
+    known = [site.values.get("separation_log_se") for site in sites]
+    errors = [math.inf if error is None else error for error in known]  # what is not known excuses nothing
     within = [math.log(ratio) < 2 * math.hypot(*errors[i : i + 2]) < math.inf for i, ratio in ratios.items()]
     return [sentence + (", each within two standard errors." if all(within) else ".")]
 

@@ -67,8 +67,8 @@ def shares_figure(view: RecordView) -> Any:
         return "D does not fall from the first site to the last by more than a tenth, so there is no drop to share."
     bars = plotly.work_bars(shares, [f"{percent(share)} of the drop" for share in shares.values.values()])
     yaxis = {"tickformat": ".0%", "title": {"text": "share of the drop of ln D"}, "rangemode": "tozero", "nticks": 6}
-    figure = plotly.new_figure([bars], view, height=320, xaxis=plotly.site_axis(view), yaxis=yaxis, showlegend=False)
-    return plotly.add_level(figure, shares.even)
+    layout = {"height": 320, "xaxis": plotly.site_axis(view), "yaxis": yaxis, "showlegend": False}
+    return plotly.new_figure([bars], view, level=shares.even, **layout)
 
 
 def nearest_figure(view: RecordView) -> Any:

@@ -121,10 +121,13 @@ def _number_table(rows: Sequence[Row]) -> str:
 
 def _drawing(sheet: Sheet, key: str) -> str:
     panels = [f"{p.title}: {p.note}" if isinstance(p, Panel) and p.note else p.title for p in sheet.panels]
-    description = f"{counted(len(panels), 'panel')}. {'; '.join(panels)}. {sheet.caption}"
-    svg = inline_svg(draw_sheet(sheet, heading=False), key, title=sheet.title or "figure", description=description)
+    description, title = (
+        f"{counted(len(panels), 'panel')}. {'; '.join(panels)}. {sheet.caption}",
+        sheet.title or "figure",
+    )
+    svg = inline_svg(draw_sheet(sheet, heading=False), key, title=title, description=description)
     caption = f"<figcaption>{escaped(sentence(sheet.caption))}</figcaption>" if sheet.caption else ""
-    scroll = f'<div class="drawing" tabindex="0" role="region" aria-label="{escaped(sheet.title or "figure")}">'
+    scroll = f'<div class="drawing" tabindex="0" role="region" aria-label="{escaped(title)}">'
     return f'<figure class="sheet">{scroll}{svg}</div>{caption}</figure>'
 
 
@@ -157,11 +160,10 @@ def inline_svg(figure: Figure, key: str, *, title: str, description: str = "") -
     least = 0 if width < NARROW else SMALLEST * width
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
-    words = [(what, text) for what, text in (("title", clean(title)), ("desc", clean(description))) if text]
-    root.set("role", "img")
-    root.set("aria-labelledby", " ".join(f"{key}-{what}" for what, _ in words))
-    root.set("style", f"max-width:{LARGEST * width:.0f}px;min-width:{least:.0f}px")
-    for i, (what, text) in enumerate(words):
+    words = {what: text for what, text in (("title", clean(title)), ("desc", clean(description))) if text}
+    style = f"max-width:{LARGEST * width:.0f}px;min-width:{least:.0f}px"
+    root.attrib |= {"role": "img", "aria-labelledby": " ".join(f"{key}-{what}" for what in words), "style": style}
+    for i, (what, text) in enumerate(words.items()):
         element = ElementTree.Element(f"{{{SVG}}}{what}", {"id": f"{key}-{what}"})
         element.text = text
         root.insert(i, element)

@@ -30,10 +30,8 @@ Axis = dict[str, Any]
 WORK = {"rise": theme.RISE, "idle": theme.PALE, "work": theme.TRAIN}  # colors of what a site contributes
 
 
-def new_figure(
-    traces: Sequence[Any], view: RecordView | None, *, height: int, xaxis: Axis, yaxis: Axis, **layout: Any
-) -> Any:
-    """A figure without a template: the page holds the template once and hands it to all.
+def new_figure(traces: Sequence[Any], view: RecordView | None, *, level: float | None = None, **layout: Any) -> Any:
+    """A figure without a template: the page holds the template once and hands it to all; dashed, a line at some level.
 
     The names of the sites, which page.js writes over the hover text of traces with `meta="sites"`, stand once in it.
     """
@@ -41,7 +39,9 @@ def new_figure(
     if view is not None:
         pairs = zip(view.record.numbers, view.sites, strict=True)
         layout["meta"] = {"sites": [f"<b>{count} · {for_plotly(site.name, 60)}</b>" for count, site in pairs]}
-    figure.update_layout(template=go.layout.Template(), height=height, xaxis=xaxis, yaxis=yaxis, **layout)
+    figure.update_layout(template=go.layout.Template(), **layout)
+    if level is not None:
+        figure.add_hline(y=level, line={"color": theme.TEXT, "width": 1, "dash": "dash"})
     return figure
 
 
@@ -141,18 +141,11 @@ def fitted_line(view: RecordView, fit: LawFit, name: str, width: float = 1.5) ->
 def work_bars(parts: Parts, words: Sequence[str], hollow: int | None = None) -> Any:
     """A bar for what each site contributes, in the color of its kind; one of them may be hollow."""
     colors = [WORK[kind] for kind in parts.kinds()]
-    marker = {
-        "color": ["white" if i == hollow else color for i, color in zip(parts.values, colors, strict=True)],
-        "line": {"color": colors, "width": [1.5 if i == hollow else 0 for i in parts.values]},
-    }
+    inner = ["white" if i == hollow else color for i, color in zip(parts.values, colors, strict=True)]
+    marker = {"color": inner, "line": {"color": colors, "width": [1.5 if i == hollow else 0 for i in parts.values]}}
     y = [rounded(part) for part in parts.values.values()]
     hover = {"customdata": words, "hovertemplate": "%{text}<br>%{customdata}<extra></extra>", "meta": "sites"}
     return go.Bar(x=list(parts.values), y=y, marker=marker, width=0.62, textposition="none", **hover)
-
-
-def add_level(figure: Any, y: float) -> Any:
-    """The figure with a dashed line at this height."""
-    return figure.add_hline(y=y, line={"color": theme.TEXT, "width": 1, "dash": "dash"})
 
 
 def error_bars(values: Values, ends: Ends, **style: Any) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from layerlaw.errors import InputError
 from layerlaw.measures.columns import describe
@@ -31,8 +31,7 @@ RANK_MARK = f'<span class="mark">{classifier.RANK_MARK}</span>'
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")
 
 
-@dataclass(frozen=True)
-class PagePanel:
+class PagePanel(NamedTuple):
     """A section of a page: its name, its heading, a figure of a record, HTML `above` or `below` it, and a caption.
 
     Two `half` panels in a row stand side by side; one that is not `shown` is left out.
@@ -49,11 +48,10 @@ class PagePanel:
 
     def section(self, view: RecordView, key: str) -> str:
         """The panel as a section of HTML; `key` makes its ids unique on the page."""
-        body = self.above(view) if self.above is not None else ""
-        body += html.chart(f"{key}-{self.name}", self.figure(view)) if self.figure is not None else ""
-        body += self.below(view) if self.below is not None else ""
+        drawn = html.chart(f"{key}-{self.name}", self.figure(view)) if self.figure is not None else ""
+        above, below = (part(view) if part is not None else "" for part in (self.above, self.below))
         caption = self.caption if isinstance(self.caption, str) else self.caption(view)
-        return html.section(self.name, key, self.heading, body, caption)
+        return html.section(self.name, key, self.heading, above + drawn + below, caption)
 
 
 def verdict_html(view: RecordView) -> str:
@@ -231,7 +229,6 @@ def _panels(view: RecordView, key: str) -> str:
 
 
 def _several(views: Sequence[RecordView]) -> str:
-    """The comparison, then every record, folded."""
     body = html.chart("all-compare", compare_figure(views)) + compare_table(views)
     known = {view.record.provenance.get("data_sha256") for view in views} - {None}
     other_data = " The records were measured on different data." if len(known) > 1 else ""

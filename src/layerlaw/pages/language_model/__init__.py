@@ -120,15 +120,11 @@ def _other_targets(view: RecordView) -> list[TableColumn]:
 
 def table_notes(view: RecordView) -> list[str]:
     """What every block is, said once; how the columns of other targets were measured."""
-    notes = []
-    if view.alike:
-        block = view.sites[view.fit_positions[0]]
-        notes.append(f"Every block: {escaped(block.type)}, {block.features:,} features.")
-    if others := targets(view.record):
-        shuffled = sum(map(is_shuffled, others))
-        mean = f"; shuffled ids: the mean of {shuffled} vocabularies" if shuffled > 1 else ""
-        notes.append(f"Columns of other targets are {measured_how(view)}{mean}.")
-    return notes
+    block, others = view.sites[view.fit_positions[0]] if view.alike else None, targets(view.record)
+    notes = [f"Every block: {escaped(block.type)}, {block.features:,} features."] if block is not None else []
+    shuffled = sum(map(is_shuffled, others))
+    mean = f"; shuffled ids: the mean of {shuffled} vocabularies" if shuffled > 1 else ""
+    return notes + [f"Columns of other targets are {measured_how(view)}{mean}."] * bool(others)
 
 
 def legend(view: RecordView, shown: Sequence[str], hidden: Sequence[str]) -> str:
@@ -242,7 +238,6 @@ def compared(view: RecordView) -> list[str]:
 
 
 def _over(value: str, below: str) -> str:
-    """A number with a small line below it."""
     return f'{value}<span class="below">{below}</span>' if below else value
 
 

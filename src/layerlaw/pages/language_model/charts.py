@@ -57,8 +57,8 @@ def deviations_figure(view: RecordView) -> Any:
     if view.errors is not None:
         points.error_y = _whiskers(off, [view.errors.t * se for se in view.errors.residuals])
     yaxis = {"tickformat": ".3~%", "title": {"text": "PR above its line"}, "nticks": 6}
-    figure = plotly.new_figure([points], view, height=340, xaxis=plotly.block_axis(view), yaxis=yaxis, showlegend=False)
-    return plotly.add_level(figure, 0)
+    layout = {"height": 340, "xaxis": plotly.block_axis(view), "yaxis": yaxis, "showlegend": False}
+    return plotly.new_figure([points], view, level=0, **layout)
 
 
 def gains_figure(view: RecordView) -> Any:
@@ -77,8 +77,8 @@ def gains_figure(view: RecordView) -> Any:
     yaxis = {"tickformat": ".3~%", "title": {"text": "PR falls by"}, "nticks": 6}
     if max(abs(g) + w for g, w in zip(gains, wide, strict=True)) < LEAST_SCALE:  # noise has to look like noise
         yaxis["range"] = [-1.1 * LEAST_SCALE, 1.1 * LEAST_SCALE]
-    figure = plotly.new_figure([bars], view, height=340, xaxis=plotly.block_axis(view), yaxis=yaxis, showlegend=False)
-    return plotly.add_level(figure, taken.even) if taken.even > 0 else figure
+    layout = {"height": 340, "xaxis": plotly.block_axis(view), "yaxis": yaxis, "showlegend": False}
+    return plotly.new_figure([bars], view, level=taken.even if taken.even > 0 else None, **layout)
 
 
 def _whiskers(values: Sequence[float], wide: Sequence[float], **style: Any) -> dict[str, Any]:

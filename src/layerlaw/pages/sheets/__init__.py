@@ -182,9 +182,7 @@ def _legend(owner: Figure | Axes, handles: dict[str, Artist], **options: Any) ->
     return legend
 
 
-def _place_words(
-    figure: Figure, places: Sequence[Place], shared: Sequence[str], *, together: bool, size: float
-) -> None:
+def _place_words(figure: Figure, places: Sequence[Place], shared: list[str], *, together: bool, size: float) -> None:
     """Notes and the legends of single panels, each where it covers no data; if it must, the y axis makes room."""
     if not any(place.panel.note or set(place.handles) - set(shared) for place in places):
         return
