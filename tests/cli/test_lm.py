@@ -199,8 +199,8 @@ def test_transformers_speaks_again_afterwards(run: Run) -> None:
         (("tiny", "--text", "text.jsonl", "--dtype", "int8"), "dtype: expected one of float32"),
         (("tiny", "--text", "text.jsonl", "--task", "guess"), "task: expected one of next, masked, span"),
         (("tiny", "--text", "text.jsonl", "--documents", "split"), "documents: expected one of cut, truncate, pack"),
-        (("tiny", "--text", "text.jsonl", "--length", "1"), "length: expected at least 2"),
-        (("tiny", "--text", "text.jsonl", "--tokens", "1"), "tokens: expected at least 2, got 1"),
+        (("tiny", "--text", "text.jsonl", "--length", "1"), "length: expected a whole number of at least 2"),
+        (("tiny", "--text", "text.jsonl", "--tokens", "1"), "tokens: expected a whole number of at least 2, got 1"),
         (("tiny", "--text", "text.jsonl", "--bos"), "expected a tokenizer with a BOS token"),
         (("tiny", "--text", "text.jsonl", "--out", "none/r.json"), "expected the folder none to exist"),
         (
