@@ -282,7 +282,7 @@ def test_processes_that_cannot_meet_are_told(run: Run, monkeypatch: pytest.Monke
     assert "Start them with torchrun" in run("tiny", "--text", "text.jsonl", code=1).err
     assert "under torchrun" in run("tiny", "--text", "text.jsonl", "--device-map", "auto", code=1).err
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert "each process then takes its own" in run("tiny", "--text", "text.jsonl", "--device", "cuda:0", code=1).err
+    assert "every process takes its own GPU" in run("tiny", "--text", "text.jsonl", "--device", "cuda:0", code=1).err
     monkeypatch.delenv("LOCAL_WORLD_SIZE")
     assert (
         "device: cannot compute on 'cuda:99'" in run("tiny", "--text", "text.jsonl", "--device", "cuda:99", code=1).err
