@@ -107,7 +107,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"r\.json: expected a record file, found nothing there"):
+    with pytest.raises(DataError, match=r"r\.json: expected a layerlaw record, found nothing there"):
         Record.load(tmp_path / "r.json")
 
 
@@ -154,7 +154,7 @@ def test_a_record_of_a_newer_version_asks_for_an_upgrade(version: int) -> None:
 
 @pytest.mark.parametrize("version", [None, "1", 1.5])
 def test_a_version_that_is_no_whole_number_is_refused(version) -> None:
-    with pytest.raises(DataError, match="expected a record of version"):
+    with pytest.raises(DataError, match="expected a layerlaw record of version"):
         Record.from_dict(record().to_dict() | {"version": version})
 
 

@@ -1,19 +1,4 @@
-"""Everything layerlaw raises.
-
-The tree::
-
-    LayerlawError
-    ├── InputError          what came in cannot be measured (also a ValueError)
-    │   ├── LabelError      empty class, one class, labels out of range or not whole numbers
-    │   ├── FeatureError    NaN or infinite features, features of the wrong shape
-    │   └── DataError       a data set, a record file or an image folder that cannot be read
-    ├── CaptureError        sites that match nothing, never fire, or fire a varying number of times
-    ├── PassError           the data changed between the two passes
-    ├── MemoryBudgetError   the statistics would not fit the memory budget
-    └── MissingExtraError   an optional dependency is not installed (also an ImportError)
-
-Each message says what was expected, what came, where, and what to do.
-"""
+"""Everything layerlaw raises. Each message says what was expected, what came, where, and what to do."""
 
 from collections.abc import Collection, Mapping
 
@@ -27,11 +12,11 @@ class InputError(LayerlawError, ValueError):
 
 
 class LabelError(InputError):
-    """Labels that do not describe at least two non-empty classes."""
+    """An empty class, one class, labels out of range or not whole numbers."""
 
 
 class FeatureError(InputError):
-    """Features that are not finite numbers of one shape."""
+    """NaN or infinite features, features of the wrong shape."""
 
 
 class DataError(InputError):
@@ -39,7 +24,7 @@ class DataError(InputError):
 
 
 class CaptureError(LayerlawError):
-    """Sites that cannot be captured as requested."""
+    """Sites that match nothing, never fire, or fire a varying number of times."""
 
 
 class PassError(LayerlawError):
@@ -75,9 +60,7 @@ def renamed(function: str, given: Mapping[str, object], new: Mapping[str, str]) 
         raise TypeError(f"{function}: {'; '.join(moved)}.")
 
 
-def check_choice(
-    name: str, value: object, choices: Collection[object], error: type[LayerlawError] = InputError
-) -> None:
+def check_choice(name: str, value: object, choices: Collection[object], error: type[Exception] = InputError) -> None:
     """Raise unless a value is one of the choices."""
     if value not in choices:
         raise error(f"{name}: expected one of {', '.join(map(str, choices))}, got {value!r}.")

@@ -23,14 +23,13 @@ def check_place(path: Path) -> None:
     if len(os.fsencode(path.name)) > LONGEST_NAME:
         raise DataError(f"{path.name[:40]}…: expected a shorter name for a file.")
     folder = path.resolve().parent
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise DataError(f"{path}: expected the name of a file to write, got a device or a pipe.")
-    if path.is_dir():
-        raise DataError(f"{path}: expected the name of a file to write, got a folder.")
-    if folder.exists() and not folder.is_dir():
-        raise DataError(f"{path}: expected {path.parent} to be a folder, got a file.")
+    if path.exists() and not path.is_file():
+        got = "a folder" if path.is_dir() else "a device or a pipe"
+        raise DataError(f"{path}: expected the name of a file to write, got {got}.")
     if not folder.exists():
         raise DataError(f"{path}: expected the folder {path.parent} to exist. Create it first.")
+    if not folder.is_dir():
+        raise DataError(f"{path}: expected {path.parent} to be a folder, got a file.")
     if not os.access(folder, os.W_OK):
         raise DataError(f"{path}: expected a folder that can be written to, got {path.parent}, which cannot.")
 
@@ -47,8 +46,7 @@ def made_folder(path: str | os.PathLike[str]) -> Path:
 
 def replace_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Path:
     """Let `write` fill a file beside the path, then rename it into place: nobody ever sees half of it."""
-    path = Path(path)
-    check_place(path)
+    check_place(path := Path(path))
     place = path.resolve()  # a link goes on to point where it did
     try:
         handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=".layerlaw.", suffix=".part")
@@ -101,9 +99,9 @@ class Saved:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise DataError(f"{path}: expected {_article(what)} file, found nothing there.") from None
+            raise DataError(f"{path}: expected a layerlaw {what}, found nothing there.") from None
         except OSError as error:
-            raise DataError(f"{path}: expected {_article(what)} file that can be read ({error.strerror}).") from None
+            raise DataError(f"{path}: expected a layerlaw {what} that can be read ({error.strerror}).") from None
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
             raise DataError(
                 f"{path}: expected a layerlaw {what} (JSON), got a file that is no JSON, or ends or breaks early ({error}). "
@@ -121,9 +119,8 @@ class Saved:
         except DataError as error:
             raise DataError(f"{where}: {error}") from None
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise DataError(
-                f"{where}: expected a layerlaw {what} of version {version}, but a field is missing or wrong: {error}"
-            ) from None
+            expected = f"expected a layerlaw {what} of version {version}"
+            raise DataError(f"{where}: {expected}, but a field is missing or wrong: {error}") from None
 
 
 def check_format(data: Any, what: str, version: int, *, where: str, writer: str = "") -> int:
@@ -135,14 +132,10 @@ def check_format(data: Any, what: str, version: int, *, where: str, writer: str 
     found = data.get("version")
     if not isinstance(found, int) or found > version:
         raise DataError(
-            f"{where}: expected {_article(what)} of version ≤ {version}, got version {found}. "
+            f"{where}: expected a layerlaw {what} of version ≤ {version}, got version {found}. "
             "It was written by a newer layerlaw: pip install --upgrade layerlaw"
         )
     return found
-
-
-def _article(what: str) -> str:
-    return f"an {what}" if what[0] in "aeiou" else f"a {what}"
 
 
 def from_plain(cls: type[Made], data: Mapping[str, Any], **parts: Any) -> Made:

@@ -1,7 +1,4 @@
-"""Progress as a callable: `progress(iterable, label, total)` yields the same items and tells how far it is.
-
-The bar (tqdm, on standard error, with the time left) is the default; `silent` says nothing.
-"""
+"""Progress as a callable: `progress(iterable, label, total)` yields the same items and tells how far it is."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, TypeVar
@@ -18,9 +15,13 @@ class Progress(Protocol):
 
 def bar(items: Iterable[T], label: str, total: int | None) -> Iterator[T]:
     """Show a progress bar with the time left on standard error, if that is a terminal; gone when done."""
+    yield from _tqdm(items, label, total)
+
+
+def _tqdm(items: Iterable[T] | None, label: str, total: int | None) -> Any:
     from tqdm import tqdm
 
-    yield from tqdm(items, desc=label, total=total, leave=False, dynamic_ncols=True, delay=0.5, disable=None)
+    return tqdm(items, desc=label, total=total, leave=False, dynamic_ncols=True, delay=0.5, disable=None)
 
 
 def silent(items: Iterable[T], label: str, total: int | None) -> Iterator[T]:
@@ -48,14 +49,8 @@ class Counter:
     """
 
     def __init__(self, progress: bool | Progress, total: int, label: str) -> None:
-        self._bar: Any = None
-        self._items: Iterator[int] = iter(())
-        if progress is True:
-            from tqdm import tqdm
-
-            self._bar = tqdm(desc=label, total=total, leave=False, dynamic_ncols=True, delay=0.5, disable=None)
-        elif callable(progress):
-            self._items = iter(progress(range(total), label, total))
+        self._bar = _tqdm(None, label, total) if progress is True else None
+        self._items = iter(progress(range(total), label, total)) if callable(progress) else iter(())
 
     def step(self, where: str = "") -> None:
         """One more is done."""

@@ -53,10 +53,8 @@ def model_provenance(model: nn.Module) -> dict[str, Any]:
 def parameter_digest(network: nn.Module) -> str | None:
     """A checksum of all parameters and buffers; `None` where they are elsewhere or larger than is quickly read."""
     tensors = [*network.parameters(), *network.buffers()]
-    if sum(t.numel() * t.element_size() for t in tensors) > DIGEST_BYTES or any(
-        t.is_meta or hasattr(t, "full_tensor")
-        for t in tensors  # offloaded or sharded
-    ):
+    elsewhere = any(t.is_meta or hasattr(t, "full_tensor") for t in tensors)  # offloaded or sharded
+    if elsewhere or sum(t.numel() * t.element_size() for t in tensors) > DIGEST_BYTES:
         return None
     digest = hashlib.sha256()
     for t in tensors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import html
-from collections.abc import Sequence
+import itertools
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -57,30 +57,14 @@ class Kind:
     """
 
     name: str
-    leading: tuple[str, ...]
-    """Columns that the verdict may be on: the first that was measured, else the last."""
-    site: str
-    """What a point of the law is called."""
-    first: int
-    """The number of the first of them."""
-    sample: str
-    """What is counted."""
-    digits: int
-    """Significant digits of ρ."""
-    margin: float
-    """Decades above and below a drawn curve, at least: residuals differ in their third digit."""
-    table: tuple[str, ...]
-    """Columns that come first in a short table."""
-    of_classes: bool
-    """Whether its samples are labeled."""
-
-    def numbers(self, sites: Sequence[SiteRow]) -> list[str]:
-        """How each site is counted: all of a classifier from 0; blocks 1 … L as in the papers, "in" what enters them."""
-        if not self.first:
-            return [str(i) for i in range(len(sites))]
-        inside = [i for i, site in enumerate(sites) if site.in_fit]
-        count = {position: str(k) for k, position in enumerate(inside, start=self.first)}
-        return [count.get(i, INPUT if i == 0 else "·") for i in range(len(sites))]
+    leading: tuple[str, ...]  # columns that the verdict may be on: the first that was measured, else the last
+    site: str  # what a point of the law is called
+    first: int  # the number of the first of them
+    sample: str  # what is counted
+    digits: int  # significant digits of ρ
+    margin: float  # decades above and below a drawn curve, at least: residuals differ in their third digit
+    table: tuple[str, ...]  # columns that come first in a short table
+    of_classes: bool  # whether its samples are labeled
 
 
 CLASSIFIER = Kind(
@@ -141,15 +125,12 @@ class Record(Saved):
     def column(self, name: str) -> list[float | None]:
         """One column, one entry per site."""
         if name not in self.columns:
-            raise InputError(f"record '{self.name}': expected one of the columns, got {name!r}. {self._near(name)}")
+            near = difflib.get_close_matches(str(name), self.columns, n=3, cutoff=0.5)
+            hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
+            more = f", … ({len(self.columns)} in record.columns)" if len(self.columns) > SHOWN else ""
+            known = f"{hint}There are {', '.join(self.columns[:SHOWN])}{more}."
+            raise InputError(f"record '{self.name}': expected one of the columns, got {name!r}. {known}")
         return [site.values.get(name) for site in self.sites]
-
-    def _near(self, name: str) -> str:
-        """What may have been meant, and what there is."""
-        near = difflib.get_close_matches(str(name), self.columns, n=3, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
-        more = f", … ({len(self.columns)} in record.columns)" if len(self.columns) > SHOWN else ""
-        return f"{hint}There are {', '.join(self.columns[:SHOWN])}{more}."
 
     @property
     def leading(self) -> str:
@@ -164,27 +145,25 @@ class Record(Saved):
 
     @property
     def numbers(self) -> list[str]:
-        """How each site is counted wherever it is drawn or listed."""
-        return self.kind.numbers(self.sites)
+        """How each site is counted: all of a classifier from 0; blocks 1 … L as in the papers, "in" what enters them."""
+        if not self.kind.first:
+            return [str(i) for i in range(len(self.sites))]
+        blocks = itertools.count(self.kind.first)
+        return [str(next(blocks)) if site.in_fit else "·" if i else INPUT for i, site in enumerate(self.sites)]
 
     def law(self, column: str | None = None, *, drop_last: int = 0) -> LawFit:
         """The law along the sites of the fit, less the last `drop_last`, for one column that falls to 0 at collapse.
 
         Without a column, of the leading one: the separation, or a language model's prediction residual.
         """
-        column = column or self.leading
+        column, where = column or self.leading, f"record '{self.name}'"
         self.column(column)
         if not carries_law(column):
-            raise InputError(
-                f"record '{self.name}': expected a column that is 0 at collapse, got {column!r}, which is not."
-            )
+            raise InputError(f"{where}: expected a column that is 0 at collapse, got {column!r}, which is not.")
         values: list[float] = []
         for site in self._fitted(drop_last):
-            value = site.values.get(column)
-            if value is None:
-                raise InputError(
-                    f"record '{self.name}': expected {column} at every site of the fit, none at '{site.name}'."
-                )
+            if (value := site.values.get(column)) is None:
+                raise InputError(f"{where}: expected {column} at every site of the fit, none at '{site.name}'.")
             values.append(value)
         return fit_law(values, quantity=describe(column).quantity)
 
@@ -214,13 +193,10 @@ class Record(Saved):
             import pandas
         except ImportError:
             raise MissingExtraError("pandas", "tables", "Record.to_pandas()") from None
-        rows = [
-            {"site": s.name, "type": s.type, "at": s.at, "features": s.features, "in_fit": s.in_fit}
-            | {c: s.values.get(c) for c in self.columns}
-            for s in self.sites
-        ]
-        frame = pandas.DataFrame(rows)
-        return frame.astype(dict.fromkeys(self.columns, "float64"))
+        frame = pandas.DataFrame({"site": [site.name for site in self.sites]})
+        for name in ("type", "at", "features", "in_fit"):
+            frame[name] = [getattr(site, name) for site in self.sites]
+        return frame.assign(**{c: pandas.Series(self.column(c), dtype="float64") for c in self.columns})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -239,10 +215,9 @@ class Record(Saved):
     def __str__(self) -> str:
         """A plain table."""
         rows = self._rows()
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        aligned = [[cell.rjust(w) for cell, w in zip(row, widths, strict=True)] for row in rows]
-        lines = ["  ".join([row[0].ljust(widths[0]), *cells[1:]]) for row, cells in zip(rows, aligned, strict=True)]
-        return "\n".join([repr(self), *lines])
+        first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        written = "".join([f"{{:{first}}}", *(f"  {{:>{width}}}" for width in others)])
+        return "\n".join([repr(self), *(written.format(*row) for row in rows)])
 
     def __repr__(self) -> str:
         parts = [f"{len(self.sites)} sites"]

@@ -105,10 +105,10 @@ PAIR = (np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2)
 @pytest.mark.parametrize(
     ("data", "options", "error", "words"),
     [
-        (PAIR, {"depths": (1, 3)}, InputError, "depths: expected numbers of at least 2 (one hidden layer"),
+        (PAIR, {"depths": (1, 3)}, InputError, "depths: expected a whole number of at least 2, got 1"),
         (PAIR, {"depths": ()}, InputError, "expected at least 2 different ones to choose from, got []"),
         (PAIR, {"depths": (4, 4)}, InputError, "expected at least 2 different ones"),
-        (PAIR, {"depths": (3, 4.5)}, InputError, "expected whole numbers"),
+        (PAIR, {"depths": (3, 4.5)}, InputError, "depths: expected a whole number of at least 2, got 4.5"),
         (PAIR, {"rates": ()}, InputError, "rates: expected at least one"),
         (PAIR, {"rates": (0.0,)}, InputError, "rates: expected positive learning rates, got 0.0"),
         (PAIR, {"seeds": (1, 1)}, InputError, "seeds: expected at least one, all different"),
@@ -175,7 +175,7 @@ def test_old_arguments_are_answered_with_their_new_place(old: dict[str, Any], wo
 
 
 def test_bad_widths_and_shapes_are_answered() -> None:
-    with pytest.raises(InputError, match="depth: expected at least 2"):
+    with pytest.raises(InputError, match="depth: expected a whole number of at least 2, got 1"):
         choose_width(PAIR, depth=1)
     with pytest.raises(InputError, match="shapes: expected at least 2, all different, got 1 different of 2"):
         choose_shape(PAIR, shapes=((10, 10), (10, 10)))

@@ -12,7 +12,7 @@ import torch
 import layerlaw as ll
 import oracle
 from layerlaw.advice import Forecast, forecast
-from layerlaw.advice.outlook import MOST_BINS, MOST_GROUPS, exact_sizes, shown_groups, solved_sizes
+from layerlaw.advice.outlook import MOST_BINS, MOST_GROUPS, shown_groups, solved_sizes
 from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.peeled import collapse_curve, collapse_ratio, critical_budget, oversampling, solve, vanish_ratio
 from layerlaw.wording import number, ratio_words
@@ -159,7 +159,7 @@ def test_bins_never_give_a_false_all_clear() -> None:
 
 def test_bins_are_borders_of_the_groups_shown() -> None:
     for counts in (list(range(1, 300)), TAIL, [1000 + i for i in range(60)] + [1]):
-        bins, every = solved_sizes(counts), exact_sizes(counts)
+        bins, every = solved_sizes(counts), solved_sizes(counts, math.inf)
         assert len(bins.groups) <= MOST_BINS + 1
         groups = shown_groups(counts)
         for g in range(len(groups)):
@@ -220,11 +220,11 @@ def test_measured_norms_are_those_of_the_model() -> None:
     assert found.by_use.c == pytest.approx(oracle.used_budget(x, y, 4, W), rel=1e-6)
     assert found.closest is found.by_use
     assert found.rare is not None
-    assert found.rare.cosine == pytest.approx(oracle.mean_cosine(W.numpy()[2:]))
-    assert found.rare.centered == pytest.approx(oracle.mean_cosine((W - W.mean(0)).numpy()[2:]))
-    assert found.rare.norm == pytest.approx(float(W[2:].norm(dim=1).mean()))
+    assert found.rare.mean_cosine == pytest.approx(oracle.mean_cosine(W.numpy()[2:]))
+    assert found.rare.mean_cosine_centered == pytest.approx(oracle.mean_cosine((W - W.mean(0)).numpy()[2:]))
+    assert found.rare.mean_row_norm == pytest.approx(float(W[2:].norm(dim=1).mean()))
     assert found.measured is not None
-    assert [rows.norm for rows in found.measured] == pytest.approx(W.norm(dim=1).tolist())
+    assert [rows.mean_row_norm for rows in found.measured] == pytest.approx(W.norm(dim=1).tolist())
 
 
 def test_rotating_features_and_trading_their_scale_change_no_forecast() -> None:
@@ -251,7 +251,7 @@ def test_a_record_knows_everything_that_features_and_rows_know() -> None:
     assert recorded.by_use.c == pytest.approx(by_hand.by_use.c, rel=1e-6)
     assert recorded.rare is not None
     assert by_hand.rare is not None
-    assert recorded.rare.cosine == pytest.approx(by_hand.rare.cosine)
+    assert recorded.rare.mean_cosine == pytest.approx(by_hand.rare.mean_cosine)
     twice = forecast([2 * n for n in COUNTS], record=record)
     assert twice.by_norms.cosine == pytest.approx(recorded.by_norms.cosine)
 

@@ -122,7 +122,7 @@ def test_it_says_what_it_found_and_is_plain_data(found: Robustness) -> None:
     [
         ({"scales": ()}, "scales: expected positive numbers"),
         ({"scales": (0.0, 0.1)}, "scales: expected positive numbers"),
-        ({"repeats": 0}, "repeats: expected at least 1"),
+        ({"repeats": 0}, "repeats: expected a whole number of at least 1"),
     ],
 )
 def test_bad_input_is_answered(run: Run, samples: Samples, options: dict[str, object], words: str) -> None:

@@ -209,7 +209,8 @@ def test_data_on_another_device_are_refused() -> None:
 def test_a_checksum_sees_every_byte() -> None:
     def digest(*args: object) -> str:
         checksum = Checksum()
-        as_batch(args, "data").feed(checksum)
+        batch = as_batch(args, "data")
+        checksum.update(batch.labels, *batch.tensors())
         return checksum.hexdigest()
 
     assert digest(X, Y) == digest(X.clone(), Y)
@@ -225,7 +226,7 @@ def test_a_checksum_does_not_depend_on_the_batches() -> None:
     def digest(size: int) -> str:
         checksum = Checksum()
         for x, y in zip(X.split(size), Y.split(size), strict=True):
-            as_batch((x, y), "data").feed(checksum)
+            checksum.update(y, x)
         return checksum.hexdigest()
 
     assert digest(len(X)) == digest(2) == digest(3)

@@ -47,7 +47,7 @@ def test_width_and_shape_give_one_json_object(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("depth", "--depths", "1-3"), "expected numbers of at least 2"),
+        (("depth", "--depths", "1-3"), "expected a whole number of at least 2"),
         (("depth", "--depths", "8-3"), "got the empty range '8-3'"),
         (("depth", "--depths", "4"), "expected at least 2 different ones"),
         (("depth", "--depths", "three"), "expected whole numbers and ranges such as 3-12"),
@@ -64,8 +64,8 @@ def test_width_and_shape_give_one_json_object(tmp_path: Path) -> None:
         (("depth", "--data", "./pictureless"), "expected pictures"),
         (("depth", "--data", "./one", "--quick"), "expected at least 2 classes, got 1"),
         (("depth", "--out", "file"), "expected a folder, got a file"),
-        (("width", "--widths", "0,5"), "expected numbers of at least 1"),
-        (("width", "--depth", "1"), "depth: expected at least 2"),
+        (("width", "--widths", "0,5"), "expected a whole number of at least 1"),
+        (("width", "--depth", "1"), "depth: expected a whole number of at least 2"),
         (("shape", "--shapes", "10x2"), "shapes: expected at least 2"),
         (("shape", "--shapes", "10xx; 5"), "expected widths such as 100x4,1000x3"),
         (("shape", "--shapes", "10x0; 5"), "expected positive widths and counts"),

@@ -199,8 +199,8 @@ def test_transformers_speaks_again_afterwards(run: Run) -> None:
         (("tiny", "--text", "text.jsonl", "--dtype", "int8"), "dtype: expected one of float32"),
         (("tiny", "--text", "text.jsonl", "--task", "guess"), "task: expected one of next, masked, span"),
         (("tiny", "--text", "text.jsonl", "--documents", "split"), "documents: expected one of cut, truncate, pack"),
-        (("tiny", "--text", "text.jsonl", "--length", "1"), "length: expected at least 2"),
-        (("tiny", "--text", "text.jsonl", "--tokens", "1"), "tokens: expected at least 2, got 1"),
+        (("tiny", "--text", "text.jsonl", "--length", "1"), "length: expected a whole number of at least 2"),
+        (("tiny", "--text", "text.jsonl", "--tokens", "1"), "tokens: expected a whole number of at least 2, got 1"),
         (("tiny", "--text", "text.jsonl", "--bos"), "expected a tokenizer with a BOS token"),
         (("tiny", "--text", "text.jsonl", "--out", "none/r.json"), "expected the folder none to exist"),
         (
@@ -282,7 +282,7 @@ def test_processes_that_cannot_meet_are_told(run: Run, monkeypatch: pytest.Monke
     assert "Start them with torchrun" in run("tiny", "--text", "text.jsonl", code=1).err
     assert "under torchrun" in run("tiny", "--text", "text.jsonl", "--device-map", "auto", code=1).err
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert "each process then takes its own" in run("tiny", "--text", "text.jsonl", "--device", "cuda:0", code=1).err
+    assert "every process takes its own GPU" in run("tiny", "--text", "text.jsonl", "--device", "cuda:0", code=1).err
     monkeypatch.delenv("LOCAL_WORLD_SIZE")
     assert (
         "device: cannot compute on 'cuda:99'" in run("tiny", "--text", "text.jsonl", "--device", "cuda:99", code=1).err

@@ -293,7 +293,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         (lambda: raw(b"hello"), "got one that torch cannot read"),
         (lambda: raw(pickle.dumps(Path("x"), protocol=2)), "got one that torch cannot read"),
         (lambda: written(format="other"), "expected a layerlaw text model, got another torch file"),
-        (lambda: written(version=2), "expected a text model of version ≤ 1, got version 2. It was written by"),
+        (lambda: written(version=2), "expected a layerlaw text model of version ≤ 1, got version 2. It was written by"),
         (lambda: written(kind="Oracle"), "a part is missing or wrong: 'Oracle'"),
         (lambda: written(state={}), "a part is missing or wrong: 'embedding.weight'"),
         (

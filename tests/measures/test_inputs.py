@@ -204,7 +204,7 @@ def test_a_decision_for_none_of_the_classes_is_a_mismatch_or_refused_in_words(pr
 
 
 def test_an_unknown_weighting_is_refused(problem) -> None:
-    with pytest.raises(FeatureError, match="expected 'samples' or 'classes', got 'equal'"):
+    with pytest.raises(FeatureError, match="expected one of samples, classes, got 'equal'"):
         separation_fuzziness(*problem, weighting="equal")
 
 

@@ -334,7 +334,7 @@ def test_the_models_own_loss_stands_under_its_name():
 
 def test_only_records_are_reported(tmp_path):
     for wrong in (None, 3):
-        with pytest.raises(InputError, match="report: expected a Record or a list of them, got"):
+        with pytest.raises(InputError, match="report: expected one Record or a list of them, got"):
             report(wrong, tmp_path / "p.html")
 
 

@@ -156,7 +156,7 @@ def test_it_is_written_whole_under_its_title(tmp_path):
 
 
 def test_what_is_no_outcome_is_refused(tmp_path):
-    with pytest.raises(InputError, match="expected an Outcome or a list of them, got str"):
+    with pytest.raises(InputError, match="expected one Outcome or a list of them, got str"):
         outcome_page(["fig1"], tmp_path / "a.html")
     with pytest.raises(InputError, match="at least one outcome, got an empty list"):
         outcome_page([], tmp_path / "a.html")

@@ -199,7 +199,7 @@ def test_a_record_of_two_sites_has_a_page():
     ("records", "message"),
     [
         ([], "expected at least one record, got an empty list"),
-        (["run.json"], "expected a Record or a list of them, got str"),
+        (["run.json"], "expected one Record or a list of them, got str"),
     ],
 )
 def test_what_is_no_record_is_answered(records, message, tmp_path):

@@ -64,7 +64,7 @@ def test_the_gradient_is_the_slope(q: float) -> None:
 
 
 def test_bad_settings_are_answered() -> None:
-    with pytest.raises(InputError, match="q: expected an exponent above 1, got 1"):
+    with pytest.raises(InputError, match="q: expected an exponent above 1 and at most 20, got 1"):
         lp.solve_direct([1, 1], E_W=1, E_H=1, q=1)
     with pytest.raises(InputError, match="p: expected a whole number of at least 1, got 0"):
         lp.solve_direct([1, 1], E_W=1, E_H=1, p=0)

@@ -6,7 +6,7 @@ import pytest
 import layerlaw.peeled as lp
 from layerlaw.peeled.counts import grouped
 from layerlaw.peeled.logits import gap, slope
-from layerlaw.peeled.many_groups import solve_groups, solve_groups_penalized
+from layerlaw.peeled.many_groups import solve_groups
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -40,7 +40,7 @@ def test_random_groups_are_certified(bias: bool) -> None:
 @pytest.mark.parametrize("penalty", [0.3, 0.03, 0.003])
 def test_the_penalized_way_meets_its_multiplier(penalty: float) -> None:
     groups = grouped({50: 2, 20: 3, 6: 1, 2: 4})
-    logits = solve_groups_penalized(groups, penalty)
+    logits = solve_groups(groups, penalty=penalty)
     s = slope(groups, logits)
     if logits.nuclear(groups) > 0:
         assert s.norm(groups) == pytest.approx(penalty, rel=1e-7)

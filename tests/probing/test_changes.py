@@ -130,7 +130,7 @@ def test_changed_samples_are_told_when_standard_errors_are_asked_for() -> None:
     network = seeded(FNN, (12, 8, 8, K))
     memory = 12 * streaming(network, X)
     with pytest.raises(
-        PassError, match="the samples or their order changed between the two passes, and standard errors"
+        PassError, match="the samples or their order changed between the two passes, which standard errors"
     ):
         ll.probe(network, Changing(X, Y, swapped), memory_gib=memory, uncertainty=True, progress=False)
     assert probe(network, Changing(X, Y, swapped), X).counts  # without them the order does not matter

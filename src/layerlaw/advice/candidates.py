@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import fmean, stdev
+from statistics import fmean, geometric_mean, stdev
 from typing import Any
 
 from layerlaw.errors import InputError, LayerlawError
@@ -63,26 +63,23 @@ class Trial:
     @property
     def separation(self) -> float | None:
         """Geometric mean of the final D over seeds: what candidates are compared by, on the log scale."""
-        return geometric_mean(self.finals)
+        return mean(self.finals, geometric_mean)
 
     @property
     def floor(self) -> float | None:
         """Geometric mean of the final D with shuffled labels."""
-        return geometric_mean([floor for floor in self.permuted if floor])
+        return mean([floor for floor in self.permuted if floor], geometric_mean)
 
-    @cached_property
-    def over_floor(self) -> tuple[float, ...]:
-        """Final D over that with shuffled labels, seed by seed; empty where one of the floors is not known."""
+    def compared(self, over_floor: bool) -> tuple[float, ...]:
+        """What candidates are compared by, seed by seed: final D, or over its noise floor, where all are known."""
+        if not over_floor:
+            return self.finals
         known = [D / floor for D, floor in zip(self.finals, self.permuted, strict=False) if floor]
         return tuple(known) if len(known) == len(self.finals) else ()
 
-    def compared(self, over_floor: bool) -> tuple[float, ...]:
-        """What candidates are compared by, seed by seed: final D, or that over its noise floor."""
-        return self.over_floor if over_floor else self.finals
-
     def middle(self, over_floor: bool) -> float | None:
         """The geometric mean of `compared`."""
-        return geometric_mean(self.compared(over_floor))
+        return mean(self.compared(over_floor), geometric_mean)
 
     @cached_property
     def falls(self) -> bool:
@@ -93,27 +90,22 @@ class Trial:
     @property
     def accuracy(self) -> float | None:
         """Mean validation accuracy."""
-        return _mean(self.accuracies)
-
-    @property
-    def accuracy_error(self) -> float | None:
-        """Standard error of the mean validation accuracy over seeds."""
-        return standard_error(self.accuracies)
+        return mean(self.accuracies)
 
     @property
     def train_accuracy(self) -> float | None:
         """Mean accuracy on the training data."""
-        return _mean(self.train_accuracies)
+        return mean(self.train_accuracies)
 
     @property
     def curve(self) -> tuple[float, ...] | None:
         """D along depth, geometric mean over seeds."""
-        return tuple(math.exp(fmean(map(math.log, D))) for D in zip(*self.curves, strict=True)) or None
+        return tuple(map(geometric_mean, zip(*self.curves, strict=True))) or None
 
     def law(self, number: str) -> float | None:
         """The mean over seeds of a number of the fitted law, such as "rho"."""
         fitted = [getattr(fit_law(curve), number) for curve in self.curves]
-        return _mean([value for value in fitted if value is not None])
+        return mean([value for value in fitted if value is not None])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers over all seeds."""
@@ -126,7 +118,7 @@ class Trial:
             "separation_permuted": floor,
             "separation_over_permuted": None if D is None or floor is None else D / floor,
             "accuracy": self.accuracy,
-            "accuracy_error": self.accuracy_error,
+            "accuracy_error": standard_error(self.accuracies),
             "train_accuracy": self.train_accuracy,
             "diverged": self.failed,
         }
@@ -157,7 +149,12 @@ class Candidate:
         """
         if not self.trials:
             raise InputError(f"candidate '{self.label}': expected at least one trial, got none.")
-        return min(self.trials, key=_preference)
+
+        def preference(trial: Trial) -> tuple[float, ...]:  # lower is better
+            hits = round(-(trial.accuracy or 0.0), 12)  # sums of the same hits in another order must tie
+            return trial.failed, hits, fmean(trial.losses or [math.inf]), trial.rate
+
+        return min(self.trials, key=preference)
 
     @property
     def failed(self) -> int:
@@ -185,15 +182,9 @@ class Candidate:
         }
 
 
-def _preference(trial: Trial) -> tuple[float, ...]:
-    """Lower is better. Sums of the same hits in another order must tie."""
-    accuracy, loss = trial.accuracy, _mean(trial.losses)
-    hits = math.inf if accuracy is None else round(-accuracy, 12)
-    return trial.failed, hits, math.inf if loss is None else loss, trial.rate
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
+def mean(values: Sequence[float], kind: Callable[[Sequence[float]], float] = fmean) -> float | None:
+    """The mean, of one kind or another; `None` of nothing."""
+    return kind(values) if values else None
 
 
 @dataclass(frozen=True)
@@ -215,7 +206,7 @@ def relative(candidates: Sequence[Candidate]) -> bool:
     A wide layer looks separated from noise alone: with no signal D ≈ n(K−1)/d_eff.
     """
     sound = [candidate for candidate in candidates if candidate.comparable]
-    return len({c.widths[-1] for c in candidates}) > 1 and all(c.trial.over_floor for c in sound)
+    return len({c.widths[-1] for c in candidates}) > 1 and all(c.trial.compared(True) for c in sound)
 
 
 def decide(candidates: Sequence[Candidate]) -> tuple[Candidate, Candidate]:
@@ -227,18 +218,17 @@ def decide(candidates: Sequence[Candidate]) -> tuple[Candidate, Candidate]:
     """
     sound = [candidate for candidate in candidates if candidate.comparable]
     if not sound:
-        raise LayerlawError(
-            f"no candidate could be compared: at every learning rate a run diverged or left D undefined "
-            f"({sum(c.failed for c in candidates)} runs in all). Use lower learning rates."
-        )
+        failed = sum(c.failed for c in candidates)
+        why = f"at every learning rate a run diverged or left D undefined ({failed} runs in all)"
+        raise LayerlawError(f"no candidate could be compared: {why}. Use lower learning rates.")
     over_floor = relative(candidates)
     sound = [candidate for candidate in sound if candidate.trial.falls] or sound
     logs = {c.label: [math.log(value) for value in c.trial.compared(over_floor)] for c in sound}
     best = min(sound, key=lambda c: fmean(logs[c.label]))
 
     def as_good(candidate: Candidate) -> bool:
-        mean, error = difference(logs[candidate.label], logs[best.label])
-        return candidate is best or (error is not None and mean <= error)
+        behind, error = difference(logs[candidate.label], logs[best.label])
+        return candidate is best or (error is not None and behind <= error)
 
     recommended = min(filter(as_good, sound), key=lambda c: (c.parameters, fmean(logs[c.label])))
     return best, recommended
@@ -260,19 +250,14 @@ def by_rate(candidates: Sequence[Candidate]) -> dict[float, Candidate]:
 
 def objection(candidates: Sequence[Candidate], chosen: Candidate, guess: Guess | None) -> str | None:
     """Why nothing can be recommended: no network learned anything, or D does not fall along depth."""
-    if guess is not None:
-        trained = [c.trial.train_accuracy for c in candidates], guess.train, "training"
-        held_out = [c.trial.accuracy for c in candidates], guess.validation, "validation"
-        for accuracies, samples, where in (trained, held_out):
-            best = max((share for share in accuracies if share is not None), default=math.inf)
-            if samples and best <= guess.above(samples):
-                return (
-                    f"no network learned anything that shows on the {where} data (best accuracy {percent(best)}; "
-                    f"guessing reaches {percent(guess.share)}, and up to {percent(guess.above(samples))} may be luck)"
-                )
-    if not chosen.trial.falls:
-        return "D does not fall along depth in any candidate"
-    return None
+    fitted, right = ([getattr(c.trial, name) for c in candidates] for name in ("train_accuracy", "accuracy"))
+    tried = () if guess is None else ((fitted, guess.train, "training"), (right, guess.validation, "validation"))
+    for accuracies, samples, where in tried:
+        best = max((share for share in accuracies if share is not None), default=math.inf)
+        if guess and samples and best <= guess.above(samples):
+            luck = f"guessing reaches {percent(guess.share)}, and up to {percent(guess.above(samples))} may be luck"
+            return f"no network learned anything that shows on the {where} data (best accuracy {percent(best)}; {luck})"
+    return None if chosen.trial.falls else "D does not fall along depth in any candidate"
 
 
 def more_accurate(candidates: Sequence[Candidate], chosen: Candidate, validation: int) -> Candidate | None:
@@ -284,14 +269,9 @@ def more_accurate(candidates: Sequence[Candidate], chosen: Candidate, validation
     if chosen not in known:
         return None
     top = max(known, key=lambda c: (c.trial.accuracy or 0.0, -c.parameters))
-    ahead, error = accuracy_gap(top, chosen)
+    ahead, error = difference(top.trial.accuracies, chosen.trial.accuracies)
     needed = error if error is not None else sampling_error(chosen, validation) or 0.0
     return top if ahead > max(needed, 1e-9) else None
-
-
-def accuracy_gap(a: Candidate, b: Candidate) -> tuple[float, float | None]:
-    """Mean validation accuracy of a − that of b over paired seeds, and its standard error."""
-    return difference(a.trial.accuracies, b.trial.accuracies)
 
 
 def sampling_error(candidate: Candidate, validation: int) -> float | None:
@@ -314,8 +294,3 @@ def difference(a: Sequence[float], b: Sequence[float]) -> tuple[float, float | N
 def standard_error(values: Sequence[float]) -> float | None:
     """Of the mean: s/√n; `None` for fewer than two values."""
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-
-
-def geometric_mean(values: Sequence[float]) -> float | None:
-    """exp of the mean logarithm; `None` of nothing."""
-    return math.exp(fmean(map(math.log, values))) if values else None

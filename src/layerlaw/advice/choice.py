@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 from layerlaw.advice.candidates import (
     Candidate,
     Guess,
     Trial,
-    accuracy_gap,
     by_rate,
     decide,
+    difference,
+    mean,
     more_accurate,
     objection,
     relative,
@@ -58,20 +58,15 @@ class Choice:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        kind: Kind,
-        candidates: Sequence[Candidate],
-        *,
-        validation: int = 0,
-        guess: Guess | None = None,
-        **more: Any,
-    ) -> Choice:
-        """Decide among candidates; without `guess`, what guessing reaches, nobody checks whether anything was learned."""
+    def of(cls, kind: Kind, candidates: Sequence[Candidate], guess: Guess | None = None, **more: Any) -> Choice:
+        """Decide among candidates; without `guess`, what guessing reaches, nobody checks whether anything was learned.
+
+        `more` are other fields: the number of `validation` samples, test accuracies, provenance.
+        """
         best, chosen = decide(candidates)
         against = objection(candidates, chosen, guess)
-        top = None if against else more_accurate(candidates, chosen, validation)
-        return cls(kind, tuple(candidates), best, None if against else chosen, top, against, validation, **more)
+        top = None if against else more_accurate(candidates, chosen, more.get("validation", 0))
+        return cls(kind, tuple(candidates), best, None if against else chosen, top, against, **more)
 
     @property
     def over_floor(self) -> bool:
@@ -93,13 +88,11 @@ class Choice:
             lowest = f"{number(self.best.trial.middle(self.over_floor))} at {self.best.label}"
             why = f"is the smallest whose {what}, {value}, is within one standard error of the lowest ({lowest})"
         if top is None:
-            accuracy = with_error(trial.accuracy, trial.accuracy_error)
+            accuracy = with_error(trial.accuracy, standard_error(trial.accuracies))
             return f"Take {label}: it {why}; validation accuracy {accuracy}, learning rate {trial.rate:g}."
         against = f"{percent(top.trial.accuracy)[:-1]} against {percent(trial.accuracy)}"
-        return (
-            f"By {_compared(self.over_floor)} take {label}; by validation accuracy take {top.label} ({against}). "
-            f"{label[0].upper()}{label[1:]} {why}; learning rate {trial.rate:g}."
-        )
+        both = f"By {_compared(self.over_floor)} take {label}; by validation accuracy take {top.label} ({against})"
+        return f"{both}. {label[0].upper()}{label[1:]} {why}; learning rate {trial.rate:g}."
 
     @cached_property
     def caveats(self) -> tuple[str, ...]:
@@ -109,22 +102,18 @@ class Choice:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The recommendation, then the caveats, then the accuracy on test data."""
-        return (self.headline, *self.caveats, self.last_sentence)
+        last = "Without test data: the validation part also chose the learning rates, so its accuracies flatter."
+        if self.recommended is None:
+            last = "Nothing was tried on test data: train longer, try other learning rates, or look at the data first."
+        elif self.test_accuracies:
+            score = with_error(self.test_accuracy, standard_error(self.test_accuracies))
+            last = f"On the test data, which nothing was chosen by, {self.recommended.label} is right in {score}."
+        return (self.headline, *self.caveats, last)
 
     @property
     def test_accuracy(self) -> float | None:
         """Mean accuracy of the recommended candidate on test data, which nothing was chosen by."""
-        return fmean(self.test_accuracies) if self.test_accuracies else None
-
-    @property
-    def last_sentence(self) -> str:
-        """The last number, in words, or what its absence means."""
-        if self.recommended is None:
-            return "Nothing was tried on test data: train longer, try other learning rates, or look at the data first."
-        if not self.test_accuracies:
-            return "Without test data: the validation part also chose the learning rates, so its accuracies flatter."
-        score = with_error(self.test_accuracy, standard_error(self.test_accuracies))
-        return f"On the test data, which nothing was chosen by, {self.recommended.label} is right in {score}."
+        return mean(self.test_accuracies)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -173,16 +162,12 @@ def _caveats(choice: Choice) -> Iterator[str]:
         return
     label, trial = recommended.label, recommended.trial
     if top is not None:
-        ahead, error = accuracy_gap(top, recommended)
+        ahead, error = difference(top.trial.accuracies, trial.accuracies)
         by = f"{100 * ahead:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
-        own, noise = sampling_error(recommended, choice.validation), ""
-        if own is not None:
-            samples = counted(choice.validation, "validation sample")
-            noise = f" ({samples} alone leave an accuracy open to ±{percent(own)[:-1]})"
-        yield (
-            f"D and accuracy disagree: {top.label} has the best validation accuracy, {percent(top.trial.accuracy)}, {by} "
-            f"points above {label}{noise}."
-        )
+        own, samples = sampling_error(recommended, choice.validation), counted(choice.validation, "validation sample")
+        noise = "" if own is None else f" ({samples} alone leave an accuracy open to ±{percent(own)[:-1]})"
+        accuracy = f"the best validation accuracy, {percent(top.trial.accuracy)}, {by} points above {label}{noise}"
+        yield f"D and accuracy disagree: {top.label} has {accuracy}."
     # Low rates and high rates leave different D: the choice may be one of rates in disguise
     found = by_rate(candidates)
     if any(candidate is not recommended for candidate in found.values()):
@@ -195,17 +180,24 @@ def _caveats(choice: Choice) -> Iterator[str]:
         yield f"The lowest {what} lies at the {end} end of the range, {best.label}: try {further} ones."
     if trial.train_accuracy is not None and trial.train_accuracy < FITTED:
         behind = sum((c.trial.train_accuracy or 0.0) < FITTED for c in candidates)
-        yield (
-            f"Only {percent(trial.train_accuracy)} of the training data are fitted at {label} ({behind} of "
-            f"{len(candidates)} candidates are below {percent(FITTED, 0)}): D still falls, and the comparison is one of "
-            "speed. Train longer."
-        )
+        below = f"{behind} of {len(candidates)} candidates are below {percent(FITTED, 0)}"
+        fitted = f"Only {percent(trial.train_accuracy)} of the training data are fitted at {label} ({below})"
+        yield f"{fitted}: D still falls, and the comparison is one of speed. Train longer."
     if trial.seeds == 1:
         yield "One seed has no standard error: the lowest D was taken, and the next seed may name another one."
     elif trial.seeds < FEW_SEEDS:
         yield f"{trial.seeds} seeds give a poor standard error: use at least {FEW_SEEDS}."
-    if choice.over_floor:
-        yield _floors(candidates, best)
+    if choice.over_floor:  # wide layers look separated from noise alone, so their D has a floor of its own
+        floors = [floor for c in candidates if (floor := c.trial.floor) is not None]
+        ends = dict.fromkeys((number(min(floors)), number(max(floors))))
+        shuffled = f"(D with shuffled labels: {' to '.join(ends)})"
+        words = f"Last layers of different widths have different noise floors {shuffled}"
+        falling = [c for c in candidates if c.comparable and c.trial.falls]
+        lowest = min(falling, key=lambda c: c.trial.separation or math.inf)
+        values = f"{number(lowest.trial.separation)} against {number(best.trial.separation)} at {best.label}"
+        itself = f"D itself is lowest at {lowest.label}, {values}"
+        itself = f"{best.label} has the lowest D itself too" if lowest is best else itself
+        yield f"{words}, so D is compared over its floor; {itself}."
     rising = [c.label for c in candidates if c.comparable and not c.trial.falls]
     if rising:
         yield f"D does not fall along depth at {', '.join(rising)}: left out of the choice."
@@ -216,29 +208,12 @@ def _caveats(choice: Choice) -> Iterator[str]:
         yield f"The learning rate of {label}, {trial.rate:g}, is the {end} tried: {further} ones may do better."
 
 
-def _floors(candidates: Sequence[Candidate], best: Candidate) -> str:
-    """Wide layers look separated from noise alone, so their D has a floor of its own."""
-    floors = [floor for c in candidates if (floor := c.trial.floor) is not None]
-    ends = list(dict.fromkeys((number(min(floors)), number(max(floors)))))
-    words = (
-        f"Last layers of different widths have different noise floors (D with shuffled labels: {' to '.join(ends)}), so D "
-        "is compared over its floor"
-    )
-    falling = [c for c in candidates if c.comparable and c.trial.falls]
-    lowest = min(falling, key=lambda c: c.trial.separation or math.inf)
-    if lowest is best:
-        return f"{words}; {best.label} has the lowest D itself too."
-    values = f"{number(lowest.trial.separation)} against {number(best.trial.separation)} at {best.label}"
-    return f"{words}; D itself is lowest at {lowest.label}, {values}."
-
-
 def _failures(candidates: Sequence[Candidate]) -> Iterator[str]:
-    """How many runs came to nothing."""
     failed = sum(c.failed for c in candidates)
     if failed:
         runs = sum(t.seeds for c in candidates for t in c.trials)
-        left_out = [c.label for c in candidates if not c.comparable]
-        rest = f"; {', '.join(left_out)} could not be compared" if left_out else ""
+        left_out = ", ".join(c.label for c in candidates if not c.comparable)
+        rest = f"; {left_out} could not be compared" if left_out else ""
         yield f"{failed} of {counted(runs, 'run')} diverged or left D undefined{rest}."
 
 
@@ -248,8 +223,8 @@ def _title(choice: Choice) -> str:
     if choice.by_accuracy is not None:
         found += f" by D, {choice.by_accuracy.label} by accuracy"
     what = f"Choosing the {choice.kind}"
-    titles = (f"{what} on {data}: {found}" if data else f"{what}: {found}", f"{what}: {found}", what)
-    return next(title for title in titles if len(title) <= LONGEST or title is what)
+    titles = (f"{what} on {data}: {found}" if data else "", f"{what}: {found}")
+    return next((title for title in titles if 0 < len(title) <= LONGEST), what)
 
 
 def _by_size(choice: Choice) -> tuple[Panel, ...]:
@@ -261,14 +236,9 @@ def _by_size(choice: Choice) -> tuple[Panel, ...]:
 
     x, trials = tuple(map(size, shown)), [c.trial for c in shown]
     values = [t.compared(over_floor) for t in trials]
-    separation = Series(
-        x,
-        tuple(t.middle(over_floor) for t in trials),
-        "learning rate by validation accuracy",
-        low=tuple(min(each, default=None) for each in values),
-        high=tuple(max(each, default=None) for each in values),
-        color=0,
-    )
+    low, high = (tuple(end(each, default=None) for each in values) for end in (min, max))
+    middle, label = tuple(t.middle(over_floor) for t in trials), "learning rate by validation accuracy"
+    separation = Series(x, middle, label, low=low, high=high, color=0)
     other: list[Series] = []
     also: list[Series] = []
     rates = sorted({t.rate for c in shown for t in c.trials})
@@ -280,23 +250,18 @@ def _by_size(choice: Choice) -> tuple[Panel, ...]:
     note = ""
     axis: dict[str, Any] = {"xlabel": kind, "log_x": kind == "width"}
     if choice.recommended is not None:
-        by = "recommended" if choice.by_accuracy is None else "recommended by D"
-        note, axis["marked"] = f"dotted: {choice.recommended.label}, {by}", size(choice.recommended)
+        by = "" if choice.by_accuracy is None else " by D"
+        note, axis["marked"] = f"dotted: {choice.recommended.label}, recommended{by}", size(choice.recommended)
     what = f"final {_compared(over_floor)}"
     above, below = (*_span(other), *other, separation), (*_span(also), *also, _accuracies(x, trials, color=1))
-    return (
-        Panel(f"{what} on the training data, range over seeds", above, ylabel=what, note=note, **axis),
-        Panel("held-out accuracy, ± 1 standard error", below, ylabel=ACCURACY, log_y=False, **axis),
-    )
+    first = Panel(f"{what} on the training data, range over seeds", above, ylabel=what, note=note, **axis)
+    return first, Panel("held-out accuracy, ± 1 standard error", below, ylabel=ACCURACY, log_y=False, **axis)
 
 
 def _accuracies(x: tuple[float, ...], trials: Sequence[Trial], label: str = "", *, color: int) -> Series:
-    """Validation accuracy ± 1 standard error."""
-    ends = [
-        tuple(None if t.accuracy is None else t.accuracy + sign * (t.accuracy_error or 0.0) for t in trials)
-        for sign in (-1, 1)
-    ]
-    return Series(x, tuple(t.accuracy for t in trials), label, low=ends[0], high=ends[1], color=color)
+    shares = [(t.accuracy, standard_error(t.accuracies) or 0.0) for t in trials]
+    low, high = (tuple(None if a is None else a + sign * error for a, error in shares) for sign in (-1, 1))
+    return Series(x, tuple(a for a, _ in shares), label, low=low, high=high, color=color)
 
 
 def _span(behind: list[Series]) -> list[Series]:
@@ -318,7 +283,5 @@ def _by_shape(choice: Choice) -> tuple[Panel, ...]:
         curves.append(Series(range(len(trial.curve)), trial.curve, label, low=low, high=high, color=i))
         points.append(_accuracies((value,), [trial], label, color=i))
     title = f"held-out accuracy against {what}, ± 1 standard error"
-    return (
-        Panel("D on the training data along depth, range over seeds", tuple(curves)),
-        Panel(title, tuple(points), xlabel=what, ylabel=ACCURACY, log_x=True, log_y=False),
-    )
+    first = Panel("D on the training data along depth, range over seeds", tuple(curves))
+    return first, Panel(title, tuple(points), xlabel=what, ylabel=ACCURACY, log_x=True, log_y=False)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypedDict, Unpack
@@ -18,8 +17,8 @@ from torch import Tensor
 from layerlaw.advice.candidates import BATCHNORM, Candidate, Guess, Trial
 from layerlaw.advice.choice import Choice, Kind
 from layerlaw.data import Labeled, load, names
-from layerlaw.errors import InputError, renamed
-from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape, sweep
+from layerlaw.errors import InputError, check_whole, renamed
+from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
 from layerlaw.lab.jobs import check_device
 from layerlaw.lab.processes import WORTH_PROCESSES, cores, work
 from layerlaw.progress import Progress
@@ -87,8 +86,7 @@ def choose_width(
     Wider layers have a lower D from noise alone (with no signal D ≈ n(K−1)/d_eff), so what is compared is D over that
     with shuffled labels, its noise floor.
     """
-    if depth < 2:
-        raise InputError(f"depth: expected at least 2 (one hidden layer and the classifier), got {depth}.")
+    check_whole(2, depth=depth)
     shapes = {f"width {width}": (width,) * (depth - 1) for width in _several(widths, "widths", least=1)}
     return _choose("width", data, shapes, **how)
 
@@ -124,9 +122,8 @@ def _choose(
     for name, values in (("rates", rates), ("seeds", seeds)):
         if not values or len(set(values)) < len(values):
             raise InputError(f"{name}: expected at least one, all different, got {list(values)}.")
-    for rate in rates:
-        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < math.inf:
-            raise InputError(f"rates: expected positive learning rates, got {rate!r}.")
+    if bad := [r for r in rates if isinstance(r, bool) or not isinstance(r, (int, float)) or not 0 < r < float("inf")]:
+        raise InputError(f"rates: expected positive learning rates, got {bad[0]!r}.")
     if not isinstance(recipe, Recipe) or not isinstance(recipe.network, Shape):
         raise InputError(f"recipe: expected a Recipe for feed-forward networks, got {recipe!r}.")
     recipe.grid(learning_rate=rates, seed=seeds)
@@ -134,27 +131,21 @@ def _choose(
     whole = TrainingData.of(data, test)
     samples = whole.samples
     inputs, n = samples.inputs.shape[1], len(samples.labels)
-    shapes = {
-        label: replace(recipe.network, inputs=inputs, widths=hidden, classes=samples.classes)
-        for label, hidden in widths.items()
-    }
+    base = replace(recipe.network, inputs=inputs, classes=samples.classes)
+    shapes = {label: replace(base, widths=hidden) for label, hidden in widths.items()}
     # BatchNorm cannot do with a batch of one
     recipe = replace(recipe, batch_size=next(b for b in range(recipe.batch_size, 1, -1) if n % b != 1))
-    trained = {label: replace(recipe, network=shape) for label, shape in shapes.items()}
-    recipes = {label: base.grid(learning_rate=rates, seed=seeds) for label, base in trained.items()}
-    every = [one for grid in recipes.values() for one in grid]
+    tried = [(label, rate) for label in shapes for rate in rates]
+    once = [replace(recipe, network=shapes[label], learning_rate=rate) for label, rate in tried]
+    every = [each for one in once for each in one.grid(seed=seeds)]
     if announce is not None:
         announce(TrainingPlan.of(every, samples, device))
-    runs = sweep(every, samples, schedule=SCHEDULE, device=device, folder=folder, progress=progress)
-    labels = [label for label, grid in recipes.items() for _ in grid]
-    trials: dict[tuple[str, float], list[Run]] = {}
-    for label, run in zip(labels, runs, strict=True):
-        trials.setdefault((label, run.recipe.learning_rate), []).append(run)
+    runs = iter(sweep(every, samples, schedule=SCHEDULE, device=device, folder=folder, progress=progress))
+    trials = {key: list(islice(runs, len(seeds))) for key in tried}
     candidates = []
     for label, shape in shapes.items():  # weights, biases, and BatchNorm's two per unit
         parameters = sum(i * o + o for i, o in shape.sides) + (2 * sum(shape.widths) if shape.norm else 0)
-        tried = tuple(Trial.of(trials[label, rate]) for rate in rates)
-        candidates.append(Candidate(label, shape.widths, parameters, tried))
+        candidates.append(Candidate(label, shape.widths, parameters, tuple(Trial.of(trials[label, r]) for r in rates)))
     guess = Guess(max(samples.counts) / n, n, whole.validation)
     choice = Choice.of(kind, candidates, validation=whole.validation, guess=guess)
     tested: tuple[float, ...] = ()
@@ -214,13 +205,9 @@ class TrainingPlan:
     def __str__(self) -> str:
         low, high = self.depths
         layers = counted(low, "layer") if low == high else f"{low}–{high} layers"
-        text = (
-            f"{counted(self.networks, 'network')} of {layers}, {counted(self.epochs, 'epoch')} each, on {self.samples:,} "
-            f"samples of {self.inputs:,} numbers"
-        )
-        if self.seconds is None:
-            return text
-        return f"{text}: roughly {rough(self.seconds)} on {counted(self.processes, 'core')}"
+        trained = f"{counted(self.networks, 'network')} of {layers}, {counted(self.epochs, 'epoch')} each"
+        time = "" if self.seconds is None else f": roughly {rough(self.seconds)} on {counted(self.processes, 'core')}"
+        return f"{trained}, on {self.samples:,} samples of {self.inputs:,} numbers{time}"
 
 
 def rough(seconds: float) -> str:
@@ -255,15 +242,10 @@ def _sequence(values: Any, name: str) -> tuple[Any, ...]:
 
 
 def _several(values: Sequence[int], name: str, least: int) -> list[int]:
-    values = _sequence(values, name)
-    if any(isinstance(value, bool) or not isinstance(value, int) for value in values):
-        raise InputError(f"{name}: expected whole numbers, got {list(values)}.")
-    chosen = sorted(set(values))
-    if len(chosen) < 2:
+    for value in (values := _sequence(values, name)):
+        check_whole(least, **{name: value})
+    if len(chosen := sorted(set(values))) < 2:
         raise InputError(f"{name}: expected at least 2 different ones to choose from, got {list(values)}.")
-    if chosen[0] < least:
-        what = " (one hidden layer and the classifier)" if name == "depths" else ""
-        raise InputError(f"{name}: expected numbers of at least {least}{what}, got {chosen[0]}.")
     return chosen
 
 
@@ -294,10 +276,9 @@ class TrainingData:
         whole = flat_samples(data, test)
         x, y = whole.test_inputs, whole.test_labels
         held_out = None if x is None or y is None else (x, y)
+        named = isinstance(data, (str, os.PathLike))
+        name = os.fspath(data) if named else data.name if isinstance(data, Labeled) else "tensors"
         parts = whole.held_back(validation, seed=SPLIT_SEED)
-        name = data.name if isinstance(data, Labeled) else "tensors"
-        if isinstance(data, (str, os.PathLike)):
-            name = os.fspath(data)
         return cls(parts, held_out, name, whole.checksum, validation, whole.counts)
 
     @property
@@ -313,11 +294,10 @@ def flat_samples(data: Any, test: Any = None) -> Samples:
     if isinstance(data, Labeled):
         held_out = _pair(test, channels=data.images.shape[1])
         return Samples.of(data.tensors(flat=True), held_out, class_names=data.class_names)
-    if isinstance(data, Samples):
-        if test is None:
-            return data.flat()
-        return Samples.of((data.inputs, data.labels), _pair(test), class_names=data.class_names).flat()
-    return Samples.of(data, _pair(test)).flat()
+    if isinstance(data, Samples) and test is None:
+        return data.flat()
+    known, data = (data.class_names, (data.inputs, data.labels)) if isinstance(data, Samples) else ((), data)
+    return Samples.of(data, _pair(test), class_names=known).flat()
 
 
 def pictures(source: str | os.PathLike[str], size: int | None = None) -> Labeled:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,11 @@ from layerlaw.wording import counted, minus, number, ratio_words
 
 FORMAT, VERSION = "layerlaw forecast", 3  # 3: copies per size, R and R0 for two sizes only, accuracy
 NO_RATIO = "of more than two class sizes one ratio says nothing; see critical_c"
+CAVEATS = (
+    "One layer is no safe bound for deep networks: they collapsed earlier (docs/minority_collapse.md).",
+    "Weight decay is no norm budget: norms change with counts and training. This is no test of significance.",
+    "Repeated samples restore angles, not variety: held-out accuracy came back in part only.",
+)
 COINCIDE = 0.99  # mean cosine from which on rows are one
 CLOSER = 0.1  # cosine by which measured rows must exceed the prediction to be worth a sentence
 MOST_COPIES = 50  # beyond, nobody copies samples
@@ -28,13 +34,9 @@ class ClassifierRows:
     In the model the rows sum to 0, so the centered cosine is the one to hold against it; `None` for a single row.
     """
 
-    norm: float
-    cosine: float | None
-    centered: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, with names that say what they are."""
-        return {"mean_row_norm": self.norm, "mean_cosine": self.cosine, "mean_cosine_centered": self.centered}
+    mean_row_norm: float
+    mean_cosine: float | None
+    mean_cosine_centered: float | None
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,6 @@ class Forecast:
         return None if self.sizes > 2 else self.groups[0].high / self.groups[-1].low
 
     @property
-    def coincide(self) -> int:
-        """Classes whose measured rows are one in their group: mean cosine 0.99 and more."""
-        rows = zip(self.groups, self.measured or (), strict=False)
-        return sum(g.number for g, r in rows if r.cosine is not None and r.cosine >= COINCIDE)
-
-    @property
     def outlooks(self) -> tuple[Outlook, ...]:
         """By the norms, then by their use where it is known."""
         return (self.by_norms,) if self.by_use is None else (self.by_norms, self.by_use)
@@ -95,26 +91,19 @@ class Forecast:
         if self.already_lost and self.accuracy is not None:
             rest = f"{self.accuracy[0]:.2f} of the most frequent"
             already.append(f"training accuracy of {_classes(self.already_lost)} below half of the {rest}")
-        if self.coincide:
-            already.append(f"rows of {_classes(self.coincide)} coincide")
+        rows = zip(self.groups, self.measured or (), strict=False)
+        if coincide := sum(g.number for g, r in rows if r.mean_cosine is not None and r.mean_cosine >= COINCIDE):
+            already.append(f"rows of {_classes(coincide)} coincide")
         if not already:
             return _forecast(self)
-        missed = (
-            "" if self.closest.collapses else " The network is further than the model says: trust what was measured."
-        )
+        further = " The network is further than the model says: trust what was measured."
+        missed = "" if self.closest.collapses else further
         return f"Already lost in this network: {' and '.join(already)}. Forecast: {_forecast(self)}{missed}"
 
     @property
     def caveats(self) -> tuple[str, ...]:
         """What the model does not know."""
-        depth = "One layer is no safe bound for deep networks: they collapsed earlier (docs/minority_collapse.md)."
-        decay = (
-            "Weight decay is no norm budget: norms change with counts and training. This is no test of significance."
-        )
-        said = [depth, decay] if self.sizes > 1 else [decay]
-        if self.closest.collapses:
-            said.append("Repeated samples restore angles, not variety: held-out accuracy came back in part only.")
-        return tuple(said)
+        return tuple(compress(CAVEATS, (self.sizes > 1, True, self.closest.collapses)))
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -123,20 +112,17 @@ class Forecast:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        same = ("ratio", "E_W", "E_H", "bias", "sizes", "accuracy", "already_lost", "sentences", "caveats")
-        plain: dict[str, Any] = {
+        plain = asdict(self) | {name: getattr(self, name) for name in ("ratio", "sentences", "caveats")}
+        del plain["unused"]
+        plain |= {
             "format": FORMAT,
             "version": VERSION,
-            **{name: getattr(self, name) for name in same},
             "ratio_note": NO_RATIO if self.ratio is None else None,
-            "critical_c": self.critical,
-            "critical_is_a_bound": self.bounded,
+            "critical_c": plain.pop("critical"),
+            "critical_is_a_bound": plain.pop("bounded"),
             "by_norms": self.by_norms.to_dict(self.E_W),
             "by_use": self.by_use and self.by_use.to_dict(self.E_W),
             "groups": [asdict(group) | {"words": group.words} for group in self.groups],
-            "measured": self.measured and [rows.to_dict() for rows in self.measured],
-            "rare": self.rare and self.rare.to_dict(),
-            "frequent": self.frequent and self.frequent.to_dict(),
         }
         return {key: json_safe(value) for key, value in plain.items()}
 
@@ -149,7 +135,7 @@ class Forecast:
         panels = [margins_panel(self.groups, self.outlooks)]
         few, many = (sum(g.number for g in self.groups if g.rare is rare) for rare in (True, False))
         if self.ratio is not None and few > 1:
-            measured = None if self.rare is None else self.rare.cosine
+            measured = None if self.rare is None else self.rare.mean_cosine
             panels.insert(0, cosine_panel(many, few, self.outlooks, self.ratio, bias=self.bias, measured=measured))
         title = "Forecast of minority collapse" if self.sizes <= 2 else "Forecast of classes that are lost"
         return Sheet(title, panels, columns=1, caption=self.headline)
@@ -167,18 +153,18 @@ def _classes(many: int) -> str:
 
 
 def _forecast(found: Forecast) -> str:
-    """Collapse or not, and how to leave it."""
     worse = found.closest
     if found.sizes == 1:
         return f"No collapse: all {found.K:,} classes have the same size, so each keeps a direction of its own."
-    place = _place(found, worse)
+    bins = f"{found.sizes:,} sizes taken as {len(worse.sizes)}, each bin at its largest"
+    place = _place(found, worse, bins)
     if worse is found.by_use:
-        place = f"by the norm in use {place if found.ratio is None else f'(c = {number(worse.c)}) {place}'}"
+        place = f"by the norm in use {'' if found.ratio is None else f'(c = {number(worse.c)}) '}{place}"
     if not worse.collapses:
         return f"{'No collapse predicted' if found.sizes == 2 else 'No class is predicted to be lost'}: {place}."
     confused = any(size.phase == "confused" for size in worse.sizes)
     if worse.binned:
-        begin = f"Some classes {'may' if found.bounded else 'are predicted to'} be lost ({_bins(found, worse)})"
+        begin = f"Some classes {'may' if found.bounded else 'are predicted to'} be lost ({bins})"
     elif found.by_norms.collapses:
         begin = "Some classes are predicted to be lost" if confused else "Minority collapse predicted"
     else:
@@ -188,7 +174,6 @@ def _forecast(found: Forecast) -> str:
 
 
 def _findings(found: Forecast) -> Iterator[str]:
-    """Distance, angle and what the trained classifier shows."""
     if found.sizes > 1:
         budgets = f"E_W = {number(found.E_W)} and E_H = {number(found.E_H)} give"
         said = [f"{budgets} c = √(E_W E_H) = {number(found.by_norms.c)}"]
@@ -225,9 +210,16 @@ def apart(log_a: float, log_b: float) -> tuple[str, str]:
     return a, b
 
 
-def _place(found: Forecast, at: Outlook) -> str:
-    if found.ratio is None or at.log_collapse is None or at.log_lost is None:
-        return _budget(found, at)
+def _place(found: Forecast, at: Outlook, bins: str) -> str:
+    if found.ratio is None or at.log_collapse is None or at.log_lost is None:  # more than two sizes
+        if found.critical <= 0:
+            return "any budget separates these sizes"
+        c, critical = apart(math.log(at.c), math.log(found.critical))
+        where = f"c = {c} lies {'below' if at.collapses else 'above'}"
+        if not found.bounded:
+            return f"{where} the critical budget {critical}, from which on every class is separated"
+        taken = "" if at.collapses else f"; {bins}"
+        return f"{where} {critical}, an upper bound of the budget that separates all{taken}"
     log_R = math.log(found.ratio)
     if math.isinf(at.log_collapse):
         one = "a single rare class has no other to coincide with"
@@ -243,24 +235,7 @@ def _place(found: Forecast, at: Outlook) -> str:
     return f"R = {R} lies {where} the threshold R0 = {R0}{part}"
 
 
-def _budget(found: Forecast, at: Outlook) -> str:
-    """The place by the critical budget, for more than two sizes."""
-    if found.critical <= 0:
-        return "any budget separates these sizes"
-    c, critical = apart(math.log(at.c), math.log(found.critical))
-    where = f"c = {c} lies {'below' if at.collapses else 'above'}"
-    if not found.bounded:
-        return f"{where} the critical budget {critical}, from which on every class is separated"
-    taken = "" if at.collapses else f"; {_bins(found, at)}"
-    return f"{where} {critical}, an upper bound of the budget that separates all{taken}"
-
-
-def _bins(found: Forecast, at: Outlook) -> str:
-    return f"{found.sizes:,} sizes taken as {len(at.sizes)}, each bin at its largest"
-
-
 def _lost(found: Forecast, at: Outlook) -> str:
-    """What becomes of the classes that are not separated, by what it is."""
     if at.binned:  # which of them coincide depends on the bins
         return f"about {sum(at.lost):,} of {found.K:,} classes"
     of = {phase: [s for s in at.sizes if s.phase == phase] for phase in ("collapsed", "confused", "vanished")}
@@ -270,9 +245,8 @@ def _lost(found: Forecast, at: Outlook) -> str:
         parts.append(f"one common row{' per size' * (len(of['collapsed']) > 1)} for {_classes(many['collapsed'])}")
     if of["confused"]:
         ends = [_cosine(v) for v in sorted({round(s.beside, 2) + 0.0 for s in of["confused"] if s.beside is not None})]
-        whose = "its row and the one that takes its samples"
-        if many["confused"] > 1:
-            whose = "their rows and those that take them"
+        one = "its row and the one that takes its samples"
+        whose = one if many["confused"] == 1 else "their rows and those that take them"
         cosine = f"cosine {ends[0]}" if len(ends) == 1 else f"cosines {ends[0]} to {ends[-1]}" if ends else ""
         between = f" ({cosine} between {whose})" if cosine else ""
         parts.append(f"samples of {_classes(many['confused'])} given to others{between}")
@@ -282,10 +256,9 @@ def _lost(found: Forecast, at: Outlook) -> str:
 
 
 def _remedy(found: Forecast, at: Outlook) -> str:
-    times = number(at.repeats, 4)
+    times, level = number(at.repeats, 4), number(found.groups[-1].low * at.repeats, 4)
     weigh = f"Weighting the loss of the rarest samples {times} times"
     if found.sizes > 2:
-        level = number(found.groups[-1].low * at.repeats, 4)
         weigh = f"Weighting the loss as if no class had fewer than {level} samples (the rarest {times} times)"
     if at.binned:
         return f"{weigh} should be about enough."
@@ -303,17 +276,17 @@ def _remedy(found: Forecast, at: Outlook) -> str:
 def _angle(found: Forecast) -> Iterator[str]:
     predicted = " or ".join(dict.fromkeys(_cosine(o.cosine) for o in found.outlooks))
     rare, frequent = found.rare, found.frequent
-    if rare is None or rare.cosine is None:
+    if rare is None or rare.mean_cosine is None:
         if not predicted.startswith("none"):
             yield f"Predicted mean cosine between rows of rare classes: {predicted}."
         return
     against = ""
     if frequent is not None:
-        norms = f"norms {number(rare.norm)} and {number(frequent.norm)}"
-        against = f" (frequent: {_cosine(frequent.cosine)}; {norms})"
-    yield f"Rows of rare classes have a mean cosine of {_cosine(rare.cosine)}{against}; predicted {predicted}."
+        norms = f"norms {number(rare.mean_row_norm)} and {number(frequent.mean_row_norm)}"
+        against = f" (frequent: {_cosine(frequent.mean_cosine)}; {norms})"
+    yield f"Rows of rare classes have a mean cosine of {_cosine(rare.mean_cosine)}{against}; predicted {predicted}."
     known = [o.cosine for o in found.outlooks if o.cosine is not None]
-    if known and rare.cosine > max(known) + CLOSER:
+    if known and rare.mean_cosine > max(known) + CLOSER:
         yield "They are closer together than the model says: this network is nearer to collapse than its norms say."
 
 

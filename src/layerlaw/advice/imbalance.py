@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.advice.collapse import ClassifierRows, Forecast
-from layerlaw.advice.outlook import Outlook, exact_sizes, outlook_at, shown_groups, solved_sizes
+from layerlaw.advice.outlook import Outlook, outlook_at, shown_groups, solved_sizes
 from layerlaw.capture.batches import Batches
 from layerlaw.capture.modules import classifier_weight, modules_of
 from layerlaw.capture.network import Randomness, device_of, network_of, probing_state
@@ -19,7 +21,7 @@ from layerlaw.data import Labeled
 from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, rare_classes, used_budget
 from layerlaw.peeled import critical_budget
-from layerlaw.peeled.counts import Counts, checked_budgets, checked_flag
+from layerlaw.peeled.counts import Counts, check_budgets, check_flag
 from layerlaw.probing import probe, sites
 from layerlaw.probing.classes import Classes
 from layerlaw.progress import Progress
@@ -27,6 +29,7 @@ from layerlaw.record import Record
 from layerlaw.stats.labels import checked_labels
 from layerlaw.wording import finite
 
+Pair = tuple[Tensor, Tensor]  # features (n, d) in double precision, labels (n,)
 WELL_BELOW = 0.5  # of the accuracy of the most frequent classes
 
 
@@ -59,24 +62,22 @@ def forecast(
     >>> found.by_norms.phases, found.by_norms.cosine, round(found.by_norms.repeats, 3)
     (('separated', 'collapsed'), 1.0, 8.202)
     """
-    checked_flag(bias, "bias")
+    check_flag(bias, "bias")
     if record is not None and not isinstance(record, Record):
         raise InputError(f"record: expected what `probe` returns, got {type(record).__name__}.")
-    if record is not None and counts is None:
-        counts = record.counts
+    counts = record.counts if record is not None and counts is None else counts
     if counts is None:
         raise InputError("counts: expected samples per class, or a record that knows them, got neither.")
     if isinstance(counts, Mapping) and not (classifier is None and features is None and accuracy is None):
-        raise InputError(
-            "counts: expected one number per class beside classifier, features or accuracy, got a mapping, which does not "
-            "say which class is which."
-        )
-    groups, every, solved = shown_groups(counts), exact_sizes(counts), solved_sizes(counts)
+        got = "a mapping, which does not say which class is which"
+        raise InputError(f"counts: expected one number per class beside classifier, features or accuracy, got {got}.")
+    groups, every, solved = shown_groups(counts), solved_sizes(counts, math.inf), solved_sizes(counts)
     K = every.groups.K
     rows = None if classifier is None else _rows_of(classifier, K)
     if record is not None and len(record.counts) != K:
         raise LabelError(f"counts: expected {len(record.counts)}, one per class of the record, got {K}.")
-    known = _norms(record, rows, features, K)
+    pair = None if features is None else _pair(features, K)
+    known = _norms(record, rows, pair, K)
     used = known[2] if E_W is None and E_H is None else None
     unused = used is None and known[2] is not None
     E_W, E_H = (known[0] if E_W is None else E_W), (known[1] if E_H is None else E_H)
@@ -86,16 +87,15 @@ def forecast(
         missing = "E_W and E_H" if E_W is E_H else "E_W" if E_W is None else "E_H"
         lose = "may lose" if solved.binned and not bias else "lose"
         below = f" These counts {lose} classes where √(E_W E_H) is below {critical:.3g}." if critical else ""
-        raise InputError(
-            f"{missing}: expected norms, given as numbers or measured on a model, its features or a record, got none.{below}"
-        )
-    c = checked_budgets(E_W, E_H)
+        given = "given as numbers or measured on a model, its features or a record"
+        raise InputError(f"{missing}: expected norms, {given}, got none.{below}")
+    c = check_budgets(E_W, E_H)
 
     def at(c: float) -> Outlook:
         closed = bias and c > critical * (1 + 1e-9)
         return outlook_at(groups, every if closed else solved, c, bias=bias, progress=progress)
 
-    right = _shares_right(accuracy, classifier, features, K)
+    right = _shares_right(accuracy, classifier, pair, K)
     listed = [list(g.classes or ()) for g in groups]
     means, already_lost = None, 0
     if right is not None:
@@ -103,9 +103,8 @@ def forecast(
         # Of equal sizes none is the rare one
         already_lost = sum(right[k] < WELL_BELOW * means[0] for own in listed[1:] for k in own)
     few, many = ([k for g in groups if g.rare is rare for k in g.classes or ()] for rare in (True, False))
-    if rows is None:
-        rare, frequent = _recorded(record, few)
-    else:
+    rare, frequent = _recorded(record, few)
+    if rows is not None:
         rare, frequent = (_measured(rows, few) if few else None), _measured(rows, many)
     return Forecast(
         groups=groups,
@@ -126,7 +125,7 @@ def forecast(
     )
 
 
-def _norms(record: Record | None, rows: Tensor | None, features: Any, K: int) -> list[float | None]:
+def _norms(record: Record | None, rows: Tensor | None, pair: Pair | None, K: int) -> list[float | None]:
     """E_W = (1/K) Σ‖w_k‖², E_H = (1/K) Σ_k (1/n_k) Σ_i ‖h_ki‖², and the budget that class means and rows really use.
 
     That is c = ‖M Wᵀ‖_*/K, M and W centered. Centering W is free (the softmax does not see it). Centering the class means
@@ -135,18 +134,15 @@ def _norms(record: Record | None, rows: Tensor | None, features: Any, K: int) ->
     go before a record.
     """
     E_W, E_H, used = (None if rows is None else float(mean_square(rows))), None, None
-    if features is not None:
-        h, labels = _pair(features, K)
-        if rows is not None and rows.shape[1] != h.shape[1]:
-            raise FeatureError(
-                f"features: expected {rows.shape[1]} numbers, as the classifier reads, got {h.shape[1]}."
-            )
-        counts = torch.bincount(labels, minlength=K)
+    if pair is not None:
+        h, labels = pair
+        d, counts = h.shape[1], torch.bincount(labels, minlength=K)
+        if rows is not None and rows.shape[1] != d:
+            raise FeatureError(f"features: expected {rows.shape[1]} numbers, as the classifier reads, got {d}.")
         if bool((counts == 0).any()):
-            raise LabelError(
-                f"features: expected samples of all {K} classes, got none of class {int(counts.argmin())}."
-            )
-        means = torch.zeros(K, h.shape[1], dtype=h.dtype).index_add_(0, labels, h) / counts.unsqueeze(1)
+            none = f"none of class {int(counts.argmin())}"
+            raise LabelError(f"features: expected samples of all {K} classes, got {none}.")
+        means = torch.zeros(K, d, dtype=h.dtype).index_add_(0, labels, h) / counts.unsqueeze(1)
         squares = torch.zeros(K, dtype=h.dtype).index_add_(0, labels, h.square().sum(1)) / counts
         E_H, used = float(squares.mean()), None if rows is None else float(used_budget(means, rows))
     if record is None:
@@ -178,14 +174,10 @@ def _recorded(record: Record | None, rare: list[int]) -> tuple[ClassifierRows | 
 
 
 def _rows_of(classifier: Any, K: int) -> Tensor:
-    """The rows of a classifier (K, d) in double precision, one per class."""
     expected = "classifier: expected a linear layer or its rows (K, d), got"
-    if isinstance(classifier, nn.Module):
-        weight = getattr(classifier, "weight", None)
-        if not isinstance(weight, Tensor):
-            raise InputError(f"{expected} {type(classifier).__name__}. Give the last linear layer of the network.")
-    else:
-        weight = classifier
+    weight = getattr(classifier, "weight", None) if isinstance(classifier, nn.Module) else classifier
+    if isinstance(classifier, nn.Module) and not isinstance(weight, Tensor):
+        raise InputError(f"{expected} {type(classifier).__name__}. Give the last linear layer of the network.")
     try:
         rows = torch.as_tensor(weight).detach().cpu().double()
     except (TypeError, ValueError, RuntimeError):
@@ -199,29 +191,27 @@ def _rows_of(classifier: Any, K: int) -> Tensor:
     return rows
 
 
-def _shares_right(accuracy: Sequence[float] | None, classifier: Any, features: Any, K: int) -> list[float] | None:
+def _shares_right(accuracy: Sequence[float] | None, classifier: Any, pair: Pair | None, K: int) -> list[float] | None:
     """Share of right samples per class: as given, or as a linear layer decides on the features; `None` if neither is there.
 
     Rows alone do not say: a bias may belong to them.
     """
     if accuracy is not None:
-        try:
+        given = torch.empty(0)
+        with suppress(TypeError, ValueError, RuntimeError):
             given = torch.as_tensor(accuracy, dtype=torch.float64)
-        except (TypeError, ValueError, RuntimeError):
-            given = torch.empty(0)
         if given.shape != (K,) or not bool(((given >= 0) & (given <= 1)).all()):
             raise InputError(f"accuracy: expected {K} shares from 0 to 1, one per class, got {accuracy!r:.80}.")
         return [float(share) for share in given]
-    if features is None or not isinstance(classifier, nn.Linear):
+    if pair is None or not isinstance(classifier, nn.Linear):
         return None
-    h, labels = _pair(features, K)
+    h, labels = pair
     bias = 0.0 if classifier.bias is None else classifier.bias.detach().cpu().double()
     right = (h @ classifier.weight.detach().cpu().double().T + bias).argmax(1) == labels
     return [float(right[labels == k].double().mean()) for k in range(K)]
 
 
-def _pair(features: Any, K: int) -> tuple[Tensor, Tensor]:
-    """Features (n, d) in double precision and labels (n,), checked."""
+def _pair(features: Any, K: int) -> Pair:
     if not (isinstance(features, (tuple, list)) and len(features) == 2):
         raise FeatureError(f"features: expected a pair (features, labels), got {type(features).__name__}.")
     try:
@@ -230,10 +220,8 @@ def _pair(features: Any, K: int) -> tuple[Tensor, Tensor]:
         raise FeatureError(f"features: expected numbers (n, d) and whole-number labels (n,), got: {error}.") from None
     labels, _ = checked_labels(given, K, where="features")
     if h.dim() != 2 or len(h) != len(labels) or not bool(h.isfinite().all()):
-        raise FeatureError(
-            f"features: expected finite features (n, d) and labels (n,), got shapes {tuple(h.shape)} and "
-            f"{tuple(labels.shape)}."
-        )
+        shapes = f"{tuple(h.shape)} and {tuple(labels.shape)}"
+        raise FeatureError(f"features: expected finite features (n, d) and labels (n,), got shapes {shapes}.")
     return h, labels
 
 

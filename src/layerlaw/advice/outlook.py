@@ -14,11 +14,11 @@ from layerlaw.peeled import Groups, Solution, collapse_curve, collapse_ratio, ov
 from layerlaw.peeled.counts import Array, Counts, grouped
 from layerlaw.peeled.figures import ratio_panel
 from layerlaw.peeled.solution import Phase
-from layerlaw.peeled.thresholds import LARGEST, filling_level, margins
+from layerlaw.peeled.thresholds import LARGEST, filling_level
 from layerlaw.peeled.two_groups import log_separation_ratio
 from layerlaw.progress import Progress
 from layerlaw.sheet import Panel, Series
-from layerlaw.wording import counted, ratio_words
+from layerlaw.wording import counted, finite, ratio_words
 
 Index = npt.NDArray[np.intp]
 MOST_GROUPS = 8  # rows of a table that are still read; a power of 2, so that the rare half begins at a border
@@ -70,16 +70,9 @@ def shown_groups(counts: Counts) -> tuple[ClassGroup, ...]:
     for b in range(int(shown[-1]) + 1):
         own = np.flatnonzero(shown == b)
         sizes, classes = whole.sizes[own], whole.classes[own]
-        found.append(
-            ClassGroup(
-                number=int(classes.sum()),
-                classes=None if members is None else tuple(np.flatnonzero(np.isin(members, own)).tolist()),
-                low=int(sizes[-1]),
-                high=int(sizes[0]),
-                size=float(sizes @ classes / classes.sum()),
-                rare=bool(shown[-1] > 0 and sizes[0] < middle),
-            )
-        )
+        ids = None if members is None else tuple(np.flatnonzero(np.isin(members, own)).tolist())
+        mean, rare = float(sizes @ classes / classes.sum()), bool(shown[-1] > 0 and sizes[0] < middle)
+        found.append(ClassGroup(int(classes.sum()), ids, int(sizes[-1]), int(sizes[0]), mean, rare))
     return tuple(found)
 
 
@@ -97,28 +90,23 @@ class Sizes:
         return len(self.groups) < self.of
 
 
-def exact_sizes(counts: Counts) -> Sizes:
-    """Every distinct size as it is."""
-    whole = grouped(counts)
-    return Sizes(whole, _shown(whole.sizes), len(whole))
-
-
-def solved_sizes(counts: Counts, most: int = MOST_SOLVED, bins: int = MOST_BINS) -> Sizes:
+def solved_sizes(counts: Counts, most: float = MOST_SOLVED, bins: int = MOST_BINS) -> Sizes:
     """The sizes as they are, or, where they are more than `most`, in bins, each taken as its largest.
 
     The smallest size stays what it is. So every class is at least as frequent as in truth and the rarest is not: the budget
     that separates all can only come out larger. (With a bias its closed form says so; without, no exception was found in
     400 random lists.)
     """
-    exact = exact_sizes(counts)
-    if exact.of <= most:
-        return exact
-    fine = _bins(exact.groups.sizes, bins)  # borders of the groups shown are borders here too
+    exact = grouped(counts)
+    shown = _shown(exact.sizes)
+    if len(exact) <= most:
+        return Sizes(exact, shown, len(exact))
+    fine = _bins(exact.sizes, bins)  # borders of the groups shown are borders here too
     fine[-1] += 1
     place = np.unique(fine, return_inverse=True)[1]
     first = np.flatnonzero(np.diff(place, prepend=-1))
-    classes = np.bincount(place, weights=exact.groups.classes).astype(np.float64)
-    return Sizes(Groups(exact.groups.sizes[first], classes), exact.shown[first], exact.of)
+    classes = np.bincount(place, weights=exact.classes).astype(np.float64)
+    return Sizes(Groups(exact.sizes[first], classes), shown[first], len(exact))
 
 
 def _shown(sizes: Array) -> Index:
@@ -153,7 +141,7 @@ class SizeOutlook:
 
 @dataclass(frozen=True)
 class Outlook:
-    """At the budget c = √(E_W E_H). Tuples have one entry per group that is shown, the largest classes first.
+    """At the budget c = √(E_W E_H). Lists have one entry per group that is shown, the largest classes first.
 
     `log_collapse` and `log_vanish` are ln R0 and ln R_vanish (∞: no ratio does it), `log_lost` ln of the ratio from which
     on the rarer size is not separated: R0, or what ends a single class. `None` for all but two sizes, where one ratio does
@@ -163,36 +151,19 @@ class Outlook:
     c: float
     binned: bool  # whether sizes were put together, each bin at its largest: then a loss may be one of the bins only
     sizes: tuple[SizeOutlook, ...]
+    phases: tuple[Phase, ...]  # of the worst size in each group
+    lost: tuple[int, ...]  # how many classes of each group are not separated
+    margins: tuple[float | None, ...]  # the least of each group
     slack: tuple[float, ...]
     """n_g/(Nλ) of the smallest size in the group: several classes of that size coincide at 1 and below."""
     cosines: tuple[float | None, ...]
     norms: tuple[float, ...]  # of the classifier's rows, per √E_W
     factors: tuple[float, ...]  # the largest in the group
+    copies: tuple[int, ...] | None  # per size, not per group; `None` where none were found or sizes were binned
     cosine: float | None
     log_collapse: float | None
     log_vanish: float | None
     log_lost: float | None
-
-    @property
-    def by_group(self) -> list[list[SizeOutlook]]:
-        """The sizes that are shown together, group by group."""
-        return [[size for size in self.sizes if size.group == g] for g in range(len(self.slack))]
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """Of the worst size in each group."""
-        return tuple(min((size.phase for size in sizes), key=WORST.index) for sizes in self.by_group)
-
-    @property
-    def lost(self) -> tuple[int, ...]:
-        """How many classes of each group are not separated."""
-        return tuple(sum(size.classes for size in sizes if size.phase != "separated") for sizes in self.by_group)
-
-    @property
-    def copies(self) -> tuple[int, ...] | None:
-        """Per size, not per group; `None` where none were found or sizes were binned."""
-        whole = tuple(size.copies for size in self.sizes if size.copies is not None)
-        return whole if len(whole) == len(self.sizes) else None
 
     @property
     def collapses(self) -> bool:
@@ -208,17 +179,11 @@ class Outlook:
         """Plain data for JSON. Norms in the units of the classifier's rows; R0 and R_vanish plain and as logarithms.
 
         A plain ratio is `None` where there is none (its logarithm is `None` too) or where it is more than a double holds.
-        `copies` are per size (`sizes`), all else in lists per group; `margins` are the least of each group.
         """
         plain = asdict(self)
         norms = plain.pop("norms")
-        known = [[size.margin for size in sizes if size.margin is not None] for sizes in self.by_group]
         ratios = {"R0": self.log_collapse, "R_vanish": self.log_vanish}
         return plain | {
-            "phases": self.phases,
-            "lost": self.lost,
-            "margins": [min(each, default=None) for each in known],
-            "copies": self.copies,
             "copies_note": ABOUT if self.binned else None,
             "predicted_row_norms": [norm * math.sqrt(E_W) for norm in norms],
             **{name: None if log is None or log > LARGEST else math.exp(log) for name, log in ratios.items()},
@@ -232,48 +197,42 @@ def outlook_at(
     at = min(c, LARGEST_C)
     how: dict[str, Any] = {"E_W": at, "E_H": at, "bias": bias}
     found = solve(sizes.groups, **how)  # type: ignore[arg-type]  # grouped() takes Groups
-    samples, classes = found.groups.sizes, found.groups.classes
+    samples, classes, G = found.groups.sizes, found.groups.classes, len(found.groups)
     if sizes.binned:  # copies for bins would be wrong for the sizes in them
         level = filling_level(sizes.groups, at, bias=bias, progress=progress) or 0.0
-        copies = None if level else np.ones(len(samples), dtype=np.int64)
+        copies = None if level else (1,) * G
     else:
         plan = oversampling(sizes.groups, **how, progress=progress)  # type: ignore[arg-type]
-        level, copies = (plan.level if plan.needed else 0.0), plan.copies
-    least = margins(found.groups, found.value).min(1)
+        level, copies = plan.level if plan.needed else 0.0, None if plan.copies is None else tuple(plan.copies.tolist())
+    least = found.value.margins(found.groups).min(1).tolist() if c <= LARGEST_C else [None] * G
     others = found.value.rows(found.groups)[2].copy()
     np.fill_diagonal(others, -np.inf)
-    beside = found.cosines[np.arange(len(samples)), others.argmax(1)]  # to the size of the largest other logits
-    confused = [phase == "confused" for phase in found.phases] & np.isfinite(beside)
+    beside = found.cosines[np.arange(G), others.argmax(1)].tolist()  # to the size of the largest other logits
+    said = [finite(b) if phase == "confused" else None for b, phase in zip(beside, found.phases, strict=True)]
+    columns: list[Sequence[Any]] = [samples.tolist(), classes.astype(int).tolist(), sizes.shown.tolist(), found.phases]
+    columns += [least, np.maximum(1.0, level / samples).tolist(), copies or [None] * G, said]
+    told = tuple(SizeOutlook(*row) for row in zip(*columns, strict=True))
+    by_group = [[size for size in told if size.group == g] for g in range(len(groups))]
     members = [np.flatnonzero(sizes.shown == g) for g in range(len(groups))]
-    logs: list[float | None] = [None] * 3
+    logs: dict[str, float | None] = dict.fromkeys(("log_collapse", "log_vanish", "log_lost"))
     if sizes.of == 2:  # of more than two sizes one ratio says nothing
         K_A, K_B, _ = sizes.groups.pair
         ratios = [ratio(K_A, K_B, E_W=c, E_H=c, bias=bias, log=True) for ratio in (collapse_ratio, vanish_ratio)]
-        logs = [*ratios, log_separation_ratio(K_A, K_B, c, bias=bias)]
+        logs = dict(zip(logs, [*ratios, log_separation_ratio(K_A, K_B, c, bias=bias)], strict=True))
     return Outlook(
         c=c,
         binned=sizes.binned,
-        sizes=tuple(
-            SizeOutlook(
-                samples=float(samples[i]),
-                classes=int(classes[i]),
-                group=int(sizes.shown[i]),
-                phase=found.phases[i],
-                margin=float(least[i]) if c <= LARGEST_C else None,
-                factor=max(1.0, level / float(samples[i])),
-                copies=None if copies is None else int(copies[i]),
-                beside=float(beside[i]) if confused[i] else None,
-            )
-            for i in range(len(samples))
-        ),
+        sizes=told,
+        phases=tuple(min((size.phase for size in own), key=WORST.index) for own in by_group),
+        lost=tuple(sum(size.classes for size in own if size.phase != "separated") for own in by_group),
+        margins=tuple(min((size.margin for size in own if size.margin is not None), default=None) for own in by_group),
         slack=tuple(float(found.slack[own].min()) for own in members),
         cosines=tuple(_mean_cosine(found, own) for own in members),
         norms=tuple(float(found.norms[i] @ classes[i] / classes[i].sum()) / math.sqrt(at) for i in members),
         factors=tuple(max(1.0, level / group.low) for group in groups),
+        copies=copies,
         cosine=_mean_cosine(found, np.flatnonzero([groups[g].rare for g in sizes.shown])),
-        log_collapse=logs[0],
-        log_vanish=logs[1],
-        log_lost=logs[2],
+        **logs,
     )
 
 
@@ -299,8 +258,7 @@ def cosine_panel(
         c = min(at.c, LARGEST_C)
         curves[f"predicted {name}"] = collapse_curve(K_A, K_B, ratios, E_W=c, E_H=c, bias=bias)
     here = [] if measured is None else [Series((R,), (measured,), "measured", color=3)]
-    R0 = " and ".join(map(ratio_words, ends))
-    note = f"dotted: here, R = {ratio_words(math.log(R))}\nR0 = {R0}"
+    note = f"dotted: here, R = {ratio_words(math.log(R))}\nR0 = {' and '.join(map(ratio_words, ends))}"
     title = "cosine between rows of rare classes"
     return ratio_panel(title, curves, "cosine", note, more=here, style="line", marked=R)
 
@@ -315,5 +273,5 @@ def margins_panel(groups: Sequence[ClassGroup], outlooks: Sequence[Outlook]) -> 
     ends = (groups[-1].low * 0.8, groups[0].high * 1.25)
     series.append(Series(ends, (0.0, 0.0), "lost at 0 and below", style="fit", color=7))
     each = "bin of sizes, at its largest" if any(at.binned for at in outlooks) else "class size"
-    about: dict[str, Any] = {"xlabel": "samples of a class", "ylabel": "own logit − best other"}
-    return Panel(f"predicted margin of each {each}", series, log_x=True, log_y=False, **about)
+    title, xlabel, ylabel = f"predicted margin of each {each}", "samples of a class", "own logit − best other"
+    return Panel(title, series, xlabel=xlabel, ylabel=ylabel, log_x=True, log_y=False)

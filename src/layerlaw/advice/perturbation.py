@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.advice.choosing import flat_samples
-from layerlaw.errors import InputError
+from layerlaw.errors import InputError, check_whole
 from layerlaw.lab import FeedForward, Fleet, Recipe, Run, Schedule
 from layerlaw.lab.fleet.engine import measure_fleet
 from layerlaw.lab.schedule import BatchNormMode
@@ -32,6 +32,10 @@ Noise = list[list[Tensor]]
 """What is added to the weights of every layer, which may have several; empty for a layer that is left alone."""
 Subject = tuple[list[str], list[list[Tensor]], Callable[[list[Noise]], Array]]
 """Names and weights of the layers that can be disturbed, and what measures D (networks, layers + 1) under such noises."""
+
+
+def _rms(values: npt.ArrayLike) -> float:
+    return float(np.sqrt(np.square(values).mean()))
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,7 @@ class Effect:
 
     def error(self, which: Prediction) -> float:
         """Root mean square of prediction − measurement over that of the measurement."""
-        gap = np.subtract(getattr(self, which), self.measured)
-        return float(np.sqrt((gap**2).mean() / (np.square(self.measured)).mean()))
+        return _rms(np.subtract(getattr(self, which), self.measured)) / self.size
 
     def slope(self, which: Prediction) -> float:
         """Predicted over measured change: the least-squares line through the origin. 1 is right, below 1 too small."""
@@ -66,19 +69,17 @@ class Effect:
     def correlation(self, which: Prediction) -> float | None:
         """Between prediction and measurement over draws; `None` for fewer than three."""
         x, y = np.array(getattr(self, which)), np.array(self.measured)
-        if len(x) < 3 or not x.std() or not y.std():
-            return None
-        return float(np.corrcoef(x, y)[0, 1])
+        return float(np.corrcoef(x, y)[0, 1]) if len(x) > 2 and x.std() and y.std() else None
 
     @property
     def size(self) -> float:
         """Root mean square of the measured change."""
-        return float(np.sqrt(np.square(self.measured).mean()))
+        return _rms(self.measured)
 
     @property
     def by_layer(self) -> tuple[float, ...]:
         """Root mean square of ε_l over draws, all layers disturbed."""
-        return tuple(np.sqrt(np.square(self.epsilon).mean(0)).tolist())
+        return tuple(map(_rms, zip(*self.epsilon, strict=True)))
 
     @property
     def inequality(self) -> float:
@@ -88,10 +89,8 @@ class Effect:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        predictions = {
-            name: {"slope": self.slope(name), "error": self.error(name), "correlation": self.correlation(name)}
-            for name in PREDICTIONS
-        }
+        how = {"slope": self.slope, "error": self.error, "correlation": self.correlation}
+        predictions = {which: {name: of(which) for name, of in how.items()} for which in PREDICTIONS}
         more = {"predictions": predictions, "epsilon_by_layer": self.by_layer, "inequality": self.inequality}
         return asdict(self) | more
 
@@ -113,25 +112,20 @@ class Robustness:
         return self.fit.values[-1] / self.fit.values[0]
 
     @property
-    def _accurate(self) -> list[Effect]:
-        """Those up to which the formula is accurate, from the smallest noise on."""
-        return list(takewhile(lambda effect: effect.error("formula") <= ACCURATE, self.effects))
-
-    @property
     def linear_until(self) -> float | None:
-        """The largest scale up to which the formula is accurate to a tenth; `None` if it never is."""
-        return self._accurate[-1].scale if self._accurate else None
+        """The largest scale up to which, from the smallest on, the formula is accurate to a tenth; `None` if it never is."""
+        accurate = takewhile(lambda effect: effect.error("formula") <= ACCURATE, self.effects)
+        return max((effect.scale for effect in accurate), default=None)
 
     @property
     def sentence(self) -> str:
         """What was found, without overselling the proposition."""
         # The largest noise at which the formula is right: smaller ones drown in the luck of the draws
-        effect = [*self.effects[:1], *self._accurate][-1]
+        effect = next((e for e in self.effects if e.scale == self.linear_until), self.effects[0])
         local = f"with ε read off one layer at a time (local) it gives {effect.slope('local'):.2f} of the change"
         if self.linear_until is None:
-            return sentence(
-                f"The formula is off by more than a tenth already at noise of {effect.scale:g}, the smallest tried; {local}."
-            )
+            already = f"already at noise of {effect.scale:g}, the smallest tried"
+            return sentence(f"The formula is off by more than a tenth {already}; {local}.")
         until = f"{self.linear_until:g}" + (", the largest tried" if effect is self.effects[-1] else "")
         return sentence(f"Given all ε the formula is right to a tenth up to noise of {until}; {local} there.")
 
@@ -142,10 +136,10 @@ class Robustness:
         A prediction of the right size for the wrong draws says nothing: what is shown is its slope times the measured
         change.
         """
-        rows = [("noise", "measured change of R", "formula, joint ε", "sum of single layers", "local ε")]
+        rows = [["noise", "measured change of R", "formula, joint ε", "sum of single layers", "local ε"]]
         for e in self.effects:
-            measured, formula, added, local = (percent(x * e.size, 2) for x in (1.0, *map(e.slope, PREDICTIONS)))
-            rows.append((f"{e.scale:g}", measured, formula, added, local))
+            changes = [e.size, *(e.slope(name) * e.size for name in PREDICTIONS)]
+            rows.append([f"{e.scale:g}", *(percent(change, 2) for change in changes)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join(" | ".join(map(str.rjust, row, widths)) for row in rows)
 
@@ -190,8 +184,7 @@ def robustness(
     chosen = sorted(set(scales))
     if not chosen or not 0 < chosen[0] <= chosen[-1] < math.inf:
         raise InputError(f"scales: expected positive numbers, got {list(scales)}.")
-    if repeats < 1:
-        raise InputError(f"repeats: expected at least 1, got {repeats}.")
+    check_whole(1, repeats=repeats)
     if isinstance(network, Run):
         network = network.network()
     if not isinstance(network, nn.Module):
@@ -224,15 +217,9 @@ def _effect(scale: float, D: Array, base: Array) -> Effect:
     own = np.diagonal(ratios[:, :-1], axis1=1, axis2=2) - then  # (draws, layers)
     joint = ratios[:, -1] - then
     change = D[..., -1] / D[..., 0] / (base[-1] / base[0]) - 1  # (draws, disturbances)
-    return Effect(
-        scale=scale,
-        measured=tuple(change[:, -1].tolist()),
-        formula=tuple((joint / then).sum(-1).tolist()),
-        added=tuple(change[:, :-1].sum(-1).tolist()),
-        local=tuple((own / then).sum(-1).tolist()),
-        epsilon=tuple(map(tuple, joint.tolist())),
-        local_epsilon=tuple(map(tuple, own.tolist())),
-    )
+    # Measured, by the formula, added and local: in the order of the fields
+    sums = change[:, -1], (joint / then).sum(-1), change[:, :-1].sum(-1), (own / then).sum(-1)
+    return Effect(scale, *(tuple(x.tolist()) for x in sums), *(tuple(map(tuple, x.tolist())) for x in (joint, own)))
 
 
 def draw_noise(weights: list[list[Tensor]], generator: torch.Generator) -> Noise:
@@ -250,8 +237,8 @@ def _fleet(network: FeedForward, data: Any, batchnorm: BatchNormMode) -> Subject
     samples = flat_samples(data)
     recipe = Recipe(network=network.shape, epochs=1, batch_size=max(2, len(samples.labels)))
     state = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
-    hidden = len(network.shape.widths)
-    weights = [[state[f"linear{i + 1}.weight"]] for i in range(hidden)]
+    names = [f"linear{i + 1}" for i in range(len(network.shape.widths))]
+    weights = [[state[f"{name}.weight"]] for name in names]
 
     def measure(noises: list[Noise]) -> Array:
         with torch.no_grad():
@@ -264,7 +251,7 @@ def _fleet(network: FeedForward, data: Any, batchnorm: BatchNormMode) -> Subject
             measurements = measure_fleet(fleet, Schedule(batchnorm=(batchnorm,)), 0)
         return np.array([member[0].separation for member in measurements], dtype=np.float64)  # None becomes NaN
 
-    return [f"linear{i + 1}" for i in range(hidden)], weights, measure
+    return names, weights, measure
 
 
 def _module(network: nn.Module, data: Any, batchnorm: BatchNormMode) -> Subject:
@@ -282,10 +269,9 @@ def _module(network: nn.Module, data: Any, batchnorm: BatchNormMode) -> Subject:
     for name in names:
         if name not in modules:
             raise InputError(f"robustness: expected every site to be a module of its own, got '{name}'.")
-        found = [p for p in modules[name].parameters() if p.dim() > 1]
-        if not found:
+        weights.append([p for p in modules[name].parameters() if p.dim() > 1])
+        if not weights[-1]:
             raise InputError(f"robustness: expected a weight at every site, found none at '{name}'.")
-        weights.append(found)
 
     def measure(noises: list[Noise]) -> Array:
         rows = []

@@ -9,7 +9,7 @@ from typing import Any
 
 from layerlaw.errors import InputError
 from layerlaw.sheet import Panel, Series, Sheet
-from layerlaw.verdict.stopping import History, Moment, moments
+from layerlaw.verdict.stopping import History, moments
 
 BAND = (0.8, 1.25)
 """Per-layer work of the lower half over that of the upper half: equal within a quarter, the same in both directions."""
@@ -53,45 +53,35 @@ class Balance:
     @property
     def sentence(self) -> str:
         """What it means for the training on the source."""
-        last = self.stages[-1]
+        last, stop = self.stages[-1], "a sensible time to stop training on the source"
         if last.ratio is None:
             return "The halves never came into balance: at the last probe one of them does not reduce D at all."
         ratio = f"{last.ratio:.2f}"
         if self.epoch is not None:
-            return (
-                f"From epoch {self.epoch} on, lower and upper layers reduce D about equally (ratio per layer {ratio} at the "
-                "end): a sensible time to stop training on the source."
-            )
+            now = f"lower and upper layers reduce D about equally (ratio per layer {ratio} at the end)"
+            return f"From epoch {self.epoch} on, {now}: {stop}."
         if last.within(self.band):
-            return (
-                f"Balanced at the last probe alone (epoch {last.epoch}, ratio per layer {ratio}): one probe proves little, "
-                "train and measure on."
-            )
+            now = f"Balanced at the last probe alone (epoch {last.epoch}, ratio per layer {ratio})"
+            return f"{now}: one probe proves little, train and measure on."
         ahead, behind = ("upper", "lower") if last.ratio < 1 else ("lower", "upper")
         now = f"the {ahead} layers reduce D more than the {behind} ones (lower over upper, per layer: {ratio})"
         if not self.stretches:
             return f"Not balanced by epoch {last.epoch}: {now}."
         a, b = max(self.stretches, key=lambda s: s[1] - s[0])
-        return (
-            f"Lower and upper layers reduced D about equally from epoch {a} to {b}, a sensible time to stop training on "
-            f"the source; at epoch {last.epoch} {now}."
-        )
+        then = f"Lower and upper layers reduced D about equally from epoch {a} to {b}"
+        return f"{then}, {stop}; at epoch {last.epoch} {now}."
 
     def sheet(self) -> Sheet:
         """The figure as plain data: per-layer drop of log D in both halves against the epoch, and its growth below."""
         x = tuple(stage.epoch for stage in self.stages)
 
-        def panel(title: str, ylabel: str, suffix: str = "") -> Panel:
-            series = [
-                Series(x, tuple(getattr(stage, f"{half}{suffix}") for stage in self.stages), f"{half} layers")
-                for half in ("lower", "upper")
-            ]
+        def panel(title: str, ylabel: str, *names: str) -> Panel:
+            rows = {name.split("_")[0]: [getattr(stage, name) for stage in self.stages] for name in names}
+            series = [Series(x, y, f"{half} layers") for half, y in rows.items()]
             return Panel(title, series, xlabel="epoch", ylabel=ylabel, log_y=False, marked=self.epoch)
 
-        panels = (
-            panel("drop of log D per layer", "drop of log D"),
-            panel("its growth since the probe before", "growth", "_gain"),
-        )
+        above = panel("drop of log D per layer", "drop of log D", "lower", "upper")
+        panels = above, panel("its growth since the probe before", "growth", "lower_gain", "upper_gain")
         return Sheet("Lower and upper layers during training", panels, columns=1, caption=self.sentence)
 
     def plot(self) -> Any:
@@ -132,23 +122,15 @@ def transfer_balance(history: History, *, batchnorm: str = "batch", band: tuple[
     if len(sizes) > 1 or (sizes and min(sizes) < 2):
         raise InputError(f"history: expected one number of layers at all epochs, 2 or more, got {sorted(sizes)}.")
     m = max(sizes, default=0)
-    stages: list[Stage] = []
+    h, stages = m // 2, []
     before: tuple[float | None, ...] = (None, None)
     for moment in seen:
-        now = _halves(moment)
+        y = None if moment.fit is None else [math.log(value) for value in moment.fit.values]
+        now = (None, None) if y is None else ((y[0] - y[h]) / h, (y[h] - y[m]) / (m - h))
         gains = [None if a is None or b is None else a - b for a, b in zip(now, before, strict=True)]
         stages.append(Stage(moment.epoch, *now, *gains))
         before = now
     runs = [(yes, [stage.epoch for stage in run]) for yes, run in groupby(stages, key=lambda stage: stage.within(band))]
     stretches = tuple((epochs[0], epochs[-1]) for yes, epochs in runs if yes and len(epochs) > 1)
     lasting = [first for first, last in stretches if last == stages[-1].epoch]
-    return Balance(lasting[0] if lasting else None, stretches, band, (m // 2, m - m // 2), tuple(stages))
-
-
-def _halves(moment: Moment) -> tuple[float | None, float | None]:
-    if moment.fit is None:
-        return None, None
-    y = [math.log(value) for value in moment.fit.values]
-    m = len(y) - 1
-    h = m // 2
-    return (y[0] - y[h]) / h, (y[h] - y[m]) / (m - h)
+    return Balance(lasting[0] if lasting else None, stretches, band, (h, m - h), tuple(stages))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -44,10 +46,6 @@ class Batch:
         """The tensors the network is called with."""
         return [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Tensor)]
 
-    def square(self) -> bool:
-        """Whether some input has as many entries on axis 1 as there are samples on axis 0."""
-        return any(value.shape[:2] == (len(self.labels),) * 2 for value in self.tensors())
-
     def to(self, device: torch.device | None) -> Batch:
         """The same on a device; data that already live on another accelerator are refused, not moved back silently."""
         if device is None:
@@ -72,37 +70,26 @@ class Batch:
     @classmethod
     def joined(cls, batches: Sequence[Batch], where: str) -> Batch:
         """Several batches as one."""
+        sizes = [len(batch.labels) for batch in batches]
 
-        def join(values: list[Any]) -> Any:
-            first = values[0]
-            if isinstance(first, (tuple, list)):
-                return type(first)(join(list(parts)) for parts in zip(*values, strict=True))
-            if isinstance(first, dict):
-                return {key: join([value[key] for value in values]) for key in first}
-            sizes = [len(batch.labels) for batch in batches]
-            for axis in range(2 if isinstance(first, Tensor) else 0):
+        def join(*values: Any) -> Any:
+            for axis in range(2 if isinstance(values[0], Tensor) else 0):
                 if [value.shape[axis] if value.dim() > axis else None for value in values] == sizes:
                     return torch.cat(values, axis)
-            return first  # the same for all samples
+            return values[0]  # the same for all samples
 
         try:
-            args, kwargs = join([batch.args for batch in batches]), join([batch.kwargs for batch in batches])
-        except (RuntimeError, ValueError, KeyError) as error:
+            args, kwargs = tree_map(join, *((batch.args, batch.kwargs) for batch in batches))
+        except (RuntimeError, ValueError) as error:
             raise DataError(
-                f"{where}: expected batches that can be joined into one, got inputs of different shapes ({error}). Pad them "
-                "to one length."
+                f"{where}: expected batches that can be joined into one, got inputs of different shapes ({error}): pad them."
             ) from None
         return cls(args, kwargs, torch.cat([batch.labels for batch in batches]))
-
-    def feed(self, checksum: Checksum) -> None:
-        """Add the bytes of inputs and labels to a checksum."""
-        for i, value in enumerate((self.labels, *self.tensors())):
-            checksum.update(i, value.detach().cpu().contiguous())
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """Every input tensor changed, also inside tuples, lists and dictionaries."""
 
-        def changed(value: Any) -> Any:
+        def changed(value: Any) -> Any:  # torch's trees would pass over subclasses of dict, list and tuple
             if isinstance(value, Tensor):
                 return change(value)
             if isinstance(value, tuple | list):
@@ -116,25 +103,24 @@ class Checksum:
     """A sha256 of samples in their order that does not depend on how they are cut into batches.
 
     >>> whole, cut = Checksum(), Checksum()
-    >>> whole.update(0, torch.arange(4))
-    >>> cut.update(0, torch.arange(2)), cut.update(0, torch.arange(2, 4))
+    >>> whole.update(torch.arange(4))
+    >>> cut.update(torch.arange(2)), cut.update(torch.arange(2, 4))
     (None, None)
     >>> whole.hexdigest() == cut.hexdigest()
     True
     """
 
     def __init__(self) -> None:
-        self._parts: list[hashlib._Hash] = []
+        self._parts: dict[int, hashlib._Hash] = defaultdict(hashlib.sha256)
 
-    def update(self, part: int, values: Tensor) -> None:
-        """Add a tensor to one of the parts (labels, first input, second input …), each of which is one stream of bytes."""
-        while len(self._parts) <= part:
-            self._parts.append(hashlib.sha256())
-        self._parts[part].update(values.reshape(-1).view(torch.uint8).numpy().data)
+    def update(self, *tensors: Tensor) -> None:
+        """Add the labels, the first input, the second input …, each of which is one stream of bytes."""
+        for part, values in enumerate(tensors):
+            self._parts[part].update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
     def hexdigest(self) -> str:
         """64 characters."""
-        return hashlib.sha256(b"".join(part.digest() for part in self._parts)).hexdigest()
+        return hashlib.sha256(b"".join(part.digest() for part in self._parts.values())).hexdigest()
 
 
 class Batches:
@@ -166,20 +152,19 @@ class Batches:
             self.samples = _length(data.sampler)
             self.order = "shuffled by the loader" if isinstance(data.sampler, RandomSampler) else self.order
         if not hasattr(data, "__iter__"):
+            came = type(data).__name__
             raise DataError(
-                f"{where}: expected a DataLoader, a pair (inputs, labels) or a re-iterable of (x, y), "
-                f"got {type(data).__name__}."
+                f"{where}: expected a DataLoader, a pair (inputs, labels) or a re-iterable of (x, y), got {came}."
             )
         self.source, self.batch_size = data, getattr(data, "batch_size", None)
         self.length = _length(data)
 
     def __iter__(self) -> Iterator[Batch]:
-        source = iter(self.source)
+        source, index = iter(self.source), -1
         if not isinstance(source, _BaseDataLoaderIter):  # one with persistent workers comes back, but begins anew
             if source is self._last:
                 raise self._one_shot(self.source)
             self._last = source
-        index = -1
         for index, item in enumerate(source):
             yield as_batch(item, f"{self.where}, batch {index}")
         if index < 0:
@@ -194,10 +179,9 @@ class Batches:
         return whole
 
     def _one_shot(self, data: Any) -> DataError:
-        return DataError(
-            f"{self.where}: expected data that can be gone through twice, got a one-shot iterator "
-            f"({type(data).__name__}). Pass the DataLoader or list itself, not iter(...) or a generator."
-        )
+        came = f"got a one-shot iterator ({type(data).__name__})"
+        cure = "Pass the DataLoader or list itself, not iter(...) or a generator"
+        return DataError(f"{self.where}: expected data that can be gone through twice, {came}. {cure}.")
 
 
 class Pair:
@@ -241,10 +225,8 @@ def as_batch(item: Any, where: str) -> Batch:
     elif isinstance(item, (tuple, list)) and len(item) >= 2:
         x, labels = (item[0] if len(item) == 2 else item[:-1]), item[-1]
     else:
-        raise DataError(
-            f"{where}: expected (inputs, labels) or a dictionary with 'labels', got {type(item).__name__}. "
-            "Data sets without labels cannot be measured."
-        )
+        came = f"{type(item).__name__}. Data sets without labels cannot be measured"
+        raise DataError(f"{where}: expected (inputs, labels) or a dictionary with 'labels', got {came}.")
     y = _labels(labels, where)
     if isinstance(x, Mapping):
         batch = Batch((), {str(k): _tensor(v) for k, v in x.items()}, y)
@@ -289,10 +271,8 @@ def _tensor(value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     if value.dtype.kind not in "biufc":
-        raise LabelError(
-            f"expected arrays of numbers, got {value.dtype}. Number the classes from 0: "
-            "np.unique(labels, return_inverse=True)[1]."
-        )
+        cure = "Number the classes from 0: np.unique(labels, return_inverse=True)[1]"
+        raise LabelError(f"expected arrays of numbers, got {value.dtype}. {cure}.")
     return torch.from_numpy(value if value.flags.writeable else value.copy())
 
 
@@ -302,8 +282,6 @@ def _listed(x: Any) -> tuple[Any, ...]:
 
 def _moved(value: Tensor, device: torch.device) -> Tensor:
     if value.device.type not in ("cpu", device.type):
-        raise DataError(
-            f"expected model and data on one device, got the model on {device} and the data on {value.device}. "
-            f"Move one of them, or pass device='{value.device}'."
-        )
+        came, cure = f"the model on {device} and the data on {value.device}", f"pass device='{value.device}'"
+        raise DataError(f"expected model and data on one device, got {came}. Move one of them, or {cure}.")
     return value.to(device, non_blocking=True)

@@ -73,10 +73,9 @@ class Capture:
         output = self.network(*batch.args, **batch.kwargs)
         if self.counts != self.expected:
             name = next(name for name in self.expected if self.counts[name] != self.expected[name])
-            raise CaptureError(
-                f"module '{name}' was called {self.expected[name]} times in the dry run and {self.counts[name]} times in "
-                f"{where}: a varying number of calls makes no fixed layers. Choose other sites."
-            )
+            times = f"{self.expected[name]} times in the dry run and {self.counts[name]} times in {where}"
+            why = "a varying number of calls makes no fixed layers. Choose other sites"
+            raise CaptureError(f"module '{name}' was called {times}: {why}.")
         return output
 
     def enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -113,10 +112,8 @@ class Capture:
             return tensor
         ordered = samples_first(tensor, site.axis, site.fold)
         if len(ordered) != self.samples:
-            raise FeatureError(
-                f"site '{site.name}': expected {self.samples} samples, got features for {len(ordered)} "
-                f"(shape {tuple(ordered.shape)})."
-            )
+            came = f"features for {len(ordered)} (shape {tuple(ordered.shape)})"
+            raise FeatureError(f"site '{site.name}': expected {self.samples} samples, got {came}.")
         features = reduced(ordered, self.reduce, channels_last=site.channels_last, mask=self.mask)
         if features.shape[1] != site.features:
             raise FeatureError(

@@ -20,15 +20,8 @@ from layerlaw.errors import CaptureError
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
 BARE = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 FEATURES_LAST = (nn.Linear, nn.MultiheadAttention, nn.RNNBase, nn.Embedding)
-FEATURES_FIRST = (
-    conv._ConvNd,
-    _NormBase,
-    nn.GroupNorm,
-    pooling._MaxPoolNd,
-    pooling._AvgPoolNd,
-    pooling._AdaptiveMaxPoolNd,
-    pooling._AdaptiveAvgPoolNd,
-)
+POOLS = (pooling._MaxPoolNd, pooling._AvgPoolNd, pooling._AdaptiveMaxPoolNd, pooling._AdaptiveAvgPoolNd)
+FEATURES_FIRST = (conv._ConvNd, _NormBase, nn.GroupNorm, *POOLS)
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
 
 

@@ -6,13 +6,14 @@ import copy
 import itertools
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
@@ -36,16 +37,13 @@ def network_of(model: nn.Module) -> nn.Module:
         raise CaptureError(f"expected an nn.Module, got {type(network).__name__}.")
     lazy = [name for name, value in (*network.named_parameters(), *network.named_buffers()) if is_lazy(value)]
     if lazy:  # a dry run would give it its weights, and that is the user's to do
-        raise CaptureError(
-            f"expected a model with its weights in place, got a lazy one ('{lazy[0]}'): run one batch through it first."
-        )
+        cure = "run one batch through it first"
+        raise CaptureError(f"expected a model with its weights in place, got a lazy one ('{lazy[0]}'): {cure}.")
     scripted = [name for name, module in network.named_modules() if isinstance(module, torch.jit.ScriptModule)]
     if scripted:
         what = f"the TorchScript module '{scripted[0]}' inside" if scripted[0] else "a TorchScript model"
-        raise CaptureError(
-            f"expected a plain nn.Module, got {what}: its inner calls cannot be observed. "
-            "Pass the module it was scripted or traced from."
-        )
+        why = "its inner calls cannot be observed. Pass the module it was scripted or traced from"
+        raise CaptureError(f"expected a plain nn.Module, got {what}: {why}.")
     return network
 
 
@@ -90,41 +88,30 @@ def probing_state(network: nn.Module, batchnorm: BatchNormMode) -> Iterator[None
     stay untouched), Dropout stays off; "whole" does the same with one batch of all samples. Flags are set by hand: `train()`
     and `eval()` may be overridden and do more.
     """
-    modules = list(network.modules())
-    training = [module.training for module in modules]
-    norms = [module for module in modules if isinstance(module, _BatchNorm)]
-    tracking = [norm.track_running_stats for norm in norms]
-    buffers = [
-        (module, name, buffer, buffer.clone())
-        for module in modules
-        for name, buffer in module._buffers.items()
-        if buffer is not None and not buffer.is_meta
-    ]
-    fast_path = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))  # inference tensors do not tell when they are overwritten
         stack.enter_context(torch.no_grad())
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and loading it takes more than a second
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        try:
-            torch.backends.mha.set_fastpath_enabled(False)
-            for module in modules:
-                module.training = False
-            if batchnorm != "running":
-                for norm in norms:
-                    # In training without tracking, BatchNorm takes the batch's statistics and writes none.
-                    norm.training, norm.track_running_stats = True, False
-            yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast_path)
-            for module, was in zip(modules, training, strict=True):
-                module.training = was
-            for norm, was in zip(norms, tracking, strict=True):
-                norm.track_running_stats = was
-            for module, name, buffer, content in buffers:
-                if not torch.equal(buffer, content):
-                    buffer.copy_(content)
-                module._buffers[name] = buffer
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
+        for module in list(network.modules()):
+            stack.callback(setattr, module, "training", module.training)
+            module.training = False
+            for name, buffer in module._buffers.items():
+                if buffer is not None and not buffer.is_meta:
+                    stack.callback(_put_back, module, name, buffer, buffer.clone())
+            if batchnorm != "running" and isinstance(module, _BatchNorm):
+                stack.callback(setattr, module, "track_running_stats", module.track_running_stats)
+                # In training without tracking, BatchNorm takes the batch's statistics and writes none.
+                module.training, module.track_running_stats = True, False
+        yield
+
+
+def _put_back(module: nn.Module, name: str, buffer: Tensor, content: Tensor) -> None:
+    if not torch.equal(buffer, content):
+        buffer.copy_(content)
+    module._buffers[name] = buffer
 
 
 class Randomness:
@@ -136,12 +123,13 @@ class Randomness:
             batches = getattr(loader, "batch_sampler", None)
             places += [loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)]
         found = [getattr(place, "generator", None) for place in places]
-        self._generators = [g for g in found if isinstance(g, torch.Generator)]
-        self._states = [g.get_state() for g in self._generators]
-        self._torch = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-        self._python = random.getstate()
-        self._numpy = np.random.get_state()  # noqa: NPY002 - the global state is what loaders draw from
+        generators = [g for g in found if isinstance(g, torch.Generator)]
+        self._rewinds: list[Callable[[], object]] = [partial(g.set_state, g.get_state()) for g in generators]
+        self._rewinds.append(partial(torch.set_rng_state, torch.get_rng_state()))
+        self._rewinds.append(partial(random.setstate, random.getstate()))
+        self._rewinds.append(partial(np.random.set_state, np.random.get_state()))  # noqa: NPY002 - loaders draw from it
+        if torch.cuda.is_available():
+            self._rewinds.append(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
 
     def __enter__(self) -> Randomness:
         return self
@@ -151,13 +139,8 @@ class Randomness:
 
     def rewind(self) -> None:
         """Put every generator back to where it was."""
-        for generator, state in zip(self._generators, self._states, strict=True):
-            generator.set_state(state)
-        torch.set_rng_state(self._torch)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)  # noqa: NPY002
+        for put_back in self._rewinds:
+            put_back()
 
 
 def untrained(model: nn.Module, *, seed: int = 0) -> nn.Module:
@@ -192,8 +175,7 @@ def recalibrating(network: nn.Module) -> Iterator[None]:
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # a cumulative average
-        norm.training = True
+        norm.momentum, norm.training = None, True  # a cumulative average
     try:
         yield
         buffers = (norm.buffers() for norm in norms)
@@ -204,5 +186,4 @@ def recalibrating(network: nn.Module) -> Iterator[None]:
             buffer.copy_(total / count)
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
-            norm.training = False
+            norm.momentum, norm.training = momentum, False

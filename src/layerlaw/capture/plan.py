@@ -118,10 +118,9 @@ def reduced(tensor: Tensor, reduce: Reduce, *, channels_last: bool, mask: Tensor
 
 def _masked(tensor: Tensor, mask: Tensor, reduce: Reduce) -> Tensor:
     if mask.shape != tensor.shape[:2]:
-        raise CaptureError(
-            f"attention mask: expected shape {tuple(tensor.shape[:2])} like the tokens, got {tuple(mask.shape)}. "
-            "Use reduce='flatten', or sites whose tokens are those of the mask."
-        )
+        expected = f"expected shape {tuple(tensor.shape[:2])} like the tokens, got {tuple(mask.shape)}"
+        cure = "Use reduce='flatten', or sites whose tokens are those of the mask"
+        raise CaptureError(f"attention mask: {expected}. {cure}.")
     if not bool(mask.any(1).all()):
         raise CaptureError("attention mask: expected at least one real token in every sample, got padding only.")
     if reduce in ("first", "last"):  # with left padding the first real token is not at 0

@@ -30,25 +30,22 @@ def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: 
         raise CaptureError(f"expected at least 2 samples in the first batch (dry run), got {n}: use larger batches.")
     two, three = trace(network, batch.first(2)), trace(network, batch.first(3)) if n >= 3 else None
     scores = logits_of(two.output)
-    if scores is not None and len(scores) != 2 and batch.square():
-        raise CaptureError(
-            f"which axis are the samples? The inputs have {n} entries on axes 0 and 1, as many as there are samples, and "
-            f"with 2 of them along axis 0 the model gives {len(scores)} rows of scores. Use another batch size."
-        )
+    square = any(value.shape[:2] == (n, n) for value in batch.tensors())
+    if scores is not None and len(scores) != 2 and square:
+        both = f"The inputs have {n} entries on axes 0 and 1, as many as there are samples"
+        gives = f"with 2 of them along axis 0 the model gives {len(scores)} rows of scores"
+        raise CaptureError(f"which axis are the samples? {both}, and {gives}. Use another batch size.")
     finder = _Finder(network, two, three, reduce, batch.first(2).mask)
     choice, logits = _without_logits(choice, finder.modules)
     rule, why, sites = finder.find(choice)
     if logits:
         if scores is None:
             raise CaptureError("site 'logits': the model's output holds no class scores of shape (n, K).")
-        shape = tuple(scores.shape[1:]) or (1,)
-        size = scores.element_size()
+        shape, size = tuple(scores.shape[1:]) or (1,), scores.element_size()
         sites.append(Site("logits", "", "logits", 0, "logits", 0, 1, True, shape, shape[0], size, in_fit=False))
     if not sites:
-        raise CaptureError(
-            f"no site found with sites={choice!r}. Left out: {'; '.join(finder.dropped) or 'nothing'}. "
-            "The model's modules: " + ", ".join(name for name in finder.modules if name)[:500]
-        )
+        left_out, modules = "; ".join(finder.dropped) or "nothing", ", ".join(filter(None, finder.modules))[:500]
+        raise CaptureError(f"no site found with sites={choice!r}. Left out: {left_out}. The model's modules: {modules}")
     end = finder.classifier
     classes, threshold = None, 0.0
     if scores is not None and len(scores) == 2:
@@ -78,8 +75,6 @@ def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: 
 
 
 class _Finder:
-    """The rules, over one dry run."""
-
     def __init__(
         self, network: nn.Module, two: Trace, three: Trace | None, reduce: Reduce, mask: Tensor | None
     ) -> None:
@@ -119,10 +114,8 @@ class _Finder:
             return "layers", "the input of every weight layer", self.at_layers()
         names = block_names(self.network, set(self.counts))
         if choice == "blocks" and not names:
-            raise CaptureError(
-                "sites='blocks': no repeated module class with two or more weight layers was found. "
-                "Use sites='layers', or name the modules."
-            )
+            none = "no repeated module class with two or more weight layers was found"
+            raise CaptureError(f"sites='blocks': {none}. Use sites='layers', or name the modules.")
         blocks = self.at_blocks(names) if names else []
         kinds = dict.fromkeys(type(self.modules[name]).__name__ for name in names)
         what = f"{len(names)} blocks of type {', '.join(kinds)}"
@@ -230,11 +223,7 @@ class _Finder:
         tensor = samples_first(seen.tensor, axis, fold)
         parts = {features_last(inner) for inner in call.module.modules()} if call.name else set()
         inside = False if False in parts else True if True in parts else None  # one convolution decides
-        sides = [
-            features_last(call.module),
-            self._sides.get(seen.key),
-            inside,
-        ]  # itself, neighbors, parts
+        sides = [features_last(call.module), self._sides.get(seen.key), inside]  # itself, neighbors, parts
         last = next((side for side in sides if side is not None), tensor.dim() == 3)  # three axes are a sequence
         flat = reduced(tensor, self.reduce, channels_last=last, mask=self.mask)
         kind, shape, size = type(call.module).__name__, tuple(tensor.shape[1:]), flat.element_size()

@@ -118,11 +118,9 @@ def trace(network: nn.Module, batch: Batch, *, hint: str = "Does it take inputs 
         try:
             found.output = network(*batch.args, **batch.kwargs)
         except Exception as error:
-            inputs = ", ".join(f"{tuple(v.shape)} {v.dtype}" for v in batch.tensors())
-            raise CaptureError(
-                f"the model failed in the dry run with {n} samples (inputs: {inputs or 'no tensors'}): "
-                f"{type(error).__name__}: {error}. {hint}"
-            ) from error
+            inputs = ", ".join(f"{tuple(v.shape)} {v.dtype}" for v in batch.tensors()) or "no tensors"
+            what = f"the model failed in the dry run with {n} samples (inputs: {inputs})"
+            raise CaptureError(f"{what}: {type(error).__name__}: {error}. {hint}") from error
     found.calls = [call for call in found.calls if call.left >= 0]
     pairs = zip(given.tensors(), batch.tensors(), strict=True)
     found.overwrites_input = not all(torch.equal(before, after) for before, after in pairs)

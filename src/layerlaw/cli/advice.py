@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,13 +12,14 @@ from typer import Option
 
 from layerlaw.advice import Choice, TrainingData, TrainingPlan, choose_depth, choose_shape, choose_width
 from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
-from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console
+from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, saved
 from layerlaw.cli.inputs import Size, numbers, repeated
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.errors import DataError, InputError
 from layerlaw.lab import Recipe, Shape
 from layerlaw.pages.advice_terminal import print_choice
 
+HIDDEN = "Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'."
 QUICK_RATES, QUICK_EPOCHS, QUICK_PER_CLASS, QUICK_SIZE = (1e-3, 3e-3), 60, 100, 10
 
 
@@ -50,11 +52,10 @@ class TrainingOptions:
         """Arguments of `choose_depth` and its siblings, the data among them."""
         if self.seeds < 1:
             raise InputError(f"seeds: expected at least 1, got {self.seeds}.")
-        epochs = self.epochs if self.epochs is not None else QUICK_EPOCHS if self.quick else RECIPE.epochs
+        rates, epochs = (QUICK_RATES, QUICK_EPOCHS) if self.quick else (RATES, RECIPE.epochs)
+        epochs = self.epochs if self.epochs is not None else epochs
         how = {
-            "rates": (QUICK_RATES if self.quick else RATES)
-            if self.rates is None
-            else tuple(numbers(self.rates, "rates", float)),
+            "rates": rates if self.rates is None else tuple(numbers(self.rates, "rates", float)),
             "recipe": Recipe(Shape.even(8, norm=self.norm), optimizer=self.optimizer, epochs=epochs),  # type: ignore[arg-type]
             "seeds": tuple(range(self.seeds)),
             "device": self.device,
@@ -67,11 +68,8 @@ class TrainingOptions:
 
     def show(self, choice: Choice) -> None:
         """The sentence, the table, the caveats; files where they were requested."""
-        screen, written, plain = console(self.as_json), {}, choice.to_dict()
-        if self.out is not None:
-            figure = self.out / "choice.png"
-            choice.plot().savefig(figure, dpi=160)
-            written = {"choice": str(choice.save(self.out / "choice.json")), "figure": str(figure)}
+        screen, plain = console(self.as_json), choice.to_dict()
+        written = saved(choice, "choice", self.out)
         print_choice(plain, screen)
         conclude(screen, self.as_json, plain, written)
 
@@ -86,25 +84,20 @@ class TrainingOptions:
 
     def _held_out(self, data: Labeled) -> Labeled | None:
         """The test split, with as many channels as the training images."""
-        source = self.data or DEFAULT
         if not self.test:
             return None
-        if source in names():
+        if (source := self.data or DEFAULT) in names():
             found = load(source, split="test")
             return found if self._size is None else found.resized(self._size)
-        try:
+        with suppress(DataError):  # a flat folder of classes has no test split
             return load(source, split="test", size=self._size, channels=data.images.shape[1])
-        except DataError:
-            return None  # a flat folder of classes has no test split
+        return None
 
     def _announce(self, plan: TrainingPlan) -> None:
-        """What is going to be trained, on standard error before it begins."""
         shorter = "" if self.quick else "--quick is shorter; "
-        if self.out is None:
-            kept = "nothing is kept: --out FOLDER lets you stop and go on"
-        else:
-            kept = f"you may stop and go on, all is kept in {self.out}"
-        words = f"{plan}; {shorter}{kept}."
+        kept = f"you may stop and go on, all is kept in {self.out}"
+        lost = "nothing is kept: --out FOLDER lets you stop and go on"
+        words = f"{plan}; {shorter}{lost if self.out is None else kept}."
         Console(stderr=True, soft_wrap=True, highlight=False).print(words, style="dim", markup=False)
 
     @property
@@ -141,13 +134,7 @@ def width(
 @command
 def shape(
     options: TrainingOptions,
-    shapes: Annotated[
-        str | None,
-        Option(
-            help="Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'.",
-            show_default="100x7; 50x4,200x3; 200x4,50x3",
-        ),
-    ] = None,
+    shapes: Annotated[str | None, Option(help=HIDDEN, show_default="100x7; 50x4,200x3; 200x4,50x3")] = None,
 ) -> None:
     """Wide below or wide above? As `layerlaw depth`, for networks of given widths."""
     chosen = list(SHAPES) if shapes is None else [hidden_widths(part) for part in shapes.strip(" ;").split(";")]
@@ -160,14 +147,12 @@ def whole_numbers(text: str, name: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         try:
-            ends = int(first), int(last if dash else first)
+            low, high = int(first), int(last if dash else first)
         except ValueError:
-            raise InputError(
-                f"{name}: expected whole numbers and ranges such as 3-12 or 3,5,8, got {text!r}."
-            ) from None
-        if ends[0] > ends[1]:
+            raise InputError(f"{name}: expected whole numbers and ranges such as 3-12,15, got {text!r}.") from None
+        if low > high:
             raise InputError(f"{name}: expected a range from low to high, got the empty range {part.strip()!r}.")
-        found += range(ends[0], ends[1] + 1)
+        found += range(low, high + 1)
     return found
 
 

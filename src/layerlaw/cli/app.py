@@ -16,6 +16,7 @@ from rich.console import Console
 from typer import Option
 
 from layerlaw.errors import DataError, InputError, LayerlawError
+from layerlaw.files import made_folder
 
 JsonFlag = Annotated[bool, Option("--json", help="One JSON object on standard output; human words on standard error.")]
 RENAMED = {
@@ -65,10 +66,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         for f in fields(groups[name]):
             default = f.default if f.default_factory is MISSING else f.default_factory()
             default = inspect.Parameter.empty if default is MISSING else default
-            option = inspect.Parameter(
-                f.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[f.name]
-            )
-            options[f.name] = option
+            kind = inspect.Parameter.KEYWORD_ONLY
+            options[f.name] = inspect.Parameter(f.name, kind, default=default, annotation=types[f.name])
 
     def run_command(**given: Any) -> None:
         made = {name: group(**{f.name: given.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
@@ -101,16 +100,24 @@ def check_folder(path: Path | None) -> None:
         raise DataError(f"{path}: expected a folder, got a file.")
 
 
+def saved(result: Any, name: str, folder: Path | None) -> dict[str, str]:
+    """Save advice and its figure in a folder, where one was named; what was written, and where."""
+    if folder is None:
+        return {}
+    figure = made_folder(folder) / f"{name}.png"
+    result.plot().savefig(figure, dpi=160)
+    return {name: str(result.save(folder / f"{name}.json")), "figure": str(figure)}
+
+
 def _version(shown: bool) -> None:
     if shown:
         print(importlib.metadata.version("layerlaw"))
         raise typer.Exit
 
 
+VERSION = Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+
+
 @app.callback()
-def _common(
-    version: Annotated[
-        bool, Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
-    ] = False,
-) -> None:
+def _common(version: Annotated[bool, VERSION] = False) -> None:
     pass

@@ -76,29 +76,14 @@ def probe(
     result.check()
     network, given, given_test = load_model(where.model, weights)
     train, held_out, class_names = images.chosen(given, given_test, test=test, per_class=per_class)
-    options: Any = {"batchnorm": batchnorm, "weighting": weighting, **where.how(logits=logits)}
+    how: Any = {"batchnorm": batchnorm, "weighting": weighting, "null": null, **where.how(logits=logits)}
+    how |= {"batch_size": batch_size, "device": device, "memory_gib": memory_gib}
     with explained_inputs():
-        record = run_probe(
-            network,
-            train,
-            test=held_out,
-            classes=_chosen(classes, class_names),
-            null=null,
-            batch_size=batch_size,
-            device=device,
-            memory_gib=memory_gib,
-            **options,
-        )
+        record = run_probe(network, train, test=held_out, classes=_chosen(classes, class_names), **how)
     record.name = result.name or record.name
-    record.provenance["command"] = {
-        "model": where.model,
-        "weights": str(weights) if weights else None,
-        "data": images.data or ("from the model file" if given is not None else DEFAULT),
-        "per_class": per_class,
-        "size": images.size,
-        "flat": images.flat,
-        "normalize": images.normalize,
-    }
+    source = images.data or ("from the model file" if given is not None else DEFAULT)
+    said = {"model": where.model, "weights": str(weights) if weights else None, "data": source, "per_class": per_class}
+    record.provenance["command"] = said | {"size": images.size, "flat": images.flat, "normalize": images.normalize}
     default = f"data: {DEFAULT} (embedded; --data names another)"
     result.show(record, *[default] * (images.data is None and given is None))
 
@@ -115,9 +100,8 @@ def sites(
     MODEL names your own Python code, and that code is run.
     """
     network, given, _ = load_model(where.model)
-    example: Any = (
-        torch.randn(3, *numbers(shape, "shape", int, least=1)) if shape is not None else images.chosen(given)[0]
-    )
+    random = None if shape is None else torch.randn(3, *numbers(shape, "shape", int, least=1))
+    example: Any = images.chosen(given)[0] if random is None else random
     with explained_inputs():
         plan = find_sites(network, example, **where.how())
     screen = console(as_json)
@@ -137,10 +121,10 @@ def report(
     loaded = [Record.load(path) for path in records]
     page = write_page(loaded if len(loaded) > 1 else loaded[0], out, title=title)  # before a reader may turn away
     screen = console(as_json)
-    if len(loaded) == 1:
-        print_record(loaded[0], screen)
-    else:
-        for record in loaded:
+    for record in loaded:
+        if len(loaded) == 1:
+            print_record(record, screen)
+        else:
             screen.print(f"{record.name}: {judge(record).headline}", markup=False, highlight=False)
     conclude(screen, as_json, {"records": [record.name for record in loaded]}, {"page": str(page)})
 
@@ -148,20 +132,14 @@ def report(
 def summary(record: Record) -> dict[str, Any]:
     """What a script wants to know of a record."""
     verdict = judge(record)
-    told = {"accuracy": record.accuracy, "test_accuracy": record.test_accuracy} if record.kind.of_classes else {}
-    plain: dict[str, Any] = json_safe(
-        {
-            "name": record.name,
-            **told,
-            "law": law_of(record),
-            "verdict": [verdict.headline, *verdict.findings, *verdict.advice],
-            "rows": [{"site": s.name, "type": s.type, "features": s.features, **s.values} for s in record.sites],
-            "settings": record.settings,
-            "provenance": record.provenance,
-            "notes": record.notes,
-        }
-    )
-    return plain
+    told = ("accuracy", "test_accuracy") if record.kind.of_classes else ()
+    found = {name: getattr(record, name) for name in ("name", *told, "settings", "provenance", "notes")}
+    found |= {
+        "law": law_of(record),
+        "verdict": [verdict.headline, *verdict.findings, *verdict.advice],
+        "rows": [{"site": s.name, "type": s.type, "features": s.features, **s.values} for s in record.sites],
+    }
+    return dict(json_safe(found))
 
 
 def law_of(record: Record, column: str | None = None, drop_last: int = 0) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from typer import Option
 
@@ -44,16 +44,9 @@ def demo(
     samples = Samples.of(data, test, class_names=images.class_names)
     trained = sweep([recipe], samples, schedule=Schedule(epochs=tuple(stages), keep=True))[0]
 
-    def measured(epoch: int, batchnorm: Literal["batch", "running"] = "batch", note: str = "") -> Record:
-        record = probe(
-            trained.network(epoch),
-            data,
-            test=test,
-            batchnorm=batchnorm,
-            null=batchnorm == "running",
-            classes=images.class_names,
-            progress=False,
-        )
+    def measured(epoch: int, batchnorm: str = "batch", note: str = "") -> Record:
+        how: Any = {"batchnorm": batchnorm, "null": batchnorm == "running", "progress": False}
+        record = probe(trained.network(epoch), data, test=test, classes=images.class_names, **how)
         record.name = f"epoch {epoch}{note}"
         record.provenance["recipe"] = {**recipe.to_dict(), "network": f"FeedForward, {recipe.network}", "epoch": epoch}
         record.save(out / f"{record.name.replace(' ', '-').replace(',', '')}.json")
@@ -65,13 +58,11 @@ def demo(
     page = report(records, out / "page.html", title="The law of equi-separation, from first epoch to last")
     plot(final).savefig(out / "law.png", dpi=160)
     print_record(final, screen)
-    law, other = final.law(), running.law()
+    paper, other = (f"ρ = {law.rho:.3f}, r = {law.pearson:.4f}" for law in (final.law(), running.law()))
+    p = p_value(running.law().greenwood_p, relation=True)
     for line in (
-        sentence(
-            f"With the paper's protocol (batch statistics in BatchNorm): ρ = {law.rho:.3f}, r = {law.pearson:.4f}."
-        ),
-        sentence(f"With running statistics (eval mode): ρ = {other.rho:.3f}, r = {other.pearson:.4f}")
-        + f", p {p_value(other.greenwood_p, relation=True)}.",
+        sentence(f"With the paper's protocol (batch statistics in BatchNorm): {paper}."),
+        sentence(f"With running statistics (eval mode): {other}") + f", p {p}.",
         f"Records: {out}/*.json    Figure: {out}/law.png    Page: {page}",
     ):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -10,11 +10,10 @@ from typer import Option
 
 from layerlaw.advice import forecast
 from layerlaw.advice.imbalance import MeasuredClassifier, measured_classifier
-from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console
+from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, saved
 from layerlaw.cli.inputs import ImageOptions, explained_inputs, load_model, repeated
 from layerlaw.data import load
 from layerlaw.errors import DataError, InputError
-from layerlaw.files import made_folder
 from layerlaw.pages.advice_terminal import print_forecast
 
 
@@ -50,12 +49,7 @@ def imbalance(
         given = list(load(images.data).counts())
     how: Any = measured
     found = forecast(given, E_W=e_w, E_H=e_h, bias=bias, **how)
-    screen, written = console(as_json), {}
-    if out is not None:
-        made_folder(out)
-        figure = out / "forecast.png"
-        found.plot().savefig(figure, dpi=160)
-        written = {"forecast": str(found.save(out / "forecast.json")), "figure": str(figure)}
+    screen, written = console(as_json), saved(found, "forecast", out)
     print_forecast(found.to_dict(), screen)
     if network is not None and network.bias is not None and network.bias != bias:
         has, which = ("has a", "without one (--bias: with one)") if network.bias else ("has no", "with one")

@@ -17,9 +17,13 @@ from torch import Tensor, nn
 from typer import Argument, Option
 
 from layerlaw.data import DEFAULT, Labeled, load, names
-from layerlaw.errors import CaptureError, DataError, InputError, MissingExtraError
+from layerlaw.errors import CaptureError, DataError, InputError, MissingExtraError, check_choice
 
 Number = TypeVar("Number", int, float)
+MODEL = (
+    "file.py:make or package.module:make. This runs your own code: `make` returns a model, (model, data) or (model, data, "
+    "test)."
+)
 Size = Annotated[int | None, Option(help="Resize images to this many pixels a side.")]
 
 
@@ -27,13 +31,7 @@ Size = Annotated[int | None, Option(help="Resize images to this many pixels a si
 class SiteOptions:
     """A model of one's own code, and where it is measured."""
 
-    model: Annotated[
-        str,
-        Argument(
-            help="file.py:make or package.module:make. This runs your own code: `make` returns a model, (model, data) or "
-            "(model, data, test)."
-        ),
-    ]
+    model: Annotated[str, Argument(help=MODEL)]
     sites: Annotated[
         list[str], Option("--sites", help="auto, layers, blocks, or module names and globs (repeat the option).")
     ] = field(default_factory=lambda: ["auto"])
@@ -79,9 +77,7 @@ class ImageOptions:
         return self._pair(train), held_out, train.class_names
 
     def _pair(self, data: Labeled) -> tuple[Tensor, Tensor]:
-        """Tensors as the model takes them."""
-        if self.normalize not in ("half", "dataset", "none"):
-            raise InputError(f"normalize: expected half, dataset or none, got {self.normalize!r}.")
+        check_choice("normalize", self.normalize, ("half", "dataset", "none"))
         return data.tensors(self.normalize, flat=self.flat)  # type: ignore[arg-type]
 
 
@@ -147,12 +143,9 @@ def _state(path: Path) -> dict[str, Any]:
         except ImportError:
             raise MissingExtraError("safetensors", "weights", "Reading .safetensors") from None
         try:
-            loaded: dict[str, Any] = load_file(path)
+            return dict(load_file(path))
         except SafetensorError as error:
-            raise DataError(
-                f"{path}: expected a safetensors file, got something else or a damaged one ({error})."
-            ) from None
-        return loaded
+            raise DataError(f"{path}: expected a safetensors file, got another or a damaged one ({error}).") from None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises a different one for every way a file can be wrong

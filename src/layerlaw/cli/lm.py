@@ -21,29 +21,23 @@ from layerlaw.lm.loading import quiet_transformers
 from layerlaw.lm.pieces import TIMES
 from layerlaw.record import Record, carries_law
 
+MODEL = (
+    "A folder, a Hugging Face name, a .gguf file, a .pt file of layerlaw.lab, or file.py:make (this runs your own code: "
+    "`make` returns a model or (model, tokenizer))."
+)
+TEXT = (
+    f"A .txt, .md or .jsonl file (also .gz), a folder of .txt files, {', '.join(text_names())}, or a Hugging Face dataset "
+    "owner/name:config:split."
+)
 LONGEST = 16  # characters of a token, on average, in any text and vocabulary that is likely
 
 
 @command
 def lm(
     *,
-    model: Annotated[
-        str,
-        Argument(
-            help="A folder, a Hugging Face name, a .gguf file, a .pt file of layerlaw.lab, or file.py:make (this runs your "
-            "own code: `make` returns a model or (model, tokenizer))."
-        ),
-    ],
-    text: Annotated[
-        str,
-        Option(
-            help=f"A .txt, .md or .jsonl file (also .gz), a folder of .txt files, {', '.join(text_names())}, or a "
-            "Hugging Face dataset owner/name:config:split."
-        ),
-    ],
-    tokens: Annotated[
-        int | None, Option(help="Tokens to read; default: enough to predict about 100 per feature.")
-    ] = None,
+    model: Annotated[str, Argument(help=MODEL)],
+    text: Annotated[str, Option(help=TEXT)],
+    tokens: Annotated[int | None, Option(help="Tokens to read; default: enough for about 100 per feature.")] = None,
     target: Annotated[
         str, Option(help="id, embedding, onehot, shuffled, rank, previous, current, next2; with commas.")
     ] = "id",
@@ -85,22 +79,11 @@ def lm(
         how: Any = {"documents": documents}
         pieces = pieces_of(read, length=length, tokens=tokens, groups=groups, bos=bos, **how)
         loaded = chosen_model(model, tokenizer, dtype=dtype, device_map=device_map, name=result.name)
-        options: Any = {"normalize": normalize, "task": task}
-        record = probe_lm(
-            loaded,
-            pieces,
-            targets=target,
-            blocks=",".join(blocks) if blocks else None,
-            null=null,
-            classes=classes,
-            words=[word.strip() for word in words.split(",") if word.strip()],
-            batch_size=batch_size,
-            device=process.device,
-            memory_gib=memory_gib,
-            seed=seed,
-            progress=process.first,
-            **options,
-        )
+        options: Any = {"targets": target, "normalize": normalize, "task": task, "null": null, "classes": classes}
+        options |= {"blocks": ",".join(blocks) if blocks else None, "seed": seed}
+        options |= {"words": [word.strip() for word in words.split(",") if word.strip()]}
+        options |= {"batch_size": batch_size, "device": process.device, "memory_gib": memory_gib}
+        record = probe_lm(loaded, pieces, progress=process.first, **options)
     if not process.first:
         return
     record.provenance["command"] = {"model": model, "tokenizer": tokenizer, "text": text, "articles": articles}
@@ -109,23 +92,19 @@ def lm(
     if tokens is not None and record.settings["task"] == "next" and used < 0.98 * tokens:
         record.notes.append(f"The text has fewer tokens than were requested: about {used:,} instead of {tokens:,}.")
     known = {key: record.settings.get(key) for key in ("tokens", "blocks")}
-    law = {column: laws(record, column) for column in record.columns if _is_lawful(column)}
+    of_law = [c for c in record.columns if carries_law(c) and c.startswith(("residual", "separation"))]
+    law = {column: laws(record, column) for column in of_law if "adjusted" not in column}
     result.show(record, f"found: {record.settings['blocks']}", f"text: {read}", **known, law=json_safe(law))
 
 
 def laws(record: Record, column: str) -> dict[str, Any]:
     """The law of one column over all blocks, and without the last, which often departs from the line."""
-    found: dict[str, Any] = {}
-    for which, drop in (("all_blocks", 0), ("without_last", 1)):
-        if (fit := law_of(record, column, drop)) is not None:
+    found = {"all_blocks": law_of(record, column), "without_last": law_of(record, column, 1)}
+    for drop, fit in enumerate(found.values()):
+        if fit is not None:
             errors = record.law_errors(column, drop_last=drop)
             fit["errors"] = asdict(errors) if errors else None
-        found[which] = fit
     return found
-
-
-def _is_lawful(column: str) -> bool:
-    return carries_law(column) and column.startswith(("residual", "separation")) and "adjusted" not in column
 
 
 def _characters(text: str, tokens: int | None, documents: str) -> int:
@@ -148,12 +127,8 @@ def chosen_model(reference: str, tokenizer: str | None, **options: Any) -> Loade
         return load(reference, tokenizer=words, **options)
     model, own, more = load_model(reference, more="or (model, tokenizer)")
     if more is not None or not (own is None or callable(own)):
-        raise InputError(
-            f"{reference}: expected a callable that returns a model or (model, tokenizer), got more or others."
-        )
+        raise InputError(f"{reference}: expected a callable that returns a model or (model, tokenizer), got others.")
     words = words if words is not None else own
     if words is None:
-        raise InputError(
-            f"{reference}: expected a tokenizer for the text: return (model, tokenizer), or use --tokenizer."
-        )
+        raise InputError(f"{reference}: expected a tokenizer too: return (model, tokenizer), or use --tokenizer.")
     return load(model, tokenizer=words, **options)

@@ -41,11 +41,11 @@ def reproduce_command(
     if listed and figures:
         raise InputError(f"--list: expected no figure beside it, got {', '.join(figures)}.")
     if listed:
-        table = Table(box=None, show_header=False)
-        for name in NAMES:
-            table.add_row(name, title(name))
+        known, table = {name: title(name) for name in NAMES}, Table(box=None, show_header=False)
+        for row in known.items():
+            table.add_row(*row)
         screen.print(table)
-        return conclude(screen, as_json, {"figures": {name: title(name) for name in NAMES}})
+        return conclude(screen, as_json, {"figures": known})
     if not figures:
         raise InputError(f"expected a figure to reproduce: some of {', '.join(NAMES)}, or all.")
     names = NAMES if figures == ["all"] else tuple(dict.fromkeys(figures))
@@ -84,13 +84,9 @@ def leave(outcome: Outcome, out: Path) -> Path:
 
 def summary(outcomes: list[Outcome]) -> dict[str, Any]:
     """Rows for scripts; with several figures their names carry the figure's."""
-    several = len(outcomes) > 1
+    rows = [(f"{outcome.name}/" if len(outcomes) > 1 else "", row) for outcome in outcomes for row in outcome.rows]
     return {
-        "rows": [
-            {**asdict(row), "name": f"{outcome.name}/{row.name}" if several else row.name}
-            for outcome in outcomes
-            for row in outcome.rows
-        ],
+        "rows": [{**asdict(row), "name": f"{figure}{row.name}"} for figure, row in rows],
         "notes": [note for outcome in outcomes for note in outcome.notes],
         "provenance": [outcome.provenance for outcome in outcomes],
     }

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,8 +15,7 @@ import typer
 from layerlaw.errors import InputError, LayerlawError
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """Whether this one prints and writes, and where it computes (`None`: where the model is)."""
 
     first: bool
@@ -57,22 +56,17 @@ def processes(device: str | None, device_map: str | None = None) -> Iterator[Pro
 def _device(device: str | None, device_map: str | None) -> str:
     """Where this process computes; a GPU is made its own."""
     if device_map is not None:
-        raise InputError(
-            "--device-map spreads one model over all devices; under torchrun every process has a model of its own."
-        )
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        raise InputError("--device-map spreads one model over all devices; under torchrun every process has its own.")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device.startswith("cuda:") and _number("LOCAL_WORLD_SIZE", 1) > 1:
-        raise InputError(
-            f"device: expected 'cuda' under torchrun (each process then takes its own GPU), got {device!r}."
-        )
-    local = _number("LOCAL_RANK", 0)
+        raise InputError(f"device: expected 'cuda' under torchrun (every process takes its own GPU), got {device!r}.")
+    local, gpus = _number("LOCAL_RANK", 0), torch.cuda.device_count()
     if not device.startswith("cuda"):
         return device
-    if device == "cuda" and local >= torch.cuda.device_count():
+    if device == "cuda" and local >= gpus:
         raise InputError(
-            f"device: expected a GPU for each process of this machine, got {torch.cuda.device_count()} for LOCAL_RANK "
-            f"{local}. Start fewer, or use --device cpu."
+            f"device: expected a GPU for each process of this machine, got {gpus} for LOCAL_RANK {local}. Start fewer, or "
+            "use --device cpu."
         )
     where = f"cuda:{local}" if device == "cuda" else device
     try:
@@ -83,9 +77,7 @@ def _device(device: str | None, device_map: str | None) -> str:
 
 
 def _number(name: str, default: int) -> int:
-    value = os.environ.get(name, "")
-    if not value:
-        return default
+    value = os.environ.get(name) or str(default)
     if not value.isdecimal():
         raise InputError(f"{name}: expected a number, as torchrun sets it, got {value!r}.")
     return int(value)

@@ -1,12 +1,5 @@
 """Labeled images: an embedded Fashion-MNIST sample, the official data sets, and folders of pictures; and texts.
 
-    labeled    Labeled: images, labels, class names; choosing samples and classes; resizing (Pillow) and scaling
-    official   official files: found under LAYERLAW_DATA or downloaded, and checked
-    mnist      Fashion-MNIST, its embedded sample, and MNIST, from idx files
-    cifar      CIFAR-10, binary and python layout, the latter by an unpickling that makes arrays alone
-    folder     a folder of class folders of pictures
-    texts      load_text(name or path): documents for language models, from plain text and JSON lines, also gzipped
-
 Pillow and pooch (extra "data") and datasets (extra "datasets") are imported when first needed, not before.
 """
 
@@ -71,14 +64,11 @@ def load(
         if isinstance(source, str) and not path.exists() and "/" not in source and os.sep not in source:
             near = difflib.get_close_matches(source.lower().replace("-", "_").replace(" ", "_"), names(), cutoff=0.5)
             hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-            raise DataError(
-                f"expected one of {', '.join(names())}, or the path of a folder of class folders, got {source!r}{hint}"
-            )
+            known = ", ".join(names())
+            raise DataError(f"expected one of {known}, or the path of a folder of class folders, got {source!r}{hint}")
         return load_folder(path, split=split, size=size, channels=channels, progress=progress)
     data = _LOADERS[source](split, progress)
-    if channels not in (None, data.images.shape[1]):
-        raise DataError(
-            f"{source}: expected channels {data.images.shape[1]}, as the data set has them, got {channels!r}; "
-            "leave channels out, and use tensors(channel=…) to keep one"
-        )
+    if channels not in (None, there := data.images.shape[1]):
+        cure = "leave channels out, and use tensors(channel=…) to keep one"
+        raise DataError(f"{source}: expected channels {there}, as the data set has them, got {channels!r}; {cure}")
     return data if size is None else data.resized(size)

@@ -43,10 +43,7 @@ def load_folder(
 
 
 def _subfolders(folder: Path, root: Path) -> list[Path]:
-    found = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    for path in found:
-        _check_inside(path, root)
-    return found
+    return _inside(sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != "."), root)
 
 
 def _class_folders(root: Path, split: str) -> list[Path]:
@@ -62,40 +59,36 @@ def _class_folders(root: Path, split: str) -> list[Path]:
         raise DataError(f"{root}: expected one sub-folder per class, got none; put the pictures into class folders")
     if len(parts) == 2:  # labels mean the same in both splits only when the classes are the same
         train, test = ({path.name for path in _subfolders(part, root)} for part in parts.values())
-        if train != test:
-            raise DataError(
-                f"{root}: expected the same classes in train/ and test/, got {sorted(train ^ test)} in one of them alone"
-            )
+        if alone := sorted(train ^ test):
+            raise DataError(f"{root}: expected the same classes in train/ and test/, got {alone} in one of them alone")
     return folders
 
 
 def _pictures(folder: Path, root: Path) -> list[Path]:
-    found = []
-    for path in sorted(folder.iterdir()):
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith("."):
-            _check_inside(path, root)
-            if path.is_file():
-                found.append(path)
+    named = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.name[0] != ".")
+    found = [path for path in _inside(named, root) if path.is_file()]
     if not found:
-        raise DataError(
-            f"{folder}: expected pictures ({', '.join(SUFFIXES)}) of the class {folder.name!r}, got none; "
-            "add some (sub-folders of a class are not read) or remove the folder"
-        )
+        what, cure = ", ".join(SUFFIXES), "add some (sub-folders of a class are not read) or remove the folder"
+        raise DataError(f"{folder}: expected pictures ({what}) of the class {folder.name!r}, got none; {cure}")
     return found
 
 
-def _check_inside(path: Path, root: Path) -> None:
-    target = path.resolve()
-    if not target.is_relative_to(root.resolve()):
-        raise DataError(f"{path}: expected something inside {root}, got a link to {target}; copy it or remove the link")
-    if not target.exists():
-        raise DataError(f"{path}: expected a file, got a link to {target}, which does not exist; remove the link")
+def _inside(paths: list[Path], root: Path) -> list[Path]:
+    """The paths, if no link leads elsewhere."""
+    for path in paths:
+        target = path.resolve()
+        if not target.is_relative_to(root.resolve()):
+            raise DataError(
+                f"{path}: expected something inside {root}, got a link to {target}; copy it or remove the link"
+            )
+        if not target.exists():
+            raise DataError(f"{path}: expected a file, got a link to {target}, which does not exist; remove the link")
+    return paths
 
 
 def _read_all(
     paths: list[Path], size: int | tuple[int, int] | None, channels: int, progress: bool | Progress
 ) -> NDArray[np.uint8]:
-    """Read pictures into one array (n, c, h, w)."""
     Image = pillow("reading a folder of pictures")
     shape = None if size is None else height_width(size)
     images: NDArray[np.uint8] | None = None
@@ -105,10 +98,8 @@ def _read_all(
         if images is None:
             images = np.empty((len(paths), channels, h, w), np.uint8)
         if (h, w) != images.shape[2:]:
-            raise DataError(
-                f"{path}: expected {images.shape[2]}×{images.shape[3]} pixels like {paths[0]}, got {h}×{w}; "
-                "pass size= to bring all pictures to one size"
-            )
+            like = f"{images.shape[2]}×{images.shape[3]} pixels like {paths[0]}"
+            raise DataError(f"{path}: expected {like}, got {h}×{w}; pass size= to bring all pictures to one size")
         images[i] = pixels.transpose(2, 0, 1)
     assert images is not None  # every class has a picture
     return images
@@ -126,6 +117,5 @@ def _read(Image: Any, path: Path, shape: tuple[int, int] | None, channels: int) 
                     picture = picture.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
                 return np.asarray(picture, np.uint8).reshape(picture.height, picture.width, channels)
     except Exception as error:  # picture decoders raise nearly anything
-        raise DataError(
-            f"{path}: expected a readable 8-bit picture, got {type(error).__name__}: {error}; replace or remove it"
-        ) from error
+        came = f"{type(error).__name__}: {error}"
+        raise DataError(f"{path}: expected a readable 8-bit picture, got {came}; replace or remove it") from error

@@ -43,21 +43,16 @@ class Labeled:
 
     def __post_init__(self) -> None:
         n, K = len(self.images), len(self.class_names)
+        images, labels = (f"{t.dtype} of shape {tuple(t.shape)}" for t in (self.images, self.labels))
         if self.images.ndim != 4 or self.images.dtype != torch.uint8:
-            raise DataError(
-                f"{self.name}: expected uint8 images of shape (n, c, h, w), got {self.images.dtype} of shape "
-                f"{tuple(self.images.shape)}; keep pixels as whole numbers 0..255, tensors() scales them"
-            )
+            cure = "keep pixels as whole numbers 0..255, tensors() scales them"
+            raise DataError(f"{self.name}: expected uint8 images of shape (n, c, h, w), got {images}; {cure}")
         if self.labels.shape != (n,) or self.labels.dtype != torch.int64:
-            raise LabelError(
-                f"{self.name}: expected int64 labels of shape ({n},), one per image, got {self.labels.dtype} of shape "
-                f"{tuple(self.labels.shape)}"
-            )
-        if n and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < K:
-            raise LabelError(
-                f"{self.name}: expected labels 0..{K - 1} for {K} class names, got labels from "
-                f"{int(self.labels.min())} to {int(self.labels.max())}; name every class"
-            )
+            raise LabelError(f"{self.name}: expected int64 labels of shape ({n},), one per image, got {labels}")
+        low, high = (int(end) for end in self.labels.aminmax()) if n else (0, 0)
+        if n and not 0 <= low <= high < K:
+            expected = f"expected labels 0..{K - 1} for {K} class names"
+            raise LabelError(f"{self.name}: {expected}, got labels from {low} to {high}; name every class")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -99,21 +94,18 @@ class Labeled:
         available = self.counts()
         if len(counts) != len(available):
             raise DataError(f"{self.name}: expected {len(available)} counts, one per class, got {len(counts)}")
-        if any(count < 1 for count in counts):
-            raise DataError(
-                f"{self.name}: expected at least 1 image per class, got {min(counts)}; use classes(ids) to leave one out"
-            )
+        if (least := min(counts)) < 1:
+            cure = "use classes(ids) to leave one out"
+            raise DataError(f"{self.name}: expected at least 1 image per class, got {least}; {cure}")
         short = [
             f"class {k} ({self.class_names[k]!r}) has {have}, {want} were requested"
             for k, (want, have) in enumerate(zip(counts, available, strict=True))
             if want > have
         ]
         if short:
-            more = f" (and {len(short) - 3} more classes)" if len(short) > 3 else ""
-            raise DataError(
-                f"{self.name}: more images than there are: {'; '.join(short[:3])}{more}; request at most "
-                f"{min(available)} per class or load a larger data set"
-            )
+            said = "; ".join(short[:3]) + (f" (and {len(short) - 3} more classes)" if len(short) > 3 else "")
+            cure = f"request at most {min(available)} per class or load a larger data set"
+            raise DataError(f"{self.name}: more images than there are: {said}; {cure}")
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         chosen = []
         for k, count in enumerate(counts):
@@ -134,10 +126,9 @@ class Labeled:
         """
         K = len(self.class_names)
         if not ids or len(set(ids)) < len(ids) or not all(0 <= k < K for k in ids):
-            raise DataError(
-                f"{self.name}: expected different class ids from 0 to {K - 1}, got {list(ids)}; the classes are "
-                + ", ".join(f"{k} {name!r}" for k, name in enumerate(self.class_names))
-            )
+            known = ", ".join(f"{k} {name!r}" for k, name in enumerate(self.class_names))
+            expected = f"expected different class ids from 0 to {K - 1}, got {list(ids)}"
+            raise DataError(f"{self.name}: {expected}; the classes are {known}")
         renamed = torch.full((K,), -1)
         renamed[list(ids)] = torch.arange(len(ids))
         labels = renamed[self.labels]  # (n,), −1 where the class is left out
@@ -193,10 +184,8 @@ class Labeled:
         if how == "dataset" and self.name in MOMENTS:
             return MOMENTS[self.name]
         if how == "dataset":
-            raise DataError(
-                f"{self.name}: no published mean and standard deviation (known: {', '.join(MOMENTS)}); "
-                "pass normalize=(mean, std), measured on the training images"
-            )
+            known, cure = ", ".join(MOMENTS), "pass normalize=(mean, std), measured on the training images"
+            raise DataError(f"{self.name}: no published mean and standard deviation (known: {known}); {cure}")
         if isinstance(how, tuple) and len(how) == 2:
             return how
         raise DataError(f"expected normalize 'half', 'dataset', 'none' or a pair (mean, std), got {how!r}")
@@ -204,9 +193,8 @@ class Labeled:
     def _per_channel(self, values: Numbers) -> Tensor:
         tensor, channels = torch.as_tensor(values, dtype=torch.float32).flatten(), self.images.shape[1]
         if len(tensor) not in (1, channels):
-            raise DataError(
-                f"{self.name}: expected 1 or {channels} numbers, one per channel, got {len(tensor)}: {values}"
-            )
+            got = f"{len(tensor)}: {values}"
+            raise DataError(f"{self.name}: expected 1 or {channels} numbers, one per channel, got {got}")
         return tensor.reshape(1, -1, 1, 1)
 
 

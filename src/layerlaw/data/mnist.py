@@ -86,10 +86,8 @@ def read_pair(which: IdxSet, images_path: Path, labels_path: Path) -> Labeled:
         for path, ndim in ((images_path, 3), (labels_path, 1))
     )
     if len(images) != len(labels):
-        raise DataError(
-            f"{labels_path}: expected {len(images)} labels, one for each image of {images_path.name}, "
-            f"got {len(labels)}; take both files of one split"
-        )
+        expected = f"{len(images)} labels, one for each image of {images_path.name}"
+        raise DataError(f"{labels_path}: expected {expected}, got {len(labels)}; take both files of one split")
     return _labeled(images, labels, which, which.name)
 
 
@@ -102,9 +100,8 @@ def load_sample(split: str) -> Labeled:
     content = files("layerlaw.data").joinpath("sample", SAMPLE_FILE).read_bytes()
     got = hashlib.sha256(content).hexdigest()
     if got != SAMPLE_SHA256:
-        raise DataError(
-            f"{SAMPLE_FILE}: expected sha256 {SAMPLE_SHA256}, got {got}; the installation is damaged, install it again"
-        )
+        damaged = "the installation is damaged, install it again"
+        raise DataError(f"{SAMPLE_FILE}: expected sha256 {SAMPLE_SHA256}, got {got}; {damaged}")
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
     return _labeled(images, labels, FASHION_MNIST, "fashion_mnist_sample")
@@ -122,9 +119,8 @@ def read_idx(path: Path, *, ndim: int, digest: str | None = None) -> NDArray[np.
         try:
             content = gzip.decompress(content)
         except (EOFError, OSError, zlib.error) as error:
-            raise DataError(
-                f"{path}: expected a whole gzip file, got {len(content)} bytes ({error}); {AGAIN}"
-            ) from error
+            got = f"{len(content)} bytes ({error})"
+            raise DataError(f"{path}: expected a whole gzip file, got {got}; {AGAIN}") from error
     array = parse_idx(content, ndim=ndim, where=str(path))
     if digest is not None:
         check(content, digest, str(path))
@@ -139,17 +135,13 @@ def parse_idx(content: bytes, *, ndim: int, where: str) -> NDArray[np.uint8]:
     """
     magic, expected = content[:4], bytes([0, 0, UNSIGNED_BYTE, ndim])
     if magic != expected:
-        raise DataError(
-            f"{where}: expected an idx file of unsigned bytes with {ndim} dimension(s), magic {expected.hex()}, "
-            f"got {magic.hex() or 'an empty file'}; {AGAIN}"
-        )
+        idx, got = "an idx file of unsigned bytes", magic.hex() or "an empty file"
+        raise DataError(f"{where}: expected {idx} with {ndim} dimension(s), magic {expected.hex()}, got {got}; {AGAIN}")
     start = 4 + 4 * ndim
     if len(content) < start:
         raise DataError(f"{where}: expected a header of {start} bytes, got {len(content)} bytes in all; {AGAIN}")
     shape = tuple(int(side) for side in np.frombuffer(content, ">u4", count=ndim, offset=4))
-    if len(content) - start != prod(shape):
-        raise DataError(
-            f"{where}: expected {prod(shape)} bytes after the header, for the shape {shape} it names, "
-            f"got {len(content) - start}; {AGAIN}"
-        )
+    if (rest := len(content) - start) != prod(shape):
+        due = f"{prod(shape)} bytes after the header, for the shape {shape} it names"
+        raise DataError(f"{where}: expected {due}, got {rest}; {AGAIN}")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()  # a copy, because bytes are read-only

@@ -19,10 +19,8 @@ def data_folder() -> Path | None:
         return None
     folder = Path(value).expanduser()
     if not folder.is_dir():
-        raise DataError(
-            f"{ENVIRONMENT} should name a folder with sub-folders like fashion_mnist/, got {value!r}, "
-            f"which is no folder; correct it, or unset it to download"
-        )
+        expected = f"{ENVIRONMENT} should name a folder with sub-folders like fashion_mnist/"
+        raise DataError(f"{expected}, got {value!r}, which is no folder; correct it, or unset it to download")
     return folder
 
 
@@ -70,9 +68,8 @@ def download(url: str, digest: str, *, cache: str, progress: bool | Progress = T
     try:
         return Path(pooch.retrieve(url, known_hash=digest, fname=name, path=place, downloader=how))
     except (OSError, ValueError) as error:  # no connection or no permission; a wrong checksum
-        raise DataError(
-            f"{name}: expected to download {url} ({digest}), got: {error}; try again, or put the official file into "
-            f"a folder {cache}/ and let {ENVIRONMENT} name the folder above it, or use 'fashion_mnist_sample'"
-        ) from error
+        by_hand = f"put the official file into a folder {cache}/ and let {ENVIRONMENT} name the folder above it"
+        cure = f"try again, or {by_hand}, or use 'fashion_mnist_sample'"
+        raise DataError(f"{name}: expected to download {url} ({digest}), got: {error}; {cure}") from error
     finally:
         logger.setLevel(level)

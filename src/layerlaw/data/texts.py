@@ -22,20 +22,15 @@ from layerlaw.errors import DataError, MissingExtraError
 
 MOST = 50_000_000  # characters that are taken from JSON lines or a Hugging Face dataset, which may be endless
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[^:/]+){0,2}")
-ARTICLE = (
-    re.compile(  # " = Title = " between empty lines; a section is " = = Title = = ", mathematics has no empty lines
-        r"(?:\A|(?<=\A\n)|(?<=\A \n)|(?<=\n\n)|(?<=\n \n)) ?= (?!=)[^\n]*[^=\s] = ?(?=\n ?(?:\n|\Z))"
-    )
-)
+# " = Title = " between empty lines; a section is " = = Title = = ", mathematics has no empty lines
+ARTICLE = re.compile(r"(?:\A|(?<=\A\n)|(?<=\A \n)|(?<=\n\n)|(?<=\n \n)) ?= (?!=)[^\n]*[^=\s] = ?(?=\n ?(?:\n|\Z))")
 BOOK = re.compile(r"^# Title:", re.MULTILINE)  # "# VOLUME II" is a heading within a book
 SUFFIXES = (".txt", ".md", ".jsonl")
 OTHER_FORMATS = (".json", ".parquet", ".arrow", ".pdf", ".docx", ".epub", ".zip", ".tar", ".csv", ".tsv")
 LOOKED_AT = 1 << 16  # bytes in which a binary file shows itself
 MARKS = {  # longest first: the mark of UTF-16 begins that of UTF-32
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
+    **dict.fromkeys((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-32"),
+    **dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "UTF-16"),
 }
 
 
@@ -127,25 +122,21 @@ def _found(name: str, places: tuple[str, ...], spellings: tuple[str, ...]) -> Pa
     path = find(places, spellings)
     if path is not None:
         return path
-    where = " or ".join(str(Path(ENVIRONMENT) / place) for place in places)
-    folder = data_folder()
+    where, folder = " or ".join(str(Path(ENVIRONMENT) / place) for place in places), data_folder()
     state = f"none there ({ENVIRONMENT} is {folder})" if folder else f"{ENVIRONMENT} not set"
-    raise DataError(
-        f"{name}: expected {' or '.join(spellings)} in {where}, got {state}. Named texts are not downloaded: put the file "
-        f"there and let {ENVIRONMENT} name the folder, or give the path of a file of your own"
-    )
+    cure = f"put the file there and let {ENVIRONMENT} name the folder, or give the path of a file of your own"
+    expected = f"expected {' or '.join(spellings)} in {where}, got {state}"
+    raise DataError(f"{name}: {expected}. Named texts are not downloaded: {cure}")
 
 
 def _upto(characters: int, documents: Iterable[str], name: str) -> Text:
     """Whole documents until so many characters are there."""
     if characters < 1:
         raise DataError(f"characters: expected at least 1, got {characters}")
-    taken, have, rest = [], 0, iter(documents)
-    for document in rest:
+    taken, left, rest = [], characters, iter(documents)
+    while left > 0 and (document := next(rest, None)) is not None:
         taken.append(document)
-        have += len(document)
-        if have >= characters:
-            break
+        left -= len(document)
     return Text(taken, name, cut=next(rest, None) is not None)
 
 
@@ -154,9 +145,8 @@ def _dataset(source: str) -> Iterable[str]:
     try:
         import datasets
     except ImportError as error:
-        raise MissingExtraError(
-            "datasets", "datasets", f"'{source}' is no file or folder here; reading it as a Hugging Face dataset"
-        ) from error
+        why = f"'{source}' is no file or folder here; reading it as a Hugging Face dataset"
+        raise MissingExtraError("datasets", "datasets", why) from error
     name, config, split = (*source.split(":"), None, None)[:3]
     where = f"Hugging Face dataset '{source}'"
     try:
@@ -171,11 +161,9 @@ def _dataset(source: str) -> Iterable[str]:
     except Exception as error:  # the package raises its own, those of the network, and those of every file format
         offline = [k for k in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE") if os.environ.get(k, "0") not in ("", "0")]
         hint = f"{offline[0]} is set, so nothing is downloaded" if offline else "is the name right, is there a network?"
-        said = " ".join(str(error).split())[:300]
-        raise DataError(
-            f"{where}: expected rows with a field 'text', got {type(error).__name__}: {said} ({hint}; a file or a folder of "
-            "text needs none)"
-        ) from error
+        got = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        cure = f"{hint}; a file or a folder of text needs none"
+        raise DataError(f"{where}: expected rows with a field 'text', got {got} ({cure})") from error
 
 
 def is_text_name(name: str) -> bool:
@@ -191,10 +179,8 @@ def read_text(path: Path) -> str:
     """The content of a text file; a byte-order mark of UTF-8 is dropped."""
     kind = Path(path.name.removesuffix(".gz")).suffix.lower()
     if kind in OTHER_FORMATS:
-        raise DataError(
-            f"{path}: expected plain text (.txt, .md) or JSON lines (.jsonl) with a field 'text', got a {kind} file; "
-            "convert it first"
-        )
+        expected = "plain text (.txt, .md) or JSON lines (.jsonl) with a field 'text'"
+        raise DataError(f"{path}: expected {expected}, got a {kind} file; convert it first")
     with _opened(path) as file:
         content = file.read()
     _refuse_binary(content[:LOOKED_AT], path)
@@ -204,10 +190,9 @@ def read_text(path: Path) -> str:
         # The codec drops a mark of three bytes before it counts.
         at = error.start + len(codecs.BOM_UTF8) * content.startswith(codecs.BOM_UTF8)
         line = content.count(b"\n", 0, at) + 1
-        raise DataError(
-            f"{path}: expected UTF-8, got the byte 0x{content[at]:02x} at position {at} (line {line}), which is none; save "
-            f"the file as UTF-8 (from Latin-1: iconv -f latin1 -t utf-8 {path.name})"
-        ) from None
+        got = f"the byte 0x{content[at]:02x} at position {at} (line {line})"
+        cure = f"save the file as UTF-8 (from Latin-1: iconv -f latin1 -t utf-8 {path.name})"
+        raise DataError(f"{path}: expected UTF-8, got {got}, which is none; {cure}") from None
     text = text.replace("\r\n", "\n")
     if not text.strip():
         raise DataError(f"{path}: expected text, got {'an empty file' if not content else 'nothing but white space'}")
@@ -216,8 +201,7 @@ def read_text(path: Path) -> str:
 
 def json_lines(path: Path) -> Iterator[str]:
     """The field "text" of every line of JSON; lines and documents without content are skipped."""
-    found = False
-    number = 0
+    found, number = False, 0
     with _opened(path) as file:
         for number, line in enumerate(file, start=1):
             if number == 1:
@@ -228,15 +212,12 @@ def json_lines(path: Path) -> Iterator[str]:
             try:
                 row = json.loads(line)
             except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{path}, line {number}: expected UTF-8, got the byte 0x{line[error.start]:02x} at position "
-                    f"{error.start} of the line; save the file as UTF-8"
-                ) from None
+                got = f"the byte 0x{line[error.start]:02x} at position {error.start} of the line"
+                raise DataError(f"{path}, line {number}: expected UTF-8, got {got}; save the file as UTF-8") from None
             except (ValueError, RecursionError) as error:
-                short = f"{line[:40].decode('utf-8', 'replace').strip()!r}{'…' * (len(line) > 40)}"
-                raise DataError(
-                    f'{path}, line {number}: expected one JSON object per line, {{"text": "…"}}, got {short} ({error})'
-                ) from None
+                got = f"{line[:40].decode('utf-8', 'replace').strip()!r}{'…' * (len(line) > 40)} ({error})"
+                expected = 'one JSON object per line, {"text": "…"}'
+                raise DataError(f"{path}, line {number}: expected {expected}, got {got}") from None
             if not isinstance(row, dict) or not isinstance(row.get("text"), str):
                 got = f"the fields {', '.join(map(str, row))}" if isinstance(row, dict) else type(row).__name__
                 if isinstance(row, dict) and "text" in row:
@@ -246,9 +227,8 @@ def json_lines(path: Path) -> Iterator[str]:
                 found = True
                 yield row["text"]
     if not found:
-        raise DataError(
-            f"{path}: expected lines of JSON with a 'text', got {'an empty file' if not number else 'no text in any line'}"
-        )
+        got = "no text in any line" if number else "an empty file"
+        raise DataError(f"{path}: expected lines of JSON with a 'text', got {got}")
 
 
 def folder_documents(folder: Path) -> list[str]:
@@ -268,7 +248,6 @@ def folder_documents(folder: Path) -> list[str]:
 
 
 def _is_empty(path: Path) -> bool:
-    """Whether nothing but white space is in a small file."""
     with _opened(path) as file:
         return path.stat().st_size < LOOKED_AT and not file.read().removeprefix(codecs.BOM_UTF8).strip()
 
@@ -276,10 +255,8 @@ def _is_empty(path: Path) -> bool:
 def _refuse_binary(content: bytes, path: Path) -> None:
     mark = next((name for mark, name in MARKS.items() if content.startswith(mark)), None)
     if mark is not None:
-        raise DataError(
-            f"{path}: expected UTF-8, got {mark} (by its byte-order mark at position 0); save the file as UTF-8 "
-            f"(iconv -f {mark.lower()} -t utf-8 {path.name})"
-        )
+        cure = f"save the file as UTF-8 (iconv -f {mark.lower()} -t utf-8 {path.name})"
+        raise DataError(f"{path}: expected UTF-8, got {mark} (by its byte-order mark at position 0); {cure}")
     if content.startswith(b"\x1f\x8b"):
         raise DataError(f"{path}: expected text, got gzipped content; call the file {path.name}.gz")
     at = content.find(b"\0")
@@ -296,6 +273,5 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     except (OSError, EOFError, zlib.error) as error:
         if reason := getattr(error, "strerror", None):
             raise DataError(f"{path}: expected a file that can be read ({reason})") from None
-        raise DataError(
-            f"{path}: expected a whole, readable file, got: {error}; it may be cut off: copy it again"
-        ) from None
+        cut = "it may be cut off: copy it again"
+        raise DataError(f"{path}: expected a whole, readable file, got: {error}; {cut}") from None

@@ -21,6 +21,7 @@ from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import BatchNormMode, Measurement, Schedule, SplitName
 from layerlaw.lab.training import SingleEngine
 from layerlaw.law import LawFit, fit_law
+from layerlaw.wording import counted
 
 SAVE_EVERY = 60.0  # seconds
 
@@ -54,11 +55,10 @@ class Run:
             if (measurement.epoch, measurement.batchnorm, measurement.split) == (at, batchnorm, split):
                 return measurement
         there = [sorted({getattr(r, name) for r in self.measurements}) for name in ("epoch", "batchnorm", "split")]
-        raise InputError(
-            f"run: expected a measurement of epoch {at}, batchnorm {batchnorm!r}, {split!r} data; there are epochs "
-            f"{there[0]}, batchnorm {there[1]}, {there[2]} data. Schedule(epochs=…, batchnorm=…, test=…, permuted=…) says "
-            "what is measured."
-        )
+        wanted = f"epoch {at}, batchnorm {batchnorm!r}, {split!r} data"
+        have = f"epochs {there[0]}, batchnorm {there[1]}, {there[2]} data"
+        cure = "Schedule(epochs=…, batchnorm=…, test=…, permuted=…) says what is measured"
+        raise InputError(f"run: expected a measurement of {wanted}; there are {have}. {cure}.")
 
     def law(
         self, *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: SplitName = "train"
@@ -189,10 +189,8 @@ def check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         kinds = [kind for kind in ("cuda", "mps", "xpu") if torch.get_device_module(kind).is_available()]
-        said = str(error).splitlines()[0]
-        raise InputError(
-            f"device: expected one that torch can use here ({', '.join(['cpu', *kinds])}), got {device!r}: {said}"
-        ) from None
+        known, said = ", ".join(["cpu", *kinds]), str(error).splitlines()[0]
+        raise InputError(f"device: expected one that torch can use here ({known}), got {device!r}: {said}") from None
 
 
 Report = Callable[[int, float], bool]
@@ -204,23 +202,18 @@ def run(job: Job, report: Report | None = None) -> Checkpoint:
     try:
         return _run(job, report)
     except torch.OutOfMemoryError as error:
-        count = len(job.members)
-        advice = "choose a smaller network or batch."
+        count, advice = len(job.members), "choose a smaller network or batch."
         if count > 1:
             fit = max(1, min(count - 1, members_that_fit(job.recipe, job.members[0].samples, job.device)))
             advice = f"about {fit} would fit. Pass members={fit}."
-        raise MemoryBudgetError(
-            f"training {count} member{'s' * (count > 1)} ({job.recipe.network}) at once ran out of memory on "
-            f"{job.device}: {advice}"
-        ) from error
+        what = f"training {counted(count, 'member')} ({job.recipe.network}) at once"
+        raise MemoryBudgetError(f"{what} ran out of memory on {job.device}: {advice}") from error
 
 
 def _run(job: Job, report: Report | None) -> Checkpoint:
     began, epochs, count = time.monotonic(), job.recipe.epochs, len(job.members)
-    engine = job.engine()
-    reached = Checkpoint(
-        [m.key for m in job.members], [m.recipe.to_dict() for m in job.members], measurements=[[] for _ in job.members]
-    )
+    engine, keys = job.engine(), [m.key for m in job.members]
+    reached = Checkpoint(keys, [m.recipe.to_dict() for m in job.members], measurements=[[] for _ in job.members])
     if job.file is not None and job.file.exists():
         reached, kept = Checkpoint.from_file(job.file)
         engine.resume(kept or {}, reached.epoch)

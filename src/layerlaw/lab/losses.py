@@ -45,10 +45,8 @@ class Description(ABC):
         """The class of this kind."""
         if kind not in cls.kinds:
             near = difflib.get_close_matches(str(kind), cls.kinds, 1, 0.4)
-            raise InputError(
-                f"{cls.what}: expected one of the kinds {', '.join(cls.kinds)}, got {kind!r}."
-                + (f" Did you mean {near[0]}?" if near else " Import the module that defines it first.")
-            )
+            hint = f"Did you mean {near[0]}?" if near else "Import the module that defines it first."
+            raise InputError(f"{cls.what}: expected one of the kinds {', '.join(cls.kinds)}, got {kind!r}. {hint}")
         return cls.kinds[kind]
 
 

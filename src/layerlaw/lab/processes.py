@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import queue
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,6 +29,7 @@ from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.progress import Counter
 
+_PROGRAM = "from layerlaw.lab.processes import serve; serve()"
 WORTH_PROCESSES = 3e11  # multiplications; below, starting processes takes longer than they save
 
 
@@ -84,73 +86,57 @@ def run_in_processes(
     jobs: Sequence[Job], processes: int, bar: Counter, stop: threading.Event
 ) -> tuple[list[Checkpoint], bool]:
     """The same in several processes, which take one job after the other."""
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in range(len(jobs)):
-        waiting.put(number)
+    waiting, lock = iter(range(len(jobs))), threading.Lock()
     with tempfile.TemporaryDirectory(prefix="layerlaw-") as scratch:
         files = [job.file or Path(scratch) / f"result-{number}.pt" for number, job in enumerate(jobs)]
         for number, job in enumerate(jobs):
             with open(Path(scratch) / f"job-{number}", "wb") as file:
                 pickle.dump(replace(job, file=files[number]), file)
         path = os.pathsep.join(sys.path)  # for networks and losses that a script imports from beside it
+        program = [sys.executable, "-c", _PROGRAM, scratch, str(os.getpid())]
+        alone: dict[str, str] = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": path}
+        # In a session of its own: Ctrl-C reaches this process alone, which then asks the workers to stop.
+        how: dict[str, Any] = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "env": alone,
+            "start_new_session": True,
+        }
         errors: list[str] = []
-        lock = threading.Lock()
 
         def drive() -> None:
-            try:
-                with subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, scratch, str(os.getpid())],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": path},
-                    start_new_session=True,  # Ctrl-C reaches this process alone, which then asks the workers to stop
-                ) as worker:
-                    hand_out(worker)
-            except Exception as error:  # in a thread: else nobody would hear of it
-                errors.append(f"{type(error).__name__}: {error}")
-
-        def hand_out(worker: subprocess.Popen[str]) -> None:
-            assert worker.stdin is not None
-            assert worker.stdout is not None
-            while not (stop.is_set() or errors):
-                try:
-                    number = waiting.get_nowait()
-                except queue.Empty:
-                    break
-                print(number, file=worker.stdin, flush=True)
-                for line in worker.stdout:
-                    said = json.loads(line)
-                    if "epoch" in said:
+            with subprocess.Popen(program, text=True, **how) as worker:
+                assert worker.stdin is not None
+                assert worker.stdout is not None
+                for number in waiting:
+                    if stop.is_set() or errors:
+                        break
+                    print(number, file=worker.stdin, flush=True)
+                    said: dict[str, Any] = {}
+                    for line in worker.stdout:
+                        said = json.loads(line)
+                        if "epoch" not in said:
+                            break
                         with lock:
                             bar.step(_where(jobs[number], said["epoch"], said["loss"]))
-                        continue
-                    if said.get("error"):
-                        errors.append(said["error"])
-                    break
-                else:
-                    errors.append(f"a worker process ended with exit code {worker.wait()} while training.")
+                    if "done" not in said:
+                        ended = f"a worker process ended with exit code {worker.wait()} while training."
+                        errors.append(said.get("error", ended))
 
-        threads = [threading.Thread(target=drive, daemon=True) for _ in range(min(processes, len(jobs)))]
-        for thread in threads:
-            thread.start()
-        try:
-            while any(thread.is_alive() for thread in threads):
-                for thread in threads:
-                    thread.join(0.1)
-                if stop.is_set() or errors:
-                    (Path(scratch) / "stop").touch()
-        finally:
-            (Path(scratch) / "stop").touch()
-            for thread in threads:
-                thread.join()
+        with ThreadPoolExecutor(processes) as pool:
+            going = {pool.submit(drive) for _ in range(min(processes, len(jobs)))}
+            try:
+                while going:
+                    ended, going = wait(going, 0.1)
+                    errors += [f"{type(error).__name__}: {error}" for one in ended if (error := one.exception())]
+                    if stop.is_set() or errors:
+                        (Path(scratch) / "stop").touch()
+            finally:
+                (Path(scratch) / "stop").touch()
         if errors:
             raise LayerlawError(f"training failed: {errors[0]}")
         finished = [Checkpoint.from_file(file)[0] for file in files if file.exists()]
     return finished, len(finished) == len(jobs) and all(part.done for part in finished)
-
-
-_PROGRAM = "from layerlaw.lab.processes import serve; serve()"
 
 
 def serve() -> None:

@@ -95,9 +95,8 @@ class Recipe:
                 hint = f" Did you mean {hint}?" if hint else ""
                 raise InputError(f"grid: expected some of {', '.join(known)}, got {name!r}.{hint}")
             if isinstance(values, str) or not isinstance(values, Iterable):
-                raise InputError(
-                    f"grid: expected several values of {name}, got {values!r}. Write {name}=({values!r},)."
-                )
+                write = f"Write {name}=({values!r},)"
+                raise InputError(f"grid: expected several values of {name}, got {values!r}. {write}.")
         combinations = itertools.product(*choices.values())
         return [replace(self, **dict(zip(choices, values, strict=True))) for values in combinations]
 

@@ -33,9 +33,10 @@ class Samples:
     def __post_init__(self) -> None:
         for name in ("inputs", "labels", "test_inputs", "test_labels"):
             value = getattr(self, name)
-            if value is not None and not isinstance(value, Tensor):
+            if not isinstance(value, Tensor | None):
+                came = type(value).__name__
                 raise FeatureError(
-                    f"{name}: expected a tensor, got {type(value).__name__}. Samples.of((inputs, labels)) takes arrays too."
+                    f"{name}: expected a tensor, got {came}. Samples.of((inputs, labels)) takes arrays too."
                 )
 
     @classmethod
@@ -100,7 +101,6 @@ class Samples:
 
 
 def _tensor(values: Any, where: str) -> Tensor:
-    """Torch, NumPy or pandas as a tensor."""
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
     if isinstance(values, np.ndarray) and not (values.flags.writeable and all(step >= 0 for step in values.strides)):
@@ -108,11 +108,9 @@ def _tensor(values: Any, where: str) -> Tensor:
     try:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        kind = getattr(values, "dtype", type(values).__name__)
-        raise FeatureError(
-            f"{where}: expected numbers, got {kind} ({error}). Number the classes from 0: "
-            "np.unique(labels, return_inverse=True)[1]."
-        ) from None
+        came = f"{getattr(values, 'dtype', type(values).__name__)} ({error})"
+        cure = "Number the classes from 0: np.unique(labels, return_inverse=True)[1]"
+        raise FeatureError(f"{where}: expected numbers, got {came}. {cure}.") from None
 
 
 def _pair(data: Any, where: str) -> tuple[Tensor, Tensor]:

@@ -57,12 +57,10 @@ class TextRecipe:
         if not _is_number(self.mask_share) or not 0 < self.mask_share < 1:
             raise InputError(f"mask_share: expected a share between 0 and 1, got {self.mask_share!r}.")
         if self.warmup >= self.steps:
-            raise InputError(
-                f"warmup: expected fewer than the {self.steps} steps, got {self.warmup}. Train longer or warm up less."
-            )
+            cure = "Train longer or warm up less"
+            raise InputError(f"warmup: expected fewer than the {self.steps} steps, got {self.warmup}. {cure}.")
         betas: Any = self.betas
-        pair = isinstance(betas, tuple | list) and len(betas) == 2
-        if not pair or not all(_is_number(b) and 0 <= b < 1 for b in betas):
+        if not (isinstance(betas, tuple | list) and [_is_number(b) and 0 <= b < 1 for b in betas] == [True, True]):
             raise InputError(f"betas: expected two numbers from 0 to below 1, got {betas!r}.")
         object.__setattr__(self, "betas", tuple(betas))
 
@@ -175,10 +173,8 @@ def train_text(
             unread.clear()
             wrong = next((i for i, loss in enumerate(losses, 1) if not math.isfinite(loss)), None)
             if wrong is not None:
-                raise LayerlawError(
-                    f"training diverged at step {wrong}: expected a finite loss, got {losses[wrong - 1]}. "
-                    "Use a lower learning rate, a longer warm-up or a smaller clip."
-                )
+                what = f"training diverged at step {wrong}: expected a finite loss, got {losses[wrong - 1]}"
+                raise LayerlawError(f"{what}. Use a lower learning rate, a longer warm-up or a smaller clip.")
     return losses
 
 
@@ -234,30 +230,26 @@ def _checked(model: TextModel, ids: Tensor, recipe: TextRecipe, *, least: int) -
         came = f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
         raise InputError(f"ids: expected a tensor (n,) of whole numbers, the tokens of the whole text, got {came}.")
     if recipe.context > model.context:
+        most = f"at most the {model.context} tokens of the model, the recipe has {recipe.context}"
+        raise InputError(f"context: expected {most}. Make a model of longer context, or a recipe of shorter.")
+    if model.causal and recipe.task != "next":
+        cure = "Make GPT(…, causal=False) for masked training"
         raise InputError(
-            f"context: expected at most the {model.context} tokens of the model, the recipe has {recipe.context}. "
-            "Make a model of longer context, or a recipe of shorter."
+            f"task: expected 'next' for a model that sees no later token (causal), got {recipe.task!r}. {cure}."
         )
-    if model.causal != (recipe.task == "next"):
-        sees = "no later token (causal)" if model.causal else "all tokens, the next one too (causal=False)"
-        raise InputError(
-            f"task: expected {'next' if model.causal else 'masked'!r} for a model that sees {sees}, got {recipe.task!r}."
-            + (" Make GPT(…, causal=False) for masked training." if model.causal else "")
-        )
+    if not model.causal and recipe.task == "next":
+        raise InputError("task: expected 'masked' for a model that sees all tokens, the next one too (causal=False).")
     if len(ids) < least:
-        raise InputError(
-            f"ids: expected at least {least} tokens for windows of {recipe.context}, got {len(ids)}. "
-            "Take a longer text or a shorter context."
-        )
+        expected = f"expected at least {least} tokens for windows of {recipe.context}"
+        raise InputError(f"ids: {expected}, got {len(ids)}. Take a longer text or a shorter context.")
     ids = ids.long()
     low, high = (int(end) for end in ids.aminmax())
     beyond = model.vocabulary - (recipe.task == "masked")
     if low < 0 or high >= beyond:
-        why = f" (the last one, {beyond}, is the mask)" if recipe.task == "masked" else ""
-        raise InputError(
-            f"ids: expected 0 … {beyond - 1}, the model's vocabulary{why}, got {low if low < 0 else high}. "
-            "Was the text made by another tokenizer, or the model with too small a vocabulary?"
-        )
+        mask = f" (the last one, {beyond}, is the mask)" if recipe.task == "masked" else ""
+        why = "Was the text made by another tokenizer, or the model with too small a vocabulary?"
+        got = low if low < 0 else high
+        raise InputError(f"ids: expected 0 … {beyond - 1}, the model's vocabulary{mask}, got {got}. {why}")
     return ids
 
 

@@ -206,5 +206,4 @@ class SingleEngine:
 
 
 def _is_inside(name: str, modules: Collection[str]) -> bool:
-    """Whether a parameter belongs to one of the modules."""
     return any(name.startswith(f"{module}.") for module in modules)

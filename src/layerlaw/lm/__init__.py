@@ -1,15 +1,5 @@
 """Language models: the prediction residual of every block, in one streaming pass.
 
-    pieces         text → token ids, cut into pieces, dealt into groups of documents
-    loading        MODEL → a model and its tokenizer
-    blocks         its blocks, found by structure or named by hand
-    anatomy        what the model is: vocabulary, output embedding, which way it reads, where the state of each token stands
-    tasks          what it predicts (next token, masked tokens, masked spans), and as what: id, embedding, one-hot, …
-    chosen_tokens  the most frequent next tokens as classes; pictures of chosen words
-    stream         the pass: hidden states → second moments
-    loss           the model's own loss, and what it says about tokenizer and BOS
-    then           moments → record
-
 The way of the data: pieces → task → capture (hooks) → moments → residuals → record.
 """
 
@@ -45,15 +35,12 @@ from layerlaw.stats.ranks import world_size
 
 __all__ = ["BlockStack", "Loaded", "find_blocks", "load", "load_tokenizer", "pieces_of", "probe_lm"]
 
+NO_HEAD = "No output layer was found in {}: neither its loss nor the target 'embedding' is measured."
 FEW = 20  # tokens per feature below which the numbers are not to be trusted
 NULL_SEED = 1_000_003  # apart from any seed that the user may have drawn the model with
 MOVED = {
-    name: f"{name} of lm.{function}, {name}=…)"
-    for function, names in (
-        ("load(model", ("tokenizer", "dtype", "device_map", "mask_id", "name")),
-        ("pieces_of(text", ("length", "documents", "tokens", "bos", "groups")),
-    )
-    for name in names
+    **{name: f"{name} of lm.load(model, {name}=…)" for name in ("tokenizer", "dtype", "device_map", "mask_id", "name")},
+    **{name: f"{name} of lm.pieces_of(text, {name}=…)" for name in ("length", "documents", "tokens", "bos", "groups")},
 }
 
 
@@ -127,14 +114,12 @@ def probe_lm(
         fitting = replace(uncut, tokenizer=tokenizer, length=most - special, bos=uncut.bos if task == "next" else False)
         pieces = fitting.cut(wanted=wanted)
         if most < uncut.length and max(map(len, pieces.ids)) >= most - special:
-            pieces = pieces.noted(
-                f"Pieces have {most} tokens instead of {uncut.length}: the model has no places for more."
-            )
+            note = f"Pieces have {most} tokens instead of {uncut.length}: the model has no places for more."
+            pieces = pieces.noted(note)
         limit = None
         if pieces.tokens > wanted:
-            limit, pieces = uncut.tokens, pieces.spread(wanted)
-            pieces = pieces.noted("" if limit else f"{wanted:,} tokens spread over the text were read.")
-        pieces = pieces.noted(pieces.left_out)
+            limit, note = uncut.tokens, f"{wanted:,} tokens spread over the text were read."
+            pieces = pieces.spread(wanted).noted("" if limit else note)
         vocabulary = anatomy.vocabulary_of(network)
         check_ids(pieces, vocabulary, tokenizer, loaded.mask_id)
         # What is predicted, and what is measured beside it.
@@ -145,18 +130,13 @@ def probe_lm(
         frequent = FrequentTokens.of(predicted, classes) if classes else None
         shown = PicturedWords.of(words, tokenizer, vocabulary) if len(words) else None
         plan = TextPlan(found, tuple(chosen), normalize, places, frequent, shown)
-        pieces = pieces.dealt(*affordable(uncut.groups, plan, memory_gib))
-        if task == "next":
-            pieces = pieces.noted(bos_note(network, tokenizer, pieces, where))
-        if task == "span":
-            pieces = pieces.noted(unnamed_sentinels(tokenizer))
-        if task != fits:
-            pieces = pieces.noted(AGAINST_ITS_WAY[task])
-        if head is None:
-            pieces = pieces.noted(
-                f"No output layer was found in {type(network).__name__}: neither its loss nor the target 'embedding' is "
-                "measured."
-            )
+        pieces = pieces.noted(pieces.left_out).dealt(*affordable(uncut.groups, plan, memory_gib))
+        pieces = pieces.noted(
+            bos_note(network, tokenizer, pieces, where) if task == "next" else "",
+            unnamed_sentinels(tokenizer) if task == "span" else "",
+            AGAINST_ITS_WAY[task] if task != fits else "",
+            NO_HEAD.format(type(network).__name__) if head is None else "",
+        )
         offsets = tuple(sorted({target.offset for target in chosen} | ({0} if words else set())))
         config = getattr(network, "config", None)
         how = task_for(task, offsets=offsets, tokenizer=tokenizer, config=config, mask_id=loaded.mask_id, seed=seed)
@@ -202,7 +182,6 @@ def _check_types(**given: Any) -> None:
 
 
 def _record(model: nn.Module, loaded: Loaded, run: TextRun, measured: MomentPass, twin: MomentPass | None) -> Record:
-    """The record of a language model."""
     plan, pieces, words = run.plan, run.pieces, measured.words
     n = int(measured.targets.counts.sum())
     return Record(
@@ -294,10 +273,8 @@ def _notes(run: TextRun, measured: MomentPass, n: int) -> list[str]:
             f"line along depth not to be trusted. Use more tokens{honest}."
         )
     if not blocks.linked and not blocks.named:
-        notes.append(
-            f"What one module of '{blocks.home}' gives is not what the next one takes: they may be parts of blocks. "
-            "Look at the model, and name the modules whose outputs are to be measured (blocks)."
-        )
+        odd = f"What one module of '{blocks.home}' gives is not what the next one takes: they may be parts of blocks. "
+        notes.append(odd + "Look at the model, and name the modules whose outputs are to be measured (blocks).")
     if blocks.others:
         notes.append(f"Other lists of blocks were not measured: {', '.join(blocks.others)}.")
     missing = [f"'{name}'" for name, seen in zip(words.names, words.seen, strict=True) if seen == 0] if words else []

@@ -97,7 +97,6 @@ def task_of(model: nn.Module, blocks: BlockStack, device: torch.device, shift: i
 
 
 def _states(model: nn.Module, blocks: BlockStack, ids: Tensor) -> list[Tensor]:
-    """The hidden states of every block for a few tokens."""
     seen: list[Tensor] = []
     plan = blocks.plan(embedding=False)
     with Capture(model, plan, plan.sites, reduce=None, consume=lambda _, hidden: seen.append(hidden)) as capture:
@@ -118,10 +117,8 @@ class TokenPlaces:
         if not self.longer and tuple(hidden.shape[:2]) == shape:
             return hidden
         if not self.longer or hidden.shape[0] != batch or hidden.shape[1] < self.shift + time:
-            raise CaptureError(
-                f"expected a state of each token ({batch} pieces of {time}), got {tuple(hidden.shape)}, unlike in the dry "
-                "run. Use another length, or name other blocks."
-            )
+            expected = f"expected a state of each token ({batch} pieces of {time}), got {tuple(hidden.shape)}"
+            raise CaptureError(f"{expected}, unlike in the dry run. Use another length, or name other blocks.")
         return hidden[:, self.shift : self.shift + time]
 
 
@@ -133,23 +130,19 @@ def places_of(model: nn.Module, blocks: BlockStack, device: torch.device, length
     if read != predicted == blocks.seen:
         return TokenPlaces()
     if blocks.seen == read != predicted:
-        raise CaptureError(
-            f"blocks: expected blocks of the decoder, which predicts what was cut out, got '{blocks.home}' of the encoder."
-        )
+        decoder = "blocks of the decoder, which predicts what was cut out"
+        raise CaptureError(f"blocks: expected {decoder}, got '{blocks.home}' of the encoder.")
     if blocks.seen == predicted[::-1]:
-        raise CaptureError(
-            f"'{blocks.home}': expected hidden states (batch, time, width) for ids of shape {predicted}, got {blocks.seen}: "
-            "blocks with time along axis 0 are not supported. Wrap the model so that batches come first."
-        )
+        expected = f"expected hidden states (batch, time, width) for ids of shape {predicted}, got {blocks.seen}"
+        why = "blocks with time along axis 0 are not supported. Wrap the model so that batches come first"
+        raise CaptureError(f"'{blocks.home}': {expected}: {why}.")
     if blocks.seen[0] == predicted[0] and blocks.seen[1] >= predicted[1]:
         odd = length - 1 + length % 2  # no multiple of what models pad to
-        places = _tried(model, blocks, device, odd)
-        if places is not None:
+        if (places := _tried(model, blocks, device, odd)) is not None:
             return places
-    raise CaptureError(
-        f"'{blocks.home}': expected one state of each token, got states {blocks.seen} for tokens {predicted} (batch, time). "
-        "Blocks that join or split tokens cannot be measured; name others (blocks, or --blocks)."
-    )
+    came = f"got states {blocks.seen} for tokens {predicted} (batch, time)"
+    why = "Blocks that join or split tokens cannot be measured; name others (blocks, or --blocks)"
+    raise CaptureError(f"'{blocks.home}': expected one state of each token, {came}. {why}.")
 
 
 def _tried(model: nn.Module, blocks: BlockStack, device: torch.device, tokens: int) -> TokenPlaces | None:

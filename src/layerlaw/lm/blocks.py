@@ -121,11 +121,9 @@ def find_blocks(model: nn.Module, inputs: Mapping[str, Any], named: str | Sequen
         return _described(traced, steps, mine, home, named=True, whole=whole)
     lists = _lists(modules, steps)
     if not lists:
-        raise CaptureError(
-            "no blocks found: expected a list of at least two modules (nn.ModuleList or nn.Sequential) through which tokens "
-            "pass as (batch, time, width). If they are in none, name them (blocks, or --blocks). The model's tree:\n"
-            f"{_tree(modules)}"
-        )
+        expected = "a list of at least two modules (nn.ModuleList or nn.Sequential) through which tokens pass as"
+        cure = f"If they are in none, name them (blocks, or --blocks). The model's tree:\n{_tree(modules)}"
+        raise CaptureError(f"no blocks found: expected {expected} (batch, time, width). {cure}")
     # An encoder-decoder runs its decoder last; otherwise the list with the most parameters, of those that pass on directly.
     size = {home: sum(p.numel() for p in modules[home].parameters()) for home in lists}
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
@@ -179,9 +177,8 @@ def _steps_of(names: Sequence[str], steps: list[_Step]) -> list[_Step]:
     for step in found:
         if len(step.shape) != 3 or step.shape != first.shape:
             expected = "(batch, time, width)" if len(first.shape) != 3 else f"{first.shape} as '{first.call.name}' does"
-            raise CaptureError(
-                f"blocks: expected '{step.call.name}' to give {expected}, got {step.shape or 'no tensor'}."
-            )
+            came = step.shape or "no tensor"
+            raise CaptureError(f"blocks: expected '{step.call.name}' to give {expected}, got {came}.")
     return found
 
 
@@ -278,14 +275,15 @@ def explained(inputs: Mapping[str, Any], where: str) -> Iterator[None]:
     except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         no_memory = "not enough memory" in str(error) or "can't allocate" in str(error)
         if no_memory or isinstance(error, torch.OutOfMemoryError):
+            smaller = (
+                "use a smaller batch (batch_size=1), shorter pieces (length=256), a smaller dtype (dtype='bfloat16')"
+            )
             raise CaptureError(
-                f"out of memory in {where}: use a smaller batch (batch_size=1), shorter pieces (length=256), a smaller "
-                "dtype (dtype='bfloat16'), or spread the model (device_map='auto')."
+                f"out of memory in {where}: {smaller}, or spread the model (device_map='auto')."
             ) from error
         shapes = ", ".join(f"{name} {tuple(v.shape)}" for name, v in inputs.items() if isinstance(v, Tensor))
-        raise CaptureError(
-            f"the model failed in {where} ({shapes}): {type(error).__name__}: {error}. Does it take token ids as input_ids?"
-        ) from error
+        said = f"{type(error).__name__}: {error}. Does it take token ids as input_ids?"
+        raise CaptureError(f"the model failed in {where} ({shapes}): {said}") from error
 
 
 def _batch(inputs: Mapping[str, Any]) -> Batch:

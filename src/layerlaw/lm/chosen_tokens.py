@@ -38,10 +38,6 @@ class FrequentTokens:
         ids = order[: min(classes, int((counts > 1).sum()))].sort().values
         return cls(ids, torch.zeros(len(ids), dtype=torch.float64))
 
-    def fresh(self) -> FrequentTokens:
-        """Nothing seen yet."""
-        return FrequentTokens(self.ids, torch.zeros_like(self.counts))
-
     def begin(self, tokens: Tensor) -> None:
         """The next tokens (n,) of a batch."""
         place = torch.searchsorted(self.ids, tokens).clamp(max=len(self.ids) - 1)
@@ -99,22 +95,17 @@ class PicturedWords:
     @classmethod
     def of(cls, words: Sequence[str | int], tokenizer: Any, vocabulary: int) -> PicturedWords:
         """Words by name (one token each, with or without a blank before them), or token ids."""
-        names, ids = [], []
+        ids = []
         for word in words:
             if isinstance(word, bool) or not isinstance(word, (str, Integral)):
                 raise InputError(f"words: expected words or token ids, got {word!r}.")
-            names.append(str(word).strip())
             ids.append(_single_token(word, tokenizer) if isinstance(word, str) else int(word))
-        wrong = [i for i in ids if not 0 <= i < vocabulary]
-        if wrong:
+        if wrong := [i for i in ids if not 0 <= i < vocabulary]:
             raise InputError(f"words: expected token ids 0 … {vocabulary - 1}, got {wrong[0]}.")
         if len(set(ids)) < len(ids):
             raise InputError(f"words: expected different words, got {', '.join(map(repr, words))}.")
-        return cls(tuple(names), torch.tensor(ids), PlaneSample(len(ids)), torch.zeros(len(ids), dtype=torch.float64))
-
-    def fresh(self) -> PicturedWords:
-        """Nothing kept yet."""
-        return PicturedWords(self.names, self.ids, PlaneSample(len(self.ids)), torch.zeros_like(self.seen))
+        names = tuple(str(word).strip() for word in words)
+        return cls(names, torch.tensor(ids), PlaneSample(len(ids)), torch.zeros(len(ids), dtype=torch.float64))
 
     def begin(self, tokens: Tensor, number: int) -> None:
         """The tokens (n,) at the rows of a batch, and which of all batches it is."""

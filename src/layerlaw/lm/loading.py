@@ -135,7 +135,6 @@ def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Modul
 
 
 def _plain_config(model: Any) -> Any:
-    """The configuration without what it says of quantized weights."""
     config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -145,9 +144,8 @@ def _plain_config(model: Any) -> Any:
 def load_tokenizer(tokenizer: Any) -> Any:
     """A tokenizer from a folder, a name or a tokenizer.json; a loaded one stays (one of `tokenizers` is wrapped)."""
     if type(tokenizer).__module__.partition(".")[0] == "tokenizers":  # the library's own, which knows no special tokens
-        return _transformers("a tokenizer of the package tokenizers").PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer
-        )
+        transformers = _transformers("a tokenizer of the package tokenizers")
+        return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     if not isinstance(tokenizer, (str, os.PathLike)):
         return tokenizer
     transformers = _transformers("loading a tokenizer")
@@ -158,9 +156,8 @@ def load_tokenizer(tokenizer: Any) -> Any:
         try:
             return transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
         except Exception as error:  # the Rust side raises plain exceptions
-            raise DataError(
-                f"{tokenizer}: expected a tokenizer.json as the package tokenizers writes it, got: {_line(error)}"
-            ) from None
+            expected = "expected a tokenizer.json as the package tokenizers writes it"
+            raise DataError(f"{tokenizer}: {expected}, got: {_line(error)}") from None
     with _explained(str(tokenizer)):
         return transformers.AutoTokenizer.from_pretrained(str(path) if path.exists() else str(tokenizer))
 
@@ -183,9 +180,8 @@ def _explained(where: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingExtraError(
-            "transformers and what it asks for", "lm", f"loading '{where}' ({_line(error)})"
-        ) from error
+        why = f"loading '{where}' ({_line(error)})"
+        raise MissingExtraError("transformers and what it asks for", "lm", why) from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         hint = "Is the name right, is there a network? A local folder or a GGUF file needs none."
         if Path(where).exists():
@@ -193,10 +189,8 @@ def _explained(where: str) -> Iterator[None]:
         elif os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"):
             hint = "HF_HUB_OFFLINE is set, so nothing is downloaded: give a local folder or a GGUF file, or unset it."
         here = "" if Path(where).exists() else ", and there is no folder of that name here"
-        raise DataError(
-            f"'{where}': expected a language model or tokenizer that transformers can load{here}. {hint} (They say: "
-            f"{_line(error)})"
-        ) from error
+        expected = f"expected a language model or tokenizer that transformers can load{here}"
+        raise DataError(f"'{where}': {expected}. {hint} (They say: {_line(error)})") from error
 
 
 def _line(error: Exception) -> str:

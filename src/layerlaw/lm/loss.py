@@ -78,10 +78,10 @@ def loss_note(loss: float | None, predicted: Tensor, pieces: int) -> str:
     alone = frequency_loss(predicted)
     if loss < alone + CLEARLY or int(predicted.sum()) < CONTEXT * pieces:
         return ""
-    return (
-        f"The model's own loss on this text is {loss:.2f} nats per token; how often each token comes gives {alone:.2f} by "
-        "itself. Is it trained, and does this tokenizer belong to it?"
+    gives = (
+        f"how often each token comes gives {alone:.2f} by itself. Is it trained, and does this tokenizer belong to it?"
     )
+    return f"The model's own loss on this text is {loss:.2f} nats per token; {gives}"
 
 
 def bos_note(model: nn.Module, tokenizer: Any, pieces: Pieces, device: torch.device) -> str:
@@ -95,10 +95,8 @@ def bos_note(model: nn.Module, tokenizer: Any, pieces: Pieces, device: torch.dev
     led = _loss_of_piece(model, torch.cat([torch.tensor([known], device=device), piece])[None])
     if plain is None or led is None or led > (1 - MUCH) * plain:
         return ""
-    return (
-        f"The tokenizer puts no BOS in front, but with one the loss on the first piece is {led:.2f} instead of {plain:.2f}: "
-        "this model wants it (bos=True, or --bos)."
-    )
+    better = f"with one the loss on the first piece is {led:.2f} instead of {plain:.2f}"
+    return f"The tokenizer puts no BOS in front, but {better}: this model wants it (bos=True, or --bos)."
 
 
 def _loss_of_piece(model: nn.Module, ids: Tensor) -> float | None:

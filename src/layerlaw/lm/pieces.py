@@ -11,7 +11,8 @@ import hashlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
+from itertools import chain
 from numbers import Integral
 from typing import Any, Literal, get_args
 
@@ -75,9 +76,9 @@ class Pieces:
         chosen = sorted(kept)
         return replace(self, ids=tuple(kept[i] for i in chosen), documents=tuple(self.documents[i] for i in chosen))
 
-    def noted(self, note: str) -> Pieces:
-        """The same with a remark for the record, unless it is empty."""
-        return replace(self, notes=(*self.notes, note)) if note else self
+    def noted(self, *notes: str) -> Pieces:
+        """The same with remarks for the record, those that are not empty."""
+        return replace(self, notes=(*self.notes, *filter(None, notes)))
 
     def dealt(self, groups: int, note: str = "") -> Pieces:
         """Deal the pieces into groups of about equally many tokens: runs of whole documents where there are enough."""
@@ -104,8 +105,7 @@ class Pieces:
         return here.noted(f"{why}, groups are runs of pieces, not whole documents.")
 
     def _sizes(self, units: Sequence[int]) -> dict[int, int]:
-        """Tokens of each unit, by the unit that each piece belongs to."""
-        sizes: Counter[int] = Counter()
+        sizes: Counter[int] = Counter()  # tokens of each unit
         for unit, piece in zip(units, self.ids, strict=True):
             sizes[unit] += len(piece)
         return sizes
@@ -113,15 +113,46 @@ class Pieces:
 
 @dataclass(frozen=True)
 class UncutText:
-    """A text and how it is to be cut, dealt and how much of it is read: what `pieces_of` gives and `probe_lm` takes."""
+    """A string, documents (strings, or rows with a "text") or token ids (documents, length), and how they become pieces.
+
+    Nothing is read yet: `probe_lm` does that when it knows the model; `.cut()` gives the pieces by hand.
+
+    tokenizer   for this text; default: that of the model
+    length      tokens the model reads at once
+    documents   "cut" every document into pieces of `length`, "truncate" it to one piece, or "pack" all into one stream
+    bos         put the tokenizer's BOS in front of every piece; `None`: where the tokenizer itself puts one
+    tokens      how many to read, spread over the text; default: so many that about 100 per feature are predicted (masked
+                tasks predict about 15 % of the tokens they read)
+    groups      groups of documents for held-out values and standard errors; default: 8, or as many as the memory allows
+    """
 
     text: Any = field(repr=False)
     tokenizer: Any = None
+    _: KW_ONLY
     length: int = 512
     documents: Documents = "cut"
     bos: bool | None = None
     tokens: int | None = None
     groups: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("documents", self.documents, get_args(Documents))
+        tokens, groups = (least if n is None else n for n, least in ((self.tokens, SHORTEST), (self.groups, 1)))
+        check_whole(SHORTEST, kind=Integral, length=self.length, tokens=tokens)
+        check_whole(1, kind=Integral, groups=groups)
+        if self.bos not in (None, True, False):
+            raise InputError(f"bos: expected True, False or None (as the tokenizer does), got {self.bos!r}.")
+        text: Any = self.text.documents if isinstance(self.text, Text) else self.text
+        object.__setattr__(self, "text", text)
+        short = isinstance(text, str) and len(text) < 300 and "\n" not in text
+        if isinstance(text, os.PathLike) or (short and os.path.isfile(text)):  # which minds neither length nor letters
+            raise InputError(
+                f"text: expected text, got the name of a file: pass ll.data.load_text({os.fspath(text)!r})."
+            )
+        if isinstance(text, (bytes, bytearray)):
+            raise InputError("text: expected a string, got bytes: pass text.decode().")
+        if isinstance(text, Mapping) and "input_ids" in text:
+            raise InputError(f"text: expected token ids, got a {type(text).__name__}: pass its 'input_ids'.")
 
     def cut(self, tokenizer: Any = None, *, wanted: int | None = None) -> Pieces:
         """Tokenize and cut; the tokenizer is for a text that came without, reading stops at many times `wanted` tokens."""
@@ -134,8 +165,7 @@ class UncutText:
             tokenizer = self.tokenizer if self.tokenizer is not None else tokenizer
             if tokenizer is None:
                 raise InputError(
-                    "tokenizer: expected one for this text, got none. Pass lm.load(model, tokenizer=…), or token ids of "
-                    "shape (documents, length) as text."
+                    "tokenizer: expected one for this text, got none. Pass lm.load(model, tokenizer=…), or ids."
                 )
             if not callable(tokenizer):
                 raise InputError(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}.")
@@ -168,42 +198,7 @@ class UncutText:
         return Pieces(tuple(found), tuple(owners), bos=first, packed=packed, given=given).noted(note)
 
 
-def pieces_of(
-    text: Any,
-    tokenizer: Any = None,
-    *,
-    length: int = 512,
-    documents: Documents = "cut",
-    bos: bool | None = None,
-    tokens: int | None = None,
-    groups: int | None = None,
-) -> UncutText:
-    """A string, documents (strings, or rows with a "text") or token ids (documents, length), and how they become pieces.
-
-    Nothing is read yet: `probe_lm` does that when it knows the model; `.cut()` gives the pieces by hand.
-
-    tokenizer   for this text; default: that of the model
-    length      tokens the model reads at once
-    documents   "cut" every document into pieces of `length`, "truncate" it to one piece, or "pack" all into one stream
-    bos         put the tokenizer's BOS in front of every piece; `None`: where the tokenizer itself puts one
-    tokens      how many to read, spread over the text; default: so many that about 100 per feature are predicted (masked
-                tasks predict about 15 % of the tokens they read)
-    groups      groups of documents for held-out values and standard errors; default: 8, or as many as the memory allows
-    """
-    check_choice("documents", documents, get_args(Documents))
-    check_whole(SHORTEST, kind=Integral, length=length, tokens=SHORTEST if tokens is None else tokens)
-    check_whole(1, kind=Integral, groups=1 if groups is None else groups)
-    if bos not in (None, True, False):
-        raise InputError(f"bos: expected True, False or None (as the tokenizer does), got {bos!r}.")
-    text = text.documents if isinstance(text, Text) else text
-    short = isinstance(text, str) and len(text) < 300 and "\n" not in text
-    if isinstance(text, os.PathLike) or (short and os.path.isfile(text)):  # which minds neither length nor letters
-        raise InputError(f"text: expected text, got the name of a file: pass ll.data.load_text({os.fspath(text)!r}).")
-    if isinstance(text, (bytes, bytearray)):
-        raise InputError("text: expected a string, got bytes: pass text.decode().")
-    if isinstance(text, Mapping) and "input_ids" in text:
-        raise InputError(f"text: expected token ids, got a {type(text).__name__}: pass its 'input_ids'.")
-    return UncutText(text, tokenizer, length, documents, bos, tokens, groups)
+pieces_of = UncutText  # as users call it: what is not cut yet
 
 
 def _read(stream: Iterable[Tensor], most: int | None, enough: int | None) -> tuple[list[tuple[int, Tensor]], str]:
@@ -241,23 +236,18 @@ def evenly(n: int) -> Iterator[int]:
 def bos_of(tokenizer: Any, wanted: bool | None) -> int | None:
     """The BOS to put in front of every piece: by the tokenizer's own habit, or as requested."""
     known = getattr(tokenizer, "bos_token_id", None)
-    if wanted is False:
+    if wanted and known is None:
+        raise InputError("bos=True: expected a tokenizer with a BOS token, got one without.")
+    if known is None or wanted is False:
         return None
-    if wanted:
-        if known is None:
-            raise InputError("bos=True: expected a tokenizer with a BOS token, got one without.")
-        return int(known)
-    habit = tokenizer("a")["input_ids"]
-    return int(known) if known is not None and len(habit) and habit[0] == known else None
+    return int(known) if wanted or tokenizer("a")["input_ids"][:1] == [known] else None
 
 
 def tokenized(documents: Iterable[str], tokenizer: Any, end: int | None) -> Iterator[Tensor]:
     """Token ids of every document, without special tokens; `end` closes each where documents are packed."""
     for document in documents:
-        ids: list[int] = []
-        for part in _parts(document):
-            ids += tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"]
-        yield torch.tensor(ids + ([end] if end is not None else []), dtype=torch.long)
+        parts = (tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"] for part in _parts(document))
+        yield torch.tensor([*chain.from_iterable(parts), *(() if end is None else (end,))], dtype=torch.long)
 
 
 class Tokenized(Sequence[Tensor]):
@@ -291,27 +281,22 @@ def _token_ids(text: Any) -> list[Tensor] | None:
     if isinstance(text, Tensor) or (isinstance(text, np.ndarray) and text.dtype.kind not in "UTO"):
         ids = torch.as_tensor(text)
         if ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
-            raise InputError(
-                f"text: expected token ids of shape (documents, length) as whole numbers, got {tuple(ids.shape)} "
-                f"{ids.dtype}. One long document of ids: ids[None]."
-            )
+            came = f"{tuple(ids.shape)} {ids.dtype}. One long document of ids: ids[None]"
+            raise InputError(f"text: expected token ids of shape (documents, length) as whole numbers, got {came}.")
         return list(ids.cpu())
-    if isinstance(text, Sequence) and not isinstance(text, str) and len(text):
-        first = text[0]
-        if isinstance(first, (Tensor, np.ndarray)):
-            ids_came = first.ndim == 1
-        else:
-            listed = isinstance(first, Sequence) and not isinstance(first, str)
-            ids_came = listed and all(isinstance(i, int) for i in first[:8])
-        return [torch.as_tensor(ids).long().cpu() for ids in text] if ids_came else None
-    return None
+    if not isinstance(text, Sequence) or isinstance(text, str) or not len(text):
+        return None
+    first = text[0]
+    row = isinstance(first, (Tensor, np.ndarray)) and first.ndim == 1
+    listed = isinstance(first, Sequence) and not isinstance(first, str) and all(isinstance(i, int) for i in first[:8])
+    return [torch.as_tensor(ids).long().cpu() for ids in text] if row or listed else None
 
 
 def _strings(text: Any, start: int = 0) -> Iterator[str]:
     if not isinstance(text, Iterable):
+        came = type(text).__name__
         raise InputError(
-            "text: expected a string, an iterable of documents, or token ids of shape (documents, length), got "
-            f"{type(text).__name__}."
+            f"text: expected a string, an iterable of documents, or token ids (documents, length), got {came}."
         )
     if isinstance(text, Mapping) or (hasattr(text, "iloc") and hasattr(text, "columns")):
         raise InputError(f"text: expected documents, got a {type(text).__name__}: pass its column, as in text['text'].")
@@ -319,10 +304,8 @@ def _strings(text: Any, start: int = 0) -> Iterator[str]:
         if isinstance(item, Mapping) and "text" in item:
             item = item["text"]
         if not isinstance(item, str):
-            raise InputError(
-                f"text: expected documents that are strings (or rows with a 'text'), got {type(item).__name__} as document "
-                f"{number}."
-            )
+            came = f"{type(item).__name__} as document {number}"
+            raise InputError(f"text: expected documents that are strings (or rows with a 'text'), got {came}.")
         if item.strip():
             yield item
 
@@ -351,11 +334,7 @@ def check_ids(pieces: Pieces, vocabulary: int, tokenizer: Any, mask_id: int | No
     high = max(int(piece.max()) for piece in pieces.ids)
     if low >= 0 and high < vocabulary:
         return
-    what = "token ids that do"
-    if tokenizer is not None:
-        size = f" ({len(tokenizer):,} entries)" if hasattr(tokenizer, "__len__") else ""
-        what = f"a tokenizer{size} that does"
-    raise InputError(
-        f"text: expected token ids 0 … {vocabulary - 1}, as the model has embeddings, got {low if low < 0 else high}: "
-        f"{what} not belong to this model."
-    )
+    size = f" ({len(tokenizer):,} entries)" if hasattr(tokenizer, "__len__") else ""
+    what = "token ids that do" if tokenizer is None else f"a tokenizer{size} that does"
+    came = f"{low if low < 0 else high}: {what} not belong to this model"
+    raise InputError(f"text: expected token ids 0 … {vocabulary - 1}, as the model has embeddings, got {came}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from dataclasses import dataclass, field
 from typing import Literal
@@ -84,8 +85,7 @@ class MomentPass:
             at += width
         self.targets = TargetMoments.empty(groups, at)
         self.sites: dict[str, Moments] = {}
-        self.frequent = None if plan.frequent is None else plan.frequent.fresh()
-        self.words = None if plan.words is None else plan.words.fresh()
+        self.frequent, self.words = copy.deepcopy((plan.frequent, plan.words))  # which have seen nothing yet
         self.tokens, self.seconds = 0, 0.0
 
     def begin(self, group: int, batch: TokenBatch, number: int = 0) -> None:
@@ -104,9 +104,8 @@ class MomentPass:
     def consume(self, site: Site, hidden: Tensor) -> None:
         """The hidden states (B, T, d) of one block."""
         if hidden.dim() != 3 or hidden.shape[-1] != site.features:
-            raise CaptureError(
-                f"'{site.name}': expected hidden states (batch, time, {site.features}), got {tuple(hidden.shape)}."
-            )
+            came = tuple(hidden.shape)
+            raise CaptureError(f"'{site.name}': expected hidden states (batch, time, {site.features}), got {came}.")
         device = hidden.device
         if device not in self._rows:
             self._rows[device], self._values[device] = self._index.to(device), Columns(self._T, device)
@@ -125,9 +124,9 @@ class MomentPass:
         try:
             return Moments.empty(self.groups, d, self.targets.sums.shape[1], device)
         except (torch.OutOfMemoryError, RuntimeError) as error:
+            what = f"{self.groups} groups of {d} × {d} numbers for each of {len(self.plan.sites)} sites"
             raise InputError(
-                f"out of memory for the statistics: {self.groups} groups of {d} × {d} numbers for each of "
-                f"{len(self.plan.sites)} sites. Use fewer groups (groups=2, or 1), or a lower memory_gib."
+                f"out of memory for the statistics: {what}. Use fewer groups or a lower memory_gib."
             ) from error
 
     def settle(self, device: torch.device) -> None:
@@ -195,10 +194,9 @@ def affordable(groups: int | None, plan: TextPlan, memory_gib: float) -> tuple[i
         return groups, ""
     d = plan.blocks.width
     one = 8 * len(plan.sites) * d * ((d + 1) / 2 + sum(target.columns for target in plan.targets) + 1)
-    fits = int(min(memory_gib * 2**30 // one, GROUPS))
-    if fits >= GROUPS:
+    chosen = max(1, int(min(memory_gib * 2**30 // one, GROUPS)))
+    if chosen == GROUPS:
         return GROUPS, ""
-    chosen = max(1, fits)
     what = "no held-out values and no standard errors" if chosen == 1 else f"{chosen} groups instead of {GROUPS}"
     return chosen, f"The statistics of one group take {one / 2**30:.2g} GiB: {what} (memory_gib={memory_gib:g})."
 
@@ -208,19 +206,15 @@ def check_enough(counts: Tensor, width: int, task: str, *, tokens: int | None, l
     n = int(counts.sum())
     least = int((counts.sum() - counts).min()) if len(counts) > 1 else n
     if n == 0 and task == "next":
-        raise InputError(
-            f"length: expected pieces in which a token has all the neighbors that are needed, got none in pieces of "
-            f"{length}. Use longer ones."
-        )
+        expected = "expected pieces in which a token has all the neighbors that are needed"
+        raise InputError(f"length: {expected}, got none in pieces of {length}. Use longer ones.")
     if n <= width + 1:
         share = " (about 15 % of the tokens are masked)" if task != "next" else ""
         cure = "Pass a longer text" if tokens is None else f"Use more than tokens={tokens}"
+        enough = "20 per feature are the least for numbers to trust, 100 are good"
         raise InputError(
-            f"text: expected more predicted tokens than features, got {n} for {width}{share}. {cure}; 20 per feature are "
-            "the least for numbers to trust, 100 are good."
+            f"text: expected more predicted tokens than features, got {n} for {width}{share}. {cure}; {enough}."
         )
     if least <= width + 1:
-        raise InputError(
-            f"groups: leaving one group out leaves {least} tokens for {width} features. Pass a longer text, or groups=1 (no "
-            "held-out values)."
-        )
+        cure = "Pass a longer text, or groups=1 (no held-out values)"
+        raise InputError(f"groups: leaving one group out leaves {least} tokens for {width} features. {cure}.")

@@ -102,9 +102,8 @@ class MaskedTokens:
 
     def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> TokenBatch:
         """The tokenizer's special tokens around every piece are never masked."""
-        front, back = torch.tensor(self.before, dtype=torch.long), torch.tensor(self.after, dtype=torch.long)
-        whole = [torch.cat([front, piece, back]) for piece in pieces]
-        ids, mask = padded(whole, self.pad)
+        front, back = (torch.tensor(special, dtype=torch.long) for special in (self.before, self.after))
+        ids, mask = padded([torch.cat([front, piece, back]) for piece in pieces], self.pad)
         chosen = torch.zeros_like(ids, dtype=torch.bool)
         for i, (piece, number) in enumerate(zip(pieces, numbers, strict=True)):
             draw = torch.rand(len(piece), generator=_generator(self.seed, number)) < MASKED_SHARE
@@ -143,8 +142,7 @@ class Spans:
         hidden = max(spans, round(n * MASKED_SHARE))
         lengths = _composition(hidden, spans, generator)
         gaps = _composition(n - hidden, spans, generator)
-        source, label, real = [], [], []
-        at = 0
+        source, label, real, at = [], [], [], 0
         for gap, length, sentinel in zip(gaps, lengths, self.sentinels, strict=False):
             source += [*piece[at : at + gap].tolist(), sentinel]
             label += [sentinel, *piece[at + gap : at + gap + length].tolist()]
@@ -165,10 +163,8 @@ def task_for(
     if name == "next":
         return NextToken(offsets, pad)
     if set(offsets) != {1}:
-        raise InputError(
-            f"targets: previous, current, next2 and words belong to next-token prediction; with the task '{name}' only what "
-            "is masked can be predicted."
-        )
+        only = f"with the task '{name}' only what is masked can be predicted"
+        raise InputError(f"targets: previous, current, next2 and words belong to next-token prediction; {only}.")
     if name == "masked":
         mask = mask_id if mask_id is not None else getattr(tokenizer, "mask_token_id", None)
         if mask is None:
@@ -230,7 +226,6 @@ def unnamed_sentinels(tokenizer: Any) -> str:
 
 
 def _named_sentinels(tokenizer: Any) -> tuple[int, ...]:
-    """The tokenizer's <extra_id_…>."""
     if tokenizer is None:
         return ()
     if hasattr(tokenizer, "get_sentinel_token_ids") and (found := tokenizer.get_sentinel_token_ids()):
@@ -261,10 +256,10 @@ def targets_of(
     ids, what, shuffled = partial(_scaled, vocabulary), WORDS[task], f"each of {SHUFFLES} shuffled vocabularies"
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**40:
         raise InputError(f"seed: expected a whole number from 0 to 2**40, got {seed!r}.")
-    width = 0 if embedding is None else embedding.shape[1]
+    table = torch.zeros(0, 0) if embedding is None else embedding.detach()
     all_known = (
         Target("id", 1, ids, f"{what}'s id"),
-        Target("embedding", 1, partial(_rows, embedding), f"{what}'s row of the output embedding", width),
+        Target("embedding", 1, lambda: table.float().cpu(), f"{what}'s row of the output embedding", table.shape[1]),
         Target("onehot", 1, partial(_sketch, vocabulary, seed), f"{what}, one-hot (random sketch)", SKETCH),
         Target("shuffled", 1, partial(_shuffled, vocabulary, seed), f"its id in {shuffled}", SHUFFLES),
         Target("rank", 1, partial(_ranks, counts), f"{what}'s frequency rank in this text"),
@@ -273,25 +268,18 @@ def targets_of(
         Target("next2", 2, ids, "the id of the token after the next"),
     )
     known = {target.name: target for target in all_known}
-    wrong = [name for name in names if name not in known]
-    if wrong:
+    if wrong := [name for name in names if name not in known]:
         raise InputError(f"targets: expected some of {', '.join(known)}, got {', '.join(map(repr, wrong))}.")
     if "embedding" in names and embedding is None:
-        raise InputError(
-            "target 'embedding': expected a model with an output embedding (a language-model head), got one without. Load "
-            "it with its head (AutoModelForCausalLM, AutoModelForMaskedLM), or leave this target out."
-        )
+        expected = "expected a model with an output embedding (a language-model head), got one without"
+        cure = "Load it with its head (AutoModelForCausalLM, AutoModelForMaskedLM), or leave this target out"
+        raise InputError(f"target 'embedding': {expected}. {cure}.")
     return [known[name] for name in dict.fromkeys(["id", *names])]
 
 
 def _scaled(vocabulary: int) -> Tensor:
     """Ids in −½ … ½: PR does not change with scale and shift, and sums stay small."""
     return ((torch.arange(vocabulary, dtype=torch.float64) + 0.5) / vocabulary - 0.5)[:, None]
-
-
-def _rows(embedding: Tensor | None) -> Tensor:
-    assert embedding is not None
-    return embedding.detach().float().cpu()
 
 
 def _sketch(vocabulary: int, seed: int) -> Tensor:

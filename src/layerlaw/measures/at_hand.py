@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlaw.errors import FeatureError, LabelError
+from layerlaw.errors import FeatureError, LabelError, check_choice
 from layerlaw.measures.columns import REGISTRY, measured
 from layerlaw.measures.separation import separation
 from layerlaw.measures.site import Needs, SiteStatistics
@@ -31,9 +31,7 @@ def separation_fuzziness(
     with full_precision():
         centers, scatter = _statistics(features, labels, weighting, classes)
         if centers.rank.dim() == 0 and int(centers.rank) == 0:
-            raise FeatureError(
-                "features: all class means coincide, so D is not defined (a dead layer, or permuted copies?)."
-            )
+            raise FeatureError("features: all class means coincide, so D is not defined (dead, or permuted copies?).")
         return separation(centers, scatter)
 
 
@@ -83,9 +81,7 @@ def measure(
     """
     with full_precision():
         centers, scatter = _statistics(features, labels, weighting, classes, decision)
-        needs: set[Needs] = {"classes"}
-        if decision is not None:
-            needs.add("decision")
+        needs: set[Needs] = {"classes"} if decision is None else {"classes", "decision"}
         weight = None
         if classifier is not None:
             needs.add("classifier")
@@ -116,19 +112,15 @@ def _statistics(
             f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
             "Flatten each sample to one row: features.flatten(1)."
         )
-    if weighting not in ("samples", "classes"):
-        raise FeatureError(f"weighting: expected 'samples' or 'classes', got {weighting!r}.")
+    check_choice("weighting", weighting, ("samples", "classes"), FeatureError)
     y, K = checked_labels(_tensor(labels), classes)
-    y = _one_per_row(y, x, "labels")
-    chosen = None
+    y, chosen = _one_per_row(y, x, "labels"), None
     if decision is not None:
         chosen = _one_per_row(checked_labels(_tensor(decision), K, where="decision")[0], x, "decision")
     sums = ClassSums.of(x, y, K)
     check_counts(sums.counts, where="labels")
     if not bool(torch.isfinite(sums.sums).all()):
-        raise FeatureError(
-            "features: expected finite numbers, got NaN or infinity. Find them with features.isfinite()."
-        )
+        raise FeatureError("features: expected finite numbers, got NaN or infinity. Find them by features.isfinite().")
     centers = find_centers(sums, weighting)
     coordinates, lengths = project(x, y, Frame.of(centers))
     return centers, Scatter.of(coordinates, lengths, y, centers, chosen)
@@ -136,10 +128,9 @@ def _statistics(
 
 def _one_per_row(labels: Tensor, features: Tensor, name: str) -> Tensor:
     """Labels (n,) serve every leading index; else their shape must be that of the features without the last axis."""
-    if labels.shape[-1] != features.shape[-2]:
-        raise LabelError(
-            f"{name}: expected one for each of the {features.shape[-2]} rows of features, got {labels.shape[-1]}."
-        )
+    n, labeled = features.shape[-2], labels.shape[-1]
+    if labeled != n:
+        raise LabelError(f"{name}: expected one for each of the {n} rows of features, got {labeled}.")
     if labels.dim() > 1 and labels.shape != features.shape[:-1]:
         raise LabelError(f"{name}: expected shape {tuple(features.shape[:-1])}, got {tuple(labels.shape)}.")
     return labels.to(features.device).expand(features.shape[:-1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,24 +41,23 @@ class Residual:
     @property
     def log_error(self) -> float | None:
         """Standard error of ln PR by the delete-group jackknife."""
-        return None if self.left_out is None else log_error(self.left_out)
+        return log_error(self.left_out)
 
     @property
     def held_out_log_error(self) -> float | None:
         """Standard error of ln PR held out: over the predicted groups, given what was fitted."""
-        return None if self.held_out_left_out is None else log_error(self.held_out_left_out)
+        return log_error(self.held_out_left_out)
 
 
-def log_error(left_out: tuple[float, ...]) -> float | None:
+def log_error(left_out: tuple[float, ...] | None) -> float | None:
     """Standard error of a logarithm from its values with one of g groups left out; `None` where one of them is 0.
 
     >>> round(log_error((1.0, 1.1, 0.9, 1.0)), 4)
     0.123
     """
-    if min(left_out) <= 0:
+    if left_out is None or min(left_out) <= 0:
         return None
-    g = len(left_out)
-    logs = [math.log(value) for value in left_out]
+    g, logs = len(left_out), [math.log(value) for value in left_out]
     mean = sum(logs) / g
     return math.sqrt((g - 1) / g * sum((v - mean) ** 2 for v in logs))
 
@@ -78,7 +78,8 @@ def prediction_residuals(
             "overflow: then measure in float32."
         )
     g = len(counts)
-    own = _Scatter.of(squares, cross, counts, targets)
+    y, yy = (t.to(cross.device) for t in (targets.sums, targets.squares))
+    own = _Scatter(counts, cross[:, :, -1], squares, cross[:, :, :-1], y, yy)
     whole = own.total()
     solution, rank = whole.solve()
     others = [own.without(k) for k in range(g)] if g > 1 else []
@@ -88,17 +89,14 @@ def prediction_residuals(
     for name, chosen in columns.items():
         total, left = whole.variation(chosen), whole.remainder(solution, chosen)
         if total <= 0:
-            raise FeatureError(
-                f"{where}: the target '{name}' is the same for every token: there is nothing to predict."
-            )
+            raise FeatureError(f"{where}: the target '{name}' is the same for every token: nothing to predict.")
         held = held_left = left_out = None
         if g > 1:
             pairs = [own.predicted(k, others[k], fits[k], chosen) for k in range(g)]
             errors, spreads = (sum(pair[i] for pair in pairs) for i in (0, 1))
             varied = [o.variation(chosen) for o in others]
-            if min(varied) > 0 and all(
-                spreads - s > ROUNDING * spreads for _, s in pairs
-            ):  # else one group alone varies
+            several = all(spreads - s > ROUNDING * spreads for _, s in pairs)  # else one group alone varies
+            if min(varied) > 0 and several:
                 held = errors / spreads
                 held_left = tuple((errors - e) / (spreads - s) for e, s in pairs)
                 left_out = tuple(o.remainder(f, chosen) / v for o, f, v in zip(others, fits, varied, strict=True))
@@ -108,8 +106,7 @@ def prediction_residuals(
     return found
 
 
-@dataclass
-class _Scatter:
+class _Scatter(NamedTuple):
     """Sums over the rows of each group (g, …) or of all (…): counts, Xᵀ1, Xᵀ[X], Xᵀ[Y], 1ᵀY, and squares of Y."""
 
     n: Tensor
@@ -119,19 +116,11 @@ class _Scatter:
     y: Tensor
     yy: Tensor
 
-    @classmethod
-    def of(cls, squares: Tensor, cross: Tensor, counts: Tensor, targets: TargetMoments) -> _Scatter:
-        y, yy = (t.to(cross.device) for t in (targets.sums, targets.squares))
-        return cls(counts, cross[:, :, -1], squares, cross[:, :, :-1], y, yy)
-
     def total(self) -> _Scatter:
-        return _Scatter(*(t.sum(0) for t in (self.n, self.x, self.xx, self.xy, self.y, self.yy)))
+        return _Scatter(*(t.sum(0) for t in self))
 
     def without(self, k: int) -> _Scatter:
-        whole = self.total()
-        mine = (self.n, self.x, self.xx, self.xy, self.y, self.yy)
-        every = (whole.n, whole.x, whole.xx, whole.xy, whole.y, whole.yy)
-        return _Scatter(*(a - b[k] for a, b in zip(every, mine, strict=True)))
+        return _Scatter(*(a - b[k] for a, b in zip(self.total(), self, strict=True)))
 
     @property
     def centered(self) -> tuple[Tensor, Tensor]:

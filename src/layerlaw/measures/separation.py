@@ -21,7 +21,9 @@ def class_separation(centers: Centers, scatter: Scatter) -> Tensor:
     The mean residual is subtracted once more (Σz² − n z̄²): the class mean of pass 1 is a rounded number, and near
     collapse its rounding would show.
     """
-    return _trace_per_class(scatter.fuzziness, scatter, centers.inverse_scales)
+    mean = scatter.residuals / scatter.counts.unsqueeze(-1)  # (…, K, r)
+    moved = (mean * centers.inverse_scales.unsqueeze(-2)).square().sum(-1)
+    return (scatter.fuzziness / scatter.counts - moved).clamp_min(0)
 
 
 def separation(centers: Centers, scatter: Scatter) -> Tensor:
@@ -42,12 +44,6 @@ def separation_from_scatter(centers: Centers, within: Tensor) -> Tensor:
     """D from the within-class scatter SS_w (…, d, d) itself: Tr(SS_w SS_b⁺) = Σ_r v_r SS_w v_rᵀ / s_r² (…)."""
     spread = (centers.basis @ within * centers.basis).sum(-1)  # (…, r)
     return (spread * centers.inverse_scales.square()).sum(-1)
-
-
-def _trace_per_class(fuzziness: Tensor, scatter: Scatter, inverse_scales: Tensor) -> Tensor:
-    mean = scatter.residuals / scatter.counts.unsqueeze(-1)  # (…, K, r)
-    moved = (mean * inverse_scales.unsqueeze(-2)).square().sum(-1)
-    return (fuzziness / scatter.counts - moved).clamp_min(0)
 
 
 @dataclass(frozen=True)

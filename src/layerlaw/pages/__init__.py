@@ -1,17 +1,6 @@
 """Drawing: reads records, sheets and outcomes, and shows them in the terminal, as figures, and as HTML pages.
 
-    record_view      a record prepared to be shown: fit, verdict, series in which every hole is a `None`
-    kinds            how each kind of record is shown
-    classifier/      what is said and drawn of a classifier
-    language_model/  what is said and drawn of a language model
-    html/            pages: one shell, one style sheet; `records` lists the panels of each kind
-    sheets/          a sheet of panels on paper (matplotlib), and inside a page (SVG)
-    figures          figures of a record, in the style of the papers (matplotlib)
-    terminal         tables of rich
-    outcome_words    how an outcome is written, the same everywhere
-    markdown         the ledger of reproductions
-    theme            colors and the font
-
+What is said and drawn of each kind of record is in classifier/ and language_model/, and `html.records` lists its panels;
 matplotlib, plotly and rich (extra "pages") are imported when first needed, not before.
 """
 

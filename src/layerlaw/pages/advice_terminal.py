@@ -16,42 +16,33 @@ OVER_FLOOR = "D over its noise floor"
 LEFT = ("", "shape", "classes", "by", "phase")  # headings of columns of words
 # Narrow screens lose columns, the highest first; those that are not here stay.
 GOES = {"rate": 2, "range over seeds": 3, "ρ": 4, "r": 4, "effective layers": 5, "parameters": 6}
-MARGIN = "margin: own logit minus the best other, lost at 0 and below"
 
 
 def print_choice(choice: Mapping[str, Any], screen: Console) -> None:
     """Headline, how it was run, one row per candidate, caveats, the last number; of `Choice.to_dict()`."""
-    about, how = choice["provenance"]["data"], choice["provenance"]["settings"]
+    about, how, seconds = (choice["provenance"][part] for part in ("data", "settings", "seconds"))
     runs = len(choice["candidates"]) * len(how["rates"]) * len(how["seeds"])
     headline, *caveats, last = choice["sentences"]
     screen.print(Text(headline, style="bold"))
-    facts = (
-        f"{about['name']}: {about['train']} training + {about['validation']} validation samples · {runs} networks, "
-        f"{how['optimizer']}, {how['epochs']} epochs · {choice['provenance']['seconds']:.0f} s"
-    )
-    screen.print(Text(facts, style="dim"))
+    samples = f"{about['name']}: {about['train']} training + {about['validation']} validation samples"
+    facts = [f"{samples} · {runs} networks, {how['optimizer']}, {how['epochs']} epochs · {seconds:.0f} s"]
     low, high = min(about["per_class"]), max(about["per_class"])
     if low < high:
-        unequal = f"Classes have {low} to {high} images, all of them used; --per-class {low} balances them."
-        screen.print(Text(unequal, style="dim"))
-    screen.print()
-    screen.print(choice_table(choice, screen.width))
-    screen.print(Text(_choice_caption(choice), style="dim"))
-    screen.print()
+        facts.append(f"Classes have {low} to {high} images, all of them used; --per-class {low} balances them.")
+    screen.print(Text("\n".join(facts), style="dim"), end="\n\n")
+    screen.print(_choice_table(choice, screen.width))
+    screen.print(Text(_choice_caption(choice), style="dim"), end="\n\n")
     for caveat in caveats:
         screen.print(point(" ·", caveat))
     screen.print(Text(last))
 
 
-def choice_table(choice: Mapping[str, Any], width: int) -> Table:
+def _choice_table(choice: Mapping[str, Any], width: int) -> Table:
     """One row per candidate at its chosen learning rate: → recommended, ↓ lowest D."""
-    kind, candidates = choice["kind"], choice["candidates"]
-    rows = [_choice_cells(row, kind) for row in candidates]
-    cells = {head: [row[head] for row in rows] for head in rows[0]}
-    if not _over_floor(choice):
-        del cells[OVER_FLOOR]
-    if not any(row["diverged"] for row in candidates):
-        del cells["failed"]
+    candidates = choice["candidates"]
+    rows = [_choice_cells(row, choice["kind"]) for row in candidates]
+    absent = [OVER_FLOOR] * (not _over_floor(choice)) + ["failed"] * (not any(row["diverged"] for row in candidates))
+    cells = {head: [row[head] for row in rows] for head in rows[0] if head not in absent}
     shown = fitting(cells, width - 3, GOES)
     table = new_table(["", *shown], LEFT)
     for i, row in enumerate(candidates):
@@ -86,7 +77,6 @@ def _over_floor(choice: Mapping[str, Any]) -> bool:
 
 
 def _choice_caption(choice: Mapping[str, Any]) -> str:
-    """What D is, and what the arrows mean."""
     norm = choice["provenance"]["settings"]["norm"]
     what = "D with running statistics (eval mode)" if norm else "D (eval mode, no BatchNorm)"
     lowest = OVER_FLOOR if _over_floor(choice) else "D"
@@ -99,30 +89,29 @@ def _choice_caption(choice: Mapping[str, Any]) -> str:
 def print_forecast(found: Mapping[str, Any], screen: Console) -> None:
     """Headline, one row per group, findings, caveats; of `Forecast.to_dict()`."""
     headline, *lines = found["sentences"]
-    screen.print(Text(headline, style="bold"))
-    screen.print()
-    screen.print(forecast_table(found))
-    screen.print(Text(MARGIN + ("" if found["accuracy"] is None else "; right: share of these data"), style="dim"))
-    screen.print()
+    right = "" if found["accuracy"] is None else "; right: share of these data"
+    screen.print(Text(headline, style="bold"), end="\n\n")
+    screen.print(_forecast_table(found))
+    screen.print(Text(f"margin: own logit minus the best other, lost at 0 and below{right}", style="dim"), end="\n\n")
     for line in lines:
         screen.print(point(" ·", line, "dim" if line in found["caveats"] else ""))
 
 
-def forecast_table(found: Mapping[str, Any]) -> Table:
+def _forecast_table(found: Mapping[str, Any]) -> Table:
     """Per group one row as predicted by the norms, one by the norm in use, one as measured; fits into 80 columns."""
     outlooks = {"norms": found["by_norms"], "in use": found["by_use"]}
     known = {name: at for name, at in outlooks.items() if at is not None}
     measured, accuracy = found["measured"], found["accuracy"]
-    several = len(known) > 1 or measured is not None or accuracy is not None
+    seen = measured is not None or accuracy is not None
+    several = len(known) > 1 or seen
     table = new_table(["classes", *["by"] * several, "phase", "margin", "cosine", "norm", "repeat"], LEFT)
     for i, group in enumerate(found["groups"]):
         rows = [[name, *_outlook_cells(at, i, group["number"])] for name, at in known.items()]
-        if measured is not None or accuracy is not None:
-            own = ["", ""]
-            if measured is not None:
-                own = [_decimals(measured[i]["mean_cosine"]), number(measured[i]["mean_row_norm"])]
+        if seen:
+            cosine = "" if measured is None else _decimals(measured[i]["mean_cosine"])
+            norm = "" if measured is None else number(measured[i]["mean_row_norm"])
             right = "" if accuracy is None else f"{percent(accuracy[i], 0)} right"
-            rows.append(["measured", right, "", *own, ""])
+            rows.append(["measured", right, "", cosine, norm, ""])
         for j, cells in enumerate(rows):
             table.add_row("" if j else group["words"], *(cells if several else cells[1:]))
     return table

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from layerlaw.errors import InputError
-from layerlaw.law import RESIDUAL, LawFit
+from layerlaw.law import RESIDUAL
 from layerlaw.measures.columns import describe
 from layerlaw.pages import theme
 from layerlaw.pages.record_view import site_ticks
@@ -27,27 +28,29 @@ def plot(record: Record, column: str | None = None, *, ax: Axes | None = None) -
     Without a column the leading one: the separation of a classifier, the (held-out) residual of a language model.
     """
     if not isinstance(record, Record):
-        raise InputError(
-            f"plot: expected one record, got {type(record).__name__}; ll.report compares several on a page."
-        )
+        raise InputError(f"plot: expected one record, got {type(record).__name__}; ll.report compares several.")
     column = column or record.leading
     values = [finite(v) for v in record.column(column)]
     known = [v for v in values if v is not None]
     if not known:
         raise InputError(f"plot: record '{record.name}' holds no finite number in column {column!r}.")
-    about = describe(column)
-    fit = _fit(record, column) if about.log else None
-    if ax is None:
-        ax = new_figure(4.2, 3.4, "plot()").add_subplot()
+    about, fit = describe(column), None
+    if about.log:
+        with suppress(InputError):  # a hole, a zero, fewer than two points: points without a line
+            fit = record.law(column)
+    ax = ax or new_figure(4.2, 3.4, "plot()").add_subplot()
     size = 5.5 if len(values) <= 24 else 3.5
     for in_fit in (True, False):
         chosen = [(i, v) for i, v in enumerate(values) if v is not None and record.sites[i].in_fit is in_fit]
         if chosen:
             face = theme.TRAIN if in_fit else "white"
             ax.plot(*zip(*chosen, strict=True), "o", ms=size, color=theme.TRAIN, mfc=face, zorder=3, clip_on=False)
+    title = shortened(record.name, 48)
     if fit is not None:
         positions = [i for i, site in enumerate(record.sites) if site.in_fit]
         ax.plot(positions, fit.line, "--", color=theme.RISE, lw=1.4, zorder=2)
+        title += f"\nρ = {number(fit.rho, record.kind.digits if fit.quantity == RESIDUAL else 3)}"
+        title += f",  r = {correlation(fit.pearson)}" if fit.pearson is not None else ""
     if min(known) > 0 and about.log:
         flat = fit is not None and about.format == "residual"  # it hardly moves: its line and ticks need every digit
         spanned = [*known, *fit.line] if flat and fit is not None else known
@@ -56,14 +59,14 @@ def plot(record: Record, column: str | None = None, *, ax: Axes | None = None) -
         ax.set_ylim(scale.low, scale.high)
         ax.set_yticks(levels, [tick_text(level) for level in levels])
         ax.yaxis.set_minor_formatter("")  # matplotlib would label everything between decades
-    ticks, names, title, first = site_ticks(record, with_input=values[0] is not None)
+    ticks, names, counted, first = site_ticks(record, with_input=values[0] is not None)
     ax.set_ylabel(clean(about.label), parse_math=False)
-    ax.set_xlabel(title)
+    ax.set_xlabel(counted)
     ax.set_xticks(ticks, names)
     ax.set_xlim(first - 0.4, len(values) - 0.6)
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=9)
-    ax.set_title(_title(record, fit), fontsize=10, parse_math=False)
+    ax.set_title(title, fontsize=10, parse_math=False)
     figure: Figure = ax.figure.figure  # of a sub-figure, the whole
     return figure
 
@@ -89,18 +92,3 @@ def plot_planes(record: Record, *, columns: int | None = None) -> Figure:
         title = f"{record.numbers[index]} · {shortened(site.name, 20)}{measured}"
         ax.set_title(title, fontsize=7.5, parse_math=False)
     return figure
-
-
-def _fit(record: Record, column: str) -> LawFit | None:
-    try:
-        return record.law(column)
-    except InputError:  # a hole, a zero, fewer than two points: points without a line
-        return None
-
-
-def _title(record: Record, fit: LawFit | None) -> str:
-    name = shortened(record.name, 48)
-    if fit is None:
-        return name
-    r = f",  r = {correlation(fit.pearson)}" if fit.pearson is not None else ""
-    return f"{name}\nρ = {number(fit.rho, record.kind.digits if fit.quantity == RESIDUAL else 3)}{r}"

@@ -15,12 +15,11 @@ from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Kind
 from layerlaw.wording import ABSENT
 
-PRESENTATIONS: dict[Kind, ModuleType] = {CLASSIFIER: classifier, LANGUAGE_MODEL: language_model}
-
 
 def presentation(view: RecordView) -> ModuleType:
     """How this record is shown."""
-    return PRESENTATIONS[view.record.kind]
+    kinds: dict[Kind, ModuleType] = {CLASSIFIER: classifier, LANGUAGE_MODEL: language_model}
+    return kinds[view.record.kind]
 
 
 def filled(

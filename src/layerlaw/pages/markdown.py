@@ -29,14 +29,10 @@ def ledger_index(outcomes: Sequence[Outcome], *, folder: str = "") -> str:
     <BLANKLINE>
     In all, 1 of 1 number and 0 of 1 statement reproduced, in 1 figure.
     """
-    outcomes = list(outcomes)
+    lines = []
     for outcome in outcomes:
         if not isinstance(outcome, Outcome):
             raise InputError(f"ledger_index: expected a list of outcomes, got {type(outcome).__name__} in it.")
-    if not outcomes:
-        return "Nothing has been run yet."
-    lines = []
-    for outcome in outcomes:
         known = dict(said.provenance_items(outcome))
         numbers, statements = map(_share, said.numbers_and_statements(outcome.rows))
         how = [known[what] for what in ("device", "wall time") if what in known]
@@ -44,6 +40,8 @@ def ledger_index(outcomes: Sequence[Outcome], *, folder: str = "") -> str:
         place = "/".join(filter(None, (folder, f"{_file(outcome)}.md")))
         link = f"[{_text(said.figure_label(outcome.name))}]({place})"
         lines.append([link, _text(sentence(outcome.title)), numbers, statements, _text(", ".join(how)) or ABSENT])
+    if not lines:
+        return "Nothing has been run yet."
     verdict = said.verdict_line(outcomes)
     total = f"\n\nIn all, {verdict}, in {counted(len(outcomes), 'figure')}." if verdict else ""
     return _table(INDEX, lines) + total
@@ -69,7 +67,6 @@ def ledger_page(outcome: Outcome, *, intro: str = "", tried: Mapping[str, str] |
 
 
 def _misses(rows: Sequence[Row], tried: Mapping[str, str]) -> str:
-    """The rows that were not reproduced, with what was tried (Markdown)."""
     lines = []
     for row in rows:
         if row.reproduced is False:
@@ -88,18 +85,15 @@ def _numbers(rows: Sequence[Row]) -> str:
     """Every row; beside its mean the range, or why there is none."""
     texts = [said.written_row(row) for row in rows]
     bounds = any(row.tolerance for row in rows)
-    heads = [
-        "",
-        "paper",
-        "ours (mean, range over seeds)" if any(text.range for text in texts) else "ours",
-        "reproduced",
-    ]
-    body = []
+    ours = "ours (mean, range over seeds)" if any(text.range for text in texts) else "ours"
+    heads, body = ["", "paper", ours, "reproduced"], []
     for row, text in zip(rows, texts, strict=True):
-        missing = row.ours is None
-        why = f" ({_text(text.reason)})" if text.reason and not missing else ""
-        ours = f"{text.ours} ({text.reason})" if missing else text.ours_and_range
-        cells = [_text(text.name) + why, _text(text.paper), _text(ours), text.mark]
+        name, ours = text.name, text.ours_and_range
+        if row.ours is None:
+            ours = f"{text.ours} ({text.reason})"
+        elif text.reason:
+            name += f" ({text.reason})"
+        cells = [_text(name), _text(text.paper), _text(ours), text.mark]
         body.append([*cells, *[_text(text.tolerance)] * bounds])
     return _table([*heads, *["accepted"] * bounds], body)
 
@@ -108,10 +102,8 @@ def _folded(table: Table) -> str:
     body = [[_text(said.written(v, c)) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
     title = _text(sentence(table.title))
     note = f"{_text(sentence(table.note))}\n\n" if table.note else ""
-    return (
-        f"<details><summary>{title} ({counted(len(table.rows), 'row')})</summary>\n\n"
-        f"{_table([_text(column) for column in table.columns], body)}\n\n{note}</details>"
-    )
+    summary = f"<summary>{title} ({counted(len(table.rows), 'row')})</summary>"
+    return f"<details>{summary}\n\n{_table(list(map(_text, table.columns)), body)}\n\n{note}</details>"
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -120,7 +112,6 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _file(outcome: Outcome) -> str:
-    """The figure's name as the name of a file."""
     return re.sub(r"[^a-z0-9_]+", "-", outcome.name.lower()).strip("-") or "figure"
 
 
@@ -132,9 +123,5 @@ def _text(text: str) -> str:
 
 def _code(text: str) -> str:
     """A command as code; a pipe would end the cell even there."""
-    text = clean(text)
-    if not text:
-        return ABSENT
-    fence = "``" if "`" in text else "`"
-    pad = " " if "`" in text else ""
-    return f"{fence}{pad}{text.replace('|', chr(92) + '|')}{pad}{fence}"
+    text = clean(text).replace("|", r"\|")
+    return f"`` {text} ``" if "`" in text else f"`{text}`" if text else ABSENT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from layerlaw.outcome import Cell, Outcome, Row
 from layerlaw.wording import ABSENT, beginning, clean, counted, finite, minus, number, p_value, sentence, setting
@@ -27,8 +27,7 @@ CHECKSUM = 13
 FACTS = ("device", "wall time", "seeds", "epochs")
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """A row in words; `range` is empty where there is none."""
 
     name: str
@@ -87,8 +86,8 @@ def verdict_line(outcomes: Sequence[Outcome]) -> str:
 def numbers_and_statements(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """The judged rows of which the paper gives digits, and those of which it gives words."""
     judged = [row for row in rows if row.reproduced is not None]
-    words = [row for row in judged if isinstance(row.paper, str)]
-    return [row for row in judged if not isinstance(row.paper, str)], words
+    digits = [row for row in judged if not isinstance(row.paper, str)]
+    return digits, [row for row in judged if isinstance(row.paper, str)]
 
 
 def quick_words(outcome: Outcome) -> str:
@@ -102,13 +101,12 @@ def written_row(row: Row) -> Written:
 
     One seed has no range.
     """
-    value = row.ours if row.ours is not None else row.low if row.low is not None else row.high
-    decimals = None if value is None else _decimals(value, row.name)
+    all_three = (row.ours, row.low, row.high)
+    decimals = next((_decimals(value, row.name) for value in all_three if value is not None), None)
     if decimals is not None:
-        if isinstance(row.paper, float):
-            decimals = max(decimals, _printed_decimals(row.paper))
-        decimals = min(MOST_DECIMALS, max(decimals, *map(_needed_decimals, (row.ours, row.low, row.high))))
-    ours, low, high = (_with(v, row.name, decimals) for v in (row.ours, row.low, row.high))
+        paper = _printed_decimals(row.paper) if isinstance(row.paper, float) else 0
+        decimals = min(MOST_DECIMALS, max(decimals, paper, *map(_needed_decimals, all_three)))
+    ours, low, high = (_with(v, row.name, decimals) for v in all_three)
     alone = (row.low is None and row.high is None) or row.low == row.high == row.ours
     return Written(
         name=sentence(clean(row.name)),
@@ -128,7 +126,7 @@ def written(value: Cell, name: str = "") -> str:
     ('−0.9981', '0.527', '36.8', '0.0003', '600')
     """
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return setting(value)
     if isinstance(value, str):
         return sentence(clean(value))
     if isinstance(value, int):
@@ -142,10 +140,8 @@ def paper_text(paper: float | str | None, name: str = "") -> str:
     >>> paper_text(-0.997), paper_text("≈ -0.5"), paper_text(None), paper_text(-1.0, "sgd-4/pearson")
     ('−0.997', '≈ −0.5', '–', '−1.000')
     """
-    if isinstance(paper, str):
-        return _words(paper) or ABSENT
-    if paper is None or finite(paper) is None:
-        return ABSENT
+    if paper is None or isinstance(paper, str):
+        return _words(paper or "") or ABSENT
     if _kind(paper, name) == "r" and _printed_decimals(paper) < PAPER_R_DECIMALS:
         return _with(paper, name, PAPER_R_DECIMALS)
     return _words(f"{paper:.10g}")
@@ -191,13 +187,8 @@ def _kind(value: float, name: str) -> str:
     """What a number of this name is: a learning rate, r, ρ, p, or any other."""
     found = _KINDS.search(name)
     r, rho, p = found.groups() if found else ("", "", "")
-    if _RATE.search(name):
-        return "rate"
-    if r and abs(value) <= 1:
-        return "r"
-    if rho and abs(value) < 10:
-        return "ρ"
-    return "p" if p and 0 <= value <= 1 else ""
+    kinds = (("rate", _RATE.search(name)), ("r", r and abs(value) <= 1), ("ρ", rho and abs(value) < 10))
+    return next((kind for kind, there in kinds if there), "p" if p and 0 <= value <= 1 else "")
 
 
 def _decimals(value: float, name: str) -> int | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from layerlaw.errors import InputError
 from layerlaw.law import LawErrors, LawFit
@@ -22,16 +23,12 @@ class RecordView:
     """What the panels ask of a record. Sites are counted by their position in the record, from 0."""
 
     record: Record
-    label: str
-    """The record's name; numbered where several records bear the same."""
+    label: str  # the record's name; numbered where several records bear the same
     fit: LawFit | None
     verdict: Verdict
-    column: str = "separation"
-    """What the law is fitted to."""
-    errors: LawErrors | None = None
-    """How far the fit would move with other documents; only language models know."""
-    points: int = 500
-    """The most dots that a drawing of a plane has on the page."""
+    column: str = "separation"  # what the law is fitted to
+    errors: LawErrors | None = None  # how far the fit would move with other documents; only language models know
+    points: int = 500  # the most dots that a drawing of a plane has on the page
 
     @property
     def sites(self) -> list[SiteRow]:
@@ -48,8 +45,8 @@ class RecordView:
         """Share of the drop by the position of the site whose module did it; empty when hardly anything drops."""
         if self.fit is None or self.fit.shares is None or self.fit.little:
             return {}
-        sites = [self.sites[p] for p in self.fit_positions]
-        return {self.fit_positions[i]: s for i, s in zip(working_sites(sites), self.fit.shares, strict=True)}
+        at = self.fit_positions
+        return dict(zip([at[i] for i in working_sites([self.sites[p] for p in at])], self.fit.shares, strict=True))
 
     @property
     def alike(self) -> bool:
@@ -99,22 +96,18 @@ class RecordView:
         return next((value for value in reversed(self.series(column)) if value is not None), None)
 
 
-@dataclass(frozen=True)
-class TableColumn:
+class TableColumn(NamedTuple):
     """A column of the table of sites: its heading, what it means, and how a site fills it."""
 
     head: str
     meaning: str
     cell: Callable[[SiteRow], str]
-    short: str = ""
-    """Its heading in the terminal, or where many columns stand on a page."""
-    yields: int | None = None
-    """The higher, the sooner it gives way in a narrow terminal; `None`: it is on the page only."""
+    short: str = ""  # its heading in the terminal, or where many columns stand on a page
+    yields: int | None = None  # the higher, the sooner it gives way in a narrow terminal; `None`: on the page only
     on_page: bool = True
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """What each site contributes, by its position; a bar of full length is the largest, and at least `least`."""
 
     head: str
@@ -136,8 +129,7 @@ class Parts:
 
 def read(record: Record, label: str | None = None, column: str | None = None) -> RecordView:
     """Fit (the leading column, unless another is named) and judge one record; never raises because a number is missing."""
-    column = column or record.leading
-    fit, errors = None, None
+    column, fit, errors = column or record.leading, None, None
     with suppress(InputError):  # the verdict says why
         fit = record.law(column)
         errors = record.law_errors(column)
@@ -173,9 +165,8 @@ def site_ticks(record: Record, *, with_input: bool) -> tuple[list[int], list[str
     names = record.numbers
     first = int(names[:1] == [INPUT] and not with_input)
     shown = [first + i for i in (block_ticks(names[first:]) if record.kind.first else strided(len(names), 12))]
-    title = (
-        "layer index" if not record.kind.first else "block (in: embedded input)" if INPUT in names[first:] else "block"
-    )
+    blocks = "block (in: embedded input)" if INPUT in names[first:] else "block"
+    title = blocks if record.kind.first else "layer index"
     return shown, [names[i] for i in shown], title, first
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from layerlaw.errors import MissingExtraError
 from layerlaw.outcome import Outcome
@@ -44,8 +45,7 @@ def table(record: Record, *, width: int = 100) -> Table:
 
 def print_record(record: Record, console: Console | None = None) -> None:
     """Print the table of the sites and the verdict to a rich console (standard output unless another is given)."""
-    console = console or Console()
-    view = read(record)
+    console, view = console or Console(), read(record)
     verdict = view.verdict
     console.print(Text(view.label, style="bold"))
     console.print(Text(" · ".join(presentation(view).facts(view)), style="dim"))
@@ -89,7 +89,6 @@ def fitting(cells: Mapping[str, Sequence[str]], room: int, yields: Mapping[str, 
 
 
 def _width(cells: Mapping[str, Sequence[str]], heads: Sequence[str]) -> int:
-    """Columns of the terminal taken by these, with the gaps before them."""
     return sum(GAP + max(len(head), *(len(cell) for cell in cells[head])) for head in heads)
 
 
@@ -107,20 +106,20 @@ def _site_table(view: RecordView, width: int) -> Table:
     parts = shows.parts(view)
     columns = (column for column in shows.table_columns(view) if column.yields is not None)
     found = filled(view, columns, parts, _bars(parts, len(view.sites)))
-    cells = {column.short or column.head: texts for column, texts in found.items()}
-    bars = [column.short or column.head for column in found if column.head == parts.head]
+    named = {column.short or column.head: column for column in found}
+    cells = {head: found[column] for head, column in named.items()}
+    yields = {head: column.yields or 0 for head, column in named.items()}
     count = max(map(len, numbers), default=1)
     space = width - count - GAP
     longest = min(LONGEST_SITE, max([len("site"), *(cell_len(clean(site.name)) for site in view.sites)]))
     least = SHORTEST_BLOCK if view.record.kind.first else SHORTEST_SITE
-    yields = {column.short or column.head: column.yields or 0 for column in found}
     shown = fitting(cells, space - min(longest, least), yields)
     longest = max(SHORTEST_SITE, min(longest, space - _width(cells, shown)))
     table = new_table()
     table.add_column("#", justify="right", style="dim", no_wrap=True, min_width=count)
     table.add_column("site", no_wrap=True, overflow="ellipsis", max_width=longest)
     for head in shown:
-        table.add_column(head, justify="left" if head in bars else "right", no_wrap=True)
+        table.add_column(head, justify="left" if named[head].head == parts.head else "right", no_wrap=True)
     for i, site in enumerate(view.sites):
         row = [Text(cells[head][i]) for head in shown]
         table.add_row(numbers[i], Text(shortened(site.name, longest)), *row, style=None if site.in_fit else "dim")
@@ -143,34 +142,27 @@ def _bars(parts: Parts, count: int) -> list[str]:
 def print_outcome(outcome: Outcome, console: Console | None = None) -> None:
     """Print paper, ours, range over seeds and verdict per row, then notes (to standard output unless another is given)."""
     console = console or Console()
-    for line, style in (
-        (said.heading(outcome), "bold"),
-        (said.verdict_line([outcome]), ""),
-        (said.quick_words(outcome), "yellow"),
-    ):
-        if line:
-            console.print(Text(line, style=style))
-    if outcome.rows:
-        console.print()
-        for text in _lines([said.written_row(row) for row in outcome.rows], console.width):
-            console.print(text, no_wrap=True, crop=False, overflow="ignore")
-    if outcome.notes:
-        console.print()
-    for note in outcome.notes:
-        console.print(point(" ·", sentence(clean(note)), "dim"))
+    head = {said.heading(outcome): "bold", said.verdict_line([outcome]): "", said.quick_words(outcome): "yellow"}
     command = [f"$ {words}" for what, words in said.provenance_items(outcome) if what == "command"]
     last = [line for line in (*command[-1:], said.run_facts(outcome)) if line]
-    if last:
-        console.print()
-    for line in last:
-        console.print(Text(line, style="dim"))
+    blocks: list[list[Text | Table]] = [
+        [Text(line, style=style) for line, style in head.items() if line],
+        [*_lines([said.written_row(row) for row in outcome.rows], console.width)] if outcome.rows else [],
+        [point(" ·", sentence(clean(note)), "dim") for note in outcome.notes],
+        [Text(line, style="dim") for line in last],
+    ]
+    for i, block in enumerate(blocks):
+        if block and i:
+            console.print()
+        whole: Any = {"no_wrap": True, "crop": False, "overflow": "ignore"} if i == 1 else {}
+        for part in block:
+            console.print(part, **whole)
 
 
 def _lines(rows: list[said.Written], width: int) -> list[Text]:
     """A table whose reasons take the whole width below their row, which none of rich's can do."""
     judged = any(row.mark != said.MARKS[None] for row in rows)
-    kinds = ["paper", "ours"]
-    kinds += ["range"] * (width >= NARROW and any(row.range for row in rows))
+    kinds = ["paper", "ours", *["range"] * (width >= NARROW and any(row.range for row in rows))]
     kinds += ["accepted"] * (width >= WIDE and any(row.tolerance for row in rows))
     kinds += ["reproduced?" if width >= NARROW else "?"] * judged
     most = {"paper": max(8, width // 5), "accepted": width // 5}
@@ -188,11 +180,9 @@ def _lines(rows: list[said.Written], width: int) -> list[Text]:
             if i == 0 and judged:
                 line.stylize(STYLES[row.mark], len(line) - len(line.plain.split(" ")[-1]))
             out.append(line)
-        below = []  # what was accepted where it was missed, and the reason
-        if row.tolerance and row.mark == said.MARKS[False] and "accepted" not in kinds:
-            below.append((f"accepted: {row.tolerance}", "dim"))
-        if row.reason:
-            below.append((row.reason, "yellow" if row.ours == ABSENT else "dim"))
+        missed = row.tolerance and row.mark == said.MARKS[False] and "accepted" not in kinds
+        below = [(f"accepted: {row.tolerance}", "dim")] if missed else []
+        below += [(row.reason, "yellow" if row.ours == ABSENT else "dim")] if row.reason else []
         out += [Text(f"  {part}", style=style) for text, style in below for part in _folded(text, width - 2)]
     return out
 

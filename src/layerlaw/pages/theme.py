@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import itertools
 
 TEXT = "#1c2733"
 MUTED = "#5a6876"
@@ -27,11 +28,9 @@ def class_colors(count: int) -> list[str]:
     """One color per class: ten that differ at once, more by hue (neighbors a golden angle apart)."""
     if count <= len(QUALITATIVE):
         return list(QUALITATIVE[:count])
-    hues = []
-    for i in range(min(count, MOST_HUES)):
-        lightness = (0.42, 0.56, 0.36)[i % 3]
-        r, g, b = colorsys.hls_to_rgb(i * 0.381966 % 1, lightness, 0.55)
-        hues.append(f"#{round(255 * r):02x}{round(255 * g):02x}{round(255 * b):02x}")
+    lightness = itertools.cycle((0.42, 0.56, 0.36))
+    mixed = [colorsys.hls_to_rgb(i * 0.381966 % 1, next(lightness), 0.55) for i in range(min(count, MOST_HUES))]
+    hues = ["#" + "".join(f"{round(255 * part):02x}" for part in color) for color in mixed]
     return [hues[k % len(hues)] for k in range(count)]
 
 

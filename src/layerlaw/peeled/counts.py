@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,31 +80,31 @@ def grouped(counts: Counts) -> Groups:
     """
     if isinstance(counts, Groups):
         return counts
-    if isinstance(counts, Counter):
-        counts = list(counts.values())
+    counts = list(counts.values()) if isinstance(counts, Counter) else counts
     if isinstance(counts, Mapping):
-        # Of {label: samples} give the values()
         where = "counts, a mapping {samples in a class: number of such classes}"
-        pairs = [(_whole(n, where), _whole(m, f"{where}, at {n}", CLASSES)) for n, m in counts.items()]
+        pairs = [(whole(n, where, SAMPLES), whole(m, f"{where}, at {n}", CLASSES)) for n, m in counts.items()]
         sizes, classes = np.array(sorted(pairs, reverse=True), float).reshape(-1, 2).T
         member = None
     else:
-        unique, place, many = np.unique(_array(counts), return_inverse=True, return_counts=True)
+        expected = "counts: expected a sequence of whole numbers, one per class, got"
+        try:
+            raw = np.asarray(counts)
+            values = raw.astype(np.float64) if raw.dtype.kind in "iufO" else None
+        except (TypeError, ValueError, OverflowError):
+            raise LabelError(f"{expected} {counts!r}.") from None
+        if values is None or values.ndim != 1:
+            raise LabelError(f"{expected} shape {raw.shape} of {raw.dtype}.")
+        for i in np.flatnonzero(~(values >= 1) | (values != np.floor(values)) | (values > MOST))[:1]:
+            whole(raw[i], f"counts[{i}]", SAMPLES)
+        unique, place, many = np.unique(values, return_inverse=True, return_counts=True)
         sizes, classes, member = unique[::-1].copy(), many[::-1].astype(np.float64), len(unique) - 1 - place
-    if classes.sum() < 2:
-        only = int(classes.sum())
-        raise LabelError(
-            f"counts: expected at least 2 classes, got {only}. One class has nothing to be separated from."
-        )
+    if (K := int(classes.sum())) < 2:
+        raise LabelError(f"counts: expected at least 2 classes, got {K}. One class has nothing to be separated from.")
     return Groups(sizes, classes, member)
 
 
-def checked_classes(K: object, name: str) -> int:
-    """A number of classes, at least one."""
-    return _whole(K, name, CLASSES)
-
-
-def checked_budgets(E_W: object, E_H: object) -> float:
+def check_budgets(E_W: object, E_H: object) -> float:
     """c = √(E_W E_H), all that the angles and the loss depend on."""
     rows = "Measure it as the mean of ‖w_k‖² over the rows of the classifier."
     features = "Measure it as the mean of ‖h‖² over the samples of a class, then over the classes."
@@ -114,40 +114,27 @@ def checked_budgets(E_W: object, E_H: object) -> float:
     return c
 
 
-def checked_flag(value: object, name: str) -> bool:
+def check_flag(value: object, name: str) -> bool:
     """True or False; anything else, such as "no", would silently count as true."""
     if not isinstance(value, (bool, np.bool_)):
         raise InputError(f"{name}: expected True or False, got {value!r}.")
     return bool(value)
 
 
-def checked_whole(value: object, name: str, least: int = 1) -> int:
-    """A whole number that is no count: dimensions, starts, a seed."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}.")
-    return int(value)
-
-
-def checked_exponent(q: object) -> float:
-    """The exponent of a norm on features: above 1, and small enough for its powers to guide a search."""
-    value = positive(q, "q", "exponent")
-    if not value > 1:
-        raise InputError(f"q: expected an exponent above 1, got {q!r}. At 1 and below the constraint has corners.")
-    if value > MOST_Q:
+def check_exponent(q: object) -> float:
+    """The exponent of a norm on features whose corners, if any, L-BFGS can turn: above 20 it is nearly the largest entry."""
+    if not 1 < (value := positive(q, "q", "exponent")) <= MOST_Q:
         raise InputError(
-            f"q: expected an exponent of at most {MOST_Q:g}, got {q!r}. Beyond, the norm is nearly the largest entry, whose "
-            "corners L-BFGS cannot turn."
+            f"q: expected an exponent above 1 and at most {MOST_Q:g}, got {q!r}. Else the norm has corners."
         )
     return value
 
 
-def checked_some(values: object, name: str, what: str) -> list[Any]:
+def listed(values: object, name: str, what: str) -> list[Any]:
     """A sequence that is not empty, as a list."""
-    try:
-        found = [] if isinstance(values, str) else list(values)  # type: ignore[call-overload]
-    except TypeError:
-        raise InputError(f"{name}: expected a sequence of {what}, got {values!r}. Put it in brackets.") from None
-    if not found:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InputError(f"{name}: expected a sequence of {what}, got {values!r}. Put it in brackets.")
+    if not (found := list(values)):
         raise InputError(f"{name}: expected at least one of {what}, got {values!r}.")
     return found
 
@@ -160,29 +147,12 @@ def positive(value: object, name: str, what: str = "number", todo: str = "") -> 
     return float(value)  # type: ignore[arg-type]
 
 
-def _array(counts: object) -> Array:
-    """A sequence of counts as float64, each checked to be a positive whole number."""
-    expected = "counts: expected a sequence of whole numbers, one per class, got"
-    try:
-        raw = np.asarray(counts)
-        values = raw.astype(np.float64) if raw.dtype.kind in "iufO" else None
-    except (TypeError, ValueError, OverflowError):
-        raise LabelError(f"{expected} {counts!r}.") from None
-    if values is None or values.ndim != 1:
-        raise LabelError(f"{expected} shape {raw.shape} of {raw.dtype}.")
-    for i in np.flatnonzero(~(values >= 1) | (values != np.floor(values)) | (values > MOST))[:1]:
-        _whole(raw[i], f"counts[{i}]")
-    return values
-
-
-def _whole(value: Any, where: str, todo: tuple[str, str, str] = SAMPLES) -> int:
+def whole(value: Any, where: str, todo: tuple[str, str, str] = CLASSES) -> int:
     """A whole number ≥ 1, or a LabelError that says what it is instead; `todo`: if broken, too small, too large."""
-    if isinstance(value, np.generic):
-        value = value.item()
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
         raise LabelError(f"{where}: expected a whole number, got {value!r}. {todo[0]}")
-    if value < 1:
-        raise LabelError(f"{where}: expected at least 1, got {value!r}. {todo[1]}")
-    if value > MOST:
-        raise LabelError(f"{where}: expected at most 2^53, got {value!r}: larger numbers are not exact. {todo[2]}")
+    if not 1 <= value <= MOST:
+        end, what = ("at least 1", todo[1]) if value < 1 else ("at most 2^53, beyond which none is exact", todo[2])
+        raise LabelError(f"{where}: expected {end}, got {value!r}. {what}")
     return int(value)

@@ -11,22 +11,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral
 
 import numpy as np
 import numpy.typing as npt
 
-from layerlaw.errors import InputError
-from layerlaw.peeled.counts import (
-    Array,
-    Counts,
-    Groups,
-    checked_budgets,
-    checked_exponent,
-    checked_flag,
-    checked_whole,
-    grouped,
-    positive,
-)
+from layerlaw.errors import InputError, check_whole
+from layerlaw.peeled.counts import Array, Counts, Groups, check_budgets, check_exponent, check_flag, grouped, positive
 from layerlaw.peeled.many_groups import Objective, lbfgs
 
 Labels = npt.NDArray[np.intp]
@@ -99,15 +90,14 @@ def solve_direct(
     (0.094923, -0.5)
     """
     groups = grouped(counts)
-    checked_budgets(E_W, E_H)
+    check_budgets(E_W, E_H)
     K = groups.K
     p = K if p is None else p
     labels, weight = _samples(groups, per_class, starts, seed, p=p)
-    checked_flag(bias, "bias")
-    checked_exponent(q)
+    check_flag(bias, "bias")
+    check_exponent(q)
     parts = ((K, p, K * E_W, 2.0), (len(labels), p, K * E_H * per_class, q))
-    rng = np.random.default_rng(seed)
-    free = np.zeros(K if bias else 0)
+    rng, free = np.random.default_rng(seed), np.zeros(K if bias else 0)
     begin = [np.concatenate([rng.standard_normal(_size(parts)), free]) for _ in range(starts)]
     losses, (W, H), b = _best(one_layer(parts, labels, weight, bias), parts, begin)
     return Direct(float(losses.min()), W, H, labels, b if bias else np.zeros(K), losses)
@@ -135,10 +125,11 @@ def best_simplex(K: int, p: int, *, E_W: float, E_H: float, q: float, starts: in
     >>> round(best_simplex(4, 4, E_W=1, E_H=1, q=2, starts=1), 6)  # every rotation is as good
     0.582658
     """
-    checked_budgets(E_W, E_H)
-    checked_exponent(q)
-    for value, name, lowest in ((K, "K", 2), (p, "p", 1), (starts, "starts", 1), (seed, "seed", 0)):
-        checked_whole(value, name, lowest)
+    check_budgets(E_W, E_H)
+    check_exponent(q)
+    check_whole(2, kind=Integral, K=K)
+    check_whole(1, kind=Integral, p=p, starts=starts)
+    check_whole(0, kind=Integral, seed=seed)
     if p < K - 1:
         raise InputError(f"p: expected at least K − 1 = {K - 1} dimensions for a simplex of K = {K}, got {p}.")
     B = math.sqrt(K / (K - 1)) * np.linalg.eigh(np.eye(K) - 1 / K)[1][:, 1:]  # (K, K−1) rows m_k in their own space
@@ -186,7 +177,7 @@ class TwoLayers:
     @cached_property
     def X(self) -> Array:
         """(n, d) features after the layer, what the last layer reads."""
-        return self.H @ self.V.T if not self.relu else np.maximum(self.H @ self.V.T, 0.0)
+        return np.maximum(self.H @ self.V.T, 0.0) if self.relu else self.H @ self.V.T
 
     def means(self, features: Array) -> Array:
         """(K, …) class means."""
@@ -250,12 +241,12 @@ def solve_two_layers(
     0.003487
     """
     groups = grouped(counts)
-    checked_budgets(E_W, E_H)
+    check_budgets(E_W, E_H)
     positive(E_V, "E_V", "budget")
     K = groups.K
     d, p = 2 * K if d is None else d, 2 * K if p is None else p
     labels, weight = _samples(groups, per_class, starts, seed, d=d, p=p)
-    checked_flag(relu, "relu")
+    check_flag(relu, "relu")
     parts = ((K, d, K * E_W, 2.0), (d, p, K * E_V, 2.0), (len(labels), p, K * E_H * per_class, 2.0))
 
     def f(v: Array) -> tuple[float, Array]:
@@ -274,9 +265,8 @@ def solve_two_layers(
         # Each part at unit scale, as the random ones
         v = np.concatenate([part.ravel() / np.sqrt((part**2).mean()) for part in (near.W, near.V, near.H)])
         if len(v) != size:
-            raise InputError(
-                f"near: expected an optimum with the same classes, d, p and per_class, got {len(v)} numbers for {size}."
-            )
+            same = "the same classes, d, p and per_class"
+            raise InputError(f"near: expected an optimum with {same}, got {len(v)} numbers for {size}.")
         begin.insert(0, v + SHAKE * rng.standard_normal(size))
     losses, (W, V, H), _ = _best(f, parts, begin)
     return TwoLayers(groups, float(losses.min()), W, V, H, labels, relu, losses)
@@ -306,9 +296,8 @@ def log_cross_entropy(logits: Array, labels: Labels, weight: Array) -> tuple[flo
 
 def _samples(groups: Groups, per_class: int, starts: int, seed: int, **dimensions: int) -> tuple[Labels, Array]:
     """Labels of the free features and their weights in the loss, after the whole numbers have been checked."""
-    for name, value in {**dimensions, "per_class": per_class, "starts": starts}.items():
-        checked_whole(value, name)
-    checked_whole(seed, "seed", 0)
+    check_whole(1, kind=Integral, **dimensions, per_class=per_class, starts=starts)
+    check_whole(0, kind=Integral, seed=seed)
     labels: Labels = np.repeat(np.arange(groups.K), per_class)
     return labels, (groups.shares[groups.members] / per_class)[labels]
 
@@ -335,18 +324,9 @@ def _size(parts: Sequence[Part]) -> int:
 
 def _kept(v: Array, parts: Sequence[Part]) -> list[tuple[Array, Back]]:
     """The matrices, each scaled to its total, and how a gradient there becomes one in the free numbers."""
-    out, at = [], 0
-    for rows, columns, total, q in parts:
-        free = v[at : at + rows * columns].reshape(rows, columns)
-        out.append(_on_sphere(free, total) if q == 2 else _on_norm(free, total, q))
-        at += rows * columns
-    return out
-
-
-def _on_sphere(free: Array, total: float) -> tuple[Array, Back]:
-    scale = np.sqrt(total) / np.linalg.norm(free)
-    there = scale * free
-    return there, lambda G: scale * (G - (G * there).sum() / total * there)
+    ends = np.cumsum([rows * columns for rows, columns, *_ in parts])
+    pieces = np.split(v[: ends[-1]], ends[:-1])
+    return [_on_norm(x.reshape(n, d), total, q) for x, (n, d, total, q) in zip(pieces, parts, strict=True)]
 
 
 def _on_norm(free: Array, total: float, q: float) -> tuple[Array, Back]:
@@ -361,5 +341,5 @@ def _powers(matrix: Array, q: float) -> tuple[float, Array, float]:
     """The largest entry, and over it |entry|^{q−1} and Σ|entry|^q: no power overflows."""
     most = float(np.abs(matrix).max())
     unit = np.abs(matrix) / most
-    power = unit ** (q - 1)
+    power = unit if q == 2 else unit ** (q - 1)
     return most, power, float((power * unit).sum())

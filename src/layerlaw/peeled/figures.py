@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from layerlaw.errors import InputError
-from layerlaw.peeled.counts import Array, checked_classes, checked_some, checked_whole, positive
+from layerlaw.errors import InputError, check_whole
+from layerlaw.peeled.counts import Array, listed, positive, whole
 from layerlaw.peeled.solution import helmert
 from layerlaw.peeled.thresholds import LARGEST, CollapseCurve, collapse_curve, collapse_ratio, vanish_ratio
 from layerlaw.peeled.two_groups import TwoGroups, solve_pair
@@ -41,19 +42,17 @@ def cosine_sheet(
     ['K_A = 3', 'K_A = 5', 'K_A = 7', 'rows become 0']
     """
     panels = []
-    many = [checked_classes(k, "K_A") for k in checked_some(K_A, "K_A", "numbers of majority classes")]
-    if max(many) >= checked_whole(K, "K", 2):
-        raise InputError(
-            f"K_A: expected fewer majority classes than K = {K}, got {max(many)}. Some must be the minority."
-        )
+    many = [whole(k, "K_A") for k in listed(K_A, "K_A", "numbers of majority classes")]
+    check_whole(2, kind=Integral, K=K)
+    if (most := max(many)) >= K:
+        raise InputError(f"K_A: expected fewer majority classes than K = {K}, got {most}. Some must be the minority.")
     ratios = PAPER_RATIOS if ratios is None else ratios
-    for budget in checked_some(E_H, "E_H", "feature budgets"):
+    for budget in listed(E_H, "E_H", "feature budgets"):
         curves = {f"K_A = {k}": collapse_curve(k, K - k, ratios, E_W=E_W, E_H=budget) for k in many}
         found = ", ".join(f"{ratio_in_words(curve.log_collapse)} ({name})" for name, curve in curves.items())
         panels.append(ratio_panel(f"E_W = {E_W:g}, E_H = {budget:g}", curves, "minority cosine", f"R0 = {found}"))
-    caption = (
-        "Cosine between two minority classifiers at the exact optimum: 1 from R0 on. A curve ends where they become 0."
-    )
+    exact = "Cosine between two minority classifiers at the exact optimum"
+    caption = f"{exact}: 1 from R0 on. A curve ends where they become 0."
     return Sheet(f"Minority collapse, K = {K}", panels, columns=2, share_y=True, caption=caption)
 
 
@@ -88,14 +87,14 @@ def phase_sheet(
     `budgets` are values of c, 200 up to 4 by default.
     """
     panels = []
-    given = checked_some(BUDGETS if budgets is None else budgets, "budgets", "budgets c = √(E_W E_H)")
+    given = listed(BUDGETS if budgets is None else budgets, "budgets", "budgets c = √(E_W E_H)")
     budgets = sorted(positive(c, f"budgets[{i}]", "budget") for i, c in enumerate(given))
     positive(highest, "highest", "ratio")
     boundaries = {collapse_ratio: "R0: collapsed above", vanish_ratio: "R_vanish: zero above"}
-    for i, pair in enumerate(checked_some(pairs, "pairs", "pairs (K_A, K_B)")):
+    for i, pair in enumerate(listed(pairs, "pairs", "pairs (K_A, K_B)")):
         if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
             raise InputError(f"pairs[{i}]: expected a pair (K_A, K_B), got {pair!r}.")
-        K_A, K_B = (checked_classes(k, f"pairs[{i}], {name}") for k, name in zip(pair, ("K_A", "K_B"), strict=True))
+        K_A, K_B = whole(pair[0], f"pairs[{i}], K_A"), whole(pair[1], f"pairs[{i}], K_B")
         series = []
         for bias in (False, True):
             words, style = (" (with a bias)", "fit") if bias else ("", "line")
@@ -106,22 +105,20 @@ def phase_sheet(
                 series.append(Series(fine, values, f"{name}{words}", style=style, color=color))  # type: ignore[arg-type]
         title = f"K_A = {K_A}, K_B = {K_B}"
         panels.append(Panel(title, series, xlabel="c = √(E_W E_H)", ylabel="imbalance ratio R", log_y=True))
-    caption = (
-        "Exact boundaries: separated below R0, collapsed above it, zero above R_vanish. Without a bias the minority "
-        "vanishes only while the budget is small."
-    )
+    exact = "Exact boundaries: separated below R0, collapsed above it, zero above R_vanish."
+    caption = f"{exact} Without a bias the minority vanishes only while the budget is small."
     return Sheet("Phases of the minority classifiers", panels, columns=len(panels), share_y=True, caption=caption)
 
 
 def simplex_sheet(classes: Sequence[int] = (2, 3, 4)) -> Sheet:
     """Balanced classes: the classifiers are a simplex, all angles as large as can be."""
     panels = []
-    for K in checked_some(classes, "classes", "numbers of classes"):
-        checked_whole(K, "classes", 2)
+    for K in listed(classes, "classes", "numbers of classes"):
+        check_whole(2, kind=Integral, classes=K)
         rows = _rows(solve_pair(1, K - 1, 0.0, 1.0))
         panels.append(_rays(f"K = {K}, cosine {minus(f'{-1 / (K - 1):.3g}')}", rows))
-    caption = "K = 4 is seen in projection."
-    return Sheet("The simplex of K balanced classes", panels, columns=len(panels), caption=caption)
+    title = "The simplex of K balanced classes"
+    return Sheet(title, panels, columns=len(panels), caption="K = 4 is seen in projection.")
 
 
 def collapse_sheet(
@@ -139,10 +136,9 @@ def collapse_sheet(
     log_R0 = collapse_ratio(K_A, K_B, E_W=E_W, E_H=E_H, log=True)
     if math.isinf(log_R0):
         raise InputError("K_B: expected at least 2 minority classes, which can coincide, got 1.")
-    given = checked_some(shares, "shares", "values of log R / log R0")
-    for i, share in enumerate(given):
-        if share != 0:
-            positive(share, f"shares[{i}]", "value of log R / log R0")
+    given = listed(shares, "shares", "values of log R / log R0")
+    for i in (i for i, share in enumerate(given) if share != 0):
+        positive(given[i], f"shares[{i}]", "value of log R / log R0")
     pairs = [solve_pair(K_A, K_B, share * log_R0, math.sqrt(E_W * E_H)) for share in given]
     seen = [_rows(pair) * (E_W / E_H) ** 0.25 for pair in pairs]
     reach = max(float(np.linalg.norm(rows, axis=1).max()) for rows in seen)
@@ -152,10 +148,8 @@ def collapse_sheet(
     for pair, rows in zip(pairs, seen, strict=True):
         angle = "vanished" if pair.minority_cosine is None else minus(f"cosine {pair.minority_cosine:.3g}")
         panels.append(_rays(f"R = {ratio_in_words(pair.log_R)}, {angle}", rows, reach, names))
-    caption = (
-        f"E_W = {E_W:g}, E_H = {E_H:g}, R0 = {ratio_in_words(log_R0)}. Rows that coincide share a line of dashes in their "
-        "colors and have one ring within another."
-    )
+    shared = "Rows that coincide share a line of dashes in their colors and have one ring within another."
+    caption = f"E_W = {E_W:g}, E_H = {E_H:g}, R0 = {ratio_in_words(log_R0)}. {shared}"
     title = f"Minority collapse: {K_A} majority and {K_B} minority classifiers as R grows"
     return Sheet(title, panels, columns=min(4, len(panels)), caption=caption)
 
@@ -190,13 +184,10 @@ def _rows(pair: TwoGroups) -> Array:
     K = K_A + K_B
     if not 2 <= K <= 4:
         raise InputError(f"expected 2 to 4 classes, which fit into three dimensions, got {K_A} + {K_B}.")
-    inner = np.zeros((K, K - 2))
-    inner[:K_A, : K_A - 1] = math.sqrt(pair.a) * helmert(K_A)
-    inner[K_A:, K_A - 1 :] = math.sqrt(pair.e) * helmert(K_B)
-    up = math.sqrt(pair.r) * np.repeat([math.sqrt(K_B / (K * K_A)), -math.sqrt(K_A / (K * K_B))], [K_A, K_B])
-    solid = np.zeros((K, 3))
-    solid[:, 1] = up
-    solid[:, : 2 * inner.shape[1] : 2] = inner
+    solid = np.zeros((K, 3))  # sideways, up, to the back
+    solid[:K_A, [0, 2][: K_A - 1]] = math.sqrt(pair.a) * helmert(K_A)
+    solid[K_A:, [0, 2][K_A - 1 : K - 2]] = math.sqrt(pair.e) * helmert(K_B)
+    solid[:, 1] = math.sqrt(pair.r) * np.repeat([math.sqrt(K_B / (K * K_A)), -math.sqrt(K_A / (K * K_B))], [K_A, K_B])
     return solid @ VIEW if K == 4 else solid[:, :2]
 
 
@@ -215,13 +206,12 @@ def _rays(title: str, tips: Array, reach: float | None = None, names: Sequence[s
             fine = np.linspace(0, 1, len(alike) * LONGEST)
             mine = fine[(np.arange(len(fine)) * DASHES // len(fine)) % len(alike) == turn]
             along = np.append(mine[:: max(1, len(mine) // LONGEST)][: LONGEST - 1], 1.0)
-        ray = np.concatenate([along[:, None] * tip, tip + _circle((0.03 + 0.02 * turn) * size, 16 + 8 * turn)])
-        points.append(ray)
-        labels += [k] * len(ray)
+        points += [along[:, None] * tip, tip + _circle((0.03 + 0.02 * turn) * size, 16 + 8 * turn)]
+        labels += [k] * sum(map(len, points[-2:]))
     if reach is not None:
         points.append(_circle(1.06 * reach, 120))
         labels += [len(tips)] * 120
-    return PlanePanel(title, [(float(x), float(y)) for x, y in np.concatenate(points)], labels, names)
+    return PlanePanel(title, np.concatenate(points).tolist(), labels, names)
 
 
 def _circle(radius: float, points: int) -> Array:

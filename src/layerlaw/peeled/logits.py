@@ -44,6 +44,13 @@ class Logits:
         level = np.diagonal(between)
         return level + self.z * (1 - 1 / groups.classes), level - self.z / groups.classes, between
 
+    def margins(self, groups: Groups) -> Array:
+        """(G, G) logit of the own class minus that of a class of group h; ∞ where there is no other class in it."""
+        own, same, between = self.rows(groups)
+        out = own[:, None] - between
+        np.fill_diagonal(out, np.where(groups.classes > 1, own - same, np.inf))
+        return np.asarray(out)
+
 
 @dataclass(frozen=True)
 class Slope:
@@ -127,13 +134,12 @@ def _bias_gap(groups: Groups, logits: Logits, s: Slope, nuclear: float, loss: Lo
     entropy and ‖G‖₂ can change by.
     """
     k, share, g = groups.classes, groups.shares, s.bias(groups)
-    length, most = float(np.sqrt(k @ share**2)), float(share.max())
+    length = float(np.sqrt(k @ share**2))
     if loss == "mse":
         size = float(np.sqrt(k @ g**2))
         return 0.5 * size**2 + 2 * nuclear * length * size
-    mean = share + g  # of the probability of a class, over all samples
-    t = max(0.0, float((g / mean).max()))
-    return abs(float((k * g) @ logits.b)) + t * (_entropy(groups, logits, s) + nuclear * (length + most))
+    t = max(0.0, float((g / (share + g)).max()))  # share + g: mean probability of a class, over all samples
+    return abs(float((k * g) @ logits.b)) + t * (_entropy(groups, logits, s) + nuclear * (length + float(share.max())))
 
 
 def with_best_bias(groups: Groups, logits: Logits) -> Logits:
@@ -143,9 +149,7 @@ def with_best_bias(groups: Groups, logits: Logits) -> Logits:
     which always lowers the loss.
     """
     k, share, root = groups.classes, groups.shares, np.sqrt(groups.classes)
-    unit = np.sqrt(
-        share * k
-    )  # the Hessian is a Laplacian; on this scale its diagonal is the probability of being wrong
+    unit = np.sqrt(share * k)  # on this scale the diagonal of the Hessian is the probability of being wrong
 
     def at(b: Array) -> tuple[Logits, Slope, float]:
         moved = Logits(logits.z, logits.T, b - k @ b / groups.K)
@@ -215,9 +219,7 @@ class GroupMatrix:
         k, K = self.groups.classes, self.groups.K
         norm = np.sqrt(np.maximum(self.own, 0.0))
         mean = float(k @ norm) / K
-        if mean == 0:
-            return None, None
-        variation = float(np.sqrt(k @ (norm - mean) ** 2 / K)) / mean
+        variation = float(np.sqrt(k @ (norm - mean) ** 2 / K)) / mean if mean else None
         if (norm == 0).any():
             return variation, None
         pairs = np.outer(k, k)
@@ -239,7 +241,5 @@ class GroupMatrix:
 def fits(rows: int, columns: int, what: str) -> None:
     """Whether a dense matrix is worth building."""
     if rows * columns > MOST_ENTRIES:
-        raise MemoryBudgetError(
-            f"{what} of {rows:,} × {columns:,} numbers would take {rows * columns * 8 / 2**30:,.0f} GiB. "
-            "The group-wise numbers (cosines, norms, accuracy) hold the same."
-        )
+        size = f"{what} of {rows:,} × {columns:,} numbers would take {rows * columns * 8 / 2**30:,.0f} GiB"
+        raise MemoryBudgetError(f"{size}. The group-wise numbers (cosines, norms, accuracy) hold the same.")

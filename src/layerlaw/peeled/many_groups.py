@@ -26,6 +26,7 @@ from layerlaw.peeled.logits import CERTIFIED, Logits, gap, gap_penalized, inner,
 
 Mask = npt.NDArray[np.bool_]
 Objective = Callable[[Array], tuple[float, Array]]
+Minimizer = Callable[[Objective, Array], Array]
 NULLS = (1e-7, 1e-5, 1e-3)  # singular values below this share of the largest belong to no direction
 TRACE = 1e-12  # a squared norm below this share of the mean is none
 SOLVED = 1e-11  # norm of the gradient at which Newton has nothing left to do, unless the certificate says otherwise
@@ -40,8 +41,8 @@ class Factors:
     """One point: parts within the groups that have any, factors of T, bias."""
 
     A: Array  # (G,) roots of (K_g−1) z_g; 0 where a group is collapsed or one class
-    H: Array  # (G, p)
-    W: Array  # (G, p)
+    H: Array  # (G, p), as W
+    W: Array
     b: Array  # (G,) bias in units of `Search.unit`, or empty
 
     def flat(self, free: Mask) -> Array:
@@ -62,14 +63,13 @@ class Factors:
         return float((self.A**2).sum() + 0.5 * ((self.H**2).sum() + (self.W**2).sum()))
 
 
-def solve_groups(groups: Groups, c: float, *, bias: bool = False) -> Logits:
-    """The optimal logits under ‖Z‖_* ≤ K c for any class sizes."""
-    return Search(groups, groups.K * c, None, bias).solved()
+def solve_groups(groups: Groups, c: float | None = None, *, penalty: float | None = None, bias: bool = False) -> Logits:
+    """The optimal logits under ‖Z‖_* ≤ K c, or of loss + penalty·‖Z‖_*, for any class sizes.
 
-
-def solve_groups_penalized(groups: Groups, penalty: float, *, bias: bool = False) -> Logits:
-    """The optimal logits of loss + penalty·‖Z‖_*."""
-    return Search(groups, None, penalty, bias).solved()
+    BLAS with one thread: of thousands of small products, several spend their time waiting for each other.
+    """
+    with _blas().limit(limits=1, user_api="blas"):
+        return Search(groups, None if c is None else groups.K * c, penalty, bias).solved()
 
 
 @cache
@@ -96,14 +96,7 @@ class Search:
     bias: bool
 
     def solved(self) -> Logits:
-        """L-BFGS, then Newton on the face it points to; where that is not certified, on other faces.
-
-        BLAS with one thread: of thousands of small products, several spend their time waiting for each other.
-        """
-        with _blas().limit(limits=1, user_api="blas"):
-            return self._solved()
-
-    def _solved(self) -> Logits:
+        """L-BFGS, then Newton on the face it points to; where that is not certified, on other faces."""
         point, tried = self.start(), []
         for turn in range(TURNS):
             for null in NULLS:
@@ -142,12 +135,9 @@ class Search:
         rng = np.random.default_rng(0)  # a trace of asymmetry, so that no direction is missed
         H, W = np.eye(G) - np.outer(root, root) / groups.K + 1e-3 * rng.standard_normal((2, G, G))
         b = np.log(groups.shares) / self.unit if self.bias else np.zeros(0)
-        point = Factors(np.sqrt(groups.classes - 1), H, W, b)
-        return self.on_face(point, lbfgs)
+        return self.on_face(Factors(np.sqrt(groups.classes - 1), H, W, b), lbfgs)
 
-    def on_face(
-        self, point: Factors, minimize: Callable[[Objective, Array], Array], *, best_bias: bool = False
-    ) -> Factors:
+    def on_face(self, point: Factors, minimize: Minimizer, *, best_bias: bool = False) -> Factors:
         """Where `minimize` takes a point, without the groups whose part within is 0.
 
         `best_bias`: the bias is none of its variables but the best one everywhere: slower, and better conditioned.
@@ -176,9 +166,8 @@ class Search:
         groups, logits = self.groups, self.logits(point)
         U, S, Vt = np.linalg.svd(logits.T)
         largest = max(float(S[0]), float(logits.z.max()))
-        p = int((largest * null < S).sum())
-        if self.total is None and largest < null:  # a penalty that leaves nothing
-            p = 0
+        nothing = self.total is None and largest < null  # which a penalty may leave
+        p = 0 if nothing else int((largest * null < S).sum())
         kept = logits.z > null * largest
         if sharp:
             kept = groups.shares > (slope(groups, logits).norm(groups) if self.penalty is None else self.penalty)
@@ -220,9 +209,8 @@ class Search:
 
     def objective(self, free: Mask, p: int) -> Objective:
         """Value and gradient in the factors: log loss on the constraint, or loss + penalty·size."""
-        groups, total, penalty = self.groups, self.total, self.penalty
-        weight = np.maximum(groups.classes - 1, 1)
-        unit = self.unit * groups.classes
+        groups, penalty = self.groups, self.penalty
+        weight, unit = np.maximum(groups.classes - 1, 1), self.unit * groups.classes
 
         def f(v: Array) -> tuple[float, Array]:
             point = Factors.shaped(v, free, p)
@@ -230,8 +218,7 @@ class Search:
             scale, logits = self.scale(size), self.logits(point, size)
             s = slope(groups, logits)
             within = -s.within * (groups.classes - 1)  # derivative in z
-            if total is None:
-                assert penalty is not None
+            if penalty is not None:
                 value, shrink, factor = s.loss + penalty * size, penalty, 1.0
             else:  # the derivative through the scale: as the size grows, everything shrinks
                 along = float((s.between * logits.T).sum() + within @ logits.z)
@@ -249,9 +236,8 @@ class Search:
 
 def lbfgs(f: Objective, start: Array, *, steps: int = 3000) -> Array:
     """Where L-BFGS takes `start`, for a function that returns its value and its gradient; needs SciPy."""
-    optimize = _needed("scipy.optimize")
     options = {"maxiter": steps, "maxfun": 2 * steps, "maxcor": 20, "ftol": 1e-16, "gtol": 1e-14}
-    found = optimize.minimize(f, start, jac=True, method="L-BFGS-B", options=options)
+    found = _needed("scipy.optimize").minimize(f, start, jac=True, method="L-BFGS-B", options=options)
     return np.asarray(found.x, dtype=np.float64)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 
-from layerlaw.errors import InputError
-from layerlaw.peeled.counts import Array, Groups, checked_whole
+from layerlaw.errors import InputError, check_whole
+from layerlaw.peeled.counts import Array, Groups
 from layerlaw.peeled.logits import CERTIFIED, GroupMatrix, Logits, Loss, fits
 from layerlaw.wording import counted, finite
 
@@ -92,15 +93,13 @@ class Solution:
         gone = self.classifier_blocks.own <= ZERO * self.c * self._stretch
         together = (self.groups.classes > 1) & (self.value.z == 0)
         right = (self.accuracy == 1) & (self.c > 0)  # without any norm a bias alone may be right
-        return tuple(
-            "separated" if r else "vanished" if g else "collapsed" if t else "confused"
-            for r, g, t in zip(right, gone, together, strict=True)
-        )
+        names = ("separated", "vanished", "collapsed")
+        return tuple(np.select([right, gone, together], names, "confused").tolist())
 
     @property
     def separated(self) -> bool:
         """Whether every group is: all training samples are recognized."""
-        return all(phase == "separated" for phase in self.phases)
+        return set(self.phases) == {"separated"}
 
     @property
     def angles_unique(self) -> bool:
@@ -185,12 +184,11 @@ class Solution:
         return self._vectors(p, self._factors[0], 1 / math.sqrt(self._stretch))
 
     def _vectors(self, p: int | None, between: Array, size: float) -> Array:
-        p = max(1, self.rank) if p is None else checked_whole(p, "p")
+        p = max(1, self.rank) if p is None else p
+        check_whole(1, kind=Integral, p=p)
         if p < self.rank:
-            raise InputError(
-                f"W, H: expected p ≥ {self.rank}, the rank of this optimum, got p = {p}. In fewer dimensions the optimum is "
-                "another one: solve_direct(counts, p=…) finds it."
-            )
+            other = "In fewer dimensions the optimum is another one: solve_direct(counts, p=…) finds it."
+            raise InputError(f"W, H: expected p ≥ {self.rank}, the rank of this optimum, got p = {p}. {other}")
         fits(self.K, p, "W or H")
         out, member, at = np.zeros((self.K, p)), self.groups.members, between.shape[1]
         out[:, :at] = (between / np.sqrt(self.groups.classes)[:, None])[member]
@@ -212,24 +210,18 @@ class Solution:
         1 while separated. Without a bias 1/K_g in collapse unless another size takes the samples, 1/K when vanished; with a
         bias 0 there, and 0 when confused.
         """
-        values, many = self._rivals()
-        best = values.max(1)
-        ties = (many * (values >= best[:, None])).sum(1)
-        return np.where(values[:, 0] >= best, 1 / ties, 0.0)
+        margins = self.value.margins(self.groups)
+        return np.where(margins.min(1) >= 0, 1 / (1 + (self._others * (margins == 0)).sum(1)), 0.0)
 
     @property
     def total_accuracy(self) -> float:
         """Over all training samples."""
         return float(self.groups.sizes * self.groups.classes @ self.accuracy / self.groups.N)
 
-    def _rivals(self) -> tuple[Array, Array]:
-        """Logits of a sample of g (G, 1+G) for its own class, then for the other classes of each group, and how many."""
-        own, same, between = self.value.rows(self.groups)
-        k = self.groups.classes
-        others, many = between.copy(), np.tile(k, (len(k), 1))
-        np.fill_diagonal(others, np.where(k > 1, same, -np.inf))
-        np.fill_diagonal(many, k - 1)
-        return np.column_stack([own, others]), np.column_stack([np.ones(len(k)), many])
+    @property
+    def _others(self) -> Array:
+        """(G, G) how many classes of h there are beside one of g."""
+        return np.asarray(self.groups.classes - np.eye(len(self.groups)))
 
     @cached_property
     def neural_collapse(self) -> NeuralCollapse:
@@ -240,13 +232,11 @@ class Solution:
         # ⟨W, M⟩ = tr Z − 1ᵀZ1/K
         inner = float((self.groups.classes - 1) @ self.value.z + np.trace(T) - root @ T @ root / self.K)
         nc3 = 2 - 2 * inner / math.sqrt(spread * size) if spread > 0 and size > 0 else None
-        values, many = self._rivals()
-        chosen = (values >= values.max(1, keepdims=True)) & (many > 0)  # (G, 1+G): own, then groups
+        margins = self.value.margins(self.groups)
+        chosen = margins <= np.minimum(margins.min(1, keepdims=True), 0)  # (G, G) groups of the best logits
         zero = self.feature_blocks.own <= ZERO * self.c / self._stretch
-        nearest = np.column_stack([np.ones(len(zero), bool), np.outer(zero, zero)])
-        i = np.arange(len(zero))
-        nearest[i, 1 + i] |= self.value.z == 0  # features of a collapsed group coincide
-        differ = ((chosen != nearest) & (many > 0)).any(1)
+        nearest = np.outer(zero, zero) | np.diag(self.value.z == 0)  # features of a collapsed group coincide
+        differ = (margins.min(1) < 0) | ((chosen != nearest) & (self._others > 0)).any(1)
         nc4 = float(self.groups.sizes * self.groups.classes @ differ / self.groups.N)
         return NeuralCollapse(0.0, *means.norms_and_angles(), *rows.norms_and_angles(), nc3, nc4)
 

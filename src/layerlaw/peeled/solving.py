@@ -18,10 +18,10 @@ from typing import get_args
 
 import numpy as np
 
-from layerlaw.errors import InputError
-from layerlaw.peeled.counts import Array, Counts, Groups, checked_budgets, checked_flag, grouped, positive
+from layerlaw.errors import InputError, check_choice
+from layerlaw.peeled.counts import Array, Counts, Groups, check_budgets, check_flag, grouped, positive
 from layerlaw.peeled.logits import Logits, Loss, gap, gap_penalized, slope
-from layerlaw.peeled.many_groups import solve_groups, solve_groups_penalized
+from layerlaw.peeled.many_groups import solve_groups
 from layerlaw.peeled.solution import Solution
 from layerlaw.peeled.two_groups import TwoGroups, biased_pair, biased_pair_at, root, solve_pair, solve_pair_at
 
@@ -44,8 +44,9 @@ def solve(counts: Counts, *, E_W: float, E_H: float, loss: Loss = "ce", bias: bo
     >>> s.phases, s.minority_cosine, s.accuracy, s.rank
     (('separated', 'collapsed'), 1.0, array([1. , 0.2]), 5)
     """
-    groups, c = grouped(counts), checked_budgets(E_W, E_H)
-    _checked(loss, bias)
+    groups, c = grouped(counts), check_budgets(E_W, E_H)
+    check_flag(bias, "bias")
+    check_choice("loss", loss, get_args(Loss))
     return _certified(groups, float(E_W), float(E_H), optimum(groups, c, loss=loss, bias=bias), loss, bias)
 
 
@@ -62,14 +63,13 @@ def solve_penalized(
     (('separated', 'collapsed'), 2.0698)
     """
     groups = grouped(counts)
-    _checked(loss, bias)
+    check_flag(bias, "bias")
+    check_choice("loss", loss, get_args(Loss))
     root_W = math.sqrt(positive(lambda_W, "lambda_W", "penalty"))
     root_H = math.sqrt(positive(lambda_H, "lambda_H", "penalty"))
     penalty = root_W * root_H
     if not penalty > math.exp(LOWEST):
-        raise InputError(
-            f"lambda_W, lambda_H: expected √(λ_W λ_H) above 1e-280, got {penalty:.3g}. Raise the penalties."
-        )
+        raise InputError(f"lambda_W, lambda_H: expected √(λ_W λ_H) above 1e-280, got {penalty:.3g}. Raise them.")
     logits = optimum_penalized(groups, penalty, loss=loss, bias=bias)
     c = logits.nuclear(groups) / groups.K
     ratio = root_H / root_W  # ‖W‖/‖H‖ at the optimum
@@ -107,14 +107,13 @@ def optimum_penalized(groups: Groups, penalty: float, *, loss: Loss = "ce", bias
         pair = (biased_pair_at if bias else solve_pair_at)(*groups.pair, math.log(penalty))
         if not bias or pair.t_A > 0:
             return of_pair(pair)
-    return solve_groups_penalized(groups, penalty, bias=bias)
+    return solve_groups(groups, penalty=penalty, bias=bias)
 
 
 def of_pair(pair: TwoGroups) -> Logits:
     """Two groups in the form of any number of groups: T = (t_A, −t_B) ⊗ (√K_B, −√K_A)/√K."""
     K_A, K_B = pair.K_A, pair.K_B
-    direction = np.array([math.sqrt(K_B), -math.sqrt(K_A)]) / math.sqrt(K_A + K_B)
-    T = np.outer([pair.t_A, -pair.t_B], direction)
+    T = np.outer([pair.t_A, -pair.t_B], [math.sqrt(K_B), -math.sqrt(K_A)]) / math.sqrt(K_A + K_B)
     b = np.array([K_B, -K_A]) * (pair.bias / (K_A + K_B))
     return Logits(np.array([pair.a, pair.e]), T, b)
 
@@ -177,11 +176,9 @@ def squares_at(groups: Groups, multiplier: float, *, bias: bool = False) -> Logi
     top = np.where(spread > 1e-15 * spread.max(), np.maximum(0.0, 1 - multiplier / np.maximum(spread, 1e-300)), 0.0)
     T = (Q * top) @ Q.T
     z = np.where(groups.classes > 1, np.maximum(0.0, 1 - multiplier / groups.shares), 0.0)
-    if not bias:
-        return Logits(z, T, np.zeros(len(groups)))
     root = np.sqrt(groups.classes)
     b = groups.shares * root @ (np.eye(len(groups)) - T) / root  # b_j = Σ_k π_k (δ_kj − z_kj)
-    return Logits(z, T, b)
+    return Logits(z, T, b if bias else np.zeros(len(groups)))
 
 
 def _spread(groups: Groups, bias: bool) -> tuple[Array, Array]:
@@ -205,15 +202,8 @@ def _certified(
     return Solution(groups, E_W, E_H, loss, bias, logits, s.loss, multiplier, max(gaps))
 
 
-def _checked(loss: object, bias: object) -> None:
-    checked_flag(bias, "bias")
-    if loss not in get_args(Loss):
-        raise InputError(f"loss: expected one of {get_args(Loss)}, got {loss!r}.")
-
-
 def _representable(log_multiplier: float, c: float) -> None:
     if log_multiplier < LOWEST:
-        raise InputError(
-            f"solve: at c = √(E_W E_H) = {c:.4g} the loss is about exp({log_multiplier:.0f}), less than a double can hold. "
-            "Scale the budgets down; collapse_ratio(…, log=True) and vanish_ratio(…, log=True) work at any budget."
-        )
+        loss = f"at c = √(E_W E_H) = {c:.4g} the loss is about exp({log_multiplier:.0f}), less than a double can hold"
+        ratios = "collapse_ratio(…, log=True) and vanish_ratio(…, log=True) work at any budget"
+        raise InputError(f"solve: {loss}. Scale the budgets down; {ratios}.")

@@ -9,34 +9,17 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
 
 from layerlaw.errors import InputError
-from layerlaw.peeled.counts import (
-    Array,
-    Counts,
-    Groups,
-    checked_budgets,
-    checked_classes,
-    checked_flag,
-    checked_some,
-    grouped,
-    positive,
-)
-from layerlaw.peeled.logits import Logits, slope
+from layerlaw.peeled import two_groups
+from layerlaw.peeled.counts import Array, Counts, Groups, check_budgets, check_flag, grouped, listed, positive, whole
+from layerlaw.peeled.logits import slope
 from layerlaw.peeled.solving import optimum, optimum_penalized
-from layerlaw.peeled.two_groups import (
-    biased_pair,
-    log_separation_ratio,
-    log_vanish_ratio,
-    root,
-    root_above_0,
-    root_near,
-    solve_pair,
-    threshold,
-)
+from layerlaw.peeled.two_groups import log_separation_ratio, log_vanish_ratio, root, root_above_0, root_near, threshold
 from layerlaw.progress import Counter, Progress
 from layerlaw.wording import counted
 
@@ -97,11 +80,11 @@ def critical_budget(counts: Counts, *, bias: bool = False, progress: bool | Prog
     0.1949
     """
     groups = grouped(counts)
-    checked_flag(bias, "bias")
+    check_flag(bias, "bias")
     if len(groups) == 1:
         return 0.0
     if bias:
-        return biased_critical_budget(groups)
+        return float(biased_need(groups))
     if len(groups) == 2:
         K_A, K_B, log_R = groups.pair
         if K_B > 1:
@@ -120,7 +103,7 @@ def critical_budget(counts: Counts, *, bias: bool = False, progress: bool | Prog
             least = max(least, optimum_penalized(groups, float(several[-1])).nuclear(groups) / groups.K)
             if excess(math.log(least) + 1e-6) > 0:
                 return least
-        guess = math.log(biased_critical_budget(groups))  # with a bias it is about the same
+        guess = math.log(biased_need(groups))  # with a bias it is about the same
         found = root_near(excess, guess, math.log(least), MOST_LOG_C, step=0.01, close=1e-9)
     return 0.0 if found == math.log(LEAST_C) else math.exp(found)
 
@@ -141,12 +124,10 @@ class CollapseCurve:
     @property
     def note(self) -> str:
         """What a reader must know about the values, in a sentence; empty when nothing."""
-        said, many, gone = [], len(self.phases), self.phases.count("vanished")
-        if self.swapped.any():
-            said.append(f"Below R = 1 the groups are swapped ({int(self.swapped.sum())} of {many} ratios).")
-        if gone:
-            said.append(f"At {gone} of {many} ratios the minority classifiers are 0 and have no angle.")
-        return " ".join(said)
+        swapped, gone, many = int(self.swapped.sum()), self.phases.count("vanished"), len(self.phases)
+        below = f"Below R = 1 the groups are swapped ({swapped} of {many} ratios)."
+        zero = f"At {gone} of {many} ratios the minority classifiers are 0 and have no angle."
+        return " ".join(compress((below, zero), (swapped, gone)))
 
 
 def collapse_curve(
@@ -161,19 +142,14 @@ def collapse_curve(
     array([-0.111111, -0.067283,  0.072527,  0.517496,  1.      ])
     """
     K_A, K_B, c = _checked(K_A, K_B, E_W, E_H, bias=bias)
-    given = checked_some(ratios, "ratios", "ratios n_A/n_B")
+    given = listed(ratios, "ratios", "ratios n_A/n_B")
     values = [positive(R, f"ratios[{i}]", "ratio n_A/n_B") for i, R in enumerate(given)]
-    best = biased_pair if bias else solve_pair
+    best = two_groups.biased_pair if bias else two_groups.solve_pair
     pairs = [best(K_A, K_B, math.log(R), c) if R >= 1 else best(K_B, K_A, -math.log(R), c) for R in values]
-    cosines = [math.nan if pair.minority_cosine is None else pair.minority_cosine for pair in pairs]
-    return CollapseCurve(
-        ratios=np.array(values),
-        cosines=np.array(cosines),
-        phases=tuple(pair.phase for pair in pairs),
-        swapped=np.array([R < 1 for R in values], dtype=bool),
-        log_collapse=collapse_ratio(K_A, K_B, E_W=E_W, E_H=E_H, bias=bias, log=True),
-        log_vanish=log_vanish_ratio(K_A, K_B, c, bias=bias),
-    )
+    cosines = np.array([pair.minority_cosine for pair in pairs], dtype=np.float64)  # None becomes NaN
+    log_collapse = collapse_ratio(K_A, K_B, E_W=E_W, E_H=E_H, bias=bias, log=True)
+    log_vanish, R = log_vanish_ratio(K_A, K_B, c, bias=bias), np.array(values)
+    return CollapseCurve(R, cosines, tuple(pair.phase for pair in pairs), R < 1, log_collapse, log_vanish)
 
 
 @dataclass(frozen=True)
@@ -195,16 +171,12 @@ class Oversampling:
     def __str__(self) -> str:
         if not self.needed:
             return "Every class is separated: nothing to oversample."
-        classes, most = (
-            counted(int(self.groups.classes[self.factors > 1].sum()), "class", "classes"),
-            self.factors.max(),
-        )
-        said = f"Repeat the samples of {classes} up to {self.level:,.6g} each, the rarest {most:.4g} times"
+        classes = counted(int(self.groups.classes[self.factors > 1].sum()), "class", "classes")
+        most = f"the rarest {self.factors.max():.4g} times"
+        said = f"Repeat the samples of {classes} up to {self.level:,.6g} each, {most}"
         if self.copies is None:
-            return (
-                f"{said}, by weights: at this budget the sizes must be so nearly equal that whole copies do it only beyond "
-                f"{MOST_TIMES:,} copies of the largest classes."
-            )
+            only = f"whole copies do it only beyond {MOST_TIMES:,} copies of the largest classes"
+            return f"{said}, by weights: at this budget the sizes must be so nearly equal that {only}."
         return f"{said}; in whole copies {int(self.copies.max()):,} times (solved again: every class is separated)."
 
 
@@ -223,8 +195,8 @@ def oversampling(
     >>> round(float(plan.factors[1]), 6), plan.copies
     (12.330121, array([ 1, 13]))
     """
-    groups, c = grouped(counts), checked_budgets(E_W, E_H)
-    checked_flag(bias, "bias")
+    groups, c = grouped(counts), check_budgets(E_W, E_H)
+    check_flag(bias, "bias")
     level = filling_level(groups, c, bias=bias, progress=progress)
     none = np.ones(len(groups))
     if level is None:
@@ -252,22 +224,19 @@ def filling_level(groups: Groups, c: float, *, bias: bool = False, progress: boo
         if log_R < log_ratio * (1 - 1e-9) or separated(groups, c, bias=bias):
             return None
         return max(float(sizes[-1]), float(sizes[0]) * math.exp(-log_ratio))
-    with_bias = biased_critical_budget(groups)
+    with_bias = float(biased_need(groups))
     if (bias and c > with_bias * (1 + 1e-9)) or separated(groups, c, bias=bias):
         return None
-
-    def filled(log_level: float) -> Groups:
-        return _filled(groups, math.exp(log_level))
 
     low, high = math.log(sizes[-1]), math.log(sizes[0])
     guess = low
     if c < with_bias:  # with a bias the level is nearly the same, and cheap
-        guess = root(lambda log_level: c - biased_critical_budget(filled(log_level)), low, high, close=1e-6)
+        guess = root(lambda log_level: c - float(biased_need(_filled(groups, log_level))), low, high, close=1e-6)
     with closing(Counter(progress, ABOUT, "level")) as counter:
 
         def excess(log_level: float) -> float:
             counter.step()
-            return spare(filled(log_level), c, bias=bias)
+            return spare(_filled(groups, log_level), c, bias=bias)
 
         return max(float(sizes[-1]), math.exp(root_near(excess, guess, low, high, step=0.01, close=1e-6)))
 
@@ -285,8 +254,8 @@ def _copies(groups: Groups, level: float, lost: Callable[[Groups], bool]) -> Who
     times = np.arange(1, MOST_TIMES + 1)[:, None]
     near = [np.maximum(1, np.rint(many / sizes)) for many in (levels, times * sizes[0])]
     candidates: Whole = np.unique(np.concatenate([up, *near]).astype(np.int64), axis=0)  # (C, G)
-    need = biased_need(groups.classes, sizes * candidates)  # (C,)
-    most = biased_critical_budget(_filled(groups, level))
+    need = biased_need(groups, candidates)  # (C,)
+    most = biased_need(_filled(groups, math.log(level)))
     for i in np.argsort(sizes * groups.classes @ candidates.T, kind="stable"):  # by samples shown
         if need[i] > most:
             continue
@@ -322,7 +291,8 @@ def _repeated(groups: Groups, copies: Whole) -> Groups:
     return Groups(-sizes, np.bincount(where, weights=groups.classes).astype(np.float64))
 
 
-def _filled(groups: Groups, level: float) -> Groups:
+def _filled(groups: Groups, log_level: float) -> Groups:
+    level = math.exp(log_level)
     above = groups.sizes > level * (1 + 1e-12)
     below = float(groups.classes[~above].sum())
     return Groups(np.append(groups.sizes[above], level), np.append(groups.classes[above], below))
@@ -335,7 +305,7 @@ def separated(groups: Groups, c: float, *, bias: bool = False) -> bool:
     >>> separated(grouped([100, 100, 10, 10]), 2.0), separated(grouped([100, 100, 1, 1]), 1.0)
     (True, False)
     """
-    return bool((margins(groups, optimum(groups, c, bias=bias)) > 0).all())
+    return bool((optimum(groups, c, bias=bias).margins(groups) > 0).all())
 
 
 def spare(groups: Groups, c: float, *, bias: bool = False) -> float:
@@ -345,45 +315,33 @@ def spare(groups: Groups, c: float, *, bias: bool = False) -> float:
     classes, which passes through 0 evenly where the margin within them just ends. With a bias c less what is needed.
     """
     if bias:
-        return c - biased_critical_budget(groups)
+        return c - float(biased_need(groups))
     logits = optimum(groups, c)
-    between = margins(groups, logits)
+    between = logits.margins(groups)
     np.fill_diagonal(between, np.inf)
     log_slack = np.log(groups.shares[groups.classes > 1]) - math.log(slope(groups, logits).norm(groups))
     least = min(float(between.min()), float(log_slack.min(initial=np.inf)))
     return least if least != 0 else -1.0  # a tie: a single class that has vanished
 
 
-def margins(groups: Groups, logits: Logits) -> Array:
-    """(G, G) logit of the own class minus that of a class of group h; ∞ where there is no other class in it."""
-    own, same, between = logits.rows(groups)
-    out = own[:, None] - between
-    np.fill_diagonal(out, np.where(groups.classes > 1, own - same, np.inf))
-    return np.asarray(out)
+def biased_need(groups: Groups, copies: Whole | int = 1) -> Array:
+    """The critical budget with a bias, in closed form; with several rows of copies (…, G) that of each.
 
-
-def biased_critical_budget(groups: Groups) -> float:
-    """With a bias, in closed form: every margin a_k = log(K n_k/(Nλ) − (K−1)) is positive iff λ < n/N of the smallest.
-
-    So c = (K−1)/K² Σ_k log(1 + K (n_k/n_min − 1)).
+    Every margin a_k = log(K n_k/(Nλ) − (K−1)) is positive iff λ < n/N of the smallest. So
+    c = (K−1)/K² Σ_k log(1 + K (n_k/n_min − 1)).
 
     >>> from layerlaw.peeled.counts import grouped
-    >>> round(biased_critical_budget(grouped([15288868] * 5 + [10**6] * 5)) ** 2, 6)  # R0 at E_W = 1, E_H = 5
+    >>> round(float(biased_need(grouped([15288868] * 5 + [10**6] * 5))) ** 2, 6)  # R0 at E_W = 1, E_H = 5
     5.0
     """
-    return float(biased_need(groups.classes, groups.sizes))
-
-
-def biased_need(classes: Array, sizes: Array) -> Array:
-    """The same of many problems: sizes (…, G) in any order."""
-    K = classes.sum()
-    return np.asarray((K - 1) / K**2 * (np.log1p(K * (sizes / sizes.min(-1, keepdims=True) - 1)) @ classes))
+    K, sizes = groups.K, groups.sizes * copies
+    return np.asarray((K - 1) / K**2 * (np.log1p(K * (sizes / sizes.min(-1, keepdims=True) - 1)) @ groups.classes))
 
 
 def _checked(K_A: object, K_B: object, E_W: object, E_H: object, **flags: object) -> tuple[int, int, float]:
     for name, value in flags.items():
-        checked_flag(value, name)
-    return checked_classes(K_A, "K_A"), checked_classes(K_B, "K_B"), checked_budgets(E_W, E_H)
+        check_flag(value, name)
+    return whole(K_A, "K_A"), whole(K_B, "K_B"), check_budgets(E_W, E_H)
 
 
 def _plain(value: float, log: bool, name: str) -> float:

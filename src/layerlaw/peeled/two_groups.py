@@ -24,7 +24,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -94,8 +93,8 @@ def solve_pair(K_A: int, K_B: int, log_R: float, c: float) -> TwoGroups:
         least = 0.5 * math.log1p(E) if E > -1 else -math.inf
 
     def beyond(delta: float) -> float:
-        at = _point(K_A, K_B, delta, c)
-        return at.log_q_B - at.log_q_A - log_R
+        *_, log_q_A, log_q_B = _point(K_A, K_B, delta, c)
+        return log_q_B - log_q_A - log_R
 
     delta = 0.0
     if log_R != 0:  # a function that falls; where there is no least δ, an end is found by doubling
@@ -103,16 +102,14 @@ def solve_pair(K_A: int, K_B: int, log_R: float, c: float) -> TwoGroups:
         while low > least and beyond(low) < 0:
             low *= 2
             if low < LEAST_DELTA:
-                raise InputError(
-                    f"solve: no optimum found for R = exp({log_R:.3g}) and c = {c:.3g}. Please report this."
-                )
+                raise InputError(f"solve: no optimum found for R = e^{log_R:.3g} and c = {c:.3g}. Please report this.")
         delta = root(beyond, max(low, least), 0.0)
-    at = _point(K_A, K_B, delta, c)
-    alpha = max(0.0, at.alpha)
+    alpha, a, e, log_q_A, _ = _point(K_A, K_B, delta, c)
+    alpha = max(0.0, alpha)
     t_A = math.sqrt(K_B / K) * alpha  # r cosθ, cosθ = √(K_B/K)/P
     t_B = math.sqrt(K_A / K) * math.exp(delta) * alpha
-    a = at.a if K_A > 1 else 0.0  # a single majority class has no part within
-    return TwoGroups(K_A, K_B, a, at.e, t_A, t_B, at.log_q_A + log_share(K_A, K_B, log_R), log_R)
+    a = a if K_A > 1 else 0.0  # a single majority class has no part within
+    return TwoGroups(K_A, K_B, a, e, t_A, t_B, log_q_A + log_share(K_A, K_B, log_R), log_R)
 
 
 def solve_pair_at(K_A: int, K_B: int, log_R: float, log_l: float) -> TwoGroups:
@@ -144,16 +141,8 @@ def threshold(K_A: int, K_B: int, m: float) -> tuple[float, float]:
     return ((K_A - 1) * a + P * alpha) / K, -_log_q(K_A, K_B, a, log_rho_A)
 
 
-class _Point(NamedTuple):
-    alpha: float
-    a: float
-    e: float
-    log_q_A: float  # log λ/π_A
-    log_q_B: float
-
-
-def _point(K_A: int, K_B: int, delta: float, c: float) -> _Point:
-    """The optimum that belongs to a δ, before it is known which R it is for."""
+def _point(K_A: int, K_B: int, delta: float, c: float) -> tuple[float, float, float, float, float]:
+    """α, a, e, log λ/π_A and log λ/π_B of the optimum that belongs to a δ, before it is known which R it is for."""
     K = K_A + K_B
     E = math.expm1(2 * delta)
     P = math.sqrt(max(0.0, 1 + E * K_A / K))
@@ -175,7 +164,7 @@ def _point(K_A: int, K_B: int, delta: float, c: float) -> _Point:
         m = shrink * alpha / K_B
         log_q_B = math.log(K) + log_Q - _log_sum(math.log(K_A), math.log(K_B) + m)
     a = alpha - K_A * log_rho_A
-    return _Point(alpha, a, e, _log_q(K_A, K_B, a, log_rho_A), log_q_B)
+    return alpha, a, e, _log_q(K_A, K_B, a, log_rho_A), log_q_B
 
 
 def log_vanish_ratio(K_A: int, K_B: int, c: float, *, bias: bool = False) -> float:
@@ -259,8 +248,8 @@ def biased_pair_at(K_A: int, K_B: int, log_R: float, log_l: float) -> TwoGroups:
     e = math.log1p(x) if K_B > 1 and x > 0 else 0.0
     m = e if e else _log1p(x / K_B)  # of a minority sample towards the majority
     t = (K_B * a + K_A * K_B * (m - e * (1 - 1 / K_B))) / K
-    bias = a / K_A - t / K_A  # what the margin a has beyond a (1−1/K_A) + t/K_A
-    within, bias = (a, bias) if K_A > 1 else (0.0, a - t)
+    bias = (a - t) / K_A  # what the margin a has beyond a (1−1/K_A) + t/K_A
+    within = a if K_A > 1 else 0.0
     # T = t v vᵀ with v = (√K_B, −√K_A)/√K
     return TwoGroups(K_A, K_B, within, e, t * math.sqrt(K_B / K), t * math.sqrt(K_A / K), log_l, log_R, bias)
 

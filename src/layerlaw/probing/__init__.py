@@ -1,11 +1,4 @@
-"""probe(model, data) → Record: the whole way of the data on one page.
-
-capture     the dry run: sites
-run         pass 1 (class sums) → centers → pass 2 (scatter), for the data, the test data and an untrained network
-memory      what fits the memory budget, kept features
-classes     which classes are measured, what the network decides among them
-then        statistics → measures → record
-"""
+"""probe(model, data) → Record, the whole way of the data on one page: dry run → two passes → measures → record."""
 
 from __future__ import annotations
 
@@ -142,7 +135,6 @@ def _source(data: Any) -> tuple[Any, Sequence[str] | None]:
 
 
 def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: Split | None) -> Record:
-    """The record of a probe."""
     weight, options, around = _classifier(run), run.options, train.around.values()
     return Record(
         name=type(run.network).__name__,
@@ -208,9 +200,8 @@ def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, wei
                 columns, classwise = site_columns(test.around[site], test.scatters[site], test.near[site])
                 values |= {f"test_{key}": value for key, value in columns.items()}
                 by_class |= {f"test_{key}": value for key, value in classwise.items()}
-            plane = train.planes.get(site, [])
             about = (site.name, site.type, site.shape, site.features, site.in_fit, site.at)
-            rows.append(SiteRow(*about, values, by_class, plane))
+            rows.append(SiteRow(*about, values, by_class, train.planes.get(site, [])))
     return rows
 
 
@@ -221,10 +212,8 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     tokens = [site for site in run.plan.sites if len(site.shape) == 2 and site.channels_last]
     last = next((site for site in reversed(run.plan.sites) if site.in_fit), None)
     if run.options.reduce == "flatten" and tokens and last is not None and last.shape == tokens[-1].shape[1:]:
-        notes.append(
-            "Tokens were flattened, while the classifier reads the width of one token: reduce='first' or 'mean' "
-            "measures what it uses."
-        )
+        flattened = "Tokens were flattened, while the classifier reads the width of one token"
+        notes.append(f"{flattened}: reduce='first' or 'mean' measures what it uses.")
     if train.no_extras_why:
         notes.append(f"No standard errors and permuted-label floor: {train.no_extras_why}.")
     short = [site.name for site, around in train.around.items() if not bool(around.centers.full_rank)]

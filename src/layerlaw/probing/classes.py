@@ -49,10 +49,8 @@ class Classes:
         if numbers is None and given is not None:
             numbers = len(given)
         if numbers is None:
-            raise InputError(
-                "how many classes? The model's output is no tensor of class scores (n, K), so pass classes=K "
-                "(or the names or numbers of the classes)."
-            )
+            why = "The model's output is no tensor of class scores (n, K)"
+            raise InputError(f"how many classes? {why}, so pass classes=K (or the names or numbers of the classes).")
         ids, lookup = cls._numbered(numbers, plan)
         return cls(ids, _named(ids, given, known), lookup, plan.threshold)
 
@@ -104,8 +102,7 @@ def _named(ids: tuple[int, ...], given: Sequence[str] | None, known: Sequence[st
         if names is not None and len(names) > max(ids):
             return tuple(names[i] for i in ids)
         if names is not None and names is given:
-            raise InputError(
-                f"classes: expected {len(ids)} names, since {len(ids)} classes are measured (the model's logits), got "
-                f"{len(names)}. For a subset pass classes={{number: name, …}}."
-            )
+            expected = f"{len(ids)} names, since {len(ids)} classes are measured (the model's logits)"
+            subset = "For a subset pass classes={number: name, …}"
+            raise InputError(f"classes: expected {expected}, got {len(names)}. {subset}.")
     return tuple(map(str, ids))

@@ -56,11 +56,9 @@ class Extras:
         for site in sites:
             need = statistic_bytes(classes, site.features) * _views(self.jackknife, self.permuted)
             if need > memory:
-                raise MemoryBudgetError(
-                    f"site '{site.name}' has {site.features} features: with {classes} classes its statistics need "
-                    f"{_gib(need)} GiB, the budget is {_gib(memory)} GiB. Use reduce='mean', fewer classes "
-                    "(classes=[…]), other sites, or a larger memory_gib."
-                )
+                needs = f"with {classes} classes its statistics need {_gib(need)} GiB, the budget is {_gib(memory)} GiB"
+                cure = "Use reduce='mean', fewer classes (classes=[…]), other sites, or a larger memory_gib"
+                raise MemoryBudgetError(f"site '{site.name}' has {site.features} features: {needs}. {cure}.")
             if used + need > memory:
                 groups.append([])
                 used = 0
@@ -154,19 +152,20 @@ def one_batch(data: Batches, sites: Sequence[Site], memory: int) -> Batches:
         each = of_sites + inputs / n
         total = max(n, data.samples or 0)
         if each * total > memory:
-            more = "" if data.samples else " or more"
+            what = f"{total}{'' if data.samples else ' or more'} samples with the features of {len(sites)} sites"
+            need = (
+                f"{_gib(each * total)} GiB, the budget is {_gib(memory)} GiB, which fits {int(memory // each)} samples"
+            )
             raise MemoryBudgetError(
-                f"{data.where}: batchnorm='whole' runs all samples as one batch: {total}{more} samples with the features of "
-                f"{len(sites)} sites need {_gib(int(each * total))} GiB, the budget is {_gib(memory)} GiB, which fits "
-                f"{int(memory // each)} samples. Use fewer samples or sites, a larger memory_gib, or batchnorm='running'."
+                f"{data.where}: batchnorm='whole' runs all samples as one batch: {what} need {need}. "
+                "Use fewer samples or sites, a larger memory_gib, or batchnorm='running'."
             )
     return data.joined(batches)
 
 
-def _views(jackknife: bool, permuted: bool) -> int:
-    """How often the statistics of a site are held: once, and once more for each view of them."""
+def _views(jackknife: bool, permuted: bool) -> int:  # how often the statistics of a site are held
     return 1 + GROUPS * jackknife + PERMUTATIONS * permuted
 
 
-def _gib(size: int) -> str:
+def _gib(size: float) -> str:
     return f"{size / 2**30:.2g}"

@@ -138,7 +138,7 @@ class Prober:
         for i, batch in enumerate(self.options.progress(data, title, data.length)):
             where = f"{data.where}, batch {i}"
             if checksum is not None:
-                batch.feed(checksum)
+                checksum.update(batch.labels, *batch.tensors())
             batch = batch.to(self.device)
             labels, rows = self.classes.positions(batch.labels, f"labels of {where}")
             if alone:
@@ -152,8 +152,7 @@ class Prober:
 
     def decide(self, capture: Capture, step: Step) -> Tensor | None:
         """Run a batch, which hands over the features of every site; gives the network's decisions."""
-        output = capture.run(step.batch, rows=step.rows, where=step.where)
-        return self.classes.decide(output, step.rows)
+        return self.classes.decide(capture.run(step.batch, rows=step.rows, where=step.where), step.rows)
 
 
 @dataclass
@@ -269,14 +268,12 @@ def _second_forward(prober: Prober, state: State, second: SecondPass) -> None:
             with full_precision():
                 second.end()
     if again is not None and again.hexdigest() != state.checksum.hexdigest():
-        raise PassError(
-            f"{state.label}: the samples or their order changed between the two passes, which standard errors and permuted "
-            "labels do not allow: pass data that do not change, or uncertainty=False."
-        )
+        why = "changed between the two passes, which standard errors and permuted labels do not allow"
+        cure = "pass data that do not change, or uncertainty=False"
+        raise PassError(f"{state.label}: the samples or their order {why}: {cure}.")
 
 
 def _leave(state: State, second: SecondPass, split: Split) -> None:
-    """Put the results of one group of sites beside those of the others."""
     with full_precision():
         scatters = second.scatters()
         planes = state.sample.planes() if state.sample is not None else {}
@@ -299,12 +296,10 @@ def _leave(state: State, second: SecondPass, split: Split) -> None:
 def _check_normalized_alone(labels: Tensor, where: str) -> None:
     """Where BatchNorm normalizes each batch by itself, one sample or one class would be no fair batch."""
     if len(labels) == 1:
+        why = "a batch of one sample has no batch statistics for BatchNorm (batchnorm='batch')"
         raise DataError(
-            f"{where}: a batch of one sample has no batch statistics for BatchNorm (batchnorm='batch'). "
-            "Choose a batch size that leaves no single sample at the end, or drop_last=True."
+            f"{where}: {why}. Choose a batch size that leaves no single sample at the end, or drop_last=True."
         )
     if bool((labels == labels[0]).all()):
-        raise DataError(
-            f"{where}: all {len(labels)} samples are of one class, and batchnorm='batch' normalizes each batch by itself. "
-            "Mix the classes (shuffle once, with a fixed seed), or use larger batches."
-        )
+        why = f"all {len(labels)} samples are of one class, and batchnorm='batch' normalizes each batch by itself"
+        raise DataError(f"{where}: {why}. Mix the classes (shuffle once, with a fixed seed), or use larger batches.")

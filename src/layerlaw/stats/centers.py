@@ -92,8 +92,7 @@ class Centers(Span):
     mean: Tensor
     basis: Tensor
     spread: Tensor
-    dtype: torch.dtype
-    """Of the features: what they are multiplied with is rounded accordingly."""
+    dtype: torch.dtype  # of the features: what they are multiplied with is rounded accordingly
 
     def at(self, index: int) -> Centers:
         """One entry of the leading dimension."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -48,15 +48,12 @@ class Columns:
     def __init__(self, T: Tensor, device: torch.device | str = "cpu") -> None:
         self.plain = T.to(device)
         self.width = T.shape[1]
-        self._thirds: Tensor | None = None
 
-    @property
+    @cached_property
     def thirds(self) -> Tensor:
         """Three bfloat16 numbers for each, with all its digits, since token ids need them; aligned, or products are slow."""
-        if self._thirds is None:
-            thirds = torch.cat(_parts(self.plain.float(), 3), 1)
-            self._thirds = torch.nn.functional.pad(thirds, (0, -thirds.shape[1] % 8))
-        return self._thirds
+        thirds = torch.cat(_parts(self.plain.float(), 3), 1)
+        return torch.nn.functional.pad(thirds, (0, -thirds.shape[1] % 8))
 
 
 @dataclass
@@ -148,14 +145,13 @@ class Moments:
 
 @lru_cache(maxsize=4)
 def _triangle(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the entries on and above the diagonal."""
     rows, columns = torch.triu_indices(d, d, device=device)
     return rows, columns
 
 
 @lru_cache(maxsize=4)
 def _flat_triangle(d: int, device: torch.device) -> Tensor:
-    """The same entries, counted through a (d, d) matrix row by row."""
+    """The entries on and above the diagonal, counted through a (d, d) matrix row by row."""
     rows, columns = _triangle(d, device)
     return rows * d + columns
 

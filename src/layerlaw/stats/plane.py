@@ -33,12 +33,9 @@ class PlaneSample:
     def begin(self, labels: Tensor, number: int = 0) -> None:
         """Choose from a batch; `labels` (n,) numbered 0 … K−1, `number` the batch's own among those of all ranks."""
         self._rows = []
-        if len(self.labels) >= self.most or all(taken >= self.quota for taken in self._taken):
-            return
-        for i, label in enumerate(labels.tolist()):
-            if len(self.labels) >= self.most:
-                break
-            if self._taken[label] < self.quota:
+        done = len(self.labels) >= self.most or all(taken >= self.quota for taken in self._taken)
+        for i, label in enumerate([] if done else labels.tolist()):
+            if self._taken[label] < self.quota and len(self.labels) < self.most:
                 self._taken[label] += 1
                 self._rows.append(i)
                 self.labels.append(label)

@@ -33,9 +33,7 @@ def all_reduce(tensors: Sequence[Tensor], digests: Sequence[Tensor] = ()) -> Non
         at += t.numel()
     everybody = flat[at:].reshape(everybody.shape)
     if not torch.allclose(everybody, everybody[:1].expand_as(everybody), rtol=1e-9, atol=1e-12):
-        raise PassError(
-            "the ranks measured around different class means: every rank must probe the same model with the same sites."
-        )
+        raise PassError("the ranks measured around different class means: all must probe the same model and sites.")
 
 
 def rank() -> int:

@@ -18,32 +18,23 @@ def judge_classifier(record: Record) -> Verdict:
     """Does D fall by equal factors, and what do the other measures say?"""
     sites = [site for site in record.sites if site.in_fit]
     dead = [site.name for site in sites if site.values.get("rank") == 0.0]
-    if dead:
-        headline = f"No law can be fitted: the class means coincide at {listed(dead)} (a dead layer?)."
-        return Verdict(headline, tuple(record.notes), ())
     try:
+        if dead:
+            raise InputError(f"the class means coincide at {listed(dead)} (a dead layer?).")
         fit = record.law("separation")
     except InputError as error:
         return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
-    findings = [
-        *_work(fit, sites),
-        *_rises(fit, sites),
-        *_floor(sites),
-        *_null(record, fit),
-        *_test(record),
-        *_collapse(record, sites),
-        *_balance(record),
-    ]
+    findings = [*_work(fit, sites), *_rises(fit, sites), *_floor(sites), *_null(record, fit)]
+    findings += [*_test(record, sites[-1]), *_collapse(record, sites), *_balance(record)]
     return Verdict(fit.verdict, tuple(findings), tuple(_advice(record, fit, sites)))
 
 
 def _work(fit: LawFit, sites: list[SiteRow]) -> list[str]:
     if fit.shares is None or fit.layers < 2:
         return []
-    names = workers(sites)
-    most = max(range(fit.layers), key=lambda i: fit.shares[i] if fit.shares else 0.0)
+    most = fit.shares.index(max(fit.shares))
     factor = fit.values[most] / fit.values[most + 1]
-    sentence = f"The largest step is at '{names[most]}', by a factor of {factor:.2f}"
+    sentence = f"The largest step is at '{workers(sites)[most]}', by a factor of {factor:.2f}"
     if not fit.rising:  # with rises the shares no longer are parts of a whole
         sentence += f": {fit.shares[most]:.0%} of the drop, where an even share would be {1 / fit.layers:.0%}"
     idle = idle_layers(fit, sites)
@@ -53,36 +44,26 @@ def _work(fit: LawFit, sites: list[SiteRow]) -> list[str]:
 def _rises(fit: LawFit, sites: list[SiteRow]) -> list[str]:
     if not fit.rising or fit.shares is None:
         return []
-    names, steps = workers(sites), fit.rising
-    shown = [f"'{names[i]}' (by {fit.values[i + 1] / fit.values[i] - 1:.1%})" for i in steps[:4]]
-    sentence = f"D rises at {', '.join(shown)}" + (f" and {len(steps) - 4} more" if len(steps) > 4 else "")
-    errors = [site.values.get("separation_log_se") for site in sites]
-    within = [
-        (a := errors[i]) is not None
-        and (b := errors[i + 1]) is not None
-        and math.log(fit.values[i + 1] / fit.values[i]) < 2 * math.hypot(a, b)
-        for i in steps
-    ]
+    names, ratios = workers(sites), {i: fit.values[i + 1] / fit.values[i] for i in fit.rising}
+    shown = [f"'{names[i]}' (by {ratio - 1:.1%})" for i, ratio in ratios.items()]
+    sentence = f"D rises at {', '.join(shown[:4])}" + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
+    known = [site.values.get("separation_log_se") for site in sites]
+    errors = [math.inf if error is None else error for error in known]  # what is not known excuses nothing
+    within = [math.log(ratio) < 2 * math.hypot(*errors[i : i + 2]) < math.inf for i, ratio in ratios.items()]
     return [sentence + (", each within two standard errors." if all(within) else ".")]
 
 
 def _floor(sites: list[SiteRow]) -> list[str]:
-    close = [
-        site.name
-        for site in sites
-        if (floor := site.values.get("separation_permuted")) and (site.values["separation"] or 0) > NOISE_RATIO * floor
-    ]
-    if not close:
-        return []
-    return [
+    pairs = [(site.name, site.values["separation"] or 0, site.values.get("separation_permuted")) for site in sites]
+    close = [name for name, value, floor in pairs if floor and value > NOISE_RATIO * floor]
+    sentence = (
         f"At {listed(close)} D is more than half of what permuted labels give: with this many features and samples, "
         "noise alone separates that well."
-    ]
+    )
+    return [sentence] * bool(close)
 
 
 def _null(record: Record, fit: LawFit) -> list[str]:
-    if "separation_untrained" not in record.columns:
-        return []
     try:
         null = record.law("separation_untrained")
     except InputError:
@@ -94,10 +75,7 @@ def _null(record: Record, fit: LawFit) -> list[str]:
     return [f"Untrained, D {change} {facts}; trained it ends at {trained:.3g}{learned}"]
 
 
-def _test(record: Record) -> list[str]:
-    last = next((site for site in reversed(record.sites) if site.in_fit), None)
-    if last is None:
-        return []
+def _test(record: Record, last: SiteRow) -> list[str]:
     value, test = last.values.get("separation"), last.values.get("test_separation")
     if value is None or test is None:
         return []
@@ -114,14 +92,14 @@ def _test(record: Record) -> list[str]:
 
 
 def _collapse(record: Record, sites: list[SiteRow]) -> list[str]:
-    out = []
-    last = sites[-1].values
-    if (one := last.get("nc1")) is not None:
-        parts = [f"NC1 = {one:.3g}"]
-        if last.get("nc3") is not None:
-            parts.append(f"NC3 = {last['nc3']:.3g}")
-        if last.get("ncc_mismatch") is not None:
-            parts.append(f"the nearest class center disagrees with the network on {last['ncc_mismatch']:.1%}")
+    out, last = [], sites[-1].values
+    if last.get("nc1") is not None:
+        words = {
+            "nc1": "NC1 = {:.3g}",
+            "nc3": "NC3 = {:.3g}",
+            "ncc_mismatch": "the nearest class center disagrees with the network on {:.1%}",
+        }
+        parts = [text.format(last[name]) for name, text in words.items() if last.get(name) is not None]
         out.append(f"At '{sites[-1].name}': {', '.join(parts)}.")
     span = len(record.classes) - 1
     short = [s.name for s in sites if (rank := s.values.get("rank")) is not None and rank < min(span, s.features)]
@@ -160,8 +138,7 @@ def _rare_rows(record: Record) -> list[str]:
 
 
 def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
-    out = []
-    depth = _early_exit(record, sites)
+    out, depth = [], _early_exit(record, sites)
     if depth is not None:
         out.append(
             f"From '{sites[depth].name}' on (site {depth} of {len(sites) - 1}) the nearest class center is right on at "

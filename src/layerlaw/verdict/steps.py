@@ -85,12 +85,10 @@ def plateau(fit: LawFit) -> StepRun | None:
     for length in range(m - 1, SHORTEST - 1, -1):
         limit = IDLE_SHARE * length / m
         for first in range(m - length + 1):
-            share = taken[first + length] - taken[first]
-            middle = taken[first + length // 2]
+            before, middle, after = taken[first], taken[first + length // 2], taken[first + length]
             # Neither half may work: a fall and a rise that cancel are no plateau.
-            halves = (middle - taken[first], taken[first + length] - middle)
-            if abs(share) < limit and max(halves) < limit:
-                return StepRun(first, first + length - 1, share, length / m)
+            if abs(after - before) < limit and max(middle - before, after - middle) < limit:
+                return StepRun(first, first + length - 1, after - before, length / m)
     return None
 
 

@@ -3,10 +3,6 @@
 Activations are (member, unit, sample): every product is one batched call without a transpose, and BatchNorm sees
 member·unit channels of neighboring numbers. The backward pass is written by hand: few calls per layer, buffers made
 once, no graph to build. One member is the same code with E = 1.
-
-rows       where each parameter lies in a row of numbers; optimizers for such rows
-norms      BatchNorm for all members at once
-engine     epochs of a sweep, D of every member at every layer
 """
 
 from __future__ import annotations

@@ -34,7 +34,6 @@ class RowLayout:
         self.gains, self.shifts = ([self._piece(width) for width in widths] for _ in range(2))
 
     def _piece(self, size: int) -> slice:
-        """The next columns."""
         self.size += size
         return slice(self.size - size, self.size)
 

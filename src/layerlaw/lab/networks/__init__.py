@@ -1,10 +1,4 @@
-"""Networks that a recipe can describe. A family is one file here, and its name in `layerlaw.lab`.
-
-feed_forward  Linear → BatchNorm → activation, the network of the law's authors; sweeps train many of them as one
-text_model    what the language models share, and their files; they are trained by `train_text`, not by recipes
-gpt           a compact transformer
-recurrent     its twin without attention
-"""
+"""Networks that a recipe can describe: a family is one file here, and its name in `layerlaw.lab`."""
 
 from __future__ import annotations
 
@@ -56,9 +50,8 @@ class Architecture(Description):
         try:
             logits = _tried(self, sample)[1]
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            raise InputError(
-                f"network: expected one that takes samples of shape {sample}, got {self}, whose forward fails: {error}"
-            ) from None
+            came = f"{self}, whose forward fails: {error}"
+            raise InputError(f"network: expected one that takes samples of shape {sample}, got {came}") from None
         if logits != (2, self.classes):
             raise InputError(f"network: expected logits (n, {self.classes}) of {self}, got {('n', *logits[1:])}.")
 
@@ -69,10 +62,8 @@ class Architecture(Description):
             raise InputError(f"network: expected at most {self.classes} classes, got samples of {samples.classes}.")
         n = len(samples.labels)
         if (n % batch_size == 1 or batch_size == 1) and self.norm:
-            raise InputError(
-                f"network: expected batches of at least 2 samples for BatchNorm, but {n} samples in batches of {batch_size} "
-                "leave one alone. Choose another batch size."
-            )
+            alone = f"{n} samples in batches of {batch_size} leave one alone. Choose another batch size"
+            raise InputError(f"network: expected batches of at least 2 samples for BatchNorm, but {alone}.")
 
 
 @lru_cache(4)

@@ -37,10 +37,8 @@ class Shape(Architecture):
     def __post_init__(self) -> None:
         widths: Any = self.widths
         if isinstance(widths, int):
-            raise InputError(
-                f"widths: expected the widths of the hidden layers, ({widths}, …), got {widths}. "
-                "Shape.even(depth, width=…) makes them all alike."
-            )
+            alike = "Shape.even(depth, width=…) makes them all alike"
+            raise InputError(f"widths: expected the widths of the hidden layers, ({widths}, …), got {widths}. {alike}.")
         object.__setattr__(self, "widths", tuple(self.widths))
         if not self.widths:
             raise InputError("depth: expected at least 2 (one hidden layer and the classifier), got 1.")
@@ -95,13 +93,12 @@ class Shape(Architecture):
     def check_inputs(self, sample: tuple[int, ...]) -> None:
         """Any shape will do that has as many numbers; it is flattened."""
         if math.prod(sample) != self.inputs:
-            raise InputError(
-                f"network: expected {self.inputs} numbers per sample ({self}), got {' × '.join(map(str, sample))}."
-            )
+            came = " × ".join(map(str, sample))
+            raise InputError(f"network: expected {self.inputs} numbers per sample ({self}), got {came}.")
 
     def __str__(self) -> str:
-        same = len(set(self.widths)) == 1
-        widths = f"width {self.widths[0]}" if same else f"widths {', '.join(map(str, self.widths))}"
+        one = len(set(self.widths)) == 1
+        widths = f"width {self.widths[0]}" if one else f"widths {', '.join(map(str, self.widths))}"
         extras = ("" if self.norm else ", no BatchNorm") + ("" if self.activation == "relu" else f", {self.activation}")
         return f"depth {self.depth}, {widths}{extras}"
 
@@ -129,12 +126,8 @@ class FeedForward(nn.Module):
         activation: Activation = "relu",
     ) -> None:
         super().__init__()
-        if widths is None:
-            self.shape = Shape.even(
-                depth, inputs=inputs, width=width, classes=classes, norm=norm, activation=activation
-            )
-        else:
-            self.shape = Shape(inputs, tuple(widths), classes, norm, activation)
+        hidden = Shape.even(depth, width=width).widths if widths is None else tuple(widths)
+        self.shape = Shape(inputs, hidden, classes, norm, activation)
         for i, (before, after) in enumerate(self.shape.sides[:-1], start=1):
             self.add_module(f"linear{i}", nn.Linear(before, after))
             if norm:

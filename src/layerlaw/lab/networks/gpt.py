@@ -65,9 +65,9 @@ class GPT(TextModel):
         check_whole(2, vocabulary=vocabulary)
         check_whole(1, width=width, depth=depth, heads=heads, context=context)
         if width % (2 * heads):
+            cure = f"Choose a multiple of {2 * heads}"
             raise InputError(
-                f"width: expected an even number of features for each of the {heads} heads, got {width}. "
-                f"Choose a multiple of {2 * heads}."
+                f"width: expected an even number of features for each of the {heads} heads, got {width}. {cure}."
             )
         mixers = [Attention(width, heads=heads, context=context, causal=causal) for _ in range(depth)]
         super().__init__(vocabulary=vocabulary, width=width, context=context, mixers=mixers, causal=causal, heads=heads)

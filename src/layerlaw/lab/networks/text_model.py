@@ -90,16 +90,13 @@ class TextModel(nn.Module):
 
     def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Everything but the head: (B, T) ids → (B, T, width), after the final norm."""
-        if input_ids.ndim != 2 or not 1 <= input_ids.shape[1] <= self.context:
-            raise InputError(
-                f"input_ids: expected (texts, tokens) with 1 … {self.context} tokens (the context of the model), "
-                f"got the shape {tuple(input_ids.shape)}. Cut longer texts into windows."
-            )
-        if attention_mask is not None and attention_mask.shape != input_ids.shape:
-            raise InputError(
-                f"attention_mask: expected the shape of input_ids, {tuple(input_ids.shape)} (1 at tokens, 0 at padding), "
-                f"got {tuple(attention_mask.shape)}."
-            )
+        shape = tuple(input_ids.shape)
+        if len(shape) != 2 or not 1 <= shape[1] <= self.context:
+            expected = f"expected (texts, tokens) with 1 … {self.context} tokens (the context of the model)"
+            raise InputError(f"input_ids: {expected}, got the shape {shape}. Cut longer texts into windows.")
+        if attention_mask is not None and attention_mask.shape != shape:
+            expected = f"expected the shape of input_ids, {shape} (1 at tokens, 0 at padding)"
+            raise InputError(f"attention_mask: {expected}, got {tuple(attention_mask.shape)}.")
         real = None if attention_mask is None else attention_mask.bool()
         x: Tensor = self.embedding(input_ids)
         for block in self.blocks:
@@ -129,11 +126,9 @@ def load_text_model(path: str | os.PathLike[str]) -> TextModel:
         model: TextModel = TextModel.kinds[file["kind"]](**file["arguments"])
         model.load_state_dict({**file["state"], "head.weight": file["state"]["embedding.weight"]})
     except (KeyError, TypeError, AttributeError, RuntimeError, InputError) as error:
-        said = " ".join(line.strip() for line in str(error).splitlines()[:3])[:300]
-        raise DataError(
-            f"{path}: expected a whole {FORMAT} of version {VERSION}, but a part is missing or wrong: {said}. "
-            "Save it again with save_text_model."
-        ) from None
+        wrong = " ".join(line.strip() for line in str(error).splitlines()[:3])[:300]
+        expected = f"expected a whole {FORMAT} of version {VERSION}, but a part is missing or wrong: {wrong}"
+        raise DataError(f"{path}: {expected}. Save it again with save_text_model.") from None
     return model.eval()
 
 
@@ -146,9 +141,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: expected a file that can be read ({error.strerror}).") from None
     except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
         said = next(iter(str(error).splitlines()), type(error).__name__)[:200]
-        raise DataError(
-            f"{path}: expected a file written by save_text_model, got one that torch cannot read ({said}). "
-            "It may be truncated: copy it again."
-        ) from None
+        cannot = f"got one that torch cannot read ({said}). It may be truncated: copy it again"
+        raise DataError(f"{path}: expected a file written by save_text_model, {cannot}.") from None
     check_format(file, "text model", VERSION, where=str(path), writer="save_text_model")
     return file  # type: ignore[no-any-return]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from layerlaw.law import LawFit
 from layerlaw.measures.columns import REGISTRY, Column, describe
-from layerlaw.pages.html import cards, definitions
+from layerlaw.pages.html import cards, definitions, paragraph
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import SiteRow
 from layerlaw.wording import ABSENT, correlation, counted, finite, number, p_value, percent
@@ -117,33 +117,29 @@ def collapse_cards(view: RecordView) -> str:
 
 def law_caption(view: RecordView) -> str:
     """How to read the chart of the law."""
-    of_inputs = all(view.sites[p].at == "input" for p in view.fit_positions)
-    parts = ["A straight line on this axis means that every layer improves D by the same factor."]
-    parts += ["Each point is what enters the named layer."] * of_inputs
-    parts += ["Bars: 95% intervals by jackknife."] * view.has("separation_log_se")
-    parts += ["Hollow points are not part of the fit."] * any(not site.in_fit for site in view.sites)
-    return " ".join(parts)
+    return paragraph(
+        "A straight line on this axis means that every layer improves D by the same factor.",
+        all(view.sites[p].at == "input" for p in view.fit_positions) and "Each point is what enters the named layer.",
+        view.has("separation_log_se") and "Bars: 95% intervals by jackknife.",
+        any(not site.in_fit for site in view.sites) and "Hollow points are not part of the fit.",
+    )
 
 
 def shares_caption(view: RecordView) -> str:
     """How to read the shares."""
     shares = parts(view)
-    if not shares.values:
-        return ""
     what = f"Each layer’s share of the whole drop of ln D. Dashed: an even share, {percent(shares.even)}."
-    return " ".join([what, *shares.colors_explained("D")])
+    return paragraph(what, *shares.colors_explained("D")) if shares.values else ""
 
 
 def compared(view: RecordView) -> list[str]:
     """Its cells in the table that compares records."""
-    fit, record = view.fit, view.record
-    numbers = [ABSENT] * 6
-    if fit is not None:
-        p = p_value(fit.greenwood_p).replace("<", "&lt;")
-        numbers = [str(fit.layers), number(fit.rho), number(fit.half_life), correlation(fit.pearson)]
-        numbers += [number(fit.effective_layers, 2), p]
-    final = fit.values[-1] if fit else view.last("separation")
-    return [*numbers, number(final), percent(record.accuracy), percent(record.test_accuracy)]
+    fit, accuracies = view.fit, [percent(view.record.accuracy), percent(view.record.test_accuracy)]
+    if fit is None:
+        return [*[ABSENT] * 6, number(view.last("separation")), *accuracies]
+    line = [str(fit.layers), number(fit.rho), number(fit.half_life), correlation(fit.pearson)]
+    even = [number(fit.effective_layers, 2), p_value(fit.greenwood_p).replace("<", "&lt;")]
+    return [*line, *even, number(fit.values[-1]), *accuracies]
 
 
 def compared_caption(views: Sequence[RecordView]) -> str:

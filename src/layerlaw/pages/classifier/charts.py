@@ -12,6 +12,7 @@ from layerlaw.pages.classifier import AXIS, parts
 from layerlaw.pages.html import escaped, for_plotly, plotly
 from layerlaw.pages.record_view import RecordView
 from layerlaw.pages.sheets.scales import log_ticks
+from layerlaw.record import SiteRow
 from layerlaw.wording import beginning, finite, number, percent
 
 MOST_NAMES_IN_HALF_WIDTH = 12
@@ -39,9 +40,8 @@ def law_figure(view: RecordView) -> Any:
     traces: list[Any] = []
     untrained, test, floor = map(view.series, ("separation_untrained", "test_separation", "separation_permuted"))
     every = [*train, *untrained, *test]
-    if view.has("separation_permuted"):
+    if chance := [v for v in floor if v is not None]:
         name = "permuted labels (chance)"
-        chance = [v for v in floor if v is not None]
         if min(chance) > 3 * max(v for v in every if v is not None):  # within the axis it would press the rest flat
             name += f", above: {number(min(chance))} to {number(max(chance))}"
         else:
@@ -67,32 +67,30 @@ def shares_figure(view: RecordView) -> Any:
         return "D does not fall from the first site to the last by more than a tenth, so there is no drop to share."
     bars = plotly.work_bars(shares, [f"{percent(share)} of the drop" for share in shares.values.values()])
     yaxis = {"tickformat": ".0%", "title": {"text": "share of the drop of ln D"}, "rangemode": "tozero", "nticks": 6}
-    figure = plotly.new_figure([bars], view, height=320, xaxis=plotly.site_axis(view), yaxis=yaxis, showlegend=False)
-    return plotly.add_level(figure, shares.even)
+    layout = {"height": 320, "xaxis": plotly.site_axis(view), "yaxis": yaxis, "showlegend": False}
+    return plotly.new_figure([bars], view, level=shares.even, **layout)
 
 
 def nearest_figure(view: RecordView) -> Any:
     """Nearest class center against depth: how often it is wrong, and how often it disagrees with the network."""
     traces = []
     for name, column, color, dash, symbol in NEAREST:
-        if view.has(column):
-            y = view.series(column)
-            if column.endswith("accuracy"):
-                y = [None if v is None else 1 - v for v in y]
+        y = view.series(column)
+        if column.endswith("accuracy"):
+            y = [None if v is None else 1 - v for v in y]
+        if any(v is not None for v in y):
             traces.append(plotly.line(name, y, color, dash=dash, symbol=symbol, written=[percent(v, 2) for v in y]))
     if not traces:
         return "The nearest class center was not measured."
     yaxis = {"tickformat": ".0~%", "title": {"text": "share of samples"}, "rangemode": "tozero", "nticks": 7}
-    return plotly.new_figure(
-        traces, view, height=400, xaxis=plotly.site_axis(view, most=MOST_NAMES_IN_HALF_WIDTH), yaxis=yaxis
-    )
+    xaxis = plotly.site_axis(view, most=MOST_NAMES_IN_HALF_WIDTH)
+    return plotly.new_figure(traces, view, height=400, xaxis=xaxis, yaxis=yaxis)
 
 
 def collapse_figure(view: RecordView) -> Any:
     """Measures of neural collapse against depth, on a log axis."""
-    wanted = [column for column in REGISTRY.values() if column.panel == "collapse"]
-    traces, every = [], []
-    for i, column in enumerate(wanted):
+    traces: list[Any] = []
+    for i, column in enumerate(column for column in REGISTRY.values() if column.panel == "collapse"):
         color, symbol = COLLAPSE.get(column.name, (theme.QUALITATIVE[(4 + i) % 10], "star"))
         drawn = [(column.name, column.label, "solid", symbol)]
         if column.head:  # on test data only what stands in tables too
@@ -100,30 +98,28 @@ def collapse_figure(view: RecordView) -> Any:
         for name, label, dash, mark in drawn:
             y = [v if v is not None and v > 0 else None for v in view.series(name)]  # no zero on a log axis
             if any(v is not None for v in y):
-                every += y
                 traces.append(plotly.line(label, y, color, dash=dash, symbol=mark, size=6, width=1.6))
     if not traces:
         return "No measure of neural collapse was taken along depth."
     xaxis = plotly.site_axis(view, most=MOST_NAMES_IN_HALF_WIDTH)
-    return plotly.new_figure(traces, view, height=400, xaxis=xaxis, yaxis=plotly.log_axis(every, "0 at collapse"))
+    yaxis = plotly.log_axis([v for trace in traces for v in trace.y], "0 at collapse")
+    return plotly.new_figure(traces, view, height=400, xaxis=xaxis, yaxis=yaxis)
 
 
 def worst_classes(view: RecordView) -> list[int]:
     """Classes by D_k at the deepest site of the fit that has them, worst first, at most `MOST_CLASSES`."""
     deepest = _deepest(view)
-    values = [] if deepest is None else view.sites[deepest].by_class["separation"]
+    values = [] if deepest is None else deepest.by_class["separation"]
     known = [(-value, k) for k, v in enumerate(values) if (value := finite(v)) is not None]
     return [k for _, k in sorted(known)][:MOST_CLASSES]
 
 
 def classes_note(view: RecordView) -> str:
     """What the heat map leaves out, and its order."""
-    deepest = _deepest(view)
-    if deepest is None:
+    if (deepest := _deepest(view)) is None:
         return ""
-    K = len(view.sites[deepest].by_class["separation"])
+    K, where = len(deepest.by_class["separation"]), escaped(deepest.name)
     of = f"The {MOST_CLASSES} worst of {K:,} classes" if K > MOST_CLASSES else "Classes"
-    where = escaped(view.sites[deepest].name)
     return f"{of}, ordered by D<sub>k</sub> at '{where}', the worst separated on top. Darker is fuzzier."
 
 
@@ -165,8 +161,7 @@ def classes_figure(view: RecordView) -> Any:
     return figure
 
 
-def _deepest(view: RecordView) -> int | None:
+def _deepest(view: RecordView) -> SiteRow | None:
     """The deepest site with class-wise numbers, of the fit if there is one."""
-    by_class = [site.by_class.get("separation", []) for site in view.sites]
-    having = [i for i, values in enumerate(by_class) if any(finite(v) is not None for v in values)]
-    return max(having, key=lambda i: (view.sites[i].in_fit, i), default=None)
+    having = [s for s in view.sites if any(finite(v) is not None for v in s.by_class.get("separation", []))]
+    return max(reversed(having), key=lambda site: site.in_fit, default=None)

@@ -18,6 +18,7 @@ from layerlaw.pages import theme
 from layerlaw.wording import ABSENT, clean, sentence, shortened
 
 One = TypeVar("One")
+STATIC = "style-src 'unsafe-inline'; img-src data:"  # the policy of a page without scripts
 
 
 def listed(given: One | Iterable[One], of: type[One], caller: str) -> list[One]:
@@ -25,9 +26,7 @@ def listed(given: One | Iterable[One], of: type[One], caller: str) -> list[One]:
     out = list(given) if isinstance(given, Iterable) else [given]
     for one in out:
         if not isinstance(one, of):
-            article = "an" if of.__name__[0] in "AEIOU" else "a"
-            found = type(one).__name__
-            raise InputError(f"{caller}: expected {article} {of.__name__} or a list of them, got {found}.")
+            raise InputError(f"{caller}: expected one {of.__name__} or a list of them, got {type(one).__name__}.")
     if not out:
         raise InputError(f"{caller}: expected at least one {of.__name__.lower()}, got an empty list.")
     return out
@@ -46,12 +45,15 @@ def for_plotly(text: str, longest: int = 80) -> str:
 def document(heading: str, subtitle: str, main: str, *, data: str = "", scripts: Iterable[str] = ()) -> str:
     """A whole page; `subtitle` and `main` are HTML, `data` are elements that the scripts read."""
     scripts = list(scripts)
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    policy = f"script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
     run = "".join(f"<script>{script}</script>\n" for script in scripts)
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_policy(scripts)}">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; {policy if scripts else STATIC}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="generator" content="layerlaw">
 <link rel="icon" href="data:,">
@@ -92,10 +94,8 @@ def chart(key: str, figure: Any) -> str:
     """A Plotly figure as an empty box and its JSON, drawn by page.js; or the sentence that stands in its place."""
     if isinstance(figure, str):
         return empty(figure)
-    return (
-        f'<div class="chart" id="{key}" style="height:{int(figure.layout.height)}px"></div>'
-        f'<script type="application/json" data-figure="{key}">{inert(figure.to_json())}</script>'
-    )
+    box = f'<div class="chart" id="{key}" style="height:{int(figure.layout.height)}px"></div>'
+    return f'{box}<script type="application/json" data-figure="{key}">{inert(figure.to_json())}</script>'
 
 
 def inert(text: str) -> str:
@@ -106,10 +106,9 @@ def inert(text: str) -> str:
 def table(label: str, heads: str, rows: Iterable[str], *, kind: str = "", tall: bool = False) -> str:
     """A table in a box that scrolls where the page is too narrow; heads and rows are cells of HTML."""
     body = "".join(row if row.startswith("<tr") else f"<tr>{row}</tr>" for row in rows)
-    return (
-        f'<div class="scroll{" tall" if tall else ""}" tabindex="0" role="region" aria-label="{escaped(label)}">'
-        f'<table class="layers{kind and f" {kind}"}"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    inner = f'<table class="layers{kind and f" {kind}"}"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
+    size = "scroll tall" if tall else "scroll"
+    return f'<div class="{size}" tabindex="0" role="region" aria-label="{escaped(label)}">{inner}</div>'
 
 
 def cards(items: Iterable[tuple[str, str, str]]) -> str:
@@ -124,10 +123,9 @@ def cards(items: Iterable[tuple[str, str, str]]) -> str:
 
 def settings(items: Iterable[tuple[str, str]]) -> str:
     """What was set to what; a command is code."""
-    rows = "".join(
-        f"<dt>{escaped(what)}</dt><dd>{f'<code>{escaped(words)}</code>' if what == 'command' else escaped(words)}</dd>"
-        for what, words in items
-    )
+    written = ((what, escaped(words)) for what, words in items)
+    shown = ((what, f"<code>{words}</code>" if what == "command" else words) for what, words in written)
+    rows = "".join(f"<dt>{escaped(what)}</dt><dd>{words}</dd>" for what, words in shown)
     return f'<dl class="settings">{rows}</dl>'
 
 
@@ -144,14 +142,11 @@ def sentences(lines: Iterable[str], kind: str) -> str:
     return f'<ul class="{kind}">{items}</ul>' if items else ""
 
 
+def paragraph(*lines: str | bool) -> str:
+    """The sentences one after the other; what is `False` is left out."""
+    return " ".join(line for line in lines if isinstance(line, str))
+
+
 def unbroken(text: str) -> str:
     """A sentence in which no line ends at an equals sign."""
     return escaped(sentence(text)).replace(" = ", "&nbsp;=&nbsp;")
-
-
-def _policy(scripts: Iterable[str]) -> str:
-    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
-    if not allowed:
-        return "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"

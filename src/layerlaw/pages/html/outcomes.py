@@ -48,60 +48,50 @@ def outcome_html(outcomes: Outcome | Sequence[Outcome], *, title: str | None = N
     head = clean(title or "") or (said.heading(chosen[0]) if alone else "Reproduced figures")
     count = [line for line in (said.verdict_line(chosen), f"in {counted(len(chosen), 'figure')}") if line]
     facts = said.run_facts(chosen[0]) if alone else ", ".join(count)
-    contents = "" if alone else _contents(chosen)
-    main = "\n".join(_article(outcome, f"o{i}", alone=alone) for i, outcome in enumerate(chosen))
-    return document(head, escaped(facts), f"{contents}\n{main}")
-
-
-def _contents(outcomes: Sequence[Outcome]) -> str:
     items = "".join(
         f'<li><a href="#o{i}">{escaped(said.heading(outcome))}</a><span>{escaped(said.verdict_line([outcome]))}'
         f"{', quick run' if said.quick_words(outcome) else ''}</span></li>"
-        for i, outcome in enumerate(outcomes)
+        for i, outcome in enumerate(chosen)
     )
-    return f'<section data-panel="contents"><nav aria-label="figures"><ol>{items}</ol></nav></section>'
+    contents = f'<section data-panel="contents"><nav aria-label="figures"><ol>{items}</ol></nav></section>'
+    main = "\n".join(_article(outcome, f"o{i}", alone=alone) for i, outcome in enumerate(chosen))
+    return document(head, escaped(facts), f"{'' if alone else contents}\n{main}")
 
 
 def _article(outcome: Outcome, key: str, *, alone: bool) -> str:
     """Everything about one outcome; `key` makes ids unique on the page."""
     label = escaped(said.heading(outcome))
-    parts = [
-        "" if alone else f"<h2>{label}</h2>",
-        _verdict(outcome),
-        *(_section("sheet", sheet.title, _drawing(sheet, f"{key}s{i}")) for i, sheet in enumerate(outcome.sheets)),
-        _section("numbers", "Numbers", _numbers(outcome)) if outcome.rows else "",
-        _section("tables", "Supporting tables", "".join(map(_folded, outcome.tables))) if outcome.tables else "",
-        _section("notes", "Notes", _notes(outcome)) if outcome.notes else "",
-        _section("provenance", "How it was run", settings(said.provenance_items(outcome)))
-        if outcome.provenance
-        else "",
+    notes = "".join(f"<li>{escaped(sentence(note))}</li>" for note in outcome.notes)
+    sections = [
+        ("verdict", "", _verdict(outcome)),
+        *(("sheet", sheet.title, _drawing(sheet, f"{key}s{i}")) for i, sheet in enumerate(outcome.sheets)),
+        ("numbers", "Numbers", _numbers(outcome.rows)),
+        ("tables", "Supporting tables", "".join(map(_folded, outcome.tables))),
+        ("notes", "Notes", f'<ul class="notes plain">{notes}</ul>' if notes else ""),
+        ("provenance", "How it was run", settings(said.provenance_items(outcome)) if outcome.provenance else ""),
     ]
-    return f'<article id="{key}" aria-label="{label}">{"".join(parts)}</article>'
+    parts = "".join(_section(*parts) for parts in sections if parts[-1])
+    return f'<article id="{key}" aria-label="{label}">{"" if alone else f"<h2>{label}</h2>"}{parts}</article>'
 
 
 def _verdict(outcome: Outcome) -> str:
-    line, quick = said.verdict_line([outcome]), said.quick_words(outcome)
-    own = sum(row.paper is None for row in outcome.rows)
-    facts = f"{counted(own, 'number')} of ours without one in the paper" if own else ""
-    parts = [
-        f'<p class="headline">{escaped(line[:1].upper() + line[1:])}.</p>' if line else "",
-        f'<p class="facts">{escaped(facts)}</p>' if facts else "",
-        f'<p class="facts quick">{escaped(quick)}</p>' if quick else "",
-    ]
-    return _section("verdict", "", "".join(parts)) if any(parts) else ""
+    line, own = said.verdict_line([outcome]), sum(row.paper is None for row in outcome.rows)
+    lines = {
+        "headline": f"{line[:1].upper()}{line[1:]}." if line else "",
+        "facts": f"{counted(own, 'number')} of ours without one in the paper" if own else "",
+        "facts quick": said.quick_words(outcome),
+    }
+    return "".join(f'<p class="{kind}">{escaped(words)}</p>' for kind, words in lines.items() if words)
 
 
-def _numbers(outcome: Outcome) -> str:
+def _numbers(rows: Sequence[Row]) -> str:
     """What the paper has stands open; our further numbers are folded."""
-    beside = [row for row in outcome.rows if row.paper is not None or row.reproduced is not None]
-    further = [row for row in outcome.rows if row not in beside]
-    if not beside:
-        return _number_table(further)
-    folded = (
-        f'<details class="table more"><summary>{counted(len(further), "more number")} of ours</summary>'
-        f"{_number_table(further)}</details>"
-    )
-    return _number_table(beside) + (folded if further else "")
+    beside = [row for row in rows if row.paper is not None or row.reproduced is not None]
+    further = [row for row in rows if row not in beside]
+    if not beside or not further:
+        return _number_table(rows) if rows else ""
+    more = f"<summary>{counted(len(further), 'more number')} of ours</summary>{_number_table(further)}"
+    return f'{_number_table(beside)}<details class="table more">{more}</details>'
 
 
 def _number_table(rows: Sequence[Row]) -> str:
@@ -114,9 +104,7 @@ def _number_table(rows: Sequence[Row]) -> str:
     lines = []
     for row, text in zip(rows, texts, strict=True):
         reason = f'<span class="reason">{escaped(text.reason)}</span>' if text.reason else ""
-        here, there = (
-            ("", reason) if row.ours is None else (reason, "")
-        )  # where the number would stand, if it is missing
+        here, there = ("", reason) if row.ours is None else (reason, "")  # where a missing number would stand
         kind, word = WORDS[row.reproduced]
         span = f' <span class="range">{escaped(text.range)}</span>' if text.range else ""
         cells = {
@@ -133,11 +121,13 @@ def _number_table(rows: Sequence[Row]) -> str:
 
 def _drawing(sheet: Sheet, key: str) -> str:
     panels = [f"{p.title}: {p.note}" if isinstance(p, Panel) and p.note else p.title for p in sheet.panels]
-    description = f"{counted(len(panels), 'panel')}. {'; '.join(panels)}. {sheet.caption}"
-    svg = inline_svg(draw_sheet(sheet, heading=False), key, title=sheet.title or "figure", description=description)
+    description, title = (
+        f"{counted(len(panels), 'panel')}. {'; '.join(panels)}. {sheet.caption}",
+        sheet.title or "figure",
+    )
+    svg = inline_svg(draw_sheet(sheet, heading=False), key, title=title, description=description)
     caption = f"<figcaption>{escaped(sentence(sheet.caption))}</figcaption>" if sheet.caption else ""
-    name = escaped(sheet.title or "figure")
-    scroll = f'<div class="drawing" tabindex="0" role="region" aria-label="{name}">'
+    scroll = f'<div class="drawing" tabindex="0" role="region" aria-label="{escaped(title)}">'
     return f'<figure class="sheet">{scroll}{svg}</div>{caption}</figure>'
 
 
@@ -155,10 +145,9 @@ def inline_svg(figure: Figure, key: str, *, title: str, description: str = "") -
     ):  # text as text; the same ids again
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
     root = ElementTree.fromstring(drawn.getvalue())
-    for tag in ("metadata", "style"):
-        for parent in list(root.iter()):
-            for child in parent.findall(f"{{{SVG}}}{tag}"):
-                parent.remove(child)
+    for parent in list(root.iter()):
+        for child in [c for c in parent if c.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style")]:
+            parent.remove(child)
     for element in root.iter():
         for name, value in element.attrib.items():
             if name == "id":
@@ -171,11 +160,10 @@ def inline_svg(figure: Figure, key: str, *, title: str, description: str = "") -
     least = 0 if width < NARROW else SMALLEST * width
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
-    words = [(what, text) for what, text in (("title", clean(title)), ("desc", clean(description))) if text]
-    root.set("role", "img")
-    root.set("aria-labelledby", " ".join(f"{key}-{what}" for what, _ in words))
-    root.set("style", f"max-width:{LARGEST * width:.0f}px;min-width:{least:.0f}px")
-    for i, (what, text) in enumerate(words):
+    words = {what: text for what, text in (("title", clean(title)), ("desc", clean(description))) if text}
+    style = f"max-width:{LARGEST * width:.0f}px;min-width:{least:.0f}px"
+    root.attrib |= {"role": "img", "aria-labelledby": " ".join(f"{key}-{what}" for what in words), "style": style}
+    for i, (what, text) in enumerate(words.items()):
         element = ElementTree.Element(f"{{{SVG}}}{what}", {"id": f"{key}-{what}"})
         element.text = text
         root.insert(i, element)
@@ -191,24 +179,12 @@ def _folded(folded: Table) -> str:
     kinds = [' class="site"' if i == 0 else ' class="words"' if w else "" for i, w in enumerate(words)]
     columns = list(zip(kinds, folded.columns, strict=True))
     heads = "".join(f'<th scope="col"{kind}>{escaped(column)}</th>' for kind, column in columns)
-    rows = (
-        "".join(
-            f"<td{kind}>{escaped(said.written(cell, column))}</td>"
-            for (kind, column), cell in zip(columns, row, strict=True)
-        )
-        for row in folded.rows
-    )
+    written = ([(kind, said.written(v, c)) for (kind, c), v in zip(columns, row, strict=True)] for row in folded.rows)
+    rows = ("".join(f"<td{kind}>{escaped(text)}</td>" for kind, text in row) for row in written)
     note = f'<p class="note">{escaped(sentence(folded.note))}</p>' if folded.note else ""
-    count = counted(len(folded.rows), "row")
-    return (
-        f'<details class="table"><summary>{escaped(sentence(folded.title))}<span>{count}</span></summary>'
-        f"{table(folded.title, heads, rows, tall=len(folded.rows) > MANY_ROWS)}{note}</details>"
-    )
-
-
-def _notes(outcome: Outcome) -> str:
-    items = "".join(f"<li>{escaped(sentence(note))}</li>" for note in outcome.notes)
-    return f'<ul class="notes plain">{items}</ul>'
+    summary = f"{escaped(sentence(folded.title))}<span>{counted(len(folded.rows), 'row')}</span>"
+    body = table(folded.title, heads, rows, tall=len(folded.rows) > MANY_ROWS)
+    return f'<details class="table"><summary>{summary}</summary>{body}{note}</details>'
 
 
 def _section(panel: str, title: str, body: str) -> str:

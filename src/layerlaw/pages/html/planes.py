@@ -29,16 +29,19 @@ def planes_html(view: RecordView) -> str:
     chosen = plane_positions(view)
     if not chosen:
         return empty("No plane coordinates were recorded.")
-    labels = view.record.plane_labels
-    colors = class_colors(max([len(view.record.plane_names), *(k + 1 for k in labels)]))
-    drawings = "".join(_drawing(view, i, colors) for i in chosen)
-    return f'{_legend(view, colors)}<div class="planes">{drawings}</div>'
+    names, labels = view.record.plane_names, view.record.plane_labels
+    colors = class_colors(max([len(names), *(k + 1 for k in labels)]))
+    pairs = zip(colors, (escaped(beginning(name, 24)) for name in names), strict=False)
+    items = "".join(f'<li><i style="background:{color}"></i>{name}</li>' for color, name in pairs)
+    legend = f'<ul class="legend">{items}</ul>' if names else ""
+    if len(names) > MOST_IN_LEGEND:
+        legend = f'<p class="note">{len(names):,} classes, colored by hue.</p>'
+    return f'{legend}<div class="planes">{"".join(_drawing(view, i, colors) for i in chosen)}</div>'
 
 
 def planes_note(view: RecordView) -> str:
     """What is drawn, and what is left out."""
-    chosen = plane_positions(view)
-    total = len(_drawable(view))
+    chosen, total = plane_positions(view), len(_drawable(view))
     some = f" {len(chosen)} of {total} sites are shown, evenly chosen." if len(chosen) < total else ""
     thinned = any(_step(view, view.sites[i]) > 1 for i in chosen)
     fewer = f" Of the samples at most {view.points} are drawn, to keep the file small." if thinned else ""
@@ -50,9 +53,8 @@ def svg_paths(plane: list[list[float]], labels: list[int], colors: list[str]) ->
     points = [(p[0], p[1], k) for p, k in zip(plane, labels or [0] * len(plane), strict=False) if _is_point(p)]
     if not points:
         return ""
-    xs, ys = [p[0] for p in points], [p[1] for p in points]
-    extent = max(max(xs) - min(xs), max(ys) - min(ys)) or 1.0
-    scale = (SIDE - 2 * MARGIN) / extent
+    xs, ys, _ = zip(*points, strict=True)
+    scale = (SIDE - 2 * MARGIN) / (max(max(xs) - min(xs), max(ys) - min(ys)) or 1.0)
     x0, y0 = (max(xs) + min(xs)) / 2, (max(ys) + min(ys)) / 2
     strokes: dict[str, list[str]] = {}
     for x, y, k in points:
@@ -75,19 +77,6 @@ def _drawing(view: RecordView, position: int, colors: list[str]) -> str:
 
 def _step(view: RecordView, site: SiteRow) -> int:
     return max(1, math.ceil(len(site.plane) / max(1, view.points)))
-
-
-def _legend(view: RecordView, colors: list[str]) -> str:
-    names = view.record.plane_names
-    if not names:
-        return ""
-    if len(names) > MOST_IN_LEGEND:
-        return f'<p class="note">{len(names):,} classes, colored by hue.</p>'
-    items = "".join(
-        f'<li><i style="background:{c}"></i>{escaped(beginning(n, 24))}</li>'
-        for n, c in zip(names, colors, strict=False)
-    )
-    return f'<ul class="legend">{items}</ul>'
 
 
 def _drawable(view: RecordView) -> list[int]:

@@ -30,10 +30,8 @@ Axis = dict[str, Any]
 WORK = {"rise": theme.RISE, "idle": theme.PALE, "work": theme.TRAIN}  # colors of what a site contributes
 
 
-def new_figure(
-    traces: Sequence[Any], view: RecordView | None, *, height: int, xaxis: Axis, yaxis: Axis, **layout: Any
-) -> Any:
-    """A figure without a template: the page holds the template once and hands it to all.
+def new_figure(traces: Sequence[Any], view: RecordView | None, *, level: float | None = None, **layout: Any) -> Any:
+    """A figure without a template: the page holds the template once and hands it to all; dashed, a line at some level.
 
     The names of the sites, which page.js writes over the hover text of traces with `meta="sites"`, stand once in it.
     """
@@ -41,14 +39,15 @@ def new_figure(
     if view is not None:
         pairs = zip(view.record.numbers, view.sites, strict=True)
         layout["meta"] = {"sites": [f"<b>{count} · {for_plotly(site.name, 60)}</b>" for count, site in pairs]}
-    figure.update_layout(template=go.layout.Template(), height=height, xaxis=xaxis, yaxis=yaxis, **layout)
+    figure.update_layout(template=go.layout.Template(), **layout)
+    if level is not None:
+        figure.add_hline(y=level, line={"color": theme.TEXT, "width": 1, "dash": "dash"})
     return figure
 
 
 def plotly_source() -> str:
     """plotly.js, whole."""
-    source: str = get_plotlyjs()
-    return source.replace("\r\n", "\n")  # as a browser reads it, or its hash would differ
+    return str(get_plotlyjs()).replace("\r\n", "\n")  # as a browser reads it, or its hash would differ
 
 
 def rounded(value: float | None) -> float | None:
@@ -90,23 +89,19 @@ def log_axis(values: Iterable[float | None], title: str, *, margin: float = 0.08
 
 
 def line(
-    name: str,
-    y: Values,
-    color: str,
-    *,
-    dash: str = "solid",
-    symbol: str | None = "circle",
-    size: float = 7,
-    width: float = 2,
-    written: Sequence[str] | None = None,
+    name: str, y: Values, color: str, *, written: Sequence[str] | None = None, size: float = 7, **style: Any
 ) -> Any:
-    """One series along the sites; on hover the site, the series and the number, in the words `written`."""
+    """One series along the sites; on hover the site, the series and the number, in the words `written`.
+
+    The style has a `width`, a `dash` and the `symbol` of its markers, `None` for a line without them.
+    """
     size *= 1 if len(y) <= 24 else 0.7 if len(y) <= 80 else 0.5
+    symbol = style.pop("symbol", "circle")
     return go.Scatter(
         name=for_plotly(name),
         y=[rounded(v) for v in y],
         mode="lines+markers" if symbol else "lines",
-        line={"color": color, "dash": dash, "width": width},
+        line={"color": color, "dash": "solid", "width": 2} | style,
         marker={"color": color, "size": size, "symbol": symbol or "circle"},
         meta="sites",
         customdata=list(written or [number(v) for v in y]),
@@ -146,20 +141,11 @@ def fitted_line(view: RecordView, fit: LawFit, name: str, width: float = 1.5) ->
 def work_bars(parts: Parts, words: Sequence[str], hollow: int | None = None) -> Any:
     """A bar for what each site contributes, in the color of its kind; one of them may be hollow."""
     colors = [WORK[kind] for kind in parts.kinds()]
-    marker = {
-        "color": ["white" if i == hollow else color for i, color in zip(parts.values, colors, strict=True)],
-        "line": {"color": colors, "width": [1.5 if i == hollow else 0 for i in parts.values]},
-    }
-    y, hover = [rounded(part) for part in parts.values.values()], "%{text}<br>%{customdata}<extra></extra>"
-    return go.Bar(
-        x=list(parts.values), y=y, marker=marker, width=0.62, customdata=words, hovertemplate=hover,
-        meta="sites", textposition="none",
-    )  # fmt: skip
-
-
-def add_level(figure: Any, y: float) -> Any:
-    """The figure with a dashed line at this height."""
-    return figure.add_hline(y=y, line={"color": theme.TEXT, "width": 1, "dash": "dash"})
+    inner = ["white" if i == hollow else color for i, color in zip(parts.values, colors, strict=True)]
+    marker = {"color": inner, "line": {"color": colors, "width": [1.5 if i == hollow else 0 for i in parts.values]}}
+    y = [rounded(part) for part in parts.values.values()]
+    hover = {"customdata": words, "hovertemplate": "%{text}<br>%{customdata}<extra></extra>", "meta": "sites"}
+    return go.Bar(x=list(parts.values), y=y, marker=marker, width=0.62, textposition="none", **hover)
 
 
 def error_bars(values: Values, ends: Ends, **style: Any) -> dict[str, Any]:
@@ -174,10 +160,8 @@ def error_bars(values: Values, ends: Ends, **style: Any) -> dict[str, Any]:
 def with_intervals(view: RecordView, values: Values, ends: Ends) -> list[str]:
     """Values of the fitted column in words, each with its interval where it has one."""
     text = describe(view.column).text
-    return [
-        text(v) if pair is None else f"{text(v)} ({text(pair[0])} … {text(pair[1])})"
-        for v, pair in zip(values, ends, strict=True)
-    ]
+    known = [f" ({text(pair[0])} … {text(pair[1])})" if pair is not None else "" for pair in ends]
+    return [text(v) + interval for v, interval in zip(values, known, strict=True)]
 
 
 def plotly_template() -> dict[str, Any]:
@@ -189,6 +173,7 @@ def plotly_template() -> dict[str, Any]:
         "title": {"font": {"size": 13, "color": theme.MUTED}, "standoff": 12},
         "fixedrange": True,  # a finger on a chart scrolls the page
     }  # fmt: skip
+    legend = {"orientation": "h", "x": 0, "y": 1.03, "xanchor": "left", "yanchor": "bottom", "itemclick": "toggle"}
     layout = {
         "font": font, "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "dragmode": False,
         "margin": {"l": 56, "r": 12, "t": 12, "b": 40},
@@ -196,9 +181,6 @@ def plotly_template() -> dict[str, Any]:
         "yaxis": {**axis, "showgrid": True, "gridcolor": theme.RULE, "ticks": ""},
         "hovermode": "closest",
         "hoverlabel": {"bgcolor": "white", "bordercolor": theme.RULE, "font": font},
-        "legend": {
-            "orientation": "h", "x": 0, "y": 1.03, "xanchor": "left", "yanchor": "bottom", "itemclick": "toggle",
-            "font": {"size": 12, "color": theme.TEXT},
-        },
+        "legend": {**legend, "font": {"size": 12, "color": theme.TEXT}},
     }  # fmt: skip
     return {"layout": layout}

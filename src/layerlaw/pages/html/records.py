@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from layerlaw.errors import InputError
 from layerlaw.measures.columns import describe
@@ -27,11 +27,11 @@ TYPE_HEADS = (
     '<th scope="col" class="site">site</th><th scope="col" class="text">type</th>'
     '<th scope="col" title="numbers per sample at this site">features</th>'
 )
+RANK_MARK = f'<span class="mark">{classifier.RANK_MARK}</span>'
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")
 
 
-@dataclass(frozen=True)
-class PagePanel:
+class PagePanel(NamedTuple):
     """A section of a page: its name, its heading, a figure of a record, HTML `above` or `below` it, and a caption.
 
     Two `half` panels in a row stand side by side; one that is not `shown` is left out.
@@ -48,25 +48,23 @@ class PagePanel:
 
     def section(self, view: RecordView, key: str) -> str:
         """The panel as a section of HTML; `key` makes its ids unique on the page."""
-        body = self.above(view) if self.above is not None else ""
-        body += html.chart(f"{key}-{self.name}", self.figure(view)) if self.figure is not None else ""
-        body += self.below(view) if self.below is not None else ""
+        drawn = html.chart(f"{key}-{self.name}", self.figure(view)) if self.figure is not None else ""
+        above, below = (part(view) if part is not None else "" for part in (self.above, self.below))
         caption = self.caption if isinstance(self.caption, str) else self.caption(view)
-        return html.section(self.name, key, self.heading, body, caption)
+        return html.section(self.name, key, self.heading, above + drawn + below, caption)
 
 
 def verdict_html(view: RecordView) -> str:
     """The headline large, its numbers below; findings, advice, and the record's notes in gray."""
-    headline, numbers = split_headline(view)
-    verdict = view.verdict
-    parts = [
-        f'<p class="headline">{html.escaped(sentence(headline))}</p>',
-        f'<p class="facts">{html.unbroken(numbers)}</p>' if numbers else "",
-        html.sentences(verdict.findings, "findings"),
-        f"<h3>What to do</h3>{html.sentences(verdict.advice, 'advice')}" if verdict.advice else "",
-        html.sentences([note for note in view.record.notes if note not in verdict.findings], "notes"),
-    ]
-    return "".join(parts)
+    (headline, numbers), verdict = split_headline(view), view.verdict
+    notes = [note for note in view.record.notes if note not in verdict.findings]
+    return (
+        f'<p class="headline">{html.escaped(sentence(headline))}</p>'
+        + (f'<p class="facts">{html.unbroken(numbers)}</p>' if numbers else "")
+        + html.sentences(verdict.findings, "findings")
+        + (f"<h3>What to do</h3>{html.sentences(verdict.advice, 'advice')}" if verdict.advice else "")
+        + html.sentences(notes, "notes")
+    )
 
 
 def split_headline(view: RecordView) -> tuple[str, str]:
@@ -101,49 +99,37 @@ def layers_html(view: RecordView) -> str:
     parts = shows.parts(view)
     cells = filled(view, (column for column in shows.table_columns(view) if column.on_page), parts, _bars(parts, view))
     many = len(cells) > shows.CROWDED
-    heads = "".join(
-        f'<th scope="col" title="{html.escaped(c.meaning)}">{c.short if many and c.short else c.head}</th>'
-        for c in cells
-    )
-    rows = (
-        ("<tr>" if site.in_fit else '<tr class="aside">')
-        + _site_cells(site, number, short=view.alike)
-        + "".join(f"<td>{texts[i]}{_mark(site) if c.head == 'D' else ''}</td>" for c, texts in cells.items())
-        + "</tr>"
-        for i, (site, number) in enumerate(zip(view.sites, view.record.numbers, strict=True))
-    )
+    titled = [(html.escaped(c.meaning), c.short if many and c.short else c.head) for c in cells]
+    heads = "".join(f'<th scope="col" title="{meaning}">{head}</th>' for meaning, head in titled)
+    rows = []
+    for i, (site, number) in enumerate(zip(view.sites, view.record.numbers, strict=True)):
+        mark = RANK_MARK if site.values.get("full_rank") == 0.0 else ""
+        measured = "".join(f"<td>{texts[i]}{mark if c.head == 'D' else ''}</td>" for c, texts in cells.items())
+        opened = "<tr>" if site.in_fit else '<tr class="aside">'
+        rows.append(f"{opened}{_site_cells(site, number, short=view.alike)}{measured}</tr>")
     first = '<th scope="col" class="site">block</th>' if view.alike else TYPE_HEADS
-    notes = [*shows.table_notes(view)]
-    notes += ["Sites in gray are shown but are no points of the law."] * any(not site.in_fit for site in view.sites)
+    gray = ["Sites in gray are shown but are no points of the law."] * any(not site.in_fit for site in view.sites)
+    below = "".join(f'<p class="note">{note}</p>' for note in [*shows.table_notes(view), *gray])
     kind, tall = "many" if many else "", len(view.sites) > MANY_SITES
-    below = "".join(f'<p class="note">{note}</p>' for note in notes)
     return html.table("per-layer table", first + heads, rows, kind=kind, tall=tall) + below
 
 
 def _bars(parts: Parts, view: RecordView) -> list[str]:
-    """A bar and a percentage per site."""
     out = [ABSENT] * len(view.sites)
     largest = max([parts.least, *map(abs, parts.values.values())])
     for (i, part), kind in zip(parts.values.items(), parts.kinds(), strict=True):
         if largest > 0:
-            out[i] = (
-                f'<span class="share"><span class="bar {kind}" style="width:{100 * abs(part) / largest:.0f}%"></span></span>'
-                f'<span class="num">{percent(part, parts.digits)}</span>'
-            )
+            bar = f'<span class="bar {kind}" style="width:{100 * abs(part) / largest:.0f}%"></span>'
+            out[i] = f'<span class="share">{bar}</span><span class="num">{percent(part, parts.digits)}</span>'
     return out
 
 
 def _site_cells(site: SiteRow, count: str, *, short: bool) -> str:
     """Name, type and features; of blocks all alike the name alone, without its middle, since it ends in its number."""
     name = html.escaped(shortened(site.name, LONGEST_BLOCK) if short else site.name)
-    head = (
-        f'<th scope="row" class="site" title="{html.escaped(site.name)}"><span class="index">{count}</span>{name}</th>'
-    )
+    title, index = html.escaped(site.name), f'<span class="index">{count}</span>'
+    head = f'<th scope="row" class="site" title="{title}">{index}{name}</th>'
     return head if short else f'{head}<td class="text">{html.escaped(site.type)}</td><td>{site.features:,}</td>'
-
-
-def _mark(site: SiteRow) -> str:
-    return f'<span class="mark">{classifier.RANK_MARK}</span>' if site.values.get("full_rank") == 0.0 else ""
 
 
 VERDICT = PagePanel("verdict", "", below=verdict_html)
@@ -209,8 +195,7 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
                 f"report: expected records of one kind, got a {first.kind.name} ('{first.name}') and a "
                 f"{record.kind.name} ('{record.name}'). Write a page for each kind."
             )
-    views = read_all(chosen)
-    alone = len(views) == 1
+    views, alone = read_all(chosen), len(chosen) == 1
     heading = clean(title or "") or (views[0].label if alone else f"{len(views)} records compared")
     under = _facts(views[0]) if alone else html.escaped(" · ".join(view.label for view in views))
     planes = sum(len(plane_positions(view)) for view in views)
@@ -220,16 +205,13 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
         _panels(views[0], "r0") if alone else _several(views),
         html.section("definitions", "all", "Definitions and sources", presentation(views[0]).formulas(views)),
     ]
-    template = (
-        f'<script type="application/json" id="template">{html.inert(json.dumps(plotly.plotly_template()))}</script>\n'
-    )
-    return html.document(
-        heading, under, "\n".join(main), data=template, scripts=(plotly.plotly_source(), html.source("page.js"))
-    )
+    template = html.inert(json.dumps(plotly.plotly_template()))
+    data = f'<script type="application/json" id="template">{template}</script>\n'
+    scripts = (plotly.plotly_source(), html.source("page.js"))
+    return html.document(heading, under, "\n".join(main), data=data, scripts=scripts)
 
 
 def _facts(view: RecordView) -> str:
-    """The facts in one line, which breaks only between them."""
     return " · ".join(f'<span class="fact">{part}</span>' for part in presentation(view).facts(view))
 
 
@@ -247,77 +229,57 @@ def _panels(view: RecordView, key: str) -> str:
 
 
 def _several(views: Sequence[RecordView]) -> str:
-    """The comparison, then every record, folded."""
     body = html.chart("all-compare", compare_figure(views)) + compare_table(views)
     known = {view.record.provenance.get("data_sha256") for view in views} - {None}
     other_data = " The records were measured on different data." if len(known) > 1 else ""
-    parts = [
-        html.section(
-            "compare", "all", "Side by side", body, presentation(views[0]).compared_caption(views) + other_data
-        )
-    ]
-    parts += [
+    caption = presentation(views[0]).compared_caption(views) + other_data
+    records = [
         f'<details class="record"><summary><b>{html.escaped(view.label)}</b>'
         f"<span>{html.escaped(sentence(split_headline(view)[0]))}</span></summary>"
         f'<p class="subtitle">{_facts(view)}</p>{_panels(view, f"r{i}")}</details>'
         for i, view in enumerate(views)
     ]
-    return "\n".join(parts)
+    return "\n".join([html.section("compare", "all", "Side by side", body, caption), *records])
 
 
 def compare_figure(views: Sequence[RecordView]) -> Any:
     """D or PR along the fit of every record: points, and its line dashed."""
-    kind, axis = views[0].record.kind, presentation(views[0]).AXIS
-    drawn = [(i, view) for i, view in enumerate(views) if any(v is not None and v > 0 for v in _curve(view))]
+    kind, axis, symbol = views[0].record.kind, presentation(views[0]).AXIS, describe(views[0].column).symbol
+    curves = [[view.series(view.column)[p] for p in view.fit_positions] for view in views]
+    drawn = [i for i, curve in enumerate(curves) if any(v is not None and v > 0 for v in curve)]
     if not drawn:
         return f"None of the records holds a {axis}."
-    with_bars = any(view.errors is not None for _, view in drawn)
-    aside = min(MOST_ASIDE, MOST_SPREAD / len(drawn)) if with_bars else 0.0
+    with_bars = any(views[i].errors is not None for i in drawn)
+    aside = min(MOST_ASIDE, MOST_SPREAD / len(drawn)) if with_bars else 0.0  # at one block they would coincide
     traces: list[Any] = []
     every: list[float | None] = []
-    for place, (i, view) in enumerate(drawn):
-        curve = _curve(view)
+    for place, i in enumerate(drawn):
+        view, curve, color = views[i], curves[i], _color(i)
         # those of a classifier would hide its curve
         ends = [view.ends[p] if view.errors is not None else None for p in view.fit_positions]
         every += [*curve, *(end for pair in ends for end in pair or ())]
-        color, counts = _color(i), [kind.first + k for k in range(len(curve))]
-        points = plotly.go.Scatter(
+        counts, names = [kind.first + k for k in range(len(curve))], [view.sites[p].name for p in view.fit_positions]
+        points = plotly.line(view.label, curve, color, width=1.2, written=plotly.with_intervals(view, curve, ends))
+        points.update(
             name=html.for_plotly(view.label, 32),
             legendgroup=str(i),
-            x=[
-                plotly.rounded(k + aside * (place - (len(drawn) - 1) / 2)) for k in counts
-            ],  # at one block they would coincide
-            y=[plotly.rounded(v) for v in curve],
+            x=[plotly.rounded(k + aside * (place - (len(drawn) - 1) / 2)) for k in counts],
             mode="markers" if view.fit else "lines+markers",
-            marker={"color": color, "size": 8, "symbol": SYMBOLS[i // len(theme.QUALITATIVE) % len(SYMBOLS)]},
-            line={"color": color, "width": 1.2},
-            text=[
-                f"{k} · {html.for_plotly(view.sites[p].name, 40)}"
-                for k, p in zip(counts, view.fit_positions, strict=True)
-            ],
-            customdata=plotly.with_intervals(view, curve, ends),
-            hovertemplate="<b>%{fullData.name}</b><br>%{text}<br>"
-            f"{describe(view.column).symbol} = %{{customdata}}<extra></extra>",
+            marker={"size": 8, "symbol": SYMBOLS[i // len(theme.QUALITATIVE) % len(SYMBOLS)]},
+            meta=None,
+            text=[f"{k} · {html.for_plotly(name, 40)}" for k, name in zip(counts, names, strict=True)],
+            hovertemplate=f"<b>%{{fullData.name}}</b><br>%{{text}}<br>{symbol} = %{{customdata}}<extra></extra>",
         )
         if any(pair is not None for pair in ends):
             points.error_y = plotly.error_bars(curve, ends, color=color, thickness=1, width=0)
         traces.append(points)
         if view.fit:
-            style = {"color": color, "width": 1.3, "dash": "dash"}
-            own = {"legendgroup": str(i), "showlegend": False, "hoverinfo": "skip"}
-            traces.append(
-                plotly.go.Scatter(
-                    x=counts, y=[plotly.rounded(v) for v in view.fit.line], mode="lines", line=style, **own
-                )
-            )
-    xaxis = plotly.index_axis(max(len(view.fit_positions) for _, view in drawn), kind)
+            law = plotly.fitted_line(view, view.fit, "", 1.3)
+            law.update(x=counts, line={"color": color}, legendgroup=str(i), showlegend=False)
+            traces.append(law)
+    xaxis = plotly.index_axis(max(len(curves[i]) for i in drawn), kind)
     yaxis = plotly.log_axis(every, axis, margin=kind.margin)
     return plotly.new_figure(traces, None, height=460, xaxis=xaxis, yaxis=yaxis, showlegend=True)
-
-
-def _curve(view: RecordView) -> list[float | None]:
-    values = view.series(view.column)
-    return [values[p] for p in view.fit_positions]
 
 
 def _color(i: int) -> str:

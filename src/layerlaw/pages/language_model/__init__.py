@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from statistics import fmean
 
 from layerlaw.errors import InputError
 from layerlaw.law import LawFit
 from layerlaw.pages import classifier
-from layerlaw.pages.html import definitions, escaped
+from layerlaw.pages.html import definitions, escaped, paragraph
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import SiteRow
 from layerlaw.verdict.targets import column_of, is_shuffled, target_name, targets
@@ -54,20 +53,16 @@ CITATIONS = ("H. He and W. J. Su, A law of next-token prediction in large langua
 def facts(view: RecordView) -> list[str]:
     """Tokens, blocks, task: as far as they are known."""
     counts, known = view.record.counts, view.record.settings
-    each, documents, loss, task = (
-        known.get("tokens_per_feature"),
-        known.get("documents"),
-        known.get("loss"),
-        _task(view),
-    )
+    each, documents, loss = (known.get(name) for name in ("tokens_per_feature", "documents", "loss"))
     density = f" ({each:.0f} per feature)" if isinstance(each, (int, float)) else ""
-    return [
-        *([counted(sum(counts), "token") + density] if counts else []),
+    parts = [
+        counted(sum(counts), "token") + density if counts else "",
         counted(len(view.fit_positions), "block"),
-        *([counted(documents, "document")] if isinstance(documents, int) else []),
-        *([f"task: {task}"] if task else []),
-        *([f"its loss {loss:.2f} nats per token"] if isinstance(loss, (int, float)) else []),
+        counted(documents, "document") if isinstance(documents, int) else "",
+        f"task: {_task(view)}" if _task(view) else "",
+        f"its loss {loss:.2f} nats per token" if isinstance(loss, (int, float)) else "",
     ]
+    return [part for part in parts if part]
 
 
 def _task(view: RecordView) -> str:
@@ -78,18 +73,16 @@ def table_columns(view: RecordView) -> list[TableColumn]:
     """The residual first, then what is taken off it, then what it is to be compared with."""
     lead, how = view.column, measured_how(view)
     name = "PR" if lead == "residual" else "held-out PR"
-    inside = TableColumn(
-        "in-sample", "PR of the very tokens it was fitted to", partial(_of, column="residual"), yields=1
-    )
+    inside = TableColumn("in-sample", "PR of the very tokens it was fitted to", _of("residual"), yields=1)
     return [
-        TableColumn(name, "prediction residual of the token’s id; lower is better", partial(_of, column=lead), yields=0),
+        TableColumn(name, "prediction residual of the token’s id; lower is better", _of(lead), yields=0),
         TableColumn("±", "95% interval of PR by jackknife over documents", view.interval, yields=2),
         TableColumn(GAIN, "by how much of itself PR falls at this block", lambda s: ABSENT, yields=0),  # filled from parts
         *([] if lead == "residual" else [inside]),
-        TableColumn(UNTRAINED, f"PR of the same model untrained, {how}", partial(_of, column=f"{lead}_untrained"), yields=3),
+        TableColumn(UNTRAINED, f"PR of the same model untrained, {how}", _of(f"{lead}_untrained"), yields=3),
         *_other_targets(view),
         TableColumn("D", "separation of the most frequent tokens", lambda s: number(s.values.get("separation")), yields=5),
-        TableColumn("adjusted", "PR in-sample, less what features do", partial(_of, column="residual_adjusted"), yields=31),
+        TableColumn("adjusted", "PR in-sample, less what features do", _of("residual_adjusted"), yields=31),
         TableColumn("spans", "directions the features span, where fewer than they could", _short_rank, yields=32),
     ]  # fmt: skip
 
@@ -99,41 +92,39 @@ def measured_how(view: RecordView) -> str:
     return "held out" if view.column == "residual_held_out" else "in-sample"
 
 
-def _of(site: SiteRow, column: str) -> str:
-    return residual(site.values.get(column))
+def _of(*columns: str) -> Callable[[SiteRow], str]:
+    """How a residual is written, or the mean of several."""
+
+    def cell(site: SiteRow) -> str:
+        values = [v for column in columns if (v := finite(site.values.get(column))) is not None]
+        return residual(fmean(values)) if values else ABSENT
+
+    return cell
 
 
 def _other_targets(view: RecordView) -> list[TableColumn]:
-    known, how = targets(view.record), measured_how(view)
-    out = [
-        TableColumn(
-            target_name(target),
-            f"PR of another target: {target_name(target)}, {how}",
-            partial(_of, column=column_of(view.record, target)),
-            SHORT.get(target, target),
-            6 if target == "embedding" else 10 + i,  # of the others the last named goes first
-        )
-        for i, target in enumerate(known)
-        if not is_shuffled(target)
-    ]
-    shuffled = [column_of(view.record, target) for target in known if is_shuffled(target)]
+    out, shuffled, how = [], [], measured_how(view)
+    for i, target in enumerate(targets(view.record)):
+        name, column = target_name(target), column_of(view.record, target)
+        if is_shuffled(target):
+            shuffled.append(column)
+            continue
+        yields = 6 if target == "embedding" else 10 + i  # of the others the last named goes first
+        meaning = f"PR of another target: {name}, {how}"
+        out.append(TableColumn(name, meaning, _of(column), SHORT.get(target, target), yields))
     if shuffled:
         meaning = f"PR of the next token’s id in shuffled vocabularies, mean of {len(shuffled)}, {how}"
-        out.append(TableColumn("shuffled ids", meaning, lambda s: _mean(s, shuffled), "shuffled", 30))
+        out.append(TableColumn("shuffled ids", meaning, _of(*shuffled), "shuffled", 30))
     return out
 
 
 def table_notes(view: RecordView) -> list[str]:
     """What every block is, said once; how the columns of other targets were measured."""
-    notes = []
-    if view.alike:
-        block = view.sites[view.fit_positions[0]]
-        notes.append(f"Every block: {escaped(block.type)}, {block.features:,} features.")
-    if others := targets(view.record):
-        shuffled = sum(map(is_shuffled, others))
-        mean = f"; shuffled ids: the mean of {shuffled} vocabularies" if shuffled > 1 else ""
-        notes.append(f"Columns of other targets are {measured_how(view)}{mean}.")
-    return notes
+    block, others = view.sites[view.fit_positions[0]] if view.alike else None, targets(view.record)
+    notes = [f"Every block: {escaped(block.type)}, {block.features:,} features."] if block is not None else []
+    shuffled = sum(map(is_shuffled, others))
+    mean = f"; shuffled ids: the mean of {shuffled} vocabularies" if shuffled > 1 else ""
+    return notes + [f"Columns of other targets are {measured_how(view)}{mean}."] * bool(others)
 
 
 def legend(view: RecordView, shown: Sequence[str], hidden: Sequence[str]) -> str:
@@ -143,11 +134,6 @@ def legend(view: RecordView, shown: Sequence[str], hidden: Sequence[str]) -> str
     known += [f"untrained: {measured_how(view)}, as the first column"] * (UNTRAINED in shown)
     known += [f"no room here, but on the page: {', '.join(hidden)}"] * bool(hidden)
     return "; ".join(known)
-
-
-def _mean(site: SiteRow, columns: list[str]) -> str:
-    values = [v for column in columns if (v := finite(site.values.get(column))) is not None]
-    return residual(fmean(values)) if values else ABSENT
 
 
 def _short_rank(site: SiteRow) -> str:
@@ -199,10 +185,11 @@ def _pearson(view: RecordView, column: str, drop_last: int = 0) -> str:
 def residual_caption(view: RecordView) -> str:
     """How to read the law's chart."""
     bars = "Bars: 95% intervals by jackknife; they move together, so the shape is better known than the level."
-    parts = ["A straight line on this axis means that every block takes the same factor off the residual."]
-    parts += [bars] * view.has(f"{view.column}_log_se")
-    parts += ["Hollow: the embedded input, not part of the fit."] * any(not site.in_fit for site in view.sites)
-    return " ".join(parts)
+    return paragraph(
+        "A straight line on this axis means that every block takes the same factor off the residual.",
+        view.has(f"{view.column}_log_se") and bars,
+        any(not site.in_fit for site in view.sites) and "Hollow: the embedded input, not part of the fit.",
+    )
 
 
 def deviations_caption(view: RecordView) -> str:
@@ -214,12 +201,13 @@ def deviations_caption(view: RecordView) -> str:
 def gains_caption(view: RecordView) -> str:
     """How to read the gains."""
     gains = parts(view)
-    words = ["By how much of itself PR falls at each block."]
-    words += [f"Dashed: the even share, {percent(gains.even, 2)}."] * (gains.even > 0)
-    words += gains.colors_explained("PR")
-    words += ["Hollow: from the embedded input."] * (view.fit_positions[:1] == list(gains.values)[:1] != [])
-    words += ["Thin lines: 95% intervals."] * (view.errors is not None)
-    return " ".join(words)
+    return paragraph(
+        "By how much of itself PR falls at each block.",
+        gains.even > 0 and f"Dashed: the even share, {percent(gains.even, 2)}.",
+        *gains.colors_explained("PR"),
+        view.fit_positions[:1] == list(gains.values)[:1] != [] and "Hollow: from the embedded input.",
+        view.errors is not None and "Thin lines: 95% intervals.",
+    )
 
 
 def compared(view: RecordView) -> list[str]:
@@ -250,18 +238,16 @@ def compared(view: RecordView) -> list[str]:
 
 
 def _over(value: str, below: str) -> str:
-    """A number with a small line below it."""
     return f'{value}<span class="below">{below}</span>' if below else value
 
 
 def compared_caption(views: Sequence[RecordView]) -> str:
     """How to read the comparison."""
-    bars = " Bars: 95% intervals by jackknife; those of one record move together."
-    return (
-        f"PR {measured_how(views[0])} along the blocks of each fit; dashed, the fitted law. Models with different "
-        "tokenizers predict different ids: compare their shapes rather than their heights."
-        + bars
-        * any(view.has(f"{view.column}_log_se") for view in views)
+    bars = "Bars: 95% intervals by jackknife; those of one record move together."
+    return paragraph(
+        f"PR {measured_how(views[0])} along the blocks of each fit; dashed, the fitted law.",
+        "Models with different tokenizers predict different ids: compare their shapes rather than their heights.",
+        any(view.has(f"{view.column}_log_se") for view in views) and bars,
     )
 
 

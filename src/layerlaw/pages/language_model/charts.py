@@ -25,13 +25,12 @@ def residual_figure(view: RecordView) -> Any:
     lead = view.series(view.column)
     if not any(v is not None and v > 0 for v in lead):
         return "No prediction residual was measured, so there is nothing to draw."
-    every: list[float | None] = [*lead, *(v for pair in view.ends for v in pair or ())]
-    traces: list[Any] = []
     inside: plotly.Values = view.series("residual") if view.column != "residual" else []
+    every: list[float | None] = [*lead, *(v for pair in view.ends for v in pair or ()), *inside]
+    traces: list[Any] = []
     if any(v is not None for v in inside):
         written = [residual(v) for v in inside]
         traces.append(plotly.line("in-sample", inside, theme.TEST, symbol="diamond", width=1.2, written=written))
-        every += inside
     null = view.series(f"{view.column}_untrained")
     if known := [v for v in null if v is not None]:
         fits = _log_span([*every, *null]) <= PRESSING * _log_span(every)
@@ -52,21 +51,14 @@ def deviations_figure(view: RecordView) -> Any:
     if fit is None:
         return "Without a fit there is nothing to be off."
     off = [math.exp(e) - 1 for e in fit.residuals]
-    points = plotly.go.Scatter(
-        x=view.fit_positions,
-        y=[plotly.rounded(v) for v in off],
-        mode="lines+markers",
-        line={"color": theme.PALE, "width": 1.2},
-        marker={"color": theme.TRAIN, "size": 7 if len(off) <= 40 else 4},
-        meta="sites",
-        customdata=[percent(v, 2) for v in off],
-        hovertemplate="%{text}<br>%{customdata} off the line<extra></extra>",
-    )
+    points = plotly.line("", off, theme.PALE, width=1.2, written=[percent(v, 2) for v in off])
+    points.update(x=view.fit_positions, hovertemplate="%{text}<br>%{customdata} off the line<extra></extra>")
+    points.marker.update(color=theme.TRAIN, size=7 if len(off) <= 40 else 4)
     if view.errors is not None:
         points.error_y = _whiskers(off, [view.errors.t * se for se in view.errors.residuals])
     yaxis = {"tickformat": ".3~%", "title": {"text": "PR above its line"}, "nticks": 6}
-    figure = plotly.new_figure([points], view, height=340, xaxis=plotly.block_axis(view), yaxis=yaxis, showlegend=False)
-    return plotly.add_level(figure, 0)
+    layout = {"height": 340, "xaxis": plotly.block_axis(view), "yaxis": yaxis, "showlegend": False}
+    return plotly.new_figure([points], view, level=0, **layout)
 
 
 def gains_figure(view: RecordView) -> Any:
@@ -85,8 +77,8 @@ def gains_figure(view: RecordView) -> Any:
     yaxis = {"tickformat": ".3~%", "title": {"text": "PR falls by"}, "nticks": 6}
     if max(abs(g) + w for g, w in zip(gains, wide, strict=True)) < LEAST_SCALE:  # noise has to look like noise
         yaxis["range"] = [-1.1 * LEAST_SCALE, 1.1 * LEAST_SCALE]
-    figure = plotly.new_figure([bars], view, height=340, xaxis=plotly.block_axis(view), yaxis=yaxis, showlegend=False)
-    return plotly.add_level(figure, taken.even) if taken.even > 0 else figure
+    layout = {"height": 340, "xaxis": plotly.block_axis(view), "yaxis": yaxis, "showlegend": False}
+    return plotly.new_figure([bars], view, level=taken.even if taken.even > 0 else None, **layout)
 
 
 def _whiskers(values: Sequence[float], wide: Sequence[float], **style: Any) -> dict[str, Any]:
@@ -114,10 +106,10 @@ def codes_figure(view: RecordView) -> Any:
     shuffled = [target for target in codes(view) if is_shuffled(target)]
     traces = [_shuffled_lines(view, shuffled)] if shuffled else []
     for i, target in enumerate(target for target in codes(view) if not is_shuffled(target)):
-        y, name = _relative(view, column_of(view.record, target)), _with_r(target_name(target), _r(view, target))
+        y, name = _relative(view, column_of(view.record, target)), _with_r(target_name(target), [_r(view, target)])
         color, symbol = theme.QUALITATIVE[(i + 1) % 10], SYMBOLS[i % len(SYMBOLS)]
         traces.append(plotly.line(name, y, color, symbol=symbol, size=6, width=1.4))
-    own = plotly.line(_with_r("id", _r(view)), _relative(view, view.column), theme.TRAIN, size=6, width=2.2)
+    own = plotly.line(_with_r("id", [_r(view)]), _relative(view, view.column), theme.TRAIN, size=6, width=2.2)
     own.legendrank = 1
     return _targets_figure(view, [*traces, own], "PR over PR at the first block")
 
@@ -131,7 +123,7 @@ def other_tokens_figure(view: RecordView) -> Any:
         # what is predicted exactly has no logarithm
         y = [v if v is not None and v > NOTHING else None for v in view.series(column)]
         color = theme.QUALITATIVE[i] if i else theme.TRAIN
-        traces.append(plotly.line(_with_r(name, r), y, color, symbol=("circle", *SYMBOLS)[i], size=6, width=1.6))
+        traces.append(plotly.line(_with_r(name, [r]), y, color, symbol=("circle", *SYMBOLS)[i], size=6, width=1.6))
     return _targets_figure(view, traces, "PR", *(trace.y for trace in traces))
 
 
@@ -141,7 +133,6 @@ def _targets_figure(view: RecordView, traces: list[Any], title: str, *drawn: plo
 
 
 def _r(view: RecordView, target: str | None = None) -> float | None:
-    """r of a target, of the id unless another is named."""
     if target is not None:
         return pearson_of(view.record, target)
     return view.fit.pearson if view.fit is not None else None
@@ -168,23 +159,20 @@ def _relative(view: RecordView, column: str) -> plotly.Values:
     return [v / first if v is not None and first and i in inside else None for i, v in enumerate(values)]
 
 
-def _with_r(name: str, r: float | None) -> str:
-    return name if r is None else f"{name}, r = {signed(r)}"
+def _with_r(name: str, rs: Sequence[float | None]) -> str:
+    known = [r for r in rs if r is not None]
+    if len(known) > 1:
+        return f"{name} ({len(known)}), r = {signed(min(known))} … {signed(max(known))}"
+    return f"{name}, r = {signed(known[0])}" if known else name
 
 
 def _shuffled_lines(view: RecordView, shuffled: list[str]) -> Any:
     """All shuffled vocabularies as one faint trace with breaks: one entry of the legend, which shows or hides them all."""
-    inside = view.fit_positions
-    x: list[int | None] = []
     y: list[float | None] = []
     for target in shuffled:
         values = _relative(view, column_of(view.record, target))
-        x += [*inside, None]
-        y += [*(values[p] for p in inside), None]
-    known = [r for target in shuffled if (r := _r(view, target)) is not None]
-    name = _with_r(SHUFFLED, known[0] if known else None)
-    if len(known) > 1:
-        name = f"{SHUFFLED} ({len(known)}), r = {signed(min(known))} … {signed(max(known))}"
+        y += [*(values[p] for p in view.fit_positions), None]
+    name = _with_r(SHUFFLED, [_r(view, target) for target in shuffled])
     lines = plotly.line(name, y, theme.NULL, symbol=None, width=1)
-    lines.update(x=x, opacity=0.7, connectgaps=False, legendrank=2000)
+    lines.update(x=[*view.fit_positions, None] * len(shuffled), opacity=0.7, connectgaps=False, legendrank=2000)
     return lines

@@ -56,11 +56,14 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
     across = min(sheet.columns, max(1, len(sheet.panels)))
     down = math.ceil(max(1, len(sheet.panels)) / across)
     width, size = WIDTHS.get(across, NARROWEST), 1.0 if across <= 3 else 0.92 if across == 4 else 0.84
-    figure = new_figure(width * across, width * _tallness(sheet, across) * down + 0.3, "draw_sheet()")
+    planes = [panel for panel in sheet.panels if isinstance(panel, PlanePanel)]
+    tallness = 0.68 if across == 1 else 0.82 if across <= 4 else 0.92  # small panels need some height
+    if planes and len(planes) == len(sheet.panels):
+        tallness = 1.08  # squares under their titles
+    figure = new_figure(width * across, width * tallness * down + 0.3, "draw_sheet()")
     if heading and sheet.title:
         figure.suptitle(sentence(clean(sheet.title)), fontsize=11, parse_math=False)
     known = palette(sheet)
-    planes = [panel for panel in sheet.panels if isinstance(panel, PlanePanel)]
     classes = theme.class_colors(max([1, *(k + 1 for plane in planes for k in plane.labels)]))
     raster = sum(len(plane.points) for plane in planes) > MOST_VECTOR_POINTS
     places: dict[int, Place] = {}
@@ -79,8 +82,10 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
             ax.text(0.5, 0.5, "nothing to draw", ha="center", va="center", color=theme.MUTED, fontsize=8 * size)
             bare(ax)
     drawn = list(places.values())
-    if sheet.share_y:
-        _share(drawn)
+    for log in (True, False) if sheet.share_y else ():  # one vertical scale for all panels of a kind
+        alike = [place for place in drawn if place.panel.log_y is log]
+        for place in alike:
+            place.y = Scale(min(p.y.low for p in alike), max(p.y.high for p in alike), log)
     for place in drawn:
         draw_panel(place.ax, place.panel, place.shades, place.y, size)
         _dress(place, across, size)
@@ -93,13 +98,6 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
     return figure
 
 
-def _tallness(sheet: Sheet, across: int) -> float:
-    """Height of a panel over its width: planes are square under their title, small panels need some height."""
-    if sheet.panels and all(isinstance(panel, PlanePanel) for panel in sheet.panels):
-        return 1.08
-    return 0.68 if across == 1 else 0.82 if across <= 4 else 0.92
-
-
 def new_figure(width: float, height: float, purpose: str) -> Figure:
     """An empty figure of so many inches; `purpose` is the call that needs matplotlib."""
     try:
@@ -107,15 +105,6 @@ def new_figure(width: float, height: float, purpose: str) -> Figure:
     except ImportError:
         raise MissingExtraError("matplotlib", "pages", purpose) from None
     return Figure(figsize=(width, height), dpi=150, layout="constrained")
-
-
-def _share(places: Sequence[Place]) -> None:
-    """One vertical scale for all panels of a kind, logarithmic or not."""
-    for log in (True, False):
-        alike = [place for place in places if place.panel.log_y is log]
-        for one in alike:
-            for other in alike:
-                one.y = one.y.joined(other.y)
 
 
 def _dress(place: Place, across: int, size: float) -> None:
@@ -132,11 +121,10 @@ def _dress(place: Place, across: int, size: float) -> None:
 
 def _set_scale(ax: Axes, which: str, scale: Scale, *, most: int, whole: bool = False) -> None:
     """Limits and readable ticks: left alone, matplotlib labels nothing between decades, or everything."""
-    axis = ax.xaxis if which == "x" else ax.yaxis
+    axis, ticks = ax.xaxis if which == "x" else ax.yaxis, scale.ticks(most, whole=whole)
     if scale.log:
-        (ax.set_xscale if which == "x" else ax.set_yscale)("log")
-    (ax.set_xlim if which == "x" else ax.set_ylim)(scale.low, scale.high)
-    ticks = scale.ticks(most, whole=whole)
+        ax.set(**{f"{which}scale": "log"})
+    ax.set(**{f"{which}lim": (scale.low, scale.high)})
     axis.set_ticks(ticks, scale.words(ticks))
     axis.set_minor_formatter("")
     if most < MOST_Y:  # a small panel
@@ -180,11 +168,9 @@ def _class_handles(planes: Sequence[PlanePanel], colors: Sequence[str]) -> dict[
 def _legend_below(figure: Figure, handles: dict[str, Artist], size: float) -> None:
     if not handles:
         return
-    longest = max(map(len, handles))
-    fitting = int(72 * figure.get_figwidth() / (8 * size * CHARACTER * longest + 40))
+    fitting = int(72 * figure.get_figwidth() / (8 * size * CHARACTER * max(map(len, handles)) + 40))
     rows = math.ceil(len(handles) / max(1, fitting))  # as even as can be
-    columns = math.ceil(len(handles) / rows)
-    _legend(figure, handles, loc="outside lower center", ncols=columns, fontsize=8 * size)
+    _legend(figure, handles, loc="outside lower center", ncols=math.ceil(len(handles) / rows), fontsize=8 * size)
 
 
 def _legend(owner: Figure | Axes, handles: dict[str, Artist], **options: Any) -> Legend:
@@ -196,13 +182,11 @@ def _legend(owner: Figure | Axes, handles: dict[str, Artist], **options: Any) ->
     return legend
 
 
-def _place_words(
-    figure: Figure, places: Sequence[Place], shared: Sequence[str], *, together: bool, size: float
-) -> None:
+def _place_words(figure: Figure, places: Sequence[Place], shared: list[str], *, together: bool, size: float) -> None:
     """Notes and the legends of single panels, each where it covers no data; if it must, the y axis makes room."""
     if not any(place.panel.note or set(place.handles) - set(shared) for place in places):
         return
-    _lay_out(figure)
+    _lay_out(figure)  # so that sizes are known
     for place in places:
         if place.panel.note:
             place.words.append(_note(place, place.ax.get_window_extent().width / figure.dpi, size))
@@ -223,7 +207,6 @@ def _place_words(
 
 
 def _lay_out(figure: Figure) -> None:
-    """Put the panels where they will be, so that sizes are known."""
     if (engine := figure.get_layout_engine()) is not None:
         engine.execute(figure)
 
@@ -238,14 +221,12 @@ def _sizes(place: Place) -> list[tuple[float, float]]:
 def _least_covering(group: Sequence[Place]) -> tuple[float, float]:
     """The least stretch of the y axis under which the words of all these panels cover no data, or the fewest."""
     wanted = [(_sizes(place), spots(place.panel, place.x, place.y)) for place in group if place.words]
-    best, fewest = STRETCHES[0], math.inf
+    tried: dict[tuple[float, float], int] = {}
     for stretch in STRETCHES:
-        covers = sum(corner.covers for sizes, covered in wanted for corner in _corners(sizes, covered, stretch))
-        if covers < fewest:
-            best, fewest = stretch, covers
-        if not covers:
+        tried[stretch] = sum(corner.covers for sizes, spots in wanted for corner in _corners(sizes, spots, stretch))
+        if not tried[stretch]:
             break
-    return best
+    return min(tried, key=lambda stretch: tried[stretch])
 
 
 def _corners(
@@ -261,11 +242,8 @@ def _corners(
 
 
 def _note(place: Place, inches: float, size: float) -> Text:
-    text = place.ax.text(
-        0.5, 0.5, "", fontsize=NOTE * size, color=theme.TEXT, linespacing=1.3, zorder=5,
-        transform=place.ax.transAxes, parse_math=False,
-    )  # fmt: skip
-    text.set_in_layout(False)
+    style: Any = {"fontsize": NOTE * size, "color": theme.TEXT, "linespacing": 1.3, "zorder": 5, "parse_math": False}
+    text = place.ax.text(0.5, 0.5, "", transform=place.ax.transAxes, in_layout=False, **style)
     for share in (0.94, 0.84, 0.74, 0.64, 0.54):  # characters are counted first, then measured
         text.set_text(_wrapped(place.panel.note, share * inches, NOTE * size, most=6))
         if text.get_window_extent().width <= 0.9 * place.ax.get_window_extent().width:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from matplotlib.transforms import Bbox
@@ -22,8 +21,7 @@ CORNERS = ("upper right", "lower left", "upper left", "lower right", "upper cent
 Spot = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Corner:
+class Corner(NamedTuple):
     """A place for something: its name as matplotlib spells it, its box, and how many spots of data it covers."""
 
     name: str
@@ -42,9 +40,9 @@ def emptiest(width: float, height: float, spots: Sequence[Spot], taken: Sequence
     for name in CORNERS:
         box = corner_box(name, width, height)
         covers = int(box.padded(CLEARANCE).count_contains(spots)) if spots else 0
-        tried.append((box.count_overlaps(taken) > 0, covers, CORNERS.index(name), box))
-    crowded, covers, which, box = min(tried, key=lambda t: t[:3])
-    return Corner(CORNERS[which], box, covers + (len(spots) + 1 if crowded else 0))
+        crowded = box.count_overlaps(taken) > 0  # worse than any data
+        tried.append(Corner(name, box, covers + (len(spots) + 1) * crowded))
+    return min(tried, key=lambda corner: corner.covers)
 
 
 def corner_box(name: str, width: float, height: float) -> Bbox:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLORS = (theme.TRAIN, theme.TEST, *(theme.QUALITATIVE[i] for i in (1, 2, 6, 5, 4, 7, 8, 9)))
-FAINT = "#c3cbd3"
+BACKGROUND = {"faint": "#c3cbd3", "null": theme.NULL, "fit": theme.RISE}
 LONG = 48  # points; beyond, markers melt into one another
 GRID = 60  # places along an axis that a note may cover
 FOREGROUND = ("points", "line", "bars")
@@ -51,8 +52,7 @@ def colors(panel: Panel, known: dict[str, str]) -> list[str]:
         if series.color is not None:
             color = COLORS[series.color % len(COLORS)]
         elif series.style not in FOREGROUND:
-            color = FAINT if series.style == "faint" else theme.NULL if series.style == "null" else theme.RISE
-            color = last if series.style == "fit" and len(front) > 1 else color
+            color = last if series.style == "fit" and len(front) > 1 else BACKGROUND[series.style]
         elif series.label in known or series.label in own:
             color = known.get(series.label) or own[series.label]
         else:
@@ -65,11 +65,10 @@ def colors(panel: Panel, known: dict[str, str]) -> list[str]:
 
 def draw_panel(ax: Axes, panel: Panel, shades: Sequence[str], y: Scale, size: float) -> None:
     """All series, and the marked x."""
-    bars = 0
+    bars = itertools.count()
     for series, color in zip(panel.series, shades, strict=True):
         if series.style == "bars":
-            _draw_bars(ax, series, color, y, bars, panel)
-            bars += 1
+            _draw_bars(ax, series, color, y, next(bars), panel)
         else:
             _draw_line(ax, series, color, y, size, panel.log_x)
     if panel.marked is not None and (panel.marked > 0 or not panel.log_x):
@@ -87,10 +86,8 @@ def draw_points(ax: Axes, points: Sequence[tuple[float, float]], colors: Sequenc
 
 def bare(ax: Axes) -> None:
     """Leave nothing of the axes but a light frame."""
-    ax.set_xticks([])
-    ax.set_yticks([])
-    for spine in ax.spines.values():
-        spine.set_color(theme.RULE)
+    ax.set(xticks=[], yticks=[])
+    ax.spines[:].set_color(theme.RULE)
 
 
 def handle(series: Series, color: str, size: float) -> Artist:
@@ -125,8 +122,7 @@ def _draw_line(ax: Axes, series: Series, color: str, y: Scale, size: float, log_
     ]
     options = dict(LINES[series.style])
     if series.style == "points":
-        options["ms"] = (4.2 if len(heights) <= 12 else 3.2 if len(heights) <= LONG else 1.6) * size
-        options["mec"] = "none"
+        options |= {"ms": (4.2 if len(heights) <= 12 else 3.2 if len(heights) <= LONG else 1.6) * size, "mec": "none"}
     known = [not math.isnan(v) for v in heights]
     if series.low is not None or series.high is not None:
         _draw_range(ax, series, color, y, known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from layerlaw.sheet import Panel, Series
@@ -30,12 +30,7 @@ class Scale:
     def stretched(self, below: float, above: float) -> Scale:
         """The scale with so much of its length added at its ends."""
         low, high = self._at(self.low), self._at(self.high)
-        low, high = low - below * (high - low), high + above * (high - low)
-        return replace(self, low=10**low, high=10**high) if self.log else replace(self, low=low, high=high)
-
-    def joined(self, other: Scale) -> Scale:
-        """The scale that spans both."""
-        return replace(self, low=min(self.low, other.low), high=max(self.high, other.high))
+        return _between(low - below * (high - low), high + above * (high - low), self.log)
 
     def ticks(self, most: int, *, whole: bool = False) -> list[float]:
         """At most about `most` round numbers; even steps where a log axis is too short for 1, 2, 5.
@@ -66,10 +61,8 @@ class Scale:
         powers = self.log and all(math.isclose(10.0**k, t) for k, t in zip(exponents, ticks, strict=True))
         if powers and max(map(abs, exponents), default=0) > 3:
             return [f"10{power(k)}" if k else "1" for k in exponents]
-        plain = [t == 0 or 1e-4 < abs(t) < 1e6 for t in ticks]
-        return [
-            minus(f"{t:,.10g}") if p else "−" * (t < 0) + tick_text(abs(t)) for t, p in zip(ticks, plain, strict=True)
-        ]
+        plain = {t: t == 0 or 1e-4 < abs(t) < 1e6 for t in ticks}
+        return [minus(f"{t:,.10g}") if plain[t] else "−" * (t < 0) + tick_text(abs(t)) for t in ticks]
 
     def _at(self, value: float) -> float:
         return math.log10(value) if self.log else value
@@ -141,7 +134,8 @@ def y_scale(panel: Panel) -> Scale | None:
     if not front or not back:
         return scale
     reach = scale.stretched(MOST_BEYOND, MOST_BEYOND)
-    return scale.joined(padded([min(max(v, reach.low), reach.high) for v in back], panel.log_y, 0.03, 0.0))
+    behind = padded([min(max(v, reach.low), reach.high) for v in back], panel.log_y, 0.03, 0.0)
+    return Scale(min(scale.low, behind.low), max(scale.high, behind.high), panel.log_y)
 
 
 def smallest_gap(values: Sequence[float]) -> float:
@@ -155,7 +149,11 @@ def padded(values: Sequence[float], log: bool, share: float, least: float) -> Sc
     if not log:
         least = 0.0 if high > low else abs(high) * 0.1 or 1.0
     pad = max(share * (high - low), least)
-    return Scale(10 ** (low - pad), 10 ** (high + pad), True) if log else Scale(low - pad, high + pad, False)
+    return _between(low - pad, high + pad, log)
+
+
+def _between(low: float, high: float, log: bool) -> Scale:
+    return Scale(10**low, 10**high, True) if log else Scale(low, high, False)
 
 
 def _heights(series: Iterable[Series]) -> list[float]:
