@@ -10,7 +10,7 @@ from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.pages import outcome_words as said
 from layerlaw.wording import ABSENT, clean, counted, sentence
 
-INDEX = ("figure", "what", "numbers", "statements", "run")
+INDEX = ("figure", "what", "numbers", "directions", "other model", "self-checks", "not counted", "run")
 _SPECIAL = re.compile(r"([\\`*|$~]|\](?=[(\[:])|(?<!\w)_|_(?!\w)|^[#>+-](?=\s))")  # "[0.1, 0.2]" is no link, and stays
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
@@ -23,23 +23,26 @@ def ledger_index(outcomes: Sequence[Outcome], *, folder: str = "") -> str:
 
     >>> rows = (Row("r, Adam", -0.997, -0.99812, reproduced=True), Row("D", "falls", 1.0, reproduced=False))
     >>> print(ledger_index([Outcome("fig1", "The law", rows, ())], folder="figures"))
-    | figure | what | numbers | statements | run |
-    | --- | --- | --- | --- | --- |
-    | [Fig. 1](figures/fig1.md) | The law | 1 of 1 | 0 of 1 | – |
+    | figure | what | numbers | directions | other model | self-checks | not counted | run |
+    | --- | --- | --- | --- | --- | --- | --- | --- |
+    | [Fig. 1](figures/fig1.md) | The law | 1 of 1 | 0 of 1 | – | – | – | – |
     <BLANKLINE>
-    In all, 1 of 1 number and 0 of 1 statement reproduced, in 1 figure.
+    In all, 1 of 1 number and 0 of 1 direction reproduced, in 1 figure.
     """
     lines = []
     for outcome in outcomes:
         if not isinstance(outcome, Outcome):
             raise InputError(f"ledger_index: expected a list of outcomes, got {type(outcome).__name__} in it.")
         known = dict(said.provenance_items(outcome))
-        numbers, statements = map(_share, said.numbers_and_statements(outcome.rows))
+        judged = said.by_kind(outcome.rows)
+        shares = [_share(judged.get(kind, [])) for kind in said.KINDS]
+        easy = sum(row.reproduced is not None and not row.counted for row in outcome.rows)
         how = [known[what] for what in ("device", "wall time") if what in known]
         how += ["quick run"] if outcome.provenance.get("quick") else []
         place = "/".join(filter(None, (folder, f"{_file(outcome)}.md")))
         link = f"[{_text(said.figure_label(outcome.name))}]({place})"
-        lines.append([link, _text(sentence(outcome.title)), numbers, statements, _text(", ".join(how)) or ABSENT])
+        words = _text(sentence(outcome.title)), *shares, str(easy) if easy else ABSENT, _text(", ".join(how)) or ABSENT
+        lines.append([link, *words])
     if not lines:
         return "Nothing has been run yet."
     verdict = said.verdict_line(outcomes)
@@ -69,7 +72,7 @@ def ledger_page(outcome: Outcome, *, intro: str = "", tried: Mapping[str, str] |
 def _misses(rows: Sequence[Row], tried: Mapping[str, str]) -> str:
     lines = []
     for row in rows:
-        if row.reproduced is False:
+        if row.reproduced is False and row.counted:
             text = said.written_row(row)
             ours = "none" if row.ours is None else text.ours
             beside = f"paper {_text(text.paper)}, ours {_text(ours)} (accepted {_text(text.tolerance)})"
@@ -94,8 +97,8 @@ def _numbers(rows: Sequence[Row]) -> str:
         elif text.reason:
             name += f" ({text.reason})"
         cells = [_text(name), _text(text.paper), _text(ours), text.mark]
-        body.append([*cells, *[_text(text.tolerance)] * bounds])
-    return _table([*heads, *["accepted"] * bounds], body)
+        body.append([*cells, *[_text(text.tolerance), text.kind, text.chance] * bounds])
+    return _table([*heads, *["accepted", "kind", "by chance"] * bounds], body)
 
 
 def _folded(table: Table) -> str:

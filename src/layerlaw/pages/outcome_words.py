@@ -7,10 +7,13 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from layerlaw.outcome import Cell, Outcome, Row
+from layerlaw.outcome import Cell, Kind, Outcome, Row
 from layerlaw.wording import ABSENT, beginning, clean, counted, finite, minus, number, p_value, sentence, setting
 
 MARKS = {True: "✓", False: "✗", None: ABSENT}
+KINDS: dict[Kind, str] = {  # of claims, as they are counted
+    "number": "number", "direction": "direction", "other model": "claim on another model", "self-check": "self-check"
+}  # fmt: skip
 QUICK = "a quick run: shortened, not the paper’s protocol"
 UNJUDGED = "quick run: numbers shown, not judged"
 KNOWN_PROVENANCE = {  # "code_version" and "when" are of older files
@@ -37,6 +40,9 @@ class Written(NamedTuple):
     tolerance: str
     reason: str
     mark: str
+    """In brackets where it is not counted: chance passes the limit too often."""
+    kind: str = ""
+    chance: str = ""
 
     @property
     def ours_and_range(self) -> str:
@@ -63,31 +69,37 @@ def heading(outcome: Outcome) -> str:
 
 
 def verdict_line(outcomes: Sequence[Outcome]) -> str:
-    """One sentence without a full stop: numbers are what the paper gives in digits, statements what it gives in words.
+    """One sentence without a full stop: how much came out, by the kind of claim, and how many rows chance would pass.
 
     Empty where nothing was judged, unless that is so because all runs were quick.
 
-    >>> rows = [Row("r", -0.99, -1.0, reproduced=True), Row("ρ", "falls", 1.0, reproduced=False)]
-    >>> verdict_line([Outcome("a", "", rows, [])])
-    '1 of 1 number and 0 of 1 statement reproduced'
+    >>> rows = [Row("r", -0.99, -1.0, reproduced=True, kind="number"), Row("ρ", "falls", 1.0, reproduced=False)]
+    >>> verdict_line([Outcome("a", "", [*rows, Row("p", None, 1.0, reproduced=True, chance=0.4)], [])])
+    '1 of 1 number and 0 of 1 direction reproduced (1 row not counted: chance passes it)'
     """
-    judged = [row for outcome in outcomes for row in outcome.rows if row.reproduced is not None]
-    if not judged:
+    rows = [row for outcome in outcomes for row in outcome.rows]
+    judged = by_kind(rows)
+    easy = sum(row.reproduced is not None and not row.counted for row in rows)
+    if not judged and not easy:
         quick = [outcome.provenance.get("quick") for outcome in outcomes if outcome.rows]
         return UNJUDGED if quick and all(quick) else ""
-    parts = [
-        f"{sum(row.reproduced is True for row in rows)} of {counted(len(rows), noun)}"
-        for noun, rows in zip(("number", "statement"), numbers_and_statements(judged), strict=True)
-        if rows
-    ]
-    return f"{' and '.join(parts)} reproduced"
+    parts = [f"{sum(map(_came_out, some))} of {counted(len(some), KINDS[kind])}" for kind, some in judged.items()]
+    words = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts) or "nothing counted"
+    left = f" ({counted(easy, 'row')} not counted: chance passes {'it' if easy == 1 else 'them'})" if easy else ""
+    return f"{words} reproduced{left}" if parts else f"{words}{left}"
 
 
-def numbers_and_statements(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """The judged rows of which the paper gives digits, and those of which it gives words."""
-    judged = [row for row in rows if row.reproduced is not None]
-    digits = [row for row in judged if not isinstance(row.paper, str)]
-    return digits, [row for row in judged if isinstance(row.paper, str)]
+def by_kind(rows: Sequence[Row]) -> dict[Kind, list[Row]]:
+    """The rows that are counted, by the kind of claim; of older records what the paper gives in digits is a number."""
+    found: dict[Kind, list[Row]] = {kind: [] for kind in KINDS}
+    for row in rows:
+        if row.counted:
+            found[row.kind or ("direction" if isinstance(row.paper, str) else "number")].append(row)
+    return {kind: some for kind, some in found.items() if some}
+
+
+def _came_out(row: Row) -> bool:
+    return row.reproduced is True
 
 
 def quick_words(outcome: Outcome) -> str:
@@ -115,8 +127,14 @@ def written_row(row: Row) -> Written:
         range="" if alone else f"[{low}, {high}]",
         tolerance=_words(row.tolerance),
         reason=_words(row.reason),
-        mark=MARKS[row.reproduced],
+        mark=MARKS[row.reproduced] if row.counted or row.reproduced is None else f"({MARKS[row.reproduced]})",
+        kind=row.kind or "",
+        chance="" if row.chance is None else _chance(row.chance),
     )
+
+
+def _chance(rate: float) -> str:
+    return f"{rate:.0%}" if rate >= 0.095 else f"{rate:.1%}" if rate >= 0.0005 else "< 0.1%"
 
 
 def written(value: Cell, name: str = "") -> str:

@@ -35,7 +35,7 @@ NARROW = 72  # below, the range stands under the mean
 NARROWEST = 52  # below, it is left out
 LEAST = 8  # columns of a name, whatever the rest takes
 _PIECE = re.compile(r"(?:[^\s/-]|(?<=\de)-(?=\d))+[/-]*|[/-]+|\s+")  # 3e-4 is one word
-STYLES = {said.MARKS[True]: "green", said.MARKS[False]: "bold red", said.MARKS[None]: "dim"}
+STYLES = {"✓": "green", "✗": "bold red", ABSENT: "dim", "(✓)": "dim", "(✗)": "dim"}
 
 
 def table(record: Record, *, width: int = 100) -> Table:

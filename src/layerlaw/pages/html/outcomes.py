@@ -106,13 +106,15 @@ def _number_table(rows: Sequence[Row]) -> str:
         reason = f'<span class="reason">{escaped(text.reason)}</span>' if text.reason else ""
         here, there = ("", reason) if row.ours is None else (reason, "")  # where a missing number would stand
         kind, word = WORDS[row.reproduced]
+        word += "" if row.counted or row.reproduced is None else " (not counted)"
+        accepted = "; ".join(filter(None, (text.tolerance, text.kind, text.chance and f"by chance {text.chance}")))
         span = f' <span class="range">{escaped(text.range)}</span>' if text.range else ""
         cells = {
             "site": f'<th scope="row" class="site">{escaped(text.name)}{here}</th>',
             "paper": f'<td class="paper">{escaped(text.paper)}</td>',
             "value": f'<td class="value"><span class="ours">{escaped(text.ours)}</span>{span}{there}</td>',
             "verdict": f'<td class="verdict {kind}">{word}</td>',
-            "tolerance": f'<td class="tolerance">{escaped(text.tolerance)}</td>',
+            "tolerance": f'<td class="tolerance">{escaped(accepted)}</td>',
         }
         lines.append("".join(cells[column] for column in heads.values()))
     head = "".join(f'<th scope="col" class="{kind}">{words}</th>' for words, kind in heads.items())
