@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.experiments import find
-from layerlaw.experiments.setting import Setting
+from layerlaw.experiments.setting import PAPER_SEED, Setting
 from layerlaw.lab import FeedForward, Measurement, Recipe, Run, Samples, Shape
 from layerlaw.outcome import Outcome, Row, Table
 
 
 @dataclass
 class Recording(Setting):
-    """A quick setting that remembers what was trained, on which data."""
+    """A quick setting that remembers what was trained, and the data of the authors' seed."""
 
     quick: bool = True
     progress: bool = False
@@ -31,7 +31,7 @@ class Recording(Setting):
         return min(quick, self.most)
 
     def train(self, name: str, recipes: Any, data: Any, schedule: Any, **how: Any) -> list[Run]:
-        self.data |= data
+        self.data |= {key: some if isinstance(some, Samples) else some(PAPER_SEED) for key, some in data.items()}
         self.runs[name] = super().train(name, recipes, data, schedule, **how)
         return self.runs[name]
 
@@ -70,18 +70,22 @@ def made_run(
     *,
     accuracy: Mapping[int, float] | None = None,
     modes: Sequence[Any] = ("batch", "running"),
+    splits: Sequence[Any] = ("train",),
     loss: float = 0.1,
     diverged: int | None = None,
     **recipe: Any,
 ) -> Run:
-    """A run whose D along depth is given for every probed epoch."""
+    """A run whose D along depth is given for every probed epoch, alike in every mode and of all samples."""
     last = max(curves)
     depth = len(curves[last])
     shape = recipe.pop("network", Shape.even(depth))
     measurements = [
-        Measurement(epoch, batchnorm, "train", tuple(D), (1.0,) * len(D), accuracy=(accuracy or {}).get(epoch, 0.5))
+        Measurement(
+            epoch, batchnorm, split, tuple(D), (1.0,) * len(D), loss=loss, accuracy=(accuracy or {}).get(epoch, 0.5)
+        )
         for epoch, D in curves.items()
         for batchnorm in modes
+        for split in splits
     ]
     return Run(
         Recipe(shape, epochs=max(last, 1), **recipe), (loss,) * max(last, 1), tuple(measurements), last, diverged

@@ -74,7 +74,7 @@ class Setting:
         self,
         name: str,
         recipes: Sequence[Recipe],
-        data: Mapping[str, Samples | Images],
+        data: Mapping[str, Samples | Callable[[int], Samples]],
         schedule: Schedule,
         *,
         start: Sequence[dict[str, Any]] | None = None,
