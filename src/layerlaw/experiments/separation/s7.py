@@ -121,16 +121,13 @@ def _rows(runs: Runs, total: int) -> list[Row]:
             heads = runs.values(partial(head_start, epoch=epoch, batchnorm=mode))
             claim = Claim() if end or at != EARLY else FASTER
             found.append(row(f"layer-and-ratio-at-{at}/spearman{end}", heads, claim, reason=why))
-    return [
-        *found,
-        *runs.rows("law", ("holds", "holds-eval", "pearson", "pearson-eval"), reason="" if runs else NO_RUN),
-    ]
+XX, ("pearson", "pearson-eval"))]
 
 
 def _constant_rows(runs: Runs) -> list[Row]:
     why = runs.trouble() or (AT_ONCE if runs else NO_RUN)
     return [
-        row(f"constant-rate/spearman{end}", runs.values(partial(order, batchnorm=mode)), reason=why)
+        row(f"constant-rate/spearman{end}", runs.sound.values(partial(order, batchnorm=mode)), reason=why)
         for mode, end in ENDS.items()
     ]
 
@@ -208,12 +205,13 @@ def _notes(runs: Runs, found: Sequence[Row], where: str) -> list[str]:
         f"The mean epoch of convergence rises at {rising} of the {len(known) - 1} steps from a layer to the next.",
     ]
     ours = {r.name: r.ours for r in found}
-    for words, name in (
-        ("its epoch of convergence", "convergence"),
-        (f"its ratio at epoch {EARLY}", f"ratio-at-{EARLY}"),
-    ):
-        values = [ours[f"layer-and-{name}/spearman{end}"] for end in ENDS.values()]
-        if None not in values:
-            numbers = ", ".join(f"{MODE_NAMES[mode]} {v:.2f}" for mode, v in zip(ENDS, values, strict=True))
-            notes.append(f"Mean Spearman correlation of a layer and {words}, by protocol: {numbers}.".replace("-", "−"))
+    spoken = {
+        "layer-and-convergence": "its epoch of convergence",
+        "constant-rate": "the same with a constant learning rate",
+        f"layer-and-ratio-at-{EARLY}": f"its ratio at epoch {EARLY}",
+    }
+    for name, words in spoken.items():
+        values = {MODE_NAMES[mode]: ours[f"{name}/spearman{end}"] for mode, end in ENDS.items()}
+        numbers = ", ".join(f"{mode} {v:.2f}".replace("-", "−") for mode, v in values.items() if v is not None)
+        notes.append(f"Mean Spearman correlation of a layer and {words}, by protocol: {numbers or 'none'}.")
     return notes
