@@ -121,7 +121,7 @@ def _rows(runs: Runs, total: int) -> list[Row]:
             heads = runs.values(partial(head_start, epoch=epoch, batchnorm=mode))
             claim = Claim() if end or at != EARLY else FASTER
             found.append(row(f"layer-and-ratio-at-{at}/spearman{end}", heads, claim, reason=why))
-XX, ("pearson", "pearson-eval"))]
+    return [*found, *runs.rows("law", ("pearson", "pearson-eval"))]
 
 
 def _constant_rows(runs: Runs) -> list[Row]:
