@@ -29,7 +29,7 @@ def test_growth_is_the_ratio_to_the_smallest(quick: Quick) -> None:
     ratio = runs[2500].law().half_life / runs[500].law().half_life
     row = quick.row("2500-over-500-images/half-life")
     assert row.ours == pytest.approx(ratio)
-    assert (row.kind, row.chance, row.tolerance) == ("direction", 0.05, "> 1 (t test over seeds, 5 %)")
+    assert (row.kind, row.chance, row.tolerance) == ("direction", 0.05, "> 1 (t test of logs over seeds, 5 %)")
     assert row.reproduced is None  # one seed is no test
     assert quick.row("2500-over-500-images/half-life-eval").kind is None
     assert quick.row("2500-over-500-images/half-life-same-rates").reason == s5.UNMATCHED  # eight epochs train none
@@ -55,6 +55,7 @@ def test_larger_is_a_t_test_over_seeds() -> None:
     assert s5.longer_half_life(of([1.2, 1.3, 1.25]), base, "batch") is True
     assert s5.longer_half_life(of([1.0, 1.9, 1.0]), base, "running") is False
     assert s5.longer_half_life(of([1.5]), base, "batch") is None
+    assert s5.longer_half_life(of([5.0, 12.0, 30.0]), base, "batch") is True  # a ratio of many sizes, always large
 
 
 def test_the_smaller_sample_is_part_of_the_larger_and_measured_alike(quick: Quick) -> None:

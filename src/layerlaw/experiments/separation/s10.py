@@ -4,14 +4,14 @@
     layerlaw reproduce s10 --quick    18 networks, 6 epochs instead of 600
 
 One criterion, `LawFit.holds`, for networks with and without BatchNorm. The paper names neither optimizer nor rate: its
-default is Adam at the rate with the best law, chosen here per seed among the trained networks (training loss ≤ 0.1), the
-choice repeated in the test; SGD is beside it. What the paper says, and how it is judged: "not clear … without batch
-normalization": with Adam the law holds in at most half of the seeds (a seed in which no rate trains counts as one without a
-law); "even when the network is well-optimized, the law is often not clear": it holds in at most half of the trained networks
-of a depth; "difficult to optimize": a smaller share of the grid is trained without BatchNorm than with it (t test over
-seeds). How often the law holds in trained networks with BatchNorm stands beside, and the difference is tested likewise (a
-check of ours). Without BatchNorm all protocols are the same; and deep class means can come so close that some of their
-directions drown in rounding, which lowers D by itself: places-short-of-rank counts where.
+default is Adam at the rate with the best law, chosen here per seed among the trained networks (training loss ≤ 0.1),
+the choice repeated in the test; SGD is beside it. What the paper says, and how it is judged: "not clear … without batch
+normalization": with Adam the law holds in at most half of the seeds (a seed in which no rate trains counts as one
+without a law); "even when the network is well-optimized, the law is often not clear": it holds in at most half of the
+trained networks of a depth; "difficult to optimize": a smaller share of the grid is trained without BatchNorm than with
+it (t test over seeds). How often the law holds in trained networks with BatchNorm stands beside, and the difference is
+tested likewise (a check of ours). Without BatchNorm all protocols are the same; and deep class means can come so close
+that some of their directions drown in rounding, which lowers D by itself: places-short-of-rank counts where.
 """
 
 from collections.abc import Sequence
@@ -126,7 +126,7 @@ def grid_rows(depth: int, runs: Runs) -> list[Row]:
     found.append(row(f"all-{depth}/no-norm-minus-norm/trained", hard, below(0, "difficult to optimize")))
     for norm, group in groups.items():
         none = f"none of {len(group)} networks is trained"
-        for mode, end in ENDS.items() if norm else [("batch", "")]:
+        for mode, end in list(ENDS.items())[: None if norm else 1]:  # without BatchNorm all are the same
             laws: Values = [float(holds(r, batchnorm=mode)) for r in group.trained]
             often = replace(
                 does_not_hold(depth - 1, paper="often not clear"), tolerance="≤ half of the trained networks"

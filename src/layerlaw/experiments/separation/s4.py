@@ -4,11 +4,11 @@
                                        parameters (on a GPU; not for a CPU)
     layerlaw reproduce s4 --quick      16×16 pixels, width 50, one learning rate, 8 epochs
 
-The paper: the law "emerges … across varied depths". Judged by `LawFit.holds` in every seed, at the learning rates that the
-names of the authors' figures give, in their BatchNorm mode; the rate with the best law of each seed (how the paper chose,
-the choice among five repeated in the test), the other protocols and the whole grid stand beside. Control: with as many units
-as images noise alone looks separated, so D with permuted labels is shown at every layer, and the ratio to it at the input
-and after the last hidden layer.
+The paper: the law "emerges … across varied depths". Judged by `LawFit.holds` in every seed, at the learning rates that
+the names of the authors' figures give, in their BatchNorm mode; the rate with the best law of each seed (how the paper
+chose, the choice among five repeated in the test), the other protocols and the whole grid stand beside. Control: with
+as many units as images noise alone looks separated, so D with permuted labels is shown at every layer, and the ratio to
+it at the input and after the last hidden layer.
 """
 
 from collections.abc import Sequence

@@ -3,14 +3,15 @@
     layerlaw reproduce s5              3 sizes × 5 learning rates: 15 networks per seed
     layerlaw reproduce s5 --quick      half as many images, one learning rate, 8 epochs
 
-The learning rate is the one with the best law among the trained networks, chosen anew for every seed. The paper: the law
-emerges at every size (judged by `LawFit.holds` in every seed, the choice among five rates repeated in its test), and the
-half-life "can be larger for larger datasets" (the ratio to the half-life at 1000 images is above 1 by a t test over seeds).
+The learning rate is the one with the best law among the trained networks, chosen anew for every seed. The paper: the
+law emerges at every size (judged by `LawFit.holds` in every seed, the choice among five rates repeated in its test),
+and the half-life "can be larger for larger datasets" (the ratio to the half-life at 1000 images is above 1 by a t test
+of logs over seeds).
 
-Controls of ours. The chosen rates may differ between sizes, so the ratio is given again at equal rates. D is biased by the
-number of images: the half-life is given again for D corrected for that (jackknife), and with all networks measured on the
-same 1000 images, which are among the training images of each; D after the last hidden layer also over the level that
-permuted labels give. At 600 epochs 5000 images also mean five times as many steps.
+Controls of ours. The chosen rates may differ between sizes, so the ratio is given again at equal rates. D is biased by
+the number of images: the half-life is given again for D corrected for that (jackknife), and with all networks measured
+on the same 1000 images, which are among the training images of each; D after the last hidden layer also over the level
+that permuted labels give. At 600 epochs 5000 images also mean five times as many steps.
 """
 
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ TITLE = "Sample size: 1000, 2000 and 5000 images"
 PER_CLASS = (100, 200, 500)
 FLAT = "D does not fall with depth in one of the networks"
 UNMATCHED = "no rate at which both networks are trained"
-LARGER = above(1.0, "larger")
+LARGER = above(1.0, "larger", ratio=True)
 REFUSED = "the bias is too large to correct at some layer"
 
 

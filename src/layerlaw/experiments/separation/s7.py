@@ -117,7 +117,7 @@ def _rows(runs: Runs, total: int) -> list[Row]:
     found += [row(f"convergence-epoch/layer-{i + 1}", _epochs(runs, i), reason=why) for i in (0, LAYERS - 1)]
     for at in (EARLY, *BESIDE):
         (epoch,) = scaled((at,), total)
-        for mode, end in ENDS.items() if at == EARLY else [("batch", "")]:
+        for mode, end in list(ENDS.items())[: None if at == EARLY else 1]:
             heads = runs.values(partial(head_start, epoch=epoch, batchnorm=mode))
             claim = Claim() if end or at != EARLY else FASTER
             found.append(row(f"layer-and-ratio-at-{at}/spearman{end}", heads, claim, reason=why))
