@@ -6,6 +6,7 @@ from experiments_recorded import Quick, made_run, quick_fixture
 from layerlaw.experiments.runs import ENDS, MODE_NAMES, PROTOCOL_TITLE, Runs
 from layerlaw.experiments.separation import s10
 from layerlaw.lab import Run, Shape
+from layerlaw.outcome import Row
 
 STRAIGHT = [0.6**layer for layer in range(8)]
 BENT = [1.0] * 7 + [0.01]
@@ -37,7 +38,7 @@ def test_every_cell_has_rows_and_its_twin(quick: Quick) -> None:
             assert f"{optimizer}-{depth}/norm/holds-eval" in names
         assert {f"all-{depth}/no-norm/trained", f"all-{depth}/norm/holds-among-trained-full"} <= names
     judged = {row.name for row in quick.outcome.rows if row.paper == "no clear law" and row.reproduced is not None}
-    assert judged == {f"adam-{depth}/no-norm/holds" for depth in (4, 8, 20)}
+    assert judged == {f"adam-{depth}/no-norm/holds" for depth in (4, 8)}  # at 20 layers class means coincide
     assert not quick.row("adam-4/no-norm/holds").counted  # four points and a choice: a law would be missed too often
     assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [6, 6, 6, 6]
     assert len(quick.table("Every network of the grid").rows) == 18
@@ -45,27 +46,28 @@ def test_every_cell_has_rows_and_its_twin(quick: Quick) -> None:
     assert quick.row("adam-4/no-norm/lowest-loss").ours == pytest.approx(min(losses))
 
 
-def test_protocols_differ_with_batchnorm_alone(quick: Quick) -> None:
+def test_what_is_not_trained_is_not_compared(quick: Quick) -> None:
     lines = quick.table(PROTOCOL_TITLE).rows
-    assert len(lines) == 6
-    assert all(set(line[1:]) == {"yes"} for line in lines[:3])  # nothing is trained in a quick run
-    assert all(set(line[1:]) == {"–"} for line in lines[3:])
+    assert [set(line[1:]) for line in lines] == [{"yes"}, {"yes"}, {"–"}, {"–"}, {"–"}, {"–"}]
     assert any("no rate trains a network without BatchNorm" in note for note in quick.outcome.notes)
 
 
-def test_a_seed_whose_runs_all_fail_has_no_law() -> None:
-    good = made_run({600: STRAIGHT}, learning_rate=0.1, network=Shape.even(8, norm=False))
+def test_no_law_is_said_of_trained_networks_alone() -> None:
+    straight, bent = (
+        made_run({600: D}, learning_rate=0.1, network=Shape.even(8, norm=False)) for D in (STRAIGHT, BENT)
+    )
     lost = [made_run({600: STRAIGHT}, learning_rate=rate, seed=1, diverged=3) for rate in (0.1, 0.3)]
-    cell = ("adam", 8, False)
-    rows = {r.name: r for r in s10.law_rows(cell, Runs([good, *lost]), Runs([good]), 2)}
-    assert (rows["adam-8/no-norm/holds"].ours, rows["adam-8/no-norm/holds"].reproduced) == (0.5, True)
-    assert rows["adam-8/no-norm/pearson"].ours == pytest.approx(-1)
-    rows = {r.name: r for r in s10.law_rows(cell, Runs([good]), Runs([good]), 2)}
-    assert rows["adam-8/no-norm/holds"].reproduced is False
-    rows = {r.name: r for r in s10.law_rows(cell, Runs(lost), Runs(), 2)}
-    assert (rows["adam-8/no-norm/holds"].ours, rows["adam-8/no-norm/holds"].reproduced) == (0, True)
-    assert rows["adam-8/no-norm/pearson"].reason.startswith("of 2 runs 2 diverged, 0 are not trained")
-    assert rows["adam-8/no-norm/lowest-loss"].reason == "all 2 runs diverged"
+
+    def held(runs: list[Run]) -> Row:
+        chosen = Runs(runs).best()
+        return {r.name: r for r in s10.law_rows(("adam", 8, False), Runs(runs), chosen, 2)}["adam-8/no-norm/holds"]
+
+    assert (held([straight, *lost]).ours, held([straight, *lost]).reproduced) == (1, False)
+    assert (held([bent, *lost]).ours, held([bent, *lost]).reproduced) == (0, True)
+    assert (held(lost).ours, held(lost).reproduced) == (None, None)
+    assert held(lost).reason == "of 2 runs 2 diverged, 0 are not trained"
+    (*_, loss, _) = s10.law_rows(("adam", 8, False), Runs(lost), Runs(), 2)
+    assert loss.reason == "all 2 runs diverged"
 
 
 def test_one_criterion_for_trained_networks_with_and_without_batchnorm() -> None:

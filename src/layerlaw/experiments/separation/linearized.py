@@ -122,6 +122,6 @@ def _notes(depth: int, cells: dict[tuple[str, int], Runs], best: Runs, floors: d
     if last is not None and first is not None:
         notes.append(
             f"Linear, {depth} layers, eval mode: the first layer takes {first:.0%} of the drop of log D; the last D is "
-            f"{last:.2f} times the least that a linear map of the input can reach."
+            f"{last:.2f} times the least that a linear map of the input can reach.".replace("-", "−")
         )
     return notes

@@ -207,7 +207,7 @@ def _notes(runs: Runs, found: Sequence[Row], where: str) -> list[str]:
     ours = {r.name: r.ours for r in found}
     spoken = {
         "layer-and-convergence": "its epoch of convergence",
-        "constant-rate": "the same with a constant learning rate",
+        "constant-rate": "its epoch of convergence with a constant learning rate",
         f"layer-and-ratio-at-{EARLY}": f"its ratio at epoch {EARLY}",
     }
     for name, words in spoken.items():
