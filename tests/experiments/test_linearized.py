@@ -6,6 +6,7 @@ import torch
 from experiments_recorded import Quick, hidden, quick_fixture
 
 import oracle
+from layerlaw.experiments.runs import PROTOCOL_TITLE
 from layerlaw.experiments.separation.linearized import linear_floor
 from layerlaw.measures import separation_fuzziness
 
@@ -63,12 +64,12 @@ def test_linear_networks_stay_above_the_floor(quick: Quick) -> None:
 def test_both_kinds_and_depths_are_there(quick: Quick) -> None:
     names = {row.name for row in quick.outcome.rows}
     for cell in ("linear-8", "linear-20", "relu-8", "relu-20"):
-        assert {f"{cell}/pearson", f"{cell}/pearson-eval", f"{cell}/greenwood-p", f"{cell}/last-D-eval"} <= names
-    judged = {row.name: row.paper for row in quick.outcome.rows if row.reproduced is not None}
-    assert judged["linear-8/seeds-with-clear-law"] == "no law"
-    assert judged["relu-8/seeds-with-clear-law"] == "law"
+        assert {f"{cell}/holds", f"{cell}/pearson", f"{cell}/holds-full", f"{cell}/last-D-eval"} <= names
+    judged = {row.name: (row.paper, row.kind) for row in quick.outcome.rows if row.reproduced is not None}
+    assert judged == {f"linear-{depth}/holds": ("no law", "direction") for depth in (8, 20)}  # ReLU is Fig. 1 again
     assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [4, 4]
-    assert len(quick.outcome.tables[0].rows) == 8
+    assert len(quick.table("Every network of the grid").rows) == 8
+    assert len(quick.table(PROTOCOL_TITLE).rows) == 2
     samples = quick.setting.data["fashion_mnist"]
     D = float(separation_fuzziness(samples.inputs, samples.labels))
     assert quick.row("input/D").ours == pytest.approx(D, rel=1e-6)

@@ -11,7 +11,6 @@ from layerlaw.experiments.moments import (
     emergence,
     interpolation,
     measured_epochs,
-    page_p,
     scaled,
     settling,
     since,
@@ -67,14 +66,6 @@ def test_spearman_equals_pearson_of_the_ranks() -> None:
     ranks = [2.0, 0.5, 3.0, 0.5, 4.0], [1.5, 3.0, 0.0, 4.0, 1.5]
     assert spearman(x, y) == pytest.approx(np.corrcoef(ranks)[0, 1])
     assert spearman([1, 2, 3], [4, 4, 4]) is None
-
-
-def test_page_p_agrees_with_random_orders() -> None:
-    generator = np.random.default_rng(0)
-    layers = np.arange(7)
-    found = [np.mean([spearman(layers, generator.permutation(7)) for _ in range(10)]) for _ in range(800)]
-    for observed in (0.1, 0.2, 0.25):
-        assert page_p([observed] * 10, 7) == pytest.approx(np.mean(np.array(found) >= observed), abs=0.03)
 
 
 def test_a_clear_law_is_straight_and_even_beyond_choosing() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from experiments_recorded import Quick, made_run, quick_fixture
 
-from layerlaw.experiments.runs import Runs
+from layerlaw.experiments.runs import PROTOCOL_TITLE, Runs
 from layerlaw.experiments.separation import s11
 from layerlaw.lab import Run
 from layerlaw.law import fit_law
@@ -51,6 +51,25 @@ def test_the_rate_is_chosen_by_the_new_layers() -> None:
     assert Runs([bent, straight, lost]).best(s11.new_law) == (straight,)
     assert s11.new_law(straight).points == 5
     assert s11.fixed_law(bent).pearson == pytest.approx(-1.0)
+
+
+def test_the_new_layers_are_judged_and_the_repeated_networks_are_not(quick: Quick) -> None:
+    judged = {row.name: (row.paper, row.chance) for row in quick.outcome.rows if row.kind}
+    assert judged == {"new-layers/holds": ("law", 0.05), "new-layers-over-scratch/rho": ("quite different", 0.05)}
+    assert quick.row("new-layers-over-scratch/rho").reproduced is None  # one seed is no test
+    assert len(quick.table(PROTOCOL_TITLE).rows) == 2
+    assert [s11._differs(ratios) for ratios in ([0.8, 0.82, 0.81], [1.2, 1.3, 1.25], [0.8, 1.2, 1.0])] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_five_points_as_the_best_of_nine_are_no_law() -> None:
+    head = [2.0**-i for i in range(10)]
+    run = made_run({1: [*head, *(head[-1] * v for v in (1.0, 0.42, 0.25, 0.14, 0.0625))]})
+    assert s11.new_law(run).holds is True
+    assert s11.new_law(run, 9).holds is False
 
 
 def test_the_panel_has_two_lines_and_the_boundary(quick: Quick) -> None:

@@ -1,9 +1,10 @@
 """Figure S5, quickly."""
 
 import pytest
-from experiments_recorded import Quick, quick_fixture
+from experiments_recorded import Quick, made_run, quick_fixture
 
-from layerlaw.experiments.runs import corrected_half_life, half_life_on
+from layerlaw.experiments.runs import PROTOCOL_TITLE, Runs, corrected_half_life, half_life_on
+from layerlaw.experiments.separation import s5
 from layerlaw.lab import Run
 
 quick = quick_fixture("s5")
@@ -28,8 +29,33 @@ def test_growth_is_the_ratio_to_the_smallest(quick: Quick) -> None:
     ratio = runs[2500].law().half_life / runs[500].law().half_life
     row = quick.row("2500-over-500-images/half-life")
     assert row.ours == pytest.approx(ratio)
-    assert row.reproduced is (ratio >= 1.05)
-    assert quick.row("2500-over-500-images/half-life-eval").reproduced is None
+    assert (row.kind, row.chance, row.tolerance) == ("direction", 0.05, "> 1 (t test of logs over seeds, 5 %)")
+    assert row.reproduced is None  # one seed is no test
+    assert quick.row("2500-over-500-images/half-life-eval").kind is None
+    assert quick.row("2500-over-500-images/half-life-same-rates").reason == s5.UNMATCHED  # eight epochs train none
+    assert [r.name for r in quick.outcome.rows if r.counted] == [f"{n}-images/holds" for n in (500, 1000, 2500)]
+
+
+def test_the_ratio_at_equal_rates_leaves_the_untrained_out() -> None:
+    def of(factors: dict[float, float], **how: float) -> list[Run]:
+        curves = {rate: [factor**i for i in range(8)] for rate, factor in factors.items()}
+        return [made_run({9: curve}, learning_rate=rate, seed=1, **how) for rate, curve in curves.items()]
+
+    small = Runs([*of({1e-3: 0.5, 3e-3: 0.25}), *of({1e-4: 0.9}, loss=0.5)])
+    large = Runs([*of({1e-4: 0.5, 1e-3: 0.5**0.5, 3e-3: 0.25})])
+    assert large.over_at_same_rates(small, "half-life") == [pytest.approx(2**0.5)]  # 2 at one rate, 1 at the other
+    assert Runs(small[2:]).over_at_same_rates(large, "half-life") == [None]
+
+
+def test_larger_is_a_t_test_over_seeds() -> None:
+    def of(half_lives: list[float]) -> Runs:
+        return Runs(made_run({9: [2 ** (-i / h) for i in range(8)]}, seed=i) for i, h in enumerate(half_lives))
+
+    base = of([1.0, 1.0, 1.0])
+    assert s5.longer_half_life(of([1.2, 1.3, 1.25]), base, "batch") is True
+    assert s5.longer_half_life(of([1.0, 1.9, 1.0]), base, "running") is False
+    assert s5.longer_half_life(of([1.5]), base, "batch") is None
+    assert s5.longer_half_life(of([5.0, 12.0, 30.0]), base, "batch") is True  # a ratio of many sizes, always large
 
 
 def test_the_smaller_sample_is_part_of_the_larger_and_measured_alike(quick: Quick) -> None:
@@ -52,4 +78,5 @@ def test_the_corrected_half_life_is_another_one(quick: Quick) -> None:
 def test_sheets_and_tables(quick: Quick) -> None:
     assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [3, 3, 3, 1]
     assert len(quick.table("Every network of the grid").rows) == 3
+    assert len(quick.table(PROTOCOL_TITLE).rows) == 5
     assert sum("The half-life at" in note for note in quick.outcome.notes) == 2

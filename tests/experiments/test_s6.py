@@ -5,16 +5,16 @@ import pytest
 from experiments_recorded import Quick, hidden, quick_fixture
 
 import oracle
+from layerlaw.experiments.runs import MODE_NAMES, PROTOCOL_TITLE, Runs
 from layerlaw.experiments.separation import s6
 from layerlaw.law import fit_law
 
-WHOLES = ("all-classes", "mean-class", "worst-class", "all-minus-mean-class")
 quick = quick_fixture("s6", most=20)
 
 
 def test_the_mean_over_classes_is_d(quick: Quick) -> None:
     (run,) = quick.setting.runs["classes"]
-    for batchnorm in ("batch", "running"):
+    for batchnorm in MODE_NAMES:
         measurement = run.measurement(batchnorm=batchnorm)
         assert np.mean(measurement.by_class, axis=1) == pytest.approx(
             np.array(measurement.separation)
@@ -33,18 +33,21 @@ def test_the_class_laws_equal_those_of_explicit_covariances(quick: Quick) -> Non
     law = s6.class_laws(run, batchnorm="running")[6]
     assert law is not None
     assert law.values == pytest.approx(curve, rel=1e-3)
-    assert quick.row("shirt/pearson-eval").ours == pytest.approx(fit_law(curve).pearson, abs=1e-4)
+    assert quick.row("shirt/holds-eval").ours == float(fit_law(curve).holds)
 
 
 def test_every_class_has_its_row_and_panel(quick: Quick) -> None:
-    names = [row.name for row in quick.outcome.rows]
-    assert sum(name.endswith("/pearson") and name.split("/")[0] not in WHOLES for name in names) == 10
-    assert {"t-shirt-top/pearson-eval", "worst-class/pearson", "all-minus-mean-class/pearson"} <= set(names)
+    rows = [row for row in quick.outcome.rows if row.name.endswith("/holds") and row.name != "all-classes/holds"]
+    assert [(row.paper, row.kind) for row in rows] == [("law", "direction")] * 10
+    assert {row.name for row in quick.outcome.rows if row.counted} == {row.name for row in rows}
     assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [11, 11, 2]
     assert len(quick.table("Every class").rows) == 11
-    mean = quick.row("mean-class/pearson").ours
-    each = [row.ours for row in quick.outcome.rows if row.paper == "law, noisier"]
-    assert mean == pytest.approx(np.mean(each))
-    assert quick.row("worst-class/pearson").ours == max(each)
-    whole = quick.row("all-classes/pearson").ours
-    assert quick.row("all-minus-mean-class/pearson").ours == pytest.approx(whole - mean)
+    (run,) = quick.setting.runs["classes"]
+    assert quick.row("classes-with-law").ours == sum(row.ours for row in rows) == s6.held_classes(Runs([run]))
+    each = [law.evenness for law in s6.class_laws(run)]
+    assert quick.row("mean-class/evenness").ours == pytest.approx(np.mean(each))
+    assert quick.row("worst-class/evenness").ours == min(each)
+    gain = quick.row("all-minus-mean-class/evenness")
+    assert gain.ours == pytest.approx(run.law().evenness - np.mean(each))
+    assert gain.chance == 1  # arithmetic: not counted
+    assert len(quick.table(PROTOCOL_TITLE).rows) == 3

@@ -7,7 +7,7 @@ import pytest
 from experiments_recorded import Quick, made_run, quick_fixture
 
 from layerlaw.experiments.moments import spearman
-from layerlaw.experiments.runs import Runs
+from layerlaw.experiments.runs import PROTOCOL_TITLE, Runs
 from layerlaw.experiments.separation import s7
 
 quick = quick_fixture("s7")
@@ -53,17 +53,34 @@ def test_rows_and_controls(quick: Quick) -> None:
     assert constant.recipe.drops == ()
     assert constant.recipe.learning_rate == run.recipe.learning_rate
     assert quick.row("layer-and-convergence/spearman").ours == pytest.approx(s7.order(run))
-    assert quick.row("layer-and-convergence/spearman").paper == "lower layers first"
+    row = quick.row("layer-and-convergence/spearman")
+    assert (row.paper, row.kind, row.chance) == ("lower layers first", "direction", 0.05)
     assert quick.row("convergence-epoch/layer-7").ours == 10 * s7.convergence(run)[-1]  # of 600 epochs, not of 60
     names = {row.name for row in quick.outcome.rows}
-    assert {"layer-and-convergence/spearman-eval", "layer-and-convergence/page-p", "constant-rate/spearman"} <= names
+    assert {
+        "layer-and-convergence/spearman-eval",
+        "layer-and-convergence/spearman-full",
+        "constant-rate/spearman",
+    } <= names
     assert {"layer-and-convergence/spearman-within-5%", "layer-and-ratio-at-20/spearman-eval"} <= names
+    assert {"layer-and-ratio-at-10/spearman", "layer-and-ratio-at-50/spearman"} <= names
+    assert len(quick.table(PROTOCOL_TITLE).rows) == 2
     assert [len(panel.series) for panel in quick.outcome.sheets[0].panels] == [7, 7]
     assert any("stands in for CIFAR-10" in note for note in quick.outcome.notes)
 
 
+def test_an_order_is_a_t_test_over_seeds_in_every_protocol() -> None:
+    start, end = [1.0] * 7, [0.5] * 7
+    first = {epoch: curve(end[:epoch] + start[epoch:]) for epoch in range(8)}
+    last = {epoch: curve(start[epoch:] + end[:epoch]) for epoch in range(8)}
+    runs = [made_run(curves, seed=i) for i, curves in enumerate((first, first, first, last))]
+    assert s7._tested(Runs(runs[:3]), s7.order, s7.FIRST) is True
+    assert s7._tested(Runs(runs), s7.order, s7.FIRST) is False  # mean 0.5, t = 1
+    assert s7._tested(Runs(runs[:1]), s7.order, s7.FIRST) is None
+
+
 def test_all_runs_lost_is_reported_not_raised() -> None:
-    rows = s7._rows(Runs(), 20)
+    rows = s7._rows(Runs(), 600)
     assert all(row.ours is None and row.reason for row in rows)
     assert [row.reproduced for row in rows if row.paper] == [False, False]
     assert s7._sheets(Runs(), Runs())[0].panels == ()

@@ -1,11 +1,14 @@
 """Figure S8, quickly."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from experiments_recorded import Quick, hidden, quick_fixture
+from experiments_recorded import Quick, hidden, made_run, quick_fixture
 
+from layerlaw.experiments.runs import PROTOCOL_TITLE, Runs
 from layerlaw.experiments.separation import s8
-from layerlaw.lab import Samples
+from layerlaw.lab import Run, Samples
 from layerlaw.law import fit_law
 from layerlaw.measures import separation_fuzziness
 
@@ -20,8 +23,23 @@ def test_test_d_is_around_the_test_images_own_means(quick: Quick) -> None:
     assert run.measurement(batchnorm="running", split="test").separation == pytest.approx(D, rel=1e-4)
     assert quick.row("depth-8/test-pearson-eval").ours == pytest.approx(fit_law(D).pearson, abs=1e-5)
     train, test = (run.law(split=split) for split in ("train", "test"))
-    assert quick.row("depth-8/test-minus-train-pearson").ours == pytest.approx(test.pearson - train.pearson)
-    assert quick.row("depth-8/test-pearson").reproduced is (test.pearson <= -0.90)
+    assert quick.row("depth-8/test-minus-train-evenness").ours == pytest.approx(test.evenness - train.evenness)
+    row = quick.row("depth-8/test-holds")
+    assert (row.ours, row.reproduced, row.paper) == (float(test.holds), test.holds, "fuzzy law")
+
+
+def test_fuzzier_is_a_t_test_of_pairs_of_evenness() -> None:
+    even, uneven = [0.5**i for i in range(8)], [1, 0.9, 0.4, 0.36, 0.1, 0.06, 0.05, 0.01]
+
+    def network(train: list[float], test: list[float], seed: int) -> Run:
+        on_train, on_test = (made_run({9: D}, splits=(part,)) for D, part in ((train, "train"), (test, "test")))
+        return replace(made_run({9: train}, seed=seed), measurements=(*on_train.measurements, *on_test.measurements))
+
+    assert s8.fuzzier(Runs(network(even, uneven, seed) for seed in range(3))).reproduced is True
+    assert s8.fuzzier(Runs(network(uneven, even, seed) for seed in range(3))).reproduced is False
+    mixed = [network(even, uneven, 1), network(even, even, 2), network(even, even, 3)]
+    assert s8.fuzzier(Runs(mixed), "running").reproduced is False
+    assert s8.fuzzier(Runs(mixed[:1])).reproduced is None
 
 
 def test_equal_numbers_of_samples_and_the_correction(quick: Quick) -> None:
@@ -52,8 +70,9 @@ def test_as_many_test_as_training_images_of_every_class() -> None:
 def test_every_depth_has_rows_panels_and_layers(quick: Quick) -> None:
     names = {row.name for row in quick.outcome.rows}
     for depth in (4, 8, 20):
-        assert {f"depth-{depth}/test-pearson", f"depth-{depth}/train-pearson-eval"} <= names
-        assert {f"depth-{depth}/test-greenwood-p", f"depth-{depth}/test-last-D-corrected"} <= names
+        assert {f"depth-{depth}/test-holds-full", f"depth-{depth}/train-evenness-eval"} <= names
+        assert {f"depth-{depth}/test-same-n-holds", f"depth-{depth}/test-last-D-corrected"} <= names
+    assert len(quick.table(PROTOCOL_TITLE).rows) == 6
     assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [3, 3, 3]
     assert len(quick.table("Every layer").rows) == 2 * (4 + 8 + 20)
     assert any("biased low" in note for note in quick.outcome.notes)

@@ -130,18 +130,6 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
     return None if size == 0 else float((a * b).sum()) / size
 
 
-def page_p(correlations: Sequence[float], ranked: int) -> float:
-    """Page's test for a common order in independent rankings of so many things: one-sided p of their mean Spearman.
-
-    Without an order each correlation has mean 0 and variance 1/(m − 1); the mean of several is close to normal.
-
-    >>> round(page_p([0.0, 0.0], 7), 6), round(page_p([0.8, 0.8], 7), 4)
-    (0.5, 0.0028)
-    """
-    z = sum(correlations) / len(correlations) * math.sqrt(len(correlations) * (ranked - 1))
-    return 0.5 * math.erfc(z / math.sqrt(2))
-
-
 def _ranks(values: Sequence[float]) -> np.ndarray:
     """Ranks less their mean."""
     v = np.asarray(values, dtype=np.float64)

@@ -62,23 +62,23 @@ def between(low: float, high: float, paper: Paper) -> Claim:
     return Claim(paper, lambda v: low <= fmean(v) <= high, words, "number")
 
 
-def above(limit: float, paper: Paper = None) -> Claim:
-    """A direction: the mean over seeds is above a limit, by a one-sided t test at the 5 % level."""
-    return _tested(1, limit, paper)
+def above(limit: float, paper: Paper = None, *, ratio: bool = False) -> Claim:
+    """A direction: the mean over seeds is above a limit, by a one-sided t test at the 5 % level; of logs for a ratio."""
+    return _tested(1, limit, paper, ratio)
 
 
-def below(limit: float, paper: Paper = None) -> Claim:
-    """A direction: the mean over seeds is below a limit, by a one-sided t test at the 5 % level."""
-    return _tested(-1, limit, paper)
+def below(limit: float, paper: Paper = None, *, ratio: bool = False) -> Claim:
+    """A direction: the mean over seeds is below a limit, by a one-sided t test at the 5 % level; of logs for a ratio."""
+    return _tested(-1, limit, paper, ratio)
 
 
-def _tested(sign: int, limit: float, paper: Paper) -> Claim:
+def _tested(sign: int, limit: float, paper: Paper, ratio: bool) -> Claim:
     def agrees(values: Sequence[float]) -> bool:
-        gap = sign * (fmean(values) - limit)
-        error = standard_error(values)
-        return gap > 0 and error is not None and gap > t_quantile(len(values) - 1, 1 - CHANCE) * error
+        gaps = [sign * (math.log(v / limit) if ratio else v - limit) for v in values]
+        error = standard_error(gaps)
+        return fmean(gaps) > 0 and error is not None and fmean(gaps) > t_quantile(len(gaps) - 1, 1 - CHANCE) * error
 
-    words = f"{'>' if sign > 0 else '<'} {limit:g} (t test over seeds, 5 %)".replace("-", "−")
+    words = f"{'>' if sign > 0 else '<'} {limit:g} (t test{' of logs' * ratio} over seeds, 5 %)".replace("-", "−")
     return Claim(paper, agrees, words, "direction", CHANCE, single=False)
 
 

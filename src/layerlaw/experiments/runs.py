@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from statistics import geometric_mean
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import torch
@@ -33,6 +34,9 @@ PROTOCOL_TITLE = "Which claim survives in which protocol"
 PROTOCOL_WORDS: dict[BatchNormMode, str] = {
     "batch": "chunks of 100", "balanced": "balanced chunks", "running": "running statistics", "whole": "all samples"
 }  # fmt: skip
+ENDS: dict[BatchNormMode, str] = {  # of the names of numbers
+    mode: "" if mode == "batch" else f"-{words}" for mode, words in MODE_NAMES.items()
+}
 FLAT, NO_RUN = "D does not fall with depth", "no learning rate gave a trained network"
 TRAINED = 0.1  # training loss (eval mode) of a network that may be chosen for its law
 _NAME = re.compile(r"(?:(test|train)-)?(.+?)(?:-(eval|full|balanced))?")
@@ -120,6 +124,15 @@ class Runs(tuple[Run, ...]):
     def over(self, others: Runs, value: str | Value, own: Value | None = None) -> list[float | None]:
         """A number of each run over that of the other network of the same seed; `own` where ours is another one."""
         return self._paired(others, value, own or value, over)
+
+    def over_at_same_rates(self, others: Runs, what: str) -> list[float | None]:
+        """The same with the learning rate held fixed: geometric mean per seed over the rates at which both are trained."""
+        ratios: dict[int, list[float]] = {seed: [] for seed in self.seeds}
+        known = {(run.recipe.seed, run.recipe.learning_rate): number(run, what) for run in others.trained}
+        for run in self.trained:
+            ratio = over(number(run, what), known.get((run.recipe.seed, run.recipe.learning_rate)))
+            ratios[run.recipe.seed] += [ratio] if ratio else []
+        return [geometric_mean(some) if some else None for some in ratios.values()]
 
     def minus(self, others: Runs, value: str | Value) -> list[float | None]:
         """A number of each run minus that of the other network of the same seed."""
@@ -227,6 +240,12 @@ def protocol_table(claims: Mapping[str, Callable[[BatchNormMode], bool | None]])
     words = {True: "yes", False: "no", None: "–"}
     lines = [(name, *(words[claim(mode)] for mode in MODE_NAMES)) for name, claim in claims.items()]
     return Table(PROTOCOL_TITLE, ("claim", *PROTOCOL_WORDS.values()), lines)
+
+
+def protocol_words(claims: Mapping[str, Callable[[BatchNormMode], bool | None]]) -> str:
+    """How many of these claims survive in each BatchNorm protocol, as a sentence's end: "of 6: 5 with chunks of 100, …"."""
+    counts = {words: sum(claim(mode) is True for claim in claims.values()) for mode, words in PROTOCOL_WORDS.items()}
+    return f"of {len(claims)}: " + ", ".join(f"{count} with {words}" for words, count in counts.items())
 
 
 def record_of(
