@@ -16,8 +16,8 @@ from layerlaw.experiments.moments import (
     since,
     spearman,
 )
-from layerlaw.experiments.numbers import Claim, is_clear, random_split_r, row
-from layerlaw.experiments.runs import Runs, number
+from layerlaw.experiments.numbers import Claim, random_split_r, row
+from layerlaw.experiments.runs import NO_RUN, Runs, holds, number
 from layerlaw.law import fit_law
 
 STRAIGHT, BENT = (16.0, 8.0, 4.0, 2.0, 1.0), (16.0, 15.9, 15.8, 7.8, 1.0)
@@ -68,18 +68,16 @@ def test_spearman_equals_pearson_of_the_ranks() -> None:
     assert spearman([1, 2, 3], [4, 4, 4]) is None
 
 
-def test_a_clear_law_is_straight_and_even_beyond_choosing() -> None:
-    even = fit_law([0.7**layer for layer in range(8)])
-    assert is_clear(even)
-    assert is_clear(even, 5)
-    assert not is_clear(fit_law(BENT))
-    assert not is_clear(fit_law(RISING))
-    assert not is_clear(None)
-    nearly = fit_law([1.0, 0.42, 0.25, 0.14, 0.0625])  # five points: straight, but choosing among nine does as well
-    assert nearly.pearson is not None
-    assert nearly.pearson < -0.99
-    assert is_clear(nearly)
-    assert not is_clear(nearly, 9)
+def test_the_law_holds_in_a_run_beyond_choosing() -> None:
+    even = made_run({0: [0.7**layer for layer in range(8)]})
+    assert holds(even)
+    assert holds(even, 5)
+    assert not holds(made_run({0: BENT}))
+    assert not holds(made_run({0: RISING}))
+    assert not holds(made_run({0: STRAIGHT}, diverged=3))
+    nearly = made_run({0: [1.0, 0.42, 0.25, 0.14, 0.0625]})  # five points: even, but choosing among nine does as well
+    assert holds(nearly)
+    assert not holds(nearly, 9)
 
 
 def test_a_random_split_is_nearly_straight() -> None:
@@ -101,7 +99,7 @@ def test_rows_say_why_there_is_no_number() -> None:
     (r,) = Runs([made_run({0: STRAIGHT})]).rows("x", ["pearson"])
     assert (r.name, r.ours) == ("x/pearson", pytest.approx(-1))
     assert Runs([made_run({0: RISING})]).rows("x", ["greenwood-p"])[0].reason == "D does not fall with depth"
-    assert Runs().rows("x", ["pearson"])[0].reason == "every learning rate failed"
+    assert Runs().rows("x", ["pearson"])[0].reason == NO_RUN
     (lost,) = Runs([made_run({4: STRAIGHT}, diverged=2)]).rows(
         "x", ["pearson"], {"pearson": Claim("law", lambda r: True)}
     )

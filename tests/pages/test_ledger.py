@@ -24,23 +24,39 @@ def tables(text):
 
 def test_the_index_has_one_row_per_figure():
     head, rule, *rows = tables(ledger_index(ALL, folder="figures"))[0]
-    assert head == ["figure", "what", "numbers", "statements", "run"]
+    assert head == ["figure", "what", "numbers", "directions", "other model", "self-checks", "not counted", "run"]
     assert set(rule) == {"---"}
-    assert rows[0] == ["[Fig. 1](figures/fig1.md)", "The law holds", "1 of 3", "1 of 1", "NVIDIA H200, 21 min 24 s"]
+    assert rows[0] == ["[Fig. 1](figures/fig1.md)", "The law holds", "1 of 3", "1 of 1", "–", "–", "–", "NVIDIA H200, 21 min 24 s"]
     assert rows[1][:4] == ["[Fig. S4](figures/s4.md)", "The law emerges", "–", "1 of 1"]
-    assert rows[2] == ["[Planes](figures/planes.md)", "Only pictures", "–", "–", "–"]
-    assert ledger_index(ALL).endswith("In all, 1 of 3 numbers and 2 of 2 statements reproduced, in 3 figures.")
+    assert rows[2] == ["[Planes](figures/planes.md)", "Only pictures", *["–"] * 6]
+    assert ledger_index(ALL).endswith("In all, 1 of 3 numbers and 2 of 2 directions reproduced, in 3 figures.")
+
+
+def test_what_chance_passes_is_shown_but_not_counted():
+    rows = [
+        Row("law", "law", 1.0, reproduced=True, tolerance="> half of the seeds", kind="direction", chance=0.007),
+        Row("r", -0.99, -0.991, reproduced=True, tolerance="−0.99 ± 0.01", kind="number", chance=0.43),
+        Row("PR", "0.9 (reference)", 0.9, reproduced=False, kind="self-check", chance=0.0),
+    ]
+    outcome = Outcome("fig1", "The law", rows, ())
+    words = "1 of 1 direction and 0 of 1 self-check reproduced (1 row not counted: chance passes it)"
+    assert ledger_page(outcome).startswith(f"# Fig. 1 · The law\n\n{words}.")
+    assert tables(ledger_index([outcome]))[0][2][2:7] == ["–", "1 of 1", "–", "0 of 1", "1"]
+    (head, _, *lines), *_ = tables(ledger_page(outcome))
+    assert head[3:] == ["reproduced", "accepted", "kind", "by chance"]
+    assert [line[3] for line in lines] == ["✓", "(✓)", "✗"]
+    assert [line[6] for line in lines] == ["0.7%", "43%", "< 0.1%"]
 
 
 def test_every_number_of_a_figure_stands_on_its_page():
     page = ledger_page(law_outcome())
-    assert page.startswith("# Fig. 1 · The law holds\n\n1 of 3 numbers and 1 of 1 statement reproduced.")
+    assert page.startswith("# Fig. 1 · The law holds\n\n1 of 3 numbers and 1 of 1 direction reproduced.")
     head, _, *rows = tables(page)[0]
-    assert head == ["", "paper", "ours (mean, range over seeds)", "reproduced", "accepted"]
-    assert rows[1] == ["Adam, 8 layers: ρ", "≈ 0.53", "0.527 [0.525, 0.530]", "✓", "± 0.01"]
-    assert rows[2] == ["SGD, 20 layers: ρ", "0.85", "– (diverged in epoch 12)", "✗", "± 0.01"]
+    assert head == ["", "paper", "ours (mean, range over seeds)", "reproduced", "accepted", "kind", "by chance"]
+    assert rows[1][:5] == ["Adam, 8 layers: ρ", "≈ 0.53", "0.527 [0.525, 0.530]", "✓", "± 0.01"]
+    assert rows[2][:5] == ["SGD, 20 layers: ρ", "0.85", "– (diverged in epoch 12)", "✗", "± 0.01"]
     assert rows[3][0] == "final D (the paper does not give its learning rate)"
-    assert rows[4] == ["Greenwood p (a control)", "–", "0.00026 [< 0.0001, 0.00046]", "–", ""]
+    assert rows[4] == ["Greenwood p (a control)", "–", "0.00026 [< 0.0001, 0.00046]", "–", "", "", ""]
     assert "- With running statistics r = −0.985.\n" in page
     assert "`layerlaw reproduce fig1` · device: NVIDIA H200 · wall time: 21 min 24 s · seeds: 666, 1, 2" in page
 
@@ -93,7 +109,7 @@ def test_a_command_with_a_pipe_stays_code():
 
 
 def test_a_quick_run_is_called_one_in_both_places():
-    assert tables(ledger_index([law_outcome(quick=True)]))[0][2][4].endswith("quick run")
+    assert tables(ledger_index([law_outcome(quick=True)]))[0][2][-1].endswith("quick run")
     assert "**This is a quick run" in ledger_page(law_outcome(quick=True))
     assert "quick" not in ledger_index([law_outcome()]) + ledger_page(law_outcome())
 

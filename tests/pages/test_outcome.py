@@ -214,7 +214,7 @@ def test_every_row_stands_beside_the_papers_at_eighty_columns():
     assert ["SGD,", "20", "layers:", "ρ", "0.85", "–", "✗"] in lines
     assert ["Greenwood", "p", "(a", "control)", "–", "0.00026", "[<", "0.0001,", "0.00046]", "–"] in lines
     text = printed(law_outcome())
-    assert "1 of 3 numbers and 1 of 1 statement reproduced" in text
+    assert "1 of 3 numbers and 1 of 1 direction reproduced" in text
     assert text.index("diverged in epoch 12") < text.index("Batch statistics") < text.index("$ layerlaw reproduce fig1")
     assert "r = −0.985" in text
     assert "NVIDIA H200 · wall time 21 min 24 s · seeds 666, 1, 2 · epochs 600" in text

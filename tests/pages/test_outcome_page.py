@@ -75,7 +75,7 @@ def test_the_numbers_stand_beside_the_papers(page):
 
 def test_title_verdict_notes_and_provenance_are_there(page):
     assert "<h1>Fig. 1 · The law holds</h1>" in page
-    assert '<p class="headline">1 of 3 numbers and 1 of 1 statement reproduced.</p>' in page
+    assert '<p class="headline">1 of 3 numbers and 1 of 1 direction reproduced.</p>' in page
     assert "1 number of ours without one in the paper" in page
     assert "<li>With running statistics r = −0.985.</li>" in page
     assert "<dd><code>layerlaw reproduce fig1</code></dd>" in page
@@ -105,9 +105,9 @@ def test_ids_are_unique_and_links_lead_somewhere(several):
 
 
 def test_several_outcomes_have_contents_and_headings(several):
-    assert "1 of 3 numbers and 2 of 2 statements reproduced, in 3 figures" in several
+    assert "1 of 3 numbers and 2 of 2 directions reproduced, in 3 figures" in several
     assert "<h2>Fig. S4 · The law emerges</h2>" in several
-    assert "<span>1 of 3 numbers and 1 of 1 statement reproduced, quick run</span>" in several
+    assert "<span>1 of 3 numbers and 1 of 1 direction reproduced, quick run</span>" in several
     assert several.count("This is a quick run") == 1
     assert "compare" not in several
     assert '<nav aria-label="figures">' in several

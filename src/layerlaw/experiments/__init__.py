@@ -70,7 +70,8 @@ def title(name: str) -> str:
 def code_digest(name: str) -> str:
     """Of the code that an experiment's numbers come from, without comments and docstrings: older records are stale."""
     root, figure = Path(__file__).parents[1], find(name).run.__module__.split(".")
-    files = [path for part in ("stats", "measures", "law", "lab") for path in sorted((root / part).rglob("*.py"))]
+    parts = [root / part for part in ("stats", "measures", "law", "lab")]
+    files = [path for part in parts for path in sorted(part.rglob("*.py")) if path != part / "__init__.py"]
     files += [root / "experiments" / f"{part}.py" for part in ("numbers", "runs", "setting", "moments")]
     files.append(root.joinpath(*figure[1:]).with_suffix(".py"))
     digest = hashlib.sha256()

@@ -97,12 +97,6 @@ class Runs(tuple[Run, ...]):
             chosen += [runs[min(fitted)[1]]] if fitted else []
         return Runs(chosen)
 
-    def clear(self, choices: int, *, batchnorm: BatchNormMode = "batch") -> list[float]:
-        """1 for every seed in which the law holds in the run with the best one, else 0; also for a seed without any."""
-        best = self.best()
-        found = [float(holds(run, choices, batchnorm=batchnorm)) for run in best]
-        return found + [0.0] * (len(self.seeds) - len(best))
-
     def mostly_hold(self, batchnorm: BatchNormMode = "batch", choices: int = 1) -> bool:
         """Whether the law holds in more than half of them."""
         return 2 * sum(holds(run, choices, batchnorm=batchnorm) for run in self) > len(self)

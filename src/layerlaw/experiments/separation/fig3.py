@@ -23,7 +23,7 @@ from torch import Tensor
 
 from layerlaw.experiments.drawing import EVAL_TITLE, curves_panel, ends_table, grid_table, law_sheet
 from layerlaw.experiments.numbers import UNCLAIMED, above, holds, row
-from layerlaw.experiments.runs import LAW, MODE_NAMES, PROTOCOLS, Runs, protocol_table
+from layerlaw.experiments.runs import ENDS, LAW, PROTOCOLS, Runs, protocol_table
 from layerlaw.experiments.setting import ADAM, Setting, samples, stand_in
 from layerlaw.lab import Recipe, Run, Shape
 from layerlaw.lab.schedule import BatchNormMode
@@ -51,7 +51,6 @@ COMPARED = (
     "images ({:.2f} with balanced chunks, {:.2f} with running statistics)."
 )
 LARGER = above(1.0, "larger")
-ENDS: dict[BatchNormMode, str] = {mode: "" if mode == "batch" else f"-{name}" for mode, name in MODE_NAMES.items()}
 FLAT = "D does not fall with depth in one of the networks"
 
 

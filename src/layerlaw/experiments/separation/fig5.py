@@ -24,7 +24,7 @@ from torch import Tensor
 
 from layerlaw.experiments.drawing import caption, curves_panel, geometric_mean
 from layerlaw.experiments.numbers import mean_of, row, standard_error
-from layerlaw.experiments.runs import MODE_NAMES, Runs, law_of, protocol_table
+from layerlaw.experiments.runs import ENDS, MODE_NAMES, Runs, law_of, protocol_table
 from layerlaw.experiments.setting import ADAM, TITLES, Images, Setting, samples, stand_in
 from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape
 from layerlaw.lab.schedule import BatchNormMode
@@ -37,7 +37,6 @@ PAPER = {"mnist": 6, "fashion_mnist": 10, "cifar10": 12}
 DEPTHS = tuple(range(3, 21))
 SHOWN = (3, 4, 6, 8, 10, 12, 14, 18, 20)  # depths whose curves are drawn
 WITHIN = 1  # layers
-ENDS: dict[BatchNormMode, str] = {mode: "" if mode == "batch" else f"-{name}" for mode, name in MODE_NAMES.items()}
 PER_CLASS = 100
 Chosen = dict[int, Runs]  # by depth, one run per seed
 Values = Mapping[int, Sequence[float]]  # depth, one number per seed

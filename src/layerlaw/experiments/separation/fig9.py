@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from layerlaw.experiments.drawing import across_table, both_modes, curves_panel, grid_table
 from layerlaw.experiments.numbers import UNCLAIMED, Claim, above, below, between, mean_of, paired_rows, row, within
-from layerlaw.experiments.runs import LAW, MODE_NAMES, PROTOCOLS, Runs, protocol_table
+from layerlaw.experiments.runs import ENDS, LAW, PROTOCOLS, Runs, protocol_table
 from layerlaw.experiments.setting import ADAM, Images, Setting, samples, stand_in
 from layerlaw.lab import Recipe, Shape
 from layerlaw.lab.schedule import BatchNormMode
@@ -138,8 +138,7 @@ def _differences(
 
 def _protocols(kinds: Kinds, rates: Sequence[float]) -> Table:
     def weaker(mode: BatchNormMode) -> bool | None:
-        end = "" if mode == "batch" else f"-{MODE_NAMES[mode]}"
-        return row("", matched(kinds, "frozen", "standard", f"evenness{end}", rates), below(0)).reproduced
+        return row("", matched(kinds, "frozen", "standard", f"evenness{ENDS[mode]}", rates), below(0)).reproduced
 
     def standard(mode: BatchNormMode) -> bool:
         return kinds["standard"].best().mostly_hold(mode, len(rates))

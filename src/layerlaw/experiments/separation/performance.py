@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from layerlaw.experiments.drawing import run_table
 from layerlaw.experiments.moments import spearman
 from layerlaw.experiments.numbers import UNCLAIMED, above, row
-from layerlaw.experiments.runs import PROTOCOLS, Runs, number, protocol_table
+from layerlaw.experiments.runs import ENDS, PROTOCOLS, Runs, number, protocol_table
 from layerlaw.experiments.separation.fig1 import RATES, SHOWN
 from layerlaw.experiments.setting import ADAM, TITLES, Setting, samples, stand_in
 from layerlaw.lab import Recipe, Run, Samples, Shape
@@ -169,10 +169,8 @@ def matched(runs: Runs, law: Value, skill: Value, *, by_data: bool = False) -> l
 
 
 def _protocols(runs: Runs, accuracy: Value) -> Table:
-    ends: dict[BatchNormMode, str] = {"batch": "", "balanced": "-balanced", "running": "-eval", "whole": "-full"}
-
     def verdict(mode: BatchNormMode) -> bool | None:
-        values = matched(runs, _named(f"evenness{ends[mode]}"), accuracy, by_data=True)
+        values = matched(runs, _named(f"evenness{ENDS[mode]}"), accuracy, by_data=True)
         return row("", values, above(0), reason="too few networks").reproduced
 
     return protocol_table({"Performance: more even networks are more accurate (same rate)": verdict})
