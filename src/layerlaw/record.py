@@ -8,7 +8,7 @@ import itertools
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from layerlaw.errors import DataError, InputError, MissingExtraError
+from layerlaw.errors import DataError, InputError, needed
 from layerlaw.files import Saved, from_plain
 from layerlaw.law import LawErrors, LawFit, fit_law, law_errors
 from layerlaw.measures.columns import REGISTRY, describe
@@ -189,14 +189,11 @@ class Record(Saved):
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per site in depth order; columns `site`, `type`, `at`, `features`, `in_fit`, then the measures."""
-        try:
-            import pandas
-        except ImportError:
-            raise MissingExtraError("pandas", "tables", "Record.to_pandas()") from None
-        frame = pandas.DataFrame({"site": [site.name for site in self.sites]})
+        pd = needed("pandas", "tables", "Record.to_pandas()")
+        frame: pandas.DataFrame = pd.DataFrame({"site": [site.name for site in self.sites]})
         for name in ("type", "at", "features", "in_fit"):
             frame[name] = [getattr(site, name) for site in self.sites]
-        return frame.assign(**{c: pandas.Series(self.column(c), dtype="float64") for c in self.columns})
+        return frame.assign(**{c: pd.Series(self.column(c), dtype="float64") for c in self.columns})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from typer import Argument, Option
 
 from layerlaw.data import DEFAULT, Labeled, load, names
-from layerlaw.errors import CaptureError, DataError, InputError, MissingExtraError, check_choice
+from layerlaw.errors import CaptureError, DataError, InputError, check_choice, needed
 
 Number = TypeVar("Number", int, float)
 MODEL = (
@@ -137,14 +137,10 @@ def _state(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise DataError(f"{path}: expected a file of weights, found none.")
     if path.suffix == ".safetensors":
+        safetensors = needed("safetensors.torch", "weights", "Reading .safetensors", package="safetensors")
         try:
-            from safetensors import SafetensorError
-            from safetensors.torch import load_file
-        except ImportError:
-            raise MissingExtraError("safetensors", "weights", "Reading .safetensors") from None
-        try:
-            return dict(load_file(path))
-        except SafetensorError as error:
+            return dict(safetensors.load_file(path))
+        except safetensors.SafetensorError as error:
             raise DataError(f"{path}: expected a safetensors file, got another or a damaged one ({error}).") from None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from layerlaw.data.labeled import Labeled, height_width, pillow
-from layerlaw.errors import DataError
+from layerlaw.data.labeled import Labeled, height_width
+from layerlaw.errors import DataError, needed
 from layerlaw.progress import Progress, choose
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -89,7 +89,7 @@ def _inside(paths: list[Path], root: Path) -> list[Path]:
 def _read_all(
     paths: list[Path], size: int | tuple[int, int] | None, channels: int, progress: bool | Progress
 ) -> NDArray[np.uint8]:
-    Image = pillow("reading a folder of pictures")
+    Image = needed("PIL.Image", "data", "reading a folder of pictures", package="pillow")
     shape = None if size is None else height_width(size)
     images: NDArray[np.uint8] | None = None
     for i, path in enumerate(choose(progress)(paths, "reading pictures", len(paths))):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from layerlaw.data.official import ENVIRONMENT, data_folder, find
-from layerlaw.errors import DataError, MissingExtraError
+from layerlaw.errors import DataError, needed
 
 MOST = 50_000_000  # characters that are taken from JSON lines or a Hugging Face dataset, which may be endless
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[^:/]+){0,2}")
@@ -142,11 +142,8 @@ def _upto(characters: int, documents: Iterable[str], name: str) -> Text:
 
 def _dataset(source: str) -> Iterable[str]:
     """The field "text" of a Hugging Face dataset, streamed."""
-    try:
-        import datasets
-    except ImportError as error:
-        why = f"'{source}' is no file or folder here; reading it as a Hugging Face dataset"
-        raise MissingExtraError("datasets", "datasets", why) from error
+    why = f"'{source}' is no file or folder here; reading it as a Hugging Face dataset"
+    datasets = needed("datasets", "datasets", why)
     name, config, split = (*source.split(":"), None, None)[:3]
     where = f"Hugging Face dataset '{source}'"
     try:

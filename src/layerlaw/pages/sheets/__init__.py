@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from layerlaw.errors import MissingExtraError
+from layerlaw.errors import needed
 from layerlaw.pages import theme
 from layerlaw.pages.sheets.corners import Corner, Spot, emptiest
 from layerlaw.pages.sheets.curves import bare, colors, draw_panel, draw_points, handle, palette, spots
@@ -100,11 +100,9 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
 
 def new_figure(width: float, height: float, purpose: str) -> Figure:
     """An empty figure of so many inches; `purpose` is the call that needs matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("matplotlib", "pages", purpose) from None
-    return Figure(figsize=(width, height), dpi=150, layout="constrained")
+    drawn = needed("matplotlib.figure", "pages", purpose).Figure
+    figure: Figure = drawn(figsize=(width, height), dpi=150, layout="constrained")
+    return figure
 
 
 def _dress(place: Place, across: int, size: float) -> None:
