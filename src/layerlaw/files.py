@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from layerlaw.errors import DataError
 
@@ -136,6 +140,14 @@ def check_format(data: Any, what: str, version: int, *, where: str, writer: str 
             "It was written by a newer layerlaw: pip install --upgrade layerlaw"
         )
     return found
+
+
+def sha256(parts: Iterable[bytes | npt.NDArray[Any]]) -> str:
+    """The checksum (hex) of bytes and arrays, one after the other."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).data)
+    return digest.hexdigest()
 
 
 def from_plain(cls: type[Made], data: Mapping[str, Any], **parts: Any) -> Made:

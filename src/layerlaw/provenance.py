@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import importlib.metadata
 import platform
 from functools import cache
@@ -11,6 +10,8 @@ from typing import Any
 
 import torch
 from torch import nn
+
+from layerlaw.files import sha256
 
 DIGEST_BYTES = 2 * 2**30
 
@@ -56,7 +57,4 @@ def parameter_digest(network: nn.Module) -> str | None:
     elsewhere = any(t.is_meta or hasattr(t, "full_tensor") for t in tensors)  # offloaded or sharded
     if elsewhere or sum(t.numel() * t.element_size() for t in tensors) > DIGEST_BYTES:
         return None
-    digest = hashlib.sha256()
-    for t in tensors:
-        digest.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return sha256(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for t in tensors)

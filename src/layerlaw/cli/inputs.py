@@ -137,9 +137,10 @@ def _state(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise DataError(f"{path}: expected a file of weights, found none.")
     if path.suffix == ".safetensors":
-        safetensors = needed("safetensors.torch", "weights", "Reading .safetensors", package="safetensors")
+        names = ("safetensors", "safetensors.torch")
+        safetensors, reader = (needed(name, "weights", "Reading .safetensors") for name in names)
         try:
-            return dict(safetensors.load_file(path))
+            return dict(reader.load_file(path))
         except safetensors.SafetensorError as error:
             raise DataError(f"{path}: expected a safetensors file, got another or a damaged one ({error}).") from None
     try:

@@ -1,6 +1,5 @@
 """`Labeled`: images with labels and class names; choosing samples and classes; resizing (Pillow) and scaling."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import DataError, LabelError, needed
+from layerlaw.files import sha256
 
 Numbers: TypeAlias = float | Sequence[float]
 Normalize: TypeAlias = Literal["half", "dataset", "none"] | tuple[Numbers, Numbers]
@@ -70,10 +70,8 @@ class Labeled:
 
     def checksum(self) -> str:
         """Give the sha256 (hex) of the bytes of images and labels: equal exactly when both are equal."""
-        digest = hashlib.sha256()
-        digest.update(self.images.cpu().contiguous().numpy().data)
-        digest.update(self.labels.cpu().numpy().astype("<i8").data)  # little-endian on every machine
-        return digest.hexdigest()
+        labels = self.labels.cpu().numpy().astype("<i8")  # little-endian on every machine
+        return sha256((self.images.cpu().numpy(), labels))
 
     def balanced(self, per_class: int, *, seed: int | None = None) -> "Labeled":
         """Keep `per_class` images of every class: the first ones, or with a seed a random choice.
