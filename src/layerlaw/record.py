@@ -204,7 +204,8 @@ class Record(Saved):
         sites = [from_plain(SiteRow, site, shape=tuple(site["shape"])) for site in data["sites"]]
         changed: dict[str, Any] = {"version": VERSION}
         if version < VERSION:
-            changed["settings"] = _renewed(data.get("settings", {}))
+            new = {OLD_SETTINGS.get(key, key): value for key, value in data.get("settings", {}).items()}
+            changed["settings"] = {k: OLD_VALUES.get(v, v) if k in OLD_SETTINGS.values() else v for k, v in new.items()}
         if data.get("kind") == LANGUAGE_MODEL.name and "words" not in data:  # they were kept where classes are
             changed |= {"words": data["classes"], "classes": []}
         return from_plain(cls, data, sites=sites, **changed)
@@ -248,13 +249,6 @@ class Record(Saved):
         )
         about = html.escape(repr(self)[1:-1])
         return f"<p>{about}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _renewed(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a record of version 1 under the names of today."""
-    renamed = {OLD_SETTINGS.get(key, key): value for key, value in settings.items()}
-    changed = {key: OLD_VALUES.get(renamed[key], renamed[key]) for key in OLD_SETTINGS.values() if key in renamed}
-    return renamed | changed
 
 
 def carries_law(column: str) -> bool:

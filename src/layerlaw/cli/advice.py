@@ -13,13 +13,15 @@ from typer import Option
 from layerlaw.advice import Choice, TrainingData, TrainingPlan, choose_depth, choose_shape, choose_width
 from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, saved
-from layerlaw.cli.inputs import Size, numbers, repeated
+from layerlaw.cli.inputs import Size, whole_numbers
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.errors import DataError, InputError
 from layerlaw.lab import Recipe, Shape
 from layerlaw.pages.advice_terminal import print_choice
 
 HIDDEN = "Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'."
+DEPTHS, WIDTHS = (f"{name}: expected whole numbers and ranges such as 3-12,15" for name in ("depths", "widths"))
+WIDTHS_OF_A_SHAPE = "shapes: expected widths such as 100x4,1000x3, at least 1"
 QUICK_RATES, QUICK_EPOCHS, QUICK_PER_CLASS, QUICK_SIZE = (1e-3, 3e-3), 60, 100, 10
 
 
@@ -52,10 +54,15 @@ class TrainingOptions:
         """Arguments of `choose_depth` and its siblings, the data among them."""
         if self.seeds < 1:
             raise InputError(f"seeds: expected at least 1, got {self.seeds}.")
-        rates, epochs = (QUICK_RATES, QUICK_EPOCHS) if self.quick else (RATES, RECIPE.epochs)
+        rates: tuple[float, ...] = QUICK_RATES if self.quick else RATES
+        epochs = QUICK_EPOCHS if self.quick else RECIPE.epochs
         epochs = self.epochs if self.epochs is not None else epochs
+        try:
+            rates = tuple(map(float, self.rates.split(","))) if self.rates is not None else rates
+        except ValueError:
+            raise InputError(f"rates: expected numbers separated by commas, got {self.rates!r}.") from None
         how = {
-            "rates": rates if self.rates is None else tuple(numbers(self.rates, "rates", float)),
+            "rates": rates,
             "recipe": Recipe(Shape.even(8, norm=self.norm), optimizer=self.optimizer, epochs=epochs),  # type: ignore[arg-type]
             "seeds": tuple(range(self.seeds)),
             "device": self.device,
@@ -116,7 +123,7 @@ def depth(
     Every depth is trained at all learning rates with the same seeds; the rate is chosen by validation accuracy. The
     smallest depth within one standard error of the lowest D is recommended.
     """
-    chosen = whole_numbers(depths or ("3,4,6,8,10,12" if options.quick else "3-12"), "depths")
+    chosen = whole_numbers(depths or ("3,4,6,8,10,12" if options.quick else "3-12"), DEPTHS)
     options.show(choose_depth(**options.arguments(), depths=chosen, width=width))
 
 
@@ -127,7 +134,7 @@ def width(
     depth: Annotated[int, Option(help="Number of linear layers, the classifier included.")] = 8,
 ) -> None:
     """Which width is enough? As `layerlaw depth`, for several widths at one depth."""
-    chosen = whole_numbers(widths or ("10,20,50,100,200" if options.quick else "20,50,100,200,500"), "widths")
+    chosen = whole_numbers(widths or ("10,20,50,100,200" if options.quick else "20,50,100,200,500"), WIDTHS)
     options.show(choose_width(**options.arguments(), widths=chosen, depth=depth))
 
 
@@ -137,31 +144,6 @@ def shape(
     shapes: Annotated[str | None, Option(help=HIDDEN, show_default="100x7; 50x4,200x3; 200x4,50x3")] = None,
 ) -> None:
     """Wide below or wide above? As `layerlaw depth`, for networks of given widths."""
-    chosen = list(SHAPES) if shapes is None else [hidden_widths(part) for part in shapes.strip(" ;").split(";")]
-    options.show(choose_shape(**options.arguments(), shapes=chosen))
-
-
-def whole_numbers(text: str, name: str) -> list[int]:
-    """'3-6,8' → 3, 4, 5, 6, 8."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        try:
-            low, high = int(first), int(last if dash else first)
-        except ValueError:
-            raise InputError(f"{name}: expected whole numbers and ranges such as 3-12,15, got {text!r}.") from None
-        if low > high:
-            raise InputError(f"{name}: expected a range from low to high, got the empty range {part.strip()!r}.")
-        found += range(low, high + 1)
-    return found
-
-
-def hidden_widths(text: str) -> tuple[int, ...]:
-    """'100x4,1000x3' → (100, 100, 100, 100, 1000, 1000, 1000)."""
-    found: list[int] = []
-    for part in text.split(","):
-        width, count = repeated(part, "shapes: expected widths such as 100x4,1000x3")
-        if width < 1 or count < 1:
-            raise InputError(f"shapes: expected positive widths and counts, got {part.strip()!r}.")
-        found += [width] * count
-    return tuple(found)
+    given = [] if shapes is None else shapes.strip(" ;").split(";")
+    chosen = [whole_numbers(part, WIDTHS_OF_A_SHAPE, 1) for part in given]
+    options.show(choose_shape(**options.arguments(), shapes=chosen or SHAPES))

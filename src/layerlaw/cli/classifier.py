@@ -10,7 +10,7 @@ import torch
 from typer import Argument, Option
 
 from layerlaw.cli.app import JsonFlag, command, conclude, console
-from layerlaw.cli.inputs import ImageOptions, SiteOptions, explained_inputs, load_model, numbers
+from layerlaw.cli.inputs import ImageOptions, SiteOptions, explained_inputs, load_model, whole_numbers
 from layerlaw.data import DEFAULT
 from layerlaw.errors import DataError, InputError
 from layerlaw.files import check_place, json_safe
@@ -20,6 +20,8 @@ from layerlaw.probing import probe as run_probe
 from layerlaw.probing import sites as find_sites
 from layerlaw.record import Record
 from layerlaw.verdict import judge
+
+SHAPE = "shape: expected positive whole numbers such as 3,32,32"
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,7 @@ def sites(
     MODEL names your own Python code, and that code is run.
     """
     network, given, _ = load_model(where.model)
-    random = None if shape is None else torch.randn(3, *numbers(shape, "shape", int, least=1))
-    example: Any = images.chosen(given)[0] if random is None else random
+    example: Any = images.chosen(given)[0] if shape is None else torch.randn(3, *whole_numbers(shape, SHAPE, 1))
     with explained_inputs():
         plan = find_sites(network, example, **where.how())
     screen = console(as_json)
@@ -154,5 +155,5 @@ def _chosen(classes: str | None, names: tuple[str, ...] | None) -> Any:
     """Class numbers with their names, where they have some."""
     if classes is None:
         return names
-    chosen = numbers(classes, "classes", int)
+    chosen = whole_numbers(classes, "classes: expected numbers separated by commas such as 0,3,7")
     return chosen if names is None else {i: names[i] if 0 <= i < len(names) else str(i) for i in chosen}

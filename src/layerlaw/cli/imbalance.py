@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ from typer import Option
 from layerlaw.advice import forecast
 from layerlaw.advice.imbalance import MeasuredClassifier, measured_classifier
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, saved
-from layerlaw.cli.inputs import ImageOptions, explained_inputs, load_model, repeated
+from layerlaw.cli.inputs import ImageOptions, explained_inputs, load_model, whole_numbers
 from layerlaw.data import load
 from layerlaw.errors import DataError, InputError
 from layerlaw.pages.advice_terminal import print_forecast
@@ -70,15 +69,8 @@ def class_counts(text: str | None, file: Path | None) -> list[int] | None:
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{file}: expected a text file of class counts ({type(error).__name__}).") from None
-    if text is None:
-        return None
-    found: list[int] = []
-    for part in re.split(r"[\s,;]+", text.strip(" \t\r\n,;")):
-        n, times = repeated(part, "counts: expected whole numbers such as 5000,5000,50 or 5000x2,50")
-        if not 1 <= times <= 10**6:
-            raise InputError(f"counts: expected a number of classes from 1 to a million after 'x', got {part!r}.")
-        found += [n] * times
-    return found
+    such_as = "counts: expected whole numbers such as 5000,5000,50 or 5000x2,50"
+    return None if text is None else whole_numbers(text, such_as)
 
 
 def _measured(reference: str, weights: Path | None, images: ImageOptions) -> MeasuredClassifier:

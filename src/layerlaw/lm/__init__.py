@@ -227,7 +227,21 @@ def _rows(plan: TextPlan, measured: MomentPass, twin: MomentPass | None) -> list
         row = SiteRow(site.name, site.type, site.shape, site.features, site.in_fit, site.at)
         row.plane = planes.get(site.name, [])
         for column, residual in _residuals(plan, measured, site.name).items():
-            _fill(row, column, residual)
+            row.values |= {column: residual.in_sample, f"{column}_adjusted": residual.adjusted}
+            if (
+                residual.held_out is not None
+                and residual.left_out is not None
+                and residual.held_out_left_out is not None
+            ):
+                row.values |= {
+                    f"{column}_log_se": residual.log_error,
+                    f"{column}_held_out": residual.held_out,
+                    f"{column}_held_out_log_se": residual.held_out_log_error,
+                }
+                row.left_out[column] = list(residual.left_out)
+                row.left_out[f"{column}_held_out"] = list(residual.held_out_left_out)
+            if column == "residual":
+                row.values["rank"] = float(residual.rank)
         if twin is not None:
             for column, residual in _residuals(plan, twin, site.name, " (untrained)").items():
                 row.values[f"{column}_untrained"] = residual.in_sample
@@ -247,20 +261,6 @@ def _residuals(plan: TextPlan, measured: MomentPass, site: str, which: str = "")
         moments, measured.targets, measured.columns, where=where, null_direction=plan.sums_to_zero
     )
     return {"residual" if target == "id" else f"residual_{target}": residual for target, residual in found.items()}
-
-
-def _fill(row: SiteRow, column: str, residual: Residual) -> None:
-    row.values |= {column: residual.in_sample, f"{column}_adjusted": residual.adjusted}
-    if residual.held_out is not None and residual.left_out is not None and residual.held_out_left_out is not None:
-        row.values |= {
-            f"{column}_log_se": residual.log_error,
-            f"{column}_held_out": residual.held_out,
-            f"{column}_held_out_log_se": residual.held_out_log_error,
-        }
-        row.left_out[column] = list(residual.left_out)
-        row.left_out[f"{column}_held_out"] = list(residual.held_out_left_out)
-    if column == "residual":
-        row.values["rank"] = float(residual.rank)
 
 
 def _notes(run: TextRun, measured: MomentPass, n: int) -> list[str]:

@@ -38,11 +38,6 @@ def new_figure(traces: Sequence[Any], view: RecordView | None, *, level: float |
     return figure
 
 
-def plotly_source() -> str:
-    """plotly.js, whole."""
-    return str(offline.get_plotlyjs()).replace("\r\n", "\n")  # as a browser reads it, or its hash would differ
-
-
 def rounded(value: float | None) -> float | None:
     """Five digits are more than any screen shows, and keep the file small."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")

@@ -207,8 +207,10 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
     ]
     template = html.inert(json.dumps(plotly.plotly_template()))
     data = f'<script type="application/json" id="template">{template}</script>\n'
-    scripts = (plotly.plotly_source(), html.source("page.js"))
-    return html.document(heading, under, "\n".join(main), data=data, scripts=scripts)
+    drawing = str(plotly.offline.get_plotlyjs()).replace(
+        "\r\n", "\n"
+    )  # as a browser reads it, or its hash would differ
+    return html.document(heading, under, "\n".join(main), data=data, scripts=(drawing, html.source("page.js")))
 
 
 def _facts(view: RecordView) -> str:
