@@ -158,7 +158,7 @@ class Record(Saved):
         """
         column, where = column or self.leading, f"record '{self.name}'"
         self.column(column)
-        if not carries_law(column):
+        if not describe(column).law:
             raise InputError(f"{where}: expected a column that is 0 at collapse, got {column!r}, which is not.")
         values: list[float] = []
         for site in self._fitted(drop_last):
@@ -249,8 +249,3 @@ class Record(Saved):
         )
         about = html.escape(repr(self)[1:-1])
         return f"<p>{about}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def carries_law(column: str) -> bool:
-    """Whether a law can be fitted to a column: it is positive and 0 at collapse, no accuracy, rank or standard error."""
-    return describe(column).law

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import layerlaw
 
-from layerlaw.cli.imbalance import class_counts
+from layerlaw.cli.advice import class_counts
 
 
 def test_counts_are_read_in_every_spelling(tmp_path: Path) -> None:

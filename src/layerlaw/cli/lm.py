@@ -19,7 +19,8 @@ from layerlaw.files import json_safe
 from layerlaw.lm import Loaded, load, load_tokenizer, pieces_of, probe_lm
 from layerlaw.lm.loading import quiet_transformers
 from layerlaw.lm.pieces import TIMES
-from layerlaw.record import Record, carries_law
+from layerlaw.measures.columns import describe
+from layerlaw.record import Record
 
 MODEL = (
     "A folder, a Hugging Face name, a .gguf file, a .pt file of layerlaw.lab, or file.py:make (this runs your own code: "
@@ -92,7 +93,7 @@ def lm(
     if tokens is not None and record.settings["task"] == "next" and used < 0.98 * tokens:
         record.notes.append(f"The text has fewer tokens than were requested: about {used:,} instead of {tokens:,}.")
     known = {key: record.settings.get(key) for key in ("tokens", "blocks")}
-    of_law = [c for c in record.columns if carries_law(c) and c.startswith(("residual", "separation"))]
+    of_law = [c for c in record.columns if describe(c).law and c.startswith(("residual", "separation"))]
     law = {column: laws(record, column) for column in of_law if "adjusted" not in column}
     result.show(record, f"found: {record.settings['blocks']}", f"text: {read}", **known, law=json_safe(law))
 

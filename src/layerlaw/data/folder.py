@@ -78,9 +78,7 @@ def _inside(paths: list[Path], root: Path) -> list[Path]:
     for path in paths:
         target = path.resolve()
         if not target.is_relative_to(root.resolve()):
-            raise DataError(
-                f"{path}: expected something inside {root}, got a link to {target}; copy it or remove the link"
-            )
+            raise DataError(f"{path}: expected something inside {root}, got a link to {target}; copy or remove it")
         if not target.exists():
             raise DataError(f"{path}: expected a file, got a link to {target}, which does not exist; remove the link")
     return paths

@@ -34,10 +34,8 @@ class Samples:
         for name in ("inputs", "labels", "test_inputs", "test_labels"):
             value = getattr(self, name)
             if not isinstance(value, Tensor | None):
-                came = type(value).__name__
-                raise FeatureError(
-                    f"{name}: expected a tensor, got {came}. Samples.of((inputs, labels)) takes arrays too."
-                )
+                came, cure = type(value).__name__, "Samples.of((inputs, labels)) takes arrays too"
+                raise FeatureError(f"{name}: expected a tensor, got {came}. {cure}.")
 
     @classmethod
     def of(cls, train: Any, test: Any = None, *, class_names: tuple[str, ...] = ()) -> Samples:

@@ -19,10 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.hooks import Capture
+from layerlaw.capture.hooks import Call, Capture, Seen, Trace, trace
 from layerlaw.capture.modules import matching, modules_of
 from layerlaw.capture.plan import Plan, Site
-from layerlaw.capture.trace import Call, Seen, Trace, trace
 from layerlaw.errors import CaptureError, InputError, LayerlawError
 
 Norm = Literal["rms", "layer", "none"]
@@ -275,12 +274,9 @@ def explained(inputs: Mapping[str, Any], where: str) -> Iterator[None]:
     except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         no_memory = "not enough memory" in str(error) or "can't allocate" in str(error)
         if no_memory or isinstance(error, torch.OutOfMemoryError):
-            smaller = (
-                "use a smaller batch (batch_size=1), shorter pieces (length=256), a smaller dtype (dtype='bfloat16')"
-            )
-            raise CaptureError(
-                f"out of memory in {where}: {smaller}, or spread the model (device_map='auto')."
-            ) from error
+            smaller = "a smaller batch (batch_size=1), shorter pieces (length=256), a smaller dtype (dtype='bfloat16')"
+            cure = f"use {smaller}, or spread the model (device_map='auto')"
+            raise CaptureError(f"out of memory in {where}: {cure}.") from error
         shapes = ", ".join(f"{name} {tuple(v.shape)}" for name, v in inputs.items() if isinstance(v, Tensor))
         said = f"{type(error).__name__}: {error}. Does it take token ids as input_ids?"
         raise CaptureError(f"the model failed in {where} ({shapes}): {said}") from error

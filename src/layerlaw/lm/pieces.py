@@ -143,9 +143,8 @@ class UncutText:
         object.__setattr__(self, "text", text)
         short = isinstance(text, str) and len(text) < 300 and "\n" not in text
         if isinstance(text, os.PathLike) or (short and os.path.isfile(text)):  # which minds neither length nor letters
-            raise InputError(
-                f"text: expected text, got the name of a file: pass ll.data.load_text({os.fspath(text)!r})."
-            )
+            cure = f"pass ll.data.load_text({os.fspath(text)!r})"
+            raise InputError(f"text: expected text, got the name of a file: {cure}.")
         if isinstance(text, (bytes, bytearray)):
             raise InputError("text: expected a string, got bytes: pass text.decode().")
         if isinstance(text, Mapping) and "input_ids" in text:
@@ -160,9 +159,8 @@ class UncutText:
         if documents is None:
             tokenizer = self.tokenizer if self.tokenizer is not None else tokenizer
             if tokenizer is None:
-                raise InputError(
-                    "tokenizer: expected one for this text, got none. Pass lm.load(model, tokenizer=…), or ids."
-                )
+                cure = "Pass lm.load(model, tokenizer=…), or ids"
+                raise InputError(f"tokenizer: expected one for this text, got none. {cure}.")
             if not callable(tokenizer):
                 raise InputError(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}.")
             first = bos_of(tokenizer, self.bos)
@@ -282,10 +280,8 @@ def _documents(text: Any) -> Any:
     if isinstance(text, str):
         return [text]
     if not isinstance(text, Iterable):
-        came = type(text).__name__
-        raise InputError(
-            f"text: expected a string, an iterable of documents, or token ids (documents, length), got {came}."
-        )
+        expected = "a string, an iterable of documents, or token ids (documents, length)"
+        raise InputError(f"text: expected {expected}, got {type(text).__name__}.")
     if isinstance(text, Mapping) or (hasattr(text, "iloc") and hasattr(text, "columns")):
         raise InputError(f"text: expected documents, got a {type(text).__name__}: pass its column, as in text['text'].")
     # a column of pandas has labels, not numbers

@@ -124,9 +124,8 @@ def check_flag(value: object, name: str) -> bool:
 def check_exponent(q: object) -> float:
     """The exponent of a norm on features whose corners, if any, L-BFGS can turn: above 20 it is nearly the largest entry."""
     if not 1 < (value := positive(q, "q", "exponent")) <= MOST_Q:
-        raise InputError(
-            f"q: expected an exponent above 1 and at most {MOST_Q:g}, got {q!r}. Else the norm has corners."
-        )
+        why = "Else the norm has corners"
+        raise InputError(f"q: expected an exponent above 1 and at most {MOST_Q:g}, got {q!r}. {why}.")
     return value
 
 
