@@ -107,10 +107,9 @@ class Saved:
         except OSError as error:
             raise DataError(f"{path}: expected a layerlaw {what} that can be read ({error.strerror}).") from None
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise DataError(
-                f"{path}: expected a layerlaw {what} (JSON), got a file that is no JSON, or ends or breaks early ({error}). "
-                f"It may be truncated; copy it again or {cls._again}."
-            ) from None
+            got = f"a file that is no JSON, or ends or breaks early ({error})"
+            cure = f"It may be truncated; copy it again or {cls._again}"
+            raise DataError(f"{path}: expected a layerlaw {what} (JSON), got {got}. {cure}.") from None
         return cls.from_dict(data, where=str(path))
 
     @classmethod
@@ -135,10 +134,8 @@ def check_format(data: Any, what: str, version: int, *, where: str, writer: str 
         raise DataError(f"{where}: expected a layerlaw {what}, got {came}. Was it written by {writer}?")
     found = data.get("version")
     if not isinstance(found, int) or found > version:
-        raise DataError(
-            f"{where}: expected a layerlaw {what} of version ≤ {version}, got version {found}. "
-            "It was written by a newer layerlaw: pip install --upgrade layerlaw"
-        )
+        newer = "It was written by a newer layerlaw: pip install --upgrade layerlaw"
+        raise DataError(f"{where}: expected a layerlaw {what} of version ≤ {version}, got version {found}. {newer}")
     return found
 
 

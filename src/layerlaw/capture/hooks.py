@@ -255,11 +255,10 @@ class Capture:
             raise FeatureError(f"site '{site.name}': expected {self.samples} samples, got {came}.")
         features = reduced(ordered, self.reduce, channels_last=site.channels_last, mask=self.mask)
         if features.shape[1] != site.features:
-            raise FeatureError(
-                f"site '{site.name}': expected {site.features} features per sample as in the first batch, got "
-                f"{features.shape[1]}. Inputs of varying length cannot be flattened: pad them to one length, or "
-                "use reduce='mean', 'first' or 'last'."
-            )
+            expected = f"expected {site.features} features per sample as in the first batch, got {features.shape[1]}"
+            cure = "pad them to one length, or use reduce='mean', 'first' or 'last'"
+            why = f"Inputs of varying length cannot be flattened: {cure}"
+            raise FeatureError(f"site '{site.name}': {expected}. {why}.")
         if self.rows is not None:
             return features.index_select(0, self.rows.to(features.device))
         if self.gradients and features.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():

@@ -13,7 +13,7 @@ from typer import Option
 
 from layerlaw.advice import Choice, TrainingData, TrainingPlan, choose_depth, choose_shape, choose_width, forecast
 from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
-from layerlaw.advice.imbalance import MeasuredClassifier, measured_classifier
+from layerlaw.advice.imbalance import measured_classifier
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, saved
 from layerlaw.cli.inputs import ImageOptions, Size, explained_inputs, load_model, whole_numbers
 from layerlaw.data import DEFAULT, Labeled, load, names
@@ -171,22 +171,18 @@ def imbalance(
     """
     given = class_counts(counts, counts_file)
     check_folder(out)
-    network, measured = None, {}
-    if model is not None:
-        network = _measured(model, weights, images)
-        measured = {"classifier": network.rows, "record": network.record, "accuracy": network.accuracy}
-    elif weights is not None:
+    measured, has_bias = _measured(model, weights, images) if model is not None else ({}, None)
+    if model is None and weights is not None:
         raise InputError("--weights: expected with --model, whose weights they are, got no model.")
-    elif given is None:
+    if model is None and given is None:
         if images.data is None:
             raise InputError("counts: expected --counts, --counts-file, --data or --model, got none of them.")
         given = list(load(images.data).counts())
-    how: Any = measured
-    found = forecast(given, E_W=e_w, E_H=e_h, bias=bias, **how)
+    found = forecast(given, E_W=e_w, E_H=e_h, bias=bias, **measured)
     screen, written = console(as_json), saved(found, "forecast", out)
     print_forecast(found.to_dict(), screen)
-    if network is not None and network.bias is not None and network.bias != bias:
-        has, which = ("has a", "without one (--bias: with one)") if network.bias else ("has no", "with one")
+    if has_bias is not None and has_bias != bias:
+        has, which = ("has a", "without one (--bias: with one)") if has_bias else ("has no", "with one")
         screen.print(f"The classifier {has} bias; this forecast is that of the model {which}.", markup=False)
     conclude(screen, as_json, found.to_dict(), written)
 
@@ -208,14 +204,12 @@ def class_counts(text: str | None, file: Path | None) -> list[int] | None:
     return None if text is None else whole_numbers(text, such_as)
 
 
-def _measured(reference: str, weights: Path | None, images: ImageOptions) -> MeasuredClassifier:
+def _measured(reference: str, weights: Path | None, images: ImageOptions) -> tuple[Any, bool | None]:
     """What a forecast takes from the model that was named."""
     network, given, _ = load_model(reference, weights)
     if images.data is None and given is None:
-        raise InputError(
-            "--model: expected data to find its classifier and measure its norms on, from `make` or --data, got none. Give "
-            "--data; or leave out --model and give --counts, --E-W and --E-H."
-        )
+        expected = "expected data to find its classifier and measure its norms on, from `make` or --data, got none"
+        raise InputError(f"--model: {expected}. Give --data; or leave out --model and give --counts, --E-W and --E-H.")
     train, _, names = images.chosen(given)
     with explained_inputs():
-        return measured_classifier(network, train, classes=names)
+        return measured_classifier(network, train, names)

@@ -59,10 +59,9 @@ class ImageOptions:
         """(data, test data, class names): what `make` returned, unless --data names something else."""
         if self.data is None and given is not None:
             if self != ImageOptions() or per_class is not None:
-                raise InputError(
-                    "--size, --flat, --normalize and --per-class shape the images of --data; here the data come from your "
-                    "own code. Shape them there, or name a data set with --data."
-                )
+                shape = "--size, --flat, --normalize and --per-class shape the images of --data"
+                cure = "Shape them there, or name a data set with --data"
+                raise InputError(f"{shape}; here the data come from your own code. {cure}.")
             return given, given_test if test else None, None
         source = self.data or DEFAULT
         train = load(source, split="train", size=self.size)
@@ -147,10 +146,8 @@ def _state(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises a different one for every way a file can be wrong
-        raise DataError(
-            f"{path}: expected a file of plain weights (torch.save(model.state_dict(), …)); "
-            f"it is damaged or holds other objects, which are not loaded for safety ({type(error).__name__})."
-        ) from None
+        got = f"it is damaged or holds other objects, which are not loaded for safety ({type(error).__name__})"
+        raise DataError(f"{path}: expected plain weights (torch.save(model.state_dict(), …)); {got}.") from None
     if not isinstance(state, dict):
         raise DataError(f"{path}: expected a state dict, got {type(state).__name__}.")
     return state

@@ -128,7 +128,7 @@ class Solution:
 
     @cached_property
     def feature_blocks(self) -> GroupMatrix:
-        """H Hᵀ of the class means of the features, per group."""
+        """H Hᵀ of the class means of the features, per group; `.cosines()` are theirs, not centered."""
         H, size = self._factors[0], self._stretch
         return GroupMatrix.of(self.groups, self.value.z / size, H @ H.T / size)
 
@@ -139,11 +139,6 @@ class Solution:
         Of the least norm, where they are not unique (`angles_unique`).
         """
         return self.classifier_blocks.cosines()
-
-    @property
-    def feature_cosines(self) -> Array:
-        """(G, G) the same for the class means of the features, not centered."""
-        return self.feature_blocks.cosines()
 
     @property
     def minority_cosine(self) -> float | None:

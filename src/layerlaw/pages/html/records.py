@@ -191,10 +191,8 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
         if not record.sites:
             raise InputError(f"report: expected at least one site, record '{record.name}' has none.")
         if record.kind != first.kind:  # D and PR have no axis in common
-            raise InputError(
-                f"report: expected records of one kind, got a {first.kind.name} ('{first.name}') and a "
-                f"{record.kind.name} ('{record.name}'). Write a page for each kind."
-            )
+            both = " and ".join(f"a {one.kind.name} ('{one.name}')" for one in (first, record))
+            raise InputError(f"report: expected records of one kind, got {both}. Write a page for each kind.")
     views, alone = read_all(chosen), len(chosen) == 1
     heading = clean(title or "") or (views[0].label if alone else f"{len(views)} records compared")
     under = _facts(views[0]) if alone else html.escaped(" · ".join(view.label for view in views))
