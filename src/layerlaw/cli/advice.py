@@ -171,7 +171,7 @@ def imbalance(
     """
     given = class_counts(counts, counts_file)
     check_folder(out)
-    measured, has_bias = _measured(model, weights, images) if model is not None else ({}, None)
+    measured, has_bias = measured_by(model, weights, images) if model is not None else ({}, None)
     if model is None and weights is not None:
         raise InputError("--weights: expected with --model, whose weights they are, got no model.")
     if model is None and given is None:
@@ -204,8 +204,8 @@ def class_counts(text: str | None, file: Path | None) -> list[int] | None:
     return None if text is None else whole_numbers(text, such_as)
 
 
-def _measured(reference: str, weights: Path | None, images: ImageOptions) -> tuple[Any, bool | None]:
-    """What a forecast takes from the model that was named."""
+def measured_by(reference: str, weights: Path | None, images: ImageOptions) -> tuple[Any, bool | None]:
+    """What a forecast takes from the model that was named, and whether its classifier has a bias."""
     network, given, _ = load_model(reference, weights)
     if images.data is None and given is None:
         expected = "expected data to find its classifier and measure its norms on, from `make` or --data, got none"

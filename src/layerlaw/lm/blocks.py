@@ -87,15 +87,13 @@ class _Step:
 
     @classmethod
     def of(cls, call: Call) -> _Step:
-        """A block may hand its input on beside what it has made of it."""
-        for pick, seen in enumerate(call.outputs):
+        for pick, seen in enumerate(call.outputs):  # a block may hand its input on beside what it has made of it
             if call.input is not None and seen.shape == call.input.shape and not seen.same_content(call.input):
                 return cls(call, pick, seen)
         return cls(call, 0, call.output)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the hidden state."""
         return () if self.state is None else self.state.shape
 
     def reads(self, before: _Step) -> bool:
