@@ -67,7 +67,7 @@ def test_both_ranks_hold_the_same_numbers(found: list[dict]) -> None:
 def test_ranks_with_different_centers_are_told(found: list[dict]) -> None:
     for theirs in found:
         assert theirs["different centers"] == (
-            "the ranks measured around different class means: every rank must probe the same model with the same sites."
+            "the ranks measured around different class means: all must probe the same model and sites."
         )
 
 
