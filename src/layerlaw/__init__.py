@@ -26,42 +26,21 @@ if TYPE_CHECKING:
     from layerlaw.record import Record
 
 __all__ = [
-    "EvenSteps",
-    "LawFit",
-    "LayerlawError",
-    "Record",
-    "cdnv",
-    "fit_law",
-    "measure",
-    "nc1",
-    "ncc_accuracy",
-    "plot",
-    "probe",
-    "probe_lm",
-    "report",
-    "separation_fuzziness",
-    "sites",
-    "untrained",
-]
+    "EvenSteps", "LawFit", "LayerlawError", "Record", "cdnv", "fit_law", "measure", "nc1", "ncc_accuracy", "plot", "probe",
+    "probe_lm", "report", "separation_fuzziness", "sites", "untrained",
+]  # fmt: skip
 
-_HOMES = {
-    "EvenSteps": "layerlaw.lab",
-    "LawFit": "layerlaw.law",
-    "LayerlawError": "layerlaw.errors",
-    "Record": "layerlaw.record",
-    "cdnv": "layerlaw.measures",
-    "fit_law": "layerlaw.law",
-    "measure": "layerlaw.measures",
-    "nc1": "layerlaw.measures",
-    "ncc_accuracy": "layerlaw.measures",
-    "plot": "layerlaw.pages",
-    "probe": "layerlaw.probing",
-    "probe_lm": "layerlaw.lm",
-    "report": "layerlaw.pages",
-    "separation_fuzziness": "layerlaw.measures",
-    "sites": "layerlaw.probing",
-    "untrained": "layerlaw.capture.network",
-}
+_HOMES = {name: home for home, names in {
+    "capture.network": ("untrained",),
+    "errors": ("LayerlawError",),
+    "lab": ("EvenSteps",),
+    "law": ("LawFit", "fit_law"),
+    "lm": ("probe_lm",),
+    "measures": ("cdnv", "measure", "nc1", "ncc_accuracy", "separation_fuzziness"),
+    "pages": ("plot", "report"),
+    "probing": ("probe", "sites"),
+    "record": ("Record",),
+}.items() for name in names}  # fmt: skip
 
 _PACKAGES = ("advice", "data", "lab", "lm", "peeled", "verdict")
 
@@ -72,7 +51,7 @@ def __getattr__(name: str) -> Any:
 
         return version("layerlaw")
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return getattr(importlib.import_module(f"layerlaw.{_HOMES[name]}"), name)
     if name in _PACKAGES:
         return importlib.import_module(f"layerlaw.{name}")
     raise AttributeError(f"module 'layerlaw' has no attribute {name!r}")

@@ -1,6 +1,8 @@
 """Everything layerlaw raises. Each message says what was expected, what came, where, and what to do."""
 
+import importlib
 from collections.abc import Collection, Mapping
+from typing import Any
 
 
 class LayerlawError(Exception):
@@ -40,6 +42,14 @@ class MissingExtraError(LayerlawError, ImportError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs the package '{package}': pip install 'layerlaw[{extra}]'")
+
+
+def needed(module: str, extra: str, purpose: str, *, package: str = "") -> Any:
+    """Import an optional module, or say which extra brings it; `package`: what it is called where it is installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtraError(package or module.partition(".")[0], extra, purpose) from None
 
 
 def renamed(function: str, given: Mapping[str, object], new: Mapping[str, str]) -> None:

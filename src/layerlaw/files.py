@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from layerlaw.errors import DataError
 
@@ -103,10 +107,9 @@ class Saved:
         except OSError as error:
             raise DataError(f"{path}: expected a layerlaw {what} that can be read ({error.strerror}).") from None
         except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise DataError(
-                f"{path}: expected a layerlaw {what} (JSON), got a file that is no JSON, or ends or breaks early ({error}). "
-                f"It may be truncated; copy it again or {cls._again}."
-            ) from None
+            got = f"a file that is no JSON, or ends or breaks early ({error})"
+            cure = f"It may be truncated; copy it again or {cls._again}"
+            raise DataError(f"{path}: expected a layerlaw {what} (JSON), got {got}. {cure}.") from None
         return cls.from_dict(data, where=str(path))
 
     @classmethod
@@ -131,11 +134,17 @@ def check_format(data: Any, what: str, version: int, *, where: str, writer: str 
         raise DataError(f"{where}: expected a layerlaw {what}, got {came}. Was it written by {writer}?")
     found = data.get("version")
     if not isinstance(found, int) or found > version:
-        raise DataError(
-            f"{where}: expected a layerlaw {what} of version ≤ {version}, got version {found}. "
-            "It was written by a newer layerlaw: pip install --upgrade layerlaw"
-        )
+        newer = "It was written by a newer layerlaw: pip install --upgrade layerlaw"
+        raise DataError(f"{where}: expected a layerlaw {what} of version ≤ {version}, got version {found}. {newer}")
     return found
+
+
+def sha256(parts: Iterable[bytes | npt.NDArray[Any]]) -> str:
+    """The checksum (hex) of bytes and arrays, one after the other."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part if isinstance(part, bytes) else np.ascontiguousarray(part).data)
+    return digest.hexdigest()
 
 
 def from_plain(cls: type[Made], data: Mapping[str, Any], **parts: Any) -> Made:

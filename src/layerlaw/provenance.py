@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import importlib.metadata
 import platform
 from functools import cache
 from typing import Any
 
 import torch
-from torch import nn
+from torch import cuda, nn
+
+from layerlaw.files import sha256
 
 DIGEST_BYTES = 2 * 2**30
 
 
 def provenance(*devices: str | torch.device | None, **more: Any) -> dict[str, Any]:
     """What every result says of its origin, with what else is known of this one in between."""
+    used = [device or "cpu" for device in devices]
     return {
         "layerlaw": code_version(),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "device": ", ".join(device_name(device or "cpu") for device in devices),
+        "device": ", ".join(cuda.get_device_name(d) if torch.device(d).type == "cuda" else str(d) for d in used),
         **more,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
@@ -34,11 +36,6 @@ def code_version() -> str:
         return importlib.metadata.version("layerlaw")
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
-
-
-def device_name(device: str | torch.device) -> str:
-    """The name of a GPU, or the kind of another device."""
-    return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device)
 
 
 def model_provenance(model: nn.Module) -> dict[str, Any]:
@@ -56,7 +53,4 @@ def parameter_digest(network: nn.Module) -> str | None:
     elsewhere = any(t.is_meta or hasattr(t, "full_tensor") for t in tensors)  # offloaded or sharded
     if elsewhere or sum(t.numel() * t.element_size() for t in tensors) > DIGEST_BYTES:
         return None
-    digest = hashlib.sha256()
-    for t in tensors:
-        digest.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return sha256(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for t in tensors)

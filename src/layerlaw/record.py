@@ -8,7 +8,7 @@ import itertools
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from layerlaw.errors import DataError, InputError, MissingExtraError
+from layerlaw.errors import DataError, InputError, needed
 from layerlaw.files import Saved, from_plain
 from layerlaw.law import LawErrors, LawFit, fit_law, law_errors
 from layerlaw.measures.columns import REGISTRY, describe
@@ -158,7 +158,7 @@ class Record(Saved):
         """
         column, where = column or self.leading, f"record '{self.name}'"
         self.column(column)
-        if not carries_law(column):
+        if not describe(column).law:
             raise InputError(f"{where}: expected a column that is 0 at collapse, got {column!r}, which is not.")
         values: list[float] = []
         for site in self._fitted(drop_last):
@@ -189,14 +189,11 @@ class Record(Saved):
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per site in depth order; columns `site`, `type`, `at`, `features`, `in_fit`, then the measures."""
-        try:
-            import pandas
-        except ImportError:
-            raise MissingExtraError("pandas", "tables", "Record.to_pandas()") from None
-        frame = pandas.DataFrame({"site": [site.name for site in self.sites]})
+        pd = needed("pandas", "tables", "Record.to_pandas()")
+        frame: pandas.DataFrame = pd.DataFrame({"site": [site.name for site in self.sites]})
         for name in ("type", "at", "features", "in_fit"):
             frame[name] = [getattr(site, name) for site in self.sites]
-        return frame.assign(**{c: pandas.Series(self.column(c), dtype="float64") for c in self.columns})
+        return frame.assign(**{c: pd.Series(self.column(c), dtype="float64") for c in self.columns})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -207,7 +204,8 @@ class Record(Saved):
         sites = [from_plain(SiteRow, site, shape=tuple(site["shape"])) for site in data["sites"]]
         changed: dict[str, Any] = {"version": VERSION}
         if version < VERSION:
-            changed["settings"] = _renewed(data.get("settings", {}))
+            new = {OLD_SETTINGS.get(key, key): value for key, value in data.get("settings", {}).items()}
+            changed["settings"] = {k: OLD_VALUES.get(v, v) if k in OLD_SETTINGS.values() else v for k, v in new.items()}
         if data.get("kind") == LANGUAGE_MODEL.name and "words" not in data:  # they were kept where classes are
             changed |= {"words": data["classes"], "classes": []}
         return from_plain(cls, data, sites=sites, **changed)
@@ -251,15 +249,3 @@ class Record(Saved):
         )
         about = html.escape(repr(self)[1:-1])
         return f"<p>{about}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _renewed(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a record of version 1 under the names of today."""
-    renamed = {OLD_SETTINGS.get(key, key): value for key, value in settings.items()}
-    changed = {key: OLD_VALUES.get(renamed[key], renamed[key]) for key in OLD_SETTINGS.values() if key in renamed}
-    return renamed | changed
-
-
-def carries_law(column: str) -> bool:
-    """Whether a law can be fitted to a column: it is positive and 0 at collapse, no accuracy, rank or standard error."""
-    return describe(column).law

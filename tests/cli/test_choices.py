@@ -8,7 +8,7 @@ import pytest
 from command_line import layerlaw
 from PIL import Image
 
-from layerlaw.cli.advice import hidden_widths, whole_numbers
+from layerlaw.cli.inputs import whole_numbers
 
 SMALL = ("--size", "6", "--per-class", "20", "--rates", "0.003", "--epochs", "3", "--seeds", "2")
 
@@ -68,7 +68,7 @@ def test_width_and_shape_give_one_json_object(tmp_path: Path) -> None:
         (("width", "--depth", "1"), "depth: expected a whole number of at least 2"),
         (("shape", "--shapes", "10x2"), "shapes: expected at least 2"),
         (("shape", "--shapes", "10xx; 5"), "expected widths such as 100x4,1000x3"),
-        (("shape", "--shapes", "10x0; 5"), "expected positive widths and counts"),
+        (("shape", "--shapes", "10x0; 5"), "with 1 to a million after 'x', got '10x0'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_one(
@@ -104,4 +104,4 @@ def test_bad_input_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 def test_numbers_and_shapes_are_read_as_written() -> None:
     assert whole_numbers("3-5,8, 10-10", "depths") == [3, 4, 5, 8, 10]
-    assert hidden_widths("100x2, 1000, 50×3") == (100, 100, 1000, 50, 50, 50)
+    assert whole_numbers("100x2, 1000, 50×3", "shapes") == [100, 100, 1000, 50, 50, 50]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command_line import layerlaw
 
-from layerlaw.cli.imbalance import class_counts
+from layerlaw.cli.advice import class_counts
 
 
 def test_counts_are_read_in_every_spelling(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_command_says_what_a_network_has_lost_and_refuses_broken_weights(tmp
         (("--counts", "50,0"), "expected at least 1, got 0"),
         (("--counts", "50,-3"), "expected at least 1, got -3"),
         (("--counts", "50,2.5"), "expected whole numbers such as"),
-        (("--counts", "50x0,5"), "a number of classes from 1"),
+        (("--counts", "50x0,5"), "with 1 to a million after 'x', got '50x0'"),
         (("--counts", "100x5,10x5"), "lose classes where √(E_W E_H) is below 2.13"),
         (("--counts", "50,5", "--E-W", "-1", "--E-H", "3"), "E_W: expected a positive, finite budget"),
         (("--counts", "50,5", "--weights", "w.pt"), "--weights: expected with --model"),

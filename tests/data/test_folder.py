@@ -159,6 +159,6 @@ def test_reading_writes_nothing(root: Path) -> None:
 
 
 def test_missing_pillow_names_the_extra(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'layerlaw\[data\]'"):
         load(root)

@@ -112,7 +112,7 @@ def test_resizing_equals_pillow_on_the_whole_picture(shape: tuple[int, int, int]
 
 
 def test_resizing_to_the_same_size_changes_nothing_and_needs_no_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
     data = toy([0, 1, 2])
     assert data.resized(4).images is data.images
     with pytest.raises(

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from layerlaw.errors import DataError, InputError, LayerlawError
 from layerlaw.lab import GPT, TextRecipe, load_text_model, save_text_model, text_loss, train_text
 from layerlaw.lab.networks.text_model import TextModel
-from layerlaw.lab.text import cross_entropy, masked_tokens, next_tokens
+from layerlaw.lab.text import TextBatch, cross_entropy, masked_tokens
 
 TRAIN, TEST = markov(40_000, 1), markov(4_000, 2)
 BASE = TextRecipe(steps=5, batch_size=4, context=16, learning_rate=0.01, warmup=2)
@@ -176,7 +176,8 @@ def test_the_loss_asks_for_every_token_of_the_text_once(tokens: int) -> None:
     model, text = gpt(), TEST[:tokens]
     total = 0.0
     for start in range(0, tokens - 1, 16):
-        asked = next_tokens(text[None, start : start + 17])
+        window = text[None, start : start + 17]
+        asked = TextBatch(window[:, :-1], None, window[:, 1:])
         total += float(cross_entropy(model, *asked, reduction="sum"))
     model.train()
     assert text_loss(model, text, BASE) == pytest.approx(total / (tokens - 1), rel=1e-5)

@@ -16,7 +16,7 @@ from pages_outcomes import epoch_sheet, law_outcome, law_panel, law_sheet, nasty
 from layerlaw.errors import InputError
 from layerlaw.pages import draw_sheet, theme
 from layerlaw.pages.html.outcomes import inline_svg
-from layerlaw.pages.sheets.corners import along, corner_box, emptiest
+from layerlaw.pages.sheets.curves import along, corner_box, emptiest
 from layerlaw.pages.sheets.scales import Scale, y_scale
 from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
 

@@ -21,8 +21,8 @@ def test_the_logits_are_a_centered_diagonal() -> None:
     a = np.log(K * counts / (N * s.multiplier) - (K - 1))
     assert s.H() @ s.W().T == pytest.approx(C @ np.diag(a) @ C, abs=1e-10)
     assert a.sum() == pytest.approx(K**2 * s.c / (K - 1))
-    assert s.classifier_gram == pytest.approx(
-        s.feature_gram, abs=1e-10
+    assert s.classifier_blocks.dense() == pytest.approx(
+        s.feature_blocks.dense(), abs=1e-10
     )  # Z is symmetric: features and classifiers align
     assert s.gap < 1e-13
 

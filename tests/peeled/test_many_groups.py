@@ -54,4 +54,4 @@ def test_random_starts_find_nothing_better() -> None:
         found = lp.solve_direct(counts, E_W=1, E_H=3, bias=bias, per_class=2, starts=4)
         assert found.loss == pytest.approx(s.loss, abs=1e-9)
         norm = s.norms[s.groups.members]
-        assert found.cosines == pytest.approx(s.classifier_gram / np.outer(norm, norm), abs=1e-4)
+        assert found.cosines == pytest.approx(s.classifier_blocks.dense() / np.outer(norm, norm), abs=1e-4)

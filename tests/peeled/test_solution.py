@@ -44,8 +44,8 @@ def test_classifiers_and_features_are_on_the_budgets_and_give_the_logits(problem
         assert (W**2).sum() / K == pytest.approx(s.E_W, rel=1e-10)
         assert (H**2).sum() / K == pytest.approx(s.E_H, rel=1e-10)
         assert H @ W.T + s.biases[s.groups.members] == pytest.approx(s.logits, abs=1e-10)
-        assert s.classifier_gram == pytest.approx(W @ W.T, abs=1e-10)
-        assert s.feature_gram == pytest.approx(H @ H.T, abs=1e-10)
+        assert s.classifier_blocks.dense() == pytest.approx(W @ W.T, abs=1e-10)
+        assert s.feature_blocks.dense() == pytest.approx(H @ H.T, abs=1e-10)
     assert np.linalg.matrix_rank(W, tol=1e-7) == s.rank <= K - 1
     assert W.sum(0) == pytest.approx(0, abs=1e-9)  # Σ w_k = 0
 
@@ -137,7 +137,7 @@ def test_balanced_classes_are_a_simplex(K: int, c: float) -> None:
     if K <= 10:  # h_k = √(E_H/E_W) w_k = √E_H m_k
         assert s.H() == pytest.approx(math.sqrt(s.E_H / s.E_W) * s.W(), abs=1e-12)
         simplex = math.sqrt(K / (K - 1)) * (np.eye(K) - 1 / K)
-        assert s.feature_gram == pytest.approx(s.E_H * simplex @ simplex, abs=1e-12)
+        assert s.feature_blocks.dense() == pytest.approx(s.E_H * simplex @ simplex, abs=1e-12)
 
 
 def test_only_the_product_of_the_budgets_matters() -> None:
@@ -269,7 +269,7 @@ def test_a_million_classes_need_no_large_matrix() -> None:
     assert len(str(s)) < 300
     json.dumps(s.to_dict(), allow_nan=False)
     with pytest.raises(MemoryBudgetError, match="The group-wise numbers"):
-        _ = s.classifier_gram
+        _ = s.classifier_blocks.dense()
     with pytest.raises(MemoryBudgetError, match="GiB"):
         s.W()
 

@@ -12,18 +12,6 @@ from layerlaw.advice.perturbation import Robustness, robustness
 from layerlaw.advice.transfer import Balance, transfer_balance
 
 __all__ = [
-    "Balance",
-    "Candidate",
-    "Choice",
-    "Forecast",
-    "Robustness",
-    "TrainingData",
-    "TrainingPlan",
-    "Trial",
-    "choose_depth",
-    "choose_shape",
-    "choose_width",
-    "forecast",
-    "robustness",
-    "transfer_balance",
-]
+    "Balance", "Candidate", "Choice", "Forecast", "Robustness", "TrainingData", "TrainingPlan", "Trial",
+    "choose_depth", "choose_shape", "choose_width", "forecast", "robustness", "transfer_balance",
+]  # fmt: skip

@@ -10,20 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from layerlaw.advice.candidates import (
-    Candidate,
-    Guess,
-    Trial,
-    by_rate,
-    decide,
-    difference,
-    mean,
-    more_accurate,
-    objection,
-    relative,
-    sampling_error,
-    standard_error,
-)
+from layerlaw.advice import candidates as rule
+from layerlaw.advice.candidates import Candidate, Guess, Trial, by_rate, difference, mean, standard_error
 from layerlaw.files import json_safe, write_json
 from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.wording import counted, number, percent, with_error
@@ -63,15 +51,15 @@ class Choice:
 
         `more` are other fields: the number of `validation` samples, test accuracies, provenance.
         """
-        best, chosen = decide(candidates)
-        against = objection(candidates, chosen, guess)
-        top = None if against else more_accurate(candidates, chosen, more.get("validation", 0))
+        best, chosen = rule.decide(candidates)
+        against = rule.objection(candidates, chosen, guess)
+        top = None if against else rule.more_accurate(candidates, chosen, more.get("validation", 0))
         return cls(kind, tuple(candidates), best, None if against else chosen, top, against, **more)
 
     @property
     def over_floor(self) -> bool:
         """Whether candidates are compared by D over its noise floor (D with shuffled labels), not by D itself."""
-        return relative(self.candidates)
+        return rule.relative(self.candidates)
 
     @cached_property
     def headline(self) -> str:
@@ -164,7 +152,10 @@ def _caveats(choice: Choice) -> Iterator[str]:
     if top is not None:
         ahead, error = difference(top.trial.accuracies, trial.accuracies)
         by = f"{100 * ahead:.1f}" + ("" if error is None else f" ± {100 * error:.1f}")
-        own, samples = sampling_error(recommended, choice.validation), counted(choice.validation, "validation sample")
+        own, samples = (
+            rule.sampling_error(recommended, choice.validation),
+            counted(choice.validation, "validation sample"),
+        )
         noise = "" if own is None else f" ({samples} alone leave an accuracy open to ±{percent(own)[:-1]})"
         accuracy = f"the best validation accuracy, {percent(top.trial.accuracy)}, {by} points above {label}{noise}"
         yield f"D and accuracy disagree: {top.label} has {accuracy}."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -225,18 +224,9 @@ def _pair(features: Any, K: int) -> Pair:
     return h, labels
 
 
-@dataclass(frozen=True)
-class MeasuredClassifier:
-    """What a forecast takes from a network: `forecast(classifier=m.rows, record=m.record, accuracy=m.accuracy)`."""
-
-    record: Record
-    rows: Tensor | None
-    accuracy: list[float] | None  # share of right samples per class; `None` where the output holds no class scores
-    bias: bool | None  # whether the classifier has one
-
-
-def measured_classifier(network: nn.Module, data: Any, *, classes: Sequence[str] | None = None) -> MeasuredClassifier:
-    """Probe a network, find the rows of its classifier, and count what is right in every class."""
+def measured_classifier(network: nn.Module, data: Any, classes: Sequence[str] | None) -> tuple[Any, bool | None]:
+    """What `forecast` takes from a network, its record, the rows of its classifier, the share that is right in every class;
+    and whether the classifier has a bias, where one is found."""
     plan = sites(network, data)
     last = None if plan.classifier is None else modules_of(network_of(network))[plan.classifier]
     rows = None if last is None else classifier_weight(last)
@@ -244,7 +234,7 @@ def measured_classifier(network: nn.Module, data: Any, *, classes: Sequence[str]
         raise FeatureError(f"'{plan.classifier}': expected finite weights, got NaN or infinity. Did training diverge?")
     record = probe(network, data, classes=classes, uncertainty=False)
     bias = None if last is None else getattr(last, "bias", None) is not None
-    return MeasuredClassifier(record, rows, _class_accuracy(network, data, plan), bias)
+    return {"record": record, "classifier": rows, "accuracy": _class_accuracy(network, data, plan)}, bias
 
 
 def _class_accuracy(network: nn.Module, data: Any, plan: Plan) -> list[float] | None:

@@ -81,9 +81,8 @@ class Batch:
         try:
             args, kwargs = tree_map(join, *((batch.args, batch.kwargs) for batch in batches))
         except (RuntimeError, ValueError) as error:
-            raise DataError(
-                f"{where}: expected batches that can be joined into one, got inputs of different shapes ({error}): pad them."
-            ) from None
+            got = f"inputs of different shapes ({error}): pad them"
+            raise DataError(f"{where}: expected batches that can be joined into one, got {got}.") from None
         return cls(args, kwargs, torch.cat([batch.labels for batch in batches]))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
@@ -152,10 +151,8 @@ class Batches:
             self.samples = _length(data.sampler)
             self.order = "shuffled by the loader" if isinstance(data.sampler, RandomSampler) else self.order
         if not hasattr(data, "__iter__"):
-            came = type(data).__name__
-            raise DataError(
-                f"{where}: expected a DataLoader, a pair (inputs, labels) or a re-iterable of (x, y), got {came}."
-            )
+            expected = "a DataLoader, a pair (inputs, labels) or a re-iterable of (x, y)"
+            raise DataError(f"{where}: expected {expected}, got {type(data).__name__}.")
         self.source, self.batch_size = data, getattr(data, "batch_size", None)
         self.length = _length(data)
 

@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
+from layerlaw.capture.hooks import Call, Seen, Trace, sample_axis, trace
 from layerlaw.capture.modules import block_names, features_last, logits_of, matching, modules_of, weight_layers
 from layerlaw.capture.plan import Plan, Reduce, Site, reduced, samples_first
-from layerlaw.capture.trace import Call, Seen, Trace, sample_axis, trace
 from layerlaw.errors import CaptureError, check_choice
 
 Pattern = str | type[nn.Module] | Callable[[str, nn.Module], bool]
@@ -157,14 +157,13 @@ class _Finder:
             if isinstance(item, str) and item in self.modules:
                 written.append(item)
             elif item == "input":
-                front = [replace(self._must(self.two.root, "input"), name="input", type="input")]
+                front = [replace(*self._kept([self.two.root], "input", must=True), name="input", type="input")]
             else:
                 found += self._matching(item)
         for name in written:
             if name not in self.counts:
                 raise CaptureError(f"site '{name}' never fires: the model's forward does not call this module.")
-        for call in self._calls(written):
-            self._must(call, "output")
+        self._kept(self._calls(written), "output", must=True)
         found = [name for name in dict.fromkeys(found) if name and name not in written]
         self.dropped += [f"{name} (never called)" for name in found if name not in self.counts]
         self.dropped = list(dict.fromkeys(self.dropped))
@@ -192,21 +191,17 @@ class _Finder:
         chosen = set(names)
         return sorted((call for call in self.two.calls if call.name in chosen), key=lambda c: c.left)
 
-    def _kept(self, calls: Iterable[Call], at: Literal["input", "output"]) -> list[Site]:
+    def _kept(self, calls: Iterable[Call], at: Literal["input", "output"], *, must: bool = False) -> list[Site]:
         sites = []
         for call in calls:
             made = self._site(call, at)
             if isinstance(made, Site):
                 sites.append(made)
+            elif must:
+                raise CaptureError(f"site '{call.name or 'input'}' cannot be measured: {made}.")
             else:
                 self.dropped.append(f"{call.title} ({made})")
         return sites
-
-    def _must(self, call: Call, at: Literal["input", "output"]) -> Site:
-        made = self._site(call, at)
-        if isinstance(made, Site):
-            return made
-        raise CaptureError(f"site '{call.name or 'input'}' cannot be measured: {made}.")
 
     def _site(self, call: Call, at: Literal["input", "output"]) -> Site | str:
         """The site, or the reason why it cannot be one."""

@@ -1,4 +1,5 @@
-"""`layerlaw depth | width | shape`: which network to take, by training candidates and comparing them."""
+"""`layerlaw depth | width | shape | imbalance`: which network to take, by training candidates; which classes keep a
+classifier of their own, by the Layer-Peeled Model."""
 
 from __future__ import annotations
 
@@ -10,16 +11,19 @@ from typing import Annotated, Any
 from rich.console import Console
 from typer import Option
 
-from layerlaw.advice import Choice, TrainingData, TrainingPlan, choose_depth, choose_shape, choose_width
+from layerlaw.advice import Choice, TrainingData, TrainingPlan, choose_depth, choose_shape, choose_width, forecast
 from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
+from layerlaw.advice.imbalance import measured_classifier
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, saved
-from layerlaw.cli.inputs import Size, numbers, repeated
+from layerlaw.cli.inputs import ImageOptions, Size, explained_inputs, load_model, whole_numbers
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.errors import DataError, InputError
 from layerlaw.lab import Recipe, Shape
-from layerlaw.pages.advice_terminal import print_choice
+from layerlaw.pages.advice_terminal import print_choice, print_forecast
 
 HIDDEN = "Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'."
+DEPTHS, WIDTHS = (f"{name}: expected whole numbers and ranges such as 3-12,15" for name in ("depths", "widths"))
+WIDTHS_OF_A_SHAPE = "shapes: expected widths such as 100x4,1000x3, at least 1"
 QUICK_RATES, QUICK_EPOCHS, QUICK_PER_CLASS, QUICK_SIZE = (1e-3, 3e-3), 60, 100, 10
 
 
@@ -52,10 +56,15 @@ class TrainingOptions:
         """Arguments of `choose_depth` and its siblings, the data among them."""
         if self.seeds < 1:
             raise InputError(f"seeds: expected at least 1, got {self.seeds}.")
-        rates, epochs = (QUICK_RATES, QUICK_EPOCHS) if self.quick else (RATES, RECIPE.epochs)
+        rates: tuple[float, ...] = QUICK_RATES if self.quick else RATES
+        epochs = QUICK_EPOCHS if self.quick else RECIPE.epochs
         epochs = self.epochs if self.epochs is not None else epochs
+        try:
+            rates = tuple(map(float, self.rates.split(","))) if self.rates is not None else rates
+        except ValueError:
+            raise InputError(f"rates: expected numbers separated by commas, got {self.rates!r}.") from None
         how = {
-            "rates": rates if self.rates is None else tuple(numbers(self.rates, "rates", float)),
+            "rates": rates,
             "recipe": Recipe(Shape.even(8, norm=self.norm), optimizer=self.optimizer, epochs=epochs),  # type: ignore[arg-type]
             "seeds": tuple(range(self.seeds)),
             "device": self.device,
@@ -116,7 +125,7 @@ def depth(
     Every depth is trained at all learning rates with the same seeds; the rate is chosen by validation accuracy. The
     smallest depth within one standard error of the lowest D is recommended.
     """
-    chosen = whole_numbers(depths or ("3,4,6,8,10,12" if options.quick else "3-12"), "depths")
+    chosen = whole_numbers(depths or ("3,4,6,8,10,12" if options.quick else "3-12"), DEPTHS)
     options.show(choose_depth(**options.arguments(), depths=chosen, width=width))
 
 
@@ -127,7 +136,7 @@ def width(
     depth: Annotated[int, Option(help="Number of linear layers, the classifier included.")] = 8,
 ) -> None:
     """Which width is enough? As `layerlaw depth`, for several widths at one depth."""
-    chosen = whole_numbers(widths or ("10,20,50,100,200" if options.quick else "20,50,100,200,500"), "widths")
+    chosen = whole_numbers(widths or ("10,20,50,100,200" if options.quick else "20,50,100,200,500"), WIDTHS)
     options.show(choose_width(**options.arguments(), widths=chosen, depth=depth))
 
 
@@ -137,31 +146,70 @@ def shape(
     shapes: Annotated[str | None, Option(help=HIDDEN, show_default="100x7; 50x4,200x3; 200x4,50x3")] = None,
 ) -> None:
     """Wide below or wide above? As `layerlaw depth`, for networks of given widths."""
-    chosen = list(SHAPES) if shapes is None else [hidden_widths(part) for part in shapes.strip(" ;").split(";")]
-    options.show(choose_shape(**options.arguments(), shapes=chosen))
+    given = [] if shapes is None else shapes.strip(" ;").split(";")
+    chosen = [whole_numbers(part, WIDTHS_OF_A_SHAPE, 1) for part in given]
+    options.show(choose_shape(**options.arguments(), shapes=chosen or SHAPES))
 
 
-def whole_numbers(text: str, name: str) -> list[int]:
-    """'3-6,8' → 3, 4, 5, 6, 8."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
+@command
+def imbalance(
+    images: ImageOptions,
+    counts: Annotated[str | None, Option(help="Samples per class, e.g. 5000,5000,50 or 5000x3,50x7.")] = None,
+    counts_file: Annotated[Path | None, Option(help="A text file of numbers, one per class.")] = None,
+    model: Annotated[str | None, Option(help="file.py:make or package.module:make. This runs your own code.")] = None,
+    weights: Annotated[Path | None, Option(help="A .safetensors or .pt file of weights.")] = None,
+    e_w: Annotated[float | None, Option("--E-W", help="Mean squared norm of the classifier's rows.")] = None,
+    e_h: Annotated[float | None, Option("--E-H", help="Mean squared norm of the features it reads.")] = None,
+    bias: Annotated[bool, Option("--bias", help="The model with a free bias.")] = False,
+    out: Annotated[Path | None, Option(help="Folder for forecast.json and forecast.png.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Will rare classes lose their classifiers? A forecast from class counts and norms (Layer-Peeled Model).
+
+    Norms come from --model, measured on its data or --data, or from --E-W and --E-H. Counts given with --model are
+    those of its training; else the classes are counted in the data. More than 40 distinct sizes are put into bins.
+    """
+    given = class_counts(counts, counts_file)
+    check_folder(out)
+    measured, has_bias = measured_by(model, weights, images) if model is not None else ({}, None)
+    if model is None and weights is not None:
+        raise InputError("--weights: expected with --model, whose weights they are, got no model.")
+    if model is None and given is None:
+        if images.data is None:
+            raise InputError("counts: expected --counts, --counts-file, --data or --model, got none of them.")
+        given = list(load(images.data).counts())
+    found = forecast(given, E_W=e_w, E_H=e_h, bias=bias, **measured)
+    screen, written = console(as_json), saved(found, "forecast", out)
+    print_forecast(found.to_dict(), screen)
+    if has_bias is not None and has_bias != bias:
+        has, which = ("has a", "without one (--bias: with one)") if has_bias else ("has no", "with one")
+        screen.print(f"The classifier {has} bias; this forecast is that of the model {which}.", markup=False)
+    conclude(screen, as_json, found.to_dict(), written)
+
+
+def class_counts(text: str | None, file: Path | None) -> list[int] | None:
+    """'5000x2,50' → [5000, 5000, 50]; a file holds the same, separated by anything that is no number.
+
+    >>> class_counts("5000x2, 50", None)
+    [5000, 5000, 50]
+    """
+    if text is not None and file is not None:
+        raise InputError("counts: expected --counts or --counts-file, got both.")
+    if file is not None:
         try:
-            low, high = int(first), int(last if dash else first)
-        except ValueError:
-            raise InputError(f"{name}: expected whole numbers and ranges such as 3-12,15, got {text!r}.") from None
-        if low > high:
-            raise InputError(f"{name}: expected a range from low to high, got the empty range {part.strip()!r}.")
-        found += range(low, high + 1)
-    return found
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{file}: expected a text file of class counts ({type(error).__name__}).") from None
+    such_as = "counts: expected whole numbers such as 5000,5000,50 or 5000x2,50"
+    return None if text is None else whole_numbers(text, such_as)
 
 
-def hidden_widths(text: str) -> tuple[int, ...]:
-    """'100x4,1000x3' → (100, 100, 100, 100, 1000, 1000, 1000)."""
-    found: list[int] = []
-    for part in text.split(","):
-        width, count = repeated(part, "shapes: expected widths such as 100x4,1000x3")
-        if width < 1 or count < 1:
-            raise InputError(f"shapes: expected positive widths and counts, got {part.strip()!r}.")
-        found += [width] * count
-    return tuple(found)
+def measured_by(reference: str, weights: Path | None, images: ImageOptions) -> tuple[Any, bool | None]:
+    """What a forecast takes from the model that was named, and whether its classifier has a bias."""
+    network, given, _ = load_model(reference, weights)
+    if images.data is None and given is None:
+        expected = "expected data to find its classifier and measure its norms on, from `make` or --data, got none"
+        raise InputError(f"--model: {expected}. Give --data; or leave out --model and give --counts, --E-W and --E-H.")
+    train, _, names = images.chosen(given)
+    with explained_inputs():
+        return measured_classifier(network, train, names)

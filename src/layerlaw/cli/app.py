@@ -36,7 +36,7 @@ app = typer.Typer(
 
 def run() -> None:
     """Run a command; an error of ours becomes one line and exit code 1."""
-    from layerlaw.cli import advice, classifier, demo, imbalance, lm, reproduce  # noqa: F401  (each adds its commands)
+    from layerlaw.cli import advice, classifier, lm, reproduce  # noqa: F401  (each adds its commands)
 
     try:
         for name in (word.partition("=")[0] for word in sys.argv[1:]):

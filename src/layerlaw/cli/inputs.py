@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
+import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from typer import Argument, Option
 
 from layerlaw.data import DEFAULT, Labeled, load, names
-from layerlaw.errors import CaptureError, DataError, InputError, MissingExtraError, check_choice
+from layerlaw.errors import CaptureError, DataError, InputError, check_choice, needed
 
-Number = TypeVar("Number", int, float)
 MODEL = (
     "file.py:make or package.module:make. This runs your own code: `make` returns a model, (model, data) or (model, data, "
     "test)."
@@ -58,10 +59,9 @@ class ImageOptions:
         """(data, test data, class names): what `make` returned, unless --data names something else."""
         if self.data is None and given is not None:
             if self != ImageOptions() or per_class is not None:
-                raise InputError(
-                    "--size, --flat, --normalize and --per-class shape the images of --data; here the data come from your "
-                    "own code. Shape them there, or name a data set with --data."
-                )
+                shape = "--size, --flat, --normalize and --per-class shape the images of --data"
+                cure = "Shape them there, or name a data set with --data"
+                raise InputError(f"{shape}; here the data come from your own code. {cure}.")
             return given, given_test if test else None, None
         source = self.data or DEFAULT
         train = load(source, split="train", size=self.size)
@@ -137,22 +137,17 @@ def _state(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise DataError(f"{path}: expected a file of weights, found none.")
     if path.suffix == ".safetensors":
+        names = ("safetensors", "safetensors.torch")
+        safetensors, reader = (needed(name, "weights", "Reading .safetensors") for name in names)
         try:
-            from safetensors import SafetensorError
-            from safetensors.torch import load_file
-        except ImportError:
-            raise MissingExtraError("safetensors", "weights", "Reading .safetensors") from None
-        try:
-            return dict(load_file(path))
-        except SafetensorError as error:
+            return dict(reader.load_file(path))
+        except safetensors.SafetensorError as error:
             raise DataError(f"{path}: expected a safetensors file, got another or a damaged one ({error}).") from None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises a different one for every way a file can be wrong
-        raise DataError(
-            f"{path}: expected a file of plain weights (torch.save(model.state_dict(), …)); "
-            f"it is damaged or holds other objects, which are not loaded for safety ({type(error).__name__})."
-        ) from None
+        got = f"it is damaged or holds other objects, which are not loaded for safety ({type(error).__name__})"
+        raise DataError(f"{path}: expected plain weights (torch.save(model.state_dict(), …)); {got}.") from None
     if not isinstance(state, dict):
         raise DataError(f"{path}: expected a state dict, got {type(state).__name__}.")
     return state
@@ -189,22 +184,21 @@ def explained(what: str) -> Iterator[None]:
         raise InputError(f"{what} failed with {type(error).__name__}: {error}{places}") from None
 
 
-def numbers(text: str, name: str, of: Callable[[str], Number], least: int | None = None) -> list[Number]:
-    """'0,3,7' → numbers of this type, at least so large."""
-    try:
-        found = [of(part) for part in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or (least is not None and min(found) < least):
-        which = "numbers" if least is None else "positive whole numbers"
-        raise InputError(f"{name}: expected {which} separated by commas, got {text!r}.")
+def whole_numbers(text: str, such_as: str, least: float = -math.inf) -> list[int]:
+    """Whole numbers, ranges and repeated ones; `such_as` begins the error that says what was expected.
+
+    >>> whole_numbers("3-5,8, 100x2", "depths: expected numbers such as 3-12")
+    [3, 4, 5, 8, 100, 100]
+    """
+    found: list[int] = []
+    for part in re.split(r"[\s,;]+", text.strip(" \t\r\n,;")):
+        read = re.fullmatch(r"(-?\d+)(?:-(\d+)|[x×](\d+))?", part)
+        if read is None or int(read[1]) < least:
+            raise InputError(f"{such_as}, got {part!r}.")
+        first, last, times = int(read[1]), int(read[2] or read[1]), int(read[3] or 1)
+        if first > last:
+            raise InputError(f"{such_as}, from low to high, got the empty range {part!r}.")
+        if not 1 <= times <= 10**6:
+            raise InputError(f"{such_as}, with 1 to a million after 'x', got {part!r}.")
+        found += [*range(first, last + 1)] * times
     return found
-
-
-def repeated(part: str, expected: str) -> tuple[int, int]:
-    """'100x4' → (100, 4), and '100' → (100, 1)."""
-    one, times, many = part.strip().replace("×", "x").partition("x")
-    try:
-        return int(one), int(many) if times else 1
-    except ValueError:
-        raise InputError(f"{expected}, got {part.strip()!r}.") from None

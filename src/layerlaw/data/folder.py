@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from layerlaw.data.labeled import Labeled, height_width, pillow
-from layerlaw.errors import DataError
+from layerlaw.data.labeled import Labeled, height_width
+from layerlaw.errors import DataError, needed
 from layerlaw.progress import Progress, choose
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -78,9 +78,7 @@ def _inside(paths: list[Path], root: Path) -> list[Path]:
     for path in paths:
         target = path.resolve()
         if not target.is_relative_to(root.resolve()):
-            raise DataError(
-                f"{path}: expected something inside {root}, got a link to {target}; copy it or remove the link"
-            )
+            raise DataError(f"{path}: expected something inside {root}, got a link to {target}; copy or remove it")
         if not target.exists():
             raise DataError(f"{path}: expected a file, got a link to {target}, which does not exist; remove the link")
     return paths
@@ -89,7 +87,7 @@ def _inside(paths: list[Path], root: Path) -> list[Path]:
 def _read_all(
     paths: list[Path], size: int | tuple[int, int] | None, channels: int, progress: bool | Progress
 ) -> NDArray[np.uint8]:
-    Image = pillow("reading a folder of pictures")
+    Image = needed("PIL.Image", "data", "reading a folder of pictures", package="pillow")
     shape = None if size is None else height_width(size)
     images: NDArray[np.uint8] | None = None
     for i, path in enumerate(choose(progress)(paths, "reading pictures", len(paths))):

@@ -1,16 +1,15 @@
 """`Labeled`: images with labels and class names; choosing samples and classes; resizing (Pillow) and scaling."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from layerlaw.errors import DataError, LabelError, MissingExtraError
+from layerlaw.errors import DataError, LabelError, needed
+from layerlaw.files import sha256
 
 Numbers: TypeAlias = float | Sequence[float]
 Normalize: TypeAlias = Literal["half", "dataset", "none"] | tuple[Numbers, Numbers]
@@ -71,10 +70,8 @@ class Labeled:
 
     def checksum(self) -> str:
         """Give the sha256 (hex) of the bytes of images and labels: equal exactly when both are equal."""
-        digest = hashlib.sha256()
-        digest.update(self.images.cpu().contiguous().numpy().data)
-        digest.update(self.labels.cpu().numpy().astype("<i8").data)  # little-endian on every machine
-        return digest.hexdigest()
+        labels = self.labels.cpu().numpy().astype("<i8")  # little-endian on every machine
+        return sha256((self.images.cpu().numpy(), labels))
 
     def balanced(self, per_class: int, *, seed: int | None = None) -> "Labeled":
         """Keep `per_class` images of every class: the first ones, or with a seed a random choice.
@@ -145,7 +142,7 @@ class Labeled:
         n, c = self.images.shape[:2]
         if self.images.shape[2:] == (h, w):
             return self
-        Image = pillow("resizing images")
+        Image = needed("PIL.Image", "data", "resizing images", package="pillow")
         planes = self.images.flatten(0, 1).cpu().numpy()  # (n·c, h_old, w_old)
         out = np.empty((n * c, h, w), np.uint8)
         for plane, target in zip(planes, out, strict=True):
@@ -196,15 +193,6 @@ class Labeled:
             got = f"{len(tensor)}: {values}"
             raise DataError(f"{self.name}: expected 1 or {channels} numbers, one per channel, got {got}")
         return tensor.reshape(1, -1, 1, 1)
-
-
-def pillow(purpose: str) -> ModuleType:
-    """Import `PIL.Image`, or say which extra is missing."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("pillow", "data", purpose) from error
-    return Image
 
 
 def height_width(size: int | tuple[int, int]) -> tuple[int, int]:

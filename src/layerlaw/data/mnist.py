@@ -6,7 +6,6 @@ license beside the file (MIT, Zalando SE).
 """
 
 import gzip
-import hashlib
 import io
 import zlib
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from layerlaw.data.labeled import Labeled
 from layerlaw.data.official import AGAIN, check, download, find, read_bytes
 from layerlaw.errors import DataError
+from layerlaw.files import sha256
 from layerlaw.progress import Progress
 
 PREFIX = {"train": "train", "test": "t10k"}
@@ -98,8 +98,7 @@ def load_sample(split: str) -> Labeled:
     2000
     """
     content = files("layerlaw.data").joinpath("sample", SAMPLE_FILE).read_bytes()
-    got = hashlib.sha256(content).hexdigest()
-    if got != SAMPLE_SHA256:
+    if (got := sha256([content])) != SAMPLE_SHA256:
         damaged = "the installation is damaged, install it again"
         raise DataError(f"{SAMPLE_FILE}: expected sha256 {SAMPLE_SHA256}, got {got}; {damaged}")
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from layerlaw.errors import DataError, MissingExtraError
+from layerlaw.errors import DataError, needed
 from layerlaw.progress import Progress, choose, silent
 
 ENVIRONMENT = "LAYERLAW_DATA"
@@ -55,10 +55,7 @@ def check(content: bytes, digest: str, where: str) -> None:
 def download(url: str, digest: str, *, cache: str, progress: bool | Progress = True) -> Path:
     """Download a file once into the folder `cache` of the user's cache; one that differs from the digest is not kept."""
     name = url.rsplit("/", 1)[-1]
-    try:
-        import pooch
-    except ImportError as error:
-        raise MissingExtraError("pooch", "data", f"downloading {name}") from error
+    pooch = needed("pooch", "data", f"downloading {name}")
     visible = choose(progress) is not silent
     logger = pooch.get_logger()
     level = logger.level

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import difflib
 import gzip
-import hashlib
 import json
 import os
 import re
@@ -18,7 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from layerlaw.data.official import ENVIRONMENT, data_folder, find
-from layerlaw.errors import DataError, MissingExtraError
+from layerlaw.errors import DataError, needed
+from layerlaw.files import sha256
 
 MOST = 50_000_000  # characters that are taken from JSON lines or a Hugging Face dataset, which may be endless
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[^:/]+){0,2}")
@@ -44,11 +44,10 @@ class Text:
     checksum: str = field(init=False)
 
     def __post_init__(self) -> None:
-        digest = hashlib.sha256()
-        for document in self.documents:
-            digest.update(document.encode("utf-8", "surrogatepass"))  # JSON may hold half of a pair
-            digest.update(b"\0")
-        object.__setattr__(self, "checksum", digest.hexdigest())
+        encoded = (
+            document.encode("utf-8", "surrogatepass") for document in self.documents
+        )  # JSON may hold half a pair
+        object.__setattr__(self, "checksum", sha256(part for document in encoded for part in (document, b"\0")))
 
     def __str__(self) -> str:
         n, characters = len(self.documents), sum(map(len, self.documents))
@@ -142,11 +141,8 @@ def _upto(characters: int, documents: Iterable[str], name: str) -> Text:
 
 def _dataset(source: str) -> Iterable[str]:
     """The field "text" of a Hugging Face dataset, streamed."""
-    try:
-        import datasets
-    except ImportError as error:
-        why = f"'{source}' is no file or folder here; reading it as a Hugging Face dataset"
-        raise MissingExtraError("datasets", "datasets", why) from error
+    why = f"'{source}' is no file or folder here; reading it as a Hugging Face dataset"
+    datasets = needed("datasets", "datasets", why)
     name, config, split = (*source.split(":"), None, None)[:3]
     where = f"Hugging Face dataset '{source}'"
     try:

@@ -18,26 +18,7 @@ from layerlaw.lab.text import TextRecipe, text_loss, train_text
 from layerlaw.lab.training import train
 
 __all__ = [
-    "GPT",
-    "Architecture",
-    "CrossEntropy",
-    "EvenCrossEntropy",
-    "EvenSteps",
-    "FeedForward",
-    "Fleet",
-    "Loss",
-    "Measurement",
-    "Recipe",
-    "Recurrent",
-    "Run",
-    "Samples",
-    "Schedule",
-    "Shape",
-    "TextRecipe",
-    "load_text_model",
-    "save_text_model",
-    "sweep",
-    "text_loss",
-    "train",
-    "train_text",
-]
+    "GPT", "Architecture", "CrossEntropy", "EvenCrossEntropy", "EvenSteps", "FeedForward", "Fleet", "Loss", "Measurement",
+    "Recipe", "Recurrent", "Run", "Samples", "Schedule", "Shape", "TextRecipe", "load_text_model", "save_text_model",
+    "sweep", "text_loss", "train", "train_text",
+]  # fmt: skip

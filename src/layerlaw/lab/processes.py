@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -19,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 
 import torch
@@ -96,16 +96,11 @@ def run_in_processes(
         program = [sys.executable, "-c", _PROGRAM, scratch, str(os.getpid())]
         alone: dict[str, str] = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": path}
         # In a session of its own: Ctrl-C reaches this process alone, which then asks the workers to stop.
-        how: dict[str, Any] = {
-            "stdin": subprocess.PIPE,
-            "stdout": subprocess.PIPE,
-            "env": alone,
-            "start_new_session": True,
-        }
+        how: dict[str, Any] = {"stdin": PIPE, "stdout": PIPE, "env": alone, "start_new_session": True}
         errors: list[str] = []
 
         def drive() -> None:
-            with subprocess.Popen(program, text=True, **how) as worker:
+            with Popen(program, text=True, **how) as worker:
                 assert worker.stdin is not None
                 assert worker.stdout is not None
                 for number in waiting:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError, LabelError
+from layerlaw.files import sha256
 from layerlaw.stats.labels import check_counts, checked_labels
 
 
@@ -34,10 +34,8 @@ class Samples:
         for name in ("inputs", "labels", "test_inputs", "test_labels"):
             value = getattr(self, name)
             if not isinstance(value, Tensor | None):
-                came = type(value).__name__
-                raise FeatureError(
-                    f"{name}: expected a tensor, got {came}. Samples.of((inputs, labels)) takes arrays too."
-                )
+                came, cure = type(value).__name__, "Samples.of((inputs, labels)) takes arrays too"
+                raise FeatureError(f"{name}: expected a tensor, got {came}. {cure}.")
 
     @classmethod
     def of(cls, train: Any, test: Any = None, *, class_names: tuple[str, ...] = ()) -> Samples:
@@ -61,11 +59,8 @@ class Samples:
     @cached_property
     def checksum(self) -> str:
         """sha256 of the bytes of inputs and labels, held-out ones included."""
-        digest = hashlib.sha256()
-        for part in (self.inputs, self.labels, self.test_inputs, self.test_labels):
-            if part is not None:
-                digest.update(np.ascontiguousarray(part.cpu().numpy()).data)
-        return digest.hexdigest()
+        parts = (self.inputs, self.labels, self.test_inputs, self.test_labels)
+        return sha256(part.cpu().numpy() for part in parts if part is not None)
 
     def flat(self) -> Samples:
         """The same with inputs (n, d)."""

@@ -96,11 +96,6 @@ class TextBatch(NamedTuple):
     answers: Tensor
 
 
-def next_tokens(windows: Tensor) -> TextBatch:
-    """Windows (B, T + 1) → every token but the first, from the tokens before it."""
-    return TextBatch(windows[:, :-1], None, windows[:, 1:])
-
-
 def masked_tokens(windows: Tensor, *, mask_id: int, share: float, generator: torch.Generator) -> TextBatch:
     """BERT's scheme: of a share of the places 80 % show the mask, 10 % a random token, 10 % the token itself.
 
@@ -208,7 +203,7 @@ def text_loss(model: TextModel, ids: Tensor, recipe: TextRecipe) -> float:
 
 def _batch_of(model: TextModel, windows: Tensor, recipe: TextRecipe, generator: torch.Generator) -> TextBatch:
     if recipe.task == "next":
-        return next_tokens(windows)
+        return TextBatch(windows[:, :-1], None, windows[:, 1:])  # every token but the first, from those before it
     return masked_tokens(windows, mask_id=model.vocabulary - 1, share=recipe.mask_share, generator=generator)
 
 
@@ -233,10 +228,8 @@ def _checked(model: TextModel, ids: Tensor, recipe: TextRecipe, *, least: int) -
         most = f"at most the {model.context} tokens of the model, the recipe has {recipe.context}"
         raise InputError(f"context: expected {most}. Make a model of longer context, or a recipe of shorter.")
     if model.causal and recipe.task != "next":
-        cure = "Make GPT(…, causal=False) for masked training"
-        raise InputError(
-            f"task: expected 'next' for a model that sees no later token (causal), got {recipe.task!r}. {cure}."
-        )
+        why = f"a model that sees no later token (causal), got {recipe.task!r}"
+        raise InputError(f"task: expected 'next' for {why}. Make GPT(…, causal=False) for masked training.")
     if not model.causal and recipe.task == "next":
         raise InputError("task: expected 'masked' for a model that sees all tokens, the next one too (causal=False).")
     if len(ids) < least:

@@ -19,13 +19,12 @@ from torch import nn
 
 from layerlaw.capture.network import network_of, placed, probing_state, untrained
 from layerlaw.errors import InputError, check_choice, check_whole, renamed
-from layerlaw.lm import anatomy
+from layerlaw.lm import anatomy, stream
 from layerlaw.lm.blocks import BlockStack, find_blocks
-from layerlaw.lm.chosen_tokens import FrequentTokens, PicturedWords
 from layerlaw.lm.loading import Loaded, load, load_tokenizer, quiet_transformers, untrained_twin
 from layerlaw.lm.loss import bos_note, loss_note, own_loss
 from layerlaw.lm.pieces import UncutText, check_ids, counted, pieces_of
-from layerlaw.lm.stream import MomentPass, Normalize, TextPlan, TextRun, affordable, check_enough, tokens_wanted
+from layerlaw.lm.stream import FrequentTokens, MomentPass, Normalize, PicturedWords, TextPlan, TextRun
 from layerlaw.lm.tasks import AGAINST_ITS_WAY, TaskName, around, check_task, targets_of, task_for, unnamed_sentinels
 from layerlaw.measures.residual import Residual, prediction_residuals
 from layerlaw.progress import Progress
@@ -109,7 +108,7 @@ def probe_lm(
         fits = anatomy.task_of(network, found, where, places.shift)
         task = check_task(task, fits)
         # The text: pieces of token ids.
-        wanted = tokens_wanted(found.width, task) if uncut.tokens is None else uncut.tokens
+        wanted = stream.tokens_wanted(found.width, task) if uncut.tokens is None else uncut.tokens
         special = sum(map(len, around(tokenizer))) if task == "masked" else 0
         fitting = replace(uncut, tokenizer=tokenizer, length=most - special, bos=uncut.bos if task == "next" else False)
         pieces = fitting.cut(wanted=wanted)
@@ -130,7 +129,7 @@ def probe_lm(
         frequent = FrequentTokens.of(predicted, classes) if classes else None
         shown = PicturedWords.of(words, tokenizer, vocabulary) if len(words) else None
         plan = TextPlan(found, tuple(chosen), normalize, places, frequent, shown)
-        pieces = pieces.noted(pieces.left_out).dealt(*affordable(uncut.groups, plan, memory_gib))
+        pieces = pieces.noted(pieces.left_out).dealt(*stream.affordable(uncut.groups, plan, memory_gib))
         pieces = pieces.noted(
             bos_note(network, tokenizer, pieces, where) if task == "next" else "",
             unnamed_sentinels(tokenizer) if task == "span" else "",
@@ -143,7 +142,7 @@ def probe_lm(
         # The pass over the text, and the same for an untrained model.
         run = TextRun(plan, how, pieces, batch_size, where, progress)
         measured = run.measure(network)
-        check_enough(measured.targets.counts, found.width, task, tokens=limit, length=most)
+        stream.check_enough(measured.targets.counts, found.width, task, tokens=limit, length=most)
         twin = None
         if null:
             drawn = NULL_SEED + seed
@@ -227,7 +226,21 @@ def _rows(plan: TextPlan, measured: MomentPass, twin: MomentPass | None) -> list
         row = SiteRow(site.name, site.type, site.shape, site.features, site.in_fit, site.at)
         row.plane = planes.get(site.name, [])
         for column, residual in _residuals(plan, measured, site.name).items():
-            _fill(row, column, residual)
+            row.values |= {column: residual.in_sample, f"{column}_adjusted": residual.adjusted}
+            if (
+                residual.held_out is not None
+                and residual.left_out is not None
+                and residual.held_out_left_out is not None
+            ):
+                row.values |= {
+                    f"{column}_log_se": residual.log_error,
+                    f"{column}_held_out": residual.held_out,
+                    f"{column}_held_out_log_se": residual.held_out_log_error,
+                }
+                row.left_out[column] = list(residual.left_out)
+                row.left_out[f"{column}_held_out"] = list(residual.held_out_left_out)
+            if column == "residual":
+                row.values["rank"] = float(residual.rank)
         if twin is not None:
             for column, residual in _residuals(plan, twin, site.name, " (untrained)").items():
                 row.values[f"{column}_untrained"] = residual.in_sample
@@ -247,20 +260,6 @@ def _residuals(plan: TextPlan, measured: MomentPass, site: str, which: str = "")
         moments, measured.targets, measured.columns, where=where, null_direction=plan.sums_to_zero
     )
     return {"residual" if target == "id" else f"residual_{target}": residual for target, residual in found.items()}
-
-
-def _fill(row: SiteRow, column: str, residual: Residual) -> None:
-    row.values |= {column: residual.in_sample, f"{column}_adjusted": residual.adjusted}
-    if residual.held_out is not None and residual.left_out is not None and residual.held_out_left_out is not None:
-        row.values |= {
-            f"{column}_log_se": residual.log_error,
-            f"{column}_held_out": residual.held_out,
-            f"{column}_held_out_log_se": residual.held_out_log_error,
-        }
-        row.left_out[column] = list(residual.left_out)
-        row.left_out[f"{column}_held_out"] = list(residual.held_out_left_out)
-    if column == "residual":
-        row.values["rank"] = float(residual.rank)
 
 
 def _notes(run: TextRun, measured: MomentPass, n: int) -> list[str]:

@@ -19,10 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.hooks import Capture
+from layerlaw.capture.hooks import Call, Capture, Seen, Trace, trace
 from layerlaw.capture.modules import matching, modules_of
 from layerlaw.capture.plan import Plan, Site
-from layerlaw.capture.trace import Call, Seen, Trace, trace
 from layerlaw.errors import CaptureError, InputError, LayerlawError
 
 Norm = Literal["rms", "layer", "none"]
@@ -88,15 +87,13 @@ class _Step:
 
     @classmethod
     def of(cls, call: Call) -> _Step:
-        """A block may hand its input on beside what it has made of it."""
-        for pick, seen in enumerate(call.outputs):
+        for pick, seen in enumerate(call.outputs):  # a block may hand its input on beside what it has made of it
             if call.input is not None and seen.shape == call.input.shape and not seen.same_content(call.input):
                 return cls(call, pick, seen)
         return cls(call, 0, call.output)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the hidden state."""
         return () if self.state is None else self.state.shape
 
     def reads(self, before: _Step) -> bool:
@@ -275,12 +272,9 @@ def explained(inputs: Mapping[str, Any], where: str) -> Iterator[None]:
     except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         no_memory = "not enough memory" in str(error) or "can't allocate" in str(error)
         if no_memory or isinstance(error, torch.OutOfMemoryError):
-            smaller = (
-                "use a smaller batch (batch_size=1), shorter pieces (length=256), a smaller dtype (dtype='bfloat16')"
-            )
-            raise CaptureError(
-                f"out of memory in {where}: {smaller}, or spread the model (device_map='auto')."
-            ) from error
+            smaller = "a smaller batch (batch_size=1), shorter pieces (length=256), a smaller dtype (dtype='bfloat16')"
+            cure = f"use {smaller}, or spread the model (device_map='auto')"
+            raise CaptureError(f"out of memory in {where}: {cure}.") from error
         shapes = ", ".join(f"{name} {tuple(v.shape)}" for name, v in inputs.items() if isinstance(v, Tensor))
         said = f"{type(error).__name__}: {error}. Does it take token ids as input_ids?"
         raise CaptureError(f"the model failed in {where} ({shapes}): {said}") from error

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerlaw.errors import DataError, InputError, MissingExtraError, check_choice, check_whole
+from layerlaw.errors import DataError, InputError, MissingExtraError, check_choice, check_whole, needed
 
 END, MASK = "<|end|>", "<|mask|>"
 LEAST_ENTRIES = 300  # 256 bytes, two special tokens, and some pairs
@@ -61,13 +61,13 @@ def load(
         raise InputError(
             f"model: expected an nn.Module, a folder, a Hugging Face name or a GGUF file, got {type(model).__name__}."
         )
-    transformers = _transformers(f"loading '{model}'")
+    transformers = needed("transformers", "lm", f"loading '{model}'")
     if isinstance(dtype, str):
         check_choice("dtype", dtype, DTYPES)
         dtype = DTYPES[dtype]
     options: dict[str, Any] = {"dtype": dtype or ("auto" if torch.cuda.is_available() else torch.float32)}
     if device_map is not None:
-        _need("accelerate", "spreading a model over devices (device_map)")
+        needed("accelerate", "lm", "spreading a model over devices (device_map)")
         options["device_map"] = device_map
     path = Path(model).expanduser()
     if path.suffix == ".gguf":
@@ -100,7 +100,7 @@ def _seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
 
 def drawn(kind: str, *, seed: int, **shape: Any) -> nn.Module:
     """A model of a kind that transformers knows ("bert", "gpt2", …) in a shape of one's own, with freshly drawn weights."""
-    transformers = _transformers(f"building a model of the kind '{kind}'")
+    transformers = needed("transformers", "lm", f"building a model of the kind '{kind}'")
     config = transformers.AutoConfig.for_model(kind, **shape)
     return _seeded(seed, lambda: transformers.AutoModel.from_config(config))
 
@@ -120,7 +120,7 @@ def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Modul
     if not path.is_file():
         raise DataError(f"{path}: expected a GGUF file, found none.")
     for package in ("gguf", "accelerate"):
-        _need(package, f"reading the GGUF file {path.name}", "gguf")
+        needed(package, "gguf", f"reading the GGUF file {path.name}")
     place = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     with _explained(str(path)):
         packed = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
@@ -144,11 +144,11 @@ def _plain_config(model: Any) -> Any:
 def load_tokenizer(tokenizer: Any) -> Any:
     """A tokenizer from a folder, a name or a tokenizer.json; a loaded one stays (one of `tokenizers` is wrapped)."""
     if type(tokenizer).__module__.partition(".")[0] == "tokenizers":  # the library's own, which knows no special tokens
-        transformers = _transformers("a tokenizer of the package tokenizers")
+        transformers = needed("transformers", "lm", "a tokenizer of the package tokenizers")
         return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
     if not isinstance(tokenizer, (str, os.PathLike)):
         return tokenizer
-    transformers = _transformers("loading a tokenizer")
+    transformers = needed("transformers", "lm", "loading a tokenizer")
     path = Path(tokenizer).expanduser()
     if not path.exists() and (path.suffix == ".json" or str(tokenizer).startswith((".", "/", "~"))):
         raise DataError(f"{tokenizer}: expected the folder of a tokenizer or a tokenizer.json, found none.")
@@ -160,18 +160,6 @@ def load_tokenizer(tokenizer: Any) -> Any:
             raise DataError(f"{tokenizer}: {expected}, got: {_line(error)}") from None
     with _explained(str(tokenizer)):
         return transformers.AutoTokenizer.from_pretrained(str(path) if path.exists() else str(tokenizer))
-
-
-def _transformers(purpose: str) -> Any:
-    _need("transformers", purpose)
-    import transformers
-
-    return transformers
-
-
-def _need(package: str, purpose: str, extra: str = "lm") -> None:
-    if importlib.util.find_spec(package) is None:
-        raise MissingExtraError(package, extra, purpose)
 
 
 @contextmanager
@@ -225,15 +213,11 @@ def train_vocabulary(documents: Iterable[str], size: int) -> Any:
     """A byte-level byte-pair tokenizer of transformers' kind with `size` entries; the last one is the mask."""
     if size < LEAST_ENTRIES:
         raise InputError(f"size: expected at least {LEAST_ENTRIES} entries (all bytes and some pairs), got {size}.")
-    try:
-        from tokenizers import ByteLevelBPETokenizer
-        from transformers import PreTrainedTokenizerFast
-    except ImportError as error:
-        raise MissingExtraError("tokenizers and transformers", "lm", "training a vocabulary") from error
-    pairs = ByteLevelBPETokenizer()
+    tokenizers, transformers = (needed(name, "lm", "training a vocabulary") for name in ("tokenizers", "transformers"))
+    pairs = tokenizers.ByteLevelBPETokenizer()
     lines = (line for document in documents for line in document.splitlines(keepends=True))
     pairs.train_from_iterator(lines, vocab_size=size - 1, special_tokens=[END], show_progress=False)
-    made: Any = PreTrainedTokenizerFast(tokenizer_object=pairs._tokenizer, eos_token=END, mask_token=MASK)  # type: ignore[no-untyped-call]
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=pairs._tokenizer, eos_token=END, mask_token=MASK)
     if len(made) != size:
         raise InputError(f"text: expected enough of it for {size} entries, got {len(made)}. Ask for fewer.")
     return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -41,22 +41,13 @@ def own_loss(model: nn.Module, pieces: Pieces, scores: int, device: torch.device
     return total / seen if seen else None
 
 
-def _some(pieces: Pieces) -> Iterator[list[int]]:
-    """Pieces spread over the text with enough tokens in all, a few at a time."""
-    members: list[int] = []
-    longest = seen = 0
-    for i in evenly(len(pieces.ids)):
-        size = min(len(pieces.ids[i]) - 1, AT_ONCE)
-        if members and (len(members) + 1) * max(longest, size) > AT_ONCE:
-            yield members
-            members, longest = [], 0
-        members.append(i)
-        longest = max(longest, size)
-        seen += size
-        if seen >= ENOUGH:
-            break
-    if members:
-        yield members
+def _some(pieces: Pieces) -> list[list[int]]:
+    """Pieces spread over the text with enough tokens in all, as many at a time as the longest of them allows."""
+    sizes = {i: min(len(pieces.ids[i]) - 1, AT_ONCE) for i in evenly(len(pieces.ids))}
+    before = accumulate(sizes.values(), initial=0)
+    chosen = [i for i, seen in zip(sizes, before, strict=False) if seen < ENOUGH]
+    many = AT_ONCE // max(sizes[i] for i in chosen)
+    return [chosen[at : at + many] for at in range(0, len(chosen), many)]
 
 
 def frequency_loss(counts: Tensor) -> float:

@@ -7,11 +7,11 @@ of it, is cut between pieces.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from itertools import chain
 from numbers import Integral
 from typing import Any, Literal, get_args
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from layerlaw.data import Text
 from layerlaw.errors import InputError, check_choice, check_whole
+from layerlaw.files import sha256
 
 Documents = Literal["cut", "truncate", "pack"]
 SHORTEST = 2  # a token and the next
@@ -58,11 +59,7 @@ class Pieces:
     @property
     def checksum(self) -> str:
         """sha256 of the ids, piece by piece."""
-        digest = hashlib.sha256()
-        for piece in self.ids:
-            digest.update(np.ascontiguousarray(piece.numpy()).data)
-            digest.update(b"|")
-        return digest.hexdigest()
+        return sha256(part for piece in self.ids for part in (piece.numpy(), b"|"))
 
     def spread(self, tokens: int) -> Pieces:
         """At most so many tokens, in pieces spread evenly over the text; the last one chosen may be shortened."""
@@ -146,9 +143,8 @@ class UncutText:
         object.__setattr__(self, "text", text)
         short = isinstance(text, str) and len(text) < 300 and "\n" not in text
         if isinstance(text, os.PathLike) or (short and os.path.isfile(text)):  # which minds neither length nor letters
-            raise InputError(
-                f"text: expected text, got the name of a file: pass ll.data.load_text({os.fspath(text)!r})."
-            )
+            cure = f"pass ll.data.load_text({os.fspath(text)!r})"
+            raise InputError(f"text: expected text, got the name of a file: {cure}.")
         if isinstance(text, (bytes, bytearray)):
             raise InputError("text: expected a string, got bytes: pass text.decode().")
         if isinstance(text, Mapping) and "input_ids" in text:
@@ -156,30 +152,25 @@ class UncutText:
 
     def cut(self, tokenizer: Any = None, *, wanted: int | None = None) -> Pieces:
         """Tokenize and cut; the tokenizer is for a text that came without, reading stops at many times `wanted` tokens."""
-        text, first = self.text, None
-        if (ready := _token_ids(text)) is not None:
-            if self.bos:
-                raise InputError("bos=True: token ids are taken as they are; put the BOS into them, or pass text.")
-            stream: Iterable[Tensor] = ready
-        else:
+        text, first, read = self.text, None, None
+        documents: Any = _token_ids(text)
+        if documents is not None and self.bos:
+            raise InputError("bos=True: token ids are taken as they are; put the BOS into them, or pass text.")
+        if documents is None:
             tokenizer = self.tokenizer if self.tokenizer is not None else tokenizer
             if tokenizer is None:
-                raise InputError(
-                    "tokenizer: expected one for this text, got none. Pass lm.load(model, tokenizer=…), or ids."
-                )
+                cure = "Pass lm.load(model, tokenizer=…), or ids"
+                raise InputError(f"tokenizer: expected one for this text, got none. {cure}.")
             if not callable(tokenizer):
                 raise InputError(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}.")
             first = bos_of(tokenizer, self.bos)
             end = getattr(tokenizer, "eos_token_id", None) if self.documents == "pack" else None
-            # What has a length and numbered entries is all there: a list, a dataset (a column of pandas has labels).
-            numbered = hasattr(text, "__len__") and hasattr(text, "__getitem__") and not hasattr(text, "iloc")
-            listed = [text] if isinstance(text, str) else text if numbered and not isinstance(text, Mapping) else None
-            stream = tokenized(_strings(text), tokenizer, end) if listed is None else Tokenized(listed, tokenizer, end)
+            documents, read = _documents(text), partial(_tokenized, tokenizer, end)
         size = self.length - (first is not None)
         if size < 1:
             raise InputError(f"length: expected a BOS and at least one token in a piece, got {self.length}.")
         most = size if self.documents == "truncate" else None
-        taken, note = _read(stream, most, None if wanted is None else TIMES * wanted)
+        taken, note = _read(documents, read, most, None if wanted is None else TIMES * wanted)
         packed = self.documents == "pack"
         whole = [(0, torch.cat([ids for _, ids in taken]))] if packed and taken else taken
         found, owners = [], []
@@ -194,24 +185,25 @@ class UncutText:
             if isinstance(text, str) and 0 < len(text) < 300 and "\n" not in text:
                 hint = f" It is {text!r}: if that is a file, pass its content (the command line takes names)."
             raise InputError(f"text: expected at least {SHORTEST} tokens in a row, got none.{hint}")
-        given = len(stream) if isinstance(stream, Sequence) else None
+        given = len(documents) if hasattr(documents, "__len__") else None
         return Pieces(tuple(found), tuple(owners), bos=first, packed=packed, given=given).noted(note)
 
 
 pieces_of = UncutText  # as users call it: what is not cut yet
 
 
-def _read(stream: Iterable[Tensor], most: int | None, enough: int | None) -> tuple[list[tuple[int, Tensor]], str]:
+def _read(
+    documents: Any, read: Callable[[int, Any], Tensor] | None, most: int | None, enough: int | None
+) -> tuple[list[tuple[int, Tensor]], str]:
     """Documents with their numbers, evenly over a list, up to `most` tokens of each, until there are enough; a remark."""
-    order: Iterable[tuple[int, Tensor]] = enumerate(stream)
-    if isinstance(stream, Sequence):
-        order = ((i, stream[i]) for i in evenly(len(stream)))
+    listed = hasattr(documents, "__len__")
+    order = ((i, documents[i]) for i in evenly(len(documents))) if listed else enumerate(documents)
     taken, have, note = [], 0, ""
-    for number, ids in order:
-        taken.append((number, ids[:most]))
+    for number, document in order:
+        taken.append((number, (document if read is None else read(number, document))[:most]))
         have += len(taken[-1][1])
         if enough is not None and have >= enough:
-            if not isinstance(stream, Sequence):
+            if not listed:
                 note = f"Reading stopped after {number + 1:,} document{'s' * (number > 0)} with {have:,} tokens."
             break
     return sorted(taken, key=lambda one: one[0]), note
@@ -243,25 +235,16 @@ def bos_of(tokenizer: Any, wanted: bool | None) -> int | None:
     return int(known) if wanted or tokenizer("a")["input_ids"][:1] == [known] else None
 
 
-def tokenized(documents: Iterable[str], tokenizer: Any, end: int | None) -> Iterator[Tensor]:
-    """Token ids of every document, without special tokens; `end` closes each where documents are packed."""
-    for document in documents:
-        parts = (tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"] for part in _parts(document))
-        yield torch.tensor([*chain.from_iterable(parts), *(() if end is None else (end,))], dtype=torch.long)
-
-
-class Tokenized(Sequence[Tensor]):
-    """A list of documents, each tokenized when it is needed."""
-
-    def __init__(self, documents: Sequence[Any], tokenizer: Any, end: int | None) -> None:
-        self.documents, self.tokenizer, self.end = documents, tokenizer, end
-
-    def __len__(self) -> int:
-        return len(self.documents)
-
-    def __getitem__(self, number: Any) -> Any:
-        strings = _strings([self.documents[number]], number)
-        return next(tokenized(strings, self.tokenizer, self.end), torch.zeros(0, dtype=torch.long))
+def _tokenized(tokenizer: Any, end: int | None, number: int, document: Any) -> Tensor:
+    """Token ids of a document, without special tokens; `end` closes it where documents are packed."""
+    if isinstance(document, Mapping) and "text" in document:
+        document = document["text"]
+    if not isinstance(document, str):
+        came = f"{type(document).__name__} as document {number}"
+        raise InputError(f"text: expected documents that are strings (or rows with a 'text'), got {came}.")
+    parts = (tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"] for part in _parts(document))
+    ids = [*chain.from_iterable(parts), *(() if end is None else (end,))] if document.strip() else []
+    return torch.tensor(ids, dtype=torch.long)
 
 
 def _parts(document: str) -> Iterator[str]:
@@ -292,22 +275,18 @@ def _token_ids(text: Any) -> list[Tensor] | None:
     return [torch.as_tensor(ids).long().cpu() for ids in text] if row or listed else None
 
 
-def _strings(text: Any, start: int = 0) -> Iterator[str]:
+def _documents(text: Any) -> Any:
+    """The documents, as they are where all are there (a list, a dataset: a length and numbered entries), else one by one."""
+    if isinstance(text, str):
+        return [text]
     if not isinstance(text, Iterable):
-        came = type(text).__name__
-        raise InputError(
-            f"text: expected a string, an iterable of documents, or token ids (documents, length), got {came}."
-        )
+        expected = "a string, an iterable of documents, or token ids (documents, length)"
+        raise InputError(f"text: expected {expected}, got {type(text).__name__}.")
     if isinstance(text, Mapping) or (hasattr(text, "iloc") and hasattr(text, "columns")):
         raise InputError(f"text: expected documents, got a {type(text).__name__}: pass its column, as in text['text'].")
-    for number, item in enumerate(text, start):
-        if isinstance(item, Mapping) and "text" in item:
-            item = item["text"]
-        if not isinstance(item, str):
-            came = f"{type(item).__name__} as document {number}"
-            raise InputError(f"text: expected documents that are strings (or rows with a 'text'), got {came}.")
-        if item.strip():
-            yield item
+    # a column of pandas has labels, not numbers
+    numbered = hasattr(text, "__len__") and hasattr(text, "__getitem__") and not hasattr(text, "iloc")
+    return text if numbered else iter(text)
 
 
 def batches(pieces: Pieces, size: int) -> Iterator[tuple[int, list[int]]]:

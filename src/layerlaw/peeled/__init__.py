@@ -19,25 +19,7 @@ from layerlaw.peeled.thresholds import (
 )
 
 __all__ = [
-    "CollapseCurve",
-    "Direct",
-    "Groups",
-    "NeuralCollapse",
-    "Oversampling",
-    "Solution",
-    "TwoLayers",
-    "best_simplex",
-    "collapse_curve",
-    "collapse_ratio",
-    "collapse_sheet",
-    "cosine_sheet",
-    "critical_budget",
-    "oversampling",
-    "phase_sheet",
-    "simplex_sheet",
-    "solve",
-    "solve_direct",
-    "solve_penalized",
-    "solve_two_layers",
-    "vanish_ratio",
-]
+    "CollapseCurve", "Direct", "Groups", "NeuralCollapse", "Oversampling", "Solution", "TwoLayers", "best_simplex",
+    "collapse_curve", "collapse_ratio", "collapse_sheet", "cosine_sheet", "critical_budget", "oversampling",
+    "phase_sheet", "simplex_sheet", "solve", "solve_direct", "solve_penalized", "solve_two_layers", "vanish_ratio",
+]  # fmt: skip

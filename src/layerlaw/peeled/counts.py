@@ -114,20 +114,17 @@ def check_budgets(E_W: object, E_H: object) -> float:
     return c
 
 
-def check_flag(value: object, name: str) -> bool:
+def check_flag(value: object, name: str) -> None:
     """True or False; anything else, such as "no", would silently count as true."""
     if not isinstance(value, (bool, np.bool_)):
         raise InputError(f"{name}: expected True or False, got {value!r}.")
-    return bool(value)
 
 
-def check_exponent(q: object) -> float:
+def check_exponent(q: object) -> None:
     """The exponent of a norm on features whose corners, if any, L-BFGS can turn: above 20 it is nearly the largest entry."""
-    if not 1 < (value := positive(q, "q", "exponent")) <= MOST_Q:
-        raise InputError(
-            f"q: expected an exponent above 1 and at most {MOST_Q:g}, got {q!r}. Else the norm has corners."
-        )
-    return value
+    if not 1 < positive(q, "q", "exponent") <= MOST_Q:
+        why = "Else the norm has corners"
+        raise InputError(f"q: expected an exponent above 1 and at most {MOST_Q:g}, got {q!r}. {why}.")
 
 
 def listed(values: object, name: str, what: str) -> list[Any]:

@@ -11,7 +11,6 @@ so and shrink where factors die out.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -20,13 +19,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from layerlaw.errors import MissingExtraError
+from layerlaw.errors import needed
 from layerlaw.peeled.counts import Array, Groups
 from layerlaw.peeled.logits import CERTIFIED, Logits, gap, gap_penalized, inner, slope, with_best_bias
 
 Mask = npt.NDArray[np.bool_]
 Objective = Callable[[Array], tuple[float, Array]]
 Minimizer = Callable[[Objective, Array], Array]
+PURPOSE = "Solving the Layer-Peeled Model for more than two groups"
 NULLS = (1e-7, 1e-5, 1e-3)  # singular values below this share of the largest belong to no direction
 TRACE = 1e-12  # a squared norm below this share of the mean is none
 SOLVED = 1e-11  # norm of the gradient at which Newton has nothing left to do, unless the certificate says otherwise
@@ -74,16 +74,8 @@ def solve_groups(groups: Groups, c: float | None = None, *, penalty: float | Non
 
 @cache
 def _blas() -> Any:
-    _needed("scipy.optimize")  # brings a BLAS of its own, which must be there to be found
-    return _needed("threadpoolctl").ThreadpoolController()
-
-
-def _needed(package: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError:
-        purpose = "Solving the Layer-Peeled Model for more than two groups"
-        raise MissingExtraError(package.split(".")[0], "peeled", purpose) from None
+    needed("scipy.optimize", "peeled", PURPOSE)  # brings a BLAS of its own, which must be there to be found
+    return needed("threadpoolctl", "peeled", PURPOSE).ThreadpoolController()
 
 
 @dataclass(frozen=True)
@@ -237,7 +229,7 @@ class Search:
 def lbfgs(f: Objective, start: Array, *, steps: int = 3000) -> Array:
     """Where L-BFGS takes `start`, for a function that returns its value and its gradient; needs SciPy."""
     options = {"maxiter": steps, "maxfun": 2 * steps, "maxcor": 20, "ftol": 1e-16, "gtol": 1e-14}
-    found = _needed("scipy.optimize").minimize(f, start, jac=True, method="L-BFGS-B", options=options)
+    found = needed("scipy.optimize", "peeled", PURPOSE).minimize(f, start, jac=True, method="L-BFGS-B", options=options)
     return np.asarray(found.x, dtype=np.float64)
 
 

@@ -122,25 +122,15 @@ class Solution:
 
     @cached_property
     def classifier_blocks(self) -> GroupMatrix:
-        """W Wᵀ per group."""
+        """W Wᵀ per group; `.dense()` is (K, K), in the order the classes came in."""
         W, size = self._factors[1], self._stretch
         return GroupMatrix.of(self.groups, size * self.value.z, size * (W @ W.T))
 
     @cached_property
     def feature_blocks(self) -> GroupMatrix:
-        """Gram of the class means of the features, per group."""
+        """H Hᵀ of the class means of the features, per group; `.cosines()` are theirs, not centered."""
         H, size = self._factors[0], self._stretch
         return GroupMatrix.of(self.groups, self.value.z / size, H @ H.T / size)
-
-    @property
-    def classifier_gram(self) -> Array:
-        """(K, K) W Wᵀ, in the order the classes came in; built when asked for."""
-        return self.classifier_blocks.dense()
-
-    @property
-    def feature_gram(self) -> Array:
-        """(K, K) H Hᵀ of the class means."""
-        return self.feature_blocks.dense()
 
     @cached_property
     def cosines(self) -> Array:
@@ -149,11 +139,6 @@ class Solution:
         Of the least norm, where they are not unique (`angles_unique`).
         """
         return self.classifier_blocks.cosines()
-
-    @property
-    def feature_cosines(self) -> Array:
-        """(G, G) the same for the class means of the features, not centered."""
-        return self.feature_blocks.cosines()
 
     @property
     def minority_cosine(self) -> float | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from contextlib import ExitStack
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from layerlaw.capture.network import has_batchnorm
 from layerlaw.errors import InputError
@@ -76,18 +76,9 @@ def _drawn(architecture: Architecture) -> nn.Module:
 @torch.no_grad()
 def _tried(architecture: Architecture, sample: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
     """Multiplications of its weight layers per sample, and the shape of the logits of two samples."""
-    found: list[int] = []
-
-    def count(module: nn.Module, args: Any, output: Tensor) -> None:
-        found.append(output.numel() // 2 * module.weight[0].numel())  # type: ignore[index]
-
-    network = _drawn(architecture)
-    with ExitStack() as hooks:
-        for layer in network.modules():
-            if isinstance(weight := getattr(layer, "weight", None), Tensor) and weight.dim() > 1:
-                hooks.callback(layer.register_forward_hook(count).remove)
-        logits = network(torch.zeros(2, *sample))
-    return sum(found), tuple(logits.shape)
+    with FlopCounterMode(display=False) as counter:
+        logits = _drawn(architecture)(torch.zeros(2, *sample))
+    return counter.get_total_flops() // 4, tuple(logits.shape)  # two samples, a multiplication and an addition each
 
 
 def part_of(state: Mapping[str, Tensor], name: str, size: tuple[int, ...]) -> Tensor:

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from layerlaw.errors import InputError, check_whole
-from layerlaw.lab.networks.text_model import Mixer, TextModel
+from layerlaw.lab.networks.text_model import TextModel
 
 ROTARY_BASE = 10_000.0
 
 
-class Attention(Mixer):
+class Attention(nn.Module):
     """Multi-head attention with rotary positions and no biases; causal, or over the whole text."""
 
     cos: Tensor
@@ -65,10 +65,8 @@ class GPT(TextModel):
         check_whole(2, vocabulary=vocabulary)
         check_whole(1, width=width, depth=depth, heads=heads, context=context)
         if width % (2 * heads):
-            cure = f"Choose a multiple of {2 * heads}"
-            raise InputError(
-                f"width: expected an even number of features for each of the {heads} heads, got {width}. {cure}."
-            )
+            expected = f"expected an even number of features for each of the {heads} heads"
+            raise InputError(f"width: {expected}, got {width}. Choose a multiple of {2 * heads}.")
         mixers = [Attention(width, heads=heads, context=context, causal=causal) for _ in range(depth)]
         super().__init__(vocabulary=vocabulary, width=width, context=context, mixers=mixers, causal=causal, heads=heads)
         self.arguments["causal"] = causal

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from layerlaw.errors import check_whole
-from layerlaw.lab.networks.text_model import Mixer, TextModel
+from layerlaw.lab.networks.text_model import TextModel
 
 TAPS = 4
 SLOWEST, FASTEST = 1e-3, 1e-1  # Δ at the start, as Mamba has it: memories from about 10 to 1000 tokens
 
 
-class Selective(Mixer):
+class Selective(nn.Module):
     """h_t = exp(−Δ_t·r) ⊙ h_{t−1} + Δ_t B_t x_t, read as C_t·h_t, where Δ, B and C depend on the token.
 
     Each of the `width` channels has `state` numbers of memory, each with its own rate r. A short causal convolution

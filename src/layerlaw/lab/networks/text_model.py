@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import pickle
-from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,20 +22,14 @@ EMBEDDING_STD = 0.02
 NORM_EPS = 1e-6
 
 
-class Mixer(nn.Module):
-    """The part of a block in which tokens see one another; `output` writes to the residual stream."""
-
-    output: nn.Linear
-
-    @abstractmethod
-    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
-        """(B, T, width) → (B, T, width); `real` (B, T) is false at padding."""
-
-
 class Block(nn.Module):
-    """x + mixer(norm x), then x + MLP(norm x); the MLP is four times as wide, with a GELU and no biases."""
+    """x + mixer(norm x), then x + MLP(norm x); the MLP is four times as wide, with a GELU and no biases.
 
-    def __init__(self, width: int, mixer: Mixer) -> None:
+    In the mixer tokens see one another: mixer(x, real) with `real` (B, T) false at padding, (B, T, width) → (B, T, width);
+    its linear layer `output` writes to the residual stream.
+    """
+
+    def __init__(self, width: int, mixer: nn.Module) -> None:
         super().__init__()
         self.mixer_norm = nn.RMSNorm(width, eps=NORM_EPS)
         self.mixer = mixer
@@ -66,7 +59,7 @@ class TextModel(nn.Module):
             TextModel.kinds[cls.__name__] = cls
 
     def __init__(
-        self, *, vocabulary: int, width: int, context: int, mixers: Sequence[Mixer], causal: bool, **arguments: Any
+        self, *, vocabulary: int, width: int, context: int, mixers: Sequence[nn.Module], causal: bool, **arguments: Any
     ) -> None:
         super().__init__()
         self.vocabulary, self.width, self.depth, self.context = vocabulary, width, len(mixers), context
@@ -84,8 +77,8 @@ class TextModel(nn.Module):
                 nn.init.normal_(module.weight, std=1 / math.sqrt(3 * module.in_features))
         nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
         for block in blocks:
-            for layer in (block.mixer.output, block.down):
-                layer.weight.data /= math.sqrt(2 * self.depth)  # 2·depth of them add up in the residual stream
+            for weight in (block.mixer.get_parameter("output.weight"), block.down.weight):
+                weight.data /= math.sqrt(2 * self.depth)  # 2·depth of them add up in the residual stream
         self.head.weight = self.embedding.weight
 
     def hidden(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:

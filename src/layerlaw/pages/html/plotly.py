@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from layerlaw.errors import MissingExtraError
+from layerlaw.errors import needed
 from layerlaw.law import LawFit
 from layerlaw.measures.columns import describe
 from layerlaw.pages import theme
@@ -16,14 +16,7 @@ from layerlaw.pages.sheets.scales import close_scale, tick_text
 from layerlaw.record import Kind
 from layerlaw.wording import number
 
-try:
-    import plotly.graph_objects as go
-    from plotly.offline import get_plotlyjs
-except ImportError:
-    raise MissingExtraError("plotly", "pages", "report()") from None
-
-__all__ = ["go"]
-
+go, offline = (needed(f"plotly.{part}", "pages", "report()") for part in ("graph_objects", "offline"))
 Values = Sequence[float | None]
 Ends = Sequence[tuple[float, float] | None]
 Axis = dict[str, Any]
@@ -43,11 +36,6 @@ def new_figure(traces: Sequence[Any], view: RecordView | None, *, level: float |
     if level is not None:
         figure.add_hline(y=level, line={"color": theme.TEXT, "width": 1, "dash": "dash"})
     return figure
-
-
-def plotly_source() -> str:
-    """plotly.js, whole."""
-    return str(get_plotlyjs()).replace("\r\n", "\n")  # as a browser reads it, or its hash would differ
 
 
 def rounded(value: float | None) -> float | None:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from layerlaw.errors import MissingExtraError
+from layerlaw.errors import needed
 from layerlaw.pages import theme
-from layerlaw.pages.sheets.corners import Corner, Spot, emptiest
-from layerlaw.pages.sheets.curves import bare, colors, draw_panel, draw_points, handle, palette, spots
+from layerlaw.pages.sheets import curves
+from layerlaw.pages.sheets.curves import Corner, Spot, draw_panel, draw_points, emptiest, spots
 from layerlaw.pages.sheets.scales import Scale, x_scale, y_scale
 from layerlaw.sheet import Panel, PlanePanel, Sheet
 from layerlaw.wording import clean, sentence
@@ -63,7 +63,7 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
     figure = new_figure(width * across, width * tallness * down + 0.3, "draw_sheet()")
     if heading and sheet.title:
         figure.suptitle(sentence(clean(sheet.title)), fontsize=11, parse_math=False)
-    known = palette(sheet)
+    known = curves.palette(sheet)
     classes = theme.class_colors(max([1, *(k + 1 for plane in planes for k in plane.labels)]))
     raster = sum(len(plane.points) for plane in planes) > MOST_VECTOR_POINTS
     places: dict[int, Place] = {}
@@ -73,14 +73,14 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
         if isinstance(panel, PlanePanel):
             draw_points(ax, panel.points, [classes[k % len(classes)] for k in panel.labels], rasterized=raster)
         elif (x := x_scale(panel)) is not None and (y := y_scale(panel)) is not None:
-            shades = colors(panel, known)
+            shades = curves.colors(panel, known)
             places[i] = Place(panel, ax, x, y, shades)
             for series, shade in zip(panel.series, shades, strict=True):
                 if series.label:
-                    places[i].handles.setdefault(clean(series.label), handle(series, shade, size))
+                    places[i].handles.setdefault(clean(series.label), curves.handle(series, shade, size))
         else:
             ax.text(0.5, 0.5, "nothing to draw", ha="center", va="center", color=theme.MUTED, fontsize=8 * size)
-            bare(ax)
+            curves.bare(ax)
     drawn = list(places.values())
     for log in (True, False) if sheet.share_y else ():  # one vertical scale for all panels of a kind
         alike = [place for place in drawn if place.panel.log_y is log]
@@ -100,11 +100,9 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
 
 def new_figure(width: float, height: float, purpose: str) -> Figure:
     """An empty figure of so many inches; `purpose` is the call that needs matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("matplotlib", "pages", purpose) from None
-    return Figure(figsize=(width, height), dpi=150, layout="constrained")
+    drawn = needed("matplotlib.figure", "pages", purpose).Figure
+    figure: Figure = drawn(figsize=(width, height), dpi=150, layout="constrained")
+    return figure
 
 
 def _dress(place: Place, across: int, size: float) -> None:
