@@ -30,7 +30,7 @@ def test_claims_are_followed_through_the_protocols(quick: Quick) -> None:
     table = quick.table("Which claim survives in which protocol")
     assert len(table.rows) == 9
     for cell, line in zip(CELLS, table.rows, strict=True):
-        ends = ("", "-balanced", "-eval", "-full")
+        ends = ("", "-shuffled", "-balanced", "-eval", "-full")
         assert line[1:] == tuple("yes" if quick.row(f"{cell}/holds{end}").ours == 1 else "no" for end in ends)
 
 

@@ -11,13 +11,13 @@ from layerlaw.outcome import Row
 from layerlaw.sheet import Panel
 
 quick = quick_fixture("fig2")
-MODES = ("batch", "balanced", "running", "whole")
+MODES = ("batch", "shuffled", "balanced", "running", "whole")
 
 
 def test_real_and_random_labels_are_measured_in_all_modes(quick: Quick) -> None:
     real, null = quick.setting.runs["epochs"]
     assert (real.recipe.network.depth, real.recipe.learning_rate) == (20, 3e-4)
-    assert {r.batchnorm for r in real.measurements} == {"batch", "balanced", "running", "whole"}
+    assert {r.batchnorm for r in real.measurements} == {"batch", "shuffled", "balanced", "running", "whole"}
     for run in (real, null):
         samples = quick.setting.data[run.recipe.data]
         D = separation_fuzziness(samples.inputs, samples.labels)

@@ -76,7 +76,7 @@ def test_an_untrained_network_is_not_chosen_for_its_straight_line() -> None:
 
 
 def test_law_rows_of_a_straight_line() -> None:
-    run = made_run({1: (8.0, 4.0, 2.0, 1.0)}, modes=("batch", "balanced", "running", "whole"))
+    run = made_run({1: (8.0, 4.0, 2.0, 1.0)}, modes=("batch", "shuffled", "balanced", "running", "whole"))
     found = {row.name: row for row in Runs([run]).rows("x", LAW, {"holds": holds()})}
     assert (found["x/holds"].ours, found["x/holds"].reproduced) == (1, True)
     assert found["x/pearson"].ours == pytest.approx(-1.0)

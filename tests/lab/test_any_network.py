@@ -147,7 +147,7 @@ def test_the_loss_that_is_measured_is_that_of_the_network_in_every_mode() -> Non
 def test_without_batchnorm_the_modes_are_the_same_and_sites_can_be_chosen() -> None:
     recipe = replace(CONV, network=TinyConv(batchnorm=False))
     run = quiet([recipe], schedule=replace(EVERYTHING, sites=("0", "3")))[0]
-    assert len(run.measurements) == 3 * 12
+    assert len(run.measurements) == 3 * 15
     one, two = run.measurement(batchnorm="batch"), run.measurement(batchnorm="whole")
     assert replace(two, batchnorm="batch") == one
     assert one.sites == ("0", "3")

@@ -19,7 +19,7 @@ from layerlaw.lab import FeedForward, Fleet, Measurement, Recipe, Run, Samples, 
 from layerlaw.lab.fleet.engine import measure_fleet
 from layerlaw.lab.schedule import balanced_order
 
-EVERYTHING = Schedule(batchnorm=("batch", "balanced", "running", "whole"), test=True, permuted=True, by_class=True)
+EVERYTHING = Schedule(batchnorm=("batch", "shuffled", "balanced", "running", "whole"), test=True, permuted=True, by_class=True)
 SAMPLES = clouds(250, test=130)  # chunks of 100, 100 and 50; 100 and 30
 
 
@@ -239,7 +239,7 @@ def test_a_fleet_measured_in_parts_gives_the_same_readings(monkeypatch: pytest.M
     monkeypatch.setattr(Fleet, "site_features", counted)
     monkeypatch.setitem(ll.lab.fleet.engine.SCRATCH, "cpu", 1)  # one member at a time
     in_parts = measure_fleet(fleet, EVERYTHING, 0)
-    assert len(calls) == 5 * 12
+    assert len(calls) == 5 * 15
     same_readings(at_once, in_parts)
 
 
@@ -282,10 +282,10 @@ def test_readings_that_were_not_taken_are_told_with_those_that_were(runs: list[R
 
 def test_wishes_that_do_not_exist_are_told() -> None:
     with pytest.raises(
-        InputError, match=r"batchnorm: expected some of batch, balanced, running, whole, got \['test'\]"
+        InputError, match=r"batchnorm: expected some of batch, shuffled, balanced, running, whole, got \['test'\]"
     ):
         Schedule(batchnorm=("test",))
-    with pytest.raises(InputError, match=r"batchnorm: expected some of batch, balanced, running, whole, got \[\]"):
+    with pytest.raises(InputError, match=r"batchnorm: expected some of batch, shuffled, balanced, running, whole, got \[\]"):
         Schedule(batchnorm=())
     with pytest.raises(InputError, match="epochs: expected numbers ≥ 0, got -1"):
         Schedule(epochs=(3, -1))

@@ -22,24 +22,28 @@ from layerlaw.record import Record
 
 LAW = (
     *("holds", "pearson", "rho", "evenness", "trend", "below-chance", "equal-steps"),
-    *("holds-balanced", "holds-eval", "holds-full", "pearson-eval", "rho-eval", "evenness-eval"),
+    *("holds-shuffled", "holds-balanced", "holds-eval", "holds-full", "pearson-eval", "rho-eval", "evenness-eval"),
 )
 MODES: tuple[BatchNormMode, ...] = ("batch", "running")
 MODE_NAMES: dict[BatchNormMode, str] = {  # in rows and tables
-    "batch": "train", "balanced": "balanced", "running": "eval", "whole": "full"
+    "batch": "train", "shuffled": "shuffled", "balanced": "balanced", "running": "eval", "whole": "full"
 }  # fmt: skip
 PROTOCOLS = Schedule(batchnorm=tuple(MODE_NAMES), test=True, permuted=True)
 """All BatchNorm protocols, on the same trained networks."""
 PROTOCOL_TITLE = "Which claim survives in which protocol"
 PROTOCOL_WORDS: dict[BatchNormMode, str] = {
-    "batch": "chunks of 100", "balanced": "balanced chunks", "running": "running statistics", "whole": "all samples"
-}  # fmt: skip
+    "batch": "chunks of 100 as drawn",
+    "shuffled": "shuffled chunks",
+    "balanced": "balanced chunks",
+    "running": "running statistics",
+    "whole": "statistics of all samples",
+}
 ENDS: dict[BatchNormMode, str] = {  # of the names of numbers
     mode: "" if mode == "batch" else f"-{words}" for mode, words in MODE_NAMES.items()
 }
 FLAT, NO_RUN = "D does not fall with depth", "no learning rate gave a trained network"
 TRAINED = 0.1  # training loss (eval mode) of a network that may be chosen for its law
-_NAME = re.compile(r"(?:(test|train)-)?(.+?)(?:-(eval|full|balanced))?")
+_NAME = re.compile(r"(?:(test|train)-)?(.+?)(?:-(eval|full|balanced|shuffled))?")
 Value = Callable[[Run], float | None]
 Key = TypeVar("Key", bound=Hashable)
 
@@ -189,8 +193,8 @@ def number(run: Run, name: str, choices: int = 1, *, epoch: int | None = None) -
     Numbers of the law (holds and equal-steps as 1 or 0, pearson, rho, half-life, evenness, trend, greenwood-p, below-chance:
     p < .05 as 1 or 0), D after the last hidden layer (final-D, last-D; final-D-permuted with permuted labels,
     final-D-over-permuted over that floor), accuracy and loss (in eval mode). "test-" in front: on test samples. Behind:
-    "-balanced", "-eval" or "-full" for class-balanced chunks, running statistics, or those of all samples. `choices` is how
-    many learning rates the run is the best of: chance is then given the same choice.
+    "-shuffled", "-balanced", "-eval" or "-full" for chunks in random order, class-balanced chunks, running statistics, or
+    those of all samples. `choices` is how many learning rates the run is the best of: chance is given the same choice.
     """
     if run.diverged is not None:
         return None

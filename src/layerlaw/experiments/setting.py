@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -119,7 +119,10 @@ class Images:
     tests: int
 
     def __call__(self, seed: int | None) -> Samples:
-        """A random choice in random order, as the authors had it; without a seed the first images in file order."""
+        """The first of every class in a random order of all images, in that order; without a seed in file order.
+
+        So the last chunks hold more of the classes that were full last, as in any sample collected in this way.
+        """
         return _drawn(self, seed)
 
 
@@ -147,11 +150,7 @@ def _drawn(images: Images, seed: int | None) -> Samples:
     train = _chosen(images.name, "train", images.counts, images.size, seed)
     tests = (images.tests,) * len(images.counts)
     test = _chosen(images.name, "test", tests, images.size, None)
-    x, y = _flat(train, images.size)
-    if seed is not None:
-        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
-        x, y = x[order], y[order]
-    return Samples.of((x, y), _flat(test, images.size), class_names=train.class_names)
+    return Samples.of(_flat(train, images.size), _flat(test, images.size), class_names=train.class_names)
 
 
 def _chosen(
@@ -160,14 +159,21 @@ def _chosen(
     """So many images of each class, at most what there are, resized."""
     if size <= SMALL:
         whole = _whole(name, split, size)
-        return whole.imbalanced(tuple(map(min, counts, whole.counts())), seed=seed)
+        return _first(whole, counts, seed)
 
     def make() -> Labeled:
-        every = load(name, split=split)
-        return every.imbalanced(tuple(map(min, counts, every.counts())), seed=seed).resized(size)
+        return _first(load(name, split=split), counts, seed).resized(size)
 
     digits = "-".join(map(str, counts)) if len(set(counts)) > 1 else str(counts[0])
     return _prepared(f"{name}_{split}_{size}_{digits}_{seed}", make)
+
+
+def _first(images: Labeled, counts: tuple[int, ...], seed: int | None) -> Labeled:
+    """The first so many of each class, at most what there are, in the order of the seed."""
+    if seed is not None:
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+        images = replace(images, images=images.images[order], labels=images.labels[order])
+    return images.imbalanced(tuple(map(min, counts, images.counts())))
 
 
 @cache

@@ -26,7 +26,7 @@ from layerlaw.stats.passes import Around, Dealt, FirstPass, SecondPass
 from layerlaw.stats.precision import full_precision
 from layerlaw.wording import finite
 
-BatchNormMode = Literal["batch", "balanced", "running", "whole"]
+BatchNormMode = Literal["batch", "shuffled", "balanced", "running", "whole"]
 SplitName = Literal["train", "test", "permuted"]
 CHUNK = 100  # of the law's authors
 LARGEST = 1e15  # of features, in float32
@@ -38,12 +38,12 @@ class Schedule:
     """When, where and how networks are measured while they train.
 
     `epochs`: after which epochs (0: before the first); the last one is always among them. `batchnorm`: "batch"
-    normalizes chunks of 100 samples by themselves in the order of the data (the law's authors' way), "balanced" chunks
-    in which every class has its share, "running" takes the running statistics, "whole" the statistics of all samples at
-    once (what recalibrated running statistics would be). `permuted` also measures with shuffled labels: the level that
-    noise alone reaches. `by_class` keeps D of each class, `keep` the networks themselves, so that they can be probed
-    afterwards as they were then. `sites` are those of `probe`: "auto", "layers", "blocks", or names and globs of
-    modules.
+    normalizes chunks of 100 samples by themselves in the order of the data (the law's authors' way), "shuffled" chunks
+    in a random order, "balanced" chunks in which every class has its share, "running" takes the running statistics,
+    "whole" the statistics of all samples at once (what recalibrated running statistics would be). `permuted` also
+    measures with shuffled labels: the level that noise alone reaches. `by_class` keeps D of each class, `keep` the
+    networks themselves, so that they can be probed afterwards as they were then. `sites` are those of `probe`: "auto",
+    "layers", "blocks", or names and globs of modules.
     """
 
     epochs: tuple[int, ...] = ()
@@ -122,6 +122,16 @@ def permuted_order(n: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))
 
 
+def chunk_order(batchnorm: BatchNormMode, labels: Tensor, classes: int) -> Tensor | None:
+    """The order (…, n) in which samples with these labels are cut into chunks; `None`: as they are."""
+    if batchnorm == "balanced":
+        return balanced_order(labels, classes)
+    if batchnorm == "shuffled":
+        order = torch.randperm(labels.shape[-1], generator=torch.Generator().manual_seed(1))
+        return order.to(labels.device).expand(labels.shape)
+    return None
+
+
 def balanced_order(labels: Tensor, classes: int) -> Tensor:
     """Orders (…, n) of samples with these labels in which every chunk has its share of every class.
 
@@ -157,8 +167,8 @@ def measure_network(
                 data = held_out(samples)
             else:
                 data = x, y if split == "train" else y[permuted_order(len(y)).to(y.device)]
-            if batchnorm == "balanced":
-                order = balanced_order(samples.test_labels if split == "test" else y, samples.classes)  # type: ignore[arg-type]
+            true = held_out(samples)[1] if split == "test" else y
+            if (order := chunk_order(batchnorm, true, samples.classes)) is not None:
                 data = data[0][order], data[1][order]
             size = {"running": AT_ONCE, "whole": len(data[1])}.get(batchnorm, CHUNK)
             batches, known = _cut(*data, size), trained if split == "test" else None

@@ -14,7 +14,7 @@ from statistics import fmean, median
 
 from layerlaw.experiments.drawing import EVAL_LONG_TITLE, across_table, grid_table, law_sheet
 from layerlaw.experiments.numbers import Claim, holds, row, within
-from layerlaw.experiments.runs import LAW, PROTOCOLS, Runs, protocol_table, record_of
+from layerlaw.experiments.runs import ENDS, LAW, PROTOCOL_WORDS, PROTOCOLS, Runs, protocol_table, record_of
 from layerlaw.experiments.setting import ADAM, FILE_ORDER, Data, Images, Setting, samples
 from layerlaw.lab import Recipe, Shape
 from layerlaw.outcome import Outcome, Row
@@ -107,17 +107,17 @@ def _rows(cell: tuple[str, int], shown: Runs, grid: Runs) -> list[Row]:
 def _notes(found: Sequence[Row], runs: Runs) -> list[str]:
     """What held, counted."""
 
-    def count(end: str) -> int:
-        return sum(r.ours is not None and r.ours > 0.5 for r in found if r.name.endswith(end))
-
+    cells = [f"{optimizer}-{depth}" for optimizer, depth in SHOWN]
+    known = {r.name: r.ours or 0.0 for r in found}
+    counts = {mode: sum(known[f"{cell}/holds{end}"] > 0.5 for cell in cells) for mode, end in ENDS.items()}
     recipes = [r.recipe for r in runs if r.diverged is not None]
     lost = sorted({f"{r.optimizer}-{r.network.depth} at {r.learning_rate:g}" for r in recipes})
     well = runs.trained.by(lambda r: r.recipe.network.depth)
     shares = {depth: fmean(v for v in some.values("holds") if v is not None) for depth, some in sorted(well.items())}
     words = ", ".join(f"{depth} layers {share:.0%} of {len(well[depth])}" for depth, share in shares.items())
+    survived = ", ".join(f"{n} ({PROTOCOL_WORDS[mode]})" for mode, n in counts.items())
     return [
-        f"At the authors' learning rates the law holds in most seeds in {count('/holds')} of 9 cells with chunks of 100, in "
-        f"{count('/holds-balanced')} with class-balanced chunks, in {count('/holds-eval')} with running statistics.",
+        f"At the authors' learning rates the law holds in most seeds in so many of 9 cells: {survived}.",
         f"Over the whole grid it holds in these shares of the trained networks (loss ≤ 0.1): {words}.",
         f"Diverged: {', '.join(lost)}." if lost else "No network diverged.",
     ]

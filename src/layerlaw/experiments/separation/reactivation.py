@@ -66,7 +66,7 @@ def run(setting: Setting) -> Outcome:
         images = samples(setting, kind.data, 200, tests=1000)
         before = _break(setting, name, kind, images)
         weight, tried = _choose(setting, name, before, images)
-        control, after = (_tune(setting, f"{name}-all", before, images, [w])[0] for w in (0.0, weight))
+        control, after = _tune(setting, f"{name}-all", before, images, [0.0, weight])
         stages = {"before": before, "control": control, "after": after}
         tests = {
             stage: [accuracy(r, images(r.recipe.seed), setting.device) for r in some] for stage, some in stages.items()

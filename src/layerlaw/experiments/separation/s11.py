@@ -24,7 +24,7 @@ from statistics import fmean
 
 from layerlaw.experiments.drawing import EVAL_TITLE, across_table, curves_panel, fit_note, grid_table, law_panel
 from layerlaw.experiments.numbers import Claim, holds, law_along, of_laws, over, row, standard_error
-from layerlaw.experiments.runs import ENDS, LAW, MODES, NO_RUN, PROTOCOLS, Runs, number, protocol_table
+from layerlaw.experiments.runs import ENDS, LAW, MODES, NO_RUN, PROTOCOL_WORDS, PROTOCOLS, Runs, number, protocol_table
 from layerlaw.experiments.setting import ADAM, Setting, samples
 from layerlaw.lab import Recipe, Run, Shape
 from layerlaw.lab.schedule import BatchNormMode
@@ -169,10 +169,10 @@ def _notes(found: Sequence[Row], best: Kinds, choices: int) -> list[str]:
         return ["The new layers have no law to speak of."]
     runs = best["pretrained"]
     laws = [[new_law(r, choices, batchnorm=mode) for r in runs] for mode in ENDS]
-    held = [f"{sum(map(bool, of_laws(some, 'holds')))} of {len(runs)}" for some in laws]
+    held = [sum(map(bool, of_laws(some, "holds"))) for some in laws]
+    words = ", ".join(f"{n} ({PROTOCOL_WORDS[mode]})" for mode, n in zip(ENDS, held, strict=True))
     return [
-        f"Over the new layers (5 points, best of {choices} rates, which the test allows for) the law holds in {held[0]} "
-        f"seeds with chunks of 100, {held[1]} with balanced chunks, {held[2]} with running statistics, {held[3]} with those "
-        "of all samples.",
+        f"Over the new layers (5 points, best of {choices} rates, which the test allows for) the law holds in so many of "
+        f"{len(runs)} seeds: {words}.",
         f"A new layer multiplies D by {new:.2f}, a fixed one by {fixed:.2f}, a layer of 15 from scratch by {scratch:.2f}.",
     ]

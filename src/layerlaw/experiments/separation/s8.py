@@ -20,7 +20,17 @@ import torch
 
 from layerlaw.experiments.drawing import EVAL_LONG_TITLE, RATE_AND_SEED, across_table, law_sheet, run_table
 from layerlaw.experiments.numbers import Claim, below, holds, law_along, mean_of, minus, of_laws, row
-from layerlaw.experiments.runs import ENDS, LAW, MODE_NAMES, MODES, PROTOCOLS, Runs, protocol_table, record_of
+from layerlaw.experiments.runs import (
+    ENDS,
+    LAW,
+    MODE_NAMES,
+    MODES,
+    PROTOCOL_WORDS,
+    PROTOCOLS,
+    Runs,
+    protocol_table,
+    record_of,
+)
 from layerlaw.experiments.separation.fig1 import SHOWN
 from layerlaw.experiments.setting import ADAM, Setting, samples
 from layerlaw.lab import Recipe, Run, Samples, Shape
@@ -211,9 +221,10 @@ def _notes(shown: Mapping[int, Runs], fair: Fairs, counts: tuple[int, int]) -> l
         ]
         same = sum(map(bool, of_laws(_same_n(runs, fair), "holds")))
         notes.append(
-            f"{depth} layers on test data: the law holds in {held[0]} of {len(runs)} seeds (balanced chunks "
-            f"{held[1]}, running statistics {held[2]}, statistics of all samples {held[3]}; on {counts[0]:,} "
-            f"test images {same}); evenness {test:.2f} against {train:.2f} on training data ({verdict})."
+            f"{depth} layers on test data: the law holds in {held[0]} of {len(runs)} seeds ("
+            + ", ".join(f"{PROTOCOL_WORDS[mode]} {n}" for mode, n in list(zip(ENDS, held, strict=True))[1:])
+            + f"; on {counts[0]:,} test images {same}); evenness {test:.2f} against {train:.2f} on training data "
+            f"({verdict})."
         )
     return [
         *notes,

@@ -14,7 +14,7 @@ from layerlaw.lab.losses import CrossEntropy
 from layerlaw.lab.networks.feed_forward import Shape
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
-from layerlaw.lab.schedule import CHUNK, Measurement, Schedule, SplitName, balanced_order, held_out, permuted_order
+from layerlaw.lab.schedule import CHUNK, Measurement, Schedule, SplitName, chunk_order, held_out, permuted_order
 from layerlaw.measures.separation import class_separation
 from layerlaw.stats import Centers, ClassSums, Frame, NearestCenter, Scatter, find_centers, project
 from layerlaw.stats.precision import double, full_precision
@@ -163,9 +163,8 @@ def measure_fleet(fleet: Fleet, schedule: Schedule, epoch: int) -> list[list[Mea
                 chunk = {"running": None, "whole": _length(fleet, split)}.get(batchnorm, CHUNK)
                 x, labels = _samples(fleet, split, members)
                 K = fleet.samples[members.start].classes
-                if batchnorm == "balanced":
-                    true = fleet.labels[members] if split == "permuted" else labels
-                    order = balanced_order(true, K)
+                true = fleet.labels[members] if split == "permuted" else labels
+                if (order := chunk_order(batchnorm, true, K)) is not None:
                     x, labels = x.gather(1, order.unsqueeze(-1).expand_as(x)), labels.gather(1, order)
                 inputs = x.mT  # (E, d, n)
                 *features, logits = [inputs, *fleet.site_features(inputs, chunk=chunk, members=members)]
