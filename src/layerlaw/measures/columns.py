@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, self_duality, used_budget
@@ -231,15 +232,17 @@ def site_columns(
         around.centers, scatter, near=near, left_out=around.left_out, permuted=around.permuted, weight=weight,
         undefined=int(around.centers.rank) == 0,
     )  # fmt: skip
-    columns: Columns = {}
-    by_class: dict[str, list[float | None]] = {}
     available = site.available
+    values: dict[str, Tensor | float | None] = {}
+    by_class: dict[str, list[float | None]] = {}
     for name, column in REGISTRY.items():
         if column.compute is not None and column.needs in available:
-            columns[name] = number(column.compute(site))
+            values[name] = column.compute(site)
             if column.by_class is not None:
                 by_class[name] = _numbers(column.by_class(site), site.K)
-    return columns, by_class
+    tensors = {name: value.double() for name, value in values.items() if isinstance(value, Tensor)}
+    values |= dict(zip(tensors, torch.stack(list(tensors.values())).tolist(), strict=True))  # one transfer from a GPU
+    return {name: number(value) for name, value in values.items()}, by_class
 
 
 def measured(site: SiteStatistics, needs: set[Needs]) -> dict[str, Any]:
