@@ -475,3 +475,8 @@ def test_files_are_written_where_a_link_points_and_never_over_a_device(tmp_path:
     assert write_whole(tmp_path / ("x" * 250), "text").read_text() == "text"
     with pytest.raises(DataError, match=r"expected .*target.txt to be a folder, got a file"):
         write_whole(target / "below.txt", "text")
+
+
+def test_a_column_is_found_by_its_symbol_in_the_hint() -> None:
+    with pytest.raises(InputError, match=r"got 'D'\. Did you mean 'separation'"):
+        record().law("D")

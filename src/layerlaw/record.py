@@ -125,7 +125,8 @@ class Record(Saved):
     def column(self, name: str) -> list[float | None]:
         """One column, one entry per site."""
         if name not in self.columns:
-            near = difflib.get_close_matches(str(name), self.columns, n=3, cutoff=0.5)
+            symbols = [column for column in self.columns if name and describe(column).symbol == name]
+            near = symbols or difflib.get_close_matches(str(name), self.columns, n=3, cutoff=0.5)
             hint = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
             more = f", … ({len(self.columns)} in record.columns)" if len(self.columns) > SHOWN else ""
             known = f"{hint}There are {', '.join(self.columns[:SHOWN])}{more}."

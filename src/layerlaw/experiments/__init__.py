@@ -37,7 +37,8 @@ PAPERS = {
         *OWN_MODELS,
     ),
 }
-"""Every figure by the folder of its paper. To add one: its file there, its name here, its test."""
+"""Every figure by the folder of its paper. To add one: its file there, its name here, its test; the ledger
+shows it once scripts/ledger.py has its record of a full run."""
 NAMES = tuple(name for names in PAPERS.values() for name in names)
 
 

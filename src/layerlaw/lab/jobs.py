@@ -38,8 +38,8 @@ class Run:
     measurements: tuple[Measurement, ...]
     epoch: int
     diverged: int | None = None
-    state: dict[str, Tensor] | None = None
-    snapshots: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    state: dict[str, Tensor] | None = field(default=None, repr=False)
+    snapshots: dict[int, dict[str, Tensor]] = field(default_factory=dict, repr=False)
 
     @property
     def finished(self) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -42,7 +44,11 @@ class Description(ABC):
 
     @classmethod
     def of_kind(cls, kind: str) -> type[Self]:
-        """The class of this kind."""
+        """The class of this kind; every file in lab/networks is looked through for it."""
+        if kind not in cls.kinds:
+            networks = importlib.import_module("layerlaw.lab.networks")
+            for module in pkgutil.iter_modules(networks.__path__):
+                importlib.import_module(f"{networks.__name__}.{module.name}")
         if kind not in cls.kinds:
             near = difflib.get_close_matches(str(kind), cls.kinds, 1, 0.4)
             hint = f"Did you mean {near[0]}?" if near else "Import the module that defines it first."

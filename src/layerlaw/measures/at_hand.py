@@ -130,7 +130,8 @@ def _one_per_row(labels: Tensor, features: Tensor, name: str) -> Tensor:
     """Labels (n,) serve every leading index; else their shape must be that of the features without the last axis."""
     n, labeled = features.shape[-2], labels.shape[-1]
     if labeled != n:
-        raise LabelError(f"{name}: expected one for each of the {n} rows of features, got {labeled}.")
+        flat = " Flatten each sample to one row: features.flatten(1)." if len(features) == labeled else ""
+        raise LabelError(f"{name}: expected one for each of the {n} rows of features, got {labeled}.{flat}")
     if labels.dim() > 1 and labels.shape != features.shape[:-1]:
         raise LabelError(f"{name}: expected shape {tuple(features.shape[:-1])}, got {tuple(labels.shape)}.")
     return labels.to(features.device).expand(features.shape[:-1])

@@ -1,8 +1,8 @@
 """The registry of every number per site: what it is, how it is written and drawn, how it is computed.
 
-To add a measure: its function in this folder, its row in `MEASURES`, its test. It then is in `ll.measure`, in every record,
-table, page, and in docs/measures.md. Numbers of the same kind (on test data, of an untrained network, held out, standard
-errors) have names made from these: `describe` knows them all.
+To add a measure: its function in this folder, its row in `MEASURES`, its test (with an oracle in tests/oracle.py). It then
+is in `ll.measure`, in every record, table, page, and in docs/measures.md. Numbers of the same kind (on test data, of an
+untrained network, held out, standard errors) have names made from these: `describe` knows them all.
 """
 
 from __future__ import annotations

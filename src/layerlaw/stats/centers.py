@@ -20,9 +20,9 @@ FLOAT32_RESOLUTION = 1.2e-7
 class Span:
     """Where the class means lie inside their span: everything of size K and r, nothing of size d.
 
-    counts (…, K); coordinates (…, K, r) of the class means relative to the global mean; scales s (…, r), the singular
-    values of the between-class scatter, zero beyond the rank; rank (…); digest (…, 3), numbers that identify the
-    centers: scatters merge only under equal ones.
+    counts (…, K); coordinates (…, K, r) of the class means relative to the global mean; scales s (…, r) with
+    SS_b = Vᵀ diag(s²) V, zero beyond the rank; rank (…); digest (…, 3), numbers that identify the centers: scatters merge
+    only under equal ones.
     """
 
     counts: Tensor

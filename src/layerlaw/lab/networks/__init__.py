@@ -1,4 +1,4 @@
-"""Networks that a recipe can describe: a family is one file here, and its name in `layerlaw.lab`."""
+"""Networks that a recipe can describe: a family is one file here."""
 
 from __future__ import annotations
 

@@ -306,7 +306,9 @@ def _panels(view: RecordView, key: str) -> str:
 def _several(views: Sequence[RecordView]) -> str:
     body = html.chart("all-compare", compare_figure(views)) + compare_table(views)
     known = {view.record.provenance.get("data_sha256") for view in views} - {None}
-    other_data = " The records were measured on different data." if len(known) > 1 else ""
+    drawn = any("shuffled" in str(record.settings.get("order")) for record in (view.record for view in views))
+    told = "may be of the same data: one was shuffled by its loader" if drawn else "were measured on different data"
+    other_data = f" The records {told}." if len(known) > 1 else ""
     caption = presentation(views[0]).compared_caption(views) + other_data
     records = [
         f'<details class="record"><summary><b>{html.escaped(view.label)}</b>'
