@@ -83,7 +83,7 @@ def test_one_criterion_for_trained_networks_with_and_without_batchnorm() -> None
     assert rows["all-8/no-norm-minus-norm/trained"].reproduced is False  # −0, −.5, −.5: t = 2 < 2.92
     often = rows["all-8/no-norm/holds-among-trained"]
     assert (often.ours, often.reproduced, often.tolerance) == (0.25, True, "≤ half of the trained networks")
-    assert [rows[f"all-8/norm/holds-among-trained{end}"].ours for end in ENDS.values()] == [1, 1, 1, 1]
+    assert [rows[f"all-8/norm/holds-among-trained{end}"].ours for end in ENDS.values()] == [1] * len(ENDS)
     gap = rows["all-8/no-norm-minus-norm/holds-among-trained"]
     assert (gap.low, gap.high, gap.kind, gap.reproduced) == (-1, -0.5, "self-check", True)  # t = 5
     none = s10.rarer(8, Runs([*(network(False, BENT, 2.3, 1) for _ in range(2)), *twins]))

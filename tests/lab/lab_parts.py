@@ -22,7 +22,11 @@ from layerlaw.lab import FeedForward, Recipe, Run, Samples, Schedule, Shape, swe
 from layerlaw.lab.jobs import Checkpoint
 
 EVERYTHING = Schedule(
-    epochs=(0, 3), batchnorm=("batch", "shuffled", "balanced", "running", "whole"), test=True, permuted=True, by_class=True
+    epochs=(0, 3),
+    batchnorm=("batch", "shuffled", "balanced", "running", "whole"),
+    test=True,
+    permuted=True,
+    by_class=True,
 )
 SCHEDULE = Schedule(epochs=(0, 17), batchnorm=("batch", "running"), test=True, by_class=True)
 

@@ -19,7 +19,8 @@ from layerlaw.lab import FeedForward, Fleet, Measurement, Recipe, Run, Samples, 
 from layerlaw.lab.fleet.engine import measure_fleet
 from layerlaw.lab.schedule import balanced_order
 
-EVERYTHING = Schedule(batchnorm=("batch", "shuffled", "balanced", "running", "whole"), test=True, permuted=True, by_class=True)
+MODES = "batch", "shuffled", "balanced", "running", "whole"
+EVERYTHING = Schedule(batchnorm=MODES, test=True, permuted=True, by_class=True)
 SAMPLES = clouds(250, test=130)  # chunks of 100, 100 and 50; 100 and 30
 
 
@@ -285,7 +286,9 @@ def test_wishes_that_do_not_exist_are_told() -> None:
         InputError, match=r"batchnorm: expected some of batch, shuffled, balanced, running, whole, got \['test'\]"
     ):
         Schedule(batchnorm=("test",))
-    with pytest.raises(InputError, match=r"batchnorm: expected some of batch, shuffled, balanced, running, whole, got \[\]"):
+    with pytest.raises(
+        InputError, match=r"batchnorm: expected some of batch, shuffled, balanced, running, whole, got \[\]"
+    ):
         Schedule(batchnorm=())
     with pytest.raises(InputError, match="epochs: expected numbers ≥ 0, got -1"):
         Schedule(epochs=(3, -1))

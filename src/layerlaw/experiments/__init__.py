@@ -8,7 +8,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib
+import io
 import time
+import tokenize
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -71,18 +73,26 @@ def title(name: str) -> str:
 def code_digest(name: str) -> str:
     """Of the code that an experiment's numbers come from, without comments and docstrings: older records are stale."""
     root, figure = Path(__file__).parents[1], find(name).run.__module__.split(".")
-    parts = [root / part for part in ("stats", "measures", "law", "lab")]
+    parts = [root / part for part in ("stats", "measures", "law", "lab", *["lm"] * (name in PAPERS["next_token"]))]
     files = [path for part in parts for path in sorted(part.rglob("*.py")) if path != part / "__init__.py"]
     files += [root / "experiments" / f"{part}.py" for part in ("numbers", "runs", "setting", "moments")]
     files.append(root.joinpath(*figure[1:]).with_suffix(".py"))
-    digest = hashlib.sha256()
-    for path in files:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-                node.body = node.body[1:]
-        digest.update(ast.dump(tree).encode())
-    return digest.hexdigest()[:16]
+    return hashlib.sha256("\n".join(_bare(path.read_text(encoding="utf-8")) for path in files).encode()).hexdigest()[
+        :16
+    ]
+
+
+def _bare(code: str) -> str:
+    """The lines of a file without comments and docstrings; the same under every version of Python."""
+    lines = code.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)  # type: ignore[operator]
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def reproduce(

@@ -125,13 +125,13 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
     >>> spearman([1, 2, 3, 4], [10, 20, 20, 90]), spearman([1, 2], [5, 5])
     (0.9486832980505138, None)
     """
-    a, b = _ranks(x), _ranks(y)
+    a, b = ranked(x), ranked(y)
     size = math.sqrt(float((a**2).sum() * (b**2).sum()))
     return None if size == 0 else float((a * b).sum()) / size
 
 
-def _ranks(values: Sequence[float]) -> np.ndarray:
-    """Ranks less their mean."""
+def ranked(values: Sequence[float]) -> np.ndarray:
+    """Ranks less their mean, ties at their mean rank."""
     v = np.asarray(values, dtype=np.float64)
     ranks: np.ndarray = (v[:, None] > v).sum(1) + ((v[:, None] == v).sum(1) - 1) / 2
     ranks -= ranks.mean()

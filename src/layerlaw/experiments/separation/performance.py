@@ -7,10 +7,11 @@ Of every trained network (training loss ≤ 0.1): how even the steps of log D ar
 final D, in chunks of 100 and with running statistics; and what it can do: accuracy on the test images, on the same with
 noise (standard deviation 0.3; pixels lie in −1 … 1), and with noise on the weights (a tenth of each), and how much the
 same noise on the weights moves ln D of the last layer (what Proposition 1 is about). Spearman's correlation of the one
-with the other is given pooled over all rates of one depth, where the learning rate confounds it, and matched: within
-the networks of one optimizer and rate, which differ in seed and images alone. The paper's claim is judged by the
-matched correlations of evenness with test accuracy: their mean over these groups is above 0 by a t test. The other rows
-say what else goes along with what.
+with the other is given pooled over all rates of one depth, where the learning rate confounds it; matched: within the
+networks of one optimizer and rate, which differ in seed and images alone; and partial: between what is left of the ranks
+within these groups after final D and training loss have been taken out. The paper's claim is judged by the matched
+correlations of evenness with test accuracy: their mean over these groups is above 0 by a t test. The other rows say
+what else goes along with what.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from layerlaw.experiments.drawing import run_table
-from layerlaw.experiments.moments import spearman
+from layerlaw.experiments.moments import ranked, spearman
 from layerlaw.experiments.numbers import UNCLAIMED, above, row
 from layerlaw.experiments.runs import ENDS, PROTOCOLS, Runs, number, protocol_table
 from layerlaw.experiments.separation.fig1 import RATES, SHOWN
@@ -63,6 +65,7 @@ def run(setting: Setting) -> Outcome:
     laws: dict[str, Value] = {
         "evenness": _named("evenness"), "evenness-eval": _named("evenness-eval"), "bend": _bend, "final-D": _named("final-D")
     }  # fmt: skip
+    held = {law: [_named(name) for name in ("final-D", "train-loss") if name != law] for law in laws}
     skills: dict[str, Value] = {name: _skill(able, name) for name in Able.NAMES}
     cells = runs.by(lambda r: (r.recipe.data, r.recipe.network.depth))
     found = []
@@ -71,6 +74,7 @@ def run(setting: Setting) -> Outcome:
             name, pair = f"{data}-{depth}/{law}-with-{skill}", (laws[law], skills[skill])
             found.append(row(f"{name}-pooled", [correlation(some, *pair)], reason="too few trained networks"))
             found.append(row(f"{name}-matched", matched(some, *pair), reason="too few trained networks of one rate"))
+            found.append(row(f"{name}-partial", [partial(some, *pair, held[law])], reason="too few trained networks"))
     every = matched(runs, laws["evenness"], skills["test-accuracy"], by_data=True)
     claim = above(0, "indicative of good performance")
     found.insert(0, row("all/evenness-with-test-accuracy-matched", every, claim))
@@ -166,6 +170,22 @@ def matched(runs: Runs, law: Value, skill: Value, *, by_data: bool = False) -> l
 
     found = [correlation(some, law, skill) for some in runs.by(kind).values() if len(some) >= FEWEST]
     return [value for value in found if value is not None]
+
+
+def partial(runs: Sequence[Run], law: Value, skill: Value, held: Sequence[Value]) -> float | None:
+    """Spearman's partial correlation: of the ranks within one optimizer and rate, less what `held` explains of them."""
+    groups = Runs(runs).by(lambda r: (r.recipe.optimizer, r.recipe.learning_rate)).values()
+    parts = [
+        np.column_stack([ranked(column) for column in zip(*known, strict=True)])
+        for some in groups
+        if (known := [v for r in some if None not in (v := [value(r) for value in (law, skill, *held)])])
+    ]
+    if sum(len(part) - 1 for part in parts) - len(held) < FEWEST:  # degrees of freedom
+        return None
+    ranks = np.concatenate(parts)
+    rest = ranks[:, :2] - ranks[:, 2:] @ np.linalg.lstsq(ranks[:, 2:], ranks[:, :2])[0]
+    size = math.sqrt(float(np.prod((rest**2).sum(0))))
+    return None if size < 1e-9 else float((rest[:, 0] * rest[:, 1]).sum()) / size
 
 
 def _protocols(runs: Runs, accuracy: Value) -> Table:
