@@ -47,7 +47,7 @@ def ledger_index(outcomes: Sequence[Outcome], *, folder: str = "") -> str:
         return "Nothing has been run yet."
     verdict = said.verdict_line(outcomes)
     total = f"\n\nIn all, {verdict}, in {counted(len(outcomes), 'figure')}." if verdict else ""
-    return _table(INDEX, lines) + total
+    return markdown_table(INDEX, lines) + total
 
 
 def ledger_page(outcome: Outcome, *, intro: str = "", tried: Mapping[str, str] | None = None, picture: str = "") -> str:
@@ -98,7 +98,7 @@ def _numbers(rows: Sequence[Row]) -> str:
             name += f" ({text.reason})"
         cells = [_text(name), _text(text.paper), _text(ours), text.mark]
         body.append([*cells, *[_text(text.tolerance), text.kind, text.chance] * bounds])
-    return _table([*heads, *["accepted", "kind", "by chance"] * bounds], body)
+    return markdown_table([*heads, *["accepted", "kind", "by chance"] * bounds], body)
 
 
 def _folded(table: Table) -> str:
@@ -106,10 +106,11 @@ def _folded(table: Table) -> str:
     title = _text(sentence(table.title))
     note = f"{_text(sentence(table.note))}\n\n" if table.note else ""
     summary = f"<summary>{title} ({counted(len(table.rows), 'row')})</summary>"
-    return f"<details>{summary}\n\n{_table(list(map(_text, table.columns)), body)}\n\n{note}</details>"
+    return f"<details>{summary}\n\n{markdown_table(list(map(_text, table.columns)), body)}\n\n{note}</details>"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Cells as they are, which must be Markdown already."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines)
 
