@@ -28,6 +28,20 @@ def test_every_panel_has_its_law_in_both_modes(quick: Quick) -> None:
     assert {f"{panel}/{what}" for panel in panels for what in ("holds", "pearson", "evenness", "pearson-eval")} <= names
     assert [quick.row(f"{panel}/holds").paper for panel in panels] == ["law"] * 9
     assert len(quick.table("Which claim survives in which protocol").rows) == 9 + 2 * 3
+
+
+def test_the_law_is_not_judged_where_true_laws_mostly_fail_the_test() -> None:
+    assert fig3._claim(4, 1).agrees is not None
+    assert fig3._claim(8, 5).agrees is not None
+    few = fig3._claim(4, 5)
+    assert (few.paper, few.agrees, few.tolerance) == (
+        "law",
+        None,
+        "not judged: equal steps with noise of 20 % pass in 28%",
+    )
+
+
+def test_sheets_have_their_panels(quick: Quick) -> None:
     assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [9, 9, 3]
 
 

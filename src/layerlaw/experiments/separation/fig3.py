@@ -5,7 +5,8 @@
     layerlaw reproduce fig3 --quick    one learning rate, 5 epochs, an imbalanced sample a fifth as large
 
 The learning rate of Adam is the one with the best law, as in the paper, chosen anew for every seed among trained networks;
-chance is given the same choice. The paper shows the panels without numbers: judged by `LawFit.holds` in every seed.
+chance is given the same choice. The paper shows the panels without numbers: judged by `LawFit.holds` in every seed
+(not at 4 layers with Adam: three steps and a choice among five rates leave a test that true laws mostly fail).
 
 Imbalanced: classes 0–4 with 500 images, classes 5–9 with 100. The paper finds the half-life "significantly larger than in
 the balanced case" of 1000 images: a t test over seeds of the ratio. That comparison has three times the images on one side;
@@ -22,7 +23,7 @@ from statistics import fmean
 from torch import Tensor
 
 from layerlaw.experiments.drawing import EVAL_TITLE, curves_panel, ends_table, grid_table, law_sheet
-from layerlaw.experiments.numbers import UNCLAIMED, above, holds, row
+from layerlaw.experiments.numbers import UNCLAIMED, Claim, above, holds, power, row
 from layerlaw.experiments.runs import ENDS, LAW, PROTOCOLS, Runs, protocol_table
 from layerlaw.experiments.setting import ADAM, Setting, samples, stand_in
 from layerlaw.lab import Recipe, Run, Shape
@@ -72,9 +73,12 @@ def run(setting: Setting) -> Outcome:
     grid = runs.by(lambda r: (r.recipe.data, r.recipe.network.depth))
     by_rate = grid.pop(("fashion_mnist", 9)).by(lambda r: r.recipe.learning_rate)
     best = {cell: some.best() for cell, some in grid.items()}
-    law = {"holds": holds()}
-    found = [r for name, d in SHOWN for r in best[name, d].rows(f"{name}-{d}", LAW, law, choices=len(rates))]
-    found += [r for rate, some in by_rate.items() for r in some.rows(f"sgd-9-lr-{rate:g}", LAW, law)]
+    found = [
+        r
+        for name, d in SHOWN
+        for r in best[name, d].rows(f"{name}-{d}", LAW, {"holds": _claim(d, len(rates))}, choices=len(rates))
+    ]
+    found += [r for rate, some in by_rate.items() for r in some.rows(f"sgd-9-lr-{rate:g}", LAW, {"holds": holds()})]
     found += [*_imbalance_rows(best), *_cosine_rows(best)]
     names = [f"{NAMES[r.recipe.data]}, {r.recipe.optimizer}, {r.recipe.network.depth} layers" for r in runs]
     tables = [
@@ -86,6 +90,15 @@ def run(setting: Setting) -> Outcome:
     small = setting.note("Quick run: 100 and 20 images per class instead of 500 and 100.")
     notes = [*_notes(found), *stand_in(setting, "cifar10"), *small]
     return Outcome("fig3", TITLE, found, _sheets(grid, best, by_rate), tables, notes)
+
+
+def _claim(depth: int, choices: int) -> Claim:
+    """That the law holds; not judged where even a network that obeys it would mostly not pass."""
+    passes = power(depth - 1, choices)
+    if passes >= 0.5:
+        return holds()
+    words = f"not judged: equal steps with noise of 20 % pass in {passes:.0%}"
+    return Claim("law", tolerance=words)
 
 
 def _imbalance_rows(best: Cells) -> list[Row]:
@@ -107,6 +120,7 @@ def _protocols(best: Cells, by_rate: dict[float, Runs], choices: int) -> Table:
     claims: dict[str, Callable[[BatchNormMode], bool | None]] = {
         f"Fig. 3: the law holds, {NAMES[name]}, {depth} layers": partial(best[name, depth].mostly_hold, choices=choices)
         for name, depth in SHOWN
+        if _claim(depth, choices).agrees is not None
     }
     claims |= {f"Fig. 3: the law holds, SGD at {rate:g}, 9 layers": runs.mostly_hold for rate, runs in by_rate.items()}
 
