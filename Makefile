@@ -25,6 +25,8 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/tallies.py
+	$(BIN)/python scripts/ledger.py --stale
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

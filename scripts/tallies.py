@@ -25,11 +25,11 @@ def tally(rows: list[dict]) -> str:
     for row in rows:
         if row["reproduced"] is None:
             continue
-        if row["chance"] is not None and row["chance"] > EASY:
+        if (row.get("chance") or 0) > EASY:
             easy += 1
             continue
-        judged[row["kind"]] += 1
-        right[row["kind"]] += row["reproduced"]
+        judged[row.get("kind")] += 1
+        right[row.get("kind")] += row["reproduced"]
     parts = [
         f"{right[kind]} of {judged[kind]} {word}{'s' * (judged[kind] != 1)}"
         for kind, word in WORDS.items()
@@ -53,7 +53,7 @@ def main() -> int:
     }
     wrong = 0
     for name, record in records.items():
-        missing = [row["name"] for row in record["rows"] if row["reproduced"] is not None and row["kind"] not in WORDS]
+        missing = [row["name"] for row in record["rows"] if row["reproduced"] is not None and row.get("kind") not in WORDS]
         if missing:
             print(f"{name}: rows that are judged but of no kind: {', '.join(missing)}")
             wrong += 1

@@ -4,8 +4,8 @@
     layerlaw reproduce linearized --quick    8 networks, 10 epochs instead of 600
 
 The paper: "the non-linearity of activation functions is crucial to this law because the separation fuzziness is roughly
-unchanged by linear transformations"; the networks are those of a script in the authors' repository, there is no figure, so it is a check of our own.
-Linear → BatchNorm per layer, everything else as in Fig. 1; per seed the rate with the best law, for both kinds alike
+unchanged by linear transformations"; the networks are those of a script in the authors' repository,
+there is no figure: a check of our own. Linear → BatchNorm per layer, everything else as in Fig. 1; per seed the rate with the best law, for both kinds alike
 and among all networks: the loss of a linear one does not come down to 0.1, where others count as trained. Judged by
 `LawFit.holds`, the choice among the rates repeated in its test: in at most half of the seeds of the linear networks.
 The ReLU networks beside them are those of Fig. 1 and do not count again. D is not invariant under linear maps, so a
