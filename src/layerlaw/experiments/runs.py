@@ -6,13 +6,15 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from statistics import geometric_mean
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor
 
-from layerlaw.experiments.numbers import UNCLAIMED, Claim, law_along, mean_of, minus, of_laws, over, row
+from layerlaw.experiments.numbers import UNCLAIMED, Claim, law_along, mean_of, minus, of_laws, over, power, row
 from layerlaw.lab import Run, Samples, Schedule
 from layerlaw.lab.schedule import CHUNK, BatchNormMode, SplitName
 from layerlaw.law import LawFit
@@ -85,25 +87,42 @@ class Runs(tuple[Run, ...]):
         """Those whose training loss is at most 0.1 at the end, in eval mode."""
         return Runs(run for run in self if (loss := number(run, "train-loss")) is not None and loss <= TRAINED)
 
-    def best(self, law: Callable[[Run], LawFit | None] | None = None, *, trained: bool = True) -> Runs:
+    def best(
+        self,
+        law: Callable[[Run], LawFit | None] | None = None,
+        *,
+        trained: bool = True,
+        batchnorm: BatchNormMode = "batch",
+    ) -> Runs:
         """Per seed the run with the most negative r at its last epoch: how the paper chose the learning rate it shows.
 
         Only among trained networks (where there are none: the one with the lowest loss), lest an untrained one be taken for
         its straight line; `trained=False` is the authors' rule, as far as it is known. A seed whose runs all failed is left
-        out. `law`: of another part of the run than all its layers.
+        out. `batchnorm`: the protocol in which it is chosen; `law`: of another part of the run than all its layers.
         """
+        fit_of = law or partial(law_of, batchnorm=batchnorm)
         chosen = []
         for runs in self.seeds.values():
             if trained:
                 lowest = sorted(runs.sound, key=lambda run: number(run, "train-loss") or math.inf)[:1]
                 runs = runs.trained or Runs(lowest)
-            fitted = [(fit.pearson, i) for i, run in enumerate(runs) if (fit := (law or law_of)(run)) and fit.pearson]
+            fitted = [(fit.pearson, i) for i, run in enumerate(runs) if (fit := fit_of(run)) and fit.pearson]
             chosen += [runs[min(fitted)[1]]] if fitted else []
         return Runs(chosen)
 
     def mostly_hold(self, batchnorm: BatchNormMode = "batch", choices: int = 1) -> bool:
         """Whether the law holds in more than half of them."""
         return 2 * sum(holds(run, choices, batchnorm=batchnorm) for run in self) > len(self)
+
+    def holds_anew(self, batchnorm: BatchNormMode) -> bool | None:
+        """Whether the law mostly holds where the learning rate is chosen in this very protocol; chance is given the choice.
+
+        `None` where so few layers and so many rates leave a test that true laws mostly fail.
+        """
+        choices = len({run.recipe.learning_rate for run in self})
+        if power(self[0].recipe.network.depth - 1, choices) < 0.5:
+            return None
+        return self.best(batchnorm=batchnorm).mostly_hold(batchnorm, choices)
 
     def laws(self, **where: Unpack[Where]) -> list[LawFit]:
         """The laws of those that have one."""
@@ -160,15 +179,17 @@ class Runs(tuple[Run, ...]):
     ) -> list[Row]:
         """Rows `name/…` of the named numbers (see `number`) over the seeds, with a reason where there is none.
 
-        `among` are other networks (the whole grid): how many of them pass a tolerance is its chance.
+        `among` is the whole grid: how many networks of other recipes pass a tolerance is its chance.
         """
+        own = {replace(run.recipe, seed=0) for run in self}
+        others = Runs(run for run in among or () if replace(run.recipe, seed=0) not in own)
         found = []
         for what in names:
             why = reason or self.trouble(**_parsed(what, epoch)[1]) or (FLAT if self else NO_RUN)
             claim = (claims or {}).get(what, UNCLAIMED)
-            others = () if among is None or claim.kind != "number" else among.values(what, epoch=epoch)
+            beside = others.values(what, epoch=epoch) if claim.kind == "number" else ()
             values = self.values(what, choices, epoch=epoch)
-            found.append(row(f"{name}/{what}", values, claim, among=others, reason=why))
+            found.append(row(f"{name}/{what}", values, claim, among=beside, reason=why))
         return found
 
     def trouble(self, **where: Unpack[Where]) -> str:
