@@ -53,7 +53,9 @@ def main() -> int:
     }
     wrong = 0
     for name, record in records.items():
-        missing = [row["name"] for row in record["rows"] if row["reproduced"] is not None and row.get("kind") not in WORDS]
+        missing = [
+            row["name"] for row in record["rows"] if row["reproduced"] is not None and row.get("kind") not in WORDS
+        ]
         if missing:
             print(f"{name}: rows that are judged but of no kind: {', '.join(missing)}")
             wrong += 1

@@ -57,7 +57,9 @@ def test_every_row_that_did_not_come_out_says_what_was_tried(documents: dict[Pat
 
 def test_what_was_tried_is_about_rows_that_did_not_come_out(script: ModuleType) -> None:
     found = script.load_records()
-    missed = {f"{name}/{row.name}" for name, o in found.items() for row in o.rows if row.reproduced is False and row.counted}
+    missed = {
+        f"{name}/{row.name}" for name, o in found.items() for row in o.rows if row.reproduced is False and row.counted
+    }
     assert {key for key in script.TRIED if key.split("/")[0] in found} <= missed
 
 
@@ -79,7 +81,9 @@ def test_the_page_of_the_protocols_has_the_claims_of_every_figure(documents: dic
 
 
 def test_the_tallies_of_readme_and_docs_are_those_of_the_records() -> None:
-    found = subprocess.run([sys.executable, ROOT / "scripts" / "tallies.py"], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "tallies.py"], capture_output=True, text=True, check=False
+    )
     assert (found.returncode, found.stderr) == (0, ""), found.stdout
 
 

@@ -139,11 +139,11 @@ def row(name: str, values: Values, claim: Claim = UNCLAIMED, *, among: Values = 
     return Row(name, claim.paper, fmean(known), min(known), max(known), verdict, tolerance, **about)
 
 
-def paired_rows(name: str, differences: Values, claim: Claim = UNCLAIMED) -> list[Row]:
+def paired_rows(name: str, differences: Values, claim: Claim = UNCLAIMED, *, reason: str = "") -> list[Row]:
     """The mean difference of pairs, and its standard error."""
     error = standard_error([d for d in differences if d is not None])
-    why = "" if error is not None else "one seed has no standard error"
-    return [row(name, differences, claim), row(f"{name}-standard-error", [error], reason=why)]
+    why = "" if error is not None else reason if not differences else "one seed has no standard error"
+    return [row(name, differences, claim, reason=reason), row(f"{name}-standard-error", [error], reason=why)]
 
 
 def law_along(values: Values, choices: int = 1) -> LawFit | None:

@@ -5,10 +5,12 @@
     layerlaw reproduce fig2 --quick    two networks, 24 epochs instead of 600, the probed epochs shortened alike
                                        (they are reported as the paper's: epoch 100 of 600 stands for epoch 4 of 24)
 
-The authors' rate of Fig. 1 (3e-4), in their BatchNorm mode. Judged: no law at epoch 0, a law at epoch 100 and at the end
-(`LawFit.holds` in every seed); r at epoch 100 within 0.01 of −0.996; evenness larger and ρ smaller at the end than at 100
-(paired t tests); the law holds from between epochs 50 and 150 on (paper: 100). Controls that the paper lacks: the other
-protocols; the epoch at which the steps are most even; and random labels, with the learning rate chosen among them too.
+The authors' rate of Fig. 1 (3e-4), in their BatchNorm mode; the paper says that the law "starts to emerge at epoch 100".
+Judged: no law at epoch 0 (`LawFit.holds` in every seed); r at epoch 100 within 0.01 of −0.996; evenness larger and ρ smaller
+at the end than at 100 (paired t tests); the law holds from between epochs 50 and 150 on (mean over seeds; a seed in which it
+is not there at the end counts as the last epoch). The law at the end is that of Fig. 1 and does not count again. Controls
+that the paper lacks: the other protocols; the epoch at which the steps are most even; and random labels, with the learning
+rate chosen among them too.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +20,8 @@ from itertools import pairwise
 from layerlaw.experiments import drawing, moments
 from layerlaw.experiments.drawing import EVAL_LONG_TITLE, caption, courses, law_panel
 from layerlaw.experiments.moments import NEVER, bend, emergence, interpolation, paper_epoch, scaled
-from layerlaw.experiments.numbers import UNCLAIMED, above, below, does_not_hold, holds, mean_of, minus, row, within
+from layerlaw.experiments.numbers import UNCLAIMED, Claim, above, below, does_not_hold, mean_of, minus, row, within
+from layerlaw.experiments.runs import ENDS as ALL_ENDS
 from layerlaw.experiments.runs import LAW, MODE_NAMES, Runs, number, protocol_table
 from layerlaw.experiments.separation.fig1 import SHOWN
 from layerlaw.experiments.setting import ADAM, Data, Setting, samples
@@ -70,9 +73,9 @@ def run(setting: Setting) -> Outcome:
 def _law_rows(runs: Runs, grid: Runs, total: int) -> list[Row]:
     """At the paper's epoch 100 and at the end, and what changes in between."""
     (early,) = scaled((EARLY,), total)
-    at_100 = {"holds": holds(), "pearson": within(-0.996, 0.01)}
+    at_100 = {"holds": Claim("starts to emerge"), "pearson": within(-0.996, 0.01)}
     found = runs.rows(f"epoch-{EARLY}", LAW, at_100, epoch=early, among=grid)
-    found += runs.rows(f"epoch-{LAST}", LAW, {"holds": holds()})
+    found += runs.rows(f"epoch-{LAST}", LAW, {"holds": Claim("law", tolerance="judged in fig1: the same networks")})
     claims = {"rho": below(0, "falls"), "evenness": above(0, "clearer")}
     for what in ("rho", "rho-eval", "evenness", "evenness-eval"):
         ends = (runs.values(what, epoch=epoch) for epoch in (total, early))
@@ -87,10 +90,12 @@ def _moment_rows(runs: Runs, grid: Runs) -> list[Row]:
         {end: runs.values(paper_epoch(moment, batchnorm=mode)) for end, mode in ENDS.items()}
         for moment in (emergence, interpolation, moments.most_even)
     )
-    others = grid.values(paper_epoch(emergence))
+    others = Runs(r for r in grid if r not in runs).values(paper_epoch(emergence))
+    late = [LAST if epoch is None else epoch for epoch in found[""]]
     wrong = "some training sample is wrong at every probe"
     return [
-        row("emergence-epoch", found[""], within(EARLY, 50), among=others, reason=NEVER),
+        row("emergence-epoch", late, within(EARLY, 50, "starts at 100"), among=others),
+        row("emergence-epoch-where-it-emerges", found[""], reason=NEVER),
         row("emergence-epoch-eval", found["-eval"], reason=NEVER),
         *(row(f"most-even-epoch{end}", values) for end, values in peak.items()),
         *(row(f"interpolation-epoch{end}", values, reason=wrong) for end, values in right.items()),
@@ -114,11 +119,20 @@ def _protocols(runs: Runs, total: int) -> Table:
             (2 * sum(fit.holds is True for fit in runs.laws(epoch=epoch, batchnorm=mode)) > len(runs)) is wanted
         )
 
+    def changed(what: str, claim: Claim) -> Callable[[BatchNormMode], bool | None]:
+        def verdict(mode: BatchNormMode) -> bool | None:
+            ends = (runs.values(f"{what}{ALL_ENDS[mode]}", epoch=epoch) for epoch in (total, early))
+            return row("", [minus(a, b) for a, b in zip(*ends, strict=True)], claim, reason=NEVER).reproduced
+
+        return verdict
+
     return protocol_table(
         {
             "Fig. 2: no law before training": at(0, False),
             f"Fig. 2: the law holds at epoch {EARLY}": at(early, True),
             f"Fig. 2: the law holds at epoch {LAST}": at(None, True),
+            f"Fig. 2: steps are more even at epoch {LAST} than at {EARLY}": changed("evenness", above(0)),
+            f"Fig. 2: ρ is smaller at epoch {LAST} than at {EARLY}": changed("rho", below(0)),
         }
     )
 
@@ -213,7 +227,7 @@ def _notes(shown: Runs, null: Runs, total: int) -> list[str]:
             if r is not None and n is not None
         )
         notes.append(
-            f"Random labels {also}: at the last epoch it holds in {other:.0%} of the seeds, with the real labels in "
-            f"{real:.0%} ({words})."
+            f"Random labels {also}: at the last epoch it holds in {real:.0%} of the seeds with the real labels and in "
+            f"{other:.0%} with random ones ({words})."
         )
     return notes

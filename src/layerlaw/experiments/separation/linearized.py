@@ -4,10 +4,10 @@
     layerlaw reproduce linearized --quick    8 networks, 10 epochs instead of 600
 
 The paper: "the non-linearity of activation functions is crucial to this law because the separation fuzziness is roughly
-unchanged by linear transformations"; the networks are those of a script in the authors' repository,
-there is no figure: a check of our own. Linear → BatchNorm per layer, everything else as in Fig. 1; per seed the rate with the best law, for both kinds alike
-and among all networks: the loss of a linear one does not come down to 0.1, where others count as trained. Judged by
-`LawFit.holds`, the choice among the rates repeated in its test: in at most half of the seeds of the linear networks.
+unchanged by linear transformations"; the networks are those of a script in the authors' repository, there is no figure: a
+check of our own. Linear → BatchNorm per layer, everything else as in Fig. 1; per seed the rate with the best law, for both
+kinds alike and among all networks: the loss of a linear one does not come down to 0.1, where others count as trained. Judged
+by `LawFit.holds`, the choice among the rates repeated in its test: in at most half of the seeds of the linear networks.
 The ReLU networks beside them are those of Fig. 1 and do not count again. D is not invariant under linear maps, so a
 linear network can lower it: at most to the linear floor of the input, Σ 1/λ_i of SS_w⁻¹ SS_b, which stands beside
 (exact in eval mode, where the whole network is one affine map).
