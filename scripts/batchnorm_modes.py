@@ -76,9 +76,9 @@ def page(records: dict[str, list[ll.Record]]) -> str:
         lines.append(f"| {name} |" + "".join(f" {statistics.mean(s):.1%} |" for s in shares))
     lines += [
         "",
-        "An even share would be 14.3 %. Batch statistics of small or unevenly mixed chunks add noise to the last layers,",
+        "An even share would be 14.3 %. In this network batch statistics of small or unevenly mixed chunks add noise to the last layers,",
         "which lifts their D and straightens the line; with running statistics, or with chunks that hold the classes in",
-        "equal numbers, the last layers fall further and the line bends. Both are true statements about the same network:",
+        "equal numbers, the last layers fall further and the line bends (other depths and rates differ). Both are true statements about the same network:",
         "a ρ or r without its BatchNorm mode, chunk size and order says little, so every record keeps them.",
         "",
     ]

@@ -90,8 +90,8 @@ def _moment_rows(runs: Runs, grid: Runs) -> list[Row]:
         {end: runs.values(paper_epoch(moment, batchnorm=mode)) for end, mode in ENDS.items()}
         for moment in (emergence, interpolation, moments.most_even)
     )
-    others = Runs(r for r in grid if r not in runs).values(paper_epoch(emergence))
-    late = [LAST if epoch is None else epoch for epoch in found[""]]
+    rest = Runs(r for r in grid if r not in runs).values(paper_epoch(emergence))
+    late, others = ([LAST if epoch is None else epoch for epoch in some] for some in (found[""], rest))
     wrong = "some training sample is wrong at every probe"
     return [
         row("emergence-epoch", late, within(EARLY, 50, "starts at 100"), among=others),
