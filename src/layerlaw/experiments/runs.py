@@ -33,6 +33,8 @@ MODE_NAMES: dict[BatchNormMode, str] = {  # in rows and tables
 PROTOCOLS = Schedule(batchnorm=tuple(MODE_NAMES), test=True, permuted=True)
 """All BatchNorm protocols, on the same trained networks."""
 PROTOCOL_TITLE = "Which claim survives in which protocol"
+ANEW = "rate chosen in each protocol"  # at the end of a claim
+OURS = "Ours: "  # at the beginning of a claim that is not the paper's
 PROTOCOL_WORDS: dict[BatchNormMode, str] = {
     "batch": "chunks of 100 as drawn",
     "shuffled": "shuffled chunks",
