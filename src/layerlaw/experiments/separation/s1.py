@@ -214,7 +214,8 @@ def _order(runs: Runs, batchnorm: BatchNormMode, words: str) -> str:
     laws, ends = (runs.sound.values(partial(moment, batchnorm=batchnorm)) for moment in (emergence, collapse))
     emerged, collapsed = (sum(epoch is not None for epoch in some) for some in (laws, ends))
     first = sum(a is not None and (b is None or a < b) for a, b in zip(laws, ends, strict=True))
+    only = " The order says no more here than that the law comes before the end." if emerged and not collapsed else ""
     return (
         f"{words}: the law holds from some epoch on in {emerged} of {len(runs)} seeds, every training sample is nearest to "
-        f"its own class mean from some epoch on in {collapsed}, and the law is first in {first}."
+        f"its own class mean from some epoch on in {collapsed}, and the law is first in {first}.{only}"
     )
