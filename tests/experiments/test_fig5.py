@@ -4,7 +4,7 @@ import pytest
 import torch
 from experiments_recorded import Quick, made_run, quick_fixture
 
-from layerlaw.experiments.runs import Runs
+from layerlaw.experiments.runs import MODE_NAMES, Runs
 from layerlaw.experiments.separation import fig5
 
 quick = quick_fixture("fig5", most=6)
@@ -19,6 +19,19 @@ def test_every_data_set_has_the_papers_depth_and_the_controls(quick: Quick) -> N
         for control in ("one-standard-error-depth", "lowest-D-depth-eval", "lowest-D-depth-rate-by-validation"):
             assert quick.row(f"{name}/{control}").reproduced is None
         assert quick.row(f"{name}/best-validation-depth").ours in (3, 6, 10)
+
+
+def test_the_order_is_shown_and_not_judged(quick: Quick) -> None:
+    row = quick.row("cifar10-minus-mnist/lowest-D-depth")
+    assert (row.paper, row.kind, row.reproduced) == (6, None, None)
+
+
+def test_the_deepest_network_is_a_bound() -> None:
+    run = {depth: made_run({1: (16.0, 1.0 / depth)}, modes=tuple(MODE_NAMES)) for depth in (3, 6, 20)}
+    each = fig5.Depths("mnist", {d: Runs([r]) for d, r in run.items()}, {}, {})
+    (line,) = fig5._protocols([each]).rows
+    assert line[0].endswith("(ours ≥ 20, ≥ 20, ≥ 20, ≥ 20, ≥ 20)")
+    assert fig5.in_words(None, (3, 6, 20)) == "–"
 
 
 def test_the_lowest_depth_is_that_of_the_chosen_runs(quick: Quick) -> None:

@@ -1,10 +1,14 @@
 """Figure S1, quickly."""
 
+from dataclasses import replace
+
 import pytest
 from experiments_recorded import Quick, hidden, made_run, quick_fixture
 
+from layerlaw.experiments.moments import emergence
 from layerlaw.experiments.runs import MODE_NAMES, Runs
-from layerlaw.experiments.separation import s1
+from layerlaw.experiments.separation import fig2, s1
+from layerlaw.lab import Run
 from layerlaw.measures import separation_fuzziness
 from layerlaw.outcome import Row
 
@@ -28,14 +32,21 @@ def test_rows_are_d_of_the_last_hidden_layer(quick: Quick) -> None:
     assert quick.row("last-D/epoch-600-eval").ours == pytest.approx(D, rel=1e-3)
     assert quick.row("last-D/epoch-600").ours == pytest.approx(falling.measurement().separation[-1])
     assert quick.row("last-D/epoch-100").paper is None  # the paper gives no value
-    assert [r.name for r in quick.outcome.rows if r.kind] == ["convergence-epoch", "convergence-minus-emergence"]
-    assert quick.row("convergence-epoch").paper == "after 400"
+    assert [r.name for r in quick.outcome.rows if r.kind] == ["nearest-mean-minus-emergence"]
+    assert quick.row("convergence-epoch-within-5%").paper == "after 400"
     assert any("epoch 4 of 24" in note for note in quick.outcome.notes)
 
 
 def test_controls_and_figures_are_there(quick: Quick) -> None:
     names = {row.name for row in quick.outcome.rows}
-    assert {"constant-rate/convergence-epoch", "nearest-mean-epoch", "convergence-minus-emergence-full"} <= names
+    for share in ("1%", "2%", "5%", "10%"):
+        parts = (
+            "convergence-epoch-within",
+            "convergence-minus-emergence-within",
+            "constant-rate/convergence-epoch-within",
+        )
+        assert {f"{part}-{share}" for part in parts} <= names
+    assert {"nearest-mean-epoch-eval", "nearest-mean-minus-emergence-full", "last-D-at-end-over-emergence"} <= names
     first, second = quick.outcome.sheets
     assert [series.label for series in first.panels[0].series] == ["train mode", "eval mode"]
     assert first.panels[0].series[0].x[0] == 100  # where the paper's figure begins
@@ -43,29 +54,56 @@ def test_controls_and_figures_are_there(quick: Quick) -> None:
     assert [row[0] for row in quick.outcome.tables[1].rows] == ["falling", "constant"]
 
 
-def test_convergence_and_law_by_hand() -> None:
-    straight = [0.8**layer for layer in range(20)]
-    risen = [v * (1 + 0.5 * layer / 19) for layer, v in enumerate(straight)]  # the last layer is half as much again
-    bent = [1.0] * 19 + [0.1]
+STRAIGHT = [0.8**layer for layer in range(20)]
+RISEN = [v * (1 + 0.5 * layer / 19) for layer, v in enumerate(STRAIGHT)]  # the last layer is half as much again
+BENT = [1.0] * 19 + [0.1]
 
-    def rows(*curves: dict[int, list[float]]) -> dict[str, Row]:
-        runs = Runs(made_run(some, seed=i, modes=tuple(MODE_NAMES)) for i, some in enumerate(curves))
-        return {row.name: row for row in s1._moment_rows(runs)}
 
-    late = {0: bent, 100: risen, 400: risen, 410: straight, 600: straight}
-    run = made_run(late)
-    assert s1.convergence(run) == 410
+def rows(*runs: Run) -> dict[str, Row]:
+    return {row.name: row for row in s1._moment_rows(Runs(runs))}
+
+
+def made(curves: dict[int, list[float]], collapsed: int | None, seed: int = 1) -> Run:
+    """A run whose samples are nearest to their own means from an epoch on."""
+    run = made_run(curves, seed=seed, modes=tuple(MODE_NAMES))
+    shares = {e: 1.0 if collapsed is not None and e >= collapsed else 0.97 for e in curves}
+    return replace(run, measurements=[replace(m, nearest=(0.5,) * 19 + (shares[m.epoch],)) for m in run.measurements])
+
+
+def test_convergence_is_shown_at_several_shares_and_judged_at_none() -> None:
+    late = {0: BENT, 100: RISEN, 400: RISEN, 410: STRAIGHT, 600: STRAIGHT}
+    run = made(late, None)
+    assert s1.convergence(run, share=0.05) == 410
     assert s1.convergence(run, share=0.6) == 100
-    found = rows(late, late)
-    assert (found["convergence-epoch"].ours, found["convergence-epoch"].reproduced) == (410, True)
-    assert (found["convergence-minus-emergence"].ours, found["convergence-minus-emergence"].reproduced) == (310, True)
-    found = rows(late)
-    assert found["convergence-epoch"].reproduced is None  # one seed is no test
-    early = {0: bent, 100: straight, 400: straight, 600: straight}
-    found = rows(early, early)
-    assert found["convergence-epoch"].reproduced is False
-    assert found["convergence-minus-emergence"].reproduced is False  # both at epoch 100
-    never = {0: bent, 100: bent, 410: straight, 600: [v * (1 + 3 * (i > 9)) for i, v in enumerate(straight)]}
-    found = rows(late, never)
-    assert (found["emergence-epoch"].ours, found["convergence-minus-emergence"].low) == (100, 0)  # 600 less 600
-    assert found["convergence-minus-emergence"].reproduced is False
+    found = rows(run, made(late, None, seed=2))
+    for share in ("1%", "2%", "5%", "10%"):
+        row = found[f"convergence-epoch-within-{share}"]
+        assert (row.ours, row.reproduced, row.kind) == (410, None, None)
+        assert found[f"convergence-minus-emergence-within-{share}"].ours == 310
+    assert found["last-D-at-end-over-emergence"].ours == pytest.approx(1 / 1.5)
+
+
+def test_the_order_of_law_and_collapse_is_judged_without_a_share() -> None:
+    early = {0: BENT, 100: STRAIGHT, 200: STRAIGHT, 300: STRAIGHT, 600: STRAIGHT}
+    name = "nearest-mean-minus-emergence"
+
+    def verdict(*collapsed: int | None, curves: dict[int, list[float]] = early) -> tuple[float, bool | None]:
+        row = rows(*(made(curves, epoch, seed) for seed, epoch in enumerate(collapsed)))[name]
+        return row.ours, row.reproduced
+
+    assert verdict(300, 300) == (200, True)
+    assert verdict(None, None) == (500, True)  # never: not before the last epoch
+    assert verdict(0, 0) == (-100, False)
+    assert verdict(100, 100) == (0, False)
+    assert verdict(300) == (200, None)  # one seed is no test
+    never = {**early, 600: [v * (1 + 3 * (i > 9)) for i, v in enumerate(STRAIGHT)]}
+    assert verdict(300, 300, curves=never) == (-300, False)
+    assert verdict(None, None, curves=never) == (0, False)
+
+
+def test_emergence_is_asked_at_the_epochs_of_fig_2() -> None:
+    epochs = {0: BENT, 100: STRAIGHT, 210: BENT, 250: STRAIGHT, 600: STRAIGHT}
+    run = made(epochs, None)
+    assert emergence(run) == 250
+    assert s1.emergence(run) == 100  # Fig. 2 does not probe at 210
+    assert {*fig2.EPOCHS, *fig2.BETWEEN} <= set(s1.PROBES)

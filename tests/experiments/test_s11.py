@@ -1,5 +1,7 @@
 """Figure S11, quickly."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from experiments_recorded import Quick, made_run, quick_fixture
@@ -51,6 +53,21 @@ def test_the_rate_is_chosen_by_the_new_layers() -> None:
     assert Runs([bent, straight, lost]).best(s11.new_law) == (straight,)
     assert s11.new_law(straight).points == 5
     assert s11.fixed_law(bent).pearson == pytest.approx(-1.0)
+
+
+def test_in_another_protocol_another_rate_is_chosen() -> None:
+    head = [2.0**-i for i in range(11)]
+    straight, bent = ([*head, *(head[-1] * 2.0**-i for i in steps)] for steps in ((1, 2, 3, 4), (3, 4, 5, 6)))
+
+    def network(rate: float, batch: list[float], running: list[float]) -> Run:
+        one, two = (made_run({1: D}, modes=(mode,)) for D, mode in ((batch, "batch"), (running, "running")))
+        how = {"learning_rate": rate, "seed": 1001}
+        return replace(made_run({1: batch}, **how), measurements=(*one.measurements, *two.measurements))
+
+    runs = Runs([network(1e-3, straight, bent), network(3e-3, bent, straight)])
+    kinds = {"scratch": runs, "pretrained": runs}
+    rates = [s11.chosen_in(kinds, mode)["pretrained"][0].recipe.learning_rate for mode in ("batch", "running")]
+    assert rates == [1e-3, 3e-3]
 
 
 def test_the_new_layers_are_judged_and_the_repeated_networks_are_not(quick: Quick) -> None:

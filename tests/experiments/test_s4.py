@@ -1,5 +1,7 @@
 """Figure S4, quickly."""
 
+from dataclasses import replace
+
 import pytest
 from experiments_recorded import Quick, made_run, quick_fixture
 
@@ -38,6 +40,19 @@ def test_the_law_is_judged_at_the_authors_rate_and_the_best_of_the_grid_stands_b
     assert (found["cifar10-8/holds"].ours, found["cifar10-8/holds"].reproduced) == (0, False)
     assert found["cifar10-8/holds-best-of-grid"].ours == 1
     assert found["cifar10-8/learning-rate-best-of-grid"].ours == 1e-3
+
+
+def test_every_protocol_may_choose_its_own_rate() -> None:
+    def network(rate: float, batch: list[float], running: list[float], seed: int) -> Run:
+        parts = [made_run({600: D}, modes=(mode,)) for D, mode in ((batch, "batch"), (running, "running"))]
+        how = {"learning_rate": rate, "seed": seed}
+        return replace(made_run({600: batch}, **how), measurements=[m for part in parts for m in part.measurements])
+
+    grid = Runs(
+        run for seed in (1, 2, 3) for run in (network(1e-4, STRAIGHT, BENT, seed), network(1e-3, BENT, STRAIGHT, seed))
+    )
+    assert not grid.at(learning_rate=1e-4).mostly_hold("running")
+    assert grid.holds_anew("batch") is grid.holds_anew("running") is True
 
 
 def test_the_input_is_the_larger_image(quick: Quick) -> None:

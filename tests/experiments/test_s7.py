@@ -41,6 +41,15 @@ def test_the_order_of_convergence_by_hand() -> None:
     assert s7.head_start(run, 3) == pytest.approx(spearman(range(7), [0, 0, 0, 1, 1, 1, 1]))
 
 
+def test_an_early_start_is_the_mean_of_three_epochs() -> None:
+    ahead, behind = [0.5, *[1.0] * 6], [*[1.0] * 6, 0.5]
+    curves = {0: [1.0] * 7, 10: ahead, 20: behind, 50: ahead, 600: [0.5] * 7}
+    run = made_run({epoch: curve(ratios) for epoch, ratios in curves.items()})
+    alone = [s7.head_start(run, epoch) for epoch in (10, 20, 50)]
+    assert alone[0] == -alone[1] == alone[2] > 0
+    assert s7.early_start(run) == pytest.approx(alone[0] / 3)
+
+
 def test_ten_percent_is_ten_percent() -> None:
     run = made_run({0: curve([0.551] + [0.5] * 6), 1: curve([0.549] + [0.5] * 6), 2: curve([0.5] * 7)})
     assert s7.convergence(run)[0] == 1
@@ -64,6 +73,9 @@ def test_rows_and_controls(quick: Quick) -> None:
     } <= names
     assert {"layer-and-convergence/spearman-within-5%", "layer-and-ratio-at-20/spearman-eval"} <= names
     assert {"layer-and-ratio-at-10/spearman", "layer-and-ratio-at-50/spearman"} <= names
+    judged = [row.name for row in quick.outcome.rows if row.kind]
+    assert judged == ["layer-and-convergence/spearman", "layer-and-early-ratio/spearman"]
+    assert quick.row("layer-and-early-ratio/spearman").ours == pytest.approx(s7.early_start(run))
     assert len(quick.table(PROTOCOL_TITLE).rows) == 2
     assert [len(panel.series) for panel in quick.outcome.sheets[0].panels] == [7, 7]
     assert any("stands in for CIFAR-10" in note for note in quick.outcome.notes)

@@ -24,8 +24,11 @@ def test_test_d_is_around_the_test_images_own_means(quick: Quick) -> None:
     assert quick.row("depth-8/test-pearson-eval").ours == pytest.approx(fit_law(D).pearson, abs=1e-5)
     train, test = (run.law(split=split) for split in ("train", "test"))
     assert quick.row("depth-8/test-minus-train-evenness").ours == pytest.approx(test.evenness - train.evenness)
-    row = quick.row("depth-8/test-holds")
-    assert (row.ours, row.reproduced, row.paper) == (float(test.holds), test.holds, "fuzzy law")
+    sharp, fuzzy = quick.row("depth-8/test-holds"), quick.row("depth-8/test-below-chance")
+    assert (sharp.ours, sharp.kind, sharp.paper) == (float(test.holds), None, "fuzzy law")
+    below = test.greenwood_p < 0.05
+    assert (fuzzy.ours, fuzzy.reproduced, fuzzy.paper) == (float(below), below, "fuzzy law")
+    assert fuzzy.tolerance == "Greenwood's p < .05 in > half of the seeds"
 
 
 def test_fuzzier_is_a_t_test_of_pairs_of_evenness() -> None:

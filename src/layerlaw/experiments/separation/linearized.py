@@ -3,14 +3,15 @@
     layerlaw reproduce linearized            60 networks at 3 seeds: five learning rates, linear and ReLU
     layerlaw reproduce linearized --quick    8 networks, 10 epochs instead of 600
 
-The paper: "the non-linearity of activation functions is crucial to this law because the separation fuzziness is roughly
-unchanged by linear transformations"; the networks are those of a script in the authors' repository, there is no figure: a
-check of our own. Linear → BatchNorm per layer, everything else as in Fig. 1; per seed the rate with the best law, for both
-kinds alike and among all networks: the loss of a linear one does not come down to 0.1, where others count as trained. Judged
-by `LawFit.holds`, the choice among the rates repeated in its test: in at most half of the seeds of the linear networks.
-The ReLU networks beside them are those of Fig. 1 and do not count again. D is not invariant under linear maps, so a
-linear network can lower it: at most to the linear floor of the input, Σ 1/λ_i of SS_w⁻¹ SS_b, which stands beside
-(exact in eval mode, where the whole network is one affine map).
+The paper says in its discussion: "the non-linearity of activation functions is crucial to this law because the
+separation fuzziness is roughly unchanged by linear transformations". It shows no network for this; the networks here
+are those of a script in the authors' repository, so it is a check of our own. Linear → BatchNorm per layer, everything
+else as in Fig. 1; per seed the rate with the best law, for both kinds alike and among all networks: the loss of a
+linear one does not come down to 0.1, where others count as trained. Judged by `LawFit.holds`, the choice among the
+rates repeated in its test: in at most half of the seeds of the linear networks. The ReLU networks beside them are those
+of Fig. 1 and do not count again. D is not invariant under linear maps, so a linear network can lower it: at most to the
+linear floor of the input, Σ 1/λ_i of SS_w⁻¹ SS_b, which stands beside (exact in eval mode, where the whole network is
+one affine map).
 """
 
 import torch
@@ -25,7 +26,7 @@ from layerlaw.experiments.drawing import (
     law_sheet,
 )
 from layerlaw.experiments.numbers import Claim, does_not_hold, mean_of, over, row
-from layerlaw.experiments.runs import LAW, PROTOCOLS, Runs, number, protocol_table
+from layerlaw.experiments.runs import LAW, OURS, PROTOCOLS, Runs, number, protocol_table
 from layerlaw.experiments.setting import ADAM, Setting, samples
 from layerlaw.lab import Recipe, Run, Shape
 from layerlaw.outcome import Outcome, Row
@@ -67,7 +68,7 @@ def run(setting: Setting) -> Outcome:
         law_sheet(EVAL_LONG_TITLE, shown, faint=behind, batchnorm="running", columns=2),
     ]
     survives = {
-        f"Linearized: no law without an activation, {depth} layers": (
+        f"{OURS}no law without an activation, {depth} layers": (
             lambda mode, some=best["linear", depth]: not some.mostly_hold(mode, len(rates))
         )
         for depth in DEPTHS

@@ -6,11 +6,13 @@
 The authors' rate for CIFAR-10 is not known: per seed the one with the best law at the last epoch among the trained
 networks, as the paper chose. Layer l (1 … 7) has converged at the epoch from which on its ratio stays within 10 % of
 its final value. Judged in the authors' BatchNorm mode by t tests over seeds: Spearman's correlation between layer and
-epoch of convergence is above 0 ("bottom layers converge earlier"); likewise between layer and ratio at epoch 20 ("in
-early stages the bottom layers learn faster"). The same in the other protocols, at other shares than 10 % and other
-epochs than 20, which are ours, stands beside. Epochs are as fine as the measurements: 5 up to epoch 220, then 10. A
-control: a constant learning rate at the rate chosen, because the drops at epochs 200 and 400 move all ratios at once.
-Fewer than ten seeds are never taken; --seeds asks for more.
+epoch of convergence is above 0 ("The relative improvement of bottom layers converges earlier compared to those of top
+layers"); likewise between layer and ratio, the mean of the correlations at epochs 10, 20 and 50 of a seed ("During the
+early stages of training, the bottom layers tend to learn faster at reducing the separation fuzziness"; the paper does
+not say which epochs are early). Each of the three epochs, the other protocols and other shares than 10 %, which is
+ours, stand beside. Epochs are as fine as the measurements: 5 up to epoch 220, then 10. A control: a constant learning
+rate at the rate chosen, because the drops at epochs 200 and 400 move all ratios at once. Fewer than ten seeds are never
+taken; --seeds asks for more.
 """
 
 from collections import Counter
@@ -37,7 +39,7 @@ LAYERS = DEPTH - 1
 SEEDS = 10
 PROBES = (*range(0, 221, 5), *range(230, 601, 10))
 QUICK_PROBES = range(0, 601, 30)
-EARLY, BESIDE = 20, (10, 50)  # epochs
+EARLY = (10, 20, 50)  # epochs
 SHARES = (0.05, 0.1, 0.2)
 CONVERGED = 0.1
 FIRST, FASTER = above(0, "lower layers first"), above(0, "bottom layers learn faster")
@@ -50,7 +52,7 @@ def run(setting: Setting) -> Outcome:
     data = {"cifar10": samples(setting, "cifar10")}
     base = Recipe(Shape.even(DEPTH), "cifar10", epochs=total)
     rates = (SHOWN["adam", DEPTH][0],) if setting.quick else ADAM
-    probes = scaled((*QUICK_PROBES, EARLY, *BESIDE) if setting.quick else PROBES, total)
+    probes = scaled((*QUICK_PROBES, *EARLY) if setting.quick else PROBES, total)
     schedule = replace(PROTOCOLS, epochs=probes, test=False, permuted=False)
     runs = setting.train("ratios", base.grid(learning_rate=rates, seed=setting.seeds(SEEDS)), data, schedule)
     best = runs.best(trained=not setting.quick)
@@ -62,14 +64,13 @@ def run(setting: Setting) -> Outcome:
         *stand_in(setting, "cifar10"),
         *_notes(best, found, "Fashion-MNIST" if setting.quick else TITLES["cifar10"]),
     ]
-    (early,) = scaled((EARLY,), total)
     survives = {
         "Fig. S7: lower layers converge first": lambda mode: _tested(best, partial(order, batchnorm=mode), FIRST),
         "Fig. S7: in early stages the bottom layers learn faster": (
-            lambda mode: _tested(best, partial(head_start, epoch=early, batchnorm=mode), FASTER)
+            lambda mode: _tested(best, partial(early_start, batchnorm=mode), FASTER)
         ),
     }
-    tables = [protocol_table(survives), _layer_table(best), _run_table(runs, early)]
+    tables = [protocol_table(survives), _layer_table(best), _run_table(runs)]
     return Outcome("s7", TITLE, found, _sheets(best, constant), tables, notes)
 
 
@@ -103,6 +104,12 @@ def head_start(run: Run, epoch: int, *, batchnorm: BatchNormMode = "batch") -> f
     return spearman(range(len(found)), found) if len(found) == run.recipe.network.depth - 1 else None
 
 
+def early_start(run: Run, *, batchnorm: BatchNormMode = "batch") -> float | None:
+    """The mean of these correlations at the early epochs."""
+    epochs = scaled(EARLY, run.recipe.epochs)
+    return mean_of(head_start(run, epoch, batchnorm=batchnorm) for epoch in epochs)
+
+
 def _rows(runs: Runs, total: int) -> list[Row]:
     why = runs.trouble() or (AT_ONCE if runs else NO_RUN)
     name = "layer-and-convergence"
@@ -115,12 +122,14 @@ def _rows(runs: Runs, total: int) -> list[Row]:
     others = [share for share in SHARES if share != CONVERGED]
     found += [row(f"{name}/spearman-within-{s:.0%}", runs.values(partial(order, share=s)), reason=why) for s in others]
     found += [row(f"convergence-epoch/layer-{i + 1}", _epochs(runs, i), reason=why) for i in (0, LAYERS - 1)]
-    for at in (EARLY, *BESIDE):
+    for mode, end in ENDS.items():
+        starts = runs.values(partial(early_start, batchnorm=mode))
+        found.append(row(f"layer-and-early-ratio/spearman{end}", starts, Claim() if end else FASTER, reason=why))
+    for at in EARLY:
         (epoch,) = scaled((at,), total)
-        for mode, end in list(ENDS.items())[: None if at == EARLY else 1]:
+        for mode, end in ENDS.items():
             heads = runs.values(partial(head_start, epoch=epoch, batchnorm=mode))
-            claim = Claim() if end or at != EARLY else FASTER
-            found.append(row(f"layer-and-ratio-at-{at}/spearman{end}", heads, claim, reason=why))
+            found.append(row(f"layer-and-ratio-at-{at}/spearman{end}", heads, reason=why))
     return [*found, *runs.rows("law", ("pearson", "pearson-eval"))]
 
 
@@ -176,7 +185,7 @@ def _layer_table(runs: Runs) -> Table:
     return Table("Every layer, at the chosen rates", ("layer", *heads), lines, note)
 
 
-def _run_table(runs: Runs, early: int) -> Table:
+def _run_table(runs: Runs) -> Table:
     return run_table(
         "Every network of the grid",
         runs,
@@ -185,8 +194,8 @@ def _run_table(runs: Runs, early: int) -> Table:
             "r": lambda r: law.pearson if (law := law_of(r)) else Runs([r]).trouble(),
             **{f"Spearman {share:.0%}": partial(order, share=share) for share in SHARES},
             "Spearman 10% eval": partial(order, batchnorm="running"),
-            f"layer and ratio at {EARLY}": partial(head_start, epoch=early),
-            f"layer and ratio at {EARLY} eval": partial(head_start, epoch=early, batchnorm="running"),
+            "layer and early ratio": early_start,
+            "layer and early ratio eval": partial(early_start, batchnorm="running"),
             **LAST_LOSS,
         },
     )
@@ -208,7 +217,8 @@ def _notes(runs: Runs, found: Sequence[Row], where: str) -> list[str]:
     spoken = {
         "layer-and-convergence": "its epoch of convergence",
         "constant-rate": "its epoch of convergence with a constant learning rate",
-        f"layer-and-ratio-at-{EARLY}": f"its ratio at epoch {EARLY}",
+        "layer-and-early-ratio": "its ratio, mean of epochs 10, 20 and 50",
+        **{f"layer-and-ratio-at-{at}": f"its ratio at epoch {at}" for at in EARLY},
     }
     for name, words in spoken.items():
         values = {MODE_NAMES[mode]: ours[f"{name}/spearman{end}"] for mode, end in ENDS.items()}

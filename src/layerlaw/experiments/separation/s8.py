@@ -5,11 +5,12 @@
 
 At the authors' rates of Fig. 1, in their BatchNorm mode; D of test images around their own class means. The paper: "a
 fuzzy version of the equi-separation law also exists in the test data" (its text speaks of the 8-layer network, its
-figure shows three depths). Judged by `LawFit.holds` on test data in every seed, the rule of the training data; and
-fuzzier: the evenness on test data is below that on training data by a t test over seeds (pairs). An r of −0.90, which
-chance passes in 9 of 10 cases, is no limit any more. Two things to know: the paper does not say how many test images it
-took; and D is biased low at finite n, so train (100 per class) and test D (1000 per class) are also compared at equal n
-and with the jackknife correction.
+figure shows three depths). A fuzzy law need not pass the rule of the training data, but is more than chance: judged by
+Greenwood's test alone, p < .05 in most seeds (the steps of log D are more even than a random split of its fall). And
+fuzzier: the evenness on test data is below that on training data by a t test over seeds (pairs). The sharp rule,
+`LawFit.holds`, stands beside. Two things to know: the paper does not say how many test images it took; and D is biased
+low at finite n, so train (100 per class) and test D (1000 per class) are also compared at equal n and with the
+jackknife correction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,8 @@ from layerlaw.sheet import Panel, Series, Sheet
 
 TITLE = "A fuzzy law on test data"
 RATES = {depth: SHOWN["adam", depth][0] for depth in (4, 8, 20)}
+FUZZY = replace(holds("fuzzy law"), tolerance="Greenwood's p < .05 in > half of the seeds")
+SHARP = Claim("fuzzy law", tolerance="not judged: the rule of the training data")
 FUZZIER = below(0, "fuzzier")
 Values = tuple[float | None, ...]
 
@@ -82,7 +85,7 @@ def run(setting: Setting) -> Outcome:
     found = [one for depth in RATES for one in _rows(depth, shown[depth], fair)]
     cells = {f"{depth} layers": some for depth, some in shown.items()}
     survives = {
-        f"Fig. S8: the law holds on test data, {title}": lambda mode, some=some: _mostly(some, mode)
+        f"Fig. S8: a fuzzy law on test data, {title}": lambda mode, some=some: _mostly(some, mode)
         for title, some in cells.items()
     } | {
         f"Fig. S8: fuzzier than on training data, {title}": lambda mode, some=some: fuzzier(some, mode).reproduced
@@ -105,8 +108,8 @@ def fuzzier(runs: Runs, batchnorm: BatchNormMode = "batch", name: str = "", clai
 
 
 def _mostly(runs: Runs, batchnorm: BatchNormMode) -> bool:
-    """Whether the law holds on test data in most seeds."""
-    return 2 * sum(map(bool, runs.values(f"test-holds{ENDS[batchnorm]}"))) > len(runs)
+    """Whether the steps on test data are more even than chance in most seeds."""
+    return 2 * sum(map(bool, runs.values(f"test-below-chance{ENDS[batchnorm]}"))) > len(runs)
 
 
 def fairly(run: Run, data: Samples, *, batchnorm: BatchNormMode, device: str = "cpu") -> Fair:
@@ -141,16 +144,16 @@ def _rows(depth: int, runs: Runs, fair: Fairs) -> list[Row]:
     why = runs.trouble() or runs.trouble(split="test")
     large = why or "the bias is too large to correct"
     same, fairs = _same_n(runs, fair), [fair[r.recipe, "batch"] for r in runs.sound]
-    names = [f"test-{what}" for what in LAW]
+    names = [f"test-{what}" for what in LAW] + [f"test-below-chance{end}" for end in ENDS.values() if end]
     train = ("train-holds", "train-holds-eval", "train-pearson", "train-evenness", "train-evenness-eval")
     even = f"{name}/test-minus-train-evenness"
     return [
-        *runs.rows(name, names, {"test-holds": holds("fuzzy law")}, reason=why),
+        *runs.rows(name, names, {"test-below-chance": FUZZY, "test-holds": SHARP}, reason=why),
         *(fuzzier(runs, mode, f"{even}{end}", Claim() if end else FUZZIER) for mode, end in ENDS.items()),
         *runs.rows(name, train, reason=why),
         *(
             row(f"{name}/test-same-n-{what}", of_laws(same, what), reason=why)
-            for what in ("holds", "pearson", "evenness")
+            for what in ("holds", "below-chance", "pearson", "evenness")
         ),
         *runs.rows(name, ("train-last-D", "test-last-D")),
         row(f"{name}/test-same-n-last-D", [f.same_n[-1] for f in fairs], reason=why),
@@ -198,7 +201,8 @@ def _table(shown: Mapping[int, Runs], fair: Fairs) -> Table:
 
 def _rate_table(runs: Sequence[Run]) -> Table:
     columns = {
-        "holds train": "holds", "holds test": "test-holds", "r train": "pearson", "r test": "test-pearson",
+        "holds train": "holds", "holds test": "test-holds", "p < .05 test": "test-below-chance",
+        "r train": "pearson", "r test": "test-pearson",
         "evenness train": "evenness", "evenness test": "test-evenness", "holds test eval": "test-holds-eval",
         "evenness test eval": "test-evenness-eval", "D train": "final-D", "D test": "test-final-D",
         "test acc.": "test-accuracy",
@@ -211,7 +215,8 @@ def _rate_table(runs: Sequence[Run]) -> Table:
 def _notes(shown: Mapping[int, Runs], fair: Fairs, counts: tuple[int, int]) -> list[str]:
     notes = []
     for depth, runs in shown.items():
-        held = [sum(map(bool, runs.values(f"test-holds{end}"))) for end in ENDS.values()]
+        held = [sum(map(bool, runs.values(f"test-below-chance{end}"))) for end in ENDS.values()]
+        sharp = sum(map(bool, runs.values("test-holds")))
         train, test = (runs.mean(f"{split}-evenness") for split in ("train", "test"))
         if train is None or test is None:
             notes.append(f"{depth} layers: D of test data does not fall in any seed.")
@@ -219,12 +224,12 @@ def _notes(shown: Mapping[int, Runs], fair: Fairs, counts: tuple[int, int]) -> l
         verdict = {True: "lower by the t test", False: "not lower by the t test", None: "one seed"}[
             fuzzier(runs).reproduced
         ]
-        same = sum(map(bool, of_laws(_same_n(runs, fair), "holds")))
+        same = sum(map(bool, of_laws(_same_n(runs, fair), "below-chance")))
         notes.append(
-            f"{depth} layers on test data: the law holds in {held[0]} of {len(runs)} seeds ("
+            f"{depth} layers on test data: steps more even than chance in {held[0]} of {len(runs)} seeds ("
             + ", ".join(f"{PROTOCOL_WORDS[mode]} {n}" for mode, n in list(zip(ENDS, held, strict=True))[1:])
-            + f"; on {counts[0]:,} test images {same}); evenness {test:.2f} against {train:.2f} on training data "
-            f"({verdict})."
+            + f"; on {counts[0]:,} test images {same}); the law holds in {sharp}; evenness {test:.2f} against {train:.2f} "
+            f"on training data ({verdict})."
         )
     return [
         *notes,
