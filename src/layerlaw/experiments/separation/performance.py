@@ -4,13 +4,13 @@
     layerlaw reproduce performance --quick    8 layers, two learning rates, two seeds, 60 epochs
 
 The paper: "The emergence of the law of equi-separation during training is indicative of good model performance. For
-example, its manifestation can improve the robustness to model shifts." It gives no experiment for the first sentence and
-Proposition 1 for the second. How it is tested here is ours, so all judged rows are self-checks.
+example, its manifestation can improve the robustness to model shifts." It supports this by Proposition 1 and by the two
+networks of Figure 9, which is judged on its own. The test here is our own, so all judged rows are self-checks.
 
 Of every trained network (training loss ≤ 0.1): how even the steps of log D are, how far their trend is from 1, and the
 final D, in chunks of 100 and with running statistics; and four skills: accuracy on the test images, on the same with
 noise (standard deviation 0.3; pixels lie in −1 … 1), and with noise on the weights (a tenth of each), and how much the
-same noise on the weights moves ln D of the last layer on the training images: Proposition 1's quantity, relative to R
+same noise on the weights moves ln D of the last layer on the training images: Proposition 1's |R_ε − R|, relative to R
 because R differs between networks. Expected of more even networks: more of the first three, less of the last.
 
 Spearman's correlation of the one with the other is given pooled over all rates of one depth, where the learning rate
@@ -23,7 +23,7 @@ the pairs that exist are used. The share of permutations with a mean as large or
 with running statistics, and everything else, stands beside and is not judged.
 
 Not tested: whether a network gets better while the law emerges in its training (all are measured at the end); whether
-networks with the law are better than networks without it (Figure 9 compares two such); other shifts than this noise; and
+networks with the law are better than networks without it (as in Figure 9); other shifts than this noise; and
 Proposition 1 itself, which supposes that the ratios of all layers change by the same ε.
 """
 
@@ -343,7 +343,7 @@ def _notes(found: Sequence[Row], every: dict[tuple[BatchNormMode, str], Matched]
         "Tested: whether, among networks of the same optimizer, learning rate, data and depth at the end of training, those "
         "with more even steps are more accurate and more robust. This is our reading of the paper's sentence. Not tested: "
         "whether a network gets better while the law emerges in its training, whether networks with the law are better "
-        "than networks without it, other shifts than our noise, and Proposition 1 itself."
+        "than networks without it (Figure 9), other shifts than our noise, and Proposition 1 itself."
     ]
     for name, skill in SKILLS.items():
         groups, evals = (every[mode, name] for mode in MODES)
