@@ -10,8 +10,9 @@ networks of Figure 9, which is judged on its own. The test here is our own, so a
 Of every trained network (training loss ≤ 0.1): how even the steps of log D are, how far their trend is from 1, and the
 final D, in chunks of 100 and with running statistics; and four skills: accuracy on the test images, on the same with
 noise (standard deviation 0.3; pixels lie in −1 … 1, those of CIFAR-10, normalized by its mean and deviation, in −2 … 2.1),
-and with noise on the weights (a tenth of each), and how much the same noise on the weights moves ln D of the last layer on the training images: Proposition 1's |R_ε − R|, relative to R
-because R differs between networks. Expected of more even networks: more of the first three, less of the last.
+and with noise on the weights (a tenth of each), and how much the same noise on the weights moves ln D of the last layer
+on the training images: Proposition 1's |R_ε − R|, relative to R because R differs between networks. Expected of more even
+networks: more of the first three, less of the last.
 
 Spearman's correlation of the one with the other is given pooled over all rates of one depth, where the learning rate
 confounds it; matched: within groups of one optimizer, rate, data set and depth, whose networks differ in seed and images
