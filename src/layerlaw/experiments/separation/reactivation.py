@@ -3,13 +3,23 @@
     layerlaw reproduce reactivation            3 kinds of networks × 10 seeds, fine-tuned with and without the penalty
     layerlaw reproduce reactivation --quick    one kind, one seed, few epochs
 
+The paper: "Although this law is sometimes not observed in neural networks with good test performance, interestingly, one
+can fine-tune the parameters to reactivate the law with about the same or better test performance." It names neither the
+networks nor the method. Both are ours here, so all judged rows are self-checks.
+
 Networks whose law is broken: 20 layers on CIFAR-10 after frozen training (as in Figure 9); 8 layers without BatchNorm;
 and 20 layers at a learning rate (1e-4) that gives no law. They are fine-tuned for 150 steps (Adam 3e-4, a tenth of it
 for the last two fifths, batches of 500) by cross-entropy plus λ times (1/evenness − 1) of log D on the batch
 (`EvenCrossEntropy`); the control is the same fine-tuning with λ = 0. λ is chosen on the first three seeds among 0.1,
 0.3, 1 and 3: of those with which the law holds in most of them the one with the best accuracy on validation images
-(further training images), else the one with the largest evenness. Judged, over all seeds: the law holds afterwards
-(`LawFit.holds`); test accuracy is not lower than the control's by more than a point, and than before (paired t tests).
+(further training images), else the one with the largest evenness.
+
+Judged, over all seeds, is both at once: afterwards the law holds (`LawFit.holds`) in more than half of them, and test
+accuracy is not lower than the control's by more than a point (one-sided paired t test, 5 %). The value is the share of
+the seeds in which the law holds. Each kind of network is judged in two protocols: chunks of 100 as drawn, the authors';
+and running statistics, because the penalty acts on batches of 500, which chunks of 100 as drawn are not (without
+BatchNorm the two are the same). Accuracy is that with running statistics in both. The parts, the other protocols and the
+accuracy against that before fine-tuning stand beside and are not judged.
 """
 
 from __future__ import annotations
@@ -17,21 +27,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 
 from layerlaw.experiments.drawing import across_table, curves_panel, run_table
-from layerlaw.experiments.numbers import UNCLAIMED, above, holds, mean_of, minus, paired_rows
-from layerlaw.experiments.runs import LAW, PROTOCOLS, Runs, protocol_table
+from layerlaw.experiments.numbers import Claim, Values, above, mean_of, minus, paired_rows, row, standard_error
+from layerlaw.experiments.runs import ENDS, LAW, MODES, PROTOCOL_WORDS, PROTOCOLS, Runs, number, protocol_table
+from layerlaw.experiments.runs import holds as law_holds
 from layerlaw.experiments.separation.fig5 import accuracy, validated, validation
 from layerlaw.experiments.setting import Images, Setting, samples, stand_in
 from layerlaw.lab import EvenCrossEntropy, Recipe, Shape
 from layerlaw.lab.schedule import BatchNormMode
+from layerlaw.law import CHANCE
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.sheet import Sheet
 
 TITLE = "Reactivating the law: fine-tuning towards even steps"
 WEIGHTS = (0.1, 0.3, 1.0, 3.0)
 PILOT = 3  # seeds on which the weight is chosen
-TOLERATED = 0.01  # of test accuracy: "about the same"
+KEPT = above(-0.01)
+"""Differences of test accuracy that are "about the same or better": not lower by more than a point."""
 SCHEDULE = replace(PROTOCOLS, permuted=False)
 
 
@@ -56,6 +70,12 @@ KINDS = {
 }
 
 
+ABOUT = (
+    "The paper names neither the networks nor the method; both are ours. The penalty acts on batches of 500, which chunks "
+    "of 100 as drawn are not, so running statistics are judged beside them. Without BatchNorm they are the same."
+)
+
+
 def run(setting: Setting) -> Outcome:
     """Break the law, fine-tune, report what came out."""
     found: list[Row] = []
@@ -73,7 +93,8 @@ def run(setting: Setting) -> Outcome:
         }
         found += _rows(name, stages, tests, weight)
         across |= {f"{kind.words}, {stage}": some for stage, some in stages.items()}
-        verdicts |= {f"Reactivation: the law holds again, {kind.words}": after.mostly_hold}
+        words = f"Ours: reactivation, the law is back and accuracy about the same, {kind.words}"
+        verdicts[words] = partial(_verdict, after, _gaps(tests, "control"))
         panels.append(curves_panel(kind.words, stages))
         tables.append(_table(kind, tried))
         notes += [_note(kind, stages, tests, weight)]
@@ -81,7 +102,7 @@ def run(setting: Setting) -> Outcome:
         "D along depth before and after fine-tuning", panels, caption="Chunks of 100; mean and range over seeds."
     )
     tables = [protocol_table(verdicts), across_table("Over seeds and images", across), *tables]
-    return Outcome("reactivation", TITLE, found, [sheet], tables, [*notes, *stand_in(setting, "cifar10")])
+    return Outcome("reactivation", TITLE, found, [sheet], tables, [ABOUT, *notes, *stand_in(setting, "cifar10")])
 
 
 def _break(setting: Setting, name: str, kind: Broken, images: Images) -> Runs:
@@ -128,17 +149,45 @@ def _choose(setting: Setting, name: str, runs: Runs, images: Images) -> tuple[fl
     return max(weights, key=merit), tried
 
 
+def reactivated(gaps: Values) -> Claim:
+    """The law is back in most seeds and accuracy is about the same; `gaps` are accuracies less the control's.
+
+    Chance is that of the weaker part: networks that lose a point pass the t test in 5 %.
+    """
+    known = [gap for gap in gaps if gap is not None]
+    words = f"> half of the seeds, and test accuracy less the control's {KEPT.tolerance}"
+
+    def agrees(held: Sequence[float]) -> bool:
+        assert KEPT.agrees is not None
+        return 2 * sum(held) > len(held) and KEPT.agrees(known)
+
+    paper = "reactivate the law with about the same or better test performance"
+    return Claim(paper, agrees, words, "self-check", CHANCE, single=False)
+
+
+def _joint(name: str, after: Runs, gaps: Values, mode: BatchNormMode) -> Row:
+    """The judged row in one protocol; a run that diverged has no law."""
+    held = [float(law_holds(r, batchnorm=mode)) for r in after]
+    return row(f"{name}/reactivated{ENDS[mode]}", held, reactivated(gaps))
+
+
+def _verdict(after: Runs, gaps: Values, mode: BatchNormMode) -> bool | None:
+    return _joint("", after, gaps, mode).reproduced
+
+
+def _gaps(tests: dict[str, list[float]], other: str) -> list[float | None]:
+    return [minus(a, b) for a, b in zip(tests["after"], tests[other], strict=True)]
+
+
 def _rows(name: str, stages: dict[str, Runs], tests: dict[str, list[float]], weight: float) -> list[Row]:
-    claims = {"after": {"holds": holds("reactivated")}}
-    found = [
-        r for stage, some in stages.items() for r in some.rows(f"{name}/{stage}", (*LAW, "final-D"), claims.get(stage))
+    found = [_joint(name, stages["after"], _gaps(tests, "control"), mode) for mode in MODES]
+    found += [
+        r for stage, some in stages.items() for r in some.rows(f"{name}/{stage}", (*LAW, "trend-eval", "final-D"))
     ]
     found += [Row(f"{name}/{stage}/test-accuracy", None, mean_of(v), min(v), max(v)) for stage, v in tests.items() if v]
     found.append(Row(f"{name}/weight", None, weight))
     for other in ("control", "before"):
-        gaps = [minus(a, b) for a, b in zip(tests["after"], tests[other], strict=True)]
-        same = above(-TOLERATED, "about the same or better") if other == "control" else UNCLAIMED
-        found += paired_rows(f"{name}/after-minus-{other}/test-accuracy", gaps, same)
+        found += paired_rows(f"{name}/after-minus-{other}/test-accuracy", _gaps(tests, other))
     return found
 
 
@@ -156,8 +205,47 @@ def _table(kind: Broken, tried: dict[float, Runs]) -> Table:
 
 
 def _note(kind: Broken, stages: dict[str, Runs], tests: dict[str, list[float]], weight: float) -> str:
-    laws = {stage: (sum(some.values("holds")), len(some)) for stage, some in stages.items()}  # type: ignore[arg-type]
-    held = ", ".join(f"{stage} {int(a)} of {n}" for stage, (a, n) in laws.items())
+    """Evenness and trend before, in the control and after; in which protocols the law is back; what accuracy does."""
+    numbers = []
+    for mode in MODES:
+        parts = []
+        for what in ("evenness", "trend"):
+            values = (_median(some, f"{what}{ENDS[mode]}") for some in stages.values())
+            parts.append(f"{what} {' / '.join(values)}")
+        numbers.append(f"{PROTOCOL_WORDS[mode]}: {', '.join(parts)}")
+    flat = " (∞: the fitted first step does not fall)" if any("∞" in words for words in numbers) else ""
+    laws = "; ".join(
+        f"{stage} {' and '.join(str(_held(some, mode)) for mode in MODES)}" for stage, some in stages.items()
+    )
+    others = ", ".join(
+        f"{_held(stages['after'], mode)} with {words}" for mode, words in PROTOCOL_WORDS.items() if mode not in MODES
+    )
     accuracies = ", ".join(f"{stage} {100 * (mean_of(v) or 0):.1f} %" for stage, v in tests.items())
+    gaps = ", ".join(f"after less {other} {_points(_gaps(tests, other))}" for other in ("control", "before"))
     ends = ", ".join(f"{stage} {some.mean('final-D') or 0:.3g}" for stage, some in stages.items())
-    return f"{kind.words} (λ = {weight:g}): the law holds {held}; test accuracy {accuracies}; final D {ends}."
+    return (
+        f"{kind.words} (λ = {weight:g}). Medians before / control / after, {'; '.join(numbers)}{flat}. The law holds, of "
+        f"{len(stages['after'])} networks with {' and with '.join(PROTOCOL_WORDS[mode] for mode in MODES)}: {laws}; "
+        f"after, otherwise: {others}. Test accuracy {accuracies} ({gaps}). Final D {ends}."
+    )
+
+
+def _held(runs: Runs, mode: BatchNormMode) -> int:
+    return sum(law_holds(r, batchnorm=mode) for r in runs)
+
+
+def _median(runs: Runs, what: str) -> str:
+    """Over the seeds; a trend can be 0 or infinite, where a fitted end step does not fall."""
+    known = [v for r in runs if (v := number(r, what)) is not None]
+    return f"{median(known):.2f}".replace("inf", "∞") if known else "–"
+
+
+def _points(gaps: Values) -> str:
+    """A mean difference in points of accuracy, with its standard error.
+
+    >>> _points([0.01, 0.03]), _points([0.01])
+    ('+2.0 ± 1.0 points', '+1.0 points')
+    """
+    known = [gap for gap in gaps if gap is not None]
+    error = standard_error(known)
+    return f"{100 * (mean_of(known) or 0):+.1f}{'' if error is None else f' ± {100 * error:.1f}'} points"
