@@ -158,11 +158,19 @@ def protocols(outcomes: list[Outcome]) -> str:
     laws = [row for row in theirs if ": the law holds" in str(row[0])]
     kinds = {
         "That the law holds, at the learning rates shown": [row for row in laws if ANEW not in str(row[0])],
-        "That the law holds, with the learning rate chosen anew in each protocol": [r for r in laws if ANEW in str(r[0])],
+        "That the law holds, with the learning rate chosen anew in each protocol": [
+            r for r in laws if ANEW in str(r[0])
+        ],
         "The paper's other claims": [row for row in theirs if row not in laws],
     }
     lines = [
-        [words, *(f"{sum(row[i] == 'yes' for row in some)} of {sum(row[i] != '–' for row in some)}" for i in range(1, len(heads)))]
+        [
+            words,
+            *(
+                f"{sum(row[i] == 'yes' for row in some)} of {sum(row[i] != '–' for row in some)}"
+                for i in range(1, len(heads))
+            ),
+        ]
         for words, some in kinds.items()
     ]
     headline = markdown_table(["how many claims survive", *heads[1:]], lines)

@@ -45,7 +45,7 @@ from torch import Tensor, nn
 from layerlaw.experiments.drawing import run_table
 from layerlaw.experiments.moments import ranked, spearman
 from layerlaw.experiments.numbers import UNCLAIMED, Claim, row
-from layerlaw.experiments.runs import ENDS, MODES, PROTOCOLS, Runs, number, protocol_table
+from layerlaw.experiments.runs import ENDS, MODES, OURS, PROTOCOLS, Runs, number, protocol_table
 from layerlaw.experiments.separation.fig1 import RATES, SHOWN
 from layerlaw.experiments.setting import ADAM, TITLES, Setting, samples, stand_in
 from layerlaw.lab import Recipe, Run, Samples, Shape
@@ -133,7 +133,7 @@ def run(setting: Setting) -> Outcome:
         "lr": lambda r: r.recipe.learning_rate, "seed": lambda r: r.recipe.seed,
     }  # fmt: skip
     survives = {
-        f"Ours: performance, more even networks {skill.more} (same rate)": lambda mode, name=name: (
+        f"{OURS}performance, more even networks {skill.more} (same rate)": lambda mode, name=name: (
             every[mode, name].shown
         )
         for name, skill in SKILLS.items()

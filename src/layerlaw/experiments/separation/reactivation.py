@@ -18,7 +18,7 @@ Judged, over all seeds, is both at once: afterwards the law holds (`LawFit.holds
 accuracy is not lower than the control's by more than a point (one-sided paired t test, 5 %). The value is the share of
 the seeds in which the law holds. Each kind of network is judged in two protocols: chunks of 100 as drawn, the authors';
 and running statistics, because the penalty acts on batches of 500, which chunks of 100 as drawn are not (without
-BatchNorm the two are the same). Accuracy is that with running statistics in both. The parts, the other protocols and the
+BatchNorm the two are the same and count once). Accuracy is that with running statistics in both. The parts, the other protocols and the
 accuracy against that before fine-tuning stand beside and are not judged.
 """
 
@@ -31,7 +31,7 @@ from statistics import median
 
 from layerlaw.experiments.drawing import across_table, curves_panel, run_table
 from layerlaw.experiments.numbers import Claim, Values, above, mean_of, minus, paired_rows, row, standard_error
-from layerlaw.experiments.runs import ENDS, LAW, MODES, PROTOCOL_WORDS, PROTOCOLS, Runs, number, protocol_table
+from layerlaw.experiments.runs import ENDS, LAW, MODES, OURS, PROTOCOL_WORDS, PROTOCOLS, Runs, number, protocol_table
 from layerlaw.experiments.runs import holds as law_holds
 from layerlaw.experiments.separation.fig5 import accuracy, validated, validation
 from layerlaw.experiments.setting import Images, Setting, samples, stand_in
@@ -93,7 +93,7 @@ def run(setting: Setting) -> Outcome:
         }
         found += _rows(name, stages, tests, weight)
         across |= {f"{kind.words}, {stage}": some for stage, some in stages.items()}
-        words = f"Ours: reactivation, the law is back and accuracy about the same, {kind.words}"
+        words = f"{OURS}reactivation, the law is back and accuracy about the same, {kind.words}"
         verdicts[words] = partial(_verdict, after, _gaps(tests, "control"))
         panels.append(curves_panel(kind.words, stages))
         tables.append(_table(kind, tried))
@@ -180,7 +180,9 @@ def _gaps(tests: dict[str, list[float]], other: str) -> list[float | None]:
 
 
 def _rows(name: str, stages: dict[str, Runs], tests: dict[str, list[float]], weight: float) -> list[Row]:
-    found = [_joint(name, stages["after"], _gaps(tests, "control"), mode) for mode in MODES]
+    after, gaps = stages["after"], _gaps(tests, "control")
+    modes = MODES if after[0].recipe.network.norm else MODES[:1]  # without BatchNorm all protocols are the same
+    found = [_joint(name, after, gaps, mode) for mode in modes]
     found += [
         r for stage, some in stages.items() for r in some.rows(f"{name}/{stage}", (*LAW, "trend-eval", "final-D"))
     ]
