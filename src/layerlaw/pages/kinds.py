@@ -2,7 +2,8 @@
 
 Such a module says what the law is on (`AXIS`), gives facts below the title, the columns of the table of sites (closer
 together if more than `CROWDED`), what each site contributes (`parts`), notes below the table and a legend of its heads, the
-key numbers of the law, the `HEADS`, cells and caption of a comparison, and definitions with their sources (`formulas`).
+key numbers of the law, the columns (`COMPARED`) and caption of a comparison, and definitions with their
+sources (`formulas`).
 """
 
 from __future__ import annotations
