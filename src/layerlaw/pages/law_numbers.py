@@ -10,7 +10,8 @@ from layerlaw.law.fit import BENT, EVEN, FACTOR
 from layerlaw.measures.columns import describe
 from layerlaw.pages.record_view import RecordView
 from layerlaw.verdict.sentences import law_numbers_written, steps_words
-from layerlaw.wording import ABSENT, counted, number, sentence
+from layerlaw.verdict.shape import ends_written
+from layerlaw.wording import ABSENT, counted, sentence
 
 ASKED = {"evenness": f"≥ {EVEN:g}", "trend": f"1/{BENT:g} … {BENT:g}", "chance": f"< {CHANCE:g}"}
 RULE = f"asked for: evenness {ASKED['evenness']}, trend {ASKED['trend']}, p {ASKED['chance']}"
@@ -70,7 +71,7 @@ def law_tiles(view: RecordView, fit: LawFit, layer: str) -> list[Tile]:
         return [holds]
     evenness, trend, p = law_numbers_written(fit)
     even_ends, trend_ends = (
-        ends and f"95% interval<br>{number(ends[0], 2)} … {number(ends[1], 2)}" for ends in view.shape
+        ends and "95%&nbsp;interval {}&nbsp;…&nbsp;{}".format(*ends_written(ends)) for ends in view.shape
     )
     ratio = "last over first step" if fit.trend is not None else f"no end of the fitted ln {_symbol(view)} falls"
     of = f"of the even step; all within a factor of {FACTOR:g}: {ANSWERS[fit.equal_steps]}"
@@ -137,7 +138,7 @@ def together(views: Sequence[RecordView]) -> str:
         unsaid = sum(view.holds is None for view in views)
         rest = f"; of {unsaid} it cannot be said" if unsaid else ""
         return f"The law holds in {sum(view.holds is True for view in views)} of {counted(len(views), 'record')}{rest}."
-    taken = "Means and 95% intervals take them as networks that differ in nothing but seed and training images."
+    taken = "Means and 95% intervals are right if the networks differ in nothing but seed and training images."
     return f"{sentence(laws_across(fits).sentence)} {taken}"
 
 

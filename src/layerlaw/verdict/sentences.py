@@ -90,9 +90,12 @@ def _rounded(value: float, form: str, *limits: float) -> str:
     >>> _rounded(0.9512, ".{}f", 0.8), _rounded(0.7996, ".{}f", 0.8), _rounded(0.0497, ".{}g", 0.05)
     ('0.95', '0.7996', '0.0497')
     """
-    written = [format(value, form.format(digits)) for digits in range(2, 16)]
-    sides = [value >= limit for limit in limits]
-    return next((text for text in written if [float(text) >= limit for limit in limits] == sides), repr(value))
+
+    def sides(x: float) -> list[tuple[bool, bool]]:
+        return [(x < limit, x > limit) for limit in limits]
+
+    written = (format(value, form.format(digits)) for digits in range(2, 16))
+    return next((text for text in written if sides(float(text)) == sides(value)), repr(value))
 
 
 def steps_words(fit: LawFit, to: str = "to") -> str:

@@ -110,6 +110,15 @@ def _log_interval(value: float | None, without: list[float | None], t: float) ->
     return math.exp(center - half), math.exp(min(center + half, 700.0))
 
 
+def ends_written(ends: tuple[float, float]) -> list[str]:
+    """Both ends of an interval of evenness or trend, to two decimals.
+
+    >>> ends_written((0.923, 1.1)), ends_written((0.5, 1234.5))
+    (['0.92', '1.10'], ['0.50', '1,234'])
+    """
+    return [f"{end:.2f}" if end < 100 else number(end, 2) for end in ends]
+
+
 def intervals(errors: LawErrors | None, shape: ShapeIntervals) -> list[str]:
     """What other text of this kind would change."""
     if errors is None:
@@ -121,9 +130,7 @@ def intervals(errors: LawErrors | None, shape: ShapeIntervals) -> list[str]:
             low, high = errors.pearson_interval
             parts.append(f"r between {signed(low)} and {signed(high)}")
         known = {"evenness": shape.evenness, "trend": shape.trend}
-        parts += [
-            f"{name} between {number(ends[0], 2)} and {number(ends[1], 2)}" for name, ends in known.items() if ends
-        ]
+        parts += [f"{name} between {' and '.join(ends_written(ends))}" for name, ends in known.items() if ends]
     return [
         f"With other text of this kind and length through this same model (jackknife over {errors.groups} groups, 95 %): "
         f"{', '.join(parts)}."

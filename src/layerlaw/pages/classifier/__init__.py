@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from layerlaw.law import LawFit
 from layerlaw.measures.columns import REGISTRY, Column, describe
 from layerlaw.pages.html import cards, definitions, paragraph
-from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, law_tiles, of_fit, rule_formula
+from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import SiteRow
 from layerlaw.wording import ABSENT, correlation, counted, finite, number, percent
 
-AXIS, CROWDED = "separation fuzziness D", 10
+AXIS, LAYER, CROWDED = "separation fuzziness D", "layer", 10
 SHARE, RANK_MARK = "share", "†"
 COMPARED = (
     ComparedColumn("layers", of_fit(lambda fit: str(fit.layers)), yields=6),
@@ -111,7 +111,7 @@ def legend(view: RecordView, shown: Sequence[str], hidden: Sequence[str]) -> str
 
 
 def key_numbers(view: RecordView, fit: LawFit) -> list[Tile]:
-    """The numbers of the law, those that decide first."""
+    """The numbers of the law beside those that decide whether it holds."""
     half_life = "" if fit.half_life is None else f"<br>half-life {number(fit.half_life)} layers"
     others = [
         Tile("ρ", number(fit.rho), f"factor per layer{half_life}"),
@@ -120,7 +120,7 @@ def key_numbers(view: RecordView, fit: LawFit) -> list[Tile]:
         Tile("inefficiency", number(fit.inefficiency, 4), "1 when all ratios are equal"),
         Tile("final D", number(fit.values[-1]), f"from {number(fit.values[0])}"),
     ]
-    return [*law_tiles(view, fit, "layer"), *(tile for tile in others if tile.value != ABSENT)]
+    return [tile for tile in others if tile.value != ABSENT]
 
 
 def collapse_cards(view: RecordView) -> str:

@@ -15,7 +15,7 @@ from layerlaw.pages.classifier import charts
 from layerlaw.pages.html import plotly
 from layerlaw.pages.kinds import filled, presentation
 from layerlaw.pages.language_model import charts as lm_charts
-from layerlaw.pages.law_numbers import ComparedColumn, together
+from layerlaw.pages.law_numbers import RULE, ComparedColumn, law_tiles, together
 from layerlaw.pages.record_view import Parts, RecordView, read_all
 from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Kind, Record, SiteRow
 from layerlaw.wording import ABSENT, beginning, clean, number, percent, sentence, setting, shortened
@@ -83,10 +83,11 @@ def method_html(view: RecordView) -> str:
 
 
 def key_numbers(view: RecordView) -> str:
-    """The numbers of the law as cards."""
+    """The numbers of the law as cards: those that decide whether it holds, and below the others."""
     if view.fit is None:
         return html.empty("No law could be fitted, for the reason given above.")
-    return html.cards(presentation(view).key_numbers(view, view.fit))
+    shows = presentation(view)
+    return html.cards(law_tiles(view, view.fit, shows.LAYER)) + html.cards(shows.key_numbers(view, view.fit))
 
 
 def layers_html(view: RecordView) -> str:
@@ -365,7 +366,9 @@ def compare_table(views: Sequence[RecordView]) -> str:
         f"{html.escaped(shortened(view.label, 40))}</th>" + "".join(_compared_cell(column, view) for column in columns)
         for i, view in enumerate(views)
     )
-    return html.table("law numbers per record", heads, rows, kind="many" if 1 + len(columns) > crowded else "")
+    kind = "many" if 1 + len(columns) > crowded else ""
+    rule = f'<p class="note">{html.escaped(RULE[0].upper() + RULE[1:])}.</p>'
+    return html.table("law numbers per record", heads, rows, kind=kind) + rule
 
 
 def _compared_cell(column: ComparedColumn, view: RecordView) -> str:

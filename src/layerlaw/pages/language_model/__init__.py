@@ -10,14 +10,14 @@ from layerlaw.errors import InputError
 from layerlaw.law import LawFit
 from layerlaw.pages import classifier
 from layerlaw.pages.html import definitions, escaped, paragraph
-from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, law_tiles, of_fit, rule_formula
+from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import SiteRow
 from layerlaw.verdict.steps import final_rise
 from layerlaw.verdict.targets import column_of, is_shuffled, target_name, targets
 from layerlaw.wording import ABSENT, correlation, counted, finite, number, percent, residual, shortened, signed
 
-AXIS, CROWDED = "prediction residual PR", 8
+AXIS, LAYER, CROWDED = "prediction residual PR", "block", 8
 GAIN, UNTRAINED = "gain", "untrained"
 LEAST_SCALE = 0.005  # a bar of full length is at least this gain, or noise would look like work
 SHORT = {"onehot": "one-hot", "rank": "freq. rank", "next2": "next but 1"}  # heads of targets
@@ -146,7 +146,7 @@ def parts(view: RecordView) -> Parts:
 
 
 def key_numbers(view: RecordView, fit: LawFit) -> list[Tile]:
-    """The numbers of the law, those that decide first, with what other text would change."""
+    """The numbers of the law beside those that decide whether it holds, with what other text would change."""
     rho, r = (below and f"95% interval<br>{below}" for below in _intervals(view, signed))
     noise = f"of what the line leaves; noise: {signed(fit.noise_autocorrelation, 2)}"
     short = _pearson(view, "residual", 1)
@@ -159,7 +159,7 @@ def key_numbers(view: RecordView, fit: LawFit) -> list[Tile]:
         Tile("lag-1 correlation", number(fit.autocorrelation, 2), noise),
         Tile("PR at the end", f"{fit.values[-1]:.3f}", f"from {fit.values[0]:.3f}, lowest {min(fit.values):.3f}"),
     ]
-    return [*law_tiles(view, fit, "block"), *(tile for tile in others if tile.value != ABSENT)]
+    return [tile for tile in others if tile.value != ABSENT]
 
 
 def _intervals(view: RecordView, written: Callable[[float], str]) -> tuple[str, str]:
