@@ -221,9 +221,13 @@ def _without_last(view: RecordView) -> str:
     return correlation(view.record.law(view.column, drop_last=1).pearson) if known else ABSENT
 
 
+def _first(view: RecordView) -> str:
+    return "" if view.fit is None else f"from {view.fit.values[0]:.3f}"
+
+
 def _lowest(view: RecordView) -> str:
     """Said where it is not the last."""
-    return "" if view.fit is None or final_rise(view.fit) is None else f"lowest {min(view.fit.values):.3f}"
+    return "" if view.fit is None or final_rise(view.fit) is None else f"lowest: {min(view.fit.values):.3f}"
 
 
 def _per_feature(view: RecordView) -> str:
@@ -233,7 +237,7 @@ def _per_feature(view: RecordView) -> str:
 
 def _length(view: RecordView) -> str:
     length = view.record.settings.get("length")
-    return f"{length:,}" if isinstance(length, int) else ABSENT
+    return f"pieces of {length:,}" if isinstance(length, int) else ""
 
 
 def _text_name(view: RecordView) -> str:
@@ -247,11 +251,9 @@ COMPARED = (  # of the numbers of a law; then what tells two records of one mode
     ComparedColumn("r", of_fit(lambda fit: correlation(fit.pearson)), _pearson_interval, yields=2),
     ComparedColumn("r without last", _without_last, yields=9),
     *LAW_COLUMNS,
-    ComparedColumn("first PR", of_fit(lambda fit: f"{fit.values[0]:.3f}"), yields=5),
-    ComparedColumn("final", of_fit(lambda fit: f"{fit.values[-1]:.3f}"), _lowest, yields=4),
-    ComparedColumn("task", lambda view: _task(view) or ABSENT, yields=None),
+    ComparedColumn("final PR", of_fit(lambda fit: f"{fit.values[-1]:.3f}"), _first, _lowest, yields=4),
+    ComparedColumn("task", lambda view: _task(view) or ABSENT, _length, yields=None),
     ComparedColumn("tokens", lambda view: f"{sum(view.record.counts):,}", _per_feature, yields=7),
-    ComparedColumn("length", _length, yields=None),
     ComparedColumn("text", lambda view: shortened(_text_name(view), 20) or ABSENT, title=_text_name, yields=None),
 )
 
