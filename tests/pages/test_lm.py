@@ -335,8 +335,8 @@ def test_records_of_one_model_are_told_apart_by_their_text():
     second.settings["length"] = 1024
     table_ = text_of(page_html([first, second])).split('data-panel="compare"')[1].split("</table>")[0]
     one, two = table_.split("<tr>")[2:]
-    for cell in ('<td>next token<span class="below">pieces of 512</span></td>', '<td><span title="wikitext-2">wikitext-2</span></td>'):
-        assert cell in one
+    assert '<td>next token<span class="below">pieces of 512</span></td>' in one
+    assert '<td><span title="wikitext-2">wikitext-2</span></td>' in one
     for cell in ('<td>masked tokens<span class="below">pieces of 1,024</span></td>', "<td>–</td>"):
         assert cell in two
     assert [view.label for view in read_all([first, second])] == ["A (1)", "A (2)"]
