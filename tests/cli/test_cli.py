@@ -60,7 +60,9 @@ def test_json_is_one_object_on_standard_output(folder: Path) -> None:
     done = layerlaw("probe", "model.py:with_data", "--json", "--null", "--sites", "layers", cwd=folder)
     data = json.loads(done.stdout)
     assert len(data["rows"]) == 9
-    assert {"rho", "pearson", "greenwood_p", "verdict"} <= set(data["law"])
+    assert {"rho", "pearson", "greenwood_p", "evenness", "trend", "holds", "equal_steps", "verdict"} <= set(data["law"])
+    assert data["law"]["holds"] is False
+    assert data["law"]["objections"] == ["D does not fall with depth"]
     assert data["rows"][0]["separation_untrained"] == pytest.approx(data["rows"][0]["separation"])
     assert "NC1" in done.stderr
 
@@ -77,7 +79,11 @@ def test_report_compares_records(folder: Path) -> None:
     for name in ("a", "b"):
         layerlaw("probe", "model.py:with_data", "--name", name, "--out", f"{name}.json", cwd=folder)
     done = layerlaw("report", "a.json", "b.json", "-o", "both.html", "--json", cwd=folder)
-    assert json.loads(done.stdout) == {"page": "both.html", "records": ["a", "b"]}
+    data = json.loads(done.stdout)
+    assert (data["page"], data["records"]) == ("both.html", ["a", "b"])
+    assert [law["points"] for law in data["laws"]] == [9, 9]
+    assert done.stderr.startswith("The law holds in 0 of 2 records.")  # the same network, twice
+    assert "· b: No law: D does not fall with depth." in done.stderr
 
 
 def test_weights_are_loaded_without_unpickling_code(folder: Path) -> None:
@@ -153,5 +159,9 @@ def test_the_demo_leaves_records_and_a_page(folder: Path) -> None:
     assert data["law"]["points"] == 8
     assert data["law"]["pearson"] < -0.99
     assert data["test_accuracy"] > 0.7
+    assert data["law"]["holds"]
+    assert data["law"]["evenness"] == pytest.approx(data["law"]["effective_layers"] / 7)
+    assert data["law"]["equal_steps"]
+    assert "evenness 0.9" in done.stderr.split("With the paper's protocol")[1]
     assert (folder / data["page"]).is_file()
     assert len(list((folder / "demo").glob("*.json"))) == 6

@@ -16,6 +16,7 @@ from layerlaw.pages import plot, plot_planes, print_record, report, table
 from layerlaw.pages.html.plotly import block_axis
 from layerlaw.pages.html.records import page_html
 from layerlaw.pages.record_view import read, read_all
+from layerlaw.verdict.shape import shape_intervals
 
 PANELS = {"verdict", "law", "deviations", "gains", "table", "method", "definitions"}
 EXTRA = {"codes", "tokens", "separation", "plane"}
@@ -202,8 +203,33 @@ def test_no_tile_is_empty_or_said_twice():
     bare = text_of(page_html(bare_lm_record()))
     assert "<dt>r</dt>" in bare
     assert "r in-sample" not in bare
-    for record in (lm_record(blocks=2, words=False), lm_record(blocks=1, words=False)):
-        assert "<dd>–</dd>" not in text_of(page_html(record))
+    for record in (lm_record(blocks=2, words=False), lm_record(blocks=1, words=False), lm_record(words=False)):
+        text = text_of(page_html(record))
+        names = re.findall(r"<dt>(.*?)</dt><dd>.*?</dd><dd class='tail'>", text)
+        assert len(names) == len(set(names))
+        assert "<dd>–</dd>" not in text.replace("<dd>–</dd><dd class='tail'>fewer than 4 points</dd>", "")
+
+
+def test_tiles_carry_intervals_of_evenness_and_trend(page):
+    record = lm_record()
+    even, trend = (r"{}&nbsp;…&nbsp;{}".format(*(f"{end:.2f}" for end in ends)) for ends in shape_intervals(record))
+    text = text_of(page)
+    assert "<dt>law holds</dt><dd>no</dd><dd class='tail'>not as asked for: evenness, chance</dd>" in text
+    below = f"asked for: ≥\u00a00.8<br>95%&nbsp;interval {even}<br>– effective blocks: PR rises at 3 of 29</dd>"
+    assert f"<dt>evenness</dt><dd>{record.law().evenness:.2f}</dd><dd class='tail'>{below}" in text
+    below = f"asked for: 1/1.75\u00a0…\u00a01.75<br>95%&nbsp;interval {trend}<br>last over first step</dd>"
+    assert f"<dt>trend</dt><dd>{record.law().trend:.2f}</dd><dd class='tail'>{below}" in text
+    assert "95%&nbsp;interval" not in text_of(page_html(bare_lm_record()))
+    assert "for other text through this same model" in text
+
+
+def test_a_text_that_cannot_say_gives_no_answer_anywhere():
+    line = [0.9 * 0.99**i for i in range(12)]
+    few = lm_record("few", values=line, tokens_per_feature=4.0, words=False)
+    assert few.law().holds
+    assert "<dt>law holds</dt><dd>–</dd><dd class='tail'>this text cannot say</dd>" in text_of(page_html(few))
+    text = text_of(page_html([few, lm_record("enough", values=line, words=False)]))
+    assert '<p class="together">The law holds in 1 of 2 records; of 1 it cannot be said.</p>' in text
 
 
 def noise_record():
@@ -309,9 +335,9 @@ def test_records_of_one_model_are_told_apart_by_their_text():
     second.settings["length"] = 1024
     table_ = text_of(page_html([first, second])).split('data-panel="compare"')[1].split("</table>")[0]
     one, two = table_.split("<tr>")[2:]
-    for cell in ("<td>next token</td>", "<td>512</td>", '<td><span title="wikitext-2">wikitext-2</span></td>'):
-        assert cell in one
-    for cell in ("<td>masked tokens</td>", "<td>1,024</td>", "<td>–</td>"):
+    assert '<td>next token<span class="below">pieces of 512</span></td>' in one
+    assert '<td><span title="wikitext-2">wikitext-2</span></td>' in one
+    for cell in ('<td>masked tokens<span class="below">pieces of 1,024</span></td>', "<td>–</td>"):
         assert cell in two
     assert [view.label for view in read_all([first, second])] == ["A (1)", "A (2)"]
     second.provenance["text"] = {"name": "some/where/books.txt", "documents": 6}

@@ -3,11 +3,12 @@
 import io
 
 import pytest
-from pages_records import NASTY, broken_record, deep_record, full_record, minimal_record, nasty_record
+from lm_records import lm_record
+from pages_records import NASTY, broken_record, deep_record, falling, full_record, minimal_record, nasty_record
 from rich.console import Console
 from rich.table import Table
 
-from layerlaw.pages import print_record, table
+from layerlaw.pages import print_comparison, print_record, table
 from layerlaw.pages.terminal import share_bar
 
 
@@ -53,6 +54,38 @@ def test_the_verdict_follows_the_table():
     assert text.index("classifier") < text.index("The law holds")
     assert "r = −0.998" in text
     assert "Dropout was off in train mode." in text
+
+
+def test_what_is_asked_of_the_law_stands_below_its_numbers():
+    lines = " ".join(printed(full_record()).split())
+    assert "evenness 0.95, trend 1.03, Greenwood p = 0.00067). asked for: evenness ≥ 0.8, trend 1/1.75 … 1.75" in lines
+    assert "asked for" not in printed(broken_record())
+
+
+def compared(records, width=100):
+    console = Console(file=io.StringIO(), width=width)
+    print_comparison(records, console)
+    return console.file.getvalue()
+
+
+def test_several_records_are_compared_in_a_table():
+    seeds = [full_record(f"seed {i}", separation=falling(8, seed=i), seed=i) for i in range(3)]
+    text = compared(seeds)
+    assert " ".join(text.split()).startswith("The law holds in 2 of 3 networks (ρ 0.534 [")
+    heads, _, *rows = text.split("training images.")[1].strip().splitlines()
+    assert heads.split()[1:8] == ["layers", "ρ", "r", "evenness", "trend", "p", "holds"]
+    assert rows[0].split()[1:9] == ["0", "7", "0.538", "−0.998", "0.96", "0.84", "0.00036", "yes"]
+    assert rows[2].split()[1:9] == ["2", "7", "0.542", "−0.987", "0.73", "0.85", "0.18", "no"]
+    assert "· seed 2: The law does not hold: D falls with depth as a whole, but it rises" in text
+
+
+@pytest.mark.parametrize("width", [50, 80, 120])
+@pytest.mark.parametrize("make", [full_record, nasty_record, deep_record, broken_record, lm_record])
+def test_a_comparison_fits_the_console_and_keeps_the_answer(make, width):
+    text = compared([make(), make()], width)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    assert ("holds" in text) == (make is not broken_record)
+    assert "\x1b" not in text
 
 
 def test_names_are_neither_markup_nor_escape_codes():

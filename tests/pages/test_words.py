@@ -7,7 +7,7 @@ from pages_records import broken_record, deep_record, full_record, minimal_recor
 
 from layerlaw.pages.html import escaped, for_plotly
 from layerlaw.pages.html.plotly import log_axis
-from layerlaw.pages.html.records import plane_positions, split_headline
+from layerlaw.pages.html.records import plane_positions
 from layerlaw.pages.record_view import read, read_all, strided
 from layerlaw.pages.sheets.scales import log_ticks, tick_text
 from layerlaw.pages.theme import class_colors
@@ -88,10 +88,10 @@ def test_settings_are_words_not_python():
 
 
 def test_the_headline_is_parted_from_its_numbers():
-    head, numbers = split_headline(read(full_record()))
+    head, numbers = read(full_record()).headline
     assert head == "The law holds: every layer takes about the same share of log D."
     assert numbers.startswith("ρ = 0.541")
-    assert split_headline(read(broken_record()))[1] == ""
+    assert read(broken_record()).headline[1] == ""
 
 
 def test_reading_never_raises_and_leaves_out_the_logits():

@@ -2,10 +2,13 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
+from layerlaw.law import fit_law
 from layerlaw.record import Record, SiteRow
-from layerlaw.verdict import Verdict, idle_layers, judge, workers
+from layerlaw.verdict import Verdict, idle_layers, judge, law_holds, workers
+from layerlaw.verdict.sentences import law_numbers_written
 
 EVEN = [0.5**i * 40 for i in range(8)]
 
@@ -26,10 +29,77 @@ def words(verdict: Verdict) -> str:
 def test_an_even_drop_holds() -> None:
     verdict = judge(record(EVEN))
     assert verdict.headline.startswith("The law holds: ")
-    assert verdict.headline == record(EVEN).law().verdict
+    assert verdict.headline.endswith("r = −1.000, evenness 1.00, trend 1.00, Greenwood p < 0.0001).")
     assert any("an even share would be 14%" in line for line in verdict.findings)
     assert "Hardly anything" not in words(verdict)
     assert verdict.advice == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ([64.0, 32.0, 16.0, 8.0, 4.0, 2.0], "The law holds: every layer takes about the same share of log D ("),
+        # steps of ln D 1 → 3 → 1: no trend, even as a whole
+        (
+            [float(np.exp(-v)) for v in np.cumsum([0, *(1 + 2 * np.sin(np.pi * i / 28) for i in range(29))])],
+            "The law holds as a whole: log D falls on a line, but single steps are 0.45 to 1.35 of the even one (",
+        ),
+        (
+            [float(np.exp(-v)) for v in np.cumsum([0, *np.linspace(1, 4.3, 19)])],
+            "The law does not hold: D falls with depth as a whole, but the steps grow with depth (",
+        ),
+        (
+            [100.0, 50.0, 25.0, 24.9, 12.0, 12.5, 6.0],
+            "The law does not hold: D falls with depth as a whole, but it rises at 1 of 6 layers; the layers share the drop "
+            "no more evenly than a random split would; the steps shrink with depth; the steps are uneven (",
+        ),
+        (
+            [8.0, 4.2, 2.6, 1.0],
+            "The law is not established: D falls with depth as a whole, but the layers share the drop no more evenly than a "
+            "random split would (",
+        ),
+        ([1.0, 0.99, 0.98, 0.97, 0.96], "No law to speak of: D falls by only 0.04 of its first value over 4 layers ("),
+        ([1.0, 2.0, 4.0, 8.0], "No law: D does not fall with depth ("),
+        ([4.0, 2.0, 1.0], "Too few sites to call it a law: D falls over 3 of them ("),
+        ([1.0, 2.0], "Too few sites to call it a law: D does not fall over 2 of them ("),
+    ],
+    ids=["even", "hump", "bent", "rises", "chance", "little", "grows", "three points", "two points"],
+)
+def test_the_headline_is_the_answer_of_the_fit_with_its_objections(values: list[float], says: str) -> None:
+    r = record(values)
+    fit, headline = r.law(), judge(r).headline
+    assert headline.startswith(says)
+    assert law_holds(r, fit) is fit.holds
+    assert headline.startswith("The law holds") == (fit.holds is True)
+    if fit.greenwood_p is not None:
+        assert f"evenness {fit.evenness:.2f}" in headline
+        assert f"trend {fit.trend:.2f}".replace("inf", "∞") in headline
+
+
+def test_numbers_are_never_rounded_across_what_is_asked_of_them() -> None:
+    shy = next(f for e in np.arange(0.2, 1.2, 1e-4) if 0.795 < (f := fit_law(stepped(e))).evenness < 0.8)
+    assert shy.holds is False
+    assert float(law_numbers_written(shy)[0]) < 0.8
+    bent = next(f for e in np.arange(0.2, 0.5, 1e-5) if 1.75 < (f := fit_law(sloped(e))).trend < 1.7501)
+    assert float(law_numbers_written(bent)[1]) > 1.75
+
+
+def stepped(excess: float) -> np.ndarray:
+    """Steps of ln D by turns smaller and larger than 1."""
+    return np.exp(-np.cumsum([0.0, *(1 + excess * (-1) ** i for i in range(12))]))
+
+
+def sloped(slope: float) -> np.ndarray:
+    """Steps of ln D that grow evenly with depth."""
+    return np.exp(-np.cumsum([0.0, *np.linspace(1 - slope, 1 + slope, 12)]))
+
+
+def test_rises_within_their_errors_are_no_evidence_against_the_law() -> None:
+    values = [100.0, 50.0, 25.0, 12.0, 12.5, 6.0]
+    clear = judge(record(values, separation_log_se=[0.001] * 6)).headline
+    assert "but it rises at 1 of 5 layers; the layers" in clear
+    within = judge(record(values, separation_log_se=[0.1] * 6)).headline
+    assert "; it rises at 1 of 5 layers, within its errors (" in within
 
 
 def test_idle_layers_are_named() -> None:
@@ -173,7 +243,7 @@ def test_a_growing_separation_is_explained() -> None:
 def test_sites_outside_the_fit_are_not_judged() -> None:
     r = record([*EVEN, 1e-9])
     r.sites[-1].in_fit = False
-    assert judge(r).headline == record(EVEN).law().verdict
+    assert judge(r) == judge(record(EVEN))
 
 
 @pytest.mark.parametrize(

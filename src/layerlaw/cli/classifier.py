@@ -15,13 +15,15 @@ from layerlaw.data import DEFAULT, load
 from layerlaw.errors import DataError, InputError
 from layerlaw.files import check_place, json_safe, made_folder
 from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
-from layerlaw.pages import plot, print_record
+from layerlaw.law import LawFit
+from layerlaw.pages import plot, print_comparison, print_record
 from layerlaw.pages import report as write_page
 from layerlaw.probing import probe as run_probe
 from layerlaw.probing import sites as find_sites
 from layerlaw.record import Record
-from layerlaw.verdict import judge
-from layerlaw.wording import p_value, sentence
+from layerlaw.verdict import judge, law_holds
+from layerlaw.verdict.sentences import law_numbers
+from layerlaw.wording import correlation
 
 SHAPE = "shape: expected positive whole numbers such as 3,32,32"
 
@@ -124,12 +126,12 @@ def report(
     loaded = [Record.load(path) for path in records]
     page = write_page(loaded if len(loaded) > 1 else loaded[0], out, title=title)  # before a reader may turn away
     screen = console(as_json)
-    for record in loaded:
-        if len(loaded) == 1:
-            print_record(record, screen)
-        else:
-            screen.print(f"{record.name}: {judge(record).headline}", markup=False, highlight=False)
-    conclude(screen, as_json, {"records": [record.name for record in loaded]}, {"page": str(page)})
+    if len(loaded) == 1:
+        print_record(loaded[0], screen)
+    else:
+        print_comparison(loaded, screen)
+    found = {"records": [record.name for record in loaded], "laws": [law_of(record) for record in loaded]}
+    conclude(screen, as_json, found, {"page": str(page)})
 
 
 def summary(record: Record) -> dict[str, Any]:
@@ -148,9 +150,11 @@ def summary(record: Record) -> dict[str, Any]:
 def law_of(record: Record, column: str | None = None, drop_last: int = 0) -> dict[str, Any] | None:
     """The law of a column as plain data; `None` where there are too few sites, or a value has no logarithm."""
     try:
-        return record.law(column, drop_last=drop_last).to_dict()
+        fit, errors = record.law(column, drop_last=drop_last), record.law_errors(column, drop_last=drop_last)
     except InputError:
         return None
+    rule = {"holds": law_holds(record, fit, errors), "objections": fit.objections}
+    return {**fit.to_dict(), "evenness": fit.evenness, "steps": fit.steps, "equal_steps": fit.equal_steps, **rule}
 
 
 def _chosen(classes: str | None, names: tuple[str, ...] | None) -> Any:
@@ -159,6 +163,11 @@ def _chosen(classes: str | None, names: tuple[str, ...] | None) -> Any:
         return names
     chosen = whole_numbers(classes, "classes: expected numbers separated by commas such as 0,3,7")
     return chosen if names is None else {i: names[i] if 0 <= i < len(names) else str(i) for i in chosen}
+
+
+def _in_short(fit: LawFit) -> str:
+    """The numbers of a law, without a verdict."""
+    return ", ".join([f"ρ = {fit.rho:.3f}", f"r = {correlation(fit.pearson)}", *law_numbers(fit)])
 
 
 STAGES = (0.0, 1 / 60, 1 / 12, 1 / 3)  # shares of the training after which the network is measured
@@ -202,11 +211,10 @@ def demo(
     page = write_page(records, out / "page.html", title="The law of equi-separation, from first epoch to last")
     plot(final).savefig(out / "law.png", dpi=160)
     print_record(final, screen)
-    paper, other = (f"ρ = {law.rho:.3f}, r = {law.pearson:.4f}" for law in (final.law(), running.law()))
-    p = p_value(running.law().greenwood_p, relation=True)
+    paper, other = (_in_short(stage.law()) for stage in (final, running))
     for line in (
-        sentence(f"With the paper's protocol (batch statistics in BatchNorm): {paper}."),
-        sentence(f"With running statistics (eval mode): {other}") + f", p {p}.",
+        f"With the paper's protocol (batch statistics in BatchNorm): {paper}.",
+        f"With running statistics (eval mode): {other}.",
         f"Records: {out}/*.json    Figure: {out}/law.png    Page: {page}",
     ):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)

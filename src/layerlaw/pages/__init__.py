@@ -21,16 +21,16 @@ from layerlaw.record import Record
 from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
 
 if TYPE_CHECKING:
-    from layerlaw.pages.terminal import print_outcome, print_record, table
+    from layerlaw.pages.terminal import print_comparison, print_outcome, print_record, table
 
 __all__ = [
     "Outcome", "Panel", "PlanePanel", "Row", "Series", "Sheet", "Table", "draw_sheet", "ledger_index", "ledger_page",
-    "outcome_page", "plot", "plot_planes", "print_outcome", "print_record", "report", "table",
+    "outcome_page", "plot", "plot_planes", "print_comparison", "print_outcome", "print_record", "report", "table",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("print_outcome", "print_record", "table"):
+    if name not in ("print_comparison", "print_outcome", "print_record", "table"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from layerlaw.pages import terminal  # needs rich
 

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +13,8 @@ from typing import NamedTuple
 from layerlaw.errors import InputError
 from layerlaw.law import LawErrors, LawFit
 from layerlaw.record import INPUT, Record, SiteRow
-from layerlaw.verdict import IDLE_SHARE, Verdict, judge, working_sites
+from layerlaw.verdict import IDLE_SHARE, Verdict, judge, law_holds, working_sites
+from layerlaw.verdict.shape import NO_INTERVALS, ShapeIntervals, shape_intervals
 from layerlaw.wording import ABSENT, NOTHING, clean, finite, interval_factor, percent, shortened
 
 
@@ -28,12 +28,23 @@ class RecordView:
     verdict: Verdict
     column: str = "separation"  # what the law is fitted to
     errors: LawErrors | None = None  # how far the fit would move with other documents; only language models know
+    shape: ShapeIntervals = NO_INTERVALS  # the same of evenness and trend
+    holds: bool | None = None  # whether the law holds, as the verdict has it
     points: int = 500  # the most dots that a drawing of a plane has on the page
 
     @property
     def sites(self) -> list[SiteRow]:
         """All sites, in depth order."""
         return self.record.sites
+
+    @property
+    def headline(self) -> tuple[str, str]:
+        """The verdict's first sentence, and the numbers it carries in brackets."""
+        headline = self.verdict.headline
+        if self.fit is not None and headline.endswith(").") and " (" in headline:
+            head, numbers = headline[:-2].rsplit(" (", 1)
+            return head.rstrip(".") + ".", numbers
+        return headline, ""
 
     @property
     def fit_positions(self) -> list[int]:
@@ -129,11 +140,14 @@ class Parts(NamedTuple):
 
 def read(record: Record, label: str | None = None, column: str | None = None) -> RecordView:
     """Fit (the leading column, unless another is named) and judge one record; never raises because a number is missing."""
-    column, fit, errors = column or record.leading, None, None
-    with suppress(InputError):  # the verdict says why
-        fit = record.law(column)
-        errors = record.law_errors(column)
-    return RecordView(record, clean(label or record.name) or "unnamed", fit, judge(record), column, errors)
+    column, name = column or record.leading, clean(label or record.name) or "unnamed"
+    verdict = judge(record)
+    try:
+        fit, errors = record.law(column), record.law_errors(column)
+    except InputError:  # the verdict says why
+        return RecordView(record, name, None, verdict, column)
+    shape, holds = shape_intervals(record, column), law_holds(record, fit, errors)
+    return RecordView(record, name, fit, verdict, column, errors, shape, holds)
 
 
 def read_all(records: Sequence[Record]) -> list[RecordView]:

@@ -10,8 +10,10 @@ from layerlaw.errors import MissingExtraError
 from layerlaw.outcome import Outcome
 from layerlaw.pages import outcome_words as said
 from layerlaw.pages.kinds import filled, presentation
-from layerlaw.pages.record_view import Parts, RecordView, read
+from layerlaw.pages.law_numbers import RULE, together
+from layerlaw.pages.record_view import Parts, RecordView, read, read_all
 from layerlaw.record import Record
+from layerlaw.verdict.sentences import law_numbers
 from layerlaw.wording import ABSENT, clean, percent, sentence, shortened
 
 try:
@@ -53,10 +55,43 @@ def print_record(record: Record, console: Console | None = None) -> None:
     console.print(_site_table(view, console.width))
     console.print()
     console.print(Text(sentence(clean(verdict.headline)), style="bold"))
+    if view.fit is not None and law_numbers(view.fit):
+        console.print(Text(RULE, style="dim"))
     notes = [note for note in record.notes if note not in verdict.findings]
     for mark, style, lines in (("·", "", verdict.findings), ("→", "cyan", verdict.advice), ("·", "dim", notes)):
         for line in lines:
             console.print(Padding(point(mark, sentence(clean(line)), style), (0, 0, 0, 1)))
+
+
+def print_comparison(records: Sequence[Record], console: Console | None = None) -> None:
+    """Print the numbers of several records' laws side by side, what holds of them together, and each one's verdict."""
+    console, views = console or Console(), read_all(records)
+    if said := together(views):
+        console.print(Text(sentence(clean(said)), style="bold"))
+        console.print()
+    console.print(_comparison(views, console.width))
+    console.print()
+    for view in views:
+        console.print(point("·", f"{view.label}: {sentence(clean(view.headline[0]))}"))
+
+
+def _comparison(views: Sequence[RecordView], width: int) -> Table:
+    """One row per record; what has no room gives way, the least telling first."""
+    columns = {column.head: column for column in presentation(views[0]).COMPARED if column.yields is not None}
+    cells = {head: [column.cell(view) for view in views] for head, column in columns.items()}
+    cells = {head: texts for head, texts in cells.items() if any(text != ABSENT for text in texts)}
+    longest = min(LONGEST_SITE, max([len("record"), *(cell_len(view.label) for view in views)]))
+    yields = {head: column.yields or 0 for head, column in columns.items()}
+    shown = fitting(cells, width - min(longest, SHORTEST_BLOCK), yields)
+    longest = max(SHORTEST_SITE, min(longest, width - _width(cells, shown)))
+    table = new_table()
+    table.add_column("record", no_wrap=True, overflow="ellipsis", max_width=longest)
+    for head in shown:
+        table.add_column(head, justify="right", no_wrap=True)
+    for i, view in enumerate(views):
+        table.add_row(Text(shortened(view.label, longest)), *(cells[head][i] for head in shown))
+    table.caption, table.caption_justify, table.caption_style = RULE, "left", "dim"
+    return table
 
 
 def share_bar(share: float, largest: float, width: int = BAR_WIDTH) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from layerlaw.law import LawErrors, LawFit
 from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Record
 from layerlaw.verdict.classifier import judge_classifier
-from layerlaw.verdict.language_model import judge_language_model
+from layerlaw.verdict.language_model import holds_on_text, judge_language_model
 from layerlaw.verdict.sentences import Verdict
 from layerlaw.verdict.steps import IDLE_SHARE, idle_layers, workers, working_sites
 from layerlaw.verdict.stopping import Emergence, UntilLaw, emergence
 
 __all__ = [
-    "IDLE_SHARE", "Emergence", "UntilLaw", "Verdict", "emergence", "idle_layers", "judge", "workers", "working_sites",
+    "IDLE_SHARE", "Emergence", "UntilLaw", "Verdict", "emergence", "idle_layers", "judge", "law_holds", "workers",
+    "working_sites",
 ]  # fmt: skip
 
 
@@ -18,3 +20,8 @@ def judge(record: Record) -> Verdict:
     """Read a record and say what it shows, without overselling; its kind decides who judges it."""
     judges = {CLASSIFIER: judge_classifier, LANGUAGE_MODEL: judge_language_model}
     return judges[record.kind](record)
+
+
+def law_holds(record: Record, fit: LawFit, errors: LawErrors | None = None) -> bool | None:
+    """Whether the law holds of this record, as its verdict has it: `LawFit.holds`, or `None` where its text cannot say."""
+    return fit.holds if record.kind.of_classes else holds_on_text(record, fit, errors)

@@ -7,8 +7,9 @@ import math
 from layerlaw.errors import InputError
 from layerlaw.law import LawFit
 from layerlaw.record import Record, SiteRow
-from layerlaw.verdict.sentences import Verdict, listed
+from layerlaw.verdict.sentences import Verdict, law_claim, law_numbers, listed
 from layerlaw.verdict.steps import idle_layers, workers
+from layerlaw.wording import correlation
 
 CLOSER = 0.2  # a mean cosine of rare classes' rows so much above the frequent ones' is no accident of similar classes
 NOISE_RATIO = 0.5  # a separation above half of what random labels give says little
@@ -26,7 +27,30 @@ def judge_classifier(record: Record) -> Verdict:
         return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
     findings = [*_work(fit, sites), *_rises(fit, sites), *_floor(sites), *_null(record, fit)]
     findings += [*_test(record, sites[-1]), *_collapse(record, sites), *_balance(record)]
-    return Verdict(fit.verdict, tuple(findings), tuple(_advice(record, fit, sites)))
+    return Verdict(_headline(fit, sites), tuple(findings), tuple(_advice(record, fit, sites)))
+
+
+def _headline(fit: LawFit, sites: list[SiteRow]) -> str:
+    """Whether the law holds, and in brackets the numbers that say so."""
+    numbers = [f"ρ = {fit.rho:.3f} per layer" if fit.rho < 1000 else f"ρ = {fit.rho:.3g} per layer"]
+    if fit.half_life is not None:
+        numbers.append(f"half-life {fit.half_life:.2f} layers" if fit.half_life < 100 else "half-life over 100 layers")
+    if fit.pearson is not None:
+        numbers.append(f"r = {correlation(fit.pearson)}")
+    within = fit.rising and all(_within_errors(fit, sites).values())
+    rises = f"it rises at {len(fit.rising)} of {fit.layers} layers{', within its errors' * bool(within)}" * bool(
+        fit.rising
+    )
+    claim = law_claim(fit, "D", points="sites", layer="layer", rises=rises, clear=not within)
+    return f"{claim} ({', '.join([*numbers, *law_numbers(fit)])})."
+
+
+def _within_errors(fit: LawFit, sites: list[SiteRow]) -> dict[int, bool]:
+    """Of each rise whether it is within two standard errors; those of neighbors are taken as independent."""
+    known = [site.values.get("separation_log_se") for site in sites]
+    errors = [math.inf if error is None else error for error in known]  # what is not known excuses nothing
+    rises = {i: math.log(fit.values[i + 1] / fit.values[i]) for i in fit.rising}
+    return {i: rise < 2 * math.hypot(*errors[i : i + 2]) < math.inf for i, rise in rises.items()}
 
 
 def _work(fit: LawFit, sites: list[SiteRow]) -> list[str]:
@@ -47,10 +71,8 @@ def _rises(fit: LawFit, sites: list[SiteRow]) -> list[str]:
     names, ratios = workers(sites), {i: fit.values[i + 1] / fit.values[i] for i in fit.rising}
     shown = [f"'{names[i]}' (by {ratio - 1:.1%})" for i, ratio in ratios.items()]
     sentence = f"D rises at {', '.join(shown[:4])}" + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
-    known = [site.values.get("separation_log_se") for site in sites]
-    errors = [math.inf if error is None else error for error in known]  # what is not known excuses nothing
-    within = [math.log(ratio) < 2 * math.hypot(*errors[i : i + 2]) < math.inf for i, ratio in ratios.items()]
-    return [sentence + (", each within two standard errors." if all(within) else ".")]
+    within = all(_within_errors(fit, sites).values())
+    return [sentence + (", each within two standard errors." if within else ".")]
 
 
 def _floor(sites: list[SiteRow]) -> list[str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 from layerlaw.errors import InputError
-from layerlaw.law import CHANCE, UNCHANGED, LawErrors, LawFit
+from layerlaw.law import UNCHANGED, LawErrors, LawFit
 from layerlaw.record import Record, SiteRow
-from layerlaw.verdict.sentences import Verdict, blocks
-from layerlaw.verdict.shape import curve_shape, intervals, on_the_shape
+from layerlaw.verdict.sentences import Verdict, blocks, law_claim, law_numbers
+from layerlaw.verdict.shape import curve_shape, intervals, on_the_shape, shape_intervals
 from layerlaw.verdict.steps import HARDLY, beyond_error, same_everywhere, spread
 from layerlaw.verdict.targets import laws_of_targets, other_targets
-from layerlaw.wording import p_value, signed
+from layerlaw.wording import signed
 
 FEW, SOME = 20, 50  # tokens per feature: below the first nothing is to be trusted, below the second only the shape
 ENOUGH = 100  # tokens per feature, as probe_lm takes them by default
@@ -41,7 +39,7 @@ def judge_language_model(record: Record) -> Verdict:
     findings = [
         *_task(record),
         *_in_sample(record, fit),
-        *([] if flat else intervals(errors) if few else curve_shape(record, fit, errors)),
+        *([] if flat else intervals(errors, shape_intervals(record)) if few else curve_shape(record, fit, errors)),
         *_worse_than_the_mean(column, sites),
         *_untrained(record, fit, errors, falls=falls),
         *other_targets(record),
@@ -91,11 +89,8 @@ def _headline(record: Record, fit: LawFit, errors: LawErrors | None) -> str:
     if short is not None:
         numbers[0] += f", {signed(short)} without the last"
     numbers.append(f"ρ = {fit.rho:.4f} per block")
-    if fit.effective_layers is not None and fit.greenwood_p is not None:
-        trend = "" if fit.trend is None else f", trend {fit.trend:.2f}".replace("inf", "∞")
-        numbers.append(f"{fit.effective_layers:.1f} effective blocks of {fit.layers}{trend}")
-        numbers.append(f"Greenwood p {p_value(fit.greenwood_p, relation=True)}")
-    claim = _claim(fit, errors, what, r)
+    numbers += law_numbers(fit)
+    claim = _claim(fit, errors, what)
     if _too_few(record):
         way = "falls" if fit.slope < 0 and fit.shares is not None else "does not fall"
         claim = f"{_few_tokens(record)}: here {what} {way} with depth"
@@ -106,14 +101,7 @@ def _headline(record: Record, fit: LawFit, errors: LawErrors | None) -> str:
     return f"{claim[0].upper()}{claim[1:]} ({', '.join(numbers)})."
 
 
-def _claim(fit: LawFit, errors: LawErrors | None, what: str, r: float) -> str:
-    """What the points allow to say, from nothing to the law."""
-    if fit.rho >= 1:
-        return f"No law: {what} does not fall with depth"
-    if fit.shares is None or fit.greenwood_p is None:
-        return f"No law: {what} ends no lower than it begins"
-    if fit.holds is None:
-        return f"Too few blocks to call it a law: {what} falls over {fit.points} of them"
+def _claim(fit: LawFit, errors: LawErrors | None, what: str) -> str:
     rises, clear = "", beyond_error(fit, errors, fit.rising)
     if fit.rising:
         rises = f"it rises at {len(fit.rising)} of {fit.layers} steps"
@@ -121,20 +109,16 @@ def _claim(fit: LawFit, errors: LawErrors | None, what: str, r: float) -> str:
             rises += (
                 f", clearly at {len(clear)}" if clear else ", not clearly" if len(fit.rising) == 1 else ", none clearly"
             )
-    if fit.holds and fit.equal_steps and not rises:
-        return f"The law holds on this text: every block takes about the same share of log {what}"
-    if fit.holds:
-        low, high = fit.steps or (math.nan, math.nan)
-        span = f"single steps are {low:.2f} to {high:.2f} of the even one".replace("-", "−")
-        but = ", and ".join(filter(None, (rises, "" if fit.equal_steps else span)))
-        return f"The law holds on this text as a whole: log {what} falls on a line, but {but}"
-    # the numbers behind the claim say how many effective blocks there are
-    against = [reason.split(" (")[0].replace("layers", "blocks") for reason in fit.objections]
-    if rises and clear != []:  # rises within their errors are no evidence against equal steps
-        against.insert(0, rises)
-    verdict = "does not hold" if len(against) > 1 or fit.greenwood_p < CHANCE else "is not established"
-    tail = f"; {rises}" if rises and clear == [] else ""
-    return f"The law {verdict} on this text: {what} falls with depth as a whole, but {'; '.join(against)}{tail}"
+    return law_claim(fit, what, points="blocks", layer="block", on=" on this text", rises=rises, clear=clear != [])
+
+
+def holds_on_text(record: Record, fit: LawFit, errors: LawErrors | None) -> bool | None:
+    """`LawFit.holds`, as far as this text can say so: `None` with too few tokens, or where other text might not fall."""
+    if _too_few(record):
+        return None
+    if same_everywhere(fit, errors) or _predicts_nothing(fit):
+        return False
+    return None if fit.holds and _might_not_fall(errors) else fit.holds
 
 
 def _task(record: Record) -> list[str]:
@@ -155,7 +139,7 @@ def _in_sample(record: Record, fit: LawFit) -> list[str]:
     without = "" if short is None else f", {signed(short)} without the last block"
     flat = same_everywhere(inside, record.law_errors("residual"))
     held = {True: "; the law holds", False: "; the law does not hold", None: ""}
-    judged = held[None if _too_few(record) else inside.holds]
+    judged = held[holds_on_text(record, inside, record.law_errors("residual"))]
     correlation = "" if inside.pearson is None or flat else f" (r = {signed(inside.pearson)}{without}{judged})"
     return [
         f"Held out, PR goes {ends}; in-sample, as the paper takes it, from {inside.values[0]:.3f} to "

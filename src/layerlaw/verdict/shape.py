@@ -5,15 +5,18 @@ Blocks are named by their number, 1 … L, as in the table and on every drawing.
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
+from statistics import fmean
+from typing import NamedTuple
 
 from layerlaw.errors import InputError
-from layerlaw.law import FEWEST_POINTS, UNCHANGED, LawErrors, LawFit
+from layerlaw.law import FEWEST_POINTS, UNCHANGED, LawErrors, LawFit, fit_law
 from layerlaw.record import Record
 from layerlaw.verdict.sentences import blocks
 from layerlaw.verdict.steps import StepRun, beyond_error, final_rise, is_early, plateau
 from layerlaw.verdict.targets import column_of
-from layerlaw.wording import signed
+from layerlaw.wording import number, signed
 
 SHOWN = 5e-5  # a rise below this is 0.00% on the page
 NOT_RANDOM = 2.0  # a lag-1 correlation of noise about a fitted line is within about 2/√points of −2/points
@@ -22,7 +25,7 @@ NOT_RANDOM = 2.0  # a lag-1 correlation of noise about a fitted line is within a
 def curve_shape(record: Record, fit: LawFit, errors: LawErrors | None) -> list[str]:
     """What is to be said of the curve beside r."""
     return [
-        *intervals(errors),
+        *intervals(errors, shape_intervals(record)),
         *_curve(fit, errors),
         *_rises(fit, errors),
         *_too_small_to_count(record, fit),
@@ -68,19 +71,69 @@ def _where_to_look(record: Record) -> str:
     )
 
 
-def intervals(errors: LawErrors | None) -> list[str]:
+class ShapeIntervals(NamedTuple):
+    """95 % intervals of evenness and trend over groups of documents, this model being given; `None` where there is none."""
+
+    evenness: tuple[float, float] | None
+    trend: tuple[float, float] | None
+
+
+NO_INTERVALS = ShapeIntervals(None, None)
+
+
+def shape_intervals(record: Record, column: str | None = None) -> ShapeIntervals:
+    """How far evenness and trend of a column's law would move with other text through this same model.
+
+    Delete-group jackknife of their logarithms, with Student's t. Noise makes steps uneven, so that the interval is about the
+    evenness of as much text as this; in simulated curves of 5 to 29 steps it held the median at this length in 95 % or more.
+    """
+    column = column or record.leading
+    errors = record.law_errors(column)
+    if errors is None:
+        return NO_INTERVALS
+    curves = [site.left_out[column] for site in record.sites if site.in_fit]
+    fits = [fit_law([row[i] for row in curves]) for i in range(errors.groups)]
+    whole = record.law(column)
+    even = _log_interval(whole.evenness, [fit.evenness for fit in fits], errors.t)
+    trend = _log_interval(whole.trend, [fit.trend for fit in fits], errors.t)
+    return ShapeIntervals(None if even is None else (even[0], min(even[1], 1.0)), trend)
+
+
+def _log_interval(value: float | None, without: list[float | None], t: float) -> tuple[float, float] | None:
+    """`None` where the value, or that without some group, has no logarithm: such as a trend of 0 or ∞."""
+    logs = [math.log(x) for x in (value, *without) if x is not None and 0 < x < math.inf]
+    if len(logs) < 1 + len(without):
+        return None
+    center, *others = logs
+    g, mean = len(others), fmean(others)
+    half = t * math.sqrt((g - 1) / g * sum((x - mean) ** 2 for x in others))
+    return math.exp(center - half), math.exp(min(center + half, 700.0))
+
+
+def ends_written(ends: tuple[float, float]) -> list[str]:
+    """Both ends of an interval of evenness or trend, to two decimals.
+
+    >>> ends_written((0.923, 1.1)), ends_written((0.5, 1234.5))
+    (['0.92', '1.10'], ['0.50', '1,234'])
+    """
+    return [f"{end:.2f}" if end < 100 else number(end, 2) for end in ends]
+
+
+def intervals(errors: LawErrors | None, shape: ShapeIntervals) -> list[str]:
     """What other text of this kind would change."""
     if errors is None:
         return []
     low, high = errors.rho_interval
     parts = [f"ρ between {low:.4f} and {high:.4f}"]
-    if (
-        errors.pearson_interval is not None and len(errors.residuals) >= FEWEST_POINTS
-    ):  # of fewer points r says nothing anyway
-        low, high = errors.pearson_interval
-        parts.append(f"r between {signed(low)} and {signed(high)}")
+    if len(errors.residuals) >= FEWEST_POINTS:  # of fewer points the others say nothing anyway
+        if errors.pearson_interval is not None:
+            low, high = errors.pearson_interval
+            parts.append(f"r between {signed(low)} and {signed(high)}")
+        known = {"evenness": shape.evenness, "trend": shape.trend}
+        parts += [f"{name} between {' and '.join(ends_written(ends))}" for name, ends in known.items() if ends]
     return [
-        f"With other text of this kind and length (jackknife over {errors.groups} groups, 95 %): {', '.join(parts)}."
+        f"With other text of this kind and length through this same model (jackknife over {errors.groups} groups, 95 %): "
+        f"{', '.join(parts)}."
     ]
 
 

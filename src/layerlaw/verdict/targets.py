@@ -73,7 +73,9 @@ def other_targets(record: Record) -> list[str]:
 def laws_of_targets(record: Record) -> list[str]:
     """Which of the other targets obey the law: r alone does not say so."""
     judged = {t: law.holds for t in targets(record) if (law := law_of(record, t)) and law.holds is not None}
-    held = [target_name(target) for target, holds in judged.items() if holds]
+    held = [target_name(target) for target, holds in judged.items() if holds and not is_shuffled(target)]
+    shuffled = [holds for target, holds in judged.items() if is_shuffled(target)]
+    held += [f"{sum(shuffled)} of {len(shuffled)} shuffled vocabularies"] * any(shuffled)
     of = f"Of {len(judged)} other targets" if len(judged) > 1 else "Of the one other target"
     return [f"{of} the law holds for {', '.join(held) or 'none'}."] if judged else []
 

@@ -18,8 +18,8 @@ Judged, over all seeds, is both at once: afterwards the law holds (`LawFit.holds
 accuracy is not lower than the control's by more than a point (one-sided paired t test, 5 %). The value is the share of
 the seeds in which the law holds. Each kind of network is judged in two protocols: chunks of 100 as drawn, the authors';
 and running statistics, because the penalty acts on batches of 500, which chunks of 100 as drawn are not (without
-BatchNorm the two are the same and count once). Accuracy is that with running statistics in both. The parts, the other protocols and the
-accuracy against that before fine-tuning stand beside and are not judged.
+BatchNorm the two are the same and count once). Accuracy is that with running statistics in both. The parts, the other
+protocols and the accuracy against that before fine-tuning stand beside and are not judged.
 """
 
 from __future__ import annotations

@@ -7,13 +7,25 @@ from collections.abc import Sequence
 from layerlaw.law import LawFit
 from layerlaw.measures.columns import REGISTRY, Column, describe
 from layerlaw.pages.html import cards, definitions, paragraph
+from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import SiteRow
-from layerlaw.wording import ABSENT, correlation, counted, finite, number, p_value, percent
+from layerlaw.wording import ABSENT, correlation, counted, finite, number, percent
 
-AXIS, CROWDED = "separation fuzziness D", 10
+AXIS, LAYER, CROWDED = "separation fuzziness D", "layer", 10
 SHARE, RANK_MARK = "share", "†"
-HEADS = ("record", "layers", "ρ", "half-life", "r", "effective layers", "p", "final D", "train acc.", "test acc.")
+COMPARED = (
+    ComparedColumn("layers", of_fit(lambda fit: str(fit.layers)), yields=6),
+    ComparedColumn("ρ", of_fit(lambda fit: number(fit.rho))),
+    ComparedColumn("half-life", of_fit(lambda fit: number(fit.half_life)), yields=7),
+    ComparedColumn("r", of_fit(lambda fit: correlation(fit.pearson)), yields=2),
+    *LAW_COLUMNS,
+    ComparedColumn(
+        "final D", lambda view: number(view.fit.values[-1] if view.fit else view.last("separation")), yields=4
+    ),
+    ComparedColumn("train acc.", lambda view: percent(view.record.accuracy), yields=5),
+    ComparedColumn("test acc.", lambda view: percent(view.record.test_accuracy), yields=4),
+)
 FORMULAS = (
     ("Separation fuzziness", "D = Tr(SS<sub>w</sub> SS<sub>b</sub><sup>+</sup>)",
      "SS<sub>w</sub> and SS<sub>b</sub> are the within- and between-class scatter of the features, <sup>+</sup> the "
@@ -21,8 +33,11 @@ FORMULAS = (
     ("The law", "D<sub>l</sub> ≐ ρ<sup>l</sup> D<sub>0</sub>",
      "ρ is the exponential of the least-squares slope of ln D<sub>l</sub> on l; the half-life is ln 2 / ln(1/ρ) layers."),
     ("Share of the work", "p<sub>l</sub> = (ln D<sub>l−1</sub> − ln D<sub>l</sub>) / (ln D<sub>0</sub> − ln D<sub>m</sub>)",
-     "Effective layers are 1 / Σ p<sub>l</sub><sup>2</sup>; Greenwood’s p is the chance that a random split of the same "
-     "drop is at least as even."),
+     "Effective layers are 1 / Σ p<sub>l</sub><sup>2</sup>; no count of layers where D rises."),
+    rule_formula("D", "m", " D must fall by more than a tenth, over 4 points or more."),
+    ("Intervals", "se² = (g − 1)/g · Σ (θ<sub>i</sub> − mean θ<sub>i</sub>)²",
+     "θ<sub>i</sub> is ln D without group i of the samples (delete-group jackknife). They tell what other samples through "
+     "this same network would change; how much other networks differ only several training runs can say."),
     ("Nearest class center", "argmin<sub>c</sub> ‖x − μ<sub>c</sub>‖",
      "μ<sub>c</sub> are class means of the training data. Error: it is wrong. Mismatch: it disagrees with the network."),
     ("Neural collapse", "NC1 = Tr(Σ<sub>W</sub> Σ<sub>B</sub><sup>+</sup>) / K",
@@ -95,24 +110,23 @@ def legend(view: RecordView, shown: Sequence[str], hidden: Sequence[str]) -> str
     return ""
 
 
-def key_numbers(view: RecordView, fit: LawFit) -> list[tuple[str, str, str]]:
-    """The numbers of the law."""
-    even = "" if fit.effective_layers is None else f" of {fit.layers}"
-    return [
-        ("ρ", number(fit.rho), "factor per layer"),
-        ("half-life", number(fit.half_life), "layers to halve D"),
-        ("r", correlation(fit.pearson), "Pearson, of ln D and depth"),
-        ("effective layers", number(fit.effective_layers, 2) + even, "doing even work"),
-        ("Greenwood p", p_value(fit.greenwood_p), "a random split is as even"),
-        ("chord deviation", percent(fit.chord_deviation), "of the drop, at most"),
-        ("inefficiency", number(fit.inefficiency, 4), "1 when all ratios are equal"),
-        ("final D", number(fit.values[-1]), f"from {number(fit.values[0])}"),
+def key_numbers(view: RecordView, fit: LawFit) -> list[Tile]:
+    """The numbers of the law beside those that decide whether it holds."""
+    half_life = "" if fit.half_life is None else f"<br>half-life {number(fit.half_life)} layers"
+    others = [
+        Tile("ρ", number(fit.rho), f"factor per layer{half_life}"),
+        Tile("r", correlation(fit.pearson), "Pearson, of ln D and depth"),
+        Tile("chord deviation", percent(fit.chord_deviation), "of the drop, at most"),
+        Tile("inefficiency", number(fit.inefficiency, 4), "1 when all ratios are equal"),
+        Tile("final D", number(fit.values[-1]), f"from {number(fit.values[0])}"),
     ]
+    return [tile for tile in others if tile.value != ABSENT]
 
 
 def collapse_cards(view: RecordView) -> str:
     """Numbers that exist only at the classifier."""
-    return cards((c.label, c.text(view.last(c.name)), c.card) for c in REGISTRY.values() if c.card)
+    tiles = (Tile(c.label, c.text(view.last(c.name)), c.card) for c in REGISTRY.values() if c.card)
+    return cards(tile for tile in tiles if tile.value != ABSENT)
 
 
 def law_caption(view: RecordView) -> str:
@@ -120,7 +134,8 @@ def law_caption(view: RecordView) -> str:
     return paragraph(
         "A straight line on this axis means that every layer improves D by the same factor.",
         all(view.sites[p].at == "input" for p in view.fit_positions) and "Each point is what enters the named layer.",
-        view.has("separation_log_se") and "Bars: 95% intervals by jackknife.",
+        view.has("separation_log_se")
+        and "Bars: 95% intervals by jackknife, for other samples through this same network.",
         any(not site.in_fit for site in view.sites) and "Hollow points are not part of the fit.",
     )
 
@@ -130,16 +145,6 @@ def shares_caption(view: RecordView) -> str:
     shares = parts(view)
     what = f"Each layer’s share of the whole drop of ln D. Dashed: an even share, {percent(shares.even)}."
     return paragraph(what, *shares.colors_explained("D")) if shares.values else ""
-
-
-def compared(view: RecordView) -> list[str]:
-    """Its cells in the table that compares records."""
-    fit, accuracies = view.fit, [percent(view.record.accuracy), percent(view.record.test_accuracy)]
-    if fit is None:
-        return [*[ABSENT] * 6, number(view.last("separation")), *accuracies]
-    line = [str(fit.layers), number(fit.rho), number(fit.half_life), correlation(fit.pearson)]
-    even = [number(fit.effective_layers, 2), p_value(fit.greenwood_p).replace("<", "&lt;")]
-    return [*line, *even, number(fit.values[-1]), *accuracies]
 
 
 def compared_caption(views: Sequence[RecordView]) -> str:

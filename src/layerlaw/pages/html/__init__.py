@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from layerlaw.errors import InputError
 from layerlaw.pages import theme
-from layerlaw.wording import ABSENT, clean, sentence, shortened
+from layerlaw.wording import clean, sentence, shortened
 
 One = TypeVar("One")
 STATIC = "style-src 'unsafe-inline'; img-src data:"  # the policy of a page without scripts
@@ -112,11 +112,10 @@ def table(label: str, heads: str, rows: Iterable[str], *, kind: str = "", tall: 
 
 
 def cards(items: Iterable[tuple[str, str, str]]) -> str:
-    """A strip of numbers: (what, number, in other words); what has no number is left out."""
+    """A strip of numbers: (what, number, in other words)."""
     inner = "".join(
         f"<div><dt>{what}</dt><dd>{escaped(value)}</dd><dd class='tail'>{tail}</dd></div>"
         for what, value, tail in items
-        if value != ABSENT
     )
     return f'<dl class="cards">{inner}</dl>' if inner else ""
 

@@ -15,6 +15,7 @@ from layerlaw.pages.classifier import charts
 from layerlaw.pages.html import plotly
 from layerlaw.pages.kinds import filled, presentation
 from layerlaw.pages.language_model import charts as lm_charts
+from layerlaw.pages.law_numbers import RULE, ComparedColumn, law_tiles, together
 from layerlaw.pages.record_view import Parts, RecordView, read_all
 from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Kind, Record, SiteRow
 from layerlaw.wording import ABSENT, beginning, clean, number, percent, sentence, setting, shortened
@@ -60,7 +61,7 @@ class PagePanel(NamedTuple):
 
 def verdict_html(view: RecordView) -> str:
     """The headline large, its numbers below; findings, advice, and the record's notes in gray."""
-    (headline, numbers), verdict = split_headline(view), view.verdict
+    (headline, numbers), verdict = view.headline, view.verdict
     notes = [note for note in view.record.notes if note not in verdict.findings]
     return (
         f'<p class="headline">{html.escaped(sentence(headline))}</p>'
@@ -69,15 +70,6 @@ def verdict_html(view: RecordView) -> str:
         + (f"<h3>What to do</h3>{html.sentences(verdict.advice, 'advice')}" if verdict.advice else "")
         + html.sentences(notes, "notes")
     )
-
-
-def split_headline(view: RecordView) -> tuple[str, str]:
-    """The sentence, and the numbers it carries in brackets."""
-    headline = view.verdict.headline
-    if view.fit is not None and headline.endswith(").") and " (" in headline:
-        head, numbers = headline[:-2].split(" (", 1)
-        return head.rstrip(".") + ".", numbers
-    return headline, ""
 
 
 def method_html(view: RecordView) -> str:
@@ -91,10 +83,11 @@ def method_html(view: RecordView) -> str:
 
 
 def key_numbers(view: RecordView) -> str:
-    """The numbers of the law as cards."""
+    """The numbers of the law as cards: those that decide whether it holds, and below the others."""
     if view.fit is None:
         return html.empty("No law could be fitted, for the reason given above.")
-    return html.cards(presentation(view).key_numbers(view, view.fit))
+    shows = presentation(view)
+    return html.cards(law_tiles(view, view.fit, shows.LAYER)) + html.cards(shows.key_numbers(view, view.fit))
 
 
 def layers_html(view: RecordView) -> str:
@@ -304,7 +297,8 @@ def _panels(view: RecordView, key: str) -> str:
 
 
 def _several(views: Sequence[RecordView]) -> str:
-    body = html.chart("all-compare", compare_figure(views)) + compare_table(views)
+    all_of_them = f'<p class="together">{html.unbroken(said)}</p>' if (said := together(views)) else ""
+    body = html.chart("all-compare", compare_figure(views)) + all_of_them + compare_table(views)
     known = {view.record.provenance.get("data_sha256") for view in views} - {None}
     drawn = any("shuffled" in str(record.settings.get("order")) for record in (view.record for view in views))
     told = "may be of the same data: one was shuffled by its loader" if drawn else "were measured on different data"
@@ -312,7 +306,7 @@ def _several(views: Sequence[RecordView]) -> str:
     caption = presentation(views[0]).compared_caption(views) + other_data
     records = [
         f'<details class="record"><summary><b>{html.escaped(view.label)}</b>'
-        f"<span>{html.escaped(sentence(split_headline(view)[0]))}</span></summary>"
+        f"<span>{html.escaped(sentence(view.headline[0]))}</span></summary>"
         f'<p class="subtitle">{_facts(view)}</p>{_panels(view, f"r{i}")}</details>'
         for i, view in enumerate(views)
     ]
@@ -365,11 +359,20 @@ def _color(i: int) -> str:
 
 def compare_table(views: Sequence[RecordView]) -> str:
     """The numbers of each law, one row per record."""
-    shows = presentation(views[0])
-    heads = "".join(f'<th scope="col"{" class=site" if head == "record" else ""}>{head}</th>' for head in shows.HEADS)
+    columns, crowded = presentation(views[0]).COMPARED, presentation(views[0]).CROWDED
+    heads = '<th scope="col" class=site>record</th>' + "".join(f'<th scope="col">{c.head}</th>' for c in columns)
     rows = (
         f'<th scope="row" class="site" title="{html.escaped(view.label)}"><i class="dot" style="background:{_color(i)}"></i>'
-        f"{html.escaped(shortened(view.label, 40))}</th>" + "".join(f"<td>{cell}</td>" for cell in shows.compared(view))
+        f"{html.escaped(shortened(view.label, 40))}</th>" + "".join(_compared_cell(column, view) for column in columns)
         for i, view in enumerate(views)
     )
-    return html.table("law numbers per record", heads, rows, kind="many" if len(shows.HEADS) > shows.CROWDED else "")
+    kind = "many" if 1 + len(columns) > crowded else ""
+    rule = f'<p class="note">{html.escaped(RULE[0].upper() + RULE[1:])}.</p>'
+    return html.table("law numbers per record", heads, rows, kind=kind) + rule
+
+
+def _compared_cell(column: ComparedColumn, view: RecordView) -> str:
+    """A number, and small below it its interval."""
+    text, below, title = map(html.escaped, (column.cell(view), column.below(view), column.title(view)))
+    named = f'<span title="{title}">{text}</span>' if title else text
+    return f"<td>{named}" + (f'<span class="below">{below}</span>' if below else "") + "</td>"

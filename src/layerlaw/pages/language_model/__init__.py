@@ -10,21 +10,18 @@ from layerlaw.errors import InputError
 from layerlaw.law import LawFit
 from layerlaw.pages import classifier
 from layerlaw.pages.html import definitions, escaped, paragraph
+from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import SiteRow
+from layerlaw.verdict.steps import final_rise
 from layerlaw.verdict.targets import column_of, is_shuffled, target_name, targets
-from layerlaw.wording import ABSENT, correlation, counted, finite, number, p_value, percent, residual, shortened, signed
+from layerlaw.wording import ABSENT, correlation, counted, finite, number, percent, residual, shortened, signed
 
-AXIS, CROWDED = "prediction residual PR", 8
+AXIS, LAYER, CROWDED = "prediction residual PR", "block", 8
 GAIN, UNTRAINED = "gain", "untrained"
-_RISES = "; rises count against it"
 LEAST_SCALE = 0.005  # a bar of full length is at least this gain, or noise would look like work
 SHORT = {"onehot": "one-hot", "rank": "freq. rank", "next2": "next but 1"}  # heads of targets
 TASKS = {"next": "next token", "masked": "masked tokens", "span": "masked spans"}
-HEADS = (
-    "record", "blocks", "ρ", "r", "r without last", "eff. layers", "p", "first PR", "lowest", "final", "task", "tokens",
-    "length", "text",
-)  # fmt: skip
 FORMULAS = (
     ("Prediction residual", "PR<sub>l</sub> = Σ (y − ŷ)² / Σ (y − ȳ)² = 1 − R²",
      "y is the id of the token to be predicted (the next one, or the masked one), taken as a number; ŷ is its least-squares "
@@ -40,12 +37,12 @@ FORMULAS = (
      "the directions that the features span."),
     ("Intervals", "se² = (g − 1)/g · Σ (θ<sub>i</sub> − mean θ<sub>i</sub>)²",
      "θ<sub>i</sub> is the number in question with group i left out (delete-group jackknife; r by way of artanh r). They "
-     "tell what other text of this length would change, not whether a line is the right curve; noise pulls r towards 0. "
-     "Held out, the fits are taken as given."),
-    ("Evenness", "p<sub>l</sub> = (ln PR<sub>l−1</sub> − ln PR<sub>l</sub>) / (ln PR<sub>1</sub> − ln PR<sub>L</sub>)",
-     "Effective layers are 1 / Σ p<sub>l</sub><sup>2</sup>, and steps up count against them; Greenwood’s p is the chance "
-     "that a random split of the same drop is at least as even. r alone says little: a random split over 30 blocks has a "
-     "median r of −0.99."),
+     "tell what other text of this length through this same model would change, not what another model would do, nor "
+     "whether a line is the right curve; noise pulls r towards 0 and evenness down. Held out, the fits are taken as given."),
+    ("Share of the drop",
+     "p<sub>l</sub> = (ln PR<sub>l−1</sub> − ln PR<sub>l</sub>) / (ln PR<sub>1</sub> − ln PR<sub>L</sub>)",
+     "Negative where PR rises."),
+    rule_formula("PR", "L − 1", " r alone says little: a random split over 30 blocks has a median r of −0.99."),
 )  # fmt: skip
 CITATIONS = ("H. He and W. J. Su, A law of next-token prediction in large language models, arXiv:2408.13442, 2024.",)
 
@@ -148,23 +145,21 @@ def parts(view: RecordView) -> Parts:
     return Parts(GAIN, view.gains, even, digits=2, least=LEAST_SCALE)
 
 
-def key_numbers(view: RecordView, fit: LawFit) -> list[tuple[str, str, str]]:
-    """The numbers of the law, with what other text would change."""
+def key_numbers(view: RecordView, fit: LawFit) -> list[Tile]:
+    """The numbers of the law beside those that decide whether it holds, with what other text would change."""
     rho, r = (below and f"95% interval<br>{below}" for below in _intervals(view, signed))
-    of = "" if fit.effective_layers is None else f" of {fit.layers}"
     noise = f"of what the line leaves; noise: {signed(fit.noise_autocorrelation, 2)}"
     short = _pearson(view, "residual", 1)
-    inside = ("r in-sample", _pearson(view, "residual"), "" if short == ABSENT else f"{short} without the last")
-    return [
-        ("ρ", f"{fit.rho:.4f}", rho or "factor per block"),
-        ("r", signed(fit.pearson), r or "Pearson, of ln PR and depth"),
-        ("r without last", _pearson(view, view.column, 1), "the last block left out"),
+    inside = Tile("r in-sample", _pearson(view, "residual"), "" if short == ABSENT else f"{short} without the last")
+    others = [
+        Tile("ρ", f"{fit.rho:.4f}", rho or "factor per block"),
+        Tile("r", signed(fit.pearson), r or "Pearson, of ln PR and depth"),
+        Tile("r without last", _pearson(view, view.column, 1), "the last block left out"),
         *([] if view.column == "residual" else [inside]),  # which the paper takes
-        ("effective layers", number(fit.effective_layers, 2) + of, "doing even work" + _RISES * bool(fit.rising)),
-        ("Greenwood p", p_value(fit.greenwood_p), "a random split is as even"),
-        ("lag-1 correlation", number(fit.autocorrelation, 2), noise),
-        ("PR at the end", f"{fit.values[-1]:.3f}", f"from {fit.values[0]:.3f}, lowest {min(fit.values):.3f}"),
+        Tile("lag-1 correlation", number(fit.autocorrelation, 2), noise),
+        Tile("PR at the end", f"{fit.values[-1]:.3f}", f"from {fit.values[0]:.3f}, lowest {min(fit.values):.3f}"),
     ]
+    return [tile for tile in others if tile.value != ABSENT]
 
 
 def _intervals(view: RecordView, written: Callable[[float], str]) -> tuple[str, str]:
@@ -184,7 +179,10 @@ def _pearson(view: RecordView, column: str, drop_last: int = 0) -> str:
 
 def residual_caption(view: RecordView) -> str:
     """How to read the law's chart."""
-    bars = "Bars: 95% intervals by jackknife; they move together, so the shape is better known than the level."
+    bars = (
+        "Bars: 95% intervals by jackknife, for other text through this same model; they move together, so the shape is "
+        "better known than the level."
+    )
     return paragraph(
         "A straight line on this axis means that every block takes the same factor off the residual.",
         view.has(f"{view.column}_log_se") and bars,
@@ -210,35 +208,54 @@ def gains_caption(view: RecordView) -> str:
     )
 
 
-def compared(view: RecordView) -> list[str]:
-    """Its cells in the table that compares records; intervals stand small below their numbers."""
-    fit, settings, text = view.fit, view.record.settings, view.record.provenance.get("text")
-    each, length = settings.get("tokens_per_feature"), settings.get("length")
-    name = str(text.get("name") or "") if isinstance(text, dict) else ""
-    measured_on = [  # what tells two records of one model apart
-        _task(view) or ABSENT,
-        _over(f"{sum(view.record.counts):,}", f"{each:.0f} per feature" if isinstance(each, (int, float)) else ""),
-        f"{length:,}" if isinstance(length, int) else ABSENT,
-        f'<span title="{escaped(name)}">{escaped(shortened(name, 20))}</span>' if name else ABSENT,
-    ]
-    if fit is None:
-        return [ABSENT] * 9 + measured_on
-    rho, r = _intervals(view, correlation)
-    short = view.record.law(view.column, drop_last=1).pearson if fit.points > 2 else None
-    return [
-        str(fit.points),
-        _over(f"{fit.rho:.4f}", rho),
-        _over(correlation(fit.pearson), r),
-        correlation(short),
-        number(fit.effective_layers, 2),
-        escaped(p_value(fit.greenwood_p)),
-        *(f"{value:.3f}" for value in (fit.values[0], min(fit.values), fit.values[-1])),
-        *measured_on,
-    ]
+def _rho_interval(view: RecordView) -> str:
+    return _intervals(view, correlation)[0]
 
 
-def _over(value: str, below: str) -> str:
-    return f'{value}<span class="below">{below}</span>' if below else value
+def _pearson_interval(view: RecordView) -> str:
+    return _intervals(view, correlation)[1]
+
+
+def _without_last(view: RecordView) -> str:
+    known = view.fit is not None and view.fit.points > 2
+    return correlation(view.record.law(view.column, drop_last=1).pearson) if known else ABSENT
+
+
+def _first(view: RecordView) -> str:
+    return "" if view.fit is None else f"from {view.fit.values[0]:.3f}"
+
+
+def _lowest(view: RecordView) -> str:
+    """Said where it is not the last."""
+    return "" if view.fit is None or final_rise(view.fit) is None else f"lowest: {min(view.fit.values):.3f}"
+
+
+def _per_feature(view: RecordView) -> str:
+    each = view.record.settings.get("tokens_per_feature")
+    return f"{each:.0f} per feature" if isinstance(each, (int, float)) else ""
+
+
+def _length(view: RecordView) -> str:
+    length = view.record.settings.get("length")
+    return f"pieces of {length:,}" if isinstance(length, int) else ""
+
+
+def _text_name(view: RecordView) -> str:
+    text = view.record.provenance.get("text")
+    return str(text.get("name") or "") if isinstance(text, dict) else ""
+
+
+COMPARED = (  # of the numbers of a law; then what tells two records of one model apart
+    ComparedColumn("blocks", of_fit(lambda fit: str(fit.points)), yields=6),
+    ComparedColumn("ρ", of_fit(lambda fit: f"{fit.rho:.4f}"), _rho_interval),
+    ComparedColumn("r", of_fit(lambda fit: correlation(fit.pearson)), _pearson_interval, yields=2),
+    ComparedColumn("r without last", _without_last, yields=9),
+    *LAW_COLUMNS,
+    ComparedColumn("final PR", of_fit(lambda fit: f"{fit.values[-1]:.3f}"), _first, _lowest, yields=4),
+    ComparedColumn("task", lambda view: _task(view) or ABSENT, _length, yields=None),
+    ComparedColumn("tokens", lambda view: f"{sum(view.record.counts):,}", _per_feature, yields=7),
+    ComparedColumn("text", lambda view: shortened(_text_name(view), 20) or ABSENT, title=_text_name, yields=None),
+)
 
 
 def compared_caption(views: Sequence[RecordView]) -> str:
