@@ -16,4 +16,6 @@ print("all of them         ", sorted(ll.measure(features, labels)))
 
 fit = ll.fit_law([36.8, 15.5, 9.5, 5.6, 3.2, 1.7, 0.74, 0.47])  # one number per layer
 print(fit)
-print("half-life", fit.half_life, "evenness", fit.evenness, "trend", fit.trend, "p", fit.greenwood_p, "holds", fit.holds)
+print(
+    "half-life", fit.half_life, "evenness", fit.evenness, "trend", fit.trend, "p", fit.greenwood_p, "holds", fit.holds
+)
