@@ -16,7 +16,6 @@ from layerlaw.pages import plot, plot_planes, print_record, report, table
 from layerlaw.pages.html.plotly import block_axis
 from layerlaw.pages.html.records import page_html
 from layerlaw.pages.record_view import read, read_all
-from layerlaw.verdict.shape import shape_intervals
 
 PANELS = {"verdict", "law", "deviations", "gains", "table", "method", "definitions"}
 EXTRA = {"codes", "tokens", "separation", "plane"}
@@ -208,28 +207,6 @@ def test_no_tile_is_empty_or_said_twice():
         names = re.findall(r"<dt>(.*?)</dt><dd>.*?</dd><dd class='tail'>", text)
         assert len(names) == len(set(names))
         assert "<dd>–</dd>" not in text.replace("<dd>–</dd><dd class='tail'>fewer than 4 points</dd>", "")
-
-
-def test_tiles_carry_intervals_of_evenness_and_trend(page):
-    record = lm_record()
-    even, trend = (r"{}&nbsp;…&nbsp;{}".format(*(f"{end:.2f}" for end in ends)) for ends in shape_intervals(record))
-    text = text_of(page)
-    assert "<dt>law holds</dt><dd>no</dd><dd class='tail'>not as asked for: evenness, chance</dd>" in text
-    below = f"asked for: ≥\u00a00.8<br>95%&nbsp;interval {even}<br>– effective blocks: PR rises at 3 of 29</dd>"
-    assert f"<dt>evenness</dt><dd>{record.law().evenness:.2f}</dd><dd class='tail'>{below}" in text
-    below = f"asked for: 1/1.75\u00a0…\u00a01.75<br>95%&nbsp;interval {trend}<br>last over first step</dd>"
-    assert f"<dt>trend</dt><dd>{record.law().trend:.2f}</dd><dd class='tail'>{below}" in text
-    assert "95%&nbsp;interval" not in text_of(page_html(bare_lm_record()))
-    assert "for other text through this same model" in text
-
-
-def test_a_text_that_cannot_say_gives_no_answer_anywhere():
-    line = [0.9 * 0.99**i for i in range(12)]
-    few = lm_record("few", values=line, tokens_per_feature=4.0, words=False)
-    assert few.law().holds
-    assert "<dt>law holds</dt><dd>–</dd><dd class='tail'>this text cannot say</dd>" in text_of(page_html(few))
-    text = text_of(page_html([few, lm_record("enough", values=line, words=False)]))
-    assert '<p class="together">The law holds in 1 of 2 records; of 1 it cannot be said.</p>' in text
 
 
 def noise_record():

@@ -1,7 +1,6 @@
 """The page as text: what is in it, what is not, how large it is."""
 
 import json
-import math
 import re
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from pages_records import (
 )
 
 from layerlaw.errors import DataError, InputError, MissingExtraError
-from layerlaw.law import laws_across
 from layerlaw.pages import report
 from layerlaw.pages.classifier.charts import worst_classes
 from layerlaw.pages.html.records import page_html, planes_html, planes_note, svg_paths
@@ -37,22 +35,6 @@ def panels(page):
 def text_of(page):
     """The page without its scripts and styles."""
     return re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.S)
-
-
-def tiles(page):
-    """Of the panel of the law: name → number, and what stands below it."""
-    panel = page.split('data-panel="law"')[1].split("</section>")[0]
-    found = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd><dd class='tail'>(.*?)</dd>", panel)
-    assert len({name for name, *_ in found}) == len(found)  # one tile per number
-    return {name: (value, below) for name, value, below in found}
-
-
-def compared(page):
-    """The rows of the comparison: head → cell."""
-    panel = text_of(page).split('data-panel="compare"')[1].split("</table>")[0]
-    heads, *rows = panel.split("<tr>")[1:]
-    names = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', heads)[1:]
-    return [dict(zip(names, re.findall(r"<td>(.*?)</td>", row), strict=True)) for row in rows]
 
 
 def figures(page):
@@ -93,95 +75,6 @@ def test_a_record_without_a_law_is_still_shown():
     assert "No law could be fitted, for the reason given above." in text
     assert text.count("Something went wrong.") == 1
     assert "<td>∞</td>" in text
-
-
-def test_key_numbers_stand_in_cards():
-    found = tiles(page_html(full_record()))
-    assert found["law holds"] == ("yes", "evenness, trend and chance are as asked for")
-    assert found["evenness"] == ("0.95", "asked for: ≥\u00a00.8<br>6.6 effective layers of 7")
-    assert found["trend"] == ("1.03", "asked for: 1/1.75\u00a0…\u00a01.75<br>last over first step")
-    assert found["Greenwood p"] == ("0.00067", "asked for: &lt;\u00a00.05<br>chance of a split as even")
-    assert found["single steps"] == ("0.74 … 1.39", "of the even step; all within a factor of 2: yes")
-    assert found["ρ"] == ("0.541", "factor per layer<br>half-life 1.13 layers")
-    assert found["r"][0] == "−0.998"
-    assert found["final D"] == ("0.467", "from 36.8")
-
-
-def test_tiles_say_why_a_number_is_missing():
-    def of(*separation):
-        return tiles(page_html(full_record(separation=list(separation), logits=False)))
-
-    rises = of(100.0, 50.0, 25.0, 24.9, 12.0, 12.5, 6.0)
-    assert rises["law holds"] == ("no", "not as asked for: evenness, trend, chance")
-    assert rises["evenness"][1].endswith("<br>– effective layers: D rises at 1 of 6")
-    bent = of(*(math.exp(-x - 0.05 * x**2) for x in range(12)))
-    assert bent["law holds"] == ("no", "not as asked for: trend")
-    late = of(10.0, 11.0, 11.5, 11.0, 9.0, 6.0, 3.0)  # the fitted first step rises
-    assert late["trend"][0] == "∞"
-    grows = of(1.0, 2.0, 4.0, 8.0, 16.0)
-    assert grows["law holds"] == ("no", "D does not fall with depth")
-    assert not {"evenness", "trend", "Greenwood p", "single steps"} & set(grows)
-    assert of(4.0, 2.0, 1.0)["law holds"] == ("–", "fewer than 4 points")
-    assert of(10.0, 9.9, 9.8, 9.7, 9.6)["law holds"] == ("no", "D falls by less than a tenth")
-
-
-@pytest.mark.parametrize("make", [full_record, minimal_record, deep_record, many_classes_record])
-def test_headline_tile_and_comparison_give_one_answer(make):
-    view = read(make())
-    holds = {True: "yes", False: "no", None: "–"}[view.fit.holds]
-    assert tiles(page_html(make()))["law holds"][0] == holds
-    assert view.headline[0].startswith("The law holds") == (holds == "yes")
-    assert compared(page_html([make(), make()]))[0]["holds"] == holds
-
-
-def test_networks_of_one_kind_are_judged_together():
-    seeds = [full_record(f"seed {i}", separation=falling(8, seed=i), seed=i) for i in range(5)]
-    page = page_html(seeds)
-    across = laws_across([record.law() for record in seeds])
-    assert f'<p class="together">{across.sentence} Means and 95% intervals are right if' in page
-    rows = compared(page)
-    assert [row["holds"] for row in rows] == ["yes", "yes", "no", "no", "yes"]
-    assert sum(row["holds"] == "yes" for row in rows) == across.holds
-    assert rows[0]["evenness"] == "0.96"
-    assert rows[0]["trend"] == "0.84"
-    assert rows[0]["p"] == "0.00036"
-    assert "Asked for: evenness ≥ 0.8, trend 1/1.75 … 1.75, p &lt; 0.05." in page
-
-
-def test_records_that_differ_in_more_than_seeds_are_only_counted():
-    def said(change):
-        records = [full_record(f"seed {i}", separation=falling(8, seed=i), seed=i) for i in range(3)]
-        change(records)
-        found = re.search(r'<p class="together">(.*?)</p>', page_html(records))
-        return found and found[1]
-
-    def settings(records):
-        records[1].settings["batchnorm"] = "running"
-
-    def epochs(records):
-        for i, record in enumerate(records):
-            record.provenance["recipe"] = {"seed": i, "epoch": 10 * i}
-
-    def seeds(records):
-        for i, record in enumerate(records):
-            record.provenance["recipe"] = {"seed": i, "epoch": 10}
-
-    def same_network(records):
-        for record in records:
-            record.provenance["parameters_sha256"] = "5254"
-
-    def too_short(records):
-        for record in records:
-            record.sites = record.sites[:3]
-
-    def other_depth(records):
-        records[0].sites = records[0].sites[1:]
-
-    for change in (settings, epochs, same_network):
-        assert said(change) == "The law holds in 2 of 3 records."
-    assert said(seeds).startswith("The law holds in 2 of 3 networks (ρ ")
-    assert said(too_short) == "The law holds in 0 of 3 records; of 3 it cannot be said."
-    assert said(other_depth) is None
 
 
 def test_pages_say_whose_uncertainty_their_intervals_are():

@@ -2,43 +2,13 @@
 
 import numpy as np
 import pytest
+from models_by_hand import LINE, SHAPE, model
 
-from layerlaw.law import fit_law, law_errors, t_quantile
-from layerlaw.record import Record, SiteRow
-from layerlaw.verdict import judge, law_holds
-from layerlaw.verdict.shape import shape_intervals
+from layerlaw.law import fit_law, law_errors
+from layerlaw.record import Record
+from layerlaw.verdict import judge
 from layerlaw.verdict.steps import final_rise, is_early, plateau, same_everywhere, spread
 from layerlaw.verdict.targets import targets
-
-LINE = [0.9 * 0.9965**i for i in range(30)]
-SHAPE = [0.9] * 8 + [0.9 * 0.993**i for i in range(1, 20)] + [0.9 * 0.993**19 * 1.01**i for i in range(1, 4)]
-G = 8
-
-
-def model(
-    values: list[float],
-    *,
-    groups: float | None = 0.001,
-    settings: dict | None = None,
-    notes: list[str] | None = None,
-    **columns,
-) -> Record:
-    """Blocks h.0, h.1, … with these residuals, held out with errors of about `groups` unless that is None."""
-    rng = np.random.default_rng(0)
-    sites = [SiteRow("embedded input", "input", (16,), 16, in_fit=False, at="input", values={"residual": 0.95})]
-    for i, value in enumerate(values):
-        site = SiteRow(f"h.{i}", "Block", (16,), 16, at="output", values={"residual": value * 0.98})
-        if groups is not None:
-            site.values["residual_held_out"] = value
-            site.left_out["residual_held_out"] = [
-                float(v) for v in value * np.exp(rng.normal(0, groups / np.sqrt(G), G))
-            ]
-        site.values |= {name: column[i] for name, column in columns.items()}
-        sites.append(site)
-    known = {"task": "next", "tokens_per_feature": 200.0} | (settings or {})
-    return Record(
-        name="m", kind="language model", sites=sites, classes=[], counts=[3200], settings=known, notes=notes or []
-    )
 
 
 def words(record: Record) -> str:
@@ -53,49 +23,6 @@ def test_a_straight_line_is_the_law_on_this_text() -> None:
     assert "r = −1.000 over 30 blocks, −1.000 without the last, ρ = 0.9965 per block" in verdict.headline
     assert "evenness 1.00, trend 1.00, Greenwood p < 0.0001" in verdict.headline
     assert not any("curve" in line or "plateau" in line or "rises" in line for line in verdict.findings)
-
-
-def test_evenness_and_trend_have_jackknife_intervals() -> None:
-    record = model(LINE, groups=0.001)
-    rows = np.array([site.left_out["residual_held_out"] for site in record.sites[1:]])  # (blocks, groups)
-    found = shape_intervals(record)
-    for name, ends in zip(("evenness", "trend"), found, strict=True):
-        logs = [np.log(getattr(fit_law(column), name)) for column in rows.T]
-        half = t_quantile(G - 1) * np.sqrt((G - 1) * np.var(logs))
-        whole = np.log(getattr(record.law(), name))
-        assert np.log(ends) == pytest.approx([whole - half, min(whole + half, 0 if name == "evenness" else np.inf)])
-    low, high = (f"{end:.2f}" for end in found.trend)
-    line = next(line for line in judge(record).findings if line.startswith("With other text"))
-    assert "through this same model (jackknife over 8 groups, 95 %)" in line
-    assert f"trend between {low} and {high}." in line
-    assert "evenness between 0." in line
-
-
-def test_an_interval_of_the_trend_needs_a_trend_in_every_group() -> None:
-    record = model(LINE)
-    for site, value in zip(record.sites[1:], LINE, strict=True):
-        site.left_out["residual_held_out"][0] = 0.9 * 0.9  # flat without the first group
-        assert value <= 0.9
-    assert shape_intervals(record) == (None, None)
-    assert shape_intervals(model(LINE, groups=None)) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("record", "holds", "opening"),
-    [
-        (model(LINE), True, "The law holds on this text: "),
-        (model(SHAPE), False, "The law does not hold on this text: "),
-        (model(LINE, settings={"tokens_per_feature": 5.0}), None, "Too few tokens to judge"),
-        (model([1.3 * v for v in LINE[:8]]), False, "No law: held-out PR is 1 or more"),
-        (model(LINE, groups=2.0), None, "No clear trend"),
-        (model([0.9, 0.9001, 0.9, 0.9001, 0.9]), False, "No law: held-out PR is the same"),
-        (model(LINE[:3]), None, "Too few blocks to call it a law"),
-    ],
-    ids=["line", "uneven", "few tokens", "nothing predicted", "wide interval", "flat", "few blocks"],
-)
-def test_the_answer_agrees_with_the_headline(record: Record, holds: bool | None, opening: str) -> None:
-    assert judge(record).headline.startswith(opening)
-    assert law_holds(record, record.law(), record.law_errors()) is holds
 
 
 def test_uneven_single_steps_are_not_called_the_same_share() -> None:
