@@ -7,6 +7,7 @@ import json
 import math
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -77,7 +78,7 @@ def write_json(path: str | os.PathLike[str], data: Any) -> Path:
     return write_whole(path, json.dumps(json_safe(data), ensure_ascii=False, allow_nan=False))
 
 
-class Saved:
+class Saved(ABC):
     """What is kept as one JSON file: a `_what` (record, outcome) of a `_version`; if it is lost, `_again` is the advice."""
 
     _what: ClassVar[str]
@@ -85,12 +86,12 @@ class Saved:
     _again: ClassVar[str]
 
     @classmethod
-    def _made(cls, data: dict[str, Any], version: int) -> Self:
-        raise NotImplementedError
+    @abstractmethod
+    def _made(cls, data: dict[str, Any], version: int) -> Self: ...
 
+    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        raise NotImplementedError
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one JSON file, whole or not at all."""
