@@ -20,6 +20,7 @@ from layerlaw.capture.hooks import Call
 from layerlaw.capture.modules import BARE
 from layerlaw.capture.trunk import Trunk
 
+UNNAMED = "branch"  # the kind of a run that is not all of one module
 LARGEST_SHARE = 0.5  # with more of the layers between two neighboring points the trunk says little about the network
 LARGEST_PART = 8  # layers between two neighboring points that are never too many: an Inception module has as many
 
@@ -82,15 +83,21 @@ class Blocks:
         # What branches inside one layer, such as the gates of a recurrent one, is no branch of the network.
         self.branched = {i for i in trunk.branched if self.layers[i] and trunk.points[i + 1] not in made}
 
-    @property
-    def trouble(self) -> str:
-        """Why the trunk is no picture of the network; "" where it is."""
+    def trouble(self, repeated: Sequence[str]) -> str:
+        """Why the trunk is no picture of the network, which has these repeated modules; "" where it is."""
         most, total = max(map(len, self.layers.values()), default=0), sum(map(len, self.layers.values()))
-        if most <= max(LARGEST_PART, LARGEST_SHARE * total):
-            return ""
-        return f"{most} of {total} layers lie between two neighboring points that every path passes"
+        if most > max(LARGEST_PART, LARGEST_SHARE * total):
+            return f"{most} of {total} layers lie between two neighboring points that every path passes"
+        for run in self.runs:
+            if run.kind == UNNAMED:
+                names = [call.name for call in self.layers[run.first]]
+                held = {home for home in repeated if any(name.startswith(f"{home}.") for name in names)}
+                if len(held) > 1:
+                    return f"{len(held)} repeated modules, {sorted(held)[0]} and others, hand on several tensors"
+        return ""
 
-    def find(self) -> list[Run]:
+    @cached_property
+    def runs(self) -> list[Run]:
         """The blocks in the order of the trunk."""
         runs = self._whole_modules()
         runs += self._between_points(runs)
@@ -155,13 +162,15 @@ class Blocks:
             owner = _common([call.name for call in layers])
             if len(layers) < 2 or any(r.name == owner and r.first <= part < r.last for r in runs) or self._heads(part):
                 continue
-            calls = [c for c in self.calls if c.name == owner and c.entered < layers[0].entered and layers[-1].left < c.left]
+            calls = [
+                c for c in self.calls if c.name == owner and c.entered < layers[0].entered and layers[-1].left < c.left
+            ]
             others = [c for i, cs in self.layers.items() if i != part for c in cs if c.name.startswith(f"{owner}.")]
             own = bool(owner) and not (calls and any(calls[-1].entered < c.entered < calls[-1].left for c in others))
             own = own and (bool(calls) or not others)
             name = owner if own else layers[0].name
             title = (calls[-1].title if calls else owner) if own else f"{layers[0].title} … {layers[-1].title}"
-            kind = type(self.modules[name]).__name__ if own else "branch"
+            kind = type(self.modules[name]).__name__ if own else UNNAMED
             found.append(Run(name, title, kind, part, part + 1, layers[0].entered, True))
         return found
 

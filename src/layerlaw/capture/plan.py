@@ -71,6 +71,11 @@ class Plan:
     no_sites: dict[str, str] = field(default_factory=dict)
     no_trunk: str = ""
 
+    @property
+    def along_depth(self) -> tuple[Site, ...]:
+        """The sites without those of side branches, other than such as the user has named."""
+        return tuple(site for site in self.sites if site.in_fit or not site.branch)
+
     def rows(self) -> list[dict[str, Any]]:
         """The dry-run table as plain data; `memory` is what a probe keeps per site (bytes)."""
         columns = ("name", "type", "at", "shape", "features", "memory", "in_fit", "branch")

@@ -119,7 +119,7 @@ class _Finder:
             self.no_trunk = self.trunk
         else:
             self.blocks = Blocks(self.trunk, two.calls, self.layer_calls, self.modules)
-            self.no_trunk = self.blocks.trouble
+            self.no_trunk = self.blocks.trouble(block_names(self.modules, set(self.counts), self.layers))
         self._seen: dict[tuple[str, str, int], Seen] = {}
         self._sides: dict[Any, bool] = {}  # where the modules that touch a tensor keep its features
         for call in two.calls:
@@ -138,7 +138,9 @@ class _Finder:
             return "layers", "the input of every weight layer", self.at_layers()
         blocks, what = self.at_blocks()
         if choice == "blocks" and not blocks:
-            none = "no repeated module class with two or more weight layers and no branch that rejoins the trunk was found"
+            none = (
+                "no repeated module class with two or more weight layers and no branch that rejoins the trunk was found"
+            )
             raise CaptureError(f"sites='blocks': {none}. Use sites='layers', or name the modules.")
         if choice == "blocks":
             return "blocks", what, blocks
@@ -169,7 +171,7 @@ class _Finder:
 
     def at_blocks(self) -> tuple[list[Site], str]:
         """The raw input, the end of every block, and what the classifier receives; and what the blocks are."""
-        runs = self.blocks.find() if self.blocks is not None and not self.no_trunk else []
+        runs = self.blocks.runs if self.blocks is not None and not self.no_trunk else []
         ends = [self.blocks.end(run) for run in runs] if self.blocks is not None else []
         kinds, why = [run.kind for run in runs], ""
         entered = min((run.entered for run in runs), default=0)
@@ -327,7 +329,9 @@ class _Finder:
         last = next((side for side in sides if side is not None), tensor.dim() == 3)  # three axes are a sequence
         flat = reduced(tensor, self.reduce, channels_last=last, mask=self.mask)
         kind, shape, size = type(call.module).__name__, tuple(tensor.shape[1:]), flat.element_size()
-        site = Site(call.title, call.name, at, call.number, kind, axis, fold, last, shape, flat.shape[1], size, pick=pick)
+        site = Site(
+            call.title, call.name, at, call.number, kind, axis, fold, last, shape, flat.shape[1], size, pick=pick
+        )
         self._seen[_place(site)] = seen
         return site
 

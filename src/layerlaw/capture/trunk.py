@@ -1,8 +1,8 @@
 """The trunk of a network: what every path of the data from its input to its scores passes, seen in one forward.
 
-A dispatch mode writes down which tensors each operation reads and gives, whatever modules or plain functions call it. The nodes
-of the graph are contents of memory, so that operations in place, views and modules that are called twice need no rules of
-their own.
+A dispatch mode writes down which tensors each operation reads and gives, whatever modules or plain functions call it. The
+nodes of the graph are contents of memory, so that operations in place, views and modules that are called twice need no rules
+of their own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Product:
     parameter: str  # its name in the network; "" where it was computed from parameters
 
 
-class DataFlow(TorchDispatchMode):
+class DataFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The graph of one forward, from `source`, the tensor that the network is called with.
 
     Only floating-point tensors are followed: a mask or an index that is computed from the data is no path of the data.
@@ -53,7 +53,7 @@ class DataFlow(TorchDispatchMode):
     """
 
     def __init__(self, network: nn.Module, source: Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.nodes: list[Node] = []
         self.products: list[Product] = []
         self.running: list[Call] = []  # the modules that are being called, innermost last
@@ -139,7 +139,10 @@ class DataFlow(TorchDispatchMode):
     def _hold(self, tensor: Tensor, node: int) -> None:
         storage = _storage(tensor)
         self._whole[storage], self._sizes[storage] = node, tensor.numel()
-        self._addresses.append(StorageWeakRef(tensor.untyped_storage()))
+        self._keep_address(tensor)
+
+    def _keep_address(self, tensor: Tensor) -> None:
+        self._addresses.append(StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
 
     def _read(self, func: Any, args: Any, kwargs: Any) -> list[int]:
         """The nodes that an operation reads; a product of data and parameters is written down."""
@@ -172,12 +175,11 @@ class DataFlow(TorchDispatchMode):
                 self._whole.pop(storage, None)
         of_weights = not reads and any(storage in self._weights for storage in known)
         for tensor in _tensors(result):
-            storage = _storage(tensor) if tensor.numel() else None
-            if storage is None or storage in known:  # a view, or what was overwritten
+            if tensor.numel() == 0 or _storage(tensor) in known:  # a view, or what was overwritten
                 continue
             if of_weights:
-                self._weights[storage] = ""
-                self._addresses.append(StorageWeakRef(tensor.untyped_storage()))
+                self._weights[_storage(tensor)] = ""
+                self._keep_address(tensor)
             if len(reads) == 1 and name in SAME_VALUES and self.nodes[reads[0]].size == tensor.numel():
                 self._hold(tensor, reads[0])
                 continue
