@@ -79,6 +79,7 @@ class Blocks:
             parts = (trunk.part(seen.node) for seen in call.outputs)
             if (part := next((part for part in parts if part is not None), None)) is not None:
                 self.layers[part].append(call)
+        self._part_of = {call.entered: part for part, calls in self.layers.items() for call in calls}
         made = {node for call in layers for node in call.nodes}
         # What branches inside one layer, such as the gates of a recurrent one, is no branch of the network.
         self.branched = {i for i in trunk.branched if self.layers[i] and trunk.points[i + 1] not in made}
@@ -89,11 +90,10 @@ class Blocks:
         if most > max(LARGEST_PART, LARGEST_SHARE * total):
             return f"{most} of {total} layers lie between two neighboring points that every path passes"
         for run in self.runs:
-            if run.kind == UNNAMED:
-                names = [call.name for call in self.layers[run.first]]
-                held = {home for home in repeated if any(name.startswith(f"{home}.") for name in names)}
-                if len(held) > 1:
-                    return f"{len(held)} repeated modules, {sorted(held)[0]} and others, hand on several tensors"
+            names = [] if run.call is not None else [call.name for call in self.layers[run.first]]
+            held = [home for home in repeated if any(name.startswith(f"{home}.") for name in names)]
+            if len(held) > len({type(self.modules[home]) for home in held}):
+                return f"{len(held)} repeated modules, '{held[0]}' and others, hand on several tensors"
         return ""
 
     @cached_property
@@ -149,7 +149,8 @@ class Blocks:
                 continue
             inside = [c for c in layers if c.name.startswith(f"{call.name}.") and call.entered < c.entered < call.left]
             branched = any(part in self.branched for part in range(first, last))
-            if len(inside) >= 2 or (inside and branched):
+            gate = all(self._part_of[layer.entered] in self.trunk.gates for layer in inside)
+            if (len(inside) >= 2 or branched) and not gate:
                 kind = type(call.module).__name__
                 runs.append(Run(call.name, call.title, kind, first, last, call.entered, branched, call, pick))
         return runs
@@ -187,7 +188,8 @@ class Blocks:
             top = [part for part in parts if not any(other.holds(part) for other in parts)]
             items = Counter((part.home, part.kind) for part in parts if self._is_item(part))
             kinds = Counter(part.kind for part in top if part.call is not None)
-            same = bool(top) and all(part.call is not None and self._alike(part, top[0]) for part in top)
+            same = len({part.kind for part in top}) == 1 and all(part.call is not None for part in top)
+            same = same and (all(part.numbered for part in top) or all(self._alike(part, top[0]) for part in top))
             repeated = max(kinds.values(), default=0) > 1
             if max(items.values(), default=0) > 1 or (same and len(top) > 1) or (repeated and count[run.kind] == 1):
                 chains.add(run.kind)
@@ -199,8 +201,7 @@ class Blocks:
     def _alike(self, one: Run, other: Run) -> bool:
         """Whether two runs are of one class and made of the same kinds of parts, up to a shortcut or a gate."""
         a, b = (_kinds(self.modules[run.name]) for run in (one, other))
-        series = one.numbered and other.numbered and _series(one.name) == _series(other.name)
-        return one.kind == other.kind and (series or a <= b or b <= a)
+        return one.kind == other.kind and (a <= b or b <= a)
 
     def _joined(self, runs: list[Run]) -> list[Run]:
         """Parts of one numbered list, such as [attention, feed-forward], are one block where several lists are made so."""

@@ -113,7 +113,10 @@ def hooked(
         yield
 
 
-def trace(network: nn.Module, batch: Batch, *, hint: str = "Does it take inputs of this shape and type?") -> Trace:
+HINT = "Does it take inputs of this shape and type?"
+
+
+def trace(network: nn.Module, batch: Batch, *, hint: str = HINT) -> Trace:
     """Run the network once on a small batch of its own and write down every call; `hint` ends the error if that fails."""
     return _traced(network, batch, None, hint)
 
@@ -125,10 +128,12 @@ def trace_flow(network: nn.Module, batch: Batch) -> Trace:
     if source is None:
         return replace(trace(network, batch), flow="the model is called with no tensor")
     try:
-        return _traced(network, given, DataFlow(network, source), "")
+        return _traced(network, given, DataFlow(network, source), HINT)
     except CaptureError as error:
-        plain = trace(network, batch)  # where this fails too, it is the model
-        return replace(plain, flow=f"the model does not run while its data are followed: {error.__cause__}")
+        cause = error.__cause__
+        if not isinstance(cause, NotImplementedError) and "dispatch" not in str(cause).lower():
+            raise
+        return replace(trace(network, batch), flow=f"the model does not run while its data are followed: {cause}")
 
 
 def _traced(network: nn.Module, batch: Batch, flow: DataFlow | None, hint: str) -> Trace:

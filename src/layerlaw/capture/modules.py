@@ -117,11 +117,11 @@ def weight_layers(
     (`applied`); where it could not be followed, those with a weight of their own are taken.
     """
     closed = tuple(f"{name}." for name, module in modules.items() if isinstance(module, nn.MultiheadAttention))
-    inner = {name: module for name, module in modules.items() if name and not name.startswith(closed)}
+    inner = {name: module for name, module in modules.items() if not name.startswith(closed)}
     found = {name for name, module in inner.items() if is_weight_layer(module)}
     for name in reversed(inner):  # children before their parents
         applies = name in applied if applied is not None else _may_apply(modules[name])
-        holds = any(other in called and other.startswith(f"{name}.") for other in found)
+        holds = any(other in called and (not name or other.startswith(f"{name}.")) for other in found)
         if name in called and applies and not holds:
             found.add(name)
     return {name: module for name, module in inner.items() if name in found}

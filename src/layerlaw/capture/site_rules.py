@@ -175,13 +175,15 @@ class _Finder:
         ends = [self.blocks.end(run) for run in runs] if self.blocks is not None else []
         kinds, why = [run.kind for run in runs], ""
         entered = min((run.entered for run in runs), default=0)
+        if not runs and not self.no_trunk:
+            return [], ""
         if not runs:
             calls = self._calls(block_names(self.modules, set(self.counts), self.layers))
             if not calls:
                 return [], ""
             titles, ends = [call.title for call in calls], [Place(call, "output") for call in calls]
             kinds, entered = [type(call.module).__name__ for call in calls], min(call.entered for call in calls)
-            why = f", by repeated classes, since {self.no_trunk or 'none of them lies on the trunk'}"
+            why = f", by repeated classes, since {self.no_trunk}"
         else:
             titles = [run.title for run in runs]
         opening = self._site(self.two.root, "input")

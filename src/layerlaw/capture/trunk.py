@@ -52,6 +52,8 @@ class DataFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Token ids become data where an embedding (if there is none, anything else) turns them into numbers.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, network: nn.Module, source: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.nodes: list[Node] = []
@@ -231,9 +233,22 @@ class Trunk:
 
     @cached_property
     def branched(self) -> set[int]:
-        """The parts with more than one path, other than gates x · g(x) such as squeeze-and-excitation."""
-        parts = {part for node in self.reads if node not in self._position and (part := self.part(node)) is not None}
-        return {i for i in parts if not (self._made_by(i).startswith("mul") and self.points[i] in self._ends_with(i))}
+        """The parts with more than one path, other than gates."""
+        return self._forked - self.gates
+
+    @cached_property
+    def gates(self) -> set[int]:
+        """The parts x · g(x), such as squeeze-and-excitation."""
+        ends = {i: self.points[i + 1] for i in self._forked}
+        return {
+            i
+            for i, end in ends.items()
+            if self.nodes[end].made_by.startswith("mul") and self.points[i] in self.reads[end]
+        }
+
+    @cached_property
+    def _forked(self) -> set[int]:
+        return {part for node in self.reads if node not in self._position and (part := self.part(node)) is not None}
 
     def behind(self, node: int | None, weighted: Container[int]) -> int | None:
         """The point that a node shows: itself, or the one that a norm or activation without weights made it of.
@@ -252,19 +267,13 @@ class Trunk:
             stack += [earlier for earlier in self.reads[one] if earlier != start]
         return part
 
-    def _made_by(self, part: int) -> str:
-        return self.nodes[self.points[part + 1]].made_by
-
-    def _ends_with(self, part: int) -> set[int]:
-        return self.reads[self.points[part + 1]]
-
 
 def _is_product(name: str) -> bool:
     return "conv" in name or "linear" in name or name.endswith(PRODUCTS)
 
 
 def _name(func: Any) -> str:
-    return str(func.overloadpacket.__name__)
+    return str(getattr(func, "overloadpacket", func).__name__)
 
 
 def _axis(args: Any, kwargs: Any) -> int:
@@ -286,7 +295,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _overwritten(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    for i, argument in enumerate(func._schema.arguments):
+    schema = getattr(func, "_schema", None)  # functions that are operations, such as flex_attention, have none
+    for i, argument in enumerate(schema.arguments if schema is not None else ()):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[i] if i < len(args) else kwargs.get(argument.name)
             yield from (tensor for tensor in _tensors(value) if tensor.numel())
