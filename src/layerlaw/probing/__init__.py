@@ -200,13 +200,20 @@ def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, wei
                 columns, classwise = site_columns(test.around[site], test.scatters[site], test.near[site])
                 values |= {f"test_{key}": value for key, value in columns.items()}
                 by_class |= {f"test_{key}": value for key, value in classwise.items()}
-            about = (site.name, site.type, site.shape, site.features, site.in_fit, site.at)
-            rows.append(SiteRow(*about, values, by_class, train.planes.get(site, [])))
+            about = (site.name, site.type, site.shape, site.features, site.in_fit, site.seen_at)
+            plane = train.planes.get(site, [])
+            rows.append(SiteRow(*about, values, by_class, plane, branch=site.branch))
     return rows
 
 
 def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     notes = [f"Left out: {'; '.join(run.plan.dropped)}."] if run.plan.dropped else []
+    aside, total = sum(site.branch and not site.in_fit for site in run.plan.sites), len(run.plan.sites)
+    if aside:
+        takes = "record.law(branches=True) takes them in"
+        notes.append(f"{aside} of {total} rows lie on side branches and are no points of the law: {takes}.")
+    if run.plan.no_trunk and run.plan.rule != "chosen":
+        notes.append(f"Side branches are not told from the trunk: {run.plan.no_trunk}.")
     if isinstance(weight, str):
         notes.append(f"No NC2 and NC3 of the classifier: {weight}.")
     tokens = [site for site in run.plan.sites if len(site.shape) == 2 and site.channels_last]
