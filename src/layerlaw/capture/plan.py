@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from layerlaw.capture.scores import Scores
 from layerlaw.errors import CaptureError
 from layerlaw.stats.precision import at_least_float32
 
@@ -44,7 +45,8 @@ class Plan:
     """Which sites are measured, by which rule and why, what was left out, and which layer is the classifier.
 
     `reads` names the site whose features the classifier reads; `classes` is the number of logits (2 for a single one,
-    which means class 1 above the `threshold`); `calls` says how often each module with a site is called.
+    which means class 1 above the `threshold`), `scores` how they are read from the model's output; `calls` says how often
+    each module with a site is called.
     """
 
     sites: tuple[Site, ...]
@@ -56,6 +58,7 @@ class Plan:
     reads: str | None = None
     classes: int | None = None
     threshold: float = 0.0
+    scores: Scores = Scores()
     overwrites_input: bool = False
     calls: dict[str, int] = field(default_factory=dict)
 
