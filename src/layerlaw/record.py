@@ -189,12 +189,23 @@ class Record(Saved):
         return None
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per site in depth order; columns `site`, `type`, `at`, `features`, `in_fit`, then the measures."""
+        """One row per site in depth order; columns `site`, `type`, `at`, `features`, `in_fit`, then the measures.
+
+        Floats, but for an integer `rank` and a boolean `full_rank` (of pandas' own kinds where a site has none).
+        """
         pd = needed("pandas", "tables", "Record.to_pandas()")
         frame: pandas.DataFrame = pd.DataFrame({"site": [site.name for site in self.sites]})
         for name in ("type", "at", "features", "in_fit"):
             frame[name] = [getattr(site, name) for site in self.sites]
-        return frame.assign(**{c: pd.Series(self.column(c), dtype="float64") for c in self.columns})
+        return frame.assign(**{c: self._series(pd, c) for c in self.columns})
+
+    def _series(self, pd: Any, name: str) -> Any:
+        kind, values = describe(name).kind, self.column(name)
+        if kind is float or not any(value is not None for value in values):
+            return pd.Series(values, dtype="float64")
+        plain = [None if value is None else kind(value) for value in values]
+        nullable = {int: "Int64", bool: "boolean"}[kind]
+        return pd.Series(plain, dtype=nullable if None in plain else kind)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -1,4 +1,4 @@
-"""Twins for features at hand: torch or NumPy in, a number (a 0-d float64 tensor, or one per leading index) out.
+"""Twins for features at hand: torch or NumPy in, a plain number out (a float64 tensor where there are leading indices).
 
 All take features (…, n, d) and labels (…, n); classes are numbered from 0.
 """
@@ -21,45 +21,43 @@ from layerlaw.stats.precision import full_precision
 
 def separation_fuzziness(
     features: Any, labels: Any, *, weighting: Weighting = "samples", classes: int | None = None
-) -> Tensor:
+) -> Any:
     """Separation fuzziness D = Tr(SS_w SS_b⁺), ≥ 0, lower is better separated (He & Su, Eq. 1).
 
     >>> x = torch.tensor([[0.0, 0.0], [2.0, 0.0], [10.0, 0.0], [12.0, 0.0]])
-    >>> round(float(separation_fuzziness(x, torch.tensor([0, 0, 1, 1]))), 12)  # within 1², between 5²
+    >>> round(separation_fuzziness(x, torch.tensor([0, 0, 1, 1])), 12)  # within 1², between 5²
     0.04
     """
     with full_precision():
         centers, scatter = _statistics(features, labels, weighting, classes)
-        if centers.rank.dim() == 0 and int(centers.rank) == 0:
-            raise FeatureError("features: all class means coincide, so D is not defined (dead, or permuted copies?).")
-        return separation(centers, scatter)
+        return _defined("D", separation(centers, scatter), centers)
 
 
-def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
+def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Any:
     """NC1 = Tr(Σ_W Σ_B⁺)/K with equally weighted classes, ≥ 0, 0 at collapse.
 
     >>> x = torch.tensor([[0.0], [2.0], [10.0], [12.0]])
-    >>> round(float(nc1(x, torch.tensor([0, 0, 1, 1]))), 12)
+    >>> round(nc1(x, torch.tensor([0, 0, 1, 1])), 12)
     0.02
     """
     return _one("nc1", features, labels, classes)
 
 
-def ncc_accuracy(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
+def ncc_accuracy(features: Any, labels: Any, *, classes: int | None = None) -> Any:
     """Share of samples whose nearest class mean is that of their own class, in 0 … 1, higher is better.
 
     >>> x = torch.tensor([[0.0], [2.0], [7.0], [10.0], [12.0], [14.0]])
-    >>> float(ncc_accuracy(x, torch.tensor([0, 0, 0, 1, 1, 1])))
+    >>> ncc_accuracy(x, torch.tensor([0, 0, 0, 1, 1, 1]))
     1.0
     """
     return _one("ncc_accuracy", features, labels, classes)
 
 
-def cdnv(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
-    """Class-distance normalized variance, ≥ 0, 0 at collapse (Galanti et al.).
+def cdnv(features: Any, labels: Any, *, classes: int | None = None) -> Any:
+    """Class-distance normalized variance, ≥ 0, 0 at collapse (Galanti et al.); infinite where two class means coincide.
 
     >>> x = torch.tensor([[0.0], [2.0], [10.0], [12.0]])
-    >>> float(cdnv(x, torch.tensor([0, 0, 1, 1])))  # variances 1 and 1, distance² 100
+    >>> cdnv(x, torch.tensor([0, 0, 1, 1]))  # variances 1 and 1, distance² 100
     0.01
     """
     return _one("cdnv", features, labels, classes)
@@ -76,6 +74,8 @@ def measure(
 ) -> dict[str, Any]:
     """Every measure of one set of features as a dictionary: `separation`, `separation_classes`, `rank`, `nc1`, ….
 
+    Floats, an integer `rank`, a boolean `full_rank`, `None` where a number does not exist, and a tensor (K,) of what is
+    measured by class; with leading dimensions everything is a tensor.
     `decision` (n,) are the network's own class decisions (gives `ncc_mismatch`), `classifier` its last weight (K, d)
     (gives `nc2_…_classifier` and `nc3`).
     """
@@ -91,16 +91,29 @@ def measure(
                     f"classifier: expected a weight of shape (K, d) = {tuple(centers.means.shape[-2:])}, "
                     f"got {tuple(weight.shape)}. Pass the rows of the classes, transposed if need be."
                 )
-        return measured(SiteStatistics(centers, scatter, weight=weight), needs)
+        undefined = centers.rank.dim() == 0 and int(centers.rank) == 0
+        return measured(SiteStatistics(centers, scatter, weight=weight, undefined=undefined), needs)
 
 
-def _one(name: str, features: Any, labels: Any, classes: int | None) -> Tensor:
+def _one(name: str, features: Any, labels: Any, classes: int | None) -> Any:
     compute = REGISTRY[name].compute
     assert compute is not None
     with full_precision():
-        value = compute(SiteStatistics(*_statistics(features, labels, "samples", classes)))
+        centers, scatter = _statistics(features, labels, "samples", classes)
+        value = compute(SiteStatistics(centers, scatter))
     assert isinstance(value, Tensor)
-    return value
+    if name == "ncc_accuracy":
+        return value if value.dim() else float(value)
+    return _defined(REGISTRY[name].label, value, centers)
+
+
+def _defined(name: str, value: Tensor, centers: Centers) -> Any:
+    """A float, if the class means say anything; of several sets of features NaN where they do not."""
+    if value.dim():
+        return torch.where(centers.rank > 0, value, torch.nan)
+    if int(centers.rank) == 0 or bool(value.isnan()):
+        raise FeatureError(f"features: class means coincide, so {name} is not defined (dead, or permuted copies?).")
+    return float(value)
 
 
 def _statistics(
