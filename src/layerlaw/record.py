@@ -12,7 +12,7 @@ from layerlaw.errors import DataError, InputError, needed
 from layerlaw.files import Saved, from_plain
 from layerlaw.law import LawErrors, LawFit, fit_law, law_errors
 from layerlaw.measures.columns import REGISTRY, describe
-from layerlaw.wording import joined
+from layerlaw.wording import counted, joined
 
 if TYPE_CHECKING:
     import pandas
@@ -140,6 +140,11 @@ class Record(Saved):
         return next(measured, self.kind.leading[-1])
 
     @property
+    def data_name(self) -> str:
+        """What its data are called: as the user said; the training data where there are test data too; else just data."""
+        return str(self.settings.get("data_name") or ("training data" if self.test_counts else "data"))
+
+    @property
     def plane_names(self) -> list[str]:
         """What the labels of the planes stand for: words, or classes."""
         return self.words or self.classes
@@ -230,9 +235,9 @@ class Record(Saved):
         return "\n".join([repr(self), *(written.format(*row) for row in rows)])
 
     def __repr__(self) -> str:
-        parts = [f"{len(self.sites)} sites"]
-        parts += [f"{len(self.classes)} classes"] if self.kind.of_classes else []
-        parts += [f"{sum(self.counts):,} {self.kind.sample}s"] if self.counts else []
+        parts = [counted(len(self.sites), "site")]
+        parts += [counted(len(self.classes), "class", "classes")] if self.kind.of_classes else []
+        parts += [counted(sum(self.counts), self.kind.sample)] if self.counts else []
         return f"<Record '{self.name}': {', '.join(parts)}>"
 
     def plot(self, column: str | None = None, *, ax: Axes | None = None) -> Figure:

@@ -12,7 +12,9 @@ from torch import Tensor
 from layerlaw.capture.scores import Scores
 from layerlaw.errors import CaptureError
 from layerlaw.stats.precision import at_least_float32
+from layerlaw.wording import counted, shortened
 
+LONGEST_TYPE = 24  # characters of a module's class in the table
 Reduce = Literal["flatten", "mean", "max", "first", "last"]
 
 
@@ -71,14 +73,15 @@ class Plan:
 
     def __str__(self) -> str:
         width = max(len(site.name) for site in self.sites)
+        kind = max(len(shortened(site.type, LONGEST_TYPE)) for site in self.sites)
         lines = [
-            f"{i:3d}  {row['name']:{width}}  {row['type']:12}  {row['at']:6}  {'×'.join(map(str, row['shape'])):>14}  "
+            f"{i:3d}  {row['name']:{width}}  {shortened(row['type'], LONGEST_TYPE):{kind}}  {row['at']:6}  {'×'.join(map(str, row['shape'])):>14}  "
             f"{row['features']:8d} features  {row['memory'] / 2**20:8.2f} MiB"
             for i, row in enumerate(self.rows())
         ]
         left_out = [f"left out: {text}" for text in self.dropped]
         end = f"classifier: {self.classifier or 'none: ' + self.classifier_why}"
-        return "\n".join([f"{len(self.sites)} sites ({self.why})", *lines, *left_out, end])
+        return "\n".join([f"{counted(len(self.sites), 'site')} ({self.why})", *lines, *left_out, end])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
