@@ -113,9 +113,13 @@ def test_dictionaries_are_handed_over_as_the_forward_takes_them() -> None:
     assert list(batch.kwargs) == ["x", "scale", "more"]
     (batch,) = batches([{"image": X, "fine_label": Y}], network=ByImage(), labels_at="fine_label")
     assert torch.equal(batch.labels, Y)
-    with pytest.raises(DataError, match=r"batch 0: the model takes image; got the keys left, right. Rename the keys, or"):
+    with pytest.raises(
+        DataError, match=r"batch 0: the model takes image; got the keys left, right. Rename the keys, or"
+    ):
         next(iter(batches([{"left": X, "right": X, "label": Y}], network=ByImage())))
-    with pytest.raises(DataError, match=r"expected a dictionary with 'labels', got the keys \['fine', 'image'\]; labels="):
+    with pytest.raises(
+        DataError, match=r"expected a dictionary with 'labels', got the keys \['fine', 'image'\]; labels="
+    ):
         next(iter(batches([{"image": X, "fine": Y}])))
     with pytest.raises(DataError, match=r"expected a dictionary with 'coarse', got the keys"):
         next(iter(batches([{"image": X, "label": Y}], labels_at="coarse")))
@@ -226,7 +230,9 @@ def test_labels_of_a_wrong_kind_are_told() -> None:
     with pytest.raises(LabelError, match="expected one label per sample, got 2 labels for inputs of shape"):
         list(batches([(X, [0, 1])]))
     for data in ((X, ["cat", "dog"] * 25), [(X, ["cat", "dog"] * 25)], {"x": X, "labels": ["cat"] * 50}):
-        with pytest.raises(LabelError, match=r"expected class numbers, got strings such as 'cat'. Number the classes from 0"):
+        with pytest.raises(
+            LabelError, match=r"expected class numbers, got strings such as 'cat'. Number the classes from 0"
+        ):
             list(batches(data))
     with pytest.raises(LabelError, match="expected a tensor of labels, got list"):
         list(batches([(X, [[0], [1]])]))

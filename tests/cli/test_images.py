@@ -186,7 +186,7 @@ def test_a_folder_of_some_of_the_models_classes_is_mapped(
     assert ll.Record.load(tmp_path / "r.json").counts == [12, 12]
     text = said("m.py:colored", *call)  # nobody says which output is which
     assert ll.Record.load(tmp_path / "r.json").accuracy is None
-    assert "10 columns for 3 classes" in text
+    assert "fits 10 classes, not 3" in text
     assert "--class-map cat=3,dog=5 (or a JSON file) says which output" in text
 
 
@@ -204,7 +204,9 @@ def test_names_of_the_model_map_a_folder_where_it_knows_them_all(
 
 def test_pictures_of_a_folder_take_the_size_that_the_model_names(said: Callable[..., str], pictures: Path) -> None:
     text = said("m.py:as_timm", "--data", str(pictures))
-    assert "pixels: (x − [0.5, 0.4, 0.3])/[0.1, 0.2, 0.3] (pretrained_cfg of the model; --normalize names another)" in text
+    assert (
+        "pixels: (x − [0.5, 0.4, 0.3])/[0.1, 0.2, 0.3] (pretrained_cfg of the model; --normalize names another)" in text
+    )
     assert "size:" not in text
 
 
@@ -225,7 +227,9 @@ def test_pictures_of_a_folder_take_the_size_that_the_model_names(said: Callable[
         (("--class-map", "Bag=3,Coat=4", "--classes", "3,4"), "expected one of them"),
     ],
 )
-def test_bad_options_are_told(refused: Callable[..., str], tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+def test_bad_options_are_told(
+    refused: Callable[..., str], tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
     (tmp_path / "m.py").write_text(MODEL)
     sys.modules.pop("m", None)
     assert words in refused("probe", "m.py:plain", *SMALL, *arguments)

@@ -154,13 +154,17 @@ def says_nothing_of_decisions(record: ll.Record) -> None:
     assert record.test_accuracy is None
     for site in record.sites:
         assert site.values["separation"] is not None
-        assert {site.values.get(c) for c in ("ncc_mismatch", "test_ncc_mismatch", "nc3", "nc4", "classifier_norm")} == {None}
+        assert {site.values.get(c) for c in ("ncc_mismatch", "test_ncc_mismatch", "nc3", "nc4", "classifier_norm")} == {
+            None
+        }
         assert site.values["ncc_accuracy"] is not None
     assert sum(note.startswith("The network's decisions are not looked at (no accuracy") for note in record.notes) == 1
     assert not any(note.startswith("No NC2") for note in record.notes)
 
 
-@pytest.mark.parametrize("classes", [range(K), list(range(K)), K, [str(k) for k in range(K)], {k: str(k) for k in range(K)}])
+@pytest.mark.parametrize(
+    "classes", [range(K), list(range(K)), K, [str(k) for k in range(K)], {k: str(k) for k in range(K)}]
+)
 @pytest.mark.parametrize("memory", [2.0, 1e-4])
 def test_nothing_is_said_from_the_logits_of_another_data_set(classes: object, memory: float) -> None:
     how = {"classes": classes, "test": (X, Y), "memory_gib": memory, "uncertainty": False, "progress": False}
@@ -190,7 +194,7 @@ def test_a_network_without_a_classifier_is_no_classifier() -> None:
     ):
         says_nothing_of_decisions(record)
         assert len(record.classes) == K
-    needs = r"got none of class 10, 11.*output has 32 columns, taken for the scores of 32 classes.* needs scores=None"
+    needs = r"got none of class 10, 11.*output was taken for the scores of 32 classes.* needs scores=None"
     with pytest.raises(LabelError, match=needs):
         ll.probe(plain(32), (X, Y), progress=False)
     with pytest.raises(LabelError, match=r"expected labels in 0 … 4 .* needs scores=None"):
@@ -213,7 +217,9 @@ def test_what_is_called_features_is_not_taken_for_scores() -> None:
 
     record = ll.probe(Backbone(), (X, Y), progress=False)
     assert record.accuracy is None
-    assert record.notes[0].startswith("No NC2 and NC3 of the classifier: the model's output is no tensor of class scores")
+    assert record.notes[0].startswith(
+        "No NC2 and NC3 of the classifier: the model's output is no tensor of class scores"
+    )
 
 
 class Folder(TensorDataset):

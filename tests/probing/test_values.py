@@ -313,7 +313,7 @@ def test_class_names_come_from_the_user_or_from_the_data() -> None:
     assert classes(Named(x, y)) == ["ant", "bee", "cat"]
     assert classes(torch.utils.data.DataLoader(Named(x, y), batch_size=20), classes=[2, 0]) == ["cat", "ant"]
     assert classes((x, y), classes={2: "two", 0: "none"}) == ["two", "none"]
-    with pytest.raises(ll.LayerlawError, match=r"got 2\..* 2 classes were named, the model's output has 3 columns\."):
+    with pytest.raises(ll.LayerlawError, match=r"got 2\..* 2 classes were named, the model's output fits 3\."):
         classes((x, y), classes=["a", "b"])
 
 

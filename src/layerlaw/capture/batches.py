@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Number
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from layerlaw.capture.arguments import Inputs
-from layerlaw.errors import DataError, LabelError
+from layerlaw.errors import DataError, LabelError, LayerlawError
 
 LABEL_KEYS = ("labels", "label", "targets", "target")
 DEFAULT_BATCH = {"running": 256, "batch": 100, "whole": 256}  # 100: the chunk of the law's authors
@@ -149,9 +150,15 @@ class Batches:
         self._last: Any = None
         if isinstance(data, Iterator):
             raise self._one_shot(data)
-        if batch_size is not None and batch_size < 1:
-            raise DataError(f"{where}: expected a batch_size of at least 1, got {batch_size}.")
+        if isinstance(data, (str, os.PathLike)):
+            cure = f"layerlaw.data.load({str(data)!r}) reads a data set by its name, or a folder of pictures"
+            raise DataError(f"{where}: expected data, got {str(data)!r}. {cure}.")
+        whole = isinstance(batch_size, SupportsIndex) and not isinstance(batch_size, bool)
+        if batch_size is not None and (not whole or batch_size < 1):
+            raise DataError(f"{where}: expected a batch_size of at least 1, got {batch_size!r}.")
         size = batch_size or DEFAULT_BATCH[batchnorm]
+        if isinstance(data, (tuple, list)) and len(data) == 2 and _is_plain(data[1]) and isinstance(data[0], list):
+            raise DataError(f"{where}: expected inputs as a tensor or an array, got a list. Use torch.tensor(inputs).")
         if isinstance(data, Mapping) or _is_pair(data) or _are_arrays(data):
             data = Pair(self._batch(data, where), size, where, seed=seed if batchnorm == "batch" else None)
             self.samples, self.labels = len(data.labels), data.labels
@@ -171,15 +178,31 @@ class Batches:
         self.length = _length(data)
 
     def __iter__(self) -> Iterator[Batch]:
-        source, index = iter(self.source), -1
+        try:
+            source, index = iter(self.source), -1
+        except Exception as error:
+            raise self._failed(error, 0) from error
         if not isinstance(source, _BaseDataLoaderIter):  # one with persistent workers comes back, but begins anew
             if source is self._last:
                 raise self._one_shot(self.source)
             self._last = source
-        for index, item in enumerate(source):
+        while True:
+            try:
+                item = next(source)
+            except StopIteration:
+                break
+            except LayerlawError:
+                raise
+            except Exception as error:  # the user's own data sets and collate functions raise anything
+                raise self._failed(error, index + 1) from error
+            index += 1
             yield self._batch(item, f"{self.where}, batch {index}")
         if index < 0:
             raise DataError(f"{self.where}: expected at least one batch, got none.")
+
+    def _failed(self, error: Exception, batch: int) -> DataError:
+        why = (str(error).strip().splitlines() or [""])[-1]  # of a worker's report the last line
+        return DataError(f"{self.where}, batch {batch}: the data failed with {type(error).__name__}: {why}")
 
     def joined(self, batches: Sequence[Batch]) -> Batches:
         """The same data as one batch."""
@@ -293,6 +316,9 @@ def _labels(labels: Any, where: str) -> Tensor:
             raise LabelError(f"{where}: expected class numbers, got strings such as {words[0]!r}. {cure}.")
         labels = torch.as_tensor([label.item() if isinstance(label, Tensor) else label for label in labels])
     y = _tensor(labels)
+    if isinstance(y, (Number, np.generic)) or (isinstance(y, Tensor) and y.dim() == 0):
+        single = "Are these single samples? DataLoader(data, batch_size=256) makes batches of them"
+        raise LabelError(f"{where}: expected one label per sample, shape (n,), got one number. {single}.")
     if not isinstance(y, Tensor):
         raise LabelError(f"{where}: expected a tensor of labels, got {type(labels).__name__}.")
     if y.dim() == 2 and y.shape[1] == 1:
@@ -323,8 +349,10 @@ def _is_array(value: Any) -> bool:
 def _is_plain(labels: Any) -> bool:
     """A list of numbers or of words."""
     single = (Number, np.generic, str)
-    return isinstance(labels, (tuple, list)) and bool(labels) and all(
-        isinstance(label, single) or (isinstance(label, Tensor) and label.dim() == 0) for label in labels
+    return (
+        isinstance(labels, (tuple, list))
+        and bool(labels)
+        and all(isinstance(label, single) or (isinstance(label, Tensor) and label.dim() == 0) for label in labels)
     )
 
 

@@ -19,7 +19,14 @@ from layerlaw.capture.batches import Batch
 from layerlaw.errors import CaptureError, InputError
 
 AUTO = "auto"
-FEATURES = ("pooler_output", "last_hidden_state", "hidden_states", "features", "embedding", "embeddings")  # by their names
+FEATURES = (
+    "pooler_output",
+    "last_hidden_state",
+    "hidden_states",
+    "features",
+    "embedding",
+    "embeddings",
+)  # by their names
 ScoreChoice = str | int | Callable[[Any], Any] | None
 Place = tuple[Any, ...]
 
@@ -56,7 +63,7 @@ def find_scores(
     `classes` is how many the user spoke of.
     """
     if choice is not None and choice != AUTO:
-        return _chosen(choice, output)
+        return _chosen(choice, output, len(batch.labels))
     n, found = len(batch.labels), dict(_tensors(output))
     named = {place: tensor for place, tensor in found.items() if "logits" in place}
     others = {place: tensor for place, tensor in found.items() if not any(key in FEATURES for key in place)}
@@ -72,17 +79,19 @@ def find_scores(
     return Scores(last)
 
 
-def _chosen(choice: Any, output: Any) -> Scores:
+def _chosen(choice: Any, output: Any, samples: int) -> Scores:
     if isinstance(choice, bool) or not (isinstance(choice, (str, int)) or callable(choice)):
         raise InputError(f"scores: expected an index, a key, a function of the output, or None, got {choice!r}.")
     own = callable(choice) and not isinstance(choice, (str, int))
     made = Scores(function=choice, given=True) if own else Scores(place=(choice,), given=True)
     try:
         value = choice(output) if own else _at(output, (choice,))
-    except (LookupError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:  # the user's own function raises anything
         value = f"{type(error).__name__}: {error}"
-    if _as_scores(value) is None:
-        came = f"a tensor of shape {tuple(value.shape)}, {value.dtype}" if isinstance(value, Tensor) else str(value)[:200]
+    if (found := _as_scores(value)) is None or len(found) != samples:
+        came = (
+            f"a tensor of shape {tuple(value.shape)}, {value.dtype}" if isinstance(value, Tensor) else str(value)[:200]
+        )
         there = _listed(dict(_tensors(output))) or "no floating-point tensor"
         which = "this function" if own else repr(choice)
         raise InputError(f"scores: expected class scores (n, K) at {which}, got {came}. The model returns {there}.")
@@ -166,6 +175,8 @@ def _tensors(value: Any, place: Place = ()) -> Iterator[tuple[Place, Tensor]]:
 def _at(value: Any, place: Place) -> Any:
     """What lies at a place; an index counts the values of a dictionary."""
     for key in place:
+        if isinstance(value, Tensor):
+            raise LookupError("the output is one tensor")
         if isinstance(value, Mapping):
             value = value[key] if key in value or not isinstance(key, int) else list(value.values())[key]
         else:

@@ -72,7 +72,9 @@ def probe(
     classes: Annotated[str | None, Option(help="Class numbers to measure, e.g. 0,3,7.")] = None,
     class_map: Annotated[
         str | None,
-        Option(help="Which output of the model is which class of --data: cat=3,dog=5 or a JSON file; default: id2label."),
+        Option(
+            help="Which output of the model is which class of --data: cat=3,dog=5 or a JSON file; default: id2label."
+        ),
     ] = None,
     data_name: Annotated[str | None, Option(help="What the data are, e.g. 'CIFAR-10 test', for the sentences.")] = None,
     logits: Annotated[bool, Option("--logits", help="Also measure the logits.")] = False,
@@ -198,7 +200,12 @@ def _other_scaling(
     if train is None or now is None or record.accuracy is None or record.accuracy > WELL_DECIDED:
         return None
     few = train.balanced(min(FEW_IMAGES, *train.counts()))
-    usual: list[Any] = ["half", "none", *["imagenet"] * (train.images.shape[1] == 3), *["dataset"] * (train.name in MOMENTS)]
+    usual: list[Any] = [
+        "half",
+        "none",
+        *["imagenet"] * (train.images.shape[1] == 3),
+        *["dataset"] * (train.name in MOMENTS),
+    ]
     plain: Any = {"sites": ["logits"], "uncertainty": False, "null": False, "progress": False}
 
     def accuracy(scaling: Any) -> float:

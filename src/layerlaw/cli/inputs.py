@@ -41,9 +41,12 @@ class SiteOptions:
     ] = field(default_factory=lambda: ["auto"])
     reduce: Annotated[str, Option("--reduce", help="flatten, mean, max, first or last.")] = "flatten"
     scores: Annotated[
-        str, Option(help="Where the class scores are in the output: auto, an index or a key; none: no decision is read.")
+        str,
+        Option(help="Where the class scores are in the output: auto, an index or a key; none: no decision is read."),
     ] = "auto"
-    labels: Annotated[str | None, Option(help="Which item of a batch of your own data are labels: index or key.")] = None
+    labels: Annotated[str | None, Option(help="Which item of a batch of your own data are labels: index or key.")] = (
+        None
+    )
 
     def how(self, *, logits: bool = False) -> dict[str, Any]:
         """Arguments of `probe` and `sites`: one of the rules, or a list of names and globs; the reduction; scores, labels."""
@@ -197,16 +200,20 @@ def class_map(text: str | None, names: tuple[str, ...] | None, network: nn.Modul
         labels = getattr(getattr(network, "config", None), "id2label", None)
         if not isinstance(labels, dict) or names is None:
             return {}, ""
-        known = {word: int(k) for k, label in labels.items() for word in (_plain(label), *map(_plain, str(label).split(",")))}
+        known = {
+            word: int(k) for k, label in labels.items() for word in (_plain(label), *map(_plain, str(label).split(",")))
+        }
         found = {i: known[_plain(name)] for i, name in enumerate(names) if _plain(name) in known}
         return (found, "id2label of the model") if len(found) == len(names) else ({}, "")
     if names is None:
-        raise InputError("--class-map: expected with --data, whose folders it names; here the data come from your own code.")
+        raise InputError(
+            "--class-map: expected with --data, whose folders it names; here the data come from your own code."
+        )
     if Path(text).suffix == ".json" or Path(text).is_file():
         try:
             pairs: Any = json.loads(Path(text).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise DataError(f"{text}: expected a JSON file such as {{\"cat\": 3}} ({type(error).__name__}).") from None
+            raise DataError(f'{text}: expected a JSON file such as {{"cat": 3}} ({type(error).__name__}).') from None
     else:
         pairs = dict(part.partition("=")[::2] for part in re.split(r"[,;]+", text) if part.strip())
     such_as = "--class-map: expected names of classes with numbers of the model's outputs such as cat=3,dog=5"

@@ -3,13 +3,14 @@
 All take features (…, n, d) and labels (…, n); classes are numbered from 0.
 """
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from layerlaw.errors import FeatureError, LabelError, check_choice
+from layerlaw.errors import FeatureError, LabelError, check_choice, check_whole
 from layerlaw.measures.columns import REGISTRY, measured
 from layerlaw.measures.separation import separation
 from layerlaw.measures.site import Needs, SiteStatistics
@@ -85,7 +86,7 @@ def measure(
         weight = None
         if classifier is not None:
             needs.add("classifier")
-            weight = torch.as_tensor(classifier).double()
+            weight = _tensor(classifier, "classifier").double()
             if weight.shape[-2:] != centers.means.shape[-2:]:
                 raise FeatureError(
                     f"classifier: expected a weight of shape (K, d) = {tuple(centers.means.shape[-2:])}, "
@@ -120,16 +121,20 @@ def _statistics(
     features: Any, labels: Any, weighting: Weighting, classes: int | None, decision: Any = None
 ) -> tuple[Centers, Scatter]:
     x = _tensor(features).detach()
+    if x.is_meta:
+        raise FeatureError("features: expected numbers, got a tensor on the meta device, which holds none.")
     if x.dim() < 2 or not x.dtype.is_floating_point:
         raise FeatureError(
             f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
             "Flatten each sample to one row: features.flatten(1)."
         )
     check_choice("weighting", weighting, ("samples", "classes"), FeatureError)
-    y, K = checked_labels(_tensor(labels), classes)
+    if classes is not None:
+        check_whole(2, kind=Integral, classes=classes)
+    y, K = checked_labels(_tensor(labels, "labels"), classes)
     y, chosen = _one_per_row(y, x, "labels"), None
     if decision is not None:
-        chosen = _one_per_row(checked_labels(_tensor(decision), K, where="decision")[0], x, "decision")
+        chosen = _one_per_row(checked_labels(_tensor(decision, "decision"), K, where="decision")[0], x, "decision")
     sums = ClassSums.of(x, y, K)
     check_counts(sums.counts, where="labels")
     if not bool(torch.isfinite(sums.sums).all()):
@@ -150,8 +155,10 @@ def _one_per_row(labels: Tensor, features: Tensor, name: str) -> Tensor:
     return labels.to(features.device).expand(features.shape[:-1])
 
 
-def _tensor(values: Any) -> Tensor:
-    """Torch or NumPy (also read-only, reversed or memory-mapped) as a tensor."""
+def _tensor(values: Any, name: str = "features") -> Tensor:
+    """Torch, NumPy (also read-only, reversed or memory-mapped), pandas or lists as a tensor."""
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy()
     if isinstance(values, np.ndarray) and values.dtype.kind not in "biufc":
         raise LabelError(
             f"expected numbers, got an array of {values.dtype}. Number the classes from 0: "
@@ -159,4 +166,15 @@ def _tensor(values: Any) -> Tensor:
         )
     if isinstance(values, np.ndarray) and not (values.flags.writeable and all(s >= 0 for s in values.strides)):
         values = values.copy()
-    return torch.as_tensor(values)
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        words = isinstance(values, (list, tuple)) and any(isinstance(value, str) for value in values)
+        cure = (
+            "Number the classes from 0: np.unique(labels, return_inverse=True)[1]" if words else "Pass an array of them"
+        )
+        came = (
+            "words" if words else "rows of different length" if isinstance(values, (list, tuple)) else repr(values)[:80]
+        )
+        error = FeatureError if name in ("features", "classifier") else LabelError
+        raise error(f"{name}: expected numbers, got {came}. {cure}.") from None

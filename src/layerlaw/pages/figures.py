@@ -95,7 +95,9 @@ class _Curve:
         """Points, hollow where they are no point of the law, and the fitted line."""
         size, label = (5.5 if len(self.values) <= 24 else 3.5), ", ".join(filter(None, (self.label, self.numbers())))
         for in_fit in (True, False):
-            chosen = [(i, v) for i, v in enumerate(self.values) if v is not None and self.record.sites[i].in_fit is in_fit]
+            chosen = [
+                (i, v) for i, v in enumerate(self.values) if v is not None and self.record.sites[i].in_fit is in_fit
+            ]
             if chosen:
                 named = {"label": shortened(label, 60)} if label else {}
                 face, label = (color if in_fit else "white"), ""

@@ -18,7 +18,7 @@ from layerlaw.capture.plan import Plan, Reduce
 from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
-from layerlaw.errors import renamed
+from layerlaw.errors import InputError, renamed
 from layerlaw.measures.columns import site_columns
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores, names_in, told_classes
 from layerlaw.probing.memory import GROUPS
@@ -92,6 +92,8 @@ def probe(
     started = time.perf_counter()
     options = Options(reduce, batchnorm, weighting, uncertainty, memory_gib, seed, choose(progress))
     network = network_of(model)
+    if not isinstance(data_name, str):
+        raise InputError(f"data_name: expected words such as 'CIFAR-10 test', got {data_name!r}.")
     source, known_names = _source(data)
     test_source = None if test is None else _source(test)[0]
     how: Any = {"batch_size": batch_size, "batchnorm": batchnorm, "seed": seed, "labels_at": labels, "network": network}
@@ -136,6 +138,8 @@ def sites(
     """
     renamed("sites", old, {"logits": MOVED["logits"]})
     network = network_of(model)
+    if isinstance(example, (tuple, list, torch.Size)) and example and all(isinstance(side, int) for side in example):
+        raise InputError(f"example: expected inputs, got a shape {tuple(example)}. Use torch.randn(3, *shape).")
     if isinstance(example, (Tensor, np.ndarray)):  # inputs without labels get some: a dry run does not look at them
         example = example, torch.zeros(len(example), dtype=torch.long)
     elif isinstance(example, Mapping) and not any(key in example for key in (labels, *LABEL_KEYS)):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,8 +64,8 @@ class Classes:
         hint = ""
         if numbers is None and W is not None and not _others(W, known, first):
             hint = (
-                f" The model's output has {W} columns, taken for the scores of {W} classes. A model without a classifier, or "
-                "of other classes than the labels, needs scores=None (and classes=K)."
+                f" The model's output was taken for the scores of {W} classes. A model without a classifier, or of other "
+                "classes than the labels, needs scores=None (and classes=K)."
             )
             numbers = W
         if numbers is None and labels is not None and (W is None or known is None):
@@ -72,14 +73,20 @@ class Classes:
         if numbers is None and known is not None:
             numbers = len(known)
         if numbers is None:
-            why = "The model's output is no tensor of class scores (n, K)" if decisions else "scores=None leaves them open"
+            why = (
+                "The model's output is no tensor of class scores (n, K)"
+                if decisions
+                else "scores=None leaves them open"
+            )
             raise InputError(f"how many classes? {why}, so pass classes=K (or the names or numbers of the classes).")
         ids, lookup = cls._numbered(numbers, W)
         undecided = "" if decisions else NOT_ASKED
         if W is not None and lookup is None and W != len(ids) and not (plan.scores.given and W > len(ids)):
-            undecided = f"the model's output has {W} columns for {len(ids)} classes, so they are not the scores of these"
-            which = f" {len(ids)} classes were named, the model's output has {W} columns."
-            hint = f"{which} For some of its classes pass classes={{number: name, …}}, or their numbers." * (given is not None)
+            undecided = f"the model's output fits {W} classes, not {len(ids)}, so it is not the scores of these"
+            which = f" {len(ids)} classes were named, the model's output fits {W}."
+            hint = f"{which} For some of its classes pass classes={{number: name, …}}, or their numbers." * (
+                given is not None
+            )
         names = _named(ids, given, known)
         return cls(ids, names, lookup, plan.threshold, plan.scores, W, undecided, hint)
 
@@ -112,7 +119,8 @@ class Classes:
         try:
             labels, _ = checked_labels(labels, limit, where=where)
         except LabelError as error:
-            raise LabelError(f"{error}{self.hint}") from None
+            numbers = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+            raise LabelError(f"{error}{self.hint * numbers}") from None
         if self.lookup is None:
             return labels, None
         lookup = self.lookup.to(labels.device)
@@ -121,12 +129,12 @@ class Classes:
         return found[keep], keep if len(keep) < len(labels) else None
 
     def decide(self, output: Any, keep: Tensor | None) -> Tensor | None:
-        """The network's decision among the measured classes, as 0 … K−1; `None` when its output holds no scores."""
+        """The network's decision among the measured classes, as 0 … K−1, −1 where a score is NaN; `None` without scores."""
         scores = self._scores(output, keep)
         if scores is None or scores.shape[1] <= max(self.ids):
             return None
-        every = self.ids == tuple(range(scores.shape[1]))
-        return (scores if every else scores[:, list(self.ids)]).argmax(1)
+        chosen = scores if self.ids == tuple(range(scores.shape[1])) else scores[:, list(self.ids)]
+        return chosen.argmax(1).masked_fill(chosen.isnan().any(1), -1)
 
     def decide_freely(self, output: Any, keep: Tensor | None) -> Tensor | None:
         """Its decision among all of its classes, where fewer are measured: 0 … K−1, or −1 for others.
@@ -207,6 +215,8 @@ def _numbers_and_names(classes: Any) -> tuple[Any, list[str] | None]:
         if len(pairs) < len(classes):
             raise InputError(f"classes: expected a number of its own for each name, got {dict(classes)}.")
         return list(pairs), list(pairs.values())
+    if isinstance(classes, (np.ndarray, Tensor)):
+        classes = classes.tolist()
     if isinstance(classes, str):
         raise InputError(f"classes: expected K, a list of names or of numbers, or {{number: name}}, got {classes!r}.")
     if isinstance(classes, Sequence) and len(classes) and all(isinstance(name, str) for name in classes):

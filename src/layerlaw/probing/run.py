@@ -13,7 +13,7 @@ from layerlaw.capture.batches import Batch, Batches, Checksum
 from layerlaw.capture.hooks import Capture, Consume
 from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, recalibrating, untrained
 from layerlaw.capture.plan import Plan, Reduce, Site
-from layerlaw.errors import DataError, InputError, LabelError, PassError, check_choice
+from layerlaw.errors import DataError, FeatureError, InputError, LabelError, PassError, check_choice, check_whole
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import GROUPS, PERMUTATIONS, WHY_NOT, Extras, KeptFeatures, one_batch
 from layerlaw.progress import Progress
@@ -49,13 +49,14 @@ class Options:
     progress: Progress
 
     def __post_init__(self) -> None:
-        if self.batchnorm in OLD_BATCHNORM:
+        if isinstance(self.batchnorm, str) and self.batchnorm in OLD_BATCHNORM:
             raise InputError(f"batchnorm: {self.batchnorm!r} is now {OLD_BATCHNORM[self.batchnorm]!r}.")
         check_choice("batchnorm", self.batchnorm, get_args(BatchNormMode))
         check_choice("weighting", self.weighting, get_args(Weighting))
         check_choice("uncertainty", self.uncertainty, UNCERTAINTY)
-        if not self.memory_gib > 0:
-            raise InputError(f"memory_gib: expected a positive number of GiB, got {self.memory_gib}.")
+        if not isinstance(self.memory_gib, (int, float)) or not self.memory_gib > 0:
+            raise InputError(f"memory_gib: expected a positive number of GiB, got {self.memory_gib!r}.")
+        check_whole(0, seed=self.seed)
 
     @property
     def memory(self) -> int:
@@ -166,7 +167,10 @@ class Prober:
         output = capture.run(step.batch, rows=step.rows, where=step.where)
         if (free := self.classes.decide_freely(output, step.rows)) is not None:
             state.free += torch.stack([(free == step.labels.to(free.device)).sum(), (free >= -1).sum()]).cpu()
-        return self.classes.decide(output, step.rows)
+        decision = self.classes.decide(output, step.rows)
+        if not state.spoilt and decision is not None and bool((decision < 0).any()):
+            state.spoilt = step.where  # told after the sites, which may know where it began
+        return decision
 
 
 @dataclass
@@ -182,7 +186,10 @@ class State:
     sample: PlaneSample | None
     why_not: str
     checksum: Checksum = field(default_factory=Checksum)
-    free: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.float64))  # right, and all, of free decisions
+    spoilt: str = ""  # the first batch with scores that are no numbers
+    free: Tensor = field(
+        default_factory=lambda: torch.zeros(2, dtype=torch.float64)
+    )  # right, and all, of free decisions
 
     def begin(self, labels: Tensor) -> None:
         """Start a batch of pass 1."""
@@ -233,6 +240,9 @@ def first_pass(prober: Prober, state: State) -> None:
         state.dealer.all_labels = kept.labels.cpu()  # known now: permuted labels are a permutation
         state.dealer.restart()
         state.add_kept(kept.labels, None, lambda name: kept.where_bad(str(name)))
+    if state.spoilt:
+        cure = "Look at the last layers, or pass scores=None to leave the network's decisions out"
+        raise FeatureError(f"class scores: expected numbers, got NaN in {state.spoilt}. {cure}.")
 
 
 def _stop_keeping(prober: Prober, state: State) -> None:

@@ -150,7 +150,12 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
     if fit.layers >= 4 and len(idle) > fit.layers / 3:
         out.append(f"{len(idle)} of {fit.layers} layers do little: a shallower network may do as well.")
     falls = fit.values[-1] < fit.values[0] / 2
-    if record.accuracy is not None and len(record.classes) > 1 and near_chance(record.accuracy, len(record.classes)) and falls:
+    if (
+        record.accuracy is not None
+        and len(record.classes) > 1
+        and near_chance(record.accuracy, len(record.classes))
+        and falls
+    ):
         out.append(
             f"The network decides hardly better than by chance (accuracy {record.accuracy:.1%}), yet the classes separate with "
             "depth: its inputs may be scaled otherwise than in training, the labels numbered otherwise than its outputs, or "

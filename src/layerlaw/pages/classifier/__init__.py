@@ -50,7 +50,10 @@ def facts(view: RecordView) -> list[str]:
     parts = [plain] * bool(n) + [counted(tests, "test sample")] * bool(tests)
     parts += [counted(len(record.classes), "class", "classes")] if record.classes else []
     parts.append(counted(len(record.sites), "site"))
-    shares = {"train accuracy" if tests and not named else "accuracy": record.accuracy, "test accuracy": record.test_accuracy}
+    shares = {
+        "train accuracy" if tests and not named else "accuracy": record.accuracy,
+        "test accuracy": record.test_accuracy,
+    }
     return parts + [f"{what} {percent(share)}" for what, share in shares.items() if share is not None]
 
 

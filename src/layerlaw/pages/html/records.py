@@ -133,7 +133,11 @@ def _site_cells(site: SiteRow, count: str, *, short: bool) -> str:
     name = html.escaped(shortened(site.name, LONGEST_BLOCK) if short else site.name)
     title, index = html.escaped(site.name), f'<span class="index">{count}</span>'
     head = f'<th scope="row" class="site" title="{title}">{index}{name}</th>'
-    return head if short else f'{head}<td class="text">{html.escaped(shortened(site.type, 28))}</td><td>{site.features:,}</td>'
+    return (
+        head
+        if short
+        else f'{head}<td class="text">{html.escaped(shortened(site.type, 28))}</td><td>{site.features:,}</td>'
+    )
 
 
 def plane_positions(view: RecordView) -> list[int]:
