@@ -68,10 +68,9 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     def call(*arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["layerlaw", "probe", *arguments])
         sys.modules.pop("m", None)
-        try:
+        with pytest.raises(SystemExit) as left:
             main()
-        except SystemExit as left:
-            assert left.code in (0, None), capsys.readouterr().err
+        assert not left.value.code, capsys.readouterr().err
         return " ".join(capsys.readouterr().out.split())
 
     return call

@@ -121,7 +121,7 @@ def test_where_class_means_coincide_nothing_looks_like_collapse(problem) -> None
     assert (found["rank"], found["full_rank"]) == (0, False)
     assert {found[name] for name in ("separation", "separation_classes", "nc1", "cdnv", "nc2_norms")} == {None}
     for function in (separation_fuzziness, nc1, cdnv):
-        with pytest.raises(FeatureError, match="features: class means coincide, so .* is not defined"):
+        with pytest.raises(FeatureError, match=r"features: class means coincide, so .* is not defined"):
             function(x, y)
     assert ncc_accuracy(x, y) == pytest.approx(1 / 3)
     assert separation_fuzziness(torch.stack([x, x + y[:, None]]), y).isnan().tolist() == [True, False]

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+from typing import ClassVar
 
 import pytest
 import torch
@@ -201,7 +202,7 @@ def test_a_network_without_a_classifier_is_no_classifier() -> None:
         ll.probe(plain(5), (X, Y), progress=False)
     with pytest.raises(InputError, match=r"how many classes\? scores=None leaves them open, so pass classes=K"):
         ll.probe(plain(32), [(X, Y)], scores=None, progress=False)
-    with pytest.raises(LabelError, match="below the model's 5 logits, got 9. .* pass scores=None"):
+    with pytest.raises(LabelError, match=r"below the model's 5 logits, got 9\. .* pass scores=None"):
         ll.probe(plain(5), (X, Y), classes=[8, 9], progress=False)
     assert ll.probe(plain(5), (X, Y), classes=[7, 8], scores=None, progress=False).counts == [30, 30]
 
@@ -223,19 +224,19 @@ def test_what_is_called_features_is_not_taken_for_scores() -> None:
 
 
 class Folder(TensorDataset):
-    classes = [f"c{k}" for k in range(K)]
+    classes = tuple(f"c{k}" for k in range(K))
 
 
 class Numbered(TensorDataset):
-    class_to_idx = {f"c{k}": k for k in reversed(range(K))}
+    class_to_idx: ClassVar = {f"c{k}": k for k in reversed(range(K))}
 
 
 class ByNumber(TensorDataset):
-    class_names = {k: f"c{k}" for k in range(K)}
+    class_names: ClassVar = {k: f"c{k}" for k in range(K)}
 
 
 def test_names_are_found_inside_loaders_and_subsets() -> None:
-    network, names = plain(K), Folder.classes
+    network, names = plain(K), list(Folder.classes)
     every = range(len(X))
     for data in (
         Folder(X, Y), Numbered(X, Y), ByNumber(X, Y), DataLoader(Folder(X, Y), batch_size=50), Subset(Folder(X, Y), every),
@@ -249,7 +250,7 @@ def test_names_are_found_inside_loaders_and_subsets() -> None:
 
 def test_data_that_name_fewer_classes_than_the_model_has_outputs_are_of_another_task() -> None:
     record = ll.probe(plain(1000), DataLoader(Folder(X, Y), batch_size=50), progress=False)
-    assert record.classes == Folder.classes
+    assert record.classes == list(Folder.classes)
     says_nothing_of_decisions(record)
     with pytest.raises(LabelError, match="got none of class"):  # labels beyond the names: numbers of the model's own
         ll.probe(plain(1000), DataLoader(Folder(X, Y + 500), batch_size=50), progress=False)

@@ -312,7 +312,7 @@ def _labels(labels: Any, where: str) -> Tensor:
     if _is_plain(labels):
         words = [label for label in labels if isinstance(label, str)]
         if words:
-            cure = "Number the classes from 0, np.unique(labels, return_inverse=True)[1], and pass their names as classes=[…]"
+            cure = "Number the classes from 0, np.unique(labels, return_inverse=True)[1]; classes=[…] takes their names"
             raise LabelError(f"{where}: expected class numbers, got strings such as {words[0]!r}. {cure}.")
         labels = torch.as_tensor([label.item() if isinstance(label, Tensor) else label for label in labels])
     y = _tensor(labels)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from layerlaw.capture.scores import Scores
+from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import CaptureError
 from layerlaw.stats.precision import at_least_float32
 from layerlaw.wording import counted, shortened
@@ -60,7 +60,7 @@ class Plan:
     reads: str | None = None
     classes: int | None = None
     threshold: float = 0.0
-    scores: Scores = Scores()
+    scores: Scores = NO_SCORES
     overwrites_input: bool = False
     calls: dict[str, int] = field(default_factory=dict)
 
@@ -73,9 +73,10 @@ class Plan:
 
     def __str__(self) -> str:
         width = max(len(site.name) for site in self.sites)
-        kind = max(len(shortened(site.type, LONGEST_TYPE)) for site in self.sites)
+        types = [shortened(site.type, LONGEST_TYPE) for site in self.sites]
+        kind = max(map(len, types))
         lines = [
-            f"{i:3d}  {row['name']:{width}}  {shortened(row['type'], LONGEST_TYPE):{kind}}  {row['at']:6}  {'×'.join(map(str, row['shape'])):>14}  "
+            f"{i:3d}  {row['name']:{width}}  {types[i]:{kind}}  {row['at']:6}  {'×'.join(map(str, row['shape'])):>14}  "
             f"{row['features']:8d} features  {row['memory'] / 2**20:8.2f} MiB"
             for i, row in enumerate(self.rows())
         ]

@@ -54,6 +54,9 @@ class Scores:
         return None if self.place is None else _as_scores(_at(output, self.place))
 
 
+NO_SCORES = Scores()
+
+
 def find_scores(
     network: nn.Module, batch: Batch, output: Any, choice: ScoreChoice = AUTO, *, classes: int | None = None
 ) -> Scores:

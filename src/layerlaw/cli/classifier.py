@@ -11,9 +11,16 @@ import torch
 from typer import Argument, Option
 
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console
-from layerlaw.cli.inputs import ChosenImages, ImageOptions, SiteOptions, explained_inputs, load_model, relabeled
+from layerlaw.cli.inputs import (
+    ChosenImages,
+    ImageOptions,
+    SiteOptions,
+    explained_inputs,
+    load_model,
+    relabeled,
+    whole_numbers,
+)
 from layerlaw.cli.inputs import class_map as find_map
-from layerlaw.cli.inputs import whole_numbers
 from layerlaw.data import DEFAULT, load
 from layerlaw.data.labeled import MOMENTS
 from layerlaw.errors import DataError, InputError

@@ -49,7 +49,7 @@ class SiteOptions:
     )
 
     def how(self, *, logits: bool = False) -> dict[str, Any]:
-        """Arguments of `probe` and `sites`: one of the rules, or a list of names and globs; the reduction; scores, labels."""
+        """Arguments of `probe` and `sites`: one of the rules, or a list of names and globs; reduction, scores, labels."""
         names = [*self.sites, *(["logits"] if logits else [])]
         scores = None if self.scores == "none" else _index_or_key(self.scores)
         labels = None if self.labels is None else _index_or_key(self.labels)
@@ -83,8 +83,8 @@ class ImageOptions:
     normalize: Annotated[
         str,
         Option(
-            help="Pixels: half ((x−0.5)/0.5), dataset (its mean and deviation), imagenet, none, or mean,std (0.5,0.25; or one "
-            "of each per channel). auto: what the model says of itself, else half."
+            help="Pixels: half ((x−0.5)/0.5), dataset (its mean and deviation), imagenet, none, or mean,std (0.5,0.25; or "
+            "one of each per channel). auto: what the model says of itself, else half."
         ),
     ] = "auto"
 
@@ -107,12 +107,12 @@ class ImageOptions:
         source, own = self.data or DEFAULT, preprocessing_of(network)
         size = self.size if self.size is not None or source in names() else own.size
         train = load(source, split="train", size=size)
-        channels, shape = train.images.shape[1], tuple(train.images.shape[2:])
+        channels, h, w = train.images.shape[1:]
         how, why = self._scaling(own, channels)
         facts = [f"data: {DEFAULT} (embedded; --data names another)"] if self.data is None else []
-        if own.size is not None and shape != own.size:
+        if own.size is not None and (h, w) != own.size:
             expects = "×".join(map(str, own.size))
-            facts.append(f"size: {shape[0]}×{shape[1]}; {own.source} of the model names {expects} (--size changes it)")
+            facts.append(f"size: {h}×{w}; {own.source} of the model names {expects} (--size changes it)")
         facts.append(f"pixels: {scaling_in_words(how, train.name)} ({why})")
         if per_class is not None:
             train = train.balanced(per_class)

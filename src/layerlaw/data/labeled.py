@@ -226,7 +226,9 @@ def normalization(text: str) -> Normalize:
     except ValueError:
         numbers = ()
     if len(numbers) not in (2, 6):
-        expected = "expected auto, half, dataset, imagenet, none, or mean,std as 2 numbers (or 6: three means, three deviations)"
+        expected = (
+            "expected auto, half, dataset, imagenet, none, or mean,std as 2 numbers (6: three means, three deviations)"
+        )
         raise DataError(f"normalize: {expected}, got {text!r}.")
     m = len(numbers) // 2
     return (numbers[0], numbers[1]) if m == 1 else (numbers[:m], numbers[m:])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from layerlaw.errors import InputError
 from layerlaw.law import RESIDUAL, LawFit
@@ -99,7 +99,7 @@ class _Curve:
                 (i, v) for i, v in enumerate(self.values) if v is not None and self.record.sites[i].in_fit is in_fit
             ]
             if chosen:
-                named = {"label": shortened(label, 60)} if label else {}
+                named: Any = {"label": shortened(label, 60)} if label else {}
                 face, label = (color if in_fit else "white"), ""
                 places = zip(*chosen, strict=True)
                 ax.plot(*places, "o", ms=size, color=color, mfc=face, zorder=3, clip_on=False, **named)

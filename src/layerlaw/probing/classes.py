@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerlaw.capture.batches import LABEL_KEYS
 from layerlaw.capture.plan import Plan
-from layerlaw.capture.scores import Scores
+from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import InputError, LabelError
 from layerlaw.stats import checked_labels
 from layerlaw.stats.labels import near_chance
@@ -34,7 +34,7 @@ class Classes:
     names: tuple[str, ...] = ()
     lookup: Tensor | None = None
     threshold: float = 0.0
-    scores: Scores = Scores()
+    scores: Scores = NO_SCORES
     columns: int | None = None
     undecided: str = ""
     hint: str = ""
@@ -81,7 +81,7 @@ class Classes:
             raise InputError(f"how many classes? {why}, so pass classes=K (or the names or numbers of the classes).")
         ids, lookup = cls._numbered(numbers, W)
         undecided = "" if decisions else NOT_ASKED
-        if W is not None and lookup is None and W != len(ids) and not (plan.scores.given and W > len(ids)):
+        if W is not None and lookup is None and len(ids) != W and not (plan.scores.given and len(ids) < W):
             undecided = f"the model's output fits {W} classes, not {len(ids)}, so it is not the scores of these"
             which = f" {len(ids)} classes were named, the model's output fits {W}."
             hint = f"{which} For some of its classes pass classes={{number: name, …}}, or their numbers." * (

@@ -157,9 +157,9 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
         and falls
     ):
         out.append(
-            f"The network decides hardly better than by chance (accuracy {record.accuracy:.1%}), yet the classes separate with "
-            "depth: its inputs may be scaled otherwise than in training, the labels numbered otherwise than its outputs, or "
-            "its output may be no class scores (scores=None)."
+            f"The network decides hardly better than by chance (accuracy {record.accuracy:.1%}), yet the classes separate "
+            "with depth: its inputs may be scaled otherwise than in training, the labels numbered otherwise than its "
+            "outputs, or its output may be no class scores (scores=None)."
         )
     if fit.rho >= 1:
         chance = 1 / max(1, len(record.classes))
@@ -170,8 +170,8 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
             )
         else:
             out.append(
-                "D grows with depth, as in networks that are untrained, in which a layer destroys the signal, or whose inputs "
-                "are scaled otherwise than in training."
+                "D grows with depth, as in networks that are untrained, in which a layer destroys the signal, or whose "
+                "inputs are scaled otherwise than in training."
             )
     return out
 

@@ -24,7 +24,8 @@ FORMULAS = (
      "Effective layers are 1 / Σ p<sub>l</sub><sup>2</sup>; Greenwood’s p is the chance that a random split of the same "
      "drop is at least as even."),
     ("Nearest class center", "argmin<sub>c</sub> ‖x − μ<sub>c</sub>‖",
-     "μ<sub>c</sub> are class means of the data, of test data those of the training data. Error: it is wrong. Mismatch: it disagrees with the network."),
+     "μ<sub>c</sub> are class means of the data, for test data those of the training data. Error: it is wrong. Mismatch: it "
+     "disagrees with the network."),
     ("Neural collapse", "NC1 = Tr(Σ<sub>W</sub> Σ<sub>B</sub><sup>+</sup>) / K",
      "Classes weighted equally. NC2: equal norms and angles of the class means; NC3: classifier and class means align. "
      "CDNV: (Var<sub>c</sub> + Var<sub>c′</sub>) / 2‖μ<sub>c</sub> − μ<sub>c′</sub>‖², averaged over pairs. "
@@ -45,7 +46,7 @@ CITATIONS = (
 def facts(view: RecordView) -> list[str]:
     """Samples, classes, sites and accuracies, as far as they are known."""
     record = view.record
-    named, n, tests = record.settings.get("data_name"), sum(record.counts), sum(record.test_counts)
+    named, n, tests = str(record.settings.get("data_name") or ""), sum(record.counts), sum(record.test_counts)
     plain = counted(n, "training sample" if tests and not named else "sample") + f" of {clean(named)}" * bool(named)
     parts = [plain] * bool(n) + [counted(tests, "test sample")] * bool(tests)
     parts += [counted(len(record.classes), "class", "classes")] if record.classes else []

@@ -291,7 +291,7 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
 
 
 def _facts(view: RecordView) -> str:
-    return " · ".join(f'<span class="fact">{part}</span>' for part in presentation(view).facts(view))
+    return " · ".join(f'<span class="fact">{html.escaped(part)}</span>' for part in presentation(view).facts(view))
 
 
 def _panels(view: RecordView, key: str) -> str:
