@@ -8,10 +8,10 @@ rng = np.random.default_rng(0)
 labels = np.repeat(np.arange(5), 200)
 features = rng.normal(size=(1000, 64)) + rng.normal(size=(5, 64))[labels]
 
-print("separation fuzziness", float(ll.separation_fuzziness(features, labels)))
-print("NC1                 ", float(ll.nc1(features, labels)))
-print("nearest class center", float(ll.ncc_accuracy(features, labels)))
-print("CDNV                ", float(ll.cdnv(features, labels)))
+print("separation fuzziness", ll.separation_fuzziness(features, labels))
+print("NC1                 ", ll.nc1(features, labels))
+print("nearest class center", ll.ncc_accuracy(features, labels))
+print("CDNV                ", ll.cdnv(features, labels))
 print("all of them         ", sorted(ll.measure(features, labels)))
 
 fit = ll.fit_law([36.8, 15.5, 9.5, 5.6, 3.2, 1.7, 0.74, 0.47])  # one number per layer

@@ -352,12 +352,35 @@ def test_a_column_of_nothing_is_a_column_of_nan() -> None:
     assert r.to_pandas()["nc4"].dtype == "float64"
 
 
+def test_a_rank_is_an_integer_and_full_rank_a_truth_value() -> None:
+    pytest.importorskip("pandas")
+    r = record()
+    for i, site in enumerate(r.sites):
+        site.values |= {
+            "rank": float(i),
+            "full_rank": float(i > 1),
+            "test_rank": None if i else 3.0,
+            "test_full_rank": None,
+        }
+    frame = r.to_pandas()
+    assert frame["rank"].dtype == "int64"
+    assert frame["rank"].tolist() == [0, 1, 2, 3]
+    assert frame["full_rank"].dtype == bool
+    assert frame[frame["full_rank"]]["site"].tolist() == ["fc2", "fc3"]
+    assert frame["test_rank"].dtype == "Int64"  # of pandas' own kind where some are missing
+    assert frame["test_rank"][0] == 3
+    assert frame["test_rank"].isna().sum() == 3
+    assert frame["test_full_rank"].dtype == "float64"
+
+
 def test_an_empty_record_is_an_empty_table() -> None:
     pytest.importorskip("pandas")
     assert len(Record(name="empty", sites=[], classes=[]).to_pandas()) == 0
 
 
 def test_a_record_reads_as_one_line() -> None:
+    one = Record(name="one", sites=record().sites[:1], classes=["a"], counts=[1])
+    assert repr(one) == "<Record 'one': 1 site, 1 class, 1 sample>"
     assert repr(record()) == "<Record 'toy ρ': 4 sites, 2 classes, 22 samples>"
     lines = str(record()).splitlines()
     assert lines[0] == repr(record())
@@ -490,3 +513,14 @@ def test_files_are_written_where_a_link_points_and_never_over_a_device(tmp_path:
 def test_a_column_is_found_by_its_symbol_in_the_hint() -> None:
     with pytest.raises(InputError, match=r"got 'D'\. Did you mean 'separation'"):
         record().law("D")
+
+
+def test_data_have_the_name_that_they_were_given() -> None:
+    r = record()
+    assert r.data_name == ("training data" if r.test_counts else "data")
+    r.test_counts = []
+    assert r.data_name == "data"
+    r.test_counts = [3, 4]
+    assert r.data_name == "training data"
+    r.settings["data_name"] = "CIFAR-10 test"
+    assert Record.from_dict(r.to_dict()).data_name == "CIFAR-10 test"

@@ -72,7 +72,7 @@ def renamed(function: str, given: Mapping[str, object], new: Mapping[str, str]) 
 
 def check_choice(name: str, value: object, choices: Collection[object], error: type[Exception] = InputError) -> None:
     """Raise unless a value is one of the choices."""
-    if value not in choices:
+    if value not in list(choices):  # a list takes what has no hash, too
         raise error(f"{name}: expected one of {', '.join(map(str, choices))}, got {value!r}.")
 
 

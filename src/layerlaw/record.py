@@ -12,7 +12,7 @@ from layerlaw.errors import DataError, InputError, needed
 from layerlaw.files import Saved, from_plain
 from layerlaw.law import LawErrors, LawFit, fit_law, law_errors
 from layerlaw.measures.columns import REGISTRY, describe
-from layerlaw.wording import joined
+from layerlaw.wording import counted, joined
 
 if TYPE_CHECKING:
     import pandas
@@ -141,6 +141,11 @@ class Record(Saved):
         return next(measured, self.kind.leading[-1])
 
     @property
+    def data_name(self) -> str:
+        """What its data are called: as the user said; the training data where there are test data too; else just data."""
+        return str(self.settings.get("data_name") or ("training data" if self.test_counts else "data"))
+
+    @property
     def plane_names(self) -> list[str]:
         """What the labels of the planes stand for: words, or classes."""
         return self.words or self.classes
@@ -191,12 +196,23 @@ class Record(Saved):
         return None
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per site in depth order; columns `site`, `type`, `at`, `features`, `in_fit`, `branch`, then measures."""
+        """One row per site in depth order; columns `site`, `type`, `at`, `features`, `in_fit`, `branch`, then the measures.
+
+        Floats, but for an integer `rank` and a boolean `full_rank` (of pandas' own kinds where a site has none).
+        """
         pd = needed("pandas", "tables", "Record.to_pandas()")
         frame: pandas.DataFrame = pd.DataFrame({"site": [site.name for site in self.sites]})
         for name in ("type", "at", "features", "in_fit", "branch"):
             frame[name] = [getattr(site, name) for site in self.sites]
-        return frame.assign(**{c: pd.Series(self.column(c), dtype="float64") for c in self.columns})
+        return frame.assign(**{c: self._series(pd, c) for c in self.columns})
+
+    def _series(self, pd: Any, name: str) -> Any:
+        kind, values = describe(name).kind, self.column(name)
+        if kind is float or not any(value is not None for value in values):
+            return pd.Series(values, dtype="float64")
+        plain = [None if value is None else kind(value) for value in values]
+        nullable = {int: "Int64", bool: "boolean"}[kind]
+        return pd.Series(plain, dtype=nullable if None in plain else kind)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -221,9 +237,9 @@ class Record(Saved):
         return "\n".join([repr(self), *(written.format(*row) for row in rows)])
 
     def __repr__(self) -> str:
-        parts = [f"{len(self.sites)} sites"]
-        parts += [f"{len(self.classes)} classes"] if self.kind.of_classes else []
-        parts += [f"{sum(self.counts):,} {self.kind.sample}s"] if self.counts else []
+        parts = [counted(len(self.sites), "site")]
+        parts += [counted(len(self.classes), "class", "classes")] if self.kind.of_classes else []
+        parts += [counted(sum(self.counts), self.kind.sample)] if self.counts else []
         return f"<Record '{self.name}': {', '.join(parts)}>"
 
     def plot(self, column: str | None = None, *, ax: Axes | None = None) -> Figure:

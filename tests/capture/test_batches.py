@@ -1,5 +1,7 @@
 """Data of every kind become batches."""
 
+import collections
+
 import numpy as np
 import pytest
 import torch
@@ -12,8 +14,8 @@ from layerlaw.errors import DataError, LabelError
 X, Y = clouds(50, 6)
 
 
-def batches(data: object, batch_size: int | None = None, batchnorm: str = "running") -> Batches:
-    return Batches(data, batch_size=batch_size, batchnorm=batchnorm, where="data")
+def batches(data: object, batch_size: int | None = None, batchnorm: str = "running", **how: object) -> Batches:
+    return Batches(data, batch_size=batch_size, batchnorm=batchnorm, where="data", **how)
 
 
 def joined(data: Batches) -> tuple[torch.Tensor, torch.Tensor]:
@@ -36,6 +38,12 @@ class Stream(IterableDataset):
         ({"x": X}, Y),
         {"x": X, "labels": Y},
         {"x": X.numpy(), "label": Y.numpy()},
+        {"x": X, "targets": Y},
+        (X, Y.tolist()),
+        (X.numpy(), tuple(Y.tolist())),
+        (X, list(Y)),
+        (X, list(Y.numpy())),
+        [(X[:25], Y[:25].tolist()), (X[25:], list(Y[25:]))],
         TensorDataset(X, Y),
         DataLoader(TensorDataset(X, Y), batch_size=7),
         DataLoader(Stream(), batch_size=7),
@@ -55,10 +63,80 @@ def test_every_kind_of_data_gives_the_same_samples(data: object) -> None:
 
 
 def test_several_inputs_are_several_arguments() -> None:
-    for data in ([(X, X + 1, Y)], ((X, X + 1), Y), [((X, X + 1), Y)]):
-        (batch,) = batches(data)
+    for data, at in (([(X, X + 1, Y)], 2), ([(X, X + 1, Y)], -1), (((X, X + 1), Y), None), ([((X, X + 1), Y)], None)):
+        (batch,) = batches(data, labels_at=at)
         assert len(batch.args) == 2
         assert torch.equal(batch.args[1], X + 1)
+
+
+META = torch.arange(50)
+
+
+def test_what_follows_the_labels_is_no_input_and_not_the_label_either() -> None:
+    for data in ([(X, Y, META)], (X, Y, META), TensorDataset(X, Y, META), DataLoader(TensorDataset(X, Y, META), 25)):
+        x, y = joined(batches(data, labels_at=1))
+        assert torch.equal(x, X)
+        assert torch.equal(y, Y)
+        assert all(len(batch.args) == 1 for batch in batches(data, labels_at=1))
+        with pytest.raises(DataError, match=r"expected \(inputs, labels\), got 3 items: \(.*\. Which are the labels\?"):
+            next(iter(batches(data)))
+    (batch,) = batches([(Y, X)], labels_at=0)
+    assert torch.equal(batch.args[0], X)
+    for at in (3, -4, "y", 1.5, True):
+        with pytest.raises(DataError, match=r"labels=.*: expected an index of the 3 items of a batch, from 0 to 2"):
+            next(iter(batches([(X, Y, META)], labels_at=at)))
+
+
+class ByImage(torch.nn.Module):
+    def forward(self, image):
+        return image
+
+
+class ByAnyName(torch.nn.Module):
+    def forward(self, x, scale=1.0, **others):
+        return x
+
+
+def test_dictionaries_are_handed_over_as_the_forward_takes_them() -> None:
+    row = {"image": X, "label": Y, "idx": META, "path": ["a"] * 50}
+    for data in (row, [row], [({k: v for k, v in row.items() if k != "label"}, Y)]):
+        by_name = batches(data, network=ByImage())
+        (batch,) = by_name
+        assert (batch.args, list(batch.kwargs)) == ((), ["image"])
+        assert by_name.unused == ["idx", "path"]
+        by_place = batches(data, network=torch.nn.Linear(6, 3))
+        (batch,) = by_place
+        assert (len(batch.args), batch.kwargs) == (1, {})
+        assert torch.equal(batch.args[0], X)
+        assert by_place.unused == ["idx", "path"]
+    (batch,) = batches([{"x": X, "scale": 2.0, "more": X, "label": Y}], network=ByAnyName())
+    assert list(batch.kwargs) == ["x", "scale", "more"]
+    (batch,) = batches([{"image": X, "fine_label": Y}], network=ByImage(), labels_at="fine_label")
+    assert torch.equal(batch.labels, Y)
+    with pytest.raises(
+        DataError, match=r"batch 0: the model takes image; got the keys left, right. Rename the keys, or"
+    ):
+        next(iter(batches([{"left": X, "right": X, "label": Y}], network=ByImage())))
+    with pytest.raises(
+        DataError, match=r"expected a dictionary with 'labels', got the keys \['fine', 'image'\]; labels="
+    ):
+        next(iter(batches([{"image": X, "fine": Y}])))
+    with pytest.raises(DataError, match=r"expected a dictionary with 'coarse', got the keys"):
+        next(iter(batches([{"image": X, "label": Y}], labels_at="coarse")))
+
+
+def test_a_named_tuple_with_labels_is_read_by_its_names() -> None:
+    Sample = collections.namedtuple("Sample", "image label index")
+    (batch,) = batches([Sample(X, Y, META)], network=ByImage())
+    assert torch.equal(batch.kwargs["image"], X)
+    assert torch.equal(batch.labels, Y)
+
+
+def test_tables_of_pandas_are_data() -> None:
+    pandas = pytest.importorskip("pandas")
+    (batch,) = batches((pandas.DataFrame(X.numpy()), pandas.Series(Y.numpy())))
+    assert torch.equal(batch.args[0], X)
+    assert torch.equal(batch.labels, Y)
 
 
 def test_lengths_and_labels_are_known_where_they_can_be() -> None:
@@ -149,8 +227,15 @@ def test_batches_without_labels_are_told() -> None:
 def test_labels_of_a_wrong_kind_are_told() -> None:
     with pytest.raises(LabelError, match=r"batch 0: expected one label per sample, shape \(n,\), got shape \(50, 3\)"):
         list(batches([(X, torch.zeros(50, 3))]))
-    with pytest.raises(LabelError, match="expected a tensor of labels, got list"):
+    with pytest.raises(LabelError, match="expected one label per sample, got 2 labels for inputs of shape"):
         list(batches([(X, [0, 1])]))
+    for data in ((X, ["cat", "dog"] * 25), [(X, ["cat", "dog"] * 25)], {"x": X, "labels": ["cat"] * 50}):
+        with pytest.raises(
+            LabelError, match=r"expected class numbers, got strings such as 'cat'. Number the classes from 0"
+        ):
+            list(batches(data))
+    with pytest.raises(LabelError, match="expected a tensor of labels, got list"):
+        list(batches([(X, [[0], [1]])]))
     with pytest.raises(LabelError, match="expected a tensor of labels, got str"):
         list(batches([{"x": X, "labels": "cat"}]))
 

@@ -319,3 +319,13 @@ def test_a_dry_run_gives_back_the_same_model_whatever_it_does_to_its_input() -> 
     assert ll.sites(seeded(Overwrites), x).overwrites_input
     assert torch.equal(x, before)
     assert not ll.sites(FNN(), x).overwrites_input
+
+
+def test_one_site_is_one_and_long_types_are_shortened() -> None:
+    class AVeryLongNameForALinearLayerThatFillsTheWholeTable(nn.Linear):
+        pass
+
+    text = str(ll.sites(nn.Sequential(AVeryLongNameForALinearLayerThatFillsTheWholeTable(6, 3)), clouds(6, 6)[0]))
+    assert text.startswith("1 site (")
+    assert "AVeryLo…" in text
+    assert "AVeryLongNameForALinearLayer" not in text

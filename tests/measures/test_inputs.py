@@ -70,9 +70,10 @@ def test_no_graph_leaks_out(problem) -> None:
     x, y = problem
     x = x.clone().requires_grad_()
     weight = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
-    for name, value in measure(x * 1, y, decision=y, classifier=weight * 1).items():
-        assert not value.requires_grad, name
-        assert value.grad_fn is None, name
+    stacked = torch.stack([x * 1, x * 2])
+    for found in (measure(x * 1, y, decision=y, classifier=weight * 1), measure(stacked, torch.stack([y, y]))):
+        for name, value in found.items():
+            assert not (isinstance(value, torch.Tensor) and (value.requires_grad or value.grad_fn)), name
     assert torch.is_grad_enabled()
     assert x.grad is None
 
@@ -95,12 +96,35 @@ def test_autocast_does_not_touch_the_numbers(problem) -> None:
     assert all(torch.equal(torch.as_tensor(found[name]), torch.as_tensor(expected[name])) for name in expected)
 
 
-def test_answers_are_float64(problem) -> None:
+KINDS = {"rank": int, "full_rank": bool, "separation_classes": torch.Tensor}
+
+
+def test_answers_are_plain_numbers_and_tensors_where_there_are_several(problem) -> None:
     x, y = problem
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         for name, value in measure(x.to(dtype), y, decision=y, classifier=x[:3]).items():
-            if name not in ("rank", "full_rank"):
-                assert value.dtype == torch.float64, name
+            assert type(value) is KINDS.get(name, float), name
+        for name, value in measure(x.to(dtype).expand(2, -1, -1), y, decision=y).items():
+            assert isinstance(value, torch.Tensor), name
+            assert value.dtype == torch.float64 or name in ("rank", "full_rank")
+    for function in FUNCTIONS:
+        if function is not measure:
+            assert type(function(x.numpy(), y.numpy())) is float
+            assert function(torch.stack([x, x]), y).tolist() == [function(x, y)] * 2
+
+
+def test_where_class_means_coincide_nothing_looks_like_collapse(problem) -> None:
+    y = torch.arange(60) % 3
+    x = torch.zeros(60, 4)
+    x[:, 0] = torch.arange(60) // 3 % 2  # the same in every class
+    found = measure(x, y)
+    assert (found["rank"], found["full_rank"]) == (0, False)
+    assert {found[name] for name in ("separation", "separation_classes", "nc1", "cdnv", "nc2_norms")} == {None}
+    for function in (separation_fuzziness, nc1, cdnv):
+        with pytest.raises(FeatureError, match=r"features: class means coincide, so .* is not defined"):
+            function(x, y)
+    assert ncc_accuracy(x, y) == pytest.approx(1 / 3)
+    assert separation_fuzziness(torch.stack([x, x + y[:, None]]), y).isnan().tolist() == [True, False]
 
 
 def test_measure_returns_everything(problem) -> None:

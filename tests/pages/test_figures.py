@@ -99,3 +99,39 @@ def test_pyplot_is_never_imported():
 def test_a_record_draws_itself():
     record = full_record()
     assert record.plot("nc1").axes[0].get_title() == plot(record, "nc1").axes[0].get_title()
+
+
+def test_several_records_are_drawn_into_one_picture_with_a_legend():
+    deep, full = deep_record(), full_record()
+    figure = plot([full, deep, full_record()])
+    (ax,) = figure.axes
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert len(names) == 3
+    assert len(set(names)) == 3  # records of one name are told apart
+    assert all("ρ = " in name for name in names)
+    assert not ax.get_title()
+    colors = {line.get_color() for line in ax.lines if line.get_linestyle() == "--"}
+    assert len(colors) == 3
+    assert ax.get_xlim()[1] > len(deep.sites) - 1
+    assert drawn(figure) > 1000
+    assert drawn(plot((full, deep), "ncc_accuracy")) > 1000
+
+
+def test_one_record_in_a_list_is_drawn_as_it_is_alone():
+    alone, listed = plot(full_record()), plot([full_record()])
+    assert listed.axes[0].get_title() == alone.axes[0].get_title()
+    assert listed.axes[0].get_legend() is None
+
+
+def test_what_cannot_be_drawn_together_is_told():
+    from lm_records import lm_record
+
+    with pytest.raises(InputError, match="plot: expected records of one kind, got a classifier and a language model"):
+        plot([full_record(), lm_record()])
+    for wrong in (3, [3], "record", None):
+        with pytest.raises(InputError, match="plot: expected one Record or a list of them, got"):
+            plot(wrong)
+    with pytest.raises(InputError, match="plot: expected at least one record, got an empty list"):
+        plot([])
+    with pytest.raises(InputError, match="expected one of the columns"):
+        plot([full_record(), minimal_record()], "nc3")

@@ -255,3 +255,18 @@ def test_records_of_different_data_are_said_to_be():
     assert "The records were measured on different data." in page_html(records)
     records[0].settings["order"] = "shuffled by the loader"  # then the checksum depends on the order
     assert "The records may be of the same data: one was shuffled by its loader." in page_html(records)
+
+
+def test_data_are_called_by_their_name_and_training_data_only_where_there_are_test_data():
+    named, alone = full_record(), full_record()
+    named.settings["data_name"] = "CIFAR-10 <test>"
+    page = page_html(named)
+    assert "samples of CIFAR-10 &lt;test&gt;" in page
+    assert not re.search(
+        r"training (samples|data\b(?!\.))|train accuracy", re.sub(r"<script.*?</script>", "", page, flags=re.S)
+    )
+    assert figures(page)[0]["data"][-1]["name"] == "CIFAR-10 &lt;test&gt;"
+    alone.test_counts, alone.test_accuracy = [], None
+    page = page_html(alone)
+    assert figures(page)[0]["data"][-1]["name"] == "data"
+    assert "training samples" not in page

@@ -155,7 +155,8 @@ def test_ten_classes_of_a_model_with_a_thousand_logits_are_measured_alone() -> N
     order = torch.randperm(250, generator=torch.Generator().manual_seed(1))
     data = (torch.cat([x, outside])[order], torch.cat([y, elsewhere])[order])
     for batches in (data, [(a, b) for a, b in zip(*(torch.split(t, 60) for t in data), strict=True)]):
-        record = ll.probe(network, batches, classes=ids, sites="layers", uncertainty="jackknife", progress=False)
+        how = {"sites": "layers", "uncertainty": "jackknife", "progress": False}
+        record = ll.probe(network, batches, classes=ids, scores=lambda output: output, **how)
         assert record.classes == [str(i) for i in ids]
         assert record.counts == [20] * 10
         features, scores = by_hand(network, x)
@@ -179,12 +180,13 @@ def test_batches_without_any_of_the_chosen_classes_are_passed_over() -> None:
         ll.probe(seeded(FNN), [(x[y == 1], y[y == 1])], classes=[0, 2], progress=False)
 
 
-def test_the_first_k_classes_may_be_asked_for_by_their_number() -> None:
+def test_the_first_k_classes_may_be_asked_for_by_their_number_where_the_scores_are_said_to_be_theirs() -> None:
     x, y = clouds(60, 12, classes=2)
-    network = seeded(FNN)
-    few, chosen = (ll.probe(network, (x, y), classes=c, progress=False) for c in (np.int64(2), [0, 1]))
+    network, how = seeded(FNN), {"scores": lambda output: output, "progress": False}
+    few, chosen = (ll.probe(network, (x, y), classes=c, **how) for c in (np.int64(2), [0, 1]))
     assert few.to_pandas().equals(chosen.to_pandas())
     assert few.accuracy == chosen.accuracy
+    assert few.accuracy is not None
 
 
 @pytest.mark.parametrize("end", ["(n, 1)", "(n,)", "probability"])
@@ -311,7 +313,7 @@ def test_class_names_come_from_the_user_or_from_the_data() -> None:
     assert classes(Named(x, y)) == ["ant", "bee", "cat"]
     assert classes(torch.utils.data.DataLoader(Named(x, y), batch_size=20), classes=[2, 0]) == ["cat", "ant"]
     assert classes((x, y), classes={2: "two", 0: "none"}) == ["two", "none"]
-    with pytest.raises(ll.LayerlawError, match=r"classes: expected 3 names, since 3 classes are measured .*got 2"):
+    with pytest.raises(ll.LayerlawError, match=r"got 2\..* 2 classes were named, the model's output fits 3\."):
         classes((x, y), classes=["a", "b"])
 
 
@@ -333,6 +335,8 @@ def test_a_record_says_how_it_was_measured() -> None:
         "permuted_labels": True,
         "one_forward": True,
         "seed": 0,
+        "scores": "the output",
+        "data_name": "",
     }
     provenance = record.provenance
     assert provenance["model"] == "ResNet20"

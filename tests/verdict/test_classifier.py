@@ -219,7 +219,29 @@ def test_an_early_right_center_advises_an_exit() -> None:
     r.sites[5].values["ncc_accuracy"] = 0.9  # it does not stay right
     assert judge(r).advice == ()
     r.sites[5].values["ncc_accuracy"], r.accuracy = 1.0, 0.3  # a network that decides badly
-    assert judge(r).advice == ()
+    assert not any(line.startswith("From") for line in judge(r).advice)
+
+
+def test_data_are_called_by_their_name_and_training_data_only_where_there_are_test_data() -> None:
+    r = record(EVEN, ncc_accuracy=[0.5, 0.8, 0.97, 0.992, 1.0, 1.0, 1.0, 1.0])
+    r.accuracy, r.counts = 1.0, [50, 50]
+    assert any("at least 99 % of the data:" in line for line in judge(r).advice)
+    r.test_counts = [20, 20]
+    assert any("at least 99 % of the training data:" in line for line in judge(r).advice)
+    r.settings["data_name"] = "CIFAR-10 test"
+    assert any("at least 99 % of CIFAR-10 test:" in line for line in judge(r).advice)
+    assert not any("training" in line for line in str(judge(r)).splitlines())
+
+
+def test_chance_decisions_on_separated_classes_speak_of_scale_and_scores() -> None:
+    r = record(EVEN)
+    r.classes, r.counts = [str(k) for k in range(10)], [50] * 10
+    for accuracy, told in ((0.12, True), (0.35, False), (None, False)):
+        r.accuracy = accuracy
+        assert any("hardly better than by chance" in line and "scaled" in line for line in judge(r).advice) == told
+    rising = record(list(reversed(EVEN)))
+    rising.accuracy, rising.classes = 0.12, r.classes
+    assert [line.startswith("D grows with depth, as in networks") for line in judge(rising).advice][-1]
 
 
 def test_a_late_right_center_advises_nothing() -> None:

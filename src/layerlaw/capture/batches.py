@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from numbers import Number
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from layerlaw.errors import DataError, LabelError
+from layerlaw.capture.arguments import Inputs
+from layerlaw.errors import DataError, LabelError, LayerlawError
 
-LABEL_KEYS = ("labels", "label")
+LABEL_KEYS = ("labels", "label", "targets", "target")
 DEFAULT_BATCH = {"running": 256, "batch": 100, "whole": 256}  # 100: the chunk of the law's authors
 
 
@@ -123,23 +126,41 @@ class Checksum:
 
 
 class Batches:
-    """A re-iterable of `Batch`; `samples` and `labels` where they are known beforehand, `order` in words."""
+    """A re-iterable of `Batch`; `samples` and `labels` where they are known beforehand, `order` in words.
 
-    def __init__(self, data: Any, *, batch_size: int | None, batchnorm: str, where: str, seed: int = 0) -> None:
+    `labels_at` says which item of a batch holds the labels, an index or a key; the `network` what it takes of dictionaries:
+    `unused` are the keys that it does not.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        batch_size: int | None,
+        batchnorm: str,
+        where: str,
+        seed: int = 0,
+        labels_at: int | str | None = None,
+        network: nn.Module | None = None,
+    ) -> None:
         self.where, self.order = where, "as given"
+        self._labels_at, self._inputs = labels_at, Inputs.of(network)
         self.samples: int | None = None
         self.labels: Tensor | None = None
         self._last: Any = None
         if isinstance(data, Iterator):
             raise self._one_shot(data)
-        if batch_size is not None and batch_size < 1:
-            raise DataError(f"{where}: expected a batch_size of at least 1, got {batch_size}.")
+        if isinstance(data, (str, os.PathLike)):
+            cure = f"layerlaw.data.load({str(data)!r}) reads a data set by its name, or a folder of pictures"
+            raise DataError(f"{where}: expected data, got {str(data)!r}. {cure}.")
+        whole = isinstance(batch_size, SupportsIndex) and not isinstance(batch_size, bool)
+        if batch_size is not None and (not whole or batch_size < 1):
+            raise DataError(f"{where}: expected a batch_size of at least 1, got {batch_size!r}.")
         size = batch_size or DEFAULT_BATCH[batchnorm]
-        if isinstance(data, Mapping):
-            whole = as_batch(data, where)
-            data = (whole.kwargs, whole.labels)
-        if _is_pair(data):
-            data = Pair(data, size, where, seed=seed if batchnorm == "batch" else None)
+        if isinstance(data, (tuple, list)) and len(data) == 2 and _is_plain(data[1]) and isinstance(data[0], list):
+            raise DataError(f"{where}: expected inputs as a tensor or an array, got a list. Use torch.tensor(inputs).")
+        if isinstance(data, Mapping) or _is_pair(data) or _are_arrays(data):
+            data = Pair(self._batch(data, where), size, where, seed=seed if batchnorm == "batch" else None)
             self.samples, self.labels = len(data.labels), data.labels
             if data.order is not None:
                 self.order = f"mixed with seed {seed}, since it was sorted by class"
@@ -157,15 +178,31 @@ class Batches:
         self.length = _length(data)
 
     def __iter__(self) -> Iterator[Batch]:
-        source, index = iter(self.source), -1
+        try:
+            source, index = iter(self.source), -1
+        except Exception as error:
+            raise self._failed(error, 0) from error
         if not isinstance(source, _BaseDataLoaderIter):  # one with persistent workers comes back, but begins anew
             if source is self._last:
                 raise self._one_shot(self.source)
             self._last = source
-        for index, item in enumerate(source):
-            yield as_batch(item, f"{self.where}, batch {index}")
+        while True:
+            try:
+                item = next(source)
+            except StopIteration:
+                break
+            except LayerlawError:
+                raise
+            except Exception as error:  # the user's own data sets and collate functions raise anything
+                raise self._failed(error, index + 1) from error
+            index += 1
+            yield self._batch(item, f"{self.where}, batch {index}")
         if index < 0:
             raise DataError(f"{self.where}: expected at least one batch, got none.")
+
+    def _failed(self, error: Exception, batch: int) -> DataError:
+        why = (str(error).strip().splitlines() or [""])[-1]  # of a worker's report the last line
+        return DataError(f"{self.where}, batch {batch}: the data failed with {type(error).__name__}: {why}")
 
     def joined(self, batches: Sequence[Batch]) -> Batches:
         """The same data as one batch."""
@@ -174,6 +211,14 @@ class Batches:
         whole.samples = whole.batch_size = len(whole.source[0].labels)
         whole.labels = whole.source[0].labels
         return whole
+
+    @property
+    def unused(self) -> list[str]:
+        """Keys of dictionaries that the network does not take, as far as batches were read."""
+        return sorted(self._inputs.unused)
+
+    def _batch(self, item: Any, where: str) -> Batch:
+        return as_batch(item, where, self._labels_at, self._inputs)
 
     def _one_shot(self, data: Any) -> DataError:
         came = f"got a one-shot iterator ({type(data).__name__})"
@@ -184,8 +229,8 @@ class Batches:
 class Pair:
     """Inputs and labels in memory, cut into batches in the order given; with a `seed`, an order sorted by class is mixed."""
 
-    def __init__(self, data: Any, batch_size: int, where: str, *, seed: int | None) -> None:
-        self.whole, self.batch_size = as_batch(data, where), batch_size
+    def __init__(self, whole: Batch, batch_size: int, where: str, *, seed: int | None) -> None:
+        self.whole, self.batch_size = whole, batch_size
         self.labels = self.whole.labels
         n = len(self.labels)
         for value in self.whole.tensors():
@@ -209,24 +254,34 @@ class Pair:
             yield replace(self.whole._each(lambda value, rows=rows: value[rows]), labels=self.labels[rows])  # type: ignore[misc]
 
 
-def as_batch(item: Any, where: str) -> Batch:
-    """One item of a loader: (x, y), (x₁, x₂, …, y), or a dictionary with a `labels` key."""
+def as_batch(item: Any, where: str, labels_at: int | str | None = None, inputs: Inputs | None = None) -> Batch:
+    """One item of a loader: (x, y), or a dictionary with a `labels` key; other forms where `labels_at` names the labels.
+
+    Of several items those before the labels are inputs (those behind them where the labels come first).
+    """
     if isinstance(item, Batch):
         return item
     x: Any
+    if isinstance(item, tuple) and any(key in getattr(item, "_fields", ()) for key in (labels_at, *LABEL_KEYS)):
+        item = item._asdict()  # type: ignore[attr-defined]  # a named tuple
     if isinstance(item, Mapping):
-        key = next((k for k in LABEL_KEYS if k in item), None)
-        if key is None:
-            raise DataError(f"{where}: expected a dictionary with 'labels', got the keys {sorted(map(str, item))}.")
-        x, labels = {k: v for k, v in item.items() if k != key}, item[key]
+        key = labels_at if labels_at is not None else next((k for k in LABEL_KEYS if k in item), None)
+        if key is None or key not in item:
+            cure = "labels='…' names the key that holds the labels"
+            came = f"expected a dictionary with '{key or 'labels'}', got the keys {sorted(map(str, item))}"
+            raise DataError(f"{where}: {came}; {cure}.")
+        x, labels = {str(k): _tensor(v) for k, v in item.items() if k != key}, item[key]
     elif isinstance(item, (tuple, list)) and len(item) >= 2:
-        x, labels = (item[0] if len(item) == 2 else item[:-1]), item[-1]
+        at = _label_index(item, labels_at, where)
+        before = item[:at] or item[at + 1 :]
+        x, labels = (before[0] if len(before) == 1 else before), item[at]
     else:
         came = f"{type(item).__name__}. Data sets without labels cannot be measured"
         raise DataError(f"{where}: expected (inputs, labels) or a dictionary with 'labels', got {came}.")
     y = _labels(labels, where)
     if isinstance(x, Mapping):
-        batch = Batch((), {str(k): _tensor(v) for k, v in x.items()}, y)
+        named = {str(k): _tensor(v) for k, v in x.items()}
+        batch = Batch(*(inputs or Inputs()).taken(named, where), y)
     else:
         batch = Batch(tuple(_tensor(v) for v in _listed(x)), {}, y)
     tensors = batch.tensors()
@@ -236,8 +291,34 @@ def as_batch(item: Any, where: str) -> Batch:
     return batch
 
 
+def _label_index(item: Sequence[Any], labels_at: int | str | None, where: str) -> int:
+    """Which of several items are the labels: the second of two, else the user says."""
+    n = len(item)
+    if labels_at is None and n > 2:
+        shapes = ", ".join(_described(value) for value in item[:6]) + (", …" if n > 6 else "")
+        cure = "labels=1 says that the second holds them and the first goes into the model; or hand over ((x₁, x₂), y)"
+        raise DataError(f"{where}: expected (inputs, labels), got {n} items: {shapes}. Which are the labels? {cure}.")
+    at = 1 if labels_at is None else labels_at
+    if isinstance(at, bool) or not isinstance(at, int) or not -n <= at < n:
+        raise DataError(f"{where}: labels={at!r}: expected an index of the {n} items of a batch, from 0 to {n - 1}.")
+    return at % n
+
+
+def _described(value: Any) -> str:
+    return f"{tuple(value.shape)}" if isinstance(value, (Tensor, np.ndarray)) else type(value).__name__
+
+
 def _labels(labels: Any, where: str) -> Tensor:
+    if _is_plain(labels):
+        words = [label for label in labels if isinstance(label, str)]
+        if words:
+            cure = "Number the classes from 0, np.unique(labels, return_inverse=True)[1]; classes=[…] takes their names"
+            raise LabelError(f"{where}: expected class numbers, got strings such as {words[0]!r}. {cure}.")
+        labels = torch.as_tensor([label.item() if isinstance(label, Tensor) else label for label in labels])
     y = _tensor(labels)
+    if isinstance(y, (Number, np.generic)) or (isinstance(y, Tensor) and y.dim() == 0):
+        single = "Are these single samples? DataLoader(data, batch_size=256) makes batches of them"
+        raise LabelError(f"{where}: expected one label per sample, shape (n,), got one number. {single}.")
     if not isinstance(y, Tensor):
         raise LabelError(f"{where}: expected a tensor of labels, got {type(labels).__name__}.")
     if y.dim() == 2 and y.shape[1] == 1:
@@ -252,8 +333,26 @@ def _is_pair(data: Any) -> bool:
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         return False
     inputs, labels = data
-    return isinstance(labels, (Tensor, np.ndarray)) and (
-        isinstance(inputs, Mapping) or all(isinstance(value, (Tensor, np.ndarray)) for value in _listed(inputs))
+    in_memory = isinstance(labels, (Tensor, np.ndarray)) or hasattr(labels, "to_numpy") or _is_plain(labels)
+    return in_memory and (isinstance(inputs, Mapping) or all(_is_array(value) for value in _listed(inputs)))
+
+
+def _are_arrays(data: Any) -> bool:
+    """Several arrays in memory that are no pair."""
+    return isinstance(data, (tuple, list)) and len(data) > 2 and all(_is_array(value) for value in data)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (Tensor, np.ndarray)) or hasattr(value, "to_numpy")
+
+
+def _is_plain(labels: Any) -> bool:
+    """A list of numbers or of words."""
+    single = (Number, np.generic, str)
+    return (
+        isinstance(labels, (tuple, list))
+        and bool(labels)
+        and all(isinstance(label, single) or (isinstance(label, Tensor) and label.dim() == 0) for label in labels)
     )
 
 
@@ -265,6 +364,8 @@ def _length(data: Any) -> int | None:
 
 
 def _tensor(value: Any) -> Any:
+    if hasattr(value, "to_numpy"):  # a table or a column of pandas
+        value = value.to_numpy()
     if not isinstance(value, np.ndarray):
         return value
     if value.dtype.kind not in "biufc":

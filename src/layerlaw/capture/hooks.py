@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.modules import entering, logits_of, main_input, modules_of, tensors_in
+from layerlaw.capture.modules import entering, main_input, modules_of, tensors_in
 from layerlaw.capture.plan import Plan, Reduce, Site, reduced, samples_first
 from layerlaw.capture.trunk import DataFlow
 from layerlaw.errors import CaptureError, FeatureError
@@ -273,7 +273,7 @@ class Capture:
         if site is not None:
             self.hand_over(site, next(islice(tensors_in(output), site.pick, None), None))
         if (scores := self.outputs[name].get(LOGITS)) is not None:
-            self.hand_over(scores, logits_of(output))
+            self.hand_over(scores, self.plan.scores.of(output))
 
     def hand_over(self, site: Site, tensor: Tensor | None) -> None:
         """Turn what the module got or gave into (n, d) features and pass them on, outside autocast (and without TF32)."""

@@ -71,8 +71,9 @@ def placed(network: nn.Module, device: str | torch.device | None) -> Iterator[to
     try:
         there = torch.device(device)
         torch.zeros(1, device=there).cpu()  # is there such a device, and does it hold numbers?
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"device: cannot compute on {str(device)!r}: {error}") from None
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"device: cannot compute on {str(device)!r}: {why}") from None
     try:
         network.to(there)
         yield there

@@ -9,9 +9,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import CaptureError
 from layerlaw.stats.precision import at_least_float32
+from layerlaw.wording import counted, shortened
 
+LONGEST_TYPE = 24  # characters of a module's class in the table
 Reduce = Literal["flatten", "mean", "max", "first", "last"]
 
 
@@ -52,9 +55,9 @@ class Plan:
     """Which sites are measured, by which rule and why, what was left out, and which layer is the classifier.
 
     `reads` names the site whose features the classifier reads; `classes` is the number of logits (2 for a single one,
-    which means class 1 above the `threshold`); `calls` says how often each module with a site is called. `no_sites` are the
-    modules that are called and own a parameter of two or more dimensions but are no site, and why; `no_trunk` says why side
-    branches could not be told from the trunk ("": they were).
+    which means class 1 above the `threshold`), `scores` how they are read from the model's output; `calls` says how often
+    each module with a site is called. `no_sites` are the modules that are called and own a parameter of two or more
+    dimensions but are no site, and why; `no_trunk` says why side branches could not be told from the trunk ("": they were).
     """
 
     sites: tuple[Site, ...]
@@ -66,6 +69,7 @@ class Plan:
     reads: str | None = None
     classes: int | None = None
     threshold: float = 0.0
+    scores: Scores = NO_SCORES
     overwrites_input: bool = False
     calls: dict[str, int] = field(default_factory=dict)
     no_sites: dict[str, str] = field(default_factory=dict)
@@ -88,8 +92,10 @@ class Plan:
 
     def __str__(self) -> str:
         width = max(len(site.name) for site in self.sites)
+        types = [shortened(site.type, LONGEST_TYPE) for site in self.sites]
+        kind = max(map(len, types))
         lines = [
-            f"{i:3d}  {row['name']:{width}}  {row['type']:12}  {row['at']:6}  {'×'.join(map(str, row['shape'])):>14}  "
+            f"{i:3d}  {row['name']:{width}}  {types[i]:{kind}}  {row['at']:6}  {'×'.join(map(str, row['shape'])):>14}  "
             f"{row['features']:8d} features  {row['memory'] / 2**20:8.2f} MiB{'  side branch' * row['branch']}"
             for i, row in enumerate(self.rows())
         ]
@@ -100,7 +106,7 @@ class Plan:
         left_out += [f"no site: {_some(names)} ({reason})" for reason, names in by_reason.items()]
         left_out += [f"side branches are not told apart: {self.no_trunk}"] * bool(self.no_trunk)
         end = f"classifier: {self.classifier or 'none: ' + self.classifier_why}"
-        return "\n".join([f"{len(self.sites)} sites ({self.why})", *lines, *left_out, end])
+        return "\n".join([f"{counted(len(self.sites), 'site')} ({self.why})", *lines, *left_out, end])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

@@ -24,6 +24,7 @@ from layerlaw.capture.modules import (
     weight_layers,
 )
 from layerlaw.capture.plan import Plan, Reduce, Site, reduced, samples_first
+from layerlaw.capture.scores import ScoreChoice, find_scores
 from layerlaw.capture.trunk import DataFlow, Trunk
 from layerlaw.errors import CaptureError, check_choice
 
@@ -34,8 +35,19 @@ MIN_BLOCK_ROWS = 4
 AFTER_LAST = "no weight layer's output is the model's output (a softmax or pooling may follow the last layer)"
 
 
-def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: Reduce = "flatten") -> Plan:
-    """Dry-run the network, which is in its probing state, on two (and three) samples, and decide where to measure."""
+def find_sites(
+    network: nn.Module,
+    batch: Batch,
+    *,
+    choice: SiteChoice,
+    reduce: Reduce = "flatten",
+    scores_at: ScoreChoice = None,
+    classes_told: int | None = None,
+) -> Plan:
+    """Dry-run the network, which is in its probing state, on two (and three) samples, and decide where to measure.
+
+    `scores_at` says where the class scores are in the model's output, `classes_told` how many the user spoke of.
+    """
     check_choice("reduce", reduce, get_args(Reduce), CaptureError)
     n = len(batch.labels)
     if n < 2:
@@ -47,6 +59,8 @@ def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: 
         both = f"The inputs have {n} entries on axes 0 and 1, as many as there are samples"
         gives = f"with 2 of them along axis 0 the model gives {len(scores)} rows of scores"
         raise CaptureError(f"which axis are the samples? {both}, and {gives}. Use another batch size.")
+    read = find_scores(network, batch.first(2), two.output, scores_at, classes=classes_told)
+    two.output = scores = read.of(two.output)
     finder = _Finder(network, two, three, reduce, batch.first(2).mask)
     choice, logits = _without_logits(choice, finder.modules)
     rule, why, sites = finder.find(choice)
@@ -81,6 +95,7 @@ def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: 
         reads=next((site.name for site in reversed(sites) if finder.feeds_classifier(site)), None),
         classes=classes,
         threshold=threshold,
+        scores=read,
         overwrites_input=two.overwrites_input,
         calls={name: finder.counts[name] for name in {site.module for site in sites}},
         no_sites=finder.no_sites(sites, rule),

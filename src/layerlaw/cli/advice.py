@@ -210,6 +210,6 @@ def measured_by(reference: str, weights: Path | None, images: ImageOptions) -> t
     if images.data is None and given is None:
         expected = "expected data to find its classifier and measure its norms on, from `make` or --data, got none"
         raise InputError(f"--model: {expected}. Give --data; or leave out --model and give --counts, --E-W and --E-H.")
-    train, _, names = images.chosen(given)
+    chosen = images.chosen(given, network=network)
     with explained_inputs():
-        return measured_classifier(network, train, names)
+        return measured_classifier(network, chosen.data, chosen.class_names)

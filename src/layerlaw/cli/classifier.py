@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,8 +11,18 @@ import torch
 from typer import Argument, Option
 
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console
-from layerlaw.cli.inputs import ImageOptions, SiteOptions, explained_inputs, load_model, whole_numbers
+from layerlaw.cli.inputs import (
+    ChosenImages,
+    ImageOptions,
+    SiteOptions,
+    explained_inputs,
+    load_model,
+    relabeled,
+    whole_numbers,
+)
+from layerlaw.cli.inputs import class_map as find_map
 from layerlaw.data import DEFAULT, load
+from layerlaw.data.labeled import MOMENTS
 from layerlaw.errors import DataError, InputError
 from layerlaw.files import check_place, json_safe, made_folder
 from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
@@ -20,11 +31,13 @@ from layerlaw.pages import plot, print_comparison, print_record
 from layerlaw.pages import report as write_page
 from layerlaw.probing import probe as run_probe
 from layerlaw.probing import sites as find_sites
+from layerlaw.probing.classes import NOT_ASKED
 from layerlaw.record import Record
 from layerlaw.verdict import judge, law_holds
 from layerlaw.verdict.sentences import law_numbers
-from layerlaw.wording import correlation
+from layerlaw.wording import correlation, percent
 
+WELL_DECIDED, CLEARLY_BETTER, FEW_IMAGES = 0.9, 0.1, 30  # when other scales are tried, what is better, images per class
 SHAPE = "shape: expected positive whole numbers such as 3,32,32"
 
 
@@ -66,6 +79,13 @@ def probe(
     ] = "running",
     weighting: Annotated[str, Option(help="samples (as in the paper) or classes.")] = "samples",
     classes: Annotated[str | None, Option(help="Class numbers to measure, e.g. 0,3,7.")] = None,
+    class_map: Annotated[
+        str | None,
+        Option(
+            help="Which output of the model is which class of --data: cat=3,dog=5 or a JSON file; default: id2label."
+        ),
+    ] = None,
+    data_name: Annotated[str | None, Option(help="What the data are, e.g. 'CIFAR-10 test', for the sentences.")] = None,
     logits: Annotated[bool, Option("--logits", help="Also measure the logits.")] = False,
     null: Annotated[bool, Option("--null", help="Also measure an untrained copy of the network.")] = False,
     test: Annotated[bool, Option(help="Also measure the test split.")] = True,
@@ -81,17 +101,29 @@ def probe(
     """
     result.check()
     network, given, given_test = load_model(where.model, weights)
-    train, held_out, class_names = images.chosen(given, given_test, test=test, per_class=per_class)
+    chosen = images.chosen(given, given_test, network=network, test=test, per_class=per_class)
+    numbers, mapped_by = find_map(class_map, chosen.class_names, network)
+    if class_map is not None and classes is not None:
+        raise InputError("--classes, --class-map: expected one of them; a map names the classes that are measured.")
     how: Any = {"batchnorm": batchnorm, "weighting": weighting, "null": null, **where.how(logits=logits)}
     how |= {"batch_size": batch_size, "device": device, "memory_gib": memory_gib}
+    how["classes"] = _chosen(classes, chosen.class_names, numbers if classes is None else {})
+
+    def given_as(pair: Any) -> Any:
+        return relabeled(pair, numbers) if numbers and classes is None and pair is not None else pair
+
     with explained_inputs():
-        record = run_probe(network, train, test=held_out, classes=_chosen(classes, class_names), **how)
+        named: Any = {"data_name": data_name if data_name is not None else chosen.name}
+        record = run_probe(network, given_as(chosen.data), test=given_as(chosen.test), **how, **named)
+    facts = [*chosen.facts, *_about_map(record, chosen, numbers, mapped_by)]
+    if (told := _other_scaling(network, chosen, record, given_as, how | {"flat": images.flat})) is not None:
+        facts.append(told)
     record.name = result.name or record.name
     source = images.data or ("from the model file" if given is not None else DEFAULT)
     said = {"model": where.model, "weights": str(weights) if weights else None, "data": source, "per_class": per_class}
-    record.provenance["command"] = said | {"size": images.size, "flat": images.flat, "normalize": images.normalize}
-    default = f"data: {DEFAULT} (embedded; --data names another)"
-    result.show(record, *[default] * (images.data is None and given is None))
+    scaled = chosen.normalize if chosen.train is not None else images.normalize
+    record.provenance["command"] = said | {"size": images.size, "flat": images.flat, "normalize": scaled}
+    result.show(record, *facts)
 
 
 @command
@@ -99,6 +131,7 @@ def sites(
     where: SiteOptions,
     images: ImageOptions,
     shape: Annotated[str | None, Option(help="Shape of one random input instead of data, e.g. 3,32,32.")] = None,
+    classes: Annotated[int | None, Option(help="How many classes; the memory grows with them.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Show where a probe would measure MODEL, as a dry run: names, types, shapes, features, memory.
@@ -106,9 +139,10 @@ def sites(
     MODEL names your own Python code, and that code is run.
     """
     network, given, _ = load_model(where.model)
-    example: Any = images.chosen(given)[0] if shape is None else torch.randn(3, *whole_numbers(shape, SHAPE, 1))
+    sides = () if shape is None else whole_numbers(shape, SHAPE, 1)
+    example: Any = images.chosen(given, network=network).data if shape is None else torch.randn(3, *sides)
     with explained_inputs():
-        plan = find_sites(network, example, **where.how())
+        plan = find_sites(network, example, classes=classes, **where.how())
     screen = console(as_json)
     screen.print(str(plan), markup=False, highlight=False, soft_wrap=True)
     found: dict[str, Any] = {"sites": plan.rows(), "why": plan.why, "left_out": list(plan.dropped)}
@@ -158,8 +192,50 @@ def law_of(record: Record, column: str | None = None, drop_last: int = 0) -> dic
     return {**fit.to_dict(), "evenness": fit.evenness, "steps": fit.steps, "equal_steps": fit.equal_steps, **rule}
 
 
-def _chosen(classes: str | None, names: tuple[str, ...] | None) -> Any:
-    """Class numbers with their names, where they have some."""
+def _about_map(record: Record, chosen: ChosenImages, numbers: dict[int, int], mapped_by: str) -> list[str]:
+    """Which output is which class, and what to do where that is not known."""
+    names = chosen.class_names or ()
+    if numbers:
+        pairs = ", ".join(f"{names[i]} = {number}" for i, number in list(numbers.items())[:12])
+        left_out = [name for i, name in enumerate(names) if i not in numbers]
+        return [f"classes: {pairs} ({mapped_by})" + f"; left out: {', '.join(left_out)}" * bool(left_out)]
+    if chosen.train is not None and record.accuracy is None and record.settings["scores"] != NOT_ASKED:
+        return ["classes: --class-map cat=3,dog=5 (or a JSON file) says which output of the model is which class"]
+    return []
+
+
+def _other_scaling(
+    network: Any, chosen: ChosenImages, record: Record, given_as: Callable[[Any], Any], how: dict[str, Any]
+) -> str | None:
+    """A network that decides badly is asked again with pixels of other scales, on a few images."""
+    train, now, flat = chosen.train, chosen.normalize, how.pop("flat")
+    if train is None or now is None or record.accuracy is None or record.accuracy > WELL_DECIDED:
+        return None
+    few = train.balanced(min(FEW_IMAGES, *train.counts()))
+    usual: list[Any] = [
+        "half",
+        "none",
+        *["imagenet"] * (train.images.shape[1] == 3),
+        *["dataset"] * (train.name in MOMENTS),
+    ]
+    plain: Any = {"sites": ["logits"], "uncertainty": False, "null": False, "progress": False}
+
+    def accuracy(scaling: Any) -> float:
+        found = run_probe(network, given_as(few.tensors(scaling, flat=flat)), **how | plain).accuracy
+        return 0.0 if found is None else found
+
+    here = accuracy(now)
+    best, there = max(((other, accuracy(other)) for other in usual if other != now), key=lambda pair: pair[1])
+    if there < here + CLEARLY_BETTER:
+        return None
+    said = f"{len(few)} images: accuracy {percent(here)}, but {percent(there)} with --normalize {best}"
+    return f"pixels: may be scaled otherwise than in training. On {said}"
+
+
+def _chosen(classes: str | None, names: tuple[str, ...] | None, numbers: dict[int, int]) -> Any:
+    """Class numbers with their names, where they have some; where a map is known, those of the model's outputs."""
+    if numbers and names is not None:
+        return {number: names[i] for i, number in numbers.items()}
     if classes is None:
         return names
     chosen = whole_numbers(classes, "classes: expected numbers separated by commas such as 0,3,7")

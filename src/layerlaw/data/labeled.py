@@ -1,8 +1,9 @@
 """`Labeled`: images with labels and class names; choosing samples and classes; resizing (Pillow) and scaling."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from layerlaw.errors import DataError, LabelError, needed
 from layerlaw.files import sha256
 
 Numbers: TypeAlias = float | Sequence[float]
-Normalize: TypeAlias = Literal["half", "dataset", "none"] | tuple[Numbers, Numbers]
+Normalize: TypeAlias = Literal["half", "dataset", "none", "imagenet"] | tuple[Numbers, Numbers]
 
 # Mean and standard deviation of the training pixels in [0, 1], per channel, as the papers use them.
 MOMENTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -21,6 +22,7 @@ MOMENTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "mnist": ((0.1307,), (0.3081,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)),
 }
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # what most published image models were trained with
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -155,7 +157,8 @@ class Labeled:
         """Give float32 inputs (n, c, h, w), or (n, c·h·w) when flat, and int64 labels (n,).
 
         Pixels are scaled to [0, 1], then normalized: "half" (x − 0.5)/0.5; "dataset" by the published mean and
-        standard deviation of the data set; "none"; or by a pair (mean, std) of numbers, or of one number per channel.
+        standard deviation of the data set; "imagenet" by ImageNet's; "none"; or by a pair (mean, std) of numbers, or of one
+        number per channel.
         `channel` keeps one channel of the result.
 
         >>> toy = Labeled(torch.full((1, 1, 1, 2), 255, dtype=torch.uint8), torch.tensor([0]), ("white",), "toy")
@@ -178,6 +181,8 @@ class Labeled:
     def _moments(self, how: Normalize) -> tuple[Numbers, Numbers]:
         if how == "half":
             return 0.5, 0.5
+        if how == "imagenet":
+            return IMAGENET
         if how == "dataset" and self.name in MOMENTS:
             return MOMENTS[self.name]
         if how == "dataset":
@@ -185,7 +190,7 @@ class Labeled:
             raise DataError(f"{self.name}: no published mean and standard deviation (known: {known}); {cure}")
         if isinstance(how, tuple) and len(how) == 2:
             return how
-        raise DataError(f"expected normalize 'half', 'dataset', 'none' or a pair (mean, std), got {how!r}")
+        raise DataError(f"expected normalize 'half', 'dataset', 'imagenet', 'none' or a pair (mean, std), got {how!r}")
 
     def _per_channel(self, values: Numbers) -> Tensor:
         tensor, channels = torch.as_tensor(values, dtype=torch.float32).flatten(), self.images.shape[1]
@@ -205,3 +210,44 @@ def height_width(size: int | tuple[int, int]) -> tuple[int, int]:
     if len(pair) != 2 or not all(isinstance(side, int) and side >= 1 for side in pair):
         raise DataError(f"expected a size as one whole number or (height, width), each at least 1, got {size!r}")
     return pair
+
+
+def normalization(text: str) -> Normalize:
+    """A name, or numbers: the means of the channels, then as many deviations.
+
+    >>> normalization("0.5,0.25"), normalization("imagenet"), normalization("0.1,0.2,0.3,1,1,1")
+    ((0.5, 0.25), 'imagenet', ((0.1, 0.2, 0.3), (1.0, 1.0, 1.0)))
+    """
+    if text in ("half", "dataset", "none", "imagenet"):
+        return text  # type: ignore[return-value]
+    parts = [part for part in re.split(r"[\s,;/]+", text) if part]
+    try:
+        numbers = tuple(float(part) for part in parts)
+    except ValueError:
+        numbers = ()
+    if len(numbers) not in (2, 6):
+        expected = (
+            "expected auto, half, dataset, imagenet, none, or mean,std as 2 numbers (6: three means, three deviations)"
+        )
+        raise DataError(f"normalize: {expected}, got {text!r}.")
+    m = len(numbers) // 2
+    return (numbers[0], numbers[1]) if m == 1 else (numbers[:m], numbers[m:])
+
+
+def scaling_in_words(how: Normalize, name: str) -> str:
+    """What becomes of a pixel x in 0 … 1.
+
+    >>> scaling_in_words("half", ""), scaling_in_words((0.5, 0.25), "")
+    ('(x − 0.5)/0.5', '(x − 0.5)/0.25')
+    """
+    if how == "none":
+        return "x, in 0 … 1"
+    known = {"half": (0.5, 0.5), "imagenet": IMAGENET, "dataset": MOMENTS.get(name, ("mean", "deviation"))}
+    mean, std = known[how] if isinstance(how, str) else how
+
+    def written(values: Any) -> str:
+        several = list(values) if isinstance(values, (tuple, list)) else [values]
+        shown = [value if isinstance(value, str) else f"{value:g}" for value in several]
+        return shown[0] if len(shown) == 1 else f"[{', '.join(shown)}]"
+
+    return f"(x − {written(mean)})/{written(std)}"

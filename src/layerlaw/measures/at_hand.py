@@ -1,15 +1,16 @@
-"""Twins for features at hand: torch or NumPy in, a number (a 0-d float64 tensor, or one per leading index) out.
+"""Twins for features at hand: torch or NumPy in, a plain number out (a float64 tensor where there are leading indices).
 
 All take features (…, n, d) and labels (…, n); classes are numbered from 0.
 """
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from layerlaw.errors import FeatureError, LabelError, check_choice
+from layerlaw.errors import FeatureError, LabelError, check_choice, check_whole
 from layerlaw.measures.columns import REGISTRY, measured
 from layerlaw.measures.separation import separation
 from layerlaw.measures.site import Needs, SiteStatistics
@@ -21,45 +22,43 @@ from layerlaw.stats.precision import full_precision
 
 def separation_fuzziness(
     features: Any, labels: Any, *, weighting: Weighting = "samples", classes: int | None = None
-) -> Tensor:
+) -> Any:
     """Separation fuzziness D = Tr(SS_w SS_b⁺), ≥ 0, lower is better separated (He & Su, Eq. 1).
 
     >>> x = torch.tensor([[0.0, 0.0], [2.0, 0.0], [10.0, 0.0], [12.0, 0.0]])
-    >>> round(float(separation_fuzziness(x, torch.tensor([0, 0, 1, 1]))), 12)  # within 1², between 5²
+    >>> round(separation_fuzziness(x, torch.tensor([0, 0, 1, 1])), 12)  # within 1², between 5²
     0.04
     """
     with full_precision():
         centers, scatter = _statistics(features, labels, weighting, classes)
-        if centers.rank.dim() == 0 and int(centers.rank) == 0:
-            raise FeatureError("features: all class means coincide, so D is not defined (dead, or permuted copies?).")
-        return separation(centers, scatter)
+        return _defined("D", separation(centers, scatter), centers)
 
 
-def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
+def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Any:
     """NC1 = Tr(Σ_W Σ_B⁺)/K with equally weighted classes, ≥ 0, 0 at collapse.
 
     >>> x = torch.tensor([[0.0], [2.0], [10.0], [12.0]])
-    >>> round(float(nc1(x, torch.tensor([0, 0, 1, 1]))), 12)
+    >>> round(nc1(x, torch.tensor([0, 0, 1, 1])), 12)
     0.02
     """
     return _one("nc1", features, labels, classes)
 
 
-def ncc_accuracy(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
+def ncc_accuracy(features: Any, labels: Any, *, classes: int | None = None) -> Any:
     """Share of samples whose nearest class mean is that of their own class, in 0 … 1, higher is better.
 
     >>> x = torch.tensor([[0.0], [2.0], [7.0], [10.0], [12.0], [14.0]])
-    >>> float(ncc_accuracy(x, torch.tensor([0, 0, 0, 1, 1, 1])))
+    >>> ncc_accuracy(x, torch.tensor([0, 0, 0, 1, 1, 1]))
     1.0
     """
     return _one("ncc_accuracy", features, labels, classes)
 
 
-def cdnv(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:
-    """Class-distance normalized variance, ≥ 0, 0 at collapse (Galanti et al.).
+def cdnv(features: Any, labels: Any, *, classes: int | None = None) -> Any:
+    """Class-distance normalized variance, ≥ 0, 0 at collapse (Galanti et al.); infinite where two class means coincide.
 
     >>> x = torch.tensor([[0.0], [2.0], [10.0], [12.0]])
-    >>> float(cdnv(x, torch.tensor([0, 0, 1, 1])))  # variances 1 and 1, distance² 100
+    >>> cdnv(x, torch.tensor([0, 0, 1, 1]))  # variances 1 and 1, distance² 100
     0.01
     """
     return _one("cdnv", features, labels, classes)
@@ -76,6 +75,8 @@ def measure(
 ) -> dict[str, Any]:
     """Every measure of one set of features as a dictionary: `separation`, `separation_classes`, `rank`, `nc1`, ….
 
+    Floats, an integer `rank`, a boolean `full_rank`, `None` where a number does not exist, and a tensor (K,) of what is
+    measured by class; with leading dimensions everything is a tensor.
     `decision` (n,) are the network's own class decisions (gives `ncc_mismatch`), `classifier` its last weight (K, d)
     (gives `nc2_…_classifier` and `nc3`).
     """
@@ -85,38 +86,55 @@ def measure(
         weight = None
         if classifier is not None:
             needs.add("classifier")
-            weight = torch.as_tensor(classifier).double()
+            weight = _tensor(classifier, "classifier").double()
             if weight.shape[-2:] != centers.means.shape[-2:]:
                 raise FeatureError(
                     f"classifier: expected a weight of shape (K, d) = {tuple(centers.means.shape[-2:])}, "
                     f"got {tuple(weight.shape)}. Pass the rows of the classes, transposed if need be."
                 )
-        return measured(SiteStatistics(centers, scatter, weight=weight), needs)
+        undefined = centers.rank.dim() == 0 and int(centers.rank) == 0
+        return measured(SiteStatistics(centers, scatter, weight=weight, undefined=undefined), needs)
 
 
-def _one(name: str, features: Any, labels: Any, classes: int | None) -> Tensor:
+def _one(name: str, features: Any, labels: Any, classes: int | None) -> Any:
     compute = REGISTRY[name].compute
     assert compute is not None
     with full_precision():
-        value = compute(SiteStatistics(*_statistics(features, labels, "samples", classes)))
+        centers, scatter = _statistics(features, labels, "samples", classes)
+        value = compute(SiteStatistics(centers, scatter))
     assert isinstance(value, Tensor)
-    return value
+    if name == "ncc_accuracy":
+        return value if value.dim() else float(value)
+    return _defined(REGISTRY[name].label, value, centers)
+
+
+def _defined(name: str, value: Tensor, centers: Centers) -> Any:
+    """A float, if the class means say anything; of several sets of features NaN where they do not."""
+    if value.dim():
+        return torch.where(centers.rank > 0, value, torch.nan)
+    if int(centers.rank) == 0 or bool(value.isnan()):
+        raise FeatureError(f"features: class means coincide, so {name} is not defined (dead, or permuted copies?).")
+    return float(value)
 
 
 def _statistics(
     features: Any, labels: Any, weighting: Weighting, classes: int | None, decision: Any = None
 ) -> tuple[Centers, Scatter]:
     x = _tensor(features).detach()
+    if x.is_meta:
+        raise FeatureError("features: expected numbers, got a tensor on the meta device, which holds none.")
     if x.dim() < 2 or not x.dtype.is_floating_point:
         raise FeatureError(
             f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
             "Flatten each sample to one row: features.flatten(1)."
         )
     check_choice("weighting", weighting, ("samples", "classes"), FeatureError)
-    y, K = checked_labels(_tensor(labels), classes)
+    if classes is not None:
+        check_whole(2, kind=Integral, classes=classes)
+    y, K = checked_labels(_tensor(labels, "labels"), classes)
     y, chosen = _one_per_row(y, x, "labels"), None
     if decision is not None:
-        chosen = _one_per_row(checked_labels(_tensor(decision), K, where="decision")[0], x, "decision")
+        chosen = _one_per_row(checked_labels(_tensor(decision, "decision"), K, where="decision")[0], x, "decision")
     sums = ClassSums.of(x, y, K)
     check_counts(sums.counts, where="labels")
     if not bool(torch.isfinite(sums.sums).all()):
@@ -137,8 +155,10 @@ def _one_per_row(labels: Tensor, features: Tensor, name: str) -> Tensor:
     return labels.to(features.device).expand(features.shape[:-1])
 
 
-def _tensor(values: Any) -> Tensor:
-    """Torch or NumPy (also read-only, reversed or memory-mapped) as a tensor."""
+def _tensor(values: Any, name: str = "features") -> Tensor:
+    """Torch, NumPy (also read-only, reversed or memory-mapped), pandas or lists as a tensor."""
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy()
     if isinstance(values, np.ndarray) and values.dtype.kind not in "biufc":
         raise LabelError(
             f"expected numbers, got an array of {values.dtype}. Number the classes from 0: "
@@ -146,4 +166,15 @@ def _tensor(values: Any) -> Tensor:
         )
     if isinstance(values, np.ndarray) and not (values.flags.writeable and all(s >= 0 for s in values.strides)):
         values = values.copy()
-    return torch.as_tensor(values)
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        words = isinstance(values, (list, tuple)) and any(isinstance(value, str) for value in values)
+        cure = (
+            "Number the classes from 0: np.unique(labels, return_inverse=True)[1]" if words else "Pass an array of them"
+        )
+        came = (
+            "words" if words else "rows of different length" if isinstance(values, (list, tuple)) else repr(values)[:80]
+        )
+        error = FeatureError if name in ("features", "classifier") else LabelError
+        raise error(f"{name}: expected numbers, got {came}. {cure}.") from None

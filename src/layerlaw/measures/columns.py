@@ -40,7 +40,7 @@ class Column:
     statistics it comes. `compute` is `None` where it is no function of one site's statistics. `head` is its heading in
     tables (none: in no table), the higher `yields` the sooner it gives way in a narrow terminal (`None`: never there), and
     `test_yields` the same for its value on test data. `panel` is the chart of the page it is drawn in, `card` the words
-    under it where it exists at the classifier alone.
+    under it where it exists at the classifier alone. `kind` is its type in Python and in tables of pandas.
     """
 
     name: str
@@ -61,11 +61,18 @@ class Column:
     test_yields: int | None = None
     panel: str = ""
     card: str = ""
+    kind: type[float] | type[int] | type[bool] = float
 
     @property
     def quantity(self) -> str:
         """What a sentence about its law calls it."""
         return self.symbol or self.name
+
+    def plain(self, value: Tensor | float | None) -> Any:
+        """A number of its kind, or `None`; tensors with leading dimensions stay."""
+        if isinstance(value, Tensor) and value.dim():
+            return value
+        return None if (known := number(value)) is None else self.kind(known)
 
     def text(self, value: float | None) -> str:
         """A value in words."""
@@ -107,10 +114,10 @@ MEASURES = (
            needs="permuted", law=False, compute=lambda s: s.floor.max()),
     Column("rank", "dimensions of the class means",
            "dimensions that the class means span; of a language model's features, the directions they span",
-           at_collapse="K−1", log=False, law=False, compute=lambda s: s.centers.rank),
+           at_collapse="K−1", log=False, law=False, kind=int, compute=lambda s: s.centers.rank),
     Column("full_rank", "class means span K−1 dimensions",
            "1 where the class means span K−1 dimensions, else 0: D jumps at such sites", at_collapse="1", log=False,
-           law=False, compute=lambda s: s.centers.full_rank),
+           law=False, kind=bool, compute=lambda s: s.centers.full_rank),
     Column("nc1", "NC1", "within- over between-class variability, classes weighted equally",
            "Tr(Σ_W Σ_B⁺)/K; D/K when classes are balanced", "0", "lower", head="NC1", yields=4, panel="collapse",
            compute=lambda s: s.unless_undefined(_equal_separation(s) / s.K)),
@@ -254,13 +261,14 @@ def site_columns(
 
 
 def measured(site: SiteStatistics, needs: set[Needs]) -> dict[str, Any]:
-    """Every number that these needs allow, as tensors; those per class under `<name>_classes`."""
+    """Every number that these needs allow: plain numbers of one set of features (`None` where one does not exist), tensors
+    where there are leading dimensions; those per class, as tensors, under `<name>_classes`."""
     values: dict[str, Any] = {}
     for name, column in REGISTRY.items():
         if column.compute is not None and column.needs in needs:
-            values[name] = column.compute(site)
+            values[name] = column.plain(column.compute(site))
             if name == "separation":
-                values["separation_classes"] = site.class_separation
+                values["separation_classes"] = site.unless_undefined(site.class_separation)
     return values
 
 

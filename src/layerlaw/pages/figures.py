@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from layerlaw.errors import InputError
-from layerlaw.law import RESIDUAL
+from layerlaw.law import RESIDUAL, LawFit
 from layerlaw.measures.columns import describe
 from layerlaw.pages import theme
-from layerlaw.pages.record_view import site_ticks
+from layerlaw.pages.html import listed
+from layerlaw.pages.record_view import RecordView, read_all, site_ticks
 from layerlaw.pages.sheets import new_figure
 from layerlaw.pages.sheets.curves import draw_points
 from layerlaw.pages.sheets.scales import close_scale, tick_text
@@ -22,53 +25,94 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plot(record: Record, column: str | None = None, *, ax: Axes | None = None) -> Figure:
+def plot(records: Record | Iterable[Record], column: str | None = None, *, ax: Axes | None = None) -> Figure:
     """One column against depth, in the style of the papers: log axis, points, fitted dashed line, ρ and r.
 
-    Without a column the leading one: the separation of a classifier, the (held-out) residual of a language model.
+    Without a column the leading one: the separation of a classifier, the (held-out) residual of a language model. Several
+    records are drawn into one picture, each in its color, with a legend that names them.
     """
-    if not isinstance(record, Record):
-        raise InputError(f"plot: expected one record, got {type(record).__name__}; ll.report compares several.")
-    column = column or record.leading
-    values = [finite(v) for v in record.column(column)]
-    known = [v for v in values if v is not None]
-    if not known:
-        raise InputError(f"plot: record '{record.name}' holds no finite number in column {column!r}.")
-    about, fit = describe(column), None
-    if about.log:
-        with suppress(InputError):  # a hole, a zero, fewer than two points: points without a line
-            fit = record.law(column)
+    views = read_all(listed(records, Record, "plot"))
+    one = views[0].record
+    if any(view.record.kind != one.kind for view in views):
+        raise InputError("plot: expected records of one kind, got a classifier and a language model: plot each alone.")
+    column = column or views[0].column
+    about, curves = describe(column), [_Curve.of(view, column) for view in views]
     ax = ax or new_figure(4.2, 3.4, "plot()").add_subplot()
-    size = 5.5 if len(values) <= 24 else 3.5
-    for in_fit in (True, False):
-        chosen = [(i, v) for i, v in enumerate(values) if v is not None and record.sites[i].in_fit is in_fit]
-        if chosen:
-            face = theme.TRAIN if in_fit else "white"
-            ax.plot(*zip(*chosen, strict=True), "o", ms=size, color=theme.TRAIN, mfc=face, zorder=3, clip_on=False)
-    title = shortened(record.name, 48)
-    if fit is not None:
-        positions = [i for i, site in enumerate(record.sites) if site.in_fit]
-        ax.plot(positions, fit.line, "--", color=theme.RISE, lw=1.4, zorder=2)
-        title += f"\nρ = {number(fit.rho, record.kind.digits if fit.quantity == RESIDUAL else 3)}"
-        title += f",  r = {correlation(fit.pearson)}" if fit.pearson is not None else ""
+    several = len(curves) > 1
+    for i, curve in enumerate(curves):
+        color = theme.QUALITATIVE[i % len(theme.QUALITATIVE)] if several else theme.TRAIN
+        curve.draw(ax, color, theme.RISE if not several else color)
+    known = [v for curve in curves for v in curve.values if v is not None]
+    fitted = [v for curve in curves if curve.fit is not None for v in curve.fit.line]
     if min(known) > 0 and about.log:
-        flat = fit is not None and about.format == "residual"  # it hardly moves: its line and ticks need every digit
-        spanned = [*known, *fit.line] if flat and fit is not None else known
+        flat = bool(fitted) and about.format == "residual"  # it hardly moves: its line and ticks need every digit
+        spanned = [*known, *fitted] if flat else known
         scale, levels = close_scale(spanned, (LANGUAGE_MODEL if flat else CLASSIFIER).margin)
         ax.set_yscale("log")
         ax.set_ylim(scale.low, scale.high)
         ax.set_yticks(levels, [tick_text(level) for level in levels])
         ax.yaxis.set_minor_formatter("")  # matplotlib would label everything between decades
-    ticks, names, counted, first = site_ticks(record, with_input=values[0] is not None)
+    deepest = max(curves, key=lambda curve: len(curve.values))
+    shown = any(curve.values[0] is not None for curve in curves)
+    ticks, names, counted, first = site_ticks(deepest.record, with_input=shown)
     ax.set_ylabel(clean(about.label), parse_math=False)
     ax.set_xlabel(counted)
     ax.set_xticks(ticks, names)
-    ax.set_xlim(first - 0.4, len(values) - 0.6)
+    ax.set_xlim(first - 0.4, len(deepest.values) - 0.6)
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=9)
-    ax.set_title(title, fontsize=10, parse_math=False)
+    if several:
+        for text in ax.legend(fontsize=8, frameon=False).get_texts():
+            text.set_parse_math(False)
+    else:
+        numbers = curves[0].numbers()
+        ax.set_title(shortened(one.name, 48) + (f"\n{numbers}" if numbers else ""), fontsize=10, parse_math=False)
     figure: Figure = ax.figure.figure  # of a sub-figure, the whole
     return figure
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """One column of one record, and its law where it has one."""
+
+    record: Record
+    label: str
+    values: list[float | None]
+    fit: LawFit | None
+
+    @classmethod
+    def of(cls, view: RecordView, column: str) -> _Curve:
+        record, fit = view.record, None
+        values = [finite(v) for v in record.column(column)]
+        if not any(v is not None for v in values):
+            raise InputError(f"plot: record '{record.name}' holds no finite number in column {column!r}.")
+        if describe(column).log:
+            with suppress(InputError):  # a hole, a zero, fewer than two points: points without a line
+                fit = record.law(column)
+        return cls(record, view.label, values, fit)
+
+    def draw(self, ax: Axes, color: str, line: str) -> None:
+        """Points, hollow where they are no point of the law, and the fitted line."""
+        size, label = (5.5 if len(self.values) <= 24 else 3.5), ", ".join(filter(None, (self.label, self.numbers())))
+        for in_fit in (True, False):
+            chosen = [
+                (i, v) for i, v in enumerate(self.values) if v is not None and self.record.sites[i].in_fit is in_fit
+            ]
+            if chosen:
+                named: Any = {"label": shortened(label, 60)} if label else {}
+                face, label = (color if in_fit else "white"), ""
+                places = zip(*chosen, strict=True)
+                ax.plot(*places, "o", ms=size, color=color, mfc=face, zorder=3, clip_on=False, **named)
+        if self.fit is not None:
+            positions = [i for i, site in enumerate(self.record.sites) if site.in_fit]
+            ax.plot(positions, self.fit.line, "--", color=line, lw=1.4, zorder=2)
+
+    def numbers(self) -> str:
+        """ρ and r of its law."""
+        if (fit := self.fit) is None:
+            return ""
+        rho = f"ρ = {number(fit.rho, self.record.kind.digits if fit.quantity == RESIDUAL else 3)}"
+        return rho + (f",  r = {correlation(fit.pearson)}" if fit.pearson is not None else "")
 
 
 def plot_planes(record: Record, *, columns: int | None = None) -> Figure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Never
 
 import numpy as np
@@ -14,11 +15,12 @@ from layerlaw.capture.batches import LABEL_KEYS, Batches
 from layerlaw.capture.modules import classifier_weight, modules_of
 from layerlaw.capture.network import BatchNormMode, Randomness, device_of, network_of, placed, probing_state
 from layerlaw.capture.plan import Plan, Reduce
+from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
-from layerlaw.errors import renamed
+from layerlaw.errors import InputError, renamed
 from layerlaw.measures.columns import site_columns
-from layerlaw.probing.classes import ClassChoice, Classes
+from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores, names_in, told_classes
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.progress import Progress, choose
@@ -51,6 +53,9 @@ def probe(
     batch_size: int | None = None,
     device: str | torch.device | None = None,
     classes: ClassChoice = None,
+    scores: ScoreChoice = "auto",
+    labels: int | str | None = None,
+    data_name: str = "",
     weighting: Weighting = "samples",
     uncertainty: bool | Literal["jackknife", "permuted"] | None = None,
     null: bool = False,
@@ -72,6 +77,10 @@ def probe(
     device      where to run; the model comes back to where it was
     classes     K, names of all classes, numbers of those to be measured (the others are skipped), or {number: name};
                 default: the number of logits, with the names that the data have
+    scores      where the class scores are in the model's output: an index, a key, or a function of it; "auto" finds them.
+                `None` for a model without a classifier, or with other classes than the labels: no decision is looked at
+    labels      which item of a batch holds the labels: an index or a key; default: the second of two, 'labels' or 'label'
+    data_name   what the data are, such as "CIFAR-10 test", for the sentences about them
     weighting   "samples" (Eq. 1) or "classes"
     uncertainty standard errors ("jackknife") and D under permuted labels ("permuted"): one of them, both (True) or neither
                 (False); default: both when the features fit the memory budget
@@ -83,15 +92,20 @@ def probe(
     started = time.perf_counter()
     options = Options(reduce, batchnorm, weighting, uncertainty, memory_gib, seed, choose(progress))
     network = network_of(model)
+    if not isinstance(data_name, str):
+        raise InputError(f"data_name: expected words such as 'CIFAR-10 test', got {data_name!r}.")
     source, known_names = _source(data)
     test_source = None if test is None else _source(test)[0]
-    how: Any = {"batch_size": batch_size, "batchnorm": batchnorm, "seed": seed}
+    how: Any = {"batch_size": batch_size, "batchnorm": batchnorm, "seed": seed, "labels_at": labels, "network": network}
     train = Batches(source, where="data", **how)
     held_out = None if test_source is None else Batches(test_source, where="test", **how)
     with Randomness(source, test_source) as randomness, placed(network, device) as where:
         with probing_state(network, "running"):
-            plan = find_sites(network, next(iter(train)).to(where), choice=sites, reduce=reduce)
-        chosen = Classes.of(classes, plan, train.labels, known_names)
+            first = next(iter(train)).to(where)
+            told: Any = {"scores_at": scores, "classes_told": told_classes(classes, known_names)}
+            plan = find_sites(network, first, choice=sites, reduce=reduce, **told)
+        known: Any = {"decisions": scores is not None, "first": first.labels}
+        chosen = Classes.of(classes, plan, train.labels, known_names, **known)
         prober = Prober(network, plan, chosen, options, randomness, where)
         with probing_state(network, batchnorm):
             train = prober.prepared(train)
@@ -101,41 +115,58 @@ def probe(
                 tested = prober.measure(prober.prepared(held_out), "test", reference=measured, extras=True)
             untrained = prober.measure_untrained(train) if null else None
             record = _record(prober, train, measured, tested, untrained)
+    record.settings["data_name"] = data_name
     record.provenance["seconds"] = round(time.perf_counter() - started, 3)
     return record
 
 
 def sites(
-    model: nn.Module, example: Any, *, sites: SiteChoice = "auto", reduce: Reduce = "flatten", **old: Never
+    model: nn.Module,
+    example: Any,
+    *,
+    sites: SiteChoice = "auto",
+    reduce: Reduce = "flatten",
+    classes: ClassChoice = None,
+    scores: ScoreChoice = "auto",
+    labels: int | str | None = None,
+    **old: Never,
 ) -> Plan:
     """Dry-run the model and show where a probe would measure: a table of names, types, shapes, features and memory.
 
-    `example` is a batch of inputs (at least two samples), or data as for `probe`.
+    `example` is a batch of inputs (at least two samples), or data as for `probe`, and so are the other arguments; memory
+    grows with the number of `classes`.
     """
     renamed("sites", old, {"logits": MOVED["logits"]})
     network = network_of(model)
+    if isinstance(example, (tuple, list, torch.Size)) and example and all(isinstance(side, int) for side in example):
+        raise InputError(f"example: expected inputs, got a shape {tuple(example)}. Use torch.randn(3, *shape).")
     if isinstance(example, (Tensor, np.ndarray)):  # inputs without labels get some: a dry run does not look at them
         example = example, torch.zeros(len(example), dtype=torch.long)
-    elif isinstance(example, Mapping) and not any(key in example for key in LABEL_KEYS):
+    elif isinstance(example, Mapping) and not any(key in example for key in (labels, *LABEL_KEYS)):
         example = example, torch.zeros(len(next(iter(example.values()))), dtype=torch.long)
-    source = _source(example)[0]
-    batches = Batches(source, batch_size=None, batchnorm="running", where="example")
+    source, known_names = _source(example)
+    reading: Any = {"labels_at": labels, "network": network}
+    batches = Batches(source, batch_size=None, batchnorm="running", where="example", **reading)
     with Randomness(source), probing_state(network, "running"):
         batch = next(iter(batches)).to(device_of(network))
-        return find_sites(network, batch, choice=sites, reduce=reduce)
+        told: Any = {"scores_at": scores, "classes_told": told_classes(classes, known_names)}
+        plan = find_sites(network, batch, choice=sites, reduce=reduce, **told)
+    if classes is None:
+        return plan
+    measured = Classes.of(classes, plan, None, known_names, decisions=scores is not None)
+    return replace(plan, classes=measured.K)
 
 
 def _source(data: Any) -> tuple[Any, Sequence[str] | None]:
     """What to iterate over, and the class names where the data know them."""
-    if isinstance(data, Labeled):
-        return data.tensors(), data.class_names
-    known = getattr(getattr(data, "dataset", data), "classes", None)
-    named = isinstance(known, (list, tuple)) and all(isinstance(name, str) for name in known)
-    return data, known if named else None
+    return (data.tensors() if isinstance(data, Labeled) else data), names_in(data)
 
 
 def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: Split | None) -> Record:
     weight, options, around = _classifier(run), run.options, train.around.values()
+    if foreign := foreign_scores(train.free_accuracy, run.plan.classes):
+        run, weight = replace(run, classes=replace(run.classes, undecided=foreign)), foreign
+        train, test = (split and split.without_decisions() for split in (train, test))  # type: ignore[assignment]
     return Record(
         name=type(run.network).__name__,
         sites=_rows(run, train, test, null, weight),
@@ -145,7 +176,7 @@ def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: 
         accuracy=train.accuracy,
         test_accuracy=test.accuracy if test else None,
         plane_labels=train.plane_labels,
-        notes=_notes(run, train, weight),
+        notes=[*_unused(data), *_notes(run, train, weight)],
         settings={
             "sites": run.plan.rule,
             "sites_why": run.plan.why,
@@ -159,6 +190,7 @@ def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: 
             "permuted_labels": any(a.permuted is not None for a in around),
             "one_forward": train.one_forward,
             "seed": options.seed,
+            "scores": run.classes.undecided or str(run.classes.scores),
         },
         provenance=provenance(
             run.device,
@@ -173,6 +205,8 @@ def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: 
 def _classifier(run: Prober) -> Tensor | str:
     """Rows of the classifier for the measured classes (K, d), or the reason why there are none."""
     plan, K = run.plan, run.classes.K
+    if run.classes.undecided:
+        return run.classes.undecided
     if plan.classifier is None:
         return plan.classifier_why
     rows = classifier_weight(modules_of(run.network)[plan.classifier])
@@ -206,6 +240,11 @@ def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, wei
     return rows
 
 
+def _unused(data: Batches) -> list[str]:
+    keys = ", ".join(f"'{key}'" for key in data.unused)
+    return [f"Not handed to the model, whose forward does not take it: {keys}."] if keys else []
+
+
 def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     notes = [f"Left out: {'; '.join(run.plan.dropped)}."] if run.plan.dropped else []
     aside, total = sum(site.branch and not site.in_fit for site in run.plan.sites), len(run.plan.sites)
@@ -214,7 +253,9 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
         notes.append(f"{aside} of {total} rows lie on side branches and are no points of the law: {takes}.")
     if run.plan.no_trunk and run.plan.rule != "chosen":
         notes.append(f"Side branches are not told from the trunk: {run.plan.no_trunk}.")
-    if isinstance(weight, str):
+    if run.classes.undecided:
+        notes.append(f"The network's decisions are not looked at (no accuracy, mismatch, NC3, NC4): {weight}.")
+    elif isinstance(weight, str):
         notes.append(f"No NC2 and NC3 of the classifier: {weight}.")
     tokens = [site for site in run.plan.sites if len(site.shape) == 2 and site.channels_last]
     last = next((site for site in reversed(run.plan.sites) if site.in_fit), None)

@@ -1,4 +1,4 @@
-"""Which classes are measured, and what the network decides among them."""
+"""Which classes are measured, what they are called, and what the network decides among them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from layerlaw.capture.modules import logits_of
+from layerlaw.capture.batches import LABEL_KEYS
 from layerlaw.capture.plan import Plan
+from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import InputError, LabelError
 from layerlaw.stats import checked_labels
+from layerlaw.stats.labels import near_chance
 
-ClassChoice = SupportsIndex | Sequence[int] | Sequence[str] | Mapping[int, str] | None
+ClassChoice = SupportsIndex | Sequence[int] | Sequence[str] | Mapping[int, str] | Mapping[str, int] | None
+NOT_ASKED = "scores=None"
 
 
 @dataclass(frozen=True)
@@ -22,13 +26,18 @@ class Classes:
     """`ids` are the numbers of the measured classes in the labels and in the logits, `names` what they are called.
 
     `lookup` gives the position of each class number (−1 for those left out); `None` when all classes are measured.
-    A network with a single logit decides for class 1 above the `threshold`.
+    A network with a single logit decides for class 1 above the `threshold`. `undecided` says why its decisions are not
+    looked at, where they are not; `hint` ends errors about labels.
     """
 
     ids: tuple[int, ...]
     names: tuple[str, ...] = ()
     lookup: Tensor | None = None
     threshold: float = 0.0
+    scores: Scores = NO_SCORES
+    columns: int | None = None
+    undecided: str = ""
+    hint: str = ""
 
     @property
     def K(self) -> int:
@@ -36,62 +45,190 @@ class Classes:
         return len(self.ids)
 
     @classmethod
-    def of(cls, classes: ClassChoice, plan: Plan, labels: Tensor | None, known: Sequence[str] | None = None) -> Classes:
-        """As requested; else as many as the model has logits, or the labels show. Names: those requested, else `known`."""
-        numbers: Any = classes
-        given: list[str] | None = None
-        if isinstance(classes, Mapping):
-            numbers, given = list(classes), [str(name) for name in classes.values()]
-        elif isinstance(classes, Sequence) and len(classes) and all(isinstance(name, str) for name in classes):
-            numbers, given = plan.classes, [str(name) for name in classes]
+    def of(
+        cls,
+        classes: ClassChoice,
+        plan: Plan,
+        labels: Tensor | None,
+        known: Sequence[str] | None = None,
+        *,
+        decisions: bool = True,
+        first: Tensor | None = None,
+    ) -> Classes:
+        """As requested; else as many as the model has logits, or the labels show. Names: those requested, else `known`.
+
+        Without `decisions` the model's output is not looked at; `first` are labels that are known in any case.
+        """
+        W = plan.classes if decisions else None
+        numbers, given = _numbers_and_names(classes)
+        hint = ""
+        if numbers is None and W is not None and not _others(W, known, first):
+            hint = (
+                f" The model's output was taken for the scores of {W} classes. A model without a classifier, or of other "
+                "classes than the labels, needs scores=None (and classes=K)."
+            )
+            numbers = W
+        if numbers is None and labels is not None and (W is None or known is None):
+            numbers = checked_labels(labels)[1]
+        if numbers is None and known is not None:
+            numbers = len(known)
         if numbers is None:
-            numbers = plan.classes if plan.classes is not None or labels is None else checked_labels(labels)[1]
-        if numbers is None and given is not None:
-            numbers = len(given)
-        if numbers is None:
-            why = "The model's output is no tensor of class scores (n, K)"
+            why = (
+                "The model's output is no tensor of class scores (n, K)"
+                if decisions
+                else "scores=None leaves them open"
+            )
             raise InputError(f"how many classes? {why}, so pass classes=K (or the names or numbers of the classes).")
-        ids, lookup = cls._numbered(numbers, plan)
-        return cls(ids, _named(ids, given, known), lookup, plan.threshold)
+        ids, lookup = cls._numbered(numbers, W)
+        undecided = "" if decisions else NOT_ASKED
+        if W is not None and lookup is None and len(ids) != W and not (plan.scores.given and len(ids) < W):
+            undecided = f"the model's output fits {W} classes, not {len(ids)}, so it is not the scores of these"
+            which = f" {len(ids)} classes were named, the model's output fits {W}."
+            hint = f"{which} For some of its classes pass classes={{number: name, …}}, or their numbers." * (
+                given is not None
+            )
+        names = _named(ids, given, known)
+        return cls(ids, names, lookup, plan.threshold, plan.scores, W, undecided, hint)
 
     @staticmethod
-    def _numbered(classes: Any, plan: Plan) -> tuple[tuple[int, ...], Tensor | None]:
-        if isinstance(classes, SupportsIndex) and not isinstance(classes, Tensor):
+    def _numbered(classes: Any, columns: int | None) -> tuple[tuple[int, ...], Tensor | None]:
+        if isinstance(classes, SupportsIndex) and not isinstance(classes, (Tensor, bool)):
             K = classes.__index__()
             if K < 2:
                 raise LabelError(f"classes: expected at least 2 classes, got {K}: one class cannot be separated.")
             return tuple(range(K)), None
-        ids = tuple(int(c) for c in classes)
+        try:
+            ids = tuple(int(c) for c in classes)
+        except (TypeError, ValueError):
+            expected = "expected K, names of all classes, numbers of those to be measured, or {number: name}"
+            raise InputError(f"classes: {expected}, got {str(classes)[:100]}.") from None
         if len(set(ids)) != len(ids) or len(ids) < 2 or min(ids) < 0:
             raise LabelError(f"classes: expected at least two different class numbers ≥ 0, got {list(ids)}.")
-        if plan.classes is not None and max(ids) >= plan.classes:
-            raise LabelError(f"classes: expected numbers below the model's {plan.classes} logits, got {max(ids)}.")
-        lookup = torch.full((max(max(ids) + 1, plan.classes or 0),), -1)
+        if columns is not None and max(ids) >= columns:
+            came = f"classes: expected numbers below the model's {columns} logits, got {max(ids)}"
+            raise LabelError(f"{came}. Where the labels are not the model's own classes pass scores=None.")
+        if columns == len(ids) and ids == tuple(range(columns)):
+            return ids, None
+        lookup = torch.full((max(max(ids) + 1, columns or 0),), -1)
         lookup[list(ids)] = torch.arange(len(ids))
         return ids, lookup
 
     def positions(self, labels: Tensor, where: str) -> tuple[Tensor, Tensor | None]:
         """Labels as 0 … K−1, and the rows to keep (`None`: all)."""
+        limit = self.K if self.lookup is None else self.columns and len(self.lookup)
+        try:
+            labels, _ = checked_labels(labels, limit, where=where)
+        except LabelError as error:
+            numbers = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+            raise LabelError(f"{error}{self.hint * numbers}") from None
         if self.lookup is None:
-            return checked_labels(labels, self.K, where=where)[0], None
-        labels, _ = checked_labels(labels, len(self.lookup), where=where)
-        found = self.lookup.to(labels.device)[labels]
+            return labels, None
+        lookup = self.lookup.to(labels.device)
+        found = torch.where(labels < len(lookup), lookup[labels.clamp(max=len(lookup) - 1)], -1)
         keep = (found >= 0).nonzero().squeeze(1)
         return found[keep], keep if len(keep) < len(labels) else None
 
     def decide(self, output: Any, keep: Tensor | None) -> Tensor | None:
-        """The network's decision among the measured classes, as 0 … K−1; `None` when its output holds no scores."""
-        scores = logits_of(output)
+        """The network's decision among the measured classes, as 0 … K−1, −1 where a score is NaN; `None` without scores."""
+        scores = self._scores(output, keep)
+        if scores is None or scores.shape[1] <= max(self.ids):
+            return None
+        chosen = scores if self.ids == tuple(range(scores.shape[1])) else scores[:, list(self.ids)]
+        return chosen.argmax(1).masked_fill(chosen.isnan().any(1), -1)
+
+    def decide_freely(self, output: Any, keep: Tensor | None) -> Tensor | None:
+        """Its decision among all of its classes, where fewer are measured: 0 … K−1, or −1 for others.
+
+        Where labels are not the model's own classes it hardly ever hits; `None` where nobody needs to know.
+        """
+        if self.lookup is None or self.scores.given:
+            return None
+        scores = self._scores(output, keep)
+        if scores is None or scores.shape[1] <= self.K:
+            return None
+        return self.lookup.to(scores.device)[scores.argmax(1)]
+
+    def _scores(self, output: Any, keep: Tensor | None) -> Tensor | None:
+        scores = None if self.undecided else self.scores.of(output)
         if scores is None:
             return None
         scores = scores if keep is None else scores[keep.to(scores.device)]
         if scores.dim() == 1 or scores.shape[1] == 1:
             score = scores.reshape(-1)
-            scores = torch.stack([torch.full_like(score, self.threshold), score], 1)
-        if scores.shape[1] <= max(self.ids):
+            return torch.stack([torch.full_like(score, self.threshold), score], 1)
+        return scores
+
+
+def foreign_scores(free_accuracy: float | None, columns: int | None) -> str:
+    """Why the scores are not those of the labels, where only some classes were measured; empty where nothing says so."""
+    if free_accuracy is None or columns is None or not near_chance(free_accuracy, columns):
+        return ""
+    found = f"of all its {columns} outputs the network chooses that of the label for {free_accuracy:.1%} of the samples"
+    why = "the labels are not its own classes, or it is untrained"
+    return f"{found}: {why}. If they are, pass scores=lambda output: output"
+
+
+def told_classes(classes: ClassChoice, known: Sequence[str] | None) -> int | None:
+    """How many classes the user (or the data) spoke of; `None` where only some of them were named, or none."""
+    numbers, _ = _numbers_and_names(classes)
+    if numbers is None:
+        return None if known is None else len(known)
+    return numbers.__index__() if isinstance(numbers, SupportsIndex) and not isinstance(numbers, Tensor) else None
+
+
+def names_in(data: Any) -> Sequence[str] | None:
+    """The class names that data know, also inside loaders and subsets: torchvision's, our own, Hugging Face's."""
+    for _ in range(20):  # a loader of a subset of a subset …
+        for attribute in ("class_names", "classes", "class_to_idx"):
+            if names := _as_names(getattr(data, attribute, None)):
+                return names
+        features = getattr(data, "features", None)
+        for key in LABEL_KEYS if isinstance(features, Mapping) else ():
+            if names := _as_names(getattr(features.get(key), "names", None)):  # type: ignore[union-attr]
+                return names
+        parts = getattr(data, "datasets", None)  # a ConcatDataset
+        inner = parts[0] if isinstance(parts, (list, tuple)) and parts else getattr(data, "dataset", None)
+        if inner is None or isinstance(inner, Tensor):
             return None
-        every = self.ids == tuple(range(scores.shape[1]))
-        return (scores if every else scores[:, list(self.ids)]).argmax(1)
+        if isinstance(parts, (list, tuple)) and len({str(names_in(part)) for part in parts}) != 1:
+            return None
+        data = inner
+    return None
+
+
+def _as_names(value: Any) -> list[str] | None:
+    """A list of names, or a dictionary of them by number, or of numbers by name."""
+    if isinstance(value, Mapping):
+        pairs = {n: k for k, n in value.items()} if all(isinstance(k, str) for k in value) else dict(value)
+        if not all(isinstance(k, int) for k in pairs) or sorted(pairs) != list(range(len(pairs))):
+            return None
+        value = [pairs[k] for k in range(len(pairs))]
+    named = isinstance(value, (list, tuple)) and len(value) > 1 and all(isinstance(name, str) for name in value)
+    return list(value) if named else None
+
+
+def _numbers_and_names(classes: Any) -> tuple[Any, list[str] | None]:
+    """What was requested as K or as class numbers, and the names where some came with them."""
+    if isinstance(classes, Mapping) and classes:
+        turned = all(isinstance(key, str) for key in classes)  # {"cat": 3}
+        pairs = {n: str(name) for name, n in classes.items()} if turned else {n: str(v) for n, v in classes.items()}
+        if len(pairs) < len(classes):
+            raise InputError(f"classes: expected a number of its own for each name, got {dict(classes)}.")
+        return list(pairs), list(pairs.values())
+    if isinstance(classes, (np.ndarray, Tensor)):
+        classes = classes.tolist()
+    if isinstance(classes, str):
+        raise InputError(f"classes: expected K, a list of names or of numbers, or {{number: name}}, got {classes!r}.")
+    if isinstance(classes, Sequence) and len(classes) and all(isinstance(name, str) for name in classes):
+        return len(classes), [str(name) for name in classes]
+    return classes, None
+
+
+def _others(columns: int, known: Sequence[str] | None, first: Tensor | None) -> bool:
+    """Whether the data name fewer classes than the model has outputs, and their labels are numbers of these names."""
+    if known is None or len(known) >= columns:
+        return False
+    return first is None or first.is_floating_point() or not len(first) or int(first.max()) < len(known)
 
 
 def _named(ids: tuple[int, ...], given: Sequence[str] | None, known: Sequence[str] | None) -> tuple[str, ...]:
@@ -101,8 +238,4 @@ def _named(ids: tuple[int, ...], given: Sequence[str] | None, known: Sequence[st
             return tuple(names)
         if names is not None and len(names) > max(ids):
             return tuple(names[i] for i in ids)
-        if names is not None and names is given:
-            expected = f"{len(ids)} names, since {len(ids)} classes are measured (the model's logits)"
-            subset = "For a subset pass classes={number: name, …}"
-            raise InputError(f"classes: expected {expected}, got {len(names)}. {subset}.")
     return tuple(map(str, ids))

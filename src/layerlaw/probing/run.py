@@ -13,7 +13,7 @@ from layerlaw.capture.batches import Batch, Batches, Checksum
 from layerlaw.capture.hooks import Capture, Consume
 from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, recalibrating, untrained
 from layerlaw.capture.plan import Plan, Reduce, Site
-from layerlaw.errors import DataError, InputError, LabelError, PassError, check_choice
+from layerlaw.errors import DataError, FeatureError, InputError, LabelError, PassError, check_choice, check_whole
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import GROUPS, PERMUTATIONS, WHY_NOT, Extras, KeptFeatures, one_batch
 from layerlaw.progress import Progress
@@ -22,7 +22,7 @@ from layerlaw.stats.labels import check_counts
 from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import full_precision
-from layerlaw.stats.ranks import world_size
+from layerlaw.stats.ranks import all_reduce, world_size
 from layerlaw.stats.scatter import NearestCenter, Scatter
 
 UNCERTAINTY = {  # standard errors (jackknife) and D under permuted labels; None: where they fit the memory budget
@@ -32,6 +32,8 @@ UNCERTAINTY = {  # standard errors (jackknife) and D under permuted labels; None
     "permuted": (False, True),
     None: (None, None),
 }
+
+OLD_BATCHNORM = {"train": "batch", "eval": "running"}
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,14 @@ class Options:
     progress: Progress
 
     def __post_init__(self) -> None:
+        if isinstance(self.batchnorm, str) and self.batchnorm in OLD_BATCHNORM:
+            raise InputError(f"batchnorm: {self.batchnorm!r} is now {OLD_BATCHNORM[self.batchnorm]!r}.")
         check_choice("batchnorm", self.batchnorm, get_args(BatchNormMode))
         check_choice("weighting", self.weighting, get_args(Weighting))
         check_choice("uncertainty", self.uncertainty, UNCERTAINTY)
-        if not self.memory_gib > 0:
-            raise InputError(f"memory_gib: expected a positive number of GiB, got {self.memory_gib}.")
+        if not isinstance(self.memory_gib, (int, float)) or not self.memory_gib > 0:
+            raise InputError(f"memory_gib: expected a positive number of GiB, got {self.memory_gib!r}.")
+        check_whole(0, seed=self.seed)
 
     @property
     def memory(self) -> int:
@@ -70,9 +75,16 @@ class Split:
     plane_labels: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     accuracy: float | None = None
+    free_accuracy: float | None = None  # among all classes of the network, where fewer are measured
     checksum: str = ""
     one_forward: bool = False
     no_extras_why: str = ""
+
+    def without_decisions(self) -> Split:
+        """The same without what the network itself decided."""
+        near = {site: NearestCenter(near.sums[..., :2]) for site, near in self.near.items()}
+        scatters = {site: replace(s, sums=s.sums[..., : s.rank + 5]) for site, s in self.scatters.items()}
+        return replace(self, near=near, scatters=scatters, accuracy=None)
 
 
 @dataclass(frozen=True)
@@ -150,9 +162,15 @@ class Prober:
         """Hooks at the sites."""
         return Capture(self.network, self.plan, sites, reduce=self.options.reduce, consume=consume)
 
-    def decide(self, capture: Capture, step: Step) -> Tensor | None:
+    def decide(self, capture: Capture, step: Step, state: State) -> Tensor | None:
         """Run a batch, which hands over the features of every site; gives the network's decisions."""
-        return self.classes.decide(capture.run(step.batch, rows=step.rows, where=step.where), step.rows)
+        output = capture.run(step.batch, rows=step.rows, where=step.where)
+        if (free := self.classes.decide_freely(output, step.rows)) is not None:
+            state.free += torch.stack([(free == step.labels.to(free.device)).sum(), (free >= -1).sum()]).cpu()
+        decision = self.classes.decide(output, step.rows)
+        if not state.spoilt and decision is not None and bool((decision < 0).any()):
+            state.spoilt = step.where  # told after the sites, which may know where it began
+        return decision
 
 
 @dataclass
@@ -168,6 +186,10 @@ class State:
     sample: PlaneSample | None
     why_not: str
     checksum: Checksum = field(default_factory=Checksum)
+    spoilt: str = ""  # the first batch with scores that are no numbers
+    free: Tensor = field(
+        default_factory=lambda: torch.zeros(2, dtype=torch.float64)
+    )  # right, and all, of free decisions
 
     def begin(self, labels: Tensor) -> None:
         """Start a batch of pass 1."""
@@ -207,10 +229,10 @@ def first_pass(prober: Prober, state: State) -> None:
             if kept.whole and not kept.fits(len(step.labels)):
                 _stop_keeping(prober, state)
             if kept.whole:
-                kept.close(step.labels, prober.decide(capture, step), step.where)
+                kept.close(step.labels, prober.decide(capture, step, state), step.where)
             else:
                 state.begin(step.labels)
-                prober.decide(capture, step)
+                prober.decide(capture, step, state)
                 state.first.end(lambda _, where=step.where: where)  # type: ignore[misc]
     if empty:
         raise LabelError(f"{state.label}: expected samples of the classes {prober.classes.ids[:10]}, got none.")
@@ -218,6 +240,9 @@ def first_pass(prober: Prober, state: State) -> None:
         state.dealer.all_labels = kept.labels.cpu()  # known now: permuted labels are a permutation
         state.dealer.restart()
         state.add_kept(kept.labels, None, lambda name: kept.where_bad(str(name)))
+    if state.spoilt:
+        cure = "Look at the last layers, or pass scores=None to leave the network's decisions out"
+        raise FeatureError(f"class scores: expected numbers, got NaN in {state.spoilt}. {cure}.")
 
 
 def _stop_keeping(prober: Prober, state: State) -> None:
@@ -235,7 +260,10 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
     """Scatters around the centers that pass 1 gives, from the kept features or from another forward."""
     with full_precision():
         state.first.all_reduce()
-        check_counts(state.first.total(state.sites[0].name).counts, where=state.label)
+        try:
+            check_counts(state.first.total(state.sites[0].name).counts, where=state.label)
+        except LabelError as error:
+            raise LabelError(f"{error}{prober.classes.hint}") from None
         lent: dict[Hashable, Centers] | None = None
         if reference is not None:
             lent = {site.name: reference.around[site].centers for site in state.sites}
@@ -264,7 +292,7 @@ def _second_forward(prober: Prober, state: State, second: SecondPass) -> None:
     with prober.capturing(state.sites, lambda site, features: second.update(site.name, features)) as capture:
         for step in prober.steps(state.data, f"{state.label}, pass 2", again):
             second.begin(state.dealer.deal(step.labels), None)
-            second.decision = prober.decide(capture, step)
+            second.decision = prober.decide(capture, step, state)
             with full_precision():
                 second.end()
     if again is not None and again.hexdigest() != state.checksum.hexdigest():
@@ -288,6 +316,8 @@ def _leave(state: State, second: SecondPass, split: Split) -> None:
     split.counts = [int(count) for count in first.counts]
     if first.near.mismatches is not None:
         split.accuracy = float(second.right) / float(first.counts.sum())
+        all_reduce([state.free])
+        split.free_accuracy = float(state.free[0] / state.free[1]) if state.free[1] else None
     split.checksum, split.no_extras_why = state.checksum.hexdigest(), state.why_not
     split.one_forward = state.kept.whole
     state.kept.drop()

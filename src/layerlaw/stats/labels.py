@@ -54,6 +54,16 @@ def check_counts(counts: Tensor, *, where: str = "data", names: tuple[str, ...] 
         )
 
 
+def near_chance(accuracy: float, classes: int) -> bool:
+    """Whether decisions among so many classes are hardly better than guessing: less than a tenth of the way to perfect.
+
+    >>> near_chance(0.12, 10), near_chance(0.3, 10)
+    (True, False)
+    """
+    chance = 1 / classes
+    return accuracy < chance + 0.1 * (1 - chance)
+
+
 def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
     """(…, n) labels → (…, K, n) indicator rows, ready to be multiplied with (…, n, d) features.
 

@@ -7,6 +7,7 @@ import math
 from layerlaw.errors import InputError
 from layerlaw.law import LawFit
 from layerlaw.record import Record, SiteRow
+from layerlaw.stats.labels import near_chance
 from layerlaw.verdict.sentences import Verdict, law_claim, law_numbers, listed
 from layerlaw.verdict.steps import idle_layers, workers
 from layerlaw.wording import correlation
@@ -102,7 +103,8 @@ def _test(record: Record, last: SiteRow) -> list[str]:
     if value is None or test is None:
         return []
     accuracy = f", accuracy {record.test_accuracy:.1%}" if record.test_accuracy is not None else ""
-    sentence = f"On test data D ends at {test:.3g} (train {value:.3g}){accuracy}."
+    named = record.settings.get("data_name") or "train"
+    sentence = f"On test data D ends at {test:.3g} ({named} {value:.3g}){accuracy}."
     n, m = sum(record.counts), sum(record.test_counts)
     if n and m and max(n, m) > 1.5 * min(n, m):
         corrected = [last.values.get(name) for name in ("test_separation_corrected", "separation_corrected")]
@@ -164,11 +166,23 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
     if depth is not None:
         out.append(
             f"From '{sites[depth].name}' on (site {depth} of {len(sites) - 1}) the nearest class center is right on at "
-            "least 99 % of the training data: a candidate for early exit, or for fewer layers."
+            f"least 99 % of {_the(record)}: a candidate for early exit, or for fewer layers."
         )
     idle = idle_layers(fit, sites)
     if fit.layers >= 4 and len(idle) > fit.layers / 3:
         out.append(f"{len(idle)} of {fit.layers} layers do little: a shallower network may do as well.")
+    falls = fit.values[-1] < fit.values[0] / 2
+    if (
+        record.accuracy is not None
+        and len(record.classes) > 1
+        and near_chance(record.accuracy, len(record.classes))
+        and falls
+    ):
+        out.append(
+            f"The network decides hardly better than by chance (accuracy {record.accuracy:.1%}), yet the classes separate "
+            "with depth: its inputs may be scaled otherwise than in training, the labels numbered otherwise than its "
+            "outputs, or its output may be no class scores (scores=None)."
+        )
     if fit.rho >= 1:
         chance = 1 / max(1, len(record.classes))
         if record.accuracy is not None and record.accuracy > chance + (1 - chance) / 2:
@@ -177,8 +191,16 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
                 "the class means; look at the nearest-center accuracy and at the classes one by one."
             )
         else:
-            out.append("D grows with depth, as in networks that are untrained or in which a layer destroys the signal.")
+            out.append(
+                "D grows with depth, as in networks that are untrained, in which a layer destroys the signal, or whose "
+                "inputs are scaled otherwise than in training."
+            )
     return out
+
+
+def _the(record: Record) -> str:
+    """The data in a sentence."""
+    return record.data_name if record.settings.get("data_name") else f"the {record.data_name}"
 
 
 def _early_exit(record: Record, sites: list[SiteRow]) -> int | None:

@@ -10,7 +10,7 @@ from layerlaw.pages.html import cards, definitions, paragraph
 from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import SiteRow
-from layerlaw.wording import ABSENT, correlation, counted, finite, number, percent
+from layerlaw.wording import ABSENT, clean, correlation, counted, finite, number, percent
 
 AXIS, LAYER, CROWDED = "separation fuzziness D", "layer", 10
 SHARE, RANK_MARK = "share", "†"
@@ -39,7 +39,8 @@ FORMULAS = (
      "θ<sub>i</sub> is ln D without group i of the samples (delete-group jackknife). They tell what other samples through "
      "this same network would change; how much other networks differ only several training runs can say."),
     ("Nearest class center", "argmin<sub>c</sub> ‖x − μ<sub>c</sub>‖",
-     "μ<sub>c</sub> are class means of the training data. Error: it is wrong. Mismatch: it disagrees with the network."),
+     "μ<sub>c</sub> are class means of the data, for test data those of the training data. Error: it is wrong. Mismatch: it "
+     "disagrees with the network."),
     ("Neural collapse", "NC1 = Tr(Σ<sub>W</sub> Σ<sub>B</sub><sup>+</sup>) / K",
      "Classes weighted equally. NC2: equal norms and angles of the class means; NC3: classifier and class means align. "
      "CDNV: (Var<sub>c</sub> + Var<sub>c′</sub>) / 2‖μ<sub>c</sub> − μ<sub>c′</sub>‖², averaged over pairs. "
@@ -60,12 +61,16 @@ CITATIONS = (
 def facts(view: RecordView) -> list[str]:
     """Samples, classes, sites and accuracies, as far as they are known."""
     record = view.record
-    counts = {"training sample": sum(record.counts), "test sample": sum(record.test_counts)}
-    parts = [counted(n, what) for what, n in counts.items() if n]
+    named, n, tests = str(record.settings.get("data_name") or ""), sum(record.counts), sum(record.test_counts)
+    plain = counted(n, "training sample" if tests and not named else "sample") + f" of {clean(named)}" * bool(named)
+    parts = [plain] * bool(n) + [counted(tests, "test sample")] * bool(tests)
     parts += [counted(len(record.classes), "class", "classes")] if record.classes else []
     parts.append(counted(len(record.sites), "site"))
-    shares = {"train": record.accuracy, "test": record.test_accuracy}
-    return parts + [f"{what} accuracy {percent(share)}" for what, share in shares.items() if share is not None]
+    shares = {
+        "train accuracy" if tests and not named else "accuracy": record.accuracy,
+        "test accuracy": record.test_accuracy,
+    }
+    return parts + [f"{what} {percent(share)}" for what, share in shares.items() if share is not None]
 
 
 def table_columns(view: RecordView) -> list[TableColumn]:

@@ -13,7 +13,7 @@ from layerlaw.pages.html import escaped, for_plotly, plotly
 from layerlaw.pages.record_view import RecordView
 from layerlaw.pages.sheets.scales import log_ticks
 from layerlaw.record import SiteRow
-from layerlaw.wording import beginning, finite, number, percent
+from layerlaw.wording import beginning, finite, number, percent, shortened
 
 MOST_NAMES_IN_HALF_WIDTH = 12
 MOST_CLASSES = 40
@@ -53,7 +53,7 @@ def law_figure(view: RecordView) -> Any:
         traces.append(plotly.line("test data", test, theme.TEST, symbol="diamond", width=1.2))
     if view.fit is not None:
         traces.append(plotly.fitted_line(view, view.fit, f"law: ρ = {number(view.fit.rho)} per layer"))
-    traces.append(plotly.law_points(view, "training data", thickness=1.2, width=4))
+    traces.append(plotly.law_points(view, shortened(view.record.data_name, 40), thickness=1.2, width=4))
     yaxis = plotly.log_axis([*every, *(end for pair in view.ends for end in pair or ())], AXIS)
     return plotly.new_figure(traces, view, height=440, xaxis=plotly.site_axis(view), yaxis=yaxis)
 
@@ -74,8 +74,10 @@ def shares_figure(view: RecordView) -> Any:
 def nearest_figure(view: RecordView) -> Any:
     """Nearest class center against depth: how often it is wrong, and how often it disagrees with the network."""
     traces = []
-    for name, column, color, dash, symbol in NEAREST:
-        y = view.series(column)
+    data = "train" if view.record.test_counts else ""
+    data = shortened(view.record.data_name, 24) if view.record.settings.get("data_name") else data
+    for what, column, color, dash, symbol in NEAREST:
+        y, name = view.series(column), what.replace(", train", f", {data}" if data else "")
         if column.endswith("accuracy"):
             y = [None if v is None else 1 - v for v in y]
         if any(v is not None for v in y):

@@ -126,7 +126,11 @@ def _site_cells(site: SiteRow, count: str, *, short: bool) -> str:
     name = html.escaped(shortened(site.name, LONGEST_BLOCK) if short else site.name)
     title, index = html.escaped(site.name), f'<span class="index">{count}</span>'
     head = f'<th scope="row" class="site" title="{title}">{index}{name}</th>'
-    return head if short else f'{head}<td class="text">{html.escaped(site.type)}</td><td>{site.features:,}</td>'
+    return (
+        head
+        if short
+        else f'{head}<td class="text">{html.escaped(shortened(site.type, 28))}</td><td>{site.features:,}</td>'
+    )
 
 
 def plane_positions(view: RecordView) -> list[int]:
@@ -280,7 +284,7 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
 
 
 def _facts(view: RecordView) -> str:
-    return " · ".join(f'<span class="fact">{part}</span>' for part in presentation(view).facts(view))
+    return " · ".join(f'<span class="fact">{html.escaped(part)}</span>' for part in presentation(view).facts(view))
 
 
 def _panels(view: RecordView, key: str) -> str:

@@ -1,0 +1,282 @@
+"""Where the class scores are in a model's output, and that nothing is said from scores that are not those of the labels."""
+
+import collections
+import dataclasses
+from typing import ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+from capture_networks import clouds
+from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, random_split
+
+import layerlaw as ll
+from layerlaw.errors import CaptureError, InputError, LabelError
+
+K = 10
+X, Y = clouds(300, 12, classes=K, spread=0.3)
+
+
+def fitted(network: nn.Module, logits) -> nn.Module:
+    """Trained until every decision is right; `logits` finds them in the output."""
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    for _ in range(120):
+        optimizer.zero_grad()
+        F.cross_entropy(logits(network(X)), Y).backward()
+        optimizer.step()
+    assert float((logits(network(X)).argmax(1) == Y).double().mean()) == 1.0
+    return network.eval()
+
+
+class Several(nn.Module):
+    """Features and logits, put together in some way; `width` features without a nonlinearity."""
+
+    def __init__(self, made, width: int = K, classes: int = K) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.one, self.two, self.fc = nn.Linear(12, 24), nn.Linear(24, width), nn.Linear(width, classes)
+        self.other = nn.Linear(width, classes)
+        self.made = made
+
+    def forward(self, x: Tensor):
+        features = self.two(self.one(x).relu())
+        return self.made(self, features, self.fc(features))
+
+
+@dataclasses.dataclass
+class Output:
+    states: Tensor
+    result: Tensor
+
+
+Named = collections.namedtuple("Named", "states result")
+
+FORMS = {  # what is made of features f and logits z, and where z is
+    "(f, z)": (lambda s, f, z: (f, z), lambda out: out[1]),
+    "(z, f)": (lambda s, f, z: (z, f), lambda out: out[0]),
+    "[f, z]": (lambda s, f, z: [f, z], lambda out: out[1]),
+    "relu of f": (lambda s, f, z: (f.relu(), z), lambda out: out[1]),
+    "detached f": (lambda s, f, z: (f.detach(), z), lambda out: out[1]),
+    "dictionary": (lambda s, f, z: {"states": f, "result": z}, lambda out: out["result"]),
+    "nested": (lambda s, f, z: {"aux": {"states": (f, f.relu())}, "out": [z]}, lambda out: out["out"][0]),
+    "dataclass": (lambda s, f, z: Output(f, z), lambda out: out.result),
+    "named tuple": (lambda s, f, z: Named(f, z), lambda out: out.result),
+    "probabilities too": (lambda s, f, z: (f, z, z.softmax(1)), lambda out: out[1]),
+    "probabilities first": (lambda s, f, z: (z.softmax(1), z, f), lambda out: out[1]),
+    "scaled": (lambda s, f, z: (f, 3 * z), lambda out: out[1]),
+    "called logits": (lambda s, f, z: {"other": s.other(f), "logits": z}, lambda out: out["logits"]),
+    "map of features": (lambda s, f, z: (f.reshape(len(f), -1, 1, 1), z), lambda out: out[1]),
+}
+
+
+@pytest.mark.parametrize("width", [K, 32])
+@pytest.mark.parametrize("form", FORMS)
+def test_of_features_and_logits_the_logits_are_the_scores(form: str, width: int) -> None:
+    made, logits = FORMS[form]
+    network = fitted(Several(made, width), logits)
+    for data in ((X, Y), DataLoader(TensorDataset(X, Y), batch_size=100)):
+        for how in ({}, {"classes": K}):
+            record = ll.probe(network, data, progress=False, **how)
+            assert record.accuracy == 1.0
+            assert record.sites[-1].values["ncc_mismatch"] < 0.05
+            found = record.sites[-1].values.get("nc3")
+            assert (found is None) == (form == "scaled")  # behind the classifier there is no classifier
+    assert ll.sites(network, X).classes == K
+
+
+def test_frozen_networks_are_left_frozen_and_without_gradients() -> None:
+    made, logits = FORMS["(f, z)"]
+    network = fitted(Several(made), logits)
+    network.zero_grad()
+    for parameter in network.parameters():
+        parameter.requires_grad_(False)
+    assert ll.probe(network, (X, Y), progress=False).accuracy == 1.0
+    assert not any(p.requires_grad or p.grad is not None for p in network.parameters())
+
+
+AMBIGUOUS = {
+    "two heads": lambda s, f, z: (s.other(f), z),
+    "halves of one layer": lambda s, f, z: z.expand(2, *z.shape).clone().unbind(0),
+    "a head on the logits": lambda s, f, z: (z, z.mean(1, keepdim=True) * s.other.weight.sum()),
+}
+
+
+@pytest.mark.parametrize("form", AMBIGUOUS)
+def test_where_it_is_not_clear_the_user_is_asked(form: str) -> None:
+    network = Several(AMBIGUOUS[form])
+    with pytest.raises(CaptureError, match=r"which output are the class scores\? The model returns \[0\] .*scores="):
+        ll.probe(network, (X, Y), classes=K, progress=False)
+    chosen = [ll.probe(network, (X, Y), classes=K, scores=i, progress=False).accuracy for i in (0, -2)]
+    assert chosen[0] == chosen[1]
+    record = ll.probe(network, (X, Y), scores=None, progress=False)
+    assert record.accuracy is None
+    assert record.column("ncc_mismatch") == [None] * len(record.sites)
+
+
+def test_of_two_heads_the_one_with_as_many_columns_as_classes_are_the_scores() -> None:
+    made, logits = (lambda s, f, z: (f @ s.other.weight[:3].T, z)), (lambda out: out[1])
+    network = fitted(Several(made), logits)
+    assert ll.probe(network, (X, Y), classes=K, progress=False).accuracy == 1.0
+    with pytest.raises(CaptureError, match=r"\[0\] \(2, 3\), \[1\] \(2, 10\)"):  # how many classes, nobody said
+        ll.probe(network, DataLoader(TensorDataset(X, Y), batch_size=50), progress=False)
+
+
+def test_scores_are_an_index_a_key_or_a_function() -> None:
+    network = fitted(Several(lambda s, f, z: {"a": s.other(f), "b": z}), lambda out: out["b"])
+    for scores in ("b", 1, -1, lambda out: out["b"]):
+        assert ll.probe(network, (X, Y), scores=scores, progress=False).accuracy == 1.0
+    assert ll.probe(network, (X, Y), scores="a", progress=False).accuracy < 0.9
+    there = r"The model returns \['a'\] \(2, 10\), \['b'\] \(2, 10\)"
+    for wrong, came in (("c", "KeyError"), (2, "IndexError"), (lambda out: out["b"].argmax(1), "a tensor of shape"),
+                        (lambda out: 3, "3"), (lambda out: out.c, "AttributeError")):  # fmt: skip
+        with pytest.raises(InputError, match=rf"scores: expected class scores \(n, K\) at .*, got .*{came}.*{there}"):
+            ll.probe(network, (X, Y), scores=wrong, progress=False)
+    for wrong in (True, 1.5, ["a"]):
+        with pytest.raises(InputError, match="scores: expected an index, a key, a function of the output, or None"):
+            ll.probe(network, (X, Y), scores=wrong, progress=False)
+
+
+def test_the_site_of_the_logits_is_that_of_the_scores() -> None:
+    network = fitted(Several(FORMS["(f, z)"][0]), lambda out: out[1])
+    record = ll.probe(network, (X, Y), sites=["layers", "logits"], progress=False)
+    with torch.no_grad():
+        expected = ll.separation_fuzziness(network(X)[1], Y)
+    assert record.sites[-1].values["separation"] == pytest.approx(expected, rel=1e-6)
+
+
+def plain(classes: int, width: int = 16) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, classes))
+
+
+def says_nothing_of_decisions(record: ll.Record) -> None:
+    assert record.accuracy is None
+    assert record.test_accuracy is None
+    for site in record.sites:
+        assert site.values["separation"] is not None
+        assert {site.values.get(c) for c in ("ncc_mismatch", "test_ncc_mismatch", "nc3", "nc4", "classifier_norm")} == {
+            None
+        }
+        assert site.values["ncc_accuracy"] is not None
+    assert sum(note.startswith("The network's decisions are not looked at (no accuracy") for note in record.notes) == 1
+    assert not any(note.startswith("No NC2") for note in record.notes)
+
+
+@pytest.mark.parametrize(
+    "classes", [range(K), list(range(K)), K, [str(k) for k in range(K)], {k: str(k) for k in range(K)}]
+)
+@pytest.mark.parametrize("memory", [2.0, 1e-4])
+def test_nothing_is_said_from_the_logits_of_another_data_set(classes: object, memory: float) -> None:
+    how = {"classes": classes, "test": (X, Y), "memory_gib": memory, "uncertainty": False, "progress": False}
+    record = ll.probe(plain(1000), (X, Y), **how)
+    says_nothing_of_decisions(record)
+    assert record.classes == [str(k) for k in range(K)]
+    plainly = ll.probe(plain(1000), (X, Y), **{**how, "scores": None})
+    says_nothing_of_decisions(plainly)
+    assert plainly.column("separation") == pytest.approx(record.column("separation"))
+
+
+def test_some_of_the_own_classes_of_a_trained_network_are_measured_with_its_decisions() -> None:
+    network = fitted(plain(K), lambda out: out)
+    for classes in ([2, 5, 7], {2: "two", 5: "five", 7: "seven"}, {"two": 2, "five": 5, "seven": 7}):
+        record = ll.probe(network, (X, Y), classes=classes, progress=False)
+        assert record.accuracy == 1.0
+        assert record.sites[-1].values["nc3"] is not None
+        assert record.notes == []
+    assert record.classes == ["two", "five", "seven"]
+
+
+def test_a_network_without_a_classifier_is_no_classifier() -> None:
+    for record in (
+        ll.probe(plain(32), (X, Y), classes=K, progress=False),
+        ll.probe(plain(32), (X, Y), scores=None, progress=False),
+        ll.probe(plain(5), (X, Y), classes=K, progress=False),
+    ):
+        says_nothing_of_decisions(record)
+        assert len(record.classes) == K
+    needs = r"got none of class 10, 11.*output was taken for the scores of 32 classes.* needs scores=None"
+    with pytest.raises(LabelError, match=needs):
+        ll.probe(plain(32), (X, Y), progress=False)
+    with pytest.raises(LabelError, match=r"expected labels in 0 … 4 .* needs scores=None"):
+        ll.probe(plain(5), (X, Y), progress=False)
+    with pytest.raises(InputError, match=r"how many classes\? scores=None leaves them open, so pass classes=K"):
+        ll.probe(plain(32), [(X, Y)], scores=None, progress=False)
+    with pytest.raises(LabelError, match=r"below the model's 5 logits, got 9\. .* pass scores=None"):
+        ll.probe(plain(5), (X, Y), classes=[8, 9], progress=False)
+    assert ll.probe(plain(5), (X, Y), classes=[7, 8], scores=None, progress=False).counts == [30, 30]
+
+
+def test_what_is_called_features_is_not_taken_for_scores() -> None:
+    class Backbone(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(12, K), nn.Linear(K, K)
+
+        def forward(self, x):
+            return {"last_hidden_state": x, "pooler_output": self.two(self.one(x).relu()).tanh()}
+
+    record = ll.probe(Backbone(), (X, Y), progress=False)
+    assert record.accuracy is None
+    assert record.notes[0].startswith(
+        "No NC2 and NC3 of the classifier: the model's output is no tensor of class scores"
+    )
+
+
+class Folder(TensorDataset):
+    classes = tuple(f"c{k}" for k in range(K))
+
+
+class Numbered(TensorDataset):
+    class_to_idx: ClassVar = {f"c{k}": k for k in reversed(range(K))}
+
+
+class ByNumber(TensorDataset):
+    class_names: ClassVar = {k: f"c{k}" for k in range(K)}
+
+
+def test_names_are_found_inside_loaders_and_subsets() -> None:
+    network, names = plain(K), list(Folder.classes)
+    every = range(len(X))
+    for data in (
+        Folder(X, Y), Numbered(X, Y), ByNumber(X, Y), DataLoader(Folder(X, Y), batch_size=50), Subset(Folder(X, Y), every),
+        DataLoader(Subset(Folder(X, Y), every), batch_size=50), DataLoader(Subset(Subset(ByNumber(X, Y), every), every), 50),
+        random_split(Folder(X, Y), [len(X), 0])[0], ConcatDataset([Folder(X, Y), Folder(X, Y)]),
+    ):  # fmt: skip
+        assert ll.probe(network, data, progress=False).classes == names
+    unlike = ConcatDataset([Folder(X, Y), TensorDataset(X, Y)])
+    assert ll.probe(network, unlike, progress=False).classes == [str(k) for k in range(K)]
+
+
+def test_data_that_name_fewer_classes_than_the_model_has_outputs_are_of_another_task() -> None:
+    record = ll.probe(plain(1000), DataLoader(Folder(X, Y), batch_size=50), progress=False)
+    assert record.classes == list(Folder.classes)
+    says_nothing_of_decisions(record)
+    with pytest.raises(LabelError, match="got none of class"):  # labels beyond the names: numbers of the model's own
+        ll.probe(plain(1000), DataLoader(Folder(X, Y + 500), batch_size=50), progress=False)
+    two = ll.probe(plain(2), DataLoader(Folder(X, Y % 2), batch_size=50), progress=False)  # relabeled on the way
+    assert two.classes == ["c0", "c1"]
+    assert two.accuracy is not None
+
+
+def test_classes_of_the_wrong_kind_are_told() -> None:
+    for wrong, words in (
+        ("cat", "expected K, a list of names or of numbers"), (3.5, "expected K, names of all classes, numbers"),
+        ({"a": 1, "b": 1}, "a number of its own for each name"), ([1, "a"], "expected K, names of all classes"),
+        ([[0, 1], [2]], "expected K, names of all classes"), ([], "at least two different class numbers"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=f"classes: .*{words}"):
+            ll.probe(plain(K), (X, Y), classes=wrong, progress=False)
+
+
+def test_memory_of_the_dry_run_grows_with_the_number_of_classes() -> None:
+    few, many = (ll.sites(plain(K), X, classes=c).rows()[0]["memory"] for c in (None, 1000))
+    assert many == 100 * few
+    assert ll.sites(plain(K), X, classes=["a", "b"]).rows()[0]["memory"] == few / 5
+    assert ll.sites(plain(K), X, classes=[2, 3]).rows()[0]["memory"] == few / 5
+
+
+@pytest.mark.parametrize(("old", "new"), [("train", "batch"), ("eval", "running")])
+def test_old_values_of_batchnorm_name_the_new_ones(old: str, new: str) -> None:
+    with pytest.raises(InputError, match=f"batchnorm: '{old}' is now '{new}'."):
+        ll.probe(plain(K), (X, Y), batchnorm=old, progress=False)
