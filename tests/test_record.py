@@ -276,7 +276,7 @@ def test_the_law_of_an_unknown_or_incomplete_column_is_refused() -> None:
 
 def test_the_law_of_too_few_or_collapsed_sites_is_refused() -> None:
     one = replace(record(), sites=record().sites[:1])
-    with pytest.raises(InputError, match="at least 2 numbers"):
+    with pytest.raises(InputError, match="at least 2 points"):
         one.law()
     with pytest.raises(InputError, match="expected one of the columns"):
         replace(record(), sites=[]).law()
@@ -290,7 +290,7 @@ def test_no_site_in_the_fit_is_refused() -> None:
     r = record()
     for site in r.sites:
         site.in_fit = False
-    with pytest.raises(InputError, match="at least 2 numbers"):
+    with pytest.raises(InputError, match="at least 2 points"):
         r.law()
 
 
@@ -415,7 +415,7 @@ def test_the_last_sites_can_be_left_out_of_the_law() -> None:
     assert record.law("residual", drop_last=1).values == (0.9, 0.8, 0.7)
     assert record.law("residual", drop_last=2) == fit_law([0.9, 0.8], quantity="PR")
     for too_many in (3, 4, 5, 50):
-        with pytest.raises(InputError, match="at least 2 numbers"):
+        with pytest.raises(InputError, match="at least 2 points"):
             record.law("residual", drop_last=too_many)
     with pytest.raises(InputError, match="drop_last ≥ 0, got -1"):
         record.law("residual", drop_last=-1)

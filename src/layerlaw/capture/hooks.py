@@ -42,8 +42,21 @@ class Seen:
         return tuple(self.tensor.shape)
 
     def same_content(self, other: Seen) -> bool:
-        """Whether both show the same memory in the same version, whatever the view."""
-        return self.key[:2] == other.key[:2] and self.tensor.numel() == other.tensor.numel()
+        """Whether both show the same memory in the same version, whatever the view, or a copy in another order of memory."""
+        if self.tensor.numel() != other.tensor.numel():
+            return False
+        return self.key[:2] == other.key[:2] or self._reordered(other)
+
+    def _reordered(self, other: Seen) -> bool:
+        """Whether one is the other flattened out of channels-last memory, which copies it: told by its numbers."""
+        pair = (self, other)
+        if any(seen.tensor.is_inference() or seen.tensor._version != seen.key[1] for seen in pair):
+            return False  # overwritten since: what it was then is not known
+        if not any(seen.tensor.dim() > 2 and not seen.tensor.is_contiguous() for seen in pair):
+            return False
+        a, b = (seen.tensor for seen in pair)
+        alike = a.shape[0] == b.shape[0] and a.dtype == b.dtype and a.device == b.device
+        return alike and torch.equal(a.flatten(1), b.flatten(1))
 
 
 @dataclass

@@ -44,7 +44,8 @@ class Plan:
     """Which sites are measured, by which rule and why, what was left out, and which layer is the classifier.
 
     `reads` names the site whose features the classifier reads; `classes` is the number of logits (2 for a single one,
-    which means class 1 above the `threshold`); `calls` says how often each module with a site is called.
+    which means class 1 above the `threshold`); `calls` says how often each module with a site is called; `blocks` are the
+    names of the network's blocks, whatever the rule.
     """
 
     sites: tuple[Site, ...]
@@ -58,6 +59,7 @@ class Plan:
     threshold: float = 0.0
     overwrites_input: bool = False
     calls: dict[str, int] = field(default_factory=dict)
+    blocks: tuple[str, ...] = ()
 
     def rows(self) -> list[dict[str, Any]]:
         """The dry-run table as plain data; `memory` is what a probe keeps per site (bytes)."""

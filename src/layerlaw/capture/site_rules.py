@@ -71,6 +71,7 @@ def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: 
         threshold=threshold,
         overwrites_input=two.overwrites_input,
         calls={name: finder.counts[name] for name in {site.module for site in sites}},
+        blocks=tuple(block_names(network, set(finder.counts))),
     )
 
 

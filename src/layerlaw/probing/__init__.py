@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from layerlaw.capture.batches import LABEL_KEYS, Batches
 from layerlaw.capture.modules import classifier_weight, modules_of
 from layerlaw.capture.network import BatchNormMode, Randomness, device_of, network_of, placed, probing_state
-from layerlaw.capture.plan import Plan, Reduce
+from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
 from layerlaw.errors import renamed
@@ -29,6 +29,8 @@ from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
 
 __all__ = ["probe", "sites"]
+
+SAME = 1e-5  # of the largest class mean: two ways to the same features differ by rounding
 
 MOVED = {
     "mode": "batchnorm ('train' → 'batch', 'eval' → 'running')",
@@ -149,6 +151,7 @@ def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: 
         settings={
             "sites": run.plan.rule,
             "sites_why": run.plan.why,
+            **({"blocks": list(run.plan.blocks)} if run.plan.blocks and run.plan.rule != "blocks" else {}),
             "reduce": options.reduce,
             "batchnorm": options.batchnorm,
             "batch_size": data.batch_size,
@@ -202,7 +205,38 @@ def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, wei
                 by_class |= {f"test_{key}": value for key, value in classwise.items()}
             about = (site.name, site.type, site.shape, site.features, site.in_fit, site.at)
             rows.append(SiteRow(*about, values, by_class, train.planes.get(site, [])))
+    _set_aside(run, train, rows)
     return rows
+
+
+def _set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
+    """Rows that are shown but are no points of the law: of lower rank than the others, or the row before once more."""
+    span = run.classes.K - 1
+    full = [row.values.get("rank") == span for row in rows if row.in_fit]
+    most = sum(full) > len(full) / 2  # where most are short of it, they compare with each other
+    before: Site | None = None
+    for site, row in zip(run.plan.sites, rows, strict=True):
+        rank = row.values.get("rank")
+        if not row.in_fit:
+            continue
+        if most and rank is not None and 0 < rank < span:  # of rank 0 is a dead layer, which ends every law
+            means = f"its class means span {rank:.0f} of {span} dimensions"
+            many = f"{row.features} features do not hold the {span} dimensions of {span + 1} class means"
+            row.in_fit, row.aside = False, many if row.features < span else means
+        elif before is not None and _again(run, train, before, site):
+            row.in_fit, row.aside = False, f"the same features as '{before.name}'"
+        else:
+            before = site
+
+
+def _again(run: Prober, train: Split, before: Site, site: Site) -> bool:
+    """Whether a site shows the features of the one before, with no weights in between that could have changed them."""
+    owner = modules_of(run.network).get(site.module)
+    works = before.at == "input" if site.at == "input" else owner is None or any(True for _ in owner.parameters())
+    a, b = (train.around[one].centers.means for one in (before, site))
+    if works or a.shape != b.shape:
+        return False
+    return float((a - b).abs().max()) <= SAME * float(a.abs().max())
 
 
 def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
