@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from layerlaw.verdict import find_modules
 
 __all__ = [
-    "EvenSteps", "LawFit", "LayerlawError", "Record", "cdnv", "find_modules", "fit_law", "measure", "nc1", "ncc_accuracy", "plot",
-    "probe", "probe_lm", "report", "separation_fuzziness", "sites", "untrained",
+    "EvenSteps", "LawFit", "LayerlawError", "Record", "cdnv", "find_modules", "fit_law", "measure", "nc1", "ncc_accuracy",
+    "plot", "probe", "probe_lm", "report", "separation_fuzziness", "sites", "untrained",
 ]  # fmt: skip
 
 _HOMES = {name: home for home, names in {

@@ -1,4 +1,4 @@
-"""`layerlaw probe | sites | report | demo`: measure a model layer by layer, show where, write its page."""
+"""`layerlaw probe | sites | report | modules | demo`: measure a model, show where, write its page, find its modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 from typer import Argument, Option
 
-from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console
+from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, saved
 from layerlaw.cli.inputs import ImageOptions, SiteOptions, explained_inputs, load_model, whole_numbers
 from layerlaw.data import DEFAULT, load
 from layerlaw.errors import DataError, InputError
@@ -17,10 +17,11 @@ from layerlaw.files import check_place, json_safe, made_folder
 from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
 from layerlaw.pages import plot, print_record
 from layerlaw.pages import report as write_page
+from layerlaw.pages.advice_terminal import print_modules
 from layerlaw.probing import probe as run_probe
 from layerlaw.probing import sites as find_sites
 from layerlaw.record import Record
-from layerlaw.verdict import judge
+from layerlaw.verdict import find_modules, judge
 from layerlaw.wording import p_value, sentence
 
 SHAPE = "shape: expected positive whole numbers such as 3,32,32"
@@ -130,6 +131,26 @@ def report(
         else:
             screen.print(f"{record.name}: {judge(record).headline}", markup=False, highlight=False)
     conclude(screen, as_json, {"records": [record.name for record in loaded]}, {"page": str(page)})
+
+
+@command
+def modules(
+    records: Annotated[
+        list[Path], Argument(help="Record files (JSON) measured at layers, of one network or several seeds.")
+    ],
+    out: Annotated[Path | None, Option(help="Folder for modules.json and modules.png.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """At which level, layers, blocks or stages, do the modules share the drop of log D evenly?
+
+    The finest level that is more even than random splits would be (Greenwood's p < .05), or none. Records of several seeds
+    are pooled. Measure with --sites layers: blocks and stages are then found in the same record.
+    """
+    check_folder(out)
+    found = find_modules(*(Record.load(path) for path in records))
+    screen, written = console(as_json), saved(found, "modules", out)
+    print_modules(found, screen)
+    conclude(screen, as_json, found.to_dict(), written)
 
 
 def summary(record: Record) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from layerlaw.errors import InputError
 from layerlaw.law import LawErrors, LawFit
 from layerlaw.record import INPUT, Record, SiteRow
 from layerlaw.verdict import IDLE_SHARE, Verdict, judge, working_sites
+from layerlaw.verdict.levels import ModuleFinding, finding_of
 from layerlaw.wording import ABSENT, NOTHING, clean, finite, interval_factor, percent, shortened
 
 
@@ -47,6 +49,11 @@ class RecordView:
             return {}
         at = self.fit_positions
         return dict(zip([at[i] for i in working_sites([self.sites[p] for p in at])], self.fit.shares, strict=True))
+
+    @cached_property
+    def modules(self) -> ModuleFinding | None:
+        """At which level the drop is shared evenly, where the record has several."""
+        return finding_of(self.record)
 
     @property
     def alike(self) -> bool:

@@ -60,7 +60,9 @@ def _set_aside(record: Record) -> list[str]:
     for site in record.sites:
         if site.aside:
             rows.setdefault(site.aside, []).append(site.name)
-    said = [f"{listed(names)} {'is no point' if len(names) == 1 else 'are no points'}: {why}" for why, names in rows.items()]
+    said = [
+        f"{listed(names)} {'is no point' if len(names) == 1 else 'are no points'}: {why}" for why, names in rows.items()
+    ]
     return [f"Left out of the law: {'; '.join(said)}."] if said else []
 
 

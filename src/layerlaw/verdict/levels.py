@@ -26,10 +26,11 @@ from layerlaw.measures.columns import describe
 from layerlaw.record import Record, SiteRow
 from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.verdict.steps import working_sites
-from layerlaw.wording import ABSENT, counted, joined, number, p_value
+from layerlaw.wording import counted, joined, number, p_value
 
 LEVELS = ("layers", "blocks", "stages")  # from fine to coarse
 FEWEST = FEWEST_POINTS - 1  # modules of a level that is tested
+FEW, HOPELESS = 6, 0.5  # so few modules of one network have little power; with such a p more networks would not help
 _CALL = re.compile(r"#\d+$| \((input|output)\)$")  # what a site's name has beside that of its module
 _NUMBERED = re.compile(r"\d+$")
 
@@ -143,7 +144,9 @@ class ModuleFinding:
     def most_even(self) -> str | None:
         """The level of the least p; `None` where nothing falls."""
         known = [level for level in self.levels if level.evenness is not None]
-        return min(known, key=lambda level: (level.p, level.median_p, -(level.evenness or 0)), default=_NONE).name or None
+        return (
+            min(known, key=lambda level: (level.p, level.median_p, -(level.evenness or 0)), default=_NONE).name or None
+        )
 
     @property
     def sentence(self) -> str:
@@ -153,14 +156,15 @@ class ModuleFinding:
             *finer, found = self.levels[: 1 + [level.name for level in self.levels].index(self.level)]
             others = [f"the {level.counted} do not (p {p_value(level.p, relation=True)})" for level in finer]
             share = f"The {found.counted} share the drop of log {self.quantity} more evenly than a random split would"
-            rest = f"; {joined(others)}" if others else ""
-            return f"Modules: {self.level}. {share} ({'; '.join(self._numbers(found))}){rest}."
+            against = f"; {joined(others)}" if others else ""
+            return f"Modules: {self.level}. {share} ({'; '.join(self._numbers(found))}){against}."
         if self.most_even is None:
-            return f"Modules: none established; {self.quantity} does not fall from the first site to the last."
+            return f"Modules: none established; {self.quantity} hardly falls from the first site to the last, or not at all."
         best = next(level for level in self.levels if level.name == self.most_even)
         rest = [f"p {p_value(level.p, relation=True)} of the {level.counted}" for level in self.levels if level != best]
         numbers = "; ".join([*self._numbers(best), *rest])
-        tell = "" if several or best.modules[0] > 2 * FEWEST else " Few modules of one network seldom tell: take seeds."
+        alone = not several and best.p < HOPELESS and best.modules[0] <= FEW
+        tell = " Few modules of one network seldom tell: pass the records of several seeds." * alone
         return f"Modules: none established; most even: {self.most_even} ({best.counted}: {numbers}).{tell}"
 
     def _numbers(self, level: ModuleLevel) -> list[str]:
@@ -170,7 +174,9 @@ class ModuleFinding:
         out = [p]
         if level.permutation_p is not None:
             finest = self.levels[0].name
-            out.append(f"shuffled {finest} in such groups are as even with p {p_value(level.permutation_p, relation=True)}")
+            out.append(
+                f"shuffled {finest} in such groups are as even with p {p_value(level.permutation_p, relation=True)}"
+            )
         if level.rises:
             out.append(f"{self.quantity} rises at {level.rises} of {sum(level.modules)}")
         return out
@@ -246,9 +252,9 @@ def find_modules(*records: Record) -> ModuleFinding:
     measured at different sites complement each other; those of several networks, seeds of one architecture, are pooled:
     their statistics are added up and compared with sums of independent random splits.
     """
-    for record in records:
-        if not isinstance(record, Record):
-            got = type(record).__name__
+    for given in records:
+        if not isinstance(given, Record):
+            got = type(given).__name__  # type: ignore[unreachable]
             raise InputError(f"find_modules: expected records, find_modules(record, record, …), got {got}.")
     if not records:
         raise InputError("find_modules: expected at least one record, got none.")
@@ -341,11 +347,14 @@ def is_along(site: SiteRow) -> bool:
 
 def _level(name: str, curves: Sequence[_Curve]) -> ModuleLevel:
     fits = [curve.fit for curve in curves]
-    statistics = [math.inf if fit.effective_layers is None else 1 / fit.effective_layers for fit in fits]
+    falling = [fit.effective_layers is not None and not fit.little for fit in fits]  # else there is no drop to share
+    statistics = [
+        1 / (fit.effective_layers or 1) if falls else math.inf for fit, falls in zip(fits, falling, strict=True)
+    ]
     modules = tuple(fit.layers for fit in fits)
     single = [pooled_greenwood_p([G], [m]) for G, m in zip(statistics, modules, strict=True)]
     grouped = [curve for curve in curves if max(curve.sizes) > 1]
-    even = [fit.evenness for fit in fits if fit.evenness is not None]
+    even = [fit.evenness or 0.0 for fit, falls in zip(fits, falling, strict=True) if falls]
     return ModuleLevel(
         name=name,
         modules=modules,
@@ -355,5 +364,5 @@ def _level(name: str, curves: Sequence[_Curve]) -> ModuleLevel:
         evenness=median(even) if even else None,
         rises=sum(len(fit.rising) for fit in fits),
         holds=sum(fit.holds is True for fit in fits),
-        shares=tuple(fit.shares for fit in fits),
+        shares=tuple(fit.shares if falls else None for fit, falls in zip(fits, falling, strict=True)),
     )
