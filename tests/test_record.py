@@ -480,3 +480,41 @@ def test_files_are_written_where_a_link_points_and_never_over_a_device(tmp_path:
 def test_a_column_is_found_by_its_symbol_in_the_hint() -> None:
     with pytest.raises(InputError, match=r"got 'D'\. Did you mean 'separation'"):
         record().law("D")
+
+
+def test_a_law_goes_from_a_first_to_a_last_site_by_name_or_number() -> None:
+    rows = [SiteRow(f"fc{i}", "Linear", (4,), 4, values={"separation": 2.0 ** (9 - i)}) for i in range(8)]
+    made = Record(name="deep", sites=rows, classes=["a", "b"])
+    assert made.law().points == 8
+    assert made.law(first="fc2").values[0] == 2.0**7
+    assert made.law(first=2, last="fc5").values == (128.0, 64.0, 32.0, 16.0)
+    assert made.law(first=2, last=5, drop_last=1).points == 3
+    rows[0].in_fit = False
+    assert made.law(first=0).values[0] == 2.0**8  # what is no point of the law is none between two sites either
+    for wrong in ("fc9", 8, -1, True):
+        with pytest.raises(InputError, match=r"name of a site, from 'fc0' to 'fc7', or its number, 0 to 7, got"):
+            made.law(first=wrong)
+    with pytest.raises(InputError, match=r"got 'fc22'\. Did you mean 'fc2'"):
+        made.law(last="fc22")
+    with pytest.raises(InputError, match="at least 2 points of the law, got 0"):
+        made.law(first=5, last=2)
+
+
+def test_blocks_of_a_language_model_are_numbered_from_one() -> None:
+    made = language_model(residual=[0.95, 0.9, 0.8, 0.75])
+    first = made.law("residual", first=1).values[0]
+    assert first == next(site.values["residual"] for site in made.sites if site.in_fit)
+    assert made.law("residual", first=2).points == made.law("residual").points - 1
+    for site in made.sites:
+        site.left_out["residual"] = [(site.values["residual"] or 0.0) * f for f in (1.01, 0.99, 1.0)]
+    errors = made.law_errors("residual", first=2)
+    assert errors is not None
+    assert len(errors.residuals) == made.law("residual", first=2).points
+
+
+def test_why_a_row_is_no_point_comes_back_from_a_file(tmp_path: Path) -> None:
+    made = record()
+    made.sites[0].in_fit, made.sites[0].aside = False, "3 features"
+    again = Record.load(made.save(tmp_path / "record.json"))
+    assert again.sites[0].aside == "3 features"
+    assert again == made
