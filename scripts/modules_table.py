@@ -28,7 +28,7 @@ from torch import Tensor, nn
 import layerlaw as ll
 from layerlaw.data import load
 from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
-from layerlaw.law import CHANCE, greenwood_p, pooled_greenwood_p
+from layerlaw.law import CHANCE, pooled_greenwood_p, shuffled_p
 from layerlaw.wording import p_value
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -88,7 +88,7 @@ class Network(nn.Module):
         return scores if self.copies == 1 else scores.unflatten(1, (self.copies, CLASSES))
 
 
-def side_by_side(kind: str, seeds: Sequence[int], state: list[dict[str, Tensor]] | None = None) -> Network:
+def side_by_side(kind: str, seeds: Sequence[int]) -> Network:
     """Networks initialized from these seeds as one."""
     states = []
     for seed in seeds:
@@ -105,7 +105,9 @@ def taken_apart(together: Network, kind: str) -> list[Network]:
     out = []
     for i in range(together.copies):
         alone, whole = Network(kind), together.state_dict()
-        cut = {n: whole[n] if t.dim() == 0 else whole[n].chunk(together.copies)[i] for n, t in alone.state_dict().items()}
+        cut = {
+            n: whole[n] if t.dim() == 0 else whole[n].chunk(together.copies)[i] for n, t in alone.state_dict().items()
+        }
         alone.load_state_dict({name: tensor.clone() for name, tensor in cut.items()})
         out.append(alone.eval())
     return out
@@ -151,9 +153,17 @@ def feed_forward(seeds: Sequence[int]) -> list[dict[str, object]]:
     return [row("fnn8", s, m.separation, [2, 2, 2, 1], m.accuracy) for s, m in zip(seeds, last, strict=True)]
 
 
-def row(kind: str, seed: int, values: Sequence[float | None], sizes: list[int], accuracy: float | None) -> dict[str, object]:
+def row(
+    kind: str, seed: int, values: Sequence[float | None], sizes: list[int], accuracy: float | None
+) -> dict[str, object]:
     """What is kept of a network."""
-    return {"kind": kind, "seed": seed, "D": [float(f"{v:.6g}") for v in values if v], "sizes": sizes, "accuracy": accuracy}
+    return {
+        "kind": kind,
+        "seed": seed,
+        "D": [float(f"{v:.6g}") for v in values if v],
+        "sizes": sizes,
+        "accuracy": accuracy,
+    }
 
 
 Steps = np.ndarray
@@ -181,12 +191,19 @@ def shares(answers: Sequence[tuple[str, bool, object]]) -> list[str]:
 
 
 ANSWERS = "“layers” | “blocks” | none; layers | none; blocks"
+PERMUTED = 200  # shuffles of a simulated network
+
+
+def special(networks: Sequence[Steps], sizes: Sequence[int], draws: int) -> bool:
+    """Whether shuffled layers in such groups are seldom as even as the blocks."""
+    return shuffled_p([list(steps) for steps in networks], [sizes] * len(networks), draws=draws) < CHANCE
 
 
 def trained_table(rows: list[dict[str, object]]) -> str:
     """A row per kind of network: medians over single networks, percent of each answer, the answer of all pooled."""
     lines = [
-        f"| network | seeds | median p, layers | median p, blocks | {ANSWERS} | all pooled |",
+        f"| network | seeds | median p, layers | median p, blocks | {ANSWERS} | all pooled: answer (p of layers, of blocks, "
+        "permutation p) |",
         "|---" + "|---:" * 7 + "|---|",
     ]
     for kind, title in TITLES.items():
@@ -199,7 +216,9 @@ def trained_table(rows: list[dict[str, object]]) -> str:
         alone = [answer([steps], sizes) for steps in curves]
         medians = [p_value(float(np.median([ps[k] for *_, ps in alone]))) for k in (0, 1)]
         name, established, ps = answer(curves, sizes)
-        pooled = f"{name if established else f'none; {name}'} (p {p_value(ps[0])}, {p_value(ps[1])})"
+        shuffled = shuffled_p([list(steps) for steps in curves], [sizes] * len(curves))
+        numbers = ", ".join(map(p_value, (*ps, shuffled)))
+        pooled = f"{name if established else f'none; {name}'} ({numbers})"
         lines.append(f"| {title} | {len(chosen)} | {' | '.join([*medians, *shares(alone), pooled])} |")
     return "\n".join(lines)
 
@@ -216,6 +235,13 @@ def nested(outer: float | None, rng: np.random.Generator, sizes: Sequence[int]) 
     return np.concatenate([block * part / part.sum() for block, part in zip(blocks, inner, strict=True)])
 
 
+def rising_inside(rng: np.random.Generator, sizes: Sequence[int], cv: float = 0.2, spread: float = 0.6) -> Steps:
+    """Blocks with equal steps, inside of which D rises and falls, as in trained ResNets."""
+    noise = [rng.normal(scale=spread, size=n) for n in sizes]
+    inner = [1 / len(part) + part - part.mean() for part in noise]
+    return np.concatenate([block * part for block, part in zip(drawn(cv)(rng, len(sizes)), inner, strict=True)])
+
+
 CURVES: dict[str, Callable[[np.random.Generator, Sequence[int]], Steps]] = {
     "random split over layers": lambda rng, sizes: drawn(None)(rng, sum(sizes)),
     "random split over blocks, and of each block over its layers": lambda rng, sizes: nested(None, rng, sizes),
@@ -223,19 +249,26 @@ CURVES: dict[str, Callable[[np.random.Generator, Sequence[int]], Steps]] = {
     "equal layers, CV 50 %": lambda rng, sizes: drawn(0.5)(rng, sum(sizes)),
     "equal blocks, CV 20 %, each split at random": lambda rng, sizes: nested(0.2, rng, sizes),
     "equal blocks, CV 40 %, each split at random": lambda rng, sizes: nested(0.4, rng, sizes),
+    "equal blocks, CV 20 %, D rising and falling inside": rising_inside,
 }
 GROUPINGS = ((2,) * 4, (3,) * 4, (2,) * 9)
 
 
 def simulated_table(draws: int) -> str:
     """Percent of simulated networks, alone or eight together, with each answer."""
-    lines = [f"| steps of log D | blocks | networks | {ANSWERS} |", "|---|---|---:" + "|---:" * 4 + "|"]
+    heads = f"{ANSWERS} | “blocks” and permutation p < .05"
+    lines = [f"| steps of log D | blocks | networks | {heads} |", "|---|---|---:" + "|---:" * 5 + "|"]
     for title, draw in CURVES.items():
         for sizes in GROUPINGS:
             for together in (1, 8):
                 rng = np.random.default_rng((len(sizes), together))
-                found = [answer([draw(rng, sizes) for _ in range(together)], sizes) for _ in range(draws)]
-                lines.append(f"| {title} | {len(sizes)} × {sizes[0]} | {together} | {' | '.join(shares(found))} |")
+                found, both = [], 0
+                for _ in range(draws):
+                    networks = [draw(rng, sizes) for _ in range(together)]
+                    found.append(answer(networks, sizes))
+                    both += found[-1][:2] == ("blocks", True) and special(networks, sizes, PERMUTED)
+                cells = [*shares(found), f"{100 * both / draws:.0f}"]
+                lines.append(f"| {title} | {len(sizes)} × {sizes[0]} | {together} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -246,7 +279,7 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--keep", type=Path, default=KEPT, help="where what was measured is kept")
-    parser.add_argument("--draws", type=int, default=4000)
+    parser.add_argument("--draws", type=int, default=2000)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     kept = json.loads(options.keep.read_text(encoding="utf-8")) if options.keep.exists() else []

@@ -91,7 +91,9 @@ def test_a_bottleneck_among_wide_layers_is_no_point() -> None:
 
 def test_class_means_in_line_are_told_from_too_few_features() -> None:
     x, y = separated(200, 20)
-    network = nn.Sequential(nn.Linear(20, 20), nn.Linear(20, 20), nn.Linear(20, 20), nn.Linear(20, 20), nn.Linear(20, 10))
+    network = nn.Sequential(
+        nn.Linear(20, 20), nn.Linear(20, 20), nn.Linear(20, 20), nn.Linear(20, 20), nn.Linear(20, 10)
+    )
     with torch.no_grad():
         network[3].weight[:] = network[3].weight[:, :3] @ torch.randn(3, 20)  # of rank 3
     record = probed(network, x, y)
@@ -181,5 +183,7 @@ def test_what_is_left_out_is_named_where_too_few_are_left() -> None:
     torch.manual_seed(0)
     record = probed(ResNet20(), *separated(200, 3, 32, 32), sites=["input", "layer3.2"], reduce="mean")
     record.sites[0].in_fit, record.sites[0].aside = False, "3 features do not hold the 9 dimensions of 10 class means"
-    with pytest.raises(InputError, match=r"at least 2 points of the law, got 1\. 'input' is none: 3 features do not hold"):
+    with pytest.raises(
+        InputError, match=r"at least 2 points of the law, got 1\. 'input' is none: 3 features do not hold"
+    ):
         record.law()

@@ -55,7 +55,17 @@ def test_blocks_that_are_known_go_before_names() -> None:
     [
         (["linear1", "linear2", "linear3"], 0),
         (["features.0", "features.3", "features.6", "classifier.1"], 0),
-        (["blocks.0.attn.qkv", "blocks.0.mlp.0", "blocks.0.mlp.3", "blocks.1.attn.qkv", "blocks.1.mlp.0", "blocks.1.mlp.3"], 2),
+        (
+            [
+                "blocks.0.attn.qkv",
+                "blocks.0.mlp.0",
+                "blocks.0.mlp.3",
+                "blocks.1.attn.qkv",
+                "blocks.1.mlp.0",
+                "blocks.1.mlp.3",
+            ],
+            2,
+        ),
         ([f"features.{s}.{b}.block.{k}" for s in (1, 2) for b in (0, 1) for k in ("0.0", "1.fc1", "1.fc2", "2.0")], 4),
         ([f"encoder.stages.{s}.layers.{b}.layer.{k}.convolution" for s in (0, 1) for b in (0, 1) for k in (0, 1)], 4),
         ([f"denseblock{s}.denselayer{b}.conv{k}" for s in (1, 2) for b in (1, 2, 3) for k in (1, 2)], 6),
@@ -87,10 +97,26 @@ def test_a_few_blocks_among_many_layers_are_no_level() -> None:
 def test_the_finest_level_that_passes_is_the_answer() -> None:
     even = find_modules(pairs([1.0] * 8))
     assert (even.level, even.most_even) == ("layers", "layers")
-    assert even.sentence.startswith("Modules: layers. The 8 layers share the drop of log D more evenly than a random split")
+    assert even.sentence.startswith(
+        "Modules: layers. The 8 layers share the drop of log D more evenly than a random split"
+    )
     by_blocks = find_modules(pairs([1.9, 0.1, 0.2, 1.8, 1.95, 0.05, 0.1, 1.9]))
     assert by_blocks.level == "blocks"
     assert "; the 8 layers do not (p = 0.61)" in by_blocks.sentence
+
+
+def test_groups_that_any_order_would_give_are_not_called_special() -> None:
+    alternating = find_modules(*(pairs([1.95, 0.05] * 4 if i % 2 else [0.05, 1.95] * 4) for i in range(4)))
+    assert alternating.level == "blocks"
+    assert alternating.levels[1].permutation_p == pytest.approx(0.0, abs=0.01)
+    assert "not shown to be special" not in alternating.sentence
+    rng = np.random.default_rng(6)
+    random = find_modules(
+        *(record(list(rng.exponential(size=12)), [f"{i // 3}.{i}" for i in range(12)]) for _ in range(8))
+    )
+    assert random.level == "blocks"  # sums of three random steps are more even than random steps
+    assert (random.levels[1].permutation_p or 0) > 0.05
+    assert "Any groups of so many layers would be as even: these are not shown to be special." in random.sentence
 
 
 def test_none_passes_and_the_most_even_is_named() -> None:

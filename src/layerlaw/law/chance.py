@@ -60,23 +60,23 @@ def _greenwood_sums(layers: tuple[int, ...]) -> Array:
     return np.sort(sums)
 
 
-def shuffled_p(steps: Sequence[Sequence[float]], sizes: Sequence[Sequence[int]]) -> float:
+def shuffled_p(steps: Sequence[Sequence[float]], sizes: Sequence[Sequence[int]], *, draws: int = DRAWS) -> float:
     """How often the steps of each network, shuffled and then added up in groups of these sizes, are at least as even.
 
     Groups of several steps are evener than single ones whatever the order: what remains is whether *these* neighbors belong
     together. Steps that do not fall in all have no shares: 1.
     """
-    rng, observed, sums = np.random.default_rng(len(steps)), 0.0, np.zeros(DRAWS)
+    rng, observed, sums = np.random.default_rng(len(steps)), 0.0, np.zeros(draws)
     for row, groups in zip(steps, sizes, strict=True):
         drops = np.asarray(row, dtype=np.float64)
         starts = np.cumsum([0, *groups[:-1]])
         if drops.sum() <= 0:
             return 1.0
         observed += float((np.add.reduceat(drops, starts) ** 2).sum() / drops.sum() ** 2)
-        for part in np.array_split(sums, math.ceil(DRAWS * len(drops) / BLOCK)):
+        for part in np.array_split(sums, math.ceil(draws * len(drops) / BLOCK)):
             shuffled = rng.permuted(np.tile(drops, (len(part), 1)), axis=1)
             part += (np.add.reduceat(shuffled, starts, axis=1) ** 2).sum(1) / drops.sum() ** 2
-    return float((1 + (sums <= observed + TIE * max(1.0, observed)).sum()) / (1 + DRAWS))
+    return float((1 + (sums <= observed + TIE * max(1.0, observed)).sum()) / (1 + draws))
 
 
 @cache

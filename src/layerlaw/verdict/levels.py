@@ -157,7 +157,9 @@ class ModuleFinding:
             others = [f"the {level.counted} do not (p {p_value(level.p, relation=True)})" for level in finer]
             share = f"The {found.counted} share the drop of log {self.quantity} more evenly than a random split would"
             against = f"; {joined(others)}" if others else ""
-            return f"Modules: {self.level}. {share} ({'; '.join(self._numbers(found))}){against}."
+            any_groups = found.permutation_p is not None and found.permutation_p >= CHANCE
+            doubt = f" Any groups of so many {self.levels[0].name} would be as even: these are not shown to be special."
+            return f"Modules: {self.level}. {share} ({'; '.join(self._numbers(found))}){against}.{doubt * any_groups}"
         if self.most_even is None:
             return f"Modules: none established; {self.quantity} hardly falls from the first site to the last, or not at all."
         best = next(level for level in self.levels if level.name == self.most_even)

@@ -125,7 +125,7 @@ def pooled_modules(views: Sequence[RecordView]) -> list[str]:
 
 
 def modules_table(of: RecordView | ModuleFinding) -> str:
-    """The numbers of every level, the answer in bold."""
+    """The numbers of every level, the answer with a mark."""
     if (finding := of.modules if isinstance(of, RecordView) else of) is None:
         return ""
     heads, *rows = finding.rows
@@ -135,7 +135,7 @@ def modules_table(of: RecordView | ModuleFinding) -> str:
         for i, text in enumerate(heads)
     )
     body = (
-        f'<th scope="row" class="site">{"<b>" * (name == finding.level)}{name}</th>'
+        f'<th scope="row" class="site">{name}{" ✓" * (name == finding.level)}</th>'
         + "".join(f"<td>{escaped(cell)}</td>" for cell in cells)
         for name, *cells in rows
     )
