@@ -34,7 +34,7 @@ class SiteRow:
     `plane` the first two principal components of at most 200 samples, as [[x, y], …] in the order of the record's
     `plane_labels`, `left_out` a column's values with one group of documents missing. `at` says whether the features are
     the input or the output of the named module. Sites with `in_fit=False` (the logits, the embedded input of a language
-    model) are shown but are no point of the law.
+    model, rows of a side `branch`) are shown but are no point of the law.
     """
 
     name: str
@@ -47,6 +47,7 @@ class SiteRow:
     by_class: dict[str, list[float | None]] = field(default_factory=dict)
     plane: list[list[float]] = field(default_factory=list, repr=False)
     left_out: dict[str, list[float | None]] = field(default_factory=dict, repr=False)
+    branch: bool = False  # not every path from the input to the output passes it
     aside: str = ""
 
 
@@ -160,19 +161,20 @@ class Record(Saved):
         first: str | int | None = None,
         last: str | int | None = None,
         drop_last: int = 0,
+        branches: bool = False,
     ) -> LawFit:
         """The law along the sites of the fit, for one column that falls to 0 at collapse.
 
         Without a column, of the leading one: the separation, or a language model's prediction residual. `first` and `last`
         are names of sites or their numbers (`record.numbers`): only what lies between them counts, both included;
-        `drop_last` leaves out so many points at the end.
+        `drop_last` leaves out so many points at the end. `branches`: rows of side branches are points too.
         """
         column, where = column or self.leading, f"record '{self.name}'"
         self.column(column)
         if not describe(column).law:
             raise InputError(f"{where}: expected a column that is 0 at collapse, got {column!r}, which is not.")
         values: list[float] = []
-        for site in self._fitted(drop_last, first, last):
+        for site in self._fitted(drop_last, branches, first, last):
             if (value := site.values.get(column)) is None:
                 raise InputError(f"{where}: expected {column} at every site of the fit, none at '{site.name}'.")
             values.append(value)
@@ -187,18 +189,22 @@ class Record(Saved):
         first: str | int | None = None,
         last: str | int | None = None,
         drop_last: int = 0,
+        branches: bool = False,
     ) -> LawErrors | None:
         """Standard errors and 95 % intervals of `law`, over groups of documents; `None` where no groups were kept."""
         column = column or self.leading
-        fit = self.law(column, first=first, last=last, drop_last=drop_last)
-        return law_errors(fit, [site.left_out.get(column, []) for site in self._fitted(drop_last, first, last)])
+        fit = self.law(column, first=first, last=last, drop_last=drop_last, branches=branches)
+        return law_errors(
+            fit, [site.left_out.get(column, []) for site in self._fitted(drop_last, branches, first, last)]
+        )
 
-    def _fitted(self, drop_last: int, first: str | int | None, last: str | int | None) -> list[SiteRow]:
+    def _fitted(self, drop_last: int, branches: bool, first: str | int | None, last: str | int | None) -> list[SiteRow]:
         if drop_last < 0:
             raise InputError(f"record '{self.name}': expected drop_last ≥ 0, got {drop_last}.")
         start = 0 if first is None else self.position(first)
         stop = len(self.sites) if last is None else self.position(last) + 1
-        sites = [site for site in self.sites[start:stop] if site.in_fit]
+        chosen = self.sites[start:stop]
+        sites = [site for site in chosen if site.in_fit or (branches and site.branch and not site.aside)]
         return sites[: max(0, len(sites) - drop_last)]
 
     def position(self, site: str | int) -> int:
@@ -220,16 +226,16 @@ class Record(Saved):
     def effective_depth(self, epsilon: float = 0.01) -> int | None:
         """Index of the first site whose nearest-class-center error on the training data is ≤ ε (Galanti et al.)."""
         for index, site in enumerate(self.sites):
-            accuracy = site.values.get("ncc_accuracy")
+            accuracy = None if site.branch else site.values.get("ncc_accuracy")
             if accuracy is not None and accuracy >= 1 - epsilon - 1e-12:  # 1 − 0.99 is more than 0.01 in floats
                 return index
         return None
 
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per site in depth order; columns `site`, `type`, `at`, `features`, `in_fit`, then the measures."""
+        """One row per site in depth order; columns `site`, `type`, `at`, `features`, `in_fit`, `branch`, then measures."""
         pd = needed("pandas", "tables", "Record.to_pandas()")
         frame: pandas.DataFrame = pd.DataFrame({"site": [site.name for site in self.sites]})
-        for name in ("type", "at", "features", "in_fit"):
+        for name in ("type", "at", "features", "in_fit", "branch"):
             frame[name] = [getattr(site, name) for site in self.sites]
         return frame.assign(**{c: pd.Series(self.column(c), dtype="float64") for c in self.columns})
 

@@ -70,8 +70,15 @@ def test_a_dense_net_with_concatenation_has_a_row_for_every_layer() -> None:
         "classifier",
     ]
     assert [site.shape[0] for site in plan.sites] == [3, 4, 4, 6, 4, 8, 4, 10]
-    blocks = names(DenseNet(), IMAGES)
-    assert blocks == ["input", "layers.0", "layers.1", "layers.2", "classifier"]
+    assert [site.branch for site in plan.sites] == [False, *[False, True] * 3, False]
+
+
+def test_a_dense_net_by_blocks_shows_what_its_layers_have_added_to() -> None:
+    plan = ll.sites(DenseNet(), IMAGES)
+    assert plan.why == "auto: 3 blocks of type DenseLayer"
+    assert [site.name for site in plan.sites] == ["input", "layers.0", "layers.1", "classifier"]
+    assert [site.shape[0] for site in plan.sites] == [3, 6, 8, 10]  # behind the last layer: what the classifier reads
+    assert [site.seen_at for site in plan.sites] == ["input", "behind", "behind", "input"]
 
 
 def test_a_module_called_twice_gives_two_numbered_rows() -> None:
@@ -286,6 +293,7 @@ def test_the_table_shows_names_types_shapes_features_and_memory() -> None:
         "features": 256,
         "memory": 40 * 3 * 256,
         "in_fit": True,
+        "branch": False,
     }
     assert "layer1.0.conv1" in str(plan)
     assert "4×8×8" in str(plan)

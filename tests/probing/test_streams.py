@@ -71,7 +71,7 @@ def test_streamed_equals_kept_equals_grouped(kind: str) -> None:
         for mine, theirs in zip(kept.sites, other.sites, strict=True):
             np.testing.assert_allclose(mine.plane, theirs.plane, rtol=1e-6, atol=1e-6)
         assert other.provenance["data_sha256"] == kept.provenance["data_sha256"]
-        assert other.notes == []
+        assert other.notes == kept.notes
 
 
 def test_in_float32_streamed_equals_kept_but_for_rounding() -> None:

@@ -213,7 +213,7 @@ def test_layers_in_branches_are_points_of_the_finest_level_though_not_of_the_law
     made = pairs([1.9, 0.1, 0.2, 1.8, 1.95, 0.05, 0.1, 1.9])
     found = find_modules(made)
     for row in made.sites[1::2]:
-        row.in_fit = False
+        row.in_fit, row.branch = False, True
     assert find_modules(made).levels == found.levels
     made.sites[1].aside = "3 features do not hold the 9 dimensions of 10 class means"
     assert find_modules(made).levels[0].modules == (7,)

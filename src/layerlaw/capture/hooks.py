@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.modules import entering, logits_of, modules_of, tensors_in
+from layerlaw.capture.modules import entering, logits_of, main_input, modules_of, tensors_in
 from layerlaw.capture.plan import Plan, Reduce, Site, reduced, samples_first
+from layerlaw.capture.trunk import DataFlow
 from layerlaw.errors import CaptureError, FeatureError
 from layerlaw.stats.precision import full_precision
 
@@ -27,36 +28,32 @@ class Seen:
     key: tuple[Any, ...]
     tensor: Tensor  # kept alive so that its memory is not given to another tensor during the trace
     copy: Tensor | None  # its content at that time, where axis 0 is not simply the samples
+    node: int | None = None  # its node in the graph of the data, where that was followed
 
     @classmethod
-    def of(cls, tensor: Tensor, samples: int) -> Seen:
+    def of(cls, tensor: Tensor, samples: int, flow: DataFlow | None = None) -> Seen:
         """Look at a tensor that a module got or gave."""
         shape = tuple(tensor.shape)
         version = 0 if tensor.is_inference() else tensor._version
         key = (tensor.data_ptr(), version, shape, tensor.stride())
-        return cls(key, tensor, tensor.detach().clone() if shape and shape[0] != samples else None)
+        node = None if flow is None else flow.node(tensor)
+        return cls(key, tensor, tensor.detach().clone() if shape and shape[0] != samples else None, node)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Its shape."""
         return tuple(self.tensor.shape)
 
-    def same_content(self, other: Seen) -> bool:
-        """Whether both show the same memory in the same version, whatever the view, or a copy in another order of memory."""
-        if self.tensor.numel() != other.tensor.numel():
+    def same_values(self, other: Seen) -> bool:
+        """Whether both, still as they were, hold the same numbers in the same order, sample by sample."""
+        if any(not seen.tensor.is_inference() and seen.tensor._version != seen.key[1] for seen in (self, other)):
             return False
-        return self.key[:2] == other.key[:2] or self._reordered(other)
+        a, b = self.tensor.flatten(1), other.tensor.flatten(1)
+        return a.shape == b.shape and bool(torch.equal(a, b))
 
-    def _reordered(self, other: Seen) -> bool:
-        """Whether one is the other flattened out of channels-last memory, which copies it: told by its numbers."""
-        pair = (self, other)
-        if any(seen.tensor.is_inference() or seen.tensor._version != seen.key[1] for seen in pair):
-            return False  # overwritten since: what it was then is not known
-        if not any(seen.tensor.dim() > 2 and not seen.tensor.is_contiguous() for seen in pair):
-            return False
-        a, b = (seen.tensor for seen in pair)
-        alike = a.shape[0] == b.shape[0] and a.dtype == b.dtype and a.device == b.device
-        return alike and torch.equal(a.flatten(1), b.flatten(1))
+    def same_content(self, other: Seen) -> bool:
+        """Whether both show the same memory in the same version, whatever the view."""
+        return self.key[:2] == other.key[:2] and self.tensor.numel() == other.tensor.numel()
 
 
 @dataclass
@@ -70,11 +67,16 @@ class Call:
     input: Seen | None
     left: int = -1
     outputs: tuple[Seen, ...] = ()
+    nodes: range = range(0)  # of the graph of the data, made during the call
 
     @property
     def output(self) -> Seen | None:
         """The first tensor it gave."""
         return self.outputs[0] if self.outputs else None
+
+    def tensor(self, at: Literal["input", "output"], pick: int = 0) -> Seen | None:
+        """What it got, or one of the tensors that it gave."""
+        return self.input if at == "input" else self.outputs[pick] if pick < len(self.outputs) else None
 
     @property
     def title(self) -> str:
@@ -90,6 +92,7 @@ class Trace:
     calls: list[Call]
     output: Any = None
     overwrites_input: bool = False
+    flow: DataFlow | str = "the data were not followed"  # the graph of the data, or why there is none
 
     @property
     def root(self) -> Call:
@@ -110,29 +113,55 @@ def hooked(
         yield
 
 
-def trace(network: nn.Module, batch: Batch, *, hint: str = "Does it take inputs of this shape and type?") -> Trace:
+HINT = "Does it take inputs of this shape and type?"
+
+
+def trace(network: nn.Module, batch: Batch, *, hint: str = HINT) -> Trace:
     """Run the network once on a small batch of its own and write down every call; `hint` ends the error if that fails."""
+    return _traced(network, batch, None, hint)
+
+
+def trace_flow(network: nn.Module, batch: Batch) -> Trace:
+    """The same, and how the data flow from call to call; where that makes the model fail it runs again without."""
+    given = batch.copy()
+    source = main_input(given.args, given.kwargs)
+    if source is None:
+        return replace(trace(network, batch), flow="the model is called with no tensor")
+    try:
+        return _traced(network, given, DataFlow(network, source), HINT)
+    except CaptureError as error:
+        cause = error.__cause__
+        if not isinstance(cause, NotImplementedError) and "dispatch" not in str(cause).lower():
+            raise
+        return replace(trace(network, batch), flow=f"the model does not run while its data are followed: {cause}")
+
+
+def _traced(network: nn.Module, batch: Batch, flow: DataFlow | None, hint: str) -> Trace:
     n = len(batch.labels)
     found = Trace(n, [])
     counts: dict[str, int] = defaultdict(int)
-    open_calls: dict[str, list[Call]] = defaultdict(list)
+    running: list[Call] = [] if flow is None else flow.running
     clock = iter(range(2**62))
 
     def enter(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         tensor = entering(args, kwargs)
-        call = Call(name, counts[name], module, next(clock), None if tensor is None else Seen.of(tensor, n))
+        call = Call(name, counts[name], module, next(clock), None if tensor is None else Seen.of(tensor, n, flow))
+        call.nodes = range(len(flow.nodes) if flow else 0, 0)
         counts[name] += 1
         found.calls.append(call)
-        open_calls[name].append(call)
+        running.append(call)
 
     def leave(name: str, module: nn.Module, args: Any, output: Any) -> None:
-        call = open_calls[name].pop()
-        call.left, call.outputs = next(clock), tuple(Seen.of(tensor, n) for tensor in tensors_in(output))
+        while (call := running.pop()).name != name:  # one that ended with an exception which the model has caught
+            pass
+        call.nodes = range(call.nodes.start, len(flow.nodes) if flow else 0)
+        call.left, call.outputs = next(clock), tuple(Seen.of(tensor, n, flow) for tensor in tensors_in(output))
 
     given = batch.copy()
     with hooked(network, modules_of(network), enter, leave):
         try:
-            found.output = network(*batch.args, **batch.kwargs)
+            with nullcontext() if flow is None else flow:
+                found.output = network(*batch.args, **batch.kwargs)
         except Exception as error:
             inputs = ", ".join(f"{tuple(v.shape)} {v.dtype}" for v in batch.tensors()) or "no tensors"
             what = f"the model failed in the dry run with {n} samples (inputs: {inputs})"
@@ -140,6 +169,7 @@ def trace(network: nn.Module, batch: Batch, *, hint: str = "Does it take inputs 
     found.calls = [call for call in found.calls if call.left >= 0]
     pairs = zip(given.tensors(), batch.tensors(), strict=True)
     found.overwrites_input = not all(torch.equal(before, after) for before, after in pairs)
+    found.flow = flow or found.flow
     return found
 
 

@@ -7,7 +7,7 @@ import difflib
 import fnmatch
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ BARE = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 FEATURES_LAST = (nn.Linear, nn.MultiheadAttention, nn.RNNBase, nn.Embedding)
 POOLS = (pooling._MaxPoolNd, pooling._AvgPoolNd, pooling._AdaptiveMaxPoolNd, pooling._AdaptiveAvgPoolNd)
 FEATURES_FIRST = (conv._ConvNd, _NormBase, nn.GroupNorm, *POOLS)
+EMBEDDING, NORM = "an embedding", "a normalization"
+NO_WEIGHT = re.compile(r"embed|token|bias|scale|gamma|pos|norm")  # what parameters that multiply no data are called
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
 
 
@@ -71,14 +73,18 @@ def entering(args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
     return hidden if isinstance(hidden, Tensor) else next(tensors_in((args, kwargs)), None)
 
 
+def main_input(args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
+    """The tensor that a network is about: its `input_ids`, or what it works on, or the first tensor it gets."""
+    ids = kwargs.get("input_ids")
+    found = ids if isinstance(ids, Tensor) else entering(args, kwargs)
+    return next((v for v in (found, *args, *kwargs.values()) if isinstance(v, Tensor)), None)
+
+
 def is_weight_layer(module: nn.Module) -> bool:
     """A leaf with a floating-point weight of two or more dimensions that is neither an embedding nor a norm."""
     if isinstance(module, (nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)):
         return True  # one layer each, though their weights bear other names
-    if isinstance(module, (nn.Embedding, nn.EmbeddingBag, *NORMS)):
-        return False
-    name = type(module).__name__.lower()
-    if "embedding" in name or ("norm" in name and "linear" not in name and "conv" not in name):
+    if kind_without_layer(module) in (EMBEDDING, NORM):
         return False
     if any(child != "parametrizations" for child, _ in module.named_children()):
         return False
@@ -86,20 +92,57 @@ def is_weight_layer(module: nn.Module) -> bool:
     return isinstance(weight, Tensor) and weight.is_floating_point() and weight.dim() >= 2
 
 
-def weight_layers(modules: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    """The weight layers among all modules, in definition order; nothing inside a MultiheadAttention counts on its own."""
+def owns_weights(module: nn.Module) -> bool:
+    """Whether a module has a floating-point parameter of two or more dimensions of its own."""
+    return any(p.is_floating_point() and p.dim() >= 2 for p in module.parameters(recurse=False))
+
+
+def kind_without_layer(module: nn.Module) -> str:
+    """Why a module with a weight may be no layer."""
+    name = type(module).__name__.lower()
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or "embedding" in name:
+        return EMBEDDING
+    if isinstance(module, NORMS) or ("norm" in name and "linear" not in name and "conv" not in name):
+        return NORM
+    return "its parameters enter no convolution or matrix product of the data"
+
+
+def weight_layers(
+    modules: Mapping[str, nn.Module], called: Container[str] = (), applied: Container[str] | None = None
+) -> dict[str, nn.Module]:
+    """The weight layers among all modules, in definition order; nothing inside a MultiheadAttention counts on its own.
+
+    Beside leaves with a `weight`: modules that are called and apply a parameter to the data themselves, whatever it is
+    called and whatever children they have, as long as no layer is called inside them. Which do is known from a dry run
+    (`applied`); where it could not be followed, those with a weight of their own are taken.
+    """
     closed = tuple(f"{name}." for name, module in modules.items() if isinstance(module, nn.MultiheadAttention))
-    return {name: module for name, module in modules.items() if not name.startswith(closed) and is_weight_layer(module)}
+    inner = {name: module for name, module in modules.items() if not name.startswith(closed)}
+    found = {name for name, module in inner.items() if is_weight_layer(module)}
+    for name in reversed(inner):  # children before their parents
+        applies = name in applied if applied is not None else _may_apply(modules[name])
+        holds = any(other in called and (not name or other.startswith(f"{name}.")) for other in found)
+        if name in called and applies and not holds:
+            found.add(name)
+    return {name: module for name, module in inner.items() if name in found}
 
 
-def block_names(network: nn.Module, fired: set[str]) -> list[str]:
+def _may_apply(module: nn.Module) -> bool:
+    own = [(name, p) for name, p in module.named_parameters(recurse=False) if p.is_floating_point()]
+    large = [name for name, p in own if sum(size > 1 for size in p.shape) >= 2]
+    return any(not NO_WEIGHT.search(name) for name in large) and kind_without_layer(module) not in (EMBEDDING, NORM)
+
+
+def block_names(modules: Mapping[str, nn.Module], fired: set[str], layers: Container[str]) -> list[str]:
     """The outermost modules of repeated classes that are no bare container and hold two or more weight layers."""
-    modules = {name: module for name, module in modules_of(network).items() if name in fired}
-    layers = weight_layers(modules)
+    inside = [name for name in modules if name in fired and name in layers]
     candidates = {
         name: type(module)
         for name, module in modules.items()
-        if name and type(module) not in BARE and sum(layer.startswith(f"{name}.") for layer in layers) >= 2
+        if name in fired
+        and name
+        and type(module) not in BARE
+        and sum(layer.startswith(f"{name}.") for layer in inside) >= 2
     }
     repeated = {cls for cls, count in Counter(candidates.values()).items() if count >= 2}
     chosen = [name for name, cls in candidates.items() if cls in repeated]

@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.stats import all_reduce
 
+COMPILERS = ("torch._dynamo", "torch.nn.attention.flex_attention")  # without them nothing is compiled
 BatchNormMode = Literal["running", "batch", "whole"]
 
 
@@ -91,7 +92,7 @@ def probing_state(network: nn.Module, batchnorm: BatchNormMode) -> Iterator[None
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))  # inference tensors do not tell when they are overwritten
         stack.enter_context(torch.no_grad())
-        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and loading it takes more than a second
+        if any(name in sys.modules for name in COMPILERS):  # loading the first takes more than a second
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)

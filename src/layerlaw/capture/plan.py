@@ -21,7 +21,8 @@ class Site:
 
     `axis` and `fold` say where the samples are, `channels_last` where the features are; `shape` is that of one sample,
     `features` its width after the reduction, `itemsize` the bytes of one number, `pick` which of several tensors that a
-    module returns.
+    module returns. `branch`: not every path from the input to the output passes it. `behind`: it is named after a block that
+    ends where the module is called, or gives what the block's output has become part of.
     """
 
     name: str
@@ -37,6 +38,13 @@ class Site:
     itemsize: int = 4
     in_fit: bool = True
     pick: int = 0
+    branch: bool = False
+    behind: bool = False
+
+    @property
+    def seen_at(self) -> str:
+        """What it is of the module it is named after: "input", "output", "logits", or "behind" it on the trunk."""
+        return "behind" if self.behind else self.at
 
 
 @dataclass(frozen=True)
@@ -44,8 +52,9 @@ class Plan:
     """Which sites are measured, by which rule and why, what was left out, and which layer is the classifier.
 
     `reads` names the site whose features the classifier reads; `classes` is the number of logits (2 for a single one,
-    which means class 1 above the `threshold`); `calls` says how often each module with a site is called; `blocks` are the
-    names of the network's blocks, whatever the rule.
+    which means class 1 above the `threshold`); `calls` says how often each module with a site is called. `no_sites` are the
+    modules that are called and own a parameter of two or more dimensions but are no site, and why; `no_trunk` says why side
+    branches could not be told from the trunk ("": they were). `blocks` are the modules of its blocks, whatever the rule.
     """
 
     sites: tuple[Site, ...]
@@ -59,12 +68,22 @@ class Plan:
     threshold: float = 0.0
     overwrites_input: bool = False
     calls: dict[str, int] = field(default_factory=dict)
+    no_sites: dict[str, str] = field(default_factory=dict)
+    no_trunk: str = ""
     blocks: tuple[str, ...] = ()
+
+    @property
+    def along_depth(self) -> tuple[Site, ...]:
+        """The sites without those of side branches, other than such as the user has named."""
+        return tuple(site for site in self.sites if site.in_fit or not site.branch)
 
     def rows(self) -> list[dict[str, Any]]:
         """The dry-run table as plain data; `memory` is what a probe keeps per site (bytes)."""
-        columns = ("name", "type", "at", "shape", "features", "memory", "in_fit")
-        more = ({"shape": list(s.shape), "memory": statistic_bytes(self.classes or 10, s.features)} for s in self.sites)
+        columns = ("name", "type", "at", "shape", "features", "memory", "in_fit", "branch")
+        more = (
+            {"shape": list(s.shape), "memory": statistic_bytes(self.classes or 10, s.features), "at": s.seen_at}
+            for s in self.sites
+        )
         rows = (vars(site) | extra for site, extra in zip(self.sites, more, strict=True))
         return [{name: row[name] for name in columns} for row in rows]
 
@@ -72,15 +91,25 @@ class Plan:
         width = max(len(site.name) for site in self.sites)
         lines = [
             f"{i:3d}  {row['name']:{width}}  {row['type']:12}  {row['at']:6}  {'×'.join(map(str, row['shape'])):>14}  "
-            f"{row['features']:8d} features  {row['memory'] / 2**20:8.2f} MiB"
+            f"{row['features']:8d} features  {row['memory'] / 2**20:8.2f} MiB{'  side branch' * row['branch']}"
             for i, row in enumerate(self.rows())
         ]
         left_out = [f"left out: {text}" for text in self.dropped]
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in self.no_sites.items():
+            by_reason.setdefault(reason, []).append(name)
+        left_out += [f"no site: {_some(names)} ({reason})" for reason, names in by_reason.items()]
+        left_out += [f"side branches are not told apart: {self.no_trunk}"] * bool(self.no_trunk)
         end = f"classifier: {self.classifier or 'none: ' + self.classifier_why}"
         return "\n".join([f"{len(self.sites)} sites ({self.why})", *lines, *left_out, end])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def _some(names: list[str], shown: int = 3) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
 
 
 def statistic_bytes(classes: int, features: int) -> int:

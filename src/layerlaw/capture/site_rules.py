@@ -10,9 +10,21 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.hooks import Call, Seen, Trace, sample_axis, trace
-from layerlaw.capture.modules import block_names, features_last, logits_of, matching, modules_of, weight_layers
+from layerlaw.capture.block_rules import Blocks, Place
+from layerlaw.capture.hooks import Call, Seen, Trace, sample_axis, trace, trace_flow
+from layerlaw.capture.modules import (
+    block_names,
+    features_last,
+    kind_without_layer,
+    logits_of,
+    matching,
+    modules_of,
+    owns_weights,
+    tensors_in,
+    weight_layers,
+)
 from layerlaw.capture.plan import Plan, Reduce, Site, reduced, samples_first
+from layerlaw.capture.trunk import DataFlow, Trunk
 from layerlaw.errors import CaptureError, check_choice
 
 Pattern = str | type[nn.Module] | Callable[[str, nn.Module], bool]
@@ -28,7 +40,7 @@ def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: 
     n = len(batch.labels)
     if n < 2:
         raise CaptureError(f"expected at least 2 samples in the first batch (dry run), got {n}: use larger batches.")
-    two, three = trace(network, batch.first(2)), trace(network, batch.first(3)) if n >= 3 else None
+    two, three = trace_flow(network, batch.first(2)), trace(network, batch.first(3)) if n >= 3 else None
     scores = logits_of(two.output)
     square = any(value.shape[:2] == (n, n) for value in batch.tensors())
     if scores is not None and len(scores) != 2 and square:
@@ -71,7 +83,9 @@ def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: 
         threshold=threshold,
         overwrites_input=two.overwrites_input,
         calls={name: finder.counts[name] for name in {site.module for site in sites}},
-        blocks=tuple(block_names(network, set(finder.counts))),
+        no_sites=finder.no_sites(sites, rule),
+        no_trunk=finder.no_trunk,
+        blocks=tuple(finder.block_modules()),
     )
 
 
@@ -86,9 +100,11 @@ class _Finder:
         self.third = None if three is None else {(c.name, c.number): c for c in three.calls}
         if self.third is not None and list(self.third) != [(c.name, c.number) for c in two.calls]:
             raise CaptureError("the model calls other modules for 3 samples than for 2: its layers cannot be followed.")
-        layers = weight_layers(self.modules)
-        self.layer_calls = [call for call in two.calls if call.name in layers]
-        self.dropped = [f"{name} (never called)" for name in layers if name not in self.counts]
+        products = two.flow.products if isinstance(two.flow, DataFlow) else ()
+        self.applied = {product.call.name: product.parameter for product in reversed(products)}
+        self.layers = weight_layers(self.modules, set(self.counts), self.applied if products else None)
+        self.layer_calls = [call for call in two.calls if call.name in self.layers]
+        self.dropped = [f"{name} (never called)" for name in self.layers if name not in self.counts]
         scores = logits_of(two.output)
         self._scores = None if scores is None else Seen.of(scores, two.samples)
         self.classifier: Call | None = None  # the last call of a weight layer whose output is the model's output
@@ -97,6 +113,14 @@ class _Finder:
             ends = [call for call in self.layer_calls if self._gives_logits(call.output)]
             self.classifier = max(ends, key=lambda call: call.left, default=None)
             self.classifier_why = "" if ends else AFTER_LAST
+        self.trunk = self._find_trunk()
+        self.no_trunk = ""
+        self.blocks: Blocks | None = None
+        if isinstance(self.trunk, str):
+            self.no_trunk = self.trunk
+        else:
+            self.blocks = Blocks(self.trunk, two.calls, self.layer_calls, self.modules)
+            self.no_trunk = self.blocks.trouble(block_names(self.modules, set(self.counts), self.layers))
         self._seen: dict[tuple[str, str, int], Seen] = {}
         self._sides: dict[Any, bool] = {}  # where the modules that touch a tensor keep its features
         for call in two.calls:
@@ -113,41 +137,85 @@ class _Finder:
             return "chosen", "chosen by the user" + "".join(ends), sites
         if choice == "layers":
             return "layers", "the input of every weight layer", self.at_layers()
-        names = block_names(self.network, set(self.counts))
-        if choice == "blocks" and not names:
-            none = "no repeated module class with two or more weight layers was found"
+        blocks, what = self.at_blocks()
+        if choice == "blocks" and not blocks:
+            none = (
+                "no repeated module class with two or more weight layers and no branch that rejoins the trunk was found"
+            )
             raise CaptureError(f"sites='blocks': {none}. Use sites='layers', or name the modules.")
-        blocks = self.at_blocks(names) if names else []
-        kinds = dict.fromkeys(type(self.modules[name]).__name__ for name in names)
-        what = f"{len(names)} blocks of type {', '.join(kinds)}"
         if choice == "blocks":
             return "blocks", what, blocks
         if len(blocks) >= MIN_BLOCK_ROWS:
             return "blocks", f"auto: {what}", blocks
-        few = f"blocks would give only {len(blocks)} rows" if names else "no repeated block was found"
+        few = f"blocks would give only {len(blocks)} rows" if blocks else "no repeated block was found"
         return "layers", f"auto: the input of every weight layer, since {few}", self.at_layers()
 
     def at_layers(self) -> list[Site]:
-        """One row per distinct tensor that a weight layer receives, named by the first such layer in definition order."""
+        """One row per distinct tensor that a weight layer receives, named by the first such layer in definition order.
+
+        On the trunk are the tensors that every path passes, and what the first layer of a branch reads where nothing but a
+        norm or an activation lies between: all others are rows of side branches and no points of the law.
+        """
         groups: dict[Any, list[Call]] = {}
         for call in sorted(self.layer_calls, key=lambda c: c.entered):
             groups.setdefault(call.input.key if call.input else call.title, []).append(call)
         first = [min(calls, key=lambda c: (self.order[c.name], c.number)) for calls in groups.values()]
-        return self._kept(first, "input")
+        sites = self._kept(first, "input")
+        shown = [self._shows(site) for site in sites]
+        taken = {point for point, exact in shown if exact}
+        for i, (point, exact) in enumerate(shown):
+            on_trunk = exact or (point is not None and point not in taken)
+            taken |= {point} if on_trunk else set()
+            if not on_trunk and not self.no_trunk:
+                sites[i] = replace(sites[i], branch=True, in_fit=False)
+        return sites
 
-    def at_blocks(self, names: Iterable[str]) -> list[Site]:
-        """The raw input, the output of every block, and what the classifier receives."""
-        calls = self._calls(names)
+    def at_blocks(self) -> tuple[list[Site], str]:
+        """The raw input, the end of every block, and what the classifier receives; and what the blocks are."""
+        runs = self.blocks.runs if self.blocks is not None and not self.no_trunk else []
+        ends = [self.blocks.end(run) for run in runs] if self.blocks is not None else []
+        kinds, why = [run.kind for run in runs], ""
+        entered = min((run.entered for run in runs), default=0)
+        if not runs and not self.no_trunk:
+            return [], ""
+        if not runs:
+            calls = self._calls(block_names(self.modules, set(self.counts), self.layers))
+            if not calls:
+                return [], ""
+            titles, ends = [call.title for call in calls], [Place(call, "output") for call in calls]
+            kinds, entered = [type(call.module).__name__ for call in calls], min(call.entered for call in calls)
+            why = f", by repeated classes, since {self.no_trunk}"
+        else:
+            titles = [run.title for run in runs]
         opening = self._site(self.two.root, "input")
         if isinstance(opening, Site):
             sites = [replace(opening, name="input", type="input")]
         else:  # token ids: the first thing to look at is what enters the first block
-            opening = self._site(min(calls, key=lambda c: c.entered), "input")
+            first = next(call for call in self.two.calls if call.entered == entered)
+            opening = self._site(first, "input")
             sites = [replace(opening, name="embedded input")] if isinstance(opening, Site) else []
-        sites += self._kept((call for call in calls if not self._gives_logits(call.output)), "output")
+        for title, kind, end in zip(titles, kinds, ends, strict=True):
+            sites += self._end_of_block(title, kind, end)
         if self.classifier is not None and not (sites and self.feeds_classifier(sites[-1])):
             sites += self._kept([self.classifier], "input")
-        return sites
+        return sites, f"{len(titles)} blocks of type {', '.join(dict.fromkeys(kinds))}{why}"
+
+    def block_modules(self) -> list[str]:
+        """The names of the modules that are blocks, or hold their layers."""
+        if self.blocks is not None and not self.no_trunk:
+            return list(dict.fromkeys(run.name for run in self.blocks.runs))
+        return block_names(self.modules, set(self.counts), self.layers)
+
+    def _end_of_block(self, title: str, kind: str, end: Place | None) -> list[Site]:
+        if end is None:
+            self.dropped.append(f"{title} (its end is the input or output of no module)")
+            return []
+        seen = end.call.input if end.at == "input" else end.call.outputs[end.pick]
+        behind = end.at == "input" or end.call.title != title
+        if self._gives_logits(seen) or (end.call is self.classifier and end.at == "input"):
+            return []
+        found = self._kept([end.call], end.at, pick=end.pick)
+        return [replace(site, name=title, type=kind, behind=behind) for site in found]
 
     def by_choice(self, choice: SiteChoice) -> list[Site]:
         """Outputs of the modules the user chose by names, globs, types or a predicate; "input" is the raw input."""
@@ -169,12 +237,57 @@ class _Finder:
         self.dropped += [f"{name} (never called)" for name in found if name not in self.counts]
         self.dropped = list(dict.fromkeys(self.dropped))
         sites = self._kept(self._calls([*written, *found]), "output")
-        return front + [replace(site, in_fit=not self._gives_logits(self._seen[_place(site)])) for site in sites]
+        marked = [replace(site, branch=not self.no_trunk and self._shows(site)[0] is None) for site in front + sites]
+        return [replace(site, in_fit=not self._gives_logits(self._seen[_place(site)])) for site in marked]
+
+    def _find_trunk(self) -> Trunk | str:
+        flow = self.two.flow
+        if isinstance(flow, str):
+            return flow
+        scores = logits_of(self.two.output)
+        outputs = [scores] if scores is not None else list(tensors_in(self.two.output))
+        nodes = [node for tensor in outputs if (node := flow.node(tensor)) is not None]
+        return flow.trunk(max(nodes, default=None))
+
+    def _shows(self, site: Site) -> tuple[int | None, bool]:
+        """The point of the trunk that a site shows, and whether it is that point itself."""
+        if isinstance(self.trunk, str):
+            return None, False
+        node = self._seen[_place(site)].node
+        weighted = {seen.node for call in self.layer_calls for seen in call.outputs if seen.node is not None}
+        return self.trunk.behind(node, weighted), self.trunk.position(node) is not None
+
+    def no_sites(self, sites: Sequence[Site], rule: str) -> dict[str, str]:
+        """The modules that are called and own a parameter of two or more dimensions but are no site, and why."""
+        measured, rows = {site.module for site in sites}, {}
+        for site in sites:
+            if site.at == "input":
+                rows[self._seen[_place(site)].key] = site.name
+        left_out = {text.split(" (")[0] for text in self.dropped}
+        reads = {call.name: rows.get(call.input.key) for call in self.layer_calls if call.input is not None}
+        found = {}
+        for name, module in self.modules.items():
+            if name in self.counts and name not in measured and name not in left_out and owns_weights(module):
+                found[name or "the model itself"] = self._why_no_site(name, reads.get(name), rule)
+        return found
+
+    def _why_no_site(self, name: str, row: str | None, rule: str) -> str:
+        if row is not None:
+            return f"reads what '{row}' reads" if rule == "layers" else f"reads the row '{row}'"
+        if name in self.layers:
+            return "a layer inside the blocks" if rule == "blocks" else "not chosen"
+        if name in self.applied:
+            return f"applies its parameter '{self.applied[name] or 'weight'}' between layers of its own"
+        return kind_without_layer(self.modules[name])
 
     def feeds_classifier(self, site: Site) -> bool:
         """Whether the site's features are what the classifier reads."""
         end, seen = self.classifier, self._seen.get(_place(site))
-        return end is not None and end.input is not None and seen is not None and seen.same_content(end.input)
+        if end is None or end.input is None or seen is None:
+            return False
+        # Copied into another layout, as `flatten` does with channels-last features, it is still the same.
+        copied = seen.node is not None and seen.node == end.input.node and seen.same_values(end.input)
+        return seen.same_content(end.input) or copied
 
     def _gives_logits(self, seen: Seen | None) -> bool:
         return seen is not None and self._scores is not None and seen.same_content(self._scores)
@@ -192,10 +305,12 @@ class _Finder:
         chosen = set(names)
         return sorted((call for call in self.two.calls if call.name in chosen), key=lambda c: c.left)
 
-    def _kept(self, calls: Iterable[Call], at: Literal["input", "output"], *, must: bool = False) -> list[Site]:
+    def _kept(
+        self, calls: Iterable[Call], at: Literal["input", "output"], *, must: bool = False, pick: int = 0
+    ) -> list[Site]:
         sites = []
         for call in calls:
-            made = self._site(call, at)
+            made = self._site(call, at, pick)
             if isinstance(made, Site):
                 sites.append(made)
             elif must:
@@ -204,12 +319,12 @@ class _Finder:
                 self.dropped.append(f"{call.title} ({made})")
         return sites
 
-    def _site(self, call: Call, at: Literal["input", "output"]) -> Site | str:
+    def _site(self, call: Call, at: Literal["input", "output"], pick: int = 0) -> Site | str:
         """The site, or the reason why it cannot be one."""
-        seen: Seen | None = getattr(call, at)
+        seen = call.tensor(at, pick)
         if seen is None:
             return f"its {at} is no floating-point tensor"
-        three = None if self.third is None else getattr(self.third[call.name, call.number], at)
+        three = None if self.third is None else self.third[call.name, call.number].tensor(at, pick)
         found = sample_axis(seen, three)
         if isinstance(found, str):
             if "both" in found:
@@ -223,7 +338,9 @@ class _Finder:
         last = next((side for side in sides if side is not None), tensor.dim() == 3)  # three axes are a sequence
         flat = reduced(tensor, self.reduce, channels_last=last, mask=self.mask)
         kind, shape, size = type(call.module).__name__, tuple(tensor.shape[1:]), flat.element_size()
-        site = Site(call.title, call.name, at, call.number, kind, axis, fold, last, shape, flat.shape[1], size)
+        site = Site(
+            call.title, call.name, at, call.number, kind, axis, fold, last, shape, flat.shape[1], size, pick=pick
+        )
         self._seen[_place(site)] = seen
         return site
 

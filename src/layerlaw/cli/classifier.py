@@ -110,7 +110,8 @@ def sites(
         plan = find_sites(network, example, **where.how())
     screen = console(as_json)
     screen.print(str(plan), markup=False, highlight=False, soft_wrap=True)
-    found = {"sites": plan.rows(), "why": plan.why, "left_out": list(plan.dropped), "classifier": plan.classifier}
+    found: dict[str, Any] = {"sites": plan.rows(), "why": plan.why, "left_out": list(plan.dropped)}
+    found |= {"no_sites": plan.no_sites, "no_trunk": plan.no_trunk, "classifier": plan.classifier}
     conclude(screen, as_json, found)
 
 

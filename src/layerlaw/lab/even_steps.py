@@ -134,15 +134,15 @@ class EvenSteps:
         with probing_state(model, "running"):
             batch = Batch((example,), {}, torch.zeros(len(example), dtype=torch.long))
             self._plan = find_sites(model, batch, choice=sites)
-        if len(self._plan.sites) < 3:
+        if len(self._plan.along_depth) < 3:
             raise InputError(
-                f"sites: expected at least 3 along depth, got {len(self._plan.sites)}: steps to be compared."
+                f"sites: expected at least 3 along depth, got {len(self._plan.along_depth)}: steps to be compared."
             )
 
     @property
     def sites(self) -> list[str]:
         """Where D is measured, along depth."""
-        return [site.name for site in self._plan.sites]
+        return [site.name for site in self._plan.along_depth]
 
     def __call__(self, x: Tensor, labels: Tensor, classes: int | None = None) -> tuple[Any, Tensor]:
         """The model's output for x, and 1/evenness − 1 of this batch; `classes` where the batch may lack the last ones."""
@@ -152,7 +152,7 @@ class EvenSteps:
             found.append(features)
 
         plan = self._plan
-        with Capture(self.model, plan, plan.sites, reduce="flatten", consume=consume, gradients=True) as capture:
+        with Capture(self.model, plan, plan.along_depth, reduce="flatten", consume=consume, gradients=True) as capture:
             output = capture.run(Batch((x,), {}, labels), where="this batch")
         K = classes if classes is not None else int(labels.max()) + 1
         return output, unevenness(_along_depth(found, labels, K))

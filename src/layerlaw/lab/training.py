@@ -76,7 +76,7 @@ class Trainer:
 
         hooks: AbstractContextManager[Capture | None] = nullcontext()
         if plan is not None:
-            hooks = Capture(self.network, plan, plan.sites, reduce="flatten", consume=consume, gradients=True)
+            hooks = Capture(self.network, plan, plan.along_depth, reduce="flatten", consume=consume, gradients=True)
         with hooks as capture:
 
             def loss_of(rows: Tensor) -> Tensor:

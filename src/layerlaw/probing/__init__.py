@@ -203,8 +203,9 @@ def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, wei
                 columns, classwise = site_columns(test.around[site], test.scatters[site], test.near[site])
                 values |= {f"test_{key}": value for key, value in columns.items()}
                 by_class |= {f"test_{key}": value for key, value in classwise.items()}
-            about = (site.name, site.type, site.shape, site.features, site.in_fit, site.at)
-            rows.append(SiteRow(*about, values, by_class, train.planes.get(site, [])))
+            about = (site.name, site.type, site.shape, site.features, site.in_fit, site.seen_at)
+            plane = train.planes.get(site, [])
+            rows.append(SiteRow(*about, values, by_class, plane, branch=site.branch))
     _set_aside(run, train, rows)
     return rows
 
@@ -217,22 +218,23 @@ def _set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
     before: Site | None = None
     for site, row in zip(run.plan.sites, rows, strict=True):
         rank = row.values.get("rank")
-        if not row.in_fit:
+        if not (row.in_fit or row.branch):
             continue
         if most and rank is not None and 0 < rank < span:  # of rank 0 is a dead layer, which ends every law
             means = f"its class means span {rank:.0f} of {span} dimensions"
             many = f"{row.features} features do not hold the {span} dimensions of {span + 1} class means"
             row.in_fit, row.aside = False, many if row.features < span else means
-        elif before is not None and _again(run, train, before, site):
+        elif row.in_fit and before is not None and _again(run, train, before, site):
             row.in_fit, row.aside = False, f"the same features as '{before.name}'"
-        else:
+        elif row.in_fit:
             before = site
 
 
 def _again(run: Prober, train: Split, before: Site, site: Site) -> bool:
     """Whether a site shows the features of the one before, with no weights in between that could have changed them."""
     owner = modules_of(run.network).get(site.module)
-    works = before.at == "input" if site.at == "input" else owner is None or any(True for _ in owner.parameters())
+    weights = site.behind or owner is None or any(True for _ in owner.parameters())
+    works = before.seen_at == "input" if site.seen_at == "input" else weights
     a, b = (train.around[one].centers.means for one in (before, site))
     if works or a.shape != b.shape:
         return False
@@ -241,6 +243,12 @@ def _again(run: Prober, train: Split, before: Site, site: Site) -> bool:
 
 def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     notes = [f"Left out: {'; '.join(run.plan.dropped)}."] if run.plan.dropped else []
+    aside, total = sum(site.branch and not site.in_fit for site in run.plan.sites), len(run.plan.sites)
+    if aside:
+        takes = "record.law(branches=True) takes them in"
+        notes.append(f"{aside} of {total} rows lie on side branches and are no points of the law: {takes}.")
+    if run.plan.no_trunk and run.plan.rule != "chosen":
+        notes.append(f"Side branches are not told from the trunk: {run.plan.no_trunk}.")
     if isinstance(weight, str):
         notes.append(f"No NC2 and NC3 of the classifier: {weight}.")
     tokens = [site for site in run.plan.sites if len(site.shape) == 2 and site.channels_last]

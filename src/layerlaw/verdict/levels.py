@@ -343,8 +343,8 @@ def _curves(record: Record, column: str) -> dict[str, _Curve]:
 
 
 def is_along(site: SiteRow) -> bool:
-    """Whether a row is a point of some level: the points of the law, and what enters the layers of residual branches."""
-    return site.in_fit or (site.at == "input" and site.type != "input" and not site.aside)
+    """Whether a row is a point of some level: the points of the law, and what enters layers on side branches."""
+    return site.in_fit or (site.branch and not site.aside)
 
 
 def _level(name: str, curves: Sequence[_Curve]) -> ModuleLevel:

@@ -1,0 +1,302 @@
+"""The trunk of a network: what every path of the data from its input to its scores passes, seen in one forward.
+
+A dispatch mode writes down which tensors each operation reads and gives, whatever modules or plain functions call it. The
+nodes of the graph are contents of memory, so that operations in place, views and modules that are called twice need no rules
+of their own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from layerlaw.capture.hooks import Call
+
+SAME_VALUES = ("clone", "_unsafe_view", "_reshape_copy", "lift_fresh", "cat")  # of one tensor they give what they get
+OVERWRITE = ("copy_", "zero_", "fill_")  # what was there before does not matter
+PRODUCTS = ("mm", "mv", "matmul")  # how the names of matrix products end; "conv" and "linear" may be anywhere in a name
+UNREACHED = "the output does not come from the input by operations of torch alone"
+
+
+@dataclass(frozen=True)
+class Node:
+    """The content of some memory at some time: the operation that gave it and the nodes it was made of."""
+
+    made_by: str
+    reads: tuple[int, ...]
+    size: int
+    ids: bool = False  # integers that the input consists of or that come from it
+    reads_ids: tuple[int, ...] = ()  # those that count only where no embedding reads the ids
+
+
+@dataclass(frozen=True)
+class Product:
+    """A convolution or a matrix product of data with a parameter, in the module that was running."""
+
+    call: Call
+    parameter: str  # its name in the network; "" where it was computed from parameters
+
+
+class DataFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The graph of one forward, from `source`, the tensor that the network is called with.
+
+    Only floating-point tensors are followed: a mask or an index that is computed from the data is no path of the data.
+    Token ids become data where an embedding (if there is none, anything else) turns them into numbers.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, network: nn.Module, source: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.nodes: list[Node] = []
+        self.products: list[Product] = []
+        self.running: list[Call] = []  # the modules that are being called, innermost last
+        self.trouble = ""  # why the data cannot be followed
+        self._whole: dict[int, int] = {}  # by storage: the node of all of its content
+        self._sizes: dict[int, int] = {}  # by storage: how many numbers that is
+        self._views: dict[tuple[Any, ...], int] = {}  # parts of a storage that were read
+        self._joined: dict[tuple[Any, ...], int] = {}  # concatenations, by what they join
+        self._addresses: list[StorageWeakRef] = []  # while these last no other storage gets the same address
+        self._weights = {_storage(p): name for name, p in network.named_parameters() if not p.is_meta}
+        self._source = self._add(source, Node("input", (), source.numel(), ids=not source.is_floating_point()))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        try:
+            reads = [] if self.trouble else self._read(func, args, kwargs)
+        except Exception as error:  # a tensor without memory of its own, say: the forward goes on
+            self.trouble, reads = f"{type(error).__name__} at {func}", []
+        result = func(*args, **kwargs)
+        if not self.trouble:
+            try:
+                self._write(func, args, kwargs, reads, result)
+            except Exception as error:
+                self.trouble = f"{type(error).__name__} at {func}"
+        return result
+
+    def node(self, tensor: Tensor) -> int | None:
+        """The node of what a tensor holds now; `None`: nothing that comes from the input."""
+        if self.trouble or tensor.numel() == 0:
+            return None
+        storage = _storage(tensor)
+        whole = self._whole.get(storage)
+        if whole is None or tensor.numel() >= self._sizes[storage]:
+            return whole
+        key = (whole, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+        if key not in self._views:
+            self.nodes.append(Node("part", (whole,), tensor.numel(), ids=self.nodes[whole].ids))
+            self._views[key] = len(self.nodes) - 1
+        return self._views[key]
+
+    def trunk(self, end: int | None) -> Trunk | str:
+        """What every path from the input to a node passes, or the reason why that cannot be said."""
+        if self.trouble:
+            return f"the data could not be followed: {self.trouble}"
+        if end is None:
+            return UNREACHED
+        reads = [set(node.reads) for node in self.nodes]
+        inside = self._between(reads, end)
+        if not inside:  # no embedding: one-hot vectors, say
+            reads = [set(node.reads) | set(node.reads_ids) for node in self.nodes]
+            inside = self._between(reads, end)
+        if not inside:
+            return UNREACHED
+        reads = [earlier & inside for earlier in reads]
+        last_reader = {earlier: node for node in sorted(inside) for earlier in reads[node]}
+        points, reach = [], 0
+        for node in sorted(inside):  # in the order of time
+            if reach <= node:  # nothing before it is read behind it
+                points.append(node)
+            reach = max(reach, last_reader.get(node, node))
+        return Trunk(self.nodes, points, {node: reads[node] for node in inside})
+
+    def _between(self, reads: list[set[int]], end: int) -> set[int]:
+        """The nodes on some path from the input to `end`; none where there is no path."""
+        ahead = {self._source}
+        for node in range(self._source + 1, end + 1):
+            if reads[node] & ahead:
+                ahead.add(node)
+        found: set[int] = set()
+        stack = [end] if end in ahead else []
+        while stack:
+            node = stack.pop()
+            if node not in found:
+                found.add(node)
+                stack += reads[node] & ahead
+        return found
+
+    def _add(self, tensor: Tensor, node: Node) -> int:
+        self.nodes.append(node)
+        self._hold(tensor, len(self.nodes) - 1)
+        return len(self.nodes) - 1
+
+    def _hold(self, tensor: Tensor, node: int) -> None:
+        storage = _storage(tensor)
+        self._whole[storage], self._sizes[storage] = node, tensor.numel()
+        self._keep_address(tensor)
+
+    def _keep_address(self, tensor: Tensor) -> None:
+        self._addresses.append(StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
+
+    def _read(self, func: Any, args: Any, kwargs: Any) -> list[int]:
+        """The nodes that an operation reads; a product of data and parameters is written down."""
+        name = _name(func)
+        if name.startswith("new_") or name.endswith("_like"):  # they take the shape only
+            return []
+        given = [(tensor, self.node(tensor)) for tensor in _tensors((args, kwargs)) if tensor.numel()]
+        reads = list(dict.fromkeys(node for _, node in given if node is not None))
+        if reads and self.running and _is_product(name):
+            stored = [_storage(tensor) for tensor, node in given if node is None and tensor.dim() >= 2]
+            names = [self._weights[storage] for storage in stored if storage in self._weights]
+            if names:
+                self.products.append(Product(self.running[-1], names[0]))
+        return reads
+
+    def _write(self, func: Any, args: Any, kwargs: Any, reads: list[int], result: Any) -> None:
+        """Nodes for what an operation overwrites and gives."""
+        name = _name(func)
+        known = {_storage(tensor) for tensor in _tensors((args, kwargs)) if tensor.numel()}
+        for tensor in _overwritten(func, args, kwargs):
+            storage = _storage(tensor)
+            old, size = self._whole.get(storage), self._sizes.get(storage, tensor.numel())
+            anew = tensor.numel() >= size and (name in OVERWRITE or "out" in kwargs)
+            sources = [n for n in reads if n != old] if anew else list(dict.fromkeys([*reads, *filter(None, [old])]))
+            made = self._made(name, sources, tensor)
+            if made is not None:
+                self._add(tensor, made)
+                self._sizes[storage] = size
+            elif anew:
+                self._whole.pop(storage, None)
+        of_weights = not reads and any(storage in self._weights for storage in known)
+        for tensor in _tensors(result):
+            if tensor.numel() == 0 or _storage(tensor) in known:  # a view, or what was overwritten
+                continue
+            if of_weights:
+                self._weights[_storage(tensor)] = ""
+                self._keep_address(tensor)
+            if len(reads) == 1 and name in SAME_VALUES and self.nodes[reads[0]].size == tensor.numel():
+                self._hold(tensor, reads[0])
+                continue
+            joined = (_axis(args, kwargs), tuple(reads)) if name == "cat" else None
+            made = self._made(name, reads if joined is None else self._parts_joined(*joined), tensor)
+            if made is not None:
+                self._add(tensor, made)
+                if joined is not None:
+                    self._joined[joined] = len(self.nodes) - 1
+
+    def _made(self, name: str, reads: list[int], tensor: Tensor) -> Node | None:
+        ids = tuple(node for node in reads if self.nodes[node].ids)
+        numbers = tuple(node for node in reads if not self.nodes[node].ids)
+        if not tensor.is_floating_point():
+            return Node(name, ids, tensor.numel(), ids=True) if ids else None
+        if name.startswith("embedding"):
+            return Node(name, numbers + ids, tensor.numel()) if reads else None
+        return Node(name, numbers, tensor.numel(), reads_ids=ids) if reads else None
+
+    def _parts_joined(self, axis: int, reads: tuple[int, ...]) -> list[int]:
+        """What a concatenation joins, where an earlier one already joined the first (or the last) of its parts.
+
+        A dense block that keeps a list and joins all of it at every layer has the same trunk as one that adds to a tensor.
+        """
+        for length in range(len(reads) - 1, 1, -1):
+            if (earlier := self._joined.get((axis, reads[:length]))) is not None:
+                return [earlier, *reads[length:]]
+            if (earlier := self._joined.get((axis, reads[-length:]))) is not None:
+                return [*reads[:-length], earlier]
+        return list(reads)
+
+
+class Trunk:
+    """The points that every path passes, in order, and the parts between them: plain steps, and branches that rejoin."""
+
+    def __init__(self, nodes: list[Node], points: list[int], reads: Mapping[int, set[int]]) -> None:
+        self.nodes, self.points, self.reads = nodes, points, reads
+        self._position = {node: i for i, node in enumerate(points)}
+
+    def position(self, node: int | None) -> int | None:
+        """Which point of the trunk a node is, counted from 0 at the input; `None`: it is none."""
+        return None if node is None else self._position.get(node)
+
+    def part(self, node: int | None) -> int | None:
+        """Between which points, i and i + 1, a node was made (point i + 1 included); `None`: on no path to the output."""
+        if node is None or node not in self.reads:
+            return None
+        return max(0, bisect_left(self.points, node) - 1)
+
+    @cached_property
+    def branched(self) -> set[int]:
+        """The parts with more than one path, other than gates."""
+        return self._forked - self.gates
+
+    @cached_property
+    def gates(self) -> set[int]:
+        """The parts x · g(x), such as squeeze-and-excitation."""
+        ends = {i: self.points[i + 1] for i in self._forked}
+        return {
+            i
+            for i, end in ends.items()
+            if self.nodes[end].made_by.startswith("mul") and self.points[i] in self.reads[end]
+        }
+
+    @cached_property
+    def _forked(self) -> set[int]:
+        return {part for node in self.reads if node not in self._position and (part := self.part(node)) is not None}
+
+    def behind(self, node: int | None, weighted: Container[int]) -> int | None:
+        """The point that a node shows: itself, or the one that a norm or activation without weights made it of.
+
+        Made of all of that point's numbers, and of as many as they are: what is pooled or cut out is something else.
+        """
+        if (at := self.position(node)) is not None or node is None or (part := self.part(node)) is None:
+            return at
+        stack, start = [node], self.points[part]
+        if self.nodes[node].size != self.nodes[start].size:
+            return None
+        while stack:
+            one = stack.pop()
+            if one in weighted:
+                return None
+            stack += [earlier for earlier in self.reads[one] if earlier != start]
+        return part
+
+
+def _is_product(name: str) -> bool:
+    return "conv" in name or "linear" in name or name.endswith(PRODUCTS)
+
+
+def _name(func: Any) -> str:
+    return str(getattr(func, "overloadpacket", func).__name__)
+
+
+def _axis(args: Any, kwargs: Any) -> int:
+    return int(args[1] if len(args) > 1 else kwargs.get("dim", 0))
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def _overwritten(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    schema = getattr(func, "_schema", None)  # functions that are operations, such as flex_attention, have none
+    for i, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            yield from (tensor for tensor in _tensors(value) if tensor.numel())
