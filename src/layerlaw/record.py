@@ -34,7 +34,7 @@ class SiteRow:
     `plane` the first two principal components of at most 200 samples, as [[x, y], …] in the order of the record's
     `plane_labels`, `left_out` a column's values with one group of documents missing. `at` says whether the features are
     the input or the output of the named module. Sites with `in_fit=False` (the logits, the embedded input of a language
-    model, rows of a side `branch`) are shown but are no point of the law.
+    model, rows of a side `branch`) are shown but are no point of the law; `aside` says why where the numbers decided it.
     """
 
     name: str
