@@ -1,13 +1,15 @@
 """Which module obeys the law: levels from rows, the rule, pooling, and what is answered to other questions."""
 
+import importlib
 import json
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import layerlaw as ll
 from layerlaw.errors import InputError
@@ -16,6 +18,7 @@ from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 from layerlaw.verdict import find_modules, judge
 from layerlaw.verdict.levels import row_levels
 
+ROOT = Path(__file__).resolve().parents[2]
 RESNET = [f"layer{s}.{b}.conv{c}" for s in (1, 2, 3) for b in (0, 1) for c in (1, 2)]
 
 
@@ -280,17 +283,40 @@ def test_the_finding_is_a_sentence_a_table_a_file_and_a_figure(tmp_path: Path) -
     assert [ax.get_title() for ax in found.plot().axes] == ["8 layers, p = 0.61", "4 blocks, p < 0.0001"]
 
 
-def test_the_script_that_counts_answers_follows_the_same_rule() -> None:
-    sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-    try:
-        from modules_table import answer
-    finally:
-        sys.path.pop(0)
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """scripts/modules_table.py"""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return importlib.import_module("modules_table")
+
+
+def test_the_page_holds_what_was_measured(script: Any) -> None:
+    kept = json.loads((ROOT / "docs" / "modules.json").read_text(encoding="utf-8"))
+    assert script.trained_table(kept) in (ROOT / "docs" / "modules.md").read_text(encoding="utf-8")
+    feed_forward = [r for r in kept if r["kind"] == "fnn8"]
+    found = [find_modules(pairs(list(-np.diff(np.log(r["D"]))))).level for r in feed_forward]
+    assert found.count("layers") >= 0.9 * len(found)
+    residual = [find_modules(pairs(list(-np.diff(np.log(r["D"]))))) for r in kept if r["kind"] == "resnet2"]
+    assert sum(f.level == "blocks" or (f.level is None and f.most_even == "blocks") for f in residual) >= 0.9 * len(
+        residual
+    )
+
+
+def test_networks_trained_together_are_those_trained_alone(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "EPOCHS", 1)
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 8, 16, 16), torch.arange(40) % 10
+    together, alone = script.train("mixed", [1, 2], x, y)[1], script.train("mixed", [2], x, y)[0]
+    for one, other in zip(together.parameters(), alone.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-4)
+
+
+def test_the_script_that_counts_answers_follows_the_same_rule(script: Any) -> None:
     rng = np.random.default_rng(0)
     for draw in range(12):
         networks = [rng.gamma(1 + draw, size=8) for _ in range(1 + draw % 3)]
         found = find_modules(*(pairs([float(s) for s in steps]) for steps in networks))
-        name, established, ps = answer(networks, [2, 2, 2, 2])
+        name, established, ps = script.answer(networks, [2, 2, 2, 2])
         assert ps == pytest.approx([level.p for level in found.levels])
         assert (found.level is not None) is established
         assert name == (found.level or found.most_even)
