@@ -323,7 +323,17 @@ def test_effective_depth_without_accuracies_does_not_exist() -> None:
 def test_the_table_has_one_row_per_site_in_depth_order() -> None:
     pytest.importorskip("pandas")
     frame = record().to_pandas()
-    assert list(frame.columns) == ["site", "type", "at", "features", "in_fit", "branch", "separation", "ncc_accuracy", "cdnv"]
+    assert list(frame.columns) == [
+        "site",
+        "type",
+        "at",
+        "features",
+        "in_fit",
+        "branch",
+        "separation",
+        "ncc_accuracy",
+        "cdnv",
+    ]
     assert frame["site"].tolist() == ["fc0", "fc1", "fc2", "fc3"]
     assert frame["features"].tolist() == [12, 9, 6, 3]
     assert frame["features"].dtype.kind == "i"

@@ -139,6 +139,13 @@ def test_transformer_blocks_are_one_row_each_in_every_packaging(network: nn.Modu
     assert blocks(network.eval(), TOKENS) == names
 
 
+def test_halves_in_a_sequence_are_the_output_of_the_sequence() -> None:
+    network = sequential(*(nn.Sequential(Residual(Attention()), Residual(FeedForward())) for _ in range(4)))
+    plan = ll.sites(network, TOKENS)
+    assert plan.why == "auto: 4 blocks of type Residual + Residual"
+    assert [site.seen_at for site in plan.sites] == ["input", *["output"] * 4, "input"]
+
+
 def test_a_sum_that_the_model_does_itself_is_the_end_of_a_block() -> None:
     network = Loop(nn.ModuleList(Pair(8) for _ in range(4)), lambda layer, x: x + layer(x))
     plan = ll.sites(network, clouds(6, 8)[0])

@@ -69,6 +69,7 @@ def test_sites_lists_the_dry_run(folder: Path) -> None:
     done = layerlaw("sites", "model.py:make", "--shape", "100", "--json", cwd=folder)
     data = json.loads(done.stdout)
     assert [row["features"] for row in data["sites"]] == [100, 20] * 4 + [100]
+    assert (data["no_sites"], data["no_trunk"]) == ({}, "")
     assert data["classifier"] == "16"
     assert "weight layer" in layerlaw("sites", "model.py:make", "--size", "10", "--flat", cwd=folder).stdout
 

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from torch import nn
 
@@ -26,7 +26,7 @@ LARGEST_PART = 8  # layers between two neighboring points that are never too man
 
 
 @dataclass(frozen=True)
-class Run:
+class TrunkRun:
     """A run of the trunk from point `first` to point `last`, named after the module that holds its layers.
 
     `call` is the call of that module where its own output is the last point (its tensor number `pick`).
@@ -42,7 +42,7 @@ class Run:
     call: Call | None = None
     pick: int = 0
 
-    def holds(self, other: Run) -> bool:
+    def holds(self, other: TrunkRun) -> bool:
         """Whether another run is one of its parts."""
         inside = self.first <= other.first and other.last <= self.last
         return inside and other.name.startswith(f"{self.name}.")
@@ -59,7 +59,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorPlace:
     """Where a tensor can be looked at: the input or an output of a call."""
 
     call: Call
@@ -97,7 +97,7 @@ class Blocks:
         return ""
 
     @cached_property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[TrunkRun]:
         """The blocks in the order of the trunk."""
         runs = self._whole_modules()
         runs += self._between_points(runs)
@@ -111,10 +111,10 @@ class Blocks:
         found = [run for run in outermost if run in sure or _series(run.name) in series]
         return self._joined(sorted(found, key=lambda run: (run.last, run.first)))
 
-    def end(self, run: Run) -> Place | None:
+    def end(self, run: TrunkRun) -> TensorPlace | None:
         """Where the end of a run can be looked at: there, or as long as no layer has worked on it."""
         if run.call is not None:
-            return Place(run.call, "output", run.pick)
+            return TensorPlace(run.call, "output", run.pick)
         for point in range(run.last, len(self.trunk.points)):
             if (place := self._places.get(self.trunk.points[point])) is not None:
                 return place
@@ -123,18 +123,18 @@ class Blocks:
         return None
 
     @cached_property
-    def _places(self) -> dict[int, Place]:
-        found: dict[int, Place] = {}
+    def _places(self) -> dict[int, TensorPlace]:
+        found: dict[int, TensorPlace] = {}
         for call in self.calls:
             for pick, seen in enumerate(call.outputs):
                 if seen.node is not None and call.name:
-                    found.setdefault(seen.node, Place(call, "output", pick))
+                    found.setdefault(seen.node, TensorPlace(call, "output", pick))
         for call in self.calls:
             if call.input is not None and call.input.node is not None:
-                found.setdefault(call.input.node, Place(call, "input"))
+                found.setdefault(call.input.node, TensorPlace(call, "input"))
         return found
 
-    def _whole_modules(self) -> list[Run]:
+    def _whole_modules(self) -> list[TrunkRun]:
         """Modules that take a point of the trunk and give a later one, with two layers, or one and a branch."""
         layers = [call for calls in self.layers.values() for call in calls]
         names = {call.name for call in layers}
@@ -152,10 +152,10 @@ class Blocks:
             gate = all(self._part_of[layer.entered] in self.trunk.gates for layer in inside)
             if (len(inside) >= 2 or branched) and not gate:
                 kind = type(call.module).__name__
-                runs.append(Run(call.name, call.title, kind, first, last, call.entered, branched, call, pick))
+                runs.append(TrunkRun(call.name, call.title, kind, first, last, call.entered, branched, call, pick))
         return runs
 
-    def _between_points(self, runs: Sequence[Run]) -> list[Run]:
+    def _between_points(self, runs: Sequence[TrunkRun]) -> list[TrunkRun]:
         """Branches that rejoin outside of the module that holds their layers, as in `x = x + layer(x)`."""
         found = []
         for part in sorted(self.branched):
@@ -172,7 +172,7 @@ class Blocks:
             name = owner if own else layers[0].name
             title = (calls[-1].title if calls else owner) if own else f"{layers[0].title} … {layers[-1].title}"
             kind = type(self.modules[name]).__name__ if own else UNNAMED
-            found.append(Run(name, title, kind, part, part + 1, layers[0].entered, True))
+            found.append(TrunkRun(name, title, kind, part, part + 1, layers[0].entered, True))
         return found
 
     def _heads(self, part: int) -> bool:
@@ -180,7 +180,7 @@ class Blocks:
         sizes = [self.trunk.nodes[point].size for point in self.trunk.points[part : part + 2]]
         return sizes[0] != sizes[1] and not any(later > part and calls for later, calls in self.layers.items())
 
-    def _chains(self, runs: Sequence[Run]) -> set[str]:
+    def _chains(self, runs: Sequence[TrunkRun]) -> set[str]:
         """Classes whose modules hold a chain of alike runs: numbered items of one list, or nothing but such runs."""
         count, chains = Counter(run.kind for run in runs), set()
         for run in runs:
@@ -195,17 +195,17 @@ class Blocks:
                 chains.add(run.kind)
         return chains
 
-    def _is_item(self, run: Run) -> bool:
+    def _is_item(self, run: TrunkRun) -> bool:
         return run.numbered and isinstance(self.modules.get(run.home), BARE)
 
-    def _alike(self, one: Run, other: Run) -> bool:
+    def _alike(self, one: TrunkRun, other: TrunkRun) -> bool:
         """Whether two runs are of one class and made of the same kinds of parts, up to a shortcut or a gate."""
         a, b = (_kinds(self.modules[run.name]) for run in (one, other))
         return one.kind == other.kind and (a <= b or b <= a)
 
-    def _joined(self, runs: list[Run]) -> list[Run]:
+    def _joined(self, runs: list[TrunkRun]) -> list[TrunkRun]:
         """Parts of one numbered list, such as [attention, feed-forward], are one block where several lists are made so."""
-        homes: dict[str, list[Run]] = defaultdict(list)
+        homes: dict[str, list[TrunkRun]] = defaultdict(list)
         for run in runs:
             if run.home.rpartition(".")[2].isdigit() and type(self.modules.get(run.home)) in BARE:
                 homes[run.home].append(run)
@@ -220,8 +220,12 @@ class Blocks:
         count = Counter(_series(home) for home in several)
         for home, parts in several.items():
             if count[_series(home)] > 1:
-                kind = " + ".join(part.kind for part in parts)
-                whole = replace(parts[-1], name=home, title=home, kind=kind, first=parts[0].first)
+                kind, end = " + ".join(part.kind for part in parts), self.trunk.points[parts[-1].last]
+                own = (c for c in self.calls if c.name == home and c.output is not None and c.output.node == end)
+                call, first = next(own, None), parts[0]  # a list that is no module of its own to call has none
+                place: dict[str, Any] = {"call": call, "pick": 0} if call is not None else {}
+                about: dict[str, Any] = {"name": home, "title": home, "kind": kind, "entered": first.entered}
+                whole = replace(parts[-1], first=first.first, **about, **place)
                 runs = [whole if run is parts[-1] else run for run in runs if run not in parts[:-1]]
         return runs
 

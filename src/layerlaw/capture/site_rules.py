@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.block_rules import Blocks, Place
+from layerlaw.capture.block_rules import Blocks, TensorPlace
 from layerlaw.capture.hooks import Call, Seen, Trace, sample_axis, trace, trace_flow
 from layerlaw.capture.modules import (
     block_names,
@@ -182,7 +182,7 @@ class _Finder:
             calls = self._calls(block_names(self.modules, set(self.counts), self.layers))
             if not calls:
                 return [], ""
-            titles, ends = [call.title for call in calls], [Place(call, "output") for call in calls]
+            titles, ends = [call.title for call in calls], [TensorPlace(call, "output") for call in calls]
             kinds, entered = [type(call.module).__name__ for call in calls], min(call.entered for call in calls)
             why = f", by repeated classes, since {self.no_trunk}"
         else:
@@ -206,7 +206,7 @@ class _Finder:
             return list(dict.fromkeys(run.name for run in self.blocks.runs))
         return block_names(self.modules, set(self.counts), self.layers)
 
-    def _end_of_block(self, title: str, kind: str, end: Place | None) -> list[Site]:
+    def _end_of_block(self, title: str, kind: str, end: TensorPlace | None) -> list[Site]:
         if end is None:
             self.dropped.append(f"{title} (its end is the input or output of no module)")
             return []
