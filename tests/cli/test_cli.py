@@ -179,7 +179,9 @@ def test_modules_are_found_in_records_of_one_network_and_of_seeds(tmp_path: Path
         layerlaw("probe", f"blocks.py:{make}", *IMAGES, *where, cwd=tmp_path)
     done = layerlaw("modules", "make.json", "--out", "found", cwd=tmp_path)
     assert done.stdout.startswith("Modules: ")
-    assert all(word in done.stdout for word in ("Greenwood p", "permutation p", "layers", "blocks", "found/modules.json"))
+    assert all(
+        word in done.stdout for word in ("Greenwood p", "permutation p", "layers", "blocks", "found/modules.json")
+    )
     assert (tmp_path / "found" / "modules.png").read_bytes().startswith(b"\x89PNG")
     both = json.loads(layerlaw("modules", "make.json", "other.json", "--json", cwd=tmp_path).stdout)
     assert [level["modules"] for level in both["levels"]] == [[8, 8], [4, 4]]
