@@ -276,7 +276,7 @@ def test_the_law_of_an_unknown_or_incomplete_column_is_refused() -> None:
 
 def test_the_law_of_too_few_or_collapsed_sites_is_refused() -> None:
     one = replace(record(), sites=record().sites[:1])
-    with pytest.raises(InputError, match="at least 2 numbers"):
+    with pytest.raises(InputError, match="at least 2 points"):
         one.law()
     with pytest.raises(InputError, match="expected one of the columns"):
         replace(record(), sites=[]).law()
@@ -290,7 +290,7 @@ def test_no_site_in_the_fit_is_refused() -> None:
     r = record()
     for site in r.sites:
         site.in_fit = False
-    with pytest.raises(InputError, match="at least 2 numbers"):
+    with pytest.raises(InputError, match="at least 2 points"):
         r.law()
 
 
@@ -448,7 +448,7 @@ def test_the_last_sites_can_be_left_out_of_the_law() -> None:
     assert record.law("residual", drop_last=1).values == (0.9, 0.8, 0.7)
     assert record.law("residual", drop_last=2) == fit_law([0.9, 0.8], quantity="PR")
     for too_many in (3, 4, 5, 50):
-        with pytest.raises(InputError, match="at least 2 numbers"):
+        with pytest.raises(InputError, match="at least 2 points"):
             record.law("residual", drop_last=too_many)
     with pytest.raises(InputError, match="drop_last ≥ 0, got -1"):
         record.law("residual", drop_last=-1)
@@ -524,3 +524,41 @@ def test_data_have_the_name_that_they_were_given() -> None:
     assert r.data_name == "training data"
     r.settings["data_name"] = "CIFAR-10 test"
     assert Record.from_dict(r.to_dict()).data_name == "CIFAR-10 test"
+
+
+def test_a_law_goes_from_a_first_to_a_last_site_by_name_or_number() -> None:
+    rows = [SiteRow(f"fc{i}", "Linear", (4,), 4, values={"separation": 2.0 ** (9 - i)}) for i in range(8)]
+    made = Record(name="deep", sites=rows, classes=["a", "b"])
+    assert made.law().points == 8
+    assert made.law(first="fc2").values[0] == 2.0**7
+    assert made.law(first=2, last="fc5").values == (128.0, 64.0, 32.0, 16.0)
+    assert made.law(first=2, last=5, drop_last=1).points == 3
+    rows[0].in_fit = False
+    assert made.law(first=0).values[0] == 2.0**8  # what is no point of the law is none between two sites either
+    for wrong in ("fc9", 8, -1, True):
+        with pytest.raises(InputError, match=r"name of a site, from 'fc0' to 'fc7', or its number, 0 to 7, got"):
+            made.law(first=wrong)
+    with pytest.raises(InputError, match=r"got 'fc22'\. Did you mean 'fc2'"):
+        made.law(last="fc22")
+    with pytest.raises(InputError, match="at least 2 points of the law, got 0"):
+        made.law(first=5, last=2)
+
+
+def test_blocks_of_a_language_model_are_numbered_from_one() -> None:
+    made = language_model(residual=[0.95, 0.9, 0.8, 0.75])
+    first = made.law("residual", first=1).values[0]
+    assert first == next(site.values["residual"] for site in made.sites if site.in_fit)
+    assert made.law("residual", first=2).points == made.law("residual").points - 1
+    for site in made.sites:
+        site.left_out["residual"] = [(site.values["residual"] or 0.0) * f for f in (1.01, 0.99, 1.0)]
+    errors = made.law_errors("residual", first=2)
+    assert errors is not None
+    assert len(errors.residuals) == made.law("residual", first=2).points
+
+
+def test_why_a_row_is_no_point_comes_back_from_a_file(tmp_path: Path) -> None:
+    made = record()
+    made.sites[0].in_fit, made.sites[0].aside = False, "3 features"
+    again = Record.load(made.save(tmp_path / "record.json"))
+    assert again.sites[0].aside == "3 features"
+    assert again == made

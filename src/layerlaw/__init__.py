@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from layerlaw.pages import plot, report
     from layerlaw.probing import probe, sites
     from layerlaw.record import Record
+    from layerlaw.verdict import find_modules
 
 __all__ = [
-    "EvenSteps", "LawFit", "LayerlawError", "Record", "cdnv", "fit_law", "measure", "nc1", "ncc_accuracy", "plot", "probe",
-    "probe_lm", "report", "separation_fuzziness", "sites", "untrained",
+    "EvenSteps", "LawFit", "LayerlawError", "Record", "cdnv", "find_modules", "fit_law", "measure", "nc1", "ncc_accuracy",
+    "plot", "probe", "probe_lm", "report", "separation_fuzziness", "sites", "untrained",
 ]  # fmt: skip
 
 _HOMES = {name: home for home, names in {
@@ -40,6 +41,7 @@ _HOMES = {name: home for home, names in {
     "pages": ("plot", "report"),
     "probing": ("probe", "sites"),
     "record": ("Record",),
+    "verdict": ("find_modules",),
 }.items() for name in names}  # fmt: skip
 
 _PACKAGES = ("advice", "data", "lab", "lm", "peeled", "verdict")

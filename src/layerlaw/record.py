@@ -34,7 +34,7 @@ class SiteRow:
     `plane` the first two principal components of at most 200 samples, as [[x, y], …] in the order of the record's
     `plane_labels`, `left_out` a column's values with one group of documents missing. `at` says whether the features are
     the input or the output of the named module. Sites with `in_fit=False` (the logits, the embedded input of a language
-    model, rows of a side `branch`) are shown but are no point of the law.
+    model, rows of a side `branch`) are shown but are no point of the law; `aside` says why where the numbers decided it.
     """
 
     name: str
@@ -48,6 +48,7 @@ class SiteRow:
     plane: list[list[float]] = field(default_factory=list, repr=False)
     left_out: dict[str, list[float | None]] = field(default_factory=dict, repr=False)
     branch: bool = False  # not every path from the input to the output passes it
+    aside: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,34 +159,74 @@ class Record(Saved):
         blocks = itertools.count(self.kind.first)
         return [str(next(blocks)) if site.in_fit else "·" if i else INPUT for i, site in enumerate(self.sites)]
 
-    def law(self, column: str | None = None, *, drop_last: int = 0, branches: bool = False) -> LawFit:
-        """The law along the sites of the fit, less the last `drop_last`, for one column that falls to 0 at collapse.
+    def law(
+        self,
+        column: str | None = None,
+        *,
+        first: str | int | None = None,
+        last: str | int | None = None,
+        drop_last: int = 0,
+        branches: bool = False,
+    ) -> LawFit:
+        """The law along the sites of the fit, for one column that falls to 0 at collapse.
 
-        Without a column, of the leading one: the separation, or a language model's prediction residual. `branches`: rows of
-        side branches are points too.
+        Without a column, of the leading one: the separation, or a language model's prediction residual. `first` and `last`
+        are names of sites or their numbers (`record.numbers`): only what lies between them counts, both included;
+        `drop_last` leaves out so many points at the end. `branches`: rows of side branches are points too.
         """
         column, where = column or self.leading, f"record '{self.name}'"
         self.column(column)
         if not describe(column).law:
             raise InputError(f"{where}: expected a column that is 0 at collapse, got {column!r}, which is not.")
         values: list[float] = []
-        for site in self._fitted(drop_last, branches):
+        for site in self._fitted(drop_last, branches, first, last):
             if (value := site.values.get(column)) is None:
                 raise InputError(f"{where}: expected {column} at every site of the fit, none at '{site.name}'.")
             values.append(value)
+        if len(values) < 2:
+            raise InputError(f"{where}: expected at least 2 points of the law, got {len(values)}.{self._why_few()}")
         return fit_law(values, quantity=describe(column).quantity)
 
-    def law_errors(self, column: str | None = None, *, drop_last: int = 0, branches: bool = False) -> LawErrors | None:
+    def law_errors(
+        self,
+        column: str | None = None,
+        *,
+        first: str | int | None = None,
+        last: str | int | None = None,
+        drop_last: int = 0,
+        branches: bool = False,
+    ) -> LawErrors | None:
         """Standard errors and 95 % intervals of `law`, over groups of documents; `None` where no groups were kept."""
         column = column or self.leading
-        fit = self.law(column, drop_last=drop_last, branches=branches)
-        return law_errors(fit, [site.left_out.get(column, []) for site in self._fitted(drop_last, branches)])
+        fit = self.law(column, first=first, last=last, drop_last=drop_last, branches=branches)
+        return law_errors(
+            fit, [site.left_out.get(column, []) for site in self._fitted(drop_last, branches, first, last)]
+        )
 
-    def _fitted(self, drop_last: int, branches: bool) -> list[SiteRow]:
-        sites = [site for site in self.sites if site.in_fit or (branches and site.branch)]
+    def _fitted(self, drop_last: int, branches: bool, first: str | int | None, last: str | int | None) -> list[SiteRow]:
         if drop_last < 0:
             raise InputError(f"record '{self.name}': expected drop_last ≥ 0, got {drop_last}.")
-        return sites[: max(0, len(sites) - drop_last)]  # an empty list is answered by the fit
+        start = 0 if first is None else self.position(first)
+        stop = len(self.sites) if last is None else self.position(last) + 1
+        chosen = self.sites[start:stop]
+        sites = [site for site in chosen if site.in_fit or (branches and site.branch and not site.aside)]
+        return sites[: max(0, len(sites) - drop_last)]
+
+    def position(self, site: str | int) -> int:
+        """Where a site stands in `sites`, from its name or its number."""
+        known = self.numbers if isinstance(site, int) else [row.name for row in self.sites]
+        if isinstance(site, bool) or str(site) not in known:
+            near = difflib.get_close_matches(str(site), known, n=3, cutoff=0.5)
+            hint = f" Did you mean {' or '.join(map(repr, near))}?" if near and isinstance(site, str) else ""
+            ends = f"from '{self.sites[0].name}' to '{self.sites[-1].name}', " if self.sites else ""
+            counts = [number for number in self.numbers if number.isdecimal()]
+            span = f"{ends}or its number, {counts[0]} to {counts[-1]}" if counts else "of which there are none"
+            raise InputError(f"record '{self.name}': expected the name of a site, {span}, got {site!r}.{hint}")
+        return known.index(str(site))
+
+    def _why_few(self) -> str:
+        reasons = [f"'{site.name}' is none: {site.aside}" for site in self.sites if site.aside]
+        return f" {'; '.join(reasons[:3])}." if reasons else ""
 
     def effective_depth(self, epsilon: float = 0.01) -> int | None:
         """Index of the first site whose nearest-class-center error on the training data is ≤ ε (Galanti et al.)."""

@@ -170,3 +170,37 @@ def test_the_demo_leaves_records_and_a_page(folder: Path) -> None:
     assert "evenness 0.9" in done.stderr.split("With the paper's protocol")[1]
     assert (folder / data["page"]).is_file()
     assert len(list((folder / "demo").glob("*.json"))) == 6
+
+
+BLOCKS = """
+import torch
+from torch import nn
+
+def make(seed=0):
+    torch.manual_seed(seed)
+    pair = lambda: nn.Sequential(nn.Linear(100, 100), nn.Tanh(), nn.Linear(100, 100), nn.Tanh())
+    return nn.Sequential(*(pair() for _ in range(4)), nn.Linear(100, 10))
+
+def other():
+    return make(1)
+"""
+
+
+def test_modules_are_found_in_records_of_one_network_and_of_seeds(tmp_path: Path) -> None:
+    (tmp_path / "blocks.py").write_text(BLOCKS)
+    for make in ("make", "other"):
+        where = ("--sites", "layers", "--out", f"{make}.json")
+        layerlaw("probe", f"blocks.py:{make}", *IMAGES, *where, cwd=tmp_path)
+    done = layerlaw("modules", "make.json", "--out", "found", cwd=tmp_path)
+    assert done.stdout.startswith("Modules: ")
+    assert all(
+        word in done.stdout for word in ("Greenwood p", "permutation p", "layers", "blocks", "found/modules.json")
+    )
+    assert (tmp_path / "found" / "modules.png").read_bytes().startswith(b"\x89PNG")
+    both = json.loads(layerlaw("modules", "make.json", "other.json", "--json", cwd=tmp_path).stdout)
+    assert [level["modules"] for level in both["levels"]] == [[8, 8], [4, 4]]
+    again = layerlaw("modules", "make.json", "make.json", cwd=tmp_path, code=1)
+    assert "two records of the same network" in again.stderr
+    page = layerlaw("report", "make.json", "other.json", "-o", "page.html", cwd=tmp_path)
+    assert "page: page.html" in page.stdout
+    assert 'id="all-modules-panel"' in (tmp_path / "page.html").read_text()

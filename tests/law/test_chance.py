@@ -1,12 +1,12 @@
 """Greenwood's test: against simulation, against the volume of a ball, and at its ends."""
 
 import math
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
 
-from layerlaw.law import greenwood_p
+from layerlaw.law import greenwood_p, pooled_greenwood_p, shuffled_p
 
 
 def simulated(m: int, draws: int = 40_000, seed: int = 0) -> np.ndarray:
@@ -68,3 +68,56 @@ def test_greenwood_is_right_far_in_the_tail(m: int) -> None:
     """A thousandth, where the lognormal approximation is off by a factor of two."""
     G = np.concatenate([simulated(m, 50_000, seed) for seed in range(6)])
     assert greenwood_p(float(np.quantile(G, 1e-3)), m) == pytest.approx(1e-3, rel=0.2)
+
+
+def test_one_network_pooled_is_that_network() -> None:
+    assert pooled_greenwood_p([0.3], [7]) == greenwood_p(0.3, 7)
+
+
+def test_pooled_p_is_uniform_under_random_splits_of_unequal_lengths() -> None:
+    layers = (4, 7, 19)
+    sums = sum(simulated(m, 4000, seed=1) for m in layers)
+    p = np.array([pooled_greenwood_p([G / 3] * 3, layers) for G in sums])
+    for level in (0.05, 0.25, 0.5, 0.9):
+        assert (p <= level).mean() == pytest.approx(level, abs=0.02)
+
+
+def test_pooled_p_does_not_depend_on_the_order_of_networks() -> None:
+    assert pooled_greenwood_p([0.3, 0.5, 0.2], [7, 4, 9]) == pooled_greenwood_p([0.2, 0.3, 0.5], [9, 7, 4])
+
+
+def test_pooled_p_of_even_and_of_falling_curves_is_at_its_ends() -> None:
+    assert pooled_greenwood_p([1 / 4] * 5, [4] * 5) < 1e-4
+    assert pooled_greenwood_p([math.inf, 0.25], [4, 4]) == 1.0
+
+
+def test_averaged_random_splits_would_pass_and_pooled_ones_do_not() -> None:
+    """Why curves are not averaged: eight random splits of seven steps."""
+    rng, averaged, pooled = np.random.default_rng(0), 0, 0
+    for _ in range(400):
+        parts = rng.exponential(size=(8, 7))
+        shares = parts / parts.sum(1, keepdims=True)
+        averaged += greenwood_p(float((shares.mean(0) ** 2).sum()), 7) < 0.05
+        pooled += pooled_greenwood_p((shares**2).sum(1), [7] * 8) < 0.05
+    assert averaged > 0.6 * 400
+    assert pooled < 0.08 * 400
+
+
+def test_shuffled_p_is_that_of_all_orders() -> None:
+    """By enumeration: three groups of two."""
+    steps = np.array([1.0, 0.2, 0.9, 0.4, 0.3, 0.8])
+
+    def statistic(order: tuple[int, ...]) -> float:
+        sums = steps[list(order)].reshape(3, 2).sum(1)
+        return float((sums**2).sum() / steps.sum() ** 2)
+
+    every = np.array([statistic(order) for order in permutations(range(6))])
+    expected = float((every <= every[0] + 1e-12).mean())
+    assert shuffled_p([steps], [[2, 2, 2]]) == pytest.approx(expected, abs=0.01)
+
+
+def test_shuffled_p_of_equal_steps_is_one_and_of_alternating_ones_is_small() -> None:
+    assert shuffled_p([[1.0] * 8], [[2] * 4]) == 1.0
+    assert shuffled_p([[1.9, 0.1] * 6], [[2] * 6]) < 0.1
+    assert shuffled_p([[1.9, 0.1] * 6] * 3, [[2] * 6] * 3) < 0.001
+    assert shuffled_p([[1.0, -2.0, 0.5, 0.1]], [[2, 2]]) == 1.0

@@ -58,6 +58,7 @@ class Plan:
     which means class 1 above the `threshold`), `scores` how they are read from the model's output; `calls` says how often
     each module with a site is called. `no_sites` are the modules that are called and own a parameter of two or more
     dimensions but are no site, and why; `no_trunk` says why side branches could not be told from the trunk ("": they were).
+    `blocks` are the modules of its blocks, whatever the rule.
     """
 
     sites: tuple[Site, ...]
@@ -74,6 +75,7 @@ class Plan:
     calls: dict[str, int] = field(default_factory=dict)
     no_sites: dict[str, str] = field(default_factory=dict)
     no_trunk: str = ""
+    blocks: tuple[str, ...] = ()
 
     @property
     def along_depth(self) -> tuple[Site, ...]:

@@ -100,6 +100,7 @@ def find_sites(
         calls={name: finder.counts[name] for name in {site.module for site in sites}},
         no_sites=finder.no_sites(sites, rule),
         no_trunk=finder.no_trunk,
+        blocks=tuple(finder.block_modules()),
     )
 
 
@@ -213,6 +214,12 @@ class _Finder:
         if self.classifier is not None and not (sites and self.feeds_classifier(sites[-1])):
             sites += self._kept([self.classifier], "input")
         return sites, f"{len(titles)} blocks of type {', '.join(dict.fromkeys(kinds))}{why}"
+
+    def block_modules(self) -> list[str]:
+        """The names of the modules that are blocks, or hold their layers."""
+        if self.blocks is not None and not self.no_trunk:
+            return list(dict.fromkeys(run.name for run in self.blocks.runs))
+        return block_names(self.modules, set(self.counts), self.layers)
 
     def _end_of_block(self, title: str, kind: str, end: TensorPlace | None) -> list[Site]:
         if end is None:

@@ -1,4 +1,4 @@
-"""`layerlaw probe | sites | report | demo`: measure a model layer by layer, show where, write its page."""
+"""`layerlaw probe | sites | report | modules | demo`: measure a model, show where, write its page, find its modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from typer import Argument, Option
 
-from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console
+from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, saved
 from layerlaw.cli.inputs import (
     ChosenImages,
     ImageOptions,
@@ -29,11 +29,12 @@ from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
 from layerlaw.law import LawFit
 from layerlaw.pages import plot, print_comparison, print_record
 from layerlaw.pages import report as write_page
+from layerlaw.pages.advice_terminal import print_modules
 from layerlaw.probing import probe as run_probe
 from layerlaw.probing import sites as find_sites
 from layerlaw.probing.classes import NOT_ASKED
 from layerlaw.record import Record
-from layerlaw.verdict import judge, law_holds
+from layerlaw.verdict import find_modules, judge, law_holds
 from layerlaw.verdict.sentences import law_numbers
 from layerlaw.wording import correlation, percent
 
@@ -167,6 +168,26 @@ def report(
         print_comparison(loaded, screen)
     found = {"records": [record.name for record in loaded], "laws": [law_of(record) for record in loaded]}
     conclude(screen, as_json, found, {"page": str(page)})
+
+
+@command
+def modules(
+    records: Annotated[
+        list[Path], Argument(help="Record files (JSON) measured at layers, of one network or several seeds.")
+    ],
+    out: Annotated[Path | None, Option(help="Folder for modules.json and modules.png.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """At which level, layers, blocks or stages, do the modules share the drop of log D evenly?
+
+    The finest level that is more even than random splits would be (Greenwood's p < .05), or none. Records of several seeds
+    are pooled. Measure with --sites layers: blocks and stages are then found in the same record.
+    """
+    check_folder(out)
+    found = find_modules(*(Record.load(path) for path in records))
+    screen, written = console(as_json), saved(found, "modules", out)
+    print_modules(found, screen)
+    conclude(screen, as_json, found.to_dict(), written)
 
 
 def summary(record: Record) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Numbers along depth: the fit, how often chance would do as well, how far it would move, and when the law holds."""
 
-from layerlaw.law.chance import greenwood_p, t_quantile
+from layerlaw.law.chance import greenwood_p, pooled_greenwood_p, shuffled_p, t_quantile
 from layerlaw.law.fit import CHANCE, FEWEST_POINTS, RESIDUAL, UNCHANGED, LawFit, fit_law
 from layerlaw.law.intervals import LawErrors, LawsAcross, interval_words, law_errors, laws_across
 
@@ -17,5 +17,7 @@ __all__ = [
     "interval_words",
     "law_errors",
     "laws_across",
+    "pooled_greenwood_p",
+    "shuffled_p",
     "t_quantile",
 ]

@@ -1,4 +1,4 @@
-"""Advice in the terminal (rich), from its plain data: the choice among candidates, the forecast for rare classes."""
+"""Advice in the terminal (rich): the choice among candidates, the forecast for rare classes, which module obeys the law."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from layerlaw.pages.terminal import fitting, new_table, point
+from layerlaw.verdict import ModuleFinding
 from layerlaw.wording import ABSENT, correlation, minus, number, percent, with_error
 
 OVER_FLOOR = "D over its noise floor"
@@ -35,6 +36,20 @@ def print_choice(choice: Mapping[str, Any], screen: Console) -> None:
     for caveat in caveats:
         screen.print(point(" ·", caveat))
     screen.print(Text(last))
+
+
+def print_modules(finding: ModuleFinding, screen: Console) -> None:
+    """The answer, then a row per level."""
+    screen.print(Text(finding.sentence, style="bold"), end="\n\n")
+    heads, *rows = finding.rows
+    cells = {head: [row[i] for row in rows] for i, head in enumerate(heads)}
+    shown = fitting(
+        cells, screen.width, {"median p": 1 if len(finding.networks) > 1 else 4, "law holds": 2, "evenness": 3}
+    )
+    table = new_table(shown, ("level",))
+    for i, row in enumerate(rows):
+        table.add_row(*(cells[head][i] for head in shown), style="bold" if row[0] == finding.level else None)
+    screen.print(table)
 
 
 def _choice_table(choice: Mapping[str, Any], width: int) -> Table:

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from layerlaw.errors import InputError
 from layerlaw.law import LawErrors, LawFit
 from layerlaw.record import INPUT, Record, SiteRow
 from layerlaw.verdict import IDLE_SHARE, Verdict, judge, law_holds, working_sites
+from layerlaw.verdict.levels import ModuleFinding, finding_of
 from layerlaw.verdict.shape import NO_INTERVALS, ShapeIntervals, shape_intervals
 from layerlaw.wording import ABSENT, NOTHING, clean, finite, interval_factor, percent, shortened
 
@@ -58,6 +60,11 @@ class RecordView:
             return {}
         at = self.fit_positions
         return dict(zip([at[i] for i in working_sites([self.sites[p] for p in at])], self.fit.shares, strict=True))
+
+    @cached_property
+    def modules(self) -> ModuleFinding | None:
+        """At which level the drop is shared evenly, where the record has several."""
+        return finding_of(self.record)
 
     @property
     def alike(self) -> bool:

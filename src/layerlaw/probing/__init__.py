@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from layerlaw.capture.batches import LABEL_KEYS, Batches
 from layerlaw.capture.modules import classifier_weight, modules_of
 from layerlaw.capture.network import BatchNormMode, Randomness, device_of, network_of, placed, probing_state
-from layerlaw.capture.plan import Plan, Reduce
+from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
@@ -31,6 +31,8 @@ from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
 
 __all__ = ["probe", "sites"]
+
+SAME = 1e-5  # of the largest class mean: two ways to the same features differ by rounding
 
 MOVED = {
     "mode": "batchnorm ('train' → 'batch', 'eval' → 'running')",
@@ -180,6 +182,7 @@ def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: 
         settings={
             "sites": run.plan.rule,
             "sites_why": run.plan.why,
+            **({"blocks": list(run.plan.blocks)} if run.plan.blocks and run.plan.rule != "blocks" else {}),
             "reduce": options.reduce,
             "batchnorm": options.batchnorm,
             "batch_size": data.batch_size,
@@ -237,12 +240,44 @@ def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, wei
             about = (site.name, site.type, site.shape, site.features, site.in_fit, site.seen_at)
             plane = train.planes.get(site, [])
             rows.append(SiteRow(*about, values, by_class, plane, branch=site.branch))
+    _set_aside(run, train, rows)
     return rows
 
 
 def _unused(data: Batches) -> list[str]:
     keys = ", ".join(f"'{key}'" for key in data.unused)
     return [f"Not handed to the model, whose forward does not take it: {keys}."] if keys else []
+
+
+def _set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
+    """Rows that are shown but are no points of the law: of lower rank than the others, or the row before once more."""
+    span = run.classes.K - 1
+    full = [row.values.get("rank") == span for row in rows if row.in_fit]
+    most = sum(full) > len(full) / 2  # where most are short of it, they compare with each other
+    before: Site | None = None
+    for site, row in zip(run.plan.sites, rows, strict=True):
+        rank = row.values.get("rank")
+        if not (row.in_fit or row.branch):
+            continue
+        if most and rank is not None and 0 < rank < span:  # of rank 0 is a dead layer, which ends every law
+            means = f"its class means span {rank:.0f} of {span} dimensions"
+            many = f"{row.features} features do not hold the {span} dimensions of {span + 1} class means"
+            row.in_fit, row.aside = False, many if row.features < span else means
+        elif row.in_fit and before is not None and _again(run, train, before, site):
+            row.in_fit, row.aside = False, f"the same features as '{before.name}'"
+        elif row.in_fit:
+            before = site
+
+
+def _again(run: Prober, train: Split, before: Site, site: Site) -> bool:
+    """Whether a site shows the features of the one before, with no weights in between that could have changed them."""
+    owner = modules_of(run.network).get(site.module)
+    weights = site.behind or owner is None or any(True for _ in owner.parameters())
+    works = before.seen_at == "input" if site.seen_at == "input" else weights
+    a, b = (train.around[one].centers.means for one in (before, site))
+    if works or a.shape != b.shape:
+        return False
+    return float((a - b).abs().max()) <= SAME * float(a.abs().max())
 
 
 def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:

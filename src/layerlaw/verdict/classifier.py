@@ -8,6 +8,7 @@ from layerlaw.errors import InputError
 from layerlaw.law import LawFit
 from layerlaw.record import Record, SiteRow
 from layerlaw.stats.labels import near_chance
+from layerlaw.verdict.levels import module_sentence
 from layerlaw.verdict.sentences import Verdict, law_claim, law_numbers, listed
 from layerlaw.verdict.steps import idle_layers, workers
 from layerlaw.wording import correlation
@@ -26,7 +27,8 @@ def judge_classifier(record: Record) -> Verdict:
         fit = record.law("separation")
     except InputError as error:
         return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
-    findings = [*_work(fit, sites), *_rises(fit, sites), *_floor(sites), *_null(record, fit)]
+    findings = [*_work(fit, sites), *_rises(fit, sites), *_set_aside(record), *module_sentence(record)]
+    findings += [*_floor(sites), *_null(record, fit)]
     findings += [*_test(record, sites[-1]), *_collapse(record, sites), *_balance(record)]
     return Verdict(_headline(fit, sites), tuple(findings), tuple(_advice(record, fit, sites)))
 
@@ -76,6 +78,17 @@ def _rises(fit: LawFit, sites: list[SiteRow]) -> list[str]:
     return [sentence + (", each within two standard errors." if within else ".")]
 
 
+def _set_aside(record: Record) -> list[str]:
+    rows: dict[str, list[str]] = {}
+    for site in record.sites:
+        if site.aside:
+            rows.setdefault(site.aside, []).append(site.name)
+    said = [
+        f"{listed(names)} {'is no point' if len(names) == 1 else 'are no points'}: {why}" for why, names in rows.items()
+    ]
+    return [f"Left out of the law: {'; '.join(said)}."] if said else []
+
+
 def _floor(sites: list[SiteRow]) -> list[str]:
     pairs = [(site.name, site.values["separation"] or 0, site.values.get("separation_permuted")) for site in sites]
     close = [name for name, value, floor in pairs if floor and value > NOISE_RATIO * floor]
@@ -116,7 +129,8 @@ def _test(record: Record, last: SiteRow) -> list[str]:
 
 
 def _collapse(record: Record, sites: list[SiteRow]) -> list[str]:
-    out, last = [], sites[-1].values
+    reads = next((site for site in record.sites if site.aside and site.values.get("nc3") is not None), sites[-1])
+    out, last = [], reads.values
     if last.get("nc1") is not None:
         words = {
             "nc1": "NC1 = {:.3g}",
@@ -124,7 +138,7 @@ def _collapse(record: Record, sites: list[SiteRow]) -> list[str]:
             "ncc_mismatch": "the nearest class center disagrees with the network on {:.1%}",
         }
         parts = [text.format(last[name]) for name, text in words.items() if last.get(name) is not None]
-        out.append(f"At '{sites[-1].name}': {', '.join(parts)}.")
+        out.append(f"At '{reads.name}': {', '.join(parts)}.")
     span = len(record.classes) - 1
     short = [s.name for s in sites if (rank := s.values.get("rank")) is not None and rank < min(span, s.features)]
     if short:

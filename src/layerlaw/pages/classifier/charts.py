@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import html
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from layerlaw.measures.columns import REGISTRY
 from layerlaw.pages import theme
 from layerlaw.pages.classifier import AXIS, parts
-from layerlaw.pages.html import escaped, for_plotly, plotly
+from layerlaw.pages.html import chart, escaped, for_plotly, plotly, section, table, unbroken
 from layerlaw.pages.record_view import RecordView
 from layerlaw.pages.sheets.scales import log_ticks
 from layerlaw.record import SiteRow
-from layerlaw.wording import beginning, finite, number, percent, shortened
+from layerlaw.verdict.levels import ModuleFinding, finding_of
+from layerlaw.wording import beginning, finite, number, p_value, percent, shortened
 
 MOST_NAMES_IN_HALF_WIDTH = 12
 MOST_CLASSES = 40
+MODULES = "Which module obeys the law"
+LEVEL_HEADS = (  # what the columns of the table of levels mean
+    "the finest that passes is the answer", "so many modules along depth",
+    "chance that random splits of the drop are as even; several networks: of the sum of their statistics",
+    "the middle of the p of single networks", "chance that shuffled steps in groups of these sizes are as even",
+    "effective modules over modules, median over networks", "modules at which D rises",
+    "networks in which the law holds at this level",
+)  # fmt: skip
 COLLAPSE = {  # color and symbol of the measures of collapse; others take what is left
     "nc1": (theme.QUALITATIVE[0], "circle"),
     "cdnv": (theme.QUALITATIVE[1], "square"),
@@ -69,6 +79,67 @@ def shares_figure(view: RecordView) -> Any:
     yaxis = {"tickformat": ".0%", "title": {"text": "share of the drop of ln D"}, "rangemode": "tozero", "nticks": 6}
     layout = {"height": 320, "xaxis": plotly.site_axis(view), "yaxis": yaxis, "showlegend": False}
     return plotly.new_figure([bars], view, level=shares.even, **layout)
+
+
+def modules_figure(of: RecordView | ModuleFinding) -> Any:
+    """The step of each module in units of the even one, level beside level; a dot per network."""
+    if (finding := of.modules if isinstance(of, RecordView) else of) is None:
+        return "The record has a single level of modules."
+    traces, ticks, names, start = [], [], [], 0.0
+    for level, color in zip(finding.levels, theme.QUALITATIVE, strict=False):
+        points = [
+            (start + i, share * len(shares or ()), f"<b>{level.name[:-1]} {i + 1}</b> · {for_plotly(network, 40)}")
+            for network, shares in zip(finding.networks, level.shares, strict=True)
+            for i, share in enumerate(shares or ())
+        ]
+        dots = plotly.line(level.name, [y for _, y, _ in points], color, size=8)
+        hover = "%{text}<br>%{customdata} of the even step<extra></extra>"
+        dots.update(x=[x for x, _, _ in points], text=[text for *_, text in points], meta=None, hovertemplate=hover)
+        dots.update(
+            mode="lines+markers" if len(finding.networks) == 1 else "markers", line={"width": 1, "color": color}
+        )
+        traces.append(dots)
+        ticks.append(start + (max(level.modules) - 1) / 2)
+        names.append(f"{level.counted}<br>p {html.escape(p_value(level.p, relation=True))}")
+        start += max(level.modules) + 1
+    if not any(len(trace.x) for trace in traces):
+        return "Nothing falls along depth, so there are no steps to compare."
+    xaxis = {"tickvals": ticks, "ticktext": names, "tickangle": 0, "range": [-1, start - 1], "ticks": ""}
+    yaxis = {"title": {"text": "step of ln D / even step"}, "rangemode": "tozero", "nticks": 6}
+    return plotly.new_figure(traces, None, level=1.0, height=300, xaxis=xaxis, yaxis=yaxis, showlegend=False)
+
+
+def modules_words(view: RecordView) -> str:
+    """The answer."""
+    return "" if view.modules is None else unbroken(view.modules.sentence)
+
+
+def pooled_modules(views: Sequence[RecordView]) -> list[str]:
+    """A section on which module obeys the law in all of these records, where they have several levels in common."""
+    if (found := finding_of(*(view.record for view in views))) is None:
+        return []
+    pooled = f"{unbroken(found.sentence)} Pooled as networks that were trained independently, say from several seeds."
+    return [
+        section("modules", "all", MODULES, chart("all-modules", modules_figure(found)) + modules_table(found), pooled)
+    ]
+
+
+def modules_table(of: RecordView | ModuleFinding) -> str:
+    """The numbers of every level, the answer with a mark."""
+    if (finding := of.modules if isinstance(of, RecordView) else of) is None:
+        return ""
+    heads, *rows = finding.rows
+    titles = dict(zip(heads, LEVEL_HEADS, strict=True))
+    head = "".join(
+        f'<th scope="col"{" class=site" if i == 0 else ""} title="{escaped(titles[text])}">{text}</th>'
+        for i, text in enumerate(heads)
+    )
+    body = (
+        f'<th scope="row" class="site">{name}{" ✓" * (name == finding.level)}</th>'
+        + "".join(f"<td>{escaped(cell)}</td>" for cell in cells)
+        for name, *cells in rows
+    )
+    return table("levels of modules", head, body)
 
 
 def nearest_figure(view: RecordView) -> Any:

@@ -211,6 +211,10 @@ PANELS: dict[Kind, tuple[PagePanel, ...]] = {
         VERDICT,
         PagePanel("law", "Separation along depth", charts.law_figure, key_numbers, caption=classifier.law_caption),
         PagePanel("shares", "Who does the work", charts.shares_figure, caption=classifier.shares_caption),
+        PagePanel(
+            "modules", charts.MODULES, charts.modules_figure, below=charts.modules_table, caption=charts.modules_words,
+            shown=lambda view: view.modules,
+        ),
         PagePanel("table", "Layer by layer", below=layers_html),
         PagePanel("classes", "Class by class", charts.classes_figure, caption=charts.classes_note),
         PagePanel(
@@ -314,7 +318,9 @@ def _several(views: Sequence[RecordView]) -> str:
         f'<p class="subtitle">{_facts(view)}</p>{_panels(view, f"r{i}")}</details>'
         for i, view in enumerate(views)
     ]
-    return "\n".join([html.section("compare", "all", "Side by side", body, caption), *records])
+    return "\n".join(
+        [html.section("compare", "all", "Side by side", body, caption), *charts.pooled_modules(views), *records]
+    )
 
 
 def compare_figure(views: Sequence[RecordView]) -> Any:

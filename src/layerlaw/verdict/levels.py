@@ -1,0 +1,370 @@
+"""Which module obeys the law: at which level of the network, layers, blocks or stages, is the drop of log D shared evenly?
+
+The answer is the finest level whose modules share the drop more evenly than a random split would (Greenwood's p < .05). The
+candidates are the levels that the network itself has: free segmentations fit anything. How often the answer is right, on
+trained networks and on random splits, is in docs/modules.md.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from layerlaw.errors import InputError
+from layerlaw.files import json_safe, write_json
+from layerlaw.law import CHANCE, FEWEST_POINTS, LawFit, fit_law, pooled_greenwood_p, shuffled_p
+from layerlaw.measures.columns import describe
+from layerlaw.record import Record, SiteRow
+from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.verdict.steps import working_sites
+from layerlaw.wording import counted, joined, number, p_value
+
+LEVELS = ("layers", "blocks", "stages")  # from fine to coarse
+FEWEST = FEWEST_POINTS - 1  # modules of a level that is tested
+FEW, HOPELESS = 6, 0.5  # so few modules of one network have little power; with such a p more networks would not help
+_CALL = re.compile(r"#\d+$| \((input|output)\)$")  # what a site's name has beside that of its module
+_NUMBERED = re.compile(r"\d+$")
+
+
+def row_levels(rows: Sequence[SiteRow], blocks: Sequence[str] = ()) -> list[str | None]:
+    """Of each row the coarsest level at whose modules' border it lies; `None` beyond the first and the last block.
+
+    A step from one row to the next belongs to the block that holds the module which does its work; steps in no block (a
+    layer between two stages) are modules of their own at every level. What comes before the first block (a stem) and after
+    the last one (a head) is left out at all levels alike, so that they share the same drop. `blocks` are names of modules;
+    without them the module tree tells: the innermost numbered modules that hold most layers, in twos or more. The blocks of
+    one parent are a stage.
+
+    >>> rows = [SiteRow(name, "Conv2d", (4,), 4, at="input") for name in ("conv", "1.0.a", "1.0.b", "1.1.a", "1.1.b", "fc")]
+    >>> row_levels(rows)
+    [None, 'blocks', 'layers', 'blocks', 'layers', 'blocks']
+    """
+    workers = [_CALL.sub("", rows[i].name) for i in working_sites(list(rows))]
+    blocks = list(blocks) or _numbered_blocks(workers)
+    homes = [max((b for b in blocks if _inside(name, b)), key=len, default=None) for name in workers]
+    held = [i for i, home in enumerate(homes) if home is not None]
+    if len({homes[i] for i in held}) < 2 or len(held) < len(workers) / 2:
+        return ["layers"] * len(rows)
+    first, last = held[0], held[-1]
+    parents = {block: block.rpartition(".")[0] for block in dict.fromkeys(filter(None, homes))}
+    staged = len(set(parents.values())) > 1 and max(Counter(parents.values()).values()) > 1
+    units = [
+        (home or f"{i}", next((p for p in parents.values() if staged and p and _inside(name, p)), home or f"{i}"))
+        for i, (name, home) in enumerate(zip(workers, homes, strict=True))
+    ]  # of each step its block and its stage, or the step itself
+    out: list[str | None] = [None] * len(rows)
+    for at in range(first, last + 2):
+        end = at in (first, last + 1)
+        new_block, new_stage = (end or units[at - 1][k] != units[at][k] for k in (0, 1))
+        out[at] = "stages" if staged and new_stage else "blocks" if new_block else "layers"
+    return out
+
+
+def _inside(name: str, module: str) -> bool:
+    return name == module or name.startswith(f"{module}.")
+
+
+def _numbered_blocks(names: Sequence[str]) -> list[str]:
+    """Blocks by names alone: of the numbered modules of one place in the tree (layer1.0, layer1.1 …) those that hold most.
+
+    At least half of them hold two layers or more; among places that hold as many layers the innermost.
+    """
+    places: dict[str, Counter[str]] = {}
+    for name in names:
+        parts = name.split(".")
+        for depth in range(1, len(parts)):
+            if _NUMBERED.search(parts[depth - 1]):
+                place = ".".join(_NUMBERED.sub("*", part) for part in parts[:depth])
+                places.setdefault(place, Counter())[".".join(parts[:depth])] += 1
+    repeated = {
+        place: units
+        for place, units in places.items()
+        if len(units) > 1 and sum(count > 1 for count in units.values()) >= len(units) / 2
+    }
+    best = max(repeated, key=lambda place: (repeated[place].total(), place.count(".")), default=None)
+    return [] if best is None else list(repeated[best])
+
+
+@dataclass(frozen=True)
+class ModuleLevel:
+    """One level of the networks: how evenly its modules share the drop. Tuples have an entry per network."""
+
+    name: str
+    modules: tuple[int, ...]
+    p: float
+    """Chance that random splits are as even: Greenwood's p, of several networks that of the sum of their statistics."""
+    median_p: float
+    permutation_p: float | None
+    """Chance that the finest steps, shuffled and grouped by the same sizes, are as even; `None` at the finest level."""
+    evenness: float | None
+    """Median of effective modules ÷ modules; 1 when all do equal work."""
+    rises: int
+    """Modules at which the value rises, over all networks."""
+    holds: int
+    """Networks in which `LawFit.holds`: beside p it asks for an evenness of .8 and no trend."""
+    shares: tuple[tuple[float, ...] | None, ...]
+
+    @property
+    def passes(self) -> bool:
+        """Whether random splits are seldom as even."""
+        return self.p < CHANCE
+
+    @property
+    def counted(self) -> str:
+        """How many modules: "4 blocks"."""
+        low, high = min(self.modules), max(self.modules)
+        return counted(low, self.name[:-1], self.name) if low == high else f"{low}–{high} {self.name}"
+
+
+@dataclass(frozen=True)
+class ModuleFinding:
+    """At which level the drop is shared evenly, with the numbers of every level, the finest first."""
+
+    networks: tuple[str, ...]
+    quantity: str
+    levels: tuple[ModuleLevel, ...]
+    too_few: Mapping[str, int]
+    """Levels of fewer than three modules, which say nothing, and how many they have."""
+
+    @property
+    def level(self) -> str | None:
+        """The finest level that passes; `None`: none is established."""
+        return next((level.name for level in self.levels if level.passes), None)
+
+    @property
+    def most_even(self) -> str | None:
+        """The level of the least p; `None` where nothing falls."""
+        known = [level for level in self.levels if level.evenness is not None]
+        return (
+            min(known, key=lambda level: (level.p, level.median_p, -(level.evenness or 0)), default=_NONE).name or None
+        )
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence."""
+        several = len(self.networks) > 1
+        if self.level is not None:
+            *finer, found = self.levels[: 1 + [level.name for level in self.levels].index(self.level)]
+            others = [f"the {level.counted} do not (p {p_value(level.p, relation=True)})" for level in finer]
+            share = f"The {found.counted} share the drop of log {self.quantity} more evenly than a random split would"
+            against = f"; {joined(others)}" if others else ""
+            any_groups = found.permutation_p is not None and found.permutation_p >= CHANCE
+            doubt = f" Any groups of so many {self.levels[0].name} would be as even: these are not shown to be special."
+            return f"Modules: {self.level}. {share} ({'; '.join(self._numbers(found))}){against}.{doubt * any_groups}"
+        if self.most_even is None:
+            return f"Modules: none established; {self.quantity} hardly falls from the first site to the last, or not at all."
+        best = next(level for level in self.levels if level.name == self.most_even)
+        rest = [f"p {p_value(level.p, relation=True)} of the {level.counted}" for level in self.levels if level != best]
+        numbers = "; ".join([*self._numbers(best), *rest])
+        alone = not several and best.p < HOPELESS and best.modules[0] <= FEW
+        tell = " Few modules of one network seldom tell: pass the records of several seeds." * alone
+        return f"Modules: none established; most even: {self.most_even} ({best.counted}: {numbers}).{tell}"
+
+    def _numbers(self, level: ModuleLevel) -> list[str]:
+        p = f"Greenwood p {p_value(level.p, relation=True)}"
+        if (n := len(self.networks)) > 1:
+            p += f" pooled over {n} networks, median {p_value(level.median_p)}"
+        out = [p]
+        if level.permutation_p is not None:
+            finest = self.levels[0].name
+            out.append(
+                f"shuffled {finest} in such groups are as even with p {p_value(level.permutation_p, relation=True)}"
+            )
+        if level.rises:
+            out.append(f"{self.quantity} rises at {level.rises} of {sum(level.modules)}")
+        return out
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The table with its heads."""
+        heads = ["level", "modules", "Greenwood p", "median p", "permutation p", "evenness", "rises", "law holds"]
+        n, out = len(self.networks), [heads]
+        for level in self.levels:
+            ps = [p_value(p) for p in (level.p, level.median_p, level.permutation_p)]
+            rises = f"{level.rises} of {sum(level.modules)}"
+            even = number(level.evenness, 2)
+            out.append([level.name, level.counted.split()[0], *ps, even, rises, f"{level.holds} of {n}"])
+        return out
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        answer = {"level": self.level, "most_even": self.most_even, "sentence": self.sentence}
+        return dict(json_safe({**answer, **asdict(self)}))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write one JSON file, whole or not at all."""
+        return write_json(path, self.to_dict())
+
+    def sheet(self) -> Sheet:
+        """A panel per level: the step of each module in units of the even one, a curve per network; dashed, the even one."""
+        panels = []
+        for level in self.levels:
+            known = [shares for shares in level.shares if shares is not None]
+            curves = [
+                Series(range(1, len(shares) + 1), [s * len(shares) for s in shares], style="points", color=0)
+                for shares in known
+            ]
+            even = Series([1, max(level.modules)], [1, 1], "even step", style="fit", color=1)
+            p = f"p {p_value(level.p, relation=True)}"
+            words = {"xlabel": level.name[:-1], "ylabel": f"step of ln {self.quantity} / even step", "log_y": False}
+            panels.append(Panel(f"{level.counted}, {p}", [*curves, even], **words))  # type: ignore[arg-type]
+        return Sheet("Which module obeys the law", panels, columns=len(panels), caption=self.sentence, share_y=True)
+
+    def plot(self) -> Any:
+        """That figure, drawn by matplotlib: `finding.plot().savefig("modules.png")`."""
+        return self.sheet().plot()
+
+    def __str__(self) -> str:
+        wide = [max(map(len, column)) for column in zip(*self.rows, strict=True)]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=True)).rstrip() for row in self.rows]
+        return "\n".join([self.sentence, *lines])
+
+    def _repr_html_(self) -> str:
+        head, *body = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self.rows]
+        table = f"<thead><tr>{head}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in body)}</tbody>"
+        return f"<p>{html.escape(self.sentence)}</p><table>{table}</table>"
+
+
+_NONE = ModuleLevel("", (), 1.0, 1.0, None, None, 0, 0, ())
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """One level of one network: its law, and how many of the finest steps each of its modules holds."""
+
+    fit: LawFit
+    fine: tuple[float, ...]
+    sizes: tuple[int, ...]
+
+
+def find_modules(*records: Record) -> ModuleFinding:
+    """At which level, layers, blocks or stages, do the modules share the drop of log D evenly?
+
+    The finest level with Greenwood's p < .05; if there is none, "none established" and the level with the least p. A record
+    measured at layers holds all levels (`row_levels`). Records of one network (equal checksums of parameters) that were
+    measured at different sites complement each other; those of several networks, seeds of one architecture, are pooled:
+    their statistics are added up and compared with sums of independent random splits.
+    """
+    for given in records:
+        if not isinstance(given, Record):
+            got = type(given).__name__  # type: ignore[unreachable]
+            raise InputError(f"find_modules: expected records, find_modules(record, record, …), got {got}.")
+    if not records:
+        raise InputError("find_modules: expected at least one record, got none.")
+    first = records[0]
+    for record in records:
+        if record.kind != first.kind:
+            kinds = f"a {first.kind.name} ('{first.name}') and a {record.kind.name} ('{record.name}')"
+            raise InputError(f"find_modules: expected records of one kind, got {kinds}.")
+    column = first.leading if len({record.leading for record in records}) == 1 else first.kind.leading[-1]
+    networks: dict[str, list[Record]] = {}
+    for i, record in enumerate(records):
+        networks.setdefault(record.provenance.get("parameters_sha256") or f"record {i}", []).append(record)
+    found = [_of_network(group, column) for group in networks.values()]
+    names = tuple(group[0].name for group in networks.values())
+    for name, curves in zip(names, found, strict=True):
+        if list(curves) != list(found[0]):
+            both = f"'{names[0]}' has {joined(list(found[0]))}, '{name}' has {joined(list(curves))}"
+            raise InputError(f"find_modules: expected networks with the same levels, got others: {both}.")
+    levels = {level: [curves[level] for curves in found] for level in found[0]}
+    few = {level: min(c.fit.layers for c in curves) for level, curves in levels.items()}
+    few = {level: count for level, count in few.items() if count < FEWEST}
+    tested = tuple(_level(level, curves) for level, curves in levels.items() if level not in few)
+    if not tested:
+        have = joined([f"{count} {level}" for level, count in few.items()])
+        raise InputError(f"find_modules: expected a level of at least {FEWEST} modules, '{names[0]}' has {have}.")
+    return ModuleFinding(names, describe(column).quantity, tested, few)
+
+
+def finding_of(*records: Record) -> ModuleFinding | None:
+    """What can be said of these records, where they have several levels to choose among; else `None`."""
+    try:
+        found = find_modules(*records)
+    except InputError:
+        return None
+    return found if len(found.levels) + len(found.too_few) > 1 else None
+
+
+def module_sentence(record: Record) -> list[str]:
+    """The answer for a verdict, where there is one."""
+    found = finding_of(record)
+    return [] if found is None else [found.sentence]
+
+
+def _of_network(records: Sequence[Record], column: str) -> dict[str, _Curve]:
+    """The levels of one network, from fine to coarse; where records share one, from that with the most levels."""
+    several = sorted((_curves(record, column) for record in records), key=len, reverse=True)
+    for i, curves in enumerate(several):
+        if any(set(curves) == set(other) for other in several[:i]):
+            same = f"two records of the same network ('{records[0].name}') with {joined(list(curves))}"
+            raise InputError(f"find_modules: expected records of different networks (seeds) or sites, got {same}.")
+    out = {level: curve for curves in reversed(several) for level, curve in curves.items()}
+    return {level: out[level] for level in LEVELS if level in out}
+
+
+def _curves(record: Record, column: str) -> dict[str, _Curve]:
+    """The levels of one record, from fine to coarse."""
+    rows = [site for site in record.sites if is_along(site)]
+    blocks = record.settings.get("blocks") or ()
+    if record.settings.get("sites") == "blocks" or record.kind.first:  # its rows are the outputs of blocks
+        blocks = [_CALL.sub("", row.name) for row in rows if row.at != "input"]
+    if len(rows) < 2:
+        raise InputError(f"find_modules: expected at least 2 points of a law, record '{record.name}' has {len(rows)}.")
+    marks = row_levels(rows, blocks)
+    borders = {
+        level: [i for i, mark in enumerate(marks) if mark is not None and LEVELS.index(mark) >= k]
+        for k, level in enumerate(LEVELS)
+    }
+    finest = borders["layers"]
+    values = []
+    for i in finest:
+        value = rows[i].values.get(column)
+        if value is None or not (math.isfinite(value) and value > 0):
+            raise InputError(f"record '{record.name}': expected a positive {column} at '{rows[i].name}', got {value}.")
+        values.append(value)
+    fine = tuple(math.log(a / b) for a, b in pairwise(values))
+    out: dict[str, _Curve] = {}
+    for level, following in zip(LEVELS, [*LEVELS[1:], None], strict=True):
+        at = [finest.index(i) for i in borders[level]]
+        if len(at) < 2 or (following is not None and borders[level] == borders[following]):
+            continue  # no such modules, or the same as those of the coarser level
+        fit = fit_law([values[i] for i in at], quantity=describe(column).quantity)
+        out[level] = _Curve(fit, fine, tuple(b - a for a, b in pairwise(at)))
+    return out
+
+
+def is_along(site: SiteRow) -> bool:
+    """Whether a row is a point of some level: the points of the law, and what enters layers on side branches."""
+    return site.in_fit or (site.branch and not site.aside)
+
+
+def _level(name: str, curves: Sequence[_Curve]) -> ModuleLevel:
+    fits = [curve.fit for curve in curves]
+    falling = [fit.effective_layers is not None and not fit.little for fit in fits]  # else there is no drop to share
+    statistics = [
+        1 / (fit.effective_layers or 1) if falls else math.inf for fit, falls in zip(fits, falling, strict=True)
+    ]
+    modules = tuple(fit.layers for fit in fits)
+    single = [pooled_greenwood_p([G], [m]) for G, m in zip(statistics, modules, strict=True)]
+    grouped = [curve for curve in curves if max(curve.sizes) > 1]
+    even = [fit.evenness or 0.0 for fit, falls in zip(fits, falling, strict=True) if falls]
+    return ModuleLevel(
+        name=name,
+        modules=modules,
+        p=pooled_greenwood_p(statistics, modules),
+        median_p=median(single),
+        permutation_p=shuffled_p([c.fine for c in curves], [c.sizes for c in curves]) if grouped else None,
+        evenness=median(even) if even else None,
+        rises=sum(len(fit.rising) for fit in fits),
+        holds=sum(fit.holds is True for fit in fits),
+        shares=tuple(fit.shares if falls else None for fit, falls in zip(fits, falling, strict=True)),
+    )

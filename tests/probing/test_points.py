@@ -1,0 +1,189 @@
+"""Rows that are shown but are no points of the law: too few features, class means in line, the row before once more."""
+
+import pytest
+import torch
+from networks import ResNet20, separated
+from torch import Tensor, nn
+
+import layerlaw as ll
+from layerlaw.errors import InputError
+from layerlaw.record import Record
+from layerlaw.verdict import judge
+
+
+class Blocks(nn.Module):
+    """Four blocks of two convolutions; the classifier reads all pixels, or their mean."""
+
+    def __init__(self, *, pooled: bool = False, zero: bool = False, inputs: int = 12) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(inputs, 12, 3, padding=1)
+        self.blocks = nn.ModuleList(Two() for _ in range(4))
+        self.pooled = pooled
+        self.classifier = nn.Linear(12 if pooled else 12 * 36, 10)
+        if zero:
+            for block in self.blocks:
+                nn.init.zeros_(block.second.weight)
+                nn.init.zeros_(block.second.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        for block in self.blocks:
+            x = block(x)
+        return self.classifier(x.mean((2, 3)) if self.pooled else x.flatten(1))
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(12, 12, 3, padding=1), nn.Conv2d(12, 12, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.second(torch.relu(self.first(x))))
+
+
+def probed(network: nn.Module, x: Tensor, y: Tensor, **how: object) -> Record:
+    return ll.probe(network.eval(), (x, y), uncertainty=False, progress=False, **how)  # type: ignore[arg-type]
+
+
+def aside(record: Record) -> dict[str, str]:
+    return {site.name: site.aside for site in record.sites if site.aside}
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[Tensor, Tensor]:
+    return separated(120, 12, 6, 6)
+
+
+def test_a_pooled_input_of_three_channels_is_no_point_and_the_verdict_says_why() -> None:
+    torch.manual_seed(0)
+    record = probed(ResNet20(), *separated(200, 3, 32, 32), sites="blocks", reduce="mean")
+    why = "3 features do not hold the 9 dimensions of 10 class means"
+    assert aside(record) == {"input": why, "linear": "the same features as 'layer3.2'"}
+    assert [site.in_fit for site in record.sites] == [False, *[True] * 9, False]
+    assert record.law().points == 9
+    said = f"Left out of the law: 'input' is no point: {why}; 'linear' is no point: the same features as 'layer3.2'."
+    assert said in judge(record).findings
+    assert record.sites[0].values["separation"] is not None  # it stays in the table
+    assert record.sites[-1].values["nc3"] is not None
+    assert any(line.startswith("At 'linear': NC1") and "NC3" in line for line in judge(record).findings)
+
+
+def test_where_all_rows_are_narrow_none_is_left_out() -> None:
+    torch.manual_seed(0)
+    x, y = separated(200, 20)
+    layers = [part for _ in range(5) for part in (nn.LazyLinear(5), nn.Tanh())]
+    network = nn.Sequential(*layers, nn.Linear(5, 10))
+    network(x)
+    record = probed(network, x, y)
+    assert [site.values["rank"] for site in record.sites] == [9.0, *[5.0] * 5]
+    assert aside(record) == {}
+    assert record.law().points == 6
+
+
+def test_a_bottleneck_among_wide_layers_is_no_point() -> None:
+    torch.manual_seed(0)
+    x, y = separated(200, 20)
+    network = nn.Sequential(
+        nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 4), nn.Tanh(), nn.Linear(4, 20), nn.Tanh(), nn.Linear(20, 10)
+    )
+    assert aside(probed(network, x, y)) == {"4": "4 features do not hold the 9 dimensions of 10 class means"}
+
+
+def test_class_means_in_line_are_told_from_too_few_features() -> None:
+    x, y = separated(200, 20)
+    network = nn.Sequential(
+        nn.Linear(20, 20), nn.Linear(20, 20), nn.Linear(20, 20), nn.Linear(20, 20), nn.Linear(20, 10)
+    )
+    with torch.no_grad():
+        network[3].weight[:] = network[3].weight[:, :3] @ torch.randn(3, 20)  # of rank 3
+    record = probed(network, x, y)
+    assert aside(record) == {"4": "its class means span 3 of 9 dimensions"}
+
+
+def test_a_dead_layer_still_ends_every_law() -> None:
+    x, y = separated(200, 20)
+    network = nn.Sequential(*(nn.Linear(20, 20) for _ in range(4)), nn.Linear(20, 10))
+    with torch.no_grad():
+        network[3].weight.zero_()
+    record = probed(network, x, y)
+    assert aside(record) == {}
+    assert "the class means coincide at '4'" in judge(record).headline
+
+
+def test_an_ordinary_network_keeps_all_its_points(data: tuple[Tensor, Tensor]) -> None:
+    torch.manual_seed(0)
+    for sites in ("layers", "blocks"):
+        assert aside(probed(Blocks(), *data, sites=sites)) == {}
+
+
+@pytest.mark.parametrize("reduce", ["flatten", "mean"])
+def test_channels_last_memory_changes_no_row(reduce: str, data: tuple[Tensor, Tensor]) -> None:
+    x, y = data
+    torch.manual_seed(0)
+    network = Blocks()
+    plain = probed(network, x, y, sites="blocks", reduce=reduce)
+    last = x.to(memory_format=torch.channels_last)
+    other = probed(network.to(memory_format=torch.channels_last), last, y, sites="blocks", reduce=reduce)
+    assert [(site.name, site.in_fit) for site in other.sites] == [(site.name, site.in_fit) for site in plain.sites]
+    assert other.law().values == pytest.approx(plain.law().values, rel=1e-5)
+    if reduce == "flatten":
+        assert plain.sites[-1].name == "blocks.3"  # what the classifier reads, once
+        assert other.sites[-1].values["nc3"] == pytest.approx(plain.sites[-1].values["nc3"], rel=1e-5)
+
+
+def test_an_overwritten_tensor_is_not_taken_for_what_it_was(data: tuple[Tensor, Tensor]) -> None:
+    """The last block's output before an in-place ReLU is another row than what the classifier reads."""
+
+    class Overwriting(Blocks):
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = block(x) - 1.0
+            x = nn.Identity()(x)
+            return self.classifier(torch.relu_(self.last(x)).flatten(1))
+
+    torch.manual_seed(0)
+    network = Overwriting()
+    network.last = nn.Conv2d(12, 12, 1)
+    x, y = data
+    record = probed(
+        network.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last), y, sites=["last"]
+    )
+    assert "nc3" not in record.sites[0].values
+
+
+def test_blocks_that_change_nothing_are_points_all_the_same(data: tuple[Tensor, Tensor]) -> None:
+    """Residual blocks that begin as the identity are idle, which is a finding; only what has no weights is a repetition."""
+    torch.manual_seed(0)
+    record = probed(Blocks(pooled=True, zero=True), *data, sites="blocks", reduce="mean")
+    assert aside(record) == {"classifier": "the same features as 'blocks.3'"}
+    assert record.law().points == 5
+    by_layers = probed(Blocks(pooled=True, zero=True), *data, sites="layers", reduce="mean")
+    assert aside(by_layers) == {}
+
+
+def test_chosen_modules_without_weights_repeat_the_row_before() -> None:
+    torch.manual_seed(0)
+    x, y = separated(200, 20)
+    network = nn.Sequential(nn.Linear(20, 20), nn.ReLU(), nn.Dropout(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 10))
+    record = probed(network, x, y, sites=["input", "1", "2", "4"])
+    assert aside(record) == {"2": "the same features as '1'"}
+
+
+def test_a_record_at_layers_knows_its_blocks_and_finds_modules(data: tuple[Tensor, Tensor]) -> None:
+    torch.manual_seed(0)
+    record = probed(Blocks(), *data, sites="layers")
+    assert record.settings["blocks"] == [f"blocks.{i}" for i in range(4)]
+    found = ll.find_modules(record)
+    assert [(level.name, level.modules) for level in found.levels] == [("layers", (8,)), ("blocks", (4,))]
+    both = ll.find_modules(record, probed(Blocks(), *data, sites="layers"))  # another initialization
+    assert len(both.networks) == 2
+
+
+def test_what_is_left_out_is_named_where_too_few_are_left() -> None:
+    torch.manual_seed(0)
+    record = probed(ResNet20(), *separated(200, 3, 32, 32), sites=["input", "layer3.2"], reduce="mean")
+    record.sites[0].in_fit, record.sites[0].aside = False, "3 features do not hold the 9 dimensions of 10 class means"
+    with pytest.raises(
+        InputError, match=r"at least 2 points of the law, got 1\. 'input' is none: 3 features do not hold"
+    ):
+        record.law()
