@@ -131,6 +131,16 @@ def deep_record(count: int = 60) -> Record:
     return full_record("ResNet, CIFAR-10", separation=falling(count, 120, 0.05, seed=3), sites=names)
 
 
+def resnet50_record() -> Record:
+    """The 54 layers of a ResNet-50 inside another module: long names that begin alike."""
+    names = ["input", "backbone.body.conv1"]
+    for stage, blocks in enumerate((3, 4, 6, 3), start=1):
+        for block in range(blocks):
+            inner = ["conv1", "conv2", "conv3", *["downsample.0"] * (block == 0)]
+            names += [f"backbone.body.layer{stage}.{block}.{layer}" for layer in inner]
+    return full_record("ResNet-50, by layers", separation=falling(55, 120, 0.05, seed=3), sites=[*names, "fc"][:55])
+
+
 def many_classes_record(K: int = 1000) -> Record:
     """As many classes as ImageNet."""
     names = [f"n{k:08d} a class with a long name" for k in range(K)]
