@@ -109,6 +109,6 @@ def test_56_sites_are_told_apart_in_the_table_and_below_the_charts(opened, width
     cut = "[...document.querySelectorAll('[data-panel=table] tbody th')].filter(e => e.scrollWidth > e.clientWidth + 1)"
     assert tab.evaluate(f"{cut}.length") == 0
     for panel in ("law", "shares", "ncc", "collapse", "classes"):
-        ticks = tab.locator(f'[data-panel="{panel}"] .xtick').all_inner_texts()
+        ticks = tab.locator(f'[data-panel="{panel}"] .xtick text').all_text_contents()
         assert len(set(ticks)) == len(ticks)
         assert ticks[-1] == "classifier"
