@@ -21,7 +21,7 @@ from layerlaw.wording import ABSENT, beginning, clean, number, percent, sentence
 
 PLANE_POINTS = 20_000  # on the whole page, about ten bytes each: Plotly itself takes 4.8 of the 6 MB
 MOST_ASIDE, MOST_SPREAD = 0.08, 0.4  # blocks: between the points of two records, and of all
-LONGEST_BLOCK, LONGEST_SITE = 17, (24, 14)  # characters in a table; of a site, on a desk and on a telephone
+LONGEST_BLOCK, LONGEST_SITE = 17, (17, 14)  # characters in a table; of a site, on a desk and on a telephone
 SIDE = 300  # a plane is a square of so many units: whole numbers, at most three digits
 MARGIN = 14
 MOST_PLANES, LONGEST_UNDER_PLANE = 24, 24
