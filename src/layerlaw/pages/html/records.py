@@ -102,7 +102,8 @@ def layers_html(view: RecordView) -> str:
     shows = presentation(view)
     parts = shows.parts(view)
     cells = filled(view, (column for column in shows.table_columns(view) if column.on_page), parts, _bars(parts, view))
-    many = len(cells) > shows.CROWDED
+    long_names = not view.alike and max(len(site.name) for site in view.sites) > LONGEST_SITE[1]
+    many = len(cells) + long_names > shows.CROWDED  # long names take the room of a column
     titled = [(html.escaped(c.meaning), c.short if many and c.short else c.head) for c in cells]
     heads = "".join(f'<th scope="col" title="{meaning}">{head}</th>' for meaning, head in titled)
     rows, names = [], _table_names(view)
