@@ -27,14 +27,16 @@ class Seen:
     key: tuple[Any, ...]
     tensor: Tensor  # kept alive so that its memory is not given to another tensor during the trace
     copy: Tensor | None  # its content at that time, where axis 0 is not simply the samples
+    values: Tensor | None = None  # some of its numbers at that time, evenly chosen, where they were requested
 
     @classmethod
-    def of(cls, tensor: Tensor, samples: int) -> Seen:
+    def of(cls, tensor: Tensor, samples: int, values: int = 0) -> Seen:
         """Look at a tensor that a module got or gave."""
         shape = tuple(tensor.shape)
         version = 0 if tensor.is_inference() else tensor._version
         key = (tensor.data_ptr(), version, shape, tensor.stride())
-        return cls(key, tensor, tensor.detach().clone() if shape and shape[0] != samples else None)
+        copy = tensor.detach().clone() if shape and shape[0] != samples else None
+        return cls(key, tensor, copy, _some_of(tensor.detach(), values) if values else None)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -84,6 +86,13 @@ class Trace:
         return next(call for call in self.calls if call.name == "")
 
 
+def _some_of(tensor: Tensor, count: int) -> Tensor:
+    """At most so many of its numbers, the same places in all tensors of one size, in float64 on the CPU."""
+    places = torch.linspace(0, tensor.numel() - 1, min(count, tensor.numel()), dtype=torch.float64).long()
+    at = torch.unravel_index(places.to(tensor.device), tensor.shape)
+    return tensor[at].cpu().double()
+
+
 @contextmanager
 def hooked(
     network: nn.Module, names: Iterable[str], enter: Callable[..., None], leave: Callable[..., None]
@@ -97,8 +106,13 @@ def hooked(
         yield
 
 
-def trace(network: nn.Module, batch: Batch, *, hint: str = "Does it take inputs of this shape and type?") -> Trace:
-    """Run the network once on a small batch of its own and write down every call; `hint` ends the error if that fails."""
+def trace(
+    network: nn.Module, batch: Batch, *, hint: str = "Does it take inputs of this shape and type?", values: int = 0
+) -> Trace:
+    """Run the network once on a small batch of its own and write down every call; `hint` ends the error if that fails.
+
+    With `values` so many numbers of every tensor are kept, as they were when it passed.
+    """
     n = len(batch.labels)
     found = Trace(n, [])
     counts: dict[str, int] = defaultdict(int)
@@ -107,14 +121,14 @@ def trace(network: nn.Module, batch: Batch, *, hint: str = "Does it take inputs 
 
     def enter(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         tensor = entering(args, kwargs)
-        call = Call(name, counts[name], module, next(clock), None if tensor is None else Seen.of(tensor, n))
+        call = Call(name, counts[name], module, next(clock), None if tensor is None else Seen.of(tensor, n, values))
         counts[name] += 1
         found.calls.append(call)
         open_calls[name].append(call)
 
     def leave(name: str, module: nn.Module, args: Any, output: Any) -> None:
         call = open_calls[name].pop()
-        call.left, call.outputs = next(clock), tuple(Seen.of(tensor, n) for tensor in tensors_in(output))
+        call.left, call.outputs = next(clock), tuple(Seen.of(tensor, n, values) for tensor in tensors_in(output))
 
     given = batch.copy()
     with hooked(network, modules_of(network), enter, leave):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from layerlaw.errors import CaptureError
 from layerlaw.stats.precision import at_least_float32
 
+PartKind = Literal["map", "normalization", "nonlinearity", "other"]
 Reduce = Literal["flatten", "mean", "max", "first", "last"]
 
 
@@ -40,11 +41,24 @@ class Site:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What a layer is made of: one step between two sites, by which `module` (its `type`; none: functions between modules)."""
+
+    layer: str
+    kind: PartKind
+    module: str
+    type: str
+    before: Site
+    after: Site
+
+
+@dataclass(frozen=True)
 class Plan:
     """Which sites are measured, by which rule and why, what was left out, and which layer is the classifier.
 
     `reads` names the site whose features the classifier reads; `classes` is the number of logits (2 for a single one,
-    which means class 1 above the `threshold`); `calls` says how often each module with a site is called.
+    which means class 1 above the `threshold`); `calls` says how often each module with a site is called; `parts` are what the
+    layers are made of, where that was asked.
     """
 
     sites: tuple[Site, ...]
@@ -58,6 +72,12 @@ class Plan:
     threshold: float = 0.0
     overwrites_input: bool = False
     calls: dict[str, int] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
+
+    def of_parts(self) -> Plan:
+        """The same network, measured before and after every part instead."""
+        sites = dict.fromkeys(site for part in self.parts for site in (part.before, part.after))
+        return replace(self, sites=tuple(sites), parts=())
 
     def rows(self) -> list[dict[str, Any]]:
         """The dry-run table as plain data; `memory` is what a probe keeps per site (bytes)."""

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.hooks import Call, Seen, Trace, sample_axis, trace
 from layerlaw.capture.modules import block_names, features_last, logits_of, matching, modules_of, weight_layers
-from layerlaw.capture.plan import Plan, Reduce, Site, reduced, samples_first
+from layerlaw.capture.parts import find_parts
+from layerlaw.capture.plan import Part, Plan, Reduce, Site, reduced, samples_first
 from layerlaw.errors import CaptureError, check_choice
 
 Pattern = str | type[nn.Module] | Callable[[str, nn.Module], bool]
@@ -22,8 +23,13 @@ MIN_BLOCK_ROWS = 4
 AFTER_LAST = "no weight layer's output is the model's output (a softmax or pooling may follow the last layer)"
 
 
-def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: Reduce = "flatten") -> Plan:
-    """Dry-run the network, which is in its probing state, on two (and three) samples, and decide where to measure."""
+def find_sites(
+    network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: Reduce = "flatten", parts: bool = False
+) -> Plan:
+    """Dry-run the network, which is in its probing state, on two (and three) samples, and decide where to measure.
+
+    With `parts` also what every layer is made of.
+    """
     check_choice("reduce", reduce, get_args(Reduce), CaptureError)
     n = len(batch.labels)
     if n < 2:
@@ -59,18 +65,21 @@ def find_sites(network: nn.Module, batch: Batch, *, choice: SiteChoice, reduce: 
         if site.name in seen:
             sites[i] = replace(site, name=f"{site.name} ({site.at})")
         seen.add(sites[i].name)
+    made_of, lost = finder.parts(batch) if parts else ([], [])
+    places = [*sites, *(site for part in made_of for site in (part.before, part.after))]
     return Plan(
         sites=tuple(sites),
         rule=rule,
         why=why,
-        dropped=tuple(finder.dropped),
+        dropped=(*finder.dropped, *lost),
+        parts=tuple(made_of),
         classifier=end.name if end else None,
         classifier_why=finder.classifier_why,
         reads=next((site.name for site in reversed(sites) if finder.feeds_classifier(site)), None),
         classes=classes,
         threshold=threshold,
         overwrites_input=two.overwrites_input,
-        calls={name: finder.counts[name] for name in {site.module for site in sites}},
+        calls={name: finder.counts[name] for name in {site.module for site in places}},
     )
 
 
@@ -174,6 +183,17 @@ class _Finder:
         """Whether the site's features are what the classifier reads."""
         end, seen = self.classifier, self._seen.get(_place(site))
         return end is not None and end.input is not None and seen is not None and seen.same_content(end.input)
+
+    def parts(self, batch: Batch) -> tuple[list[Part], list[str]]:
+        """What every layer is made of, and what of it cannot be measured."""
+        calls = {(call.name, call.number): call for call in self.two.calls}
+        made_of, lost = find_parts(
+            self.network, batch, self.layer_calls, self.classifier, lambda name, n, at: self._site(calls[name, n], at)
+        )
+        if not made_of:
+            why = "; ".join(lost) or "the model has no weight layer before its classifier"
+            raise CaptureError(f"parts: expected a layer whose parts can be measured, found none: {why}.")
+        return made_of, lost
 
     def _gives_logits(self, seen: Seen | None) -> bool:
         return seen is not None and self._scores is not None and seen.same_content(self._scores)

@@ -66,6 +66,10 @@ def probe(
     classes: Annotated[str | None, Option(help="Class numbers to measure, e.g. 0,3,7.")] = None,
     logits: Annotated[bool, Option("--logits", help="Also measure the logits.")] = False,
     null: Annotated[bool, Option("--null", help="Also measure an untrained copy of the network.")] = False,
+    parts: Annotated[
+        bool, Option("--parts", help="Also measure after the linear map, normalization and nonlinearity of each layer.")
+    ] = False,
+    linear: Annotated[bool, Option("--linear", help="Also measure the least D that a linear map could reach.")] = False,
     test: Annotated[bool, Option(help="Also measure the test split.")] = True,
     per_class: Annotated[int | None, Option(help="Use this many training images of each class.")] = None,
     batch_size: Annotated[int | None, Option(help="Samples per forward.")] = None,
@@ -81,7 +85,7 @@ def probe(
     network, given, given_test = load_model(where.model, weights)
     train, held_out, class_names = images.chosen(given, given_test, test=test, per_class=per_class)
     how: Any = {"batchnorm": batchnorm, "weighting": weighting, "null": null, **where.how(logits=logits)}
-    how |= {"batch_size": batch_size, "device": device, "memory_gib": memory_gib}
+    how |= {"batch_size": batch_size, "device": device, "memory_gib": memory_gib, "parts": parts, "linear": linear}
     with explained_inputs():
         record = run_probe(network, train, test=held_out, classes=_chosen(classes, class_names), **how)
     record.name = result.name or record.name
@@ -140,6 +144,7 @@ def summary(record: Record) -> dict[str, Any]:
     found |= {
         "law": law_of(record),
         "verdict": [verdict.headline, *verdict.findings, *verdict.advice],
+        "parts": [vars(part) | {"change": part.change()} for part in record.parts],
         "rows": [{"site": s.name, "type": s.type, "features": s.features, **s.values} for s in record.sites],
     }
     return dict(json_safe(found))

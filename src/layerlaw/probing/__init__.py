@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Never
 
 import numpy as np
@@ -23,13 +24,15 @@ from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
-from layerlaw.record import Record, SiteRow
+from layerlaw.record import PartRow, Record, SiteRow
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
+from layerlaw.verdict.sentences import listed
 
 __all__ = ["probe", "sites"]
 
+PART_COLUMNS = ("separation", "separation_linear")
 MOVED = {
     "mode": "batchnorm ('train' → 'batch', 'eval' → 'running')",
     "logits": "sites (with the name 'logits' among them: sites=['auto', 'logits'])",
@@ -54,6 +57,8 @@ def probe(
     weighting: Weighting = "samples",
     uncertainty: bool | Literal["jackknife", "permuted"] | None = None,
     null: bool = False,
+    linear: bool = False,
+    parts: bool = False,
     memory_gib: float = 2.0,
     seed: int = 0,
     progress: bool | Progress = True,
@@ -76,12 +81,16 @@ def probe(
     uncertainty standard errors ("jackknife") and D under permuted labels ("permuted"): one of them, both (True) or neither
                 (False); default: both when the features fit the memory budget
     null        also measure an untrained copy of the network (BatchNorm recalibrated)
+    linear      also measure D_lin, the least D that a linear map of the features could reach, where there are more samples
+                than features (at most 2,048): takes a d×d matrix per site and a product of the cost of a square layer
+    parts       also measure after the linear map, the normalization and the nonlinearity of every layer, and tell how much
+                each changes ln D (`record.parts`, no points of the law); takes passes over the data of its own
     memory_gib  what statistics and kept features may take; sites are measured in groups that fit
     seed        of what is drawn at random: permuted labels, the untrained network, the order of data sorted by class
     """
     renamed("probe", old, MOVED)
     started = time.perf_counter()
-    options = Options(reduce, batchnorm, weighting, uncertainty, memory_gib, seed, choose(progress))
+    options = Options(reduce, batchnorm, weighting, uncertainty, memory_gib, seed, choose(progress), linear)
     network = network_of(model)
     source, known_names = _source(data)
     test_source = None if test is None else _source(test)[0]
@@ -90,7 +99,7 @@ def probe(
     held_out = None if test_source is None else Batches(test_source, where="test", **how)
     with Randomness(source, test_source) as randomness, placed(network, device) as where:
         with probing_state(network, "running"):
-            plan = find_sites(network, next(iter(train)).to(where), choice=sites, reduce=reduce)
+            plan = find_sites(network, next(iter(train)).to(where), choice=sites, reduce=reduce, parts=parts)
         chosen = Classes.of(classes, plan, train.labels, known_names)
         prober = Prober(network, plan, chosen, options, randomness, where)
         with probing_state(network, batchnorm):
@@ -101,6 +110,7 @@ def probe(
                 tested = prober.measure(prober.prepared(held_out), "test", reference=measured, extras=True)
             untrained = prober.measure_untrained(train) if null else None
             record = _record(prober, train, measured, tested, untrained)
+            record.parts = _parts(prober, train) if parts else []
     record.provenance["seconds"] = round(time.perf_counter() - started, 3)
     return record
 
@@ -205,6 +215,19 @@ def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, wei
     return rows
 
 
+def _parts(run: Prober, data: Batches) -> list[PartRow]:
+    """D before and after every part, from passes over the data that leave out what is not needed for it."""
+    options = replace(run.options, uncertainty=False)
+    split = replace(run, plan=run.plan.of_parts(), options=options).measure(data, "parts", extras=True)
+    with full_precision():
+        columns = {site: site_columns(split.around[site], split.scatters[site])[0] for site in split.around}
+    known = {site: {name: found[name] for name in PART_COLUMNS if name in found} for site, found in columns.items()}
+    return [
+        PartRow(part.layer, part.kind, part.module, part.type, known[part.before], known[part.after])
+        for part in run.plan.parts
+    ]
+
+
 def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     notes = [f"Left out: {'; '.join(run.plan.dropped)}."] if run.plan.dropped else []
     if isinstance(weight, str):
@@ -216,6 +239,8 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
         notes.append(f"{flattened}: reduce='first' or 'mean' measures what it uses.")
     if train.no_extras_why:
         notes.append(f"No standard errors and permuted-label floor: {train.no_extras_why}.")
+    for why, left_out in train.no_linear_why.items():
+        notes.append(f"No least D of a linear map at {listed(left_out)}: {why}.")
     short = [site.name for site, around in train.around.items() if not bool(around.centers.full_rank)]
     if short:
         notes.append(f"The class means span fewer than K−1 dimensions at: {', '.join(short)}.")

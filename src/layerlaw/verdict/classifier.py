@@ -7,6 +7,7 @@ import math
 from layerlaw.errors import InputError
 from layerlaw.law import LawFit
 from layerlaw.record import Record, SiteRow
+from layerlaw.verdict.parts import linear_floor_words, made_of
 from layerlaw.verdict.sentences import Verdict, listed
 from layerlaw.verdict.steps import idle_layers, workers
 
@@ -25,6 +26,7 @@ def judge_classifier(record: Record) -> Verdict:
     except InputError as error:
         return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
     findings = [*_work(fit, sites), *_rises(fit, sites), *_floor(sites), *_null(record, fit)]
+    findings += [*made_of(record), *linear_floor_words(record)]
     findings += [*_test(record, sites[-1]), *_collapse(record, sites), *_balance(record)]
     return Verdict(fit.verdict, tuple(findings), tuple(_advice(record, fit, sites)))
 

@@ -6,12 +6,19 @@ from collections.abc import Sequence
 
 from layerlaw.law import LawFit
 from layerlaw.measures.columns import REGISTRY, Column, describe
-from layerlaw.pages.html import cards, definitions, paragraph
+from layerlaw.pages.html import cards, definitions, paragraph, table
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import SiteRow
-from layerlaw.wording import ABSENT, correlation, counted, finite, number, p_value, percent
+from layerlaw.verdict.parts import part_sums
+from layerlaw.wording import ABSENT, correlation, counted, finite, number, p_value, percent, signed
 
 AXIS, CROWDED = "separation fuzziness D", 10
+PART_NAMES = {
+    "map": "linear map",
+    "normalization": "normalization",
+    "nonlinearity": "nonlinearity",
+    "other": "between modules",
+}
 SHARE, RANK_MARK = "share", "†"
 HEADS = ("record", "layers", "ρ", "half-life", "r", "effective layers", "p", "final D", "train acc.", "test acc.")
 FORMULAS = (
@@ -20,6 +27,9 @@ FORMULAS = (
      "pseudo-inverse. Lower is better separated."),
     ("The law", "D<sub>l</sub> ≐ ρ<sup>l</sup> D<sub>0</sub>",
      "ρ is the exponential of the least-squares slope of ln D<sub>l</sub> on l; the half-life is ln 2 / ln(1/ρ) layers."),
+    ("Best linear map", "D<sub>lin</sub> = Σ 1 / λ<sub>i</sub>(SS<sub>w</sub><sup>−1</sup> SS<sub>b</sub>)",
+     "The least D that a linear map of the features reaches, where it was requested. Biased low unless samples far outnumber "
+     "features."),
     ("Share of the work", "p<sub>l</sub> = (ln D<sub>l−1</sub> − ln D<sub>l</sub>) / (ln D<sub>0</sub> − ln D<sub>m</sub>)",
      "Effective layers are 1 / Σ p<sub>l</sub><sup>2</sup>; Greenwood’s p is the chance that a random split of the same "
      "drop is at least as even."),
@@ -130,6 +140,34 @@ def shares_caption(view: RecordView) -> str:
     shares = parts(view)
     what = f"Each layer’s share of the whole drop of ln D. Dashed: an even share, {percent(shares.even)}."
     return paragraph(what, *shares.colors_explained("D")) if shares.values else ""
+
+
+def parts_table(view: RecordView) -> str:
+    """What all parts of one kind change together."""
+    sums = part_sums(view.record)
+    linear = any(one.linear is not None for one in sums)
+    heads = [("part", "site"), ("count", ""), ("change of ln D", ""), ("per part", "")]
+    heads += [("change of ln D<sub>lin</sub>", ""), ("at most, per part", "")] if linear else []
+    head = "".join(f'<th scope="col"{f" class={kind}" if kind else ""}>{text}</th>' for text, kind in heads)
+    rows = []
+    for one in sums:
+        cells = [f"{one.count}", signed(one.total, 2), signed(one.total / one.count, 3)]
+        cells += [signed(one.linear, 2), number(one.linear_most, 2)] if linear else []
+        name = PART_NAMES[one.kind]
+        rows.append(f'<th scope="row" class="site">{name}</th>' + "".join(f"<td>{cell}</td>" for cell in cells))
+    return table("what each kind of part changes", head, rows) if rows else ""
+
+
+def parts_caption(view: RecordView) -> str:
+    """How to read the parts."""
+    kinds = {part.kind for part in view.record.parts}
+    by_functions = any(part.kind == "nonlinearity" and not part.module for part in view.record.parts)
+    return paragraph(
+        "By how much each part of a layer changes ln D; below zero it separates the classes.",
+        by_functions and "Nonlinearities that are no modules: all that happens up to the next layer.",
+        "other" in kinds and "Between modules: skip connections, pooling, and activations that come with them.",
+        view.has("separation_linear") and "D<sub>lin</sub> is the least D of a linear map; invertible maps leave it as it is.",
+    )
 
 
 def compared(view: RecordView) -> list[str]:

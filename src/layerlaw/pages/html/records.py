@@ -226,6 +226,10 @@ PANELS: dict[Kind, tuple[PagePanel, ...]] = {
         VERDICT,
         PagePanel("law", "Separation along depth", charts.law_figure, key_numbers, caption=classifier.law_caption),
         PagePanel("shares", "Who does the work", charts.shares_figure, caption=classifier.shares_caption),
+        PagePanel(
+            "parts", "What a layer is made of", charts.parts_figure, below=classifier.parts_table,
+            caption=classifier.parts_caption, shown=lambda view: view.record.parts,
+        ),
         PagePanel("table", "Layer by layer", below=layers_html),
         PagePanel("classes", "Class by class", charts.classes_figure, caption=charts.classes_note),
         PagePanel(
