@@ -1,5 +1,6 @@
 """Numbers, names and ticks, as they are written."""
 
+import itertools
 import math
 
 import pytest
@@ -80,7 +81,7 @@ def test_planes_keep_first_and_last_and_strides_are_even():
 @pytest.mark.parametrize("count", [1, 2, 5, 18, 19, 55, 56, 57, 100, 200])
 def test_the_first_and_the_last_tick_are_there_and_none_are_close(count, most):
     ticks = strided(count, most)
-    gaps = [b - a for a, b in zip(ticks, ticks[1:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(ticks)]
     assert (ticks[0], ticks[-1]) == (0, count - 1)
     assert len(ticks) <= most
     assert len(set(gaps[:-1])) <= 1

@@ -1,4 +1,4 @@
-"""What a layer is made of: its linear map, the normalization and the nonlinearity that follow, found by watching one forward.
+"""What a layer is made of: its linear map, and the normalization and nonlinearity that follow, found in one forward.
 
 Weight layers follow each other in time; what is called between two of them belongs to the first. A nonlinearity is what acts
 on every number alone and is not linear, which its input and output show; a normalization is what doubling its input does not
@@ -140,9 +140,10 @@ class _Watch:
                     yield "nonlinearity", act, Bound(act, "input"), Bound(act, "output")
 
     def _rest(self, layer: Call, start: Bound, end: Bound) -> Iterator[Piece]:
-        """What functions did between two tensors; nothing where they are the same, or where the forward took another branch."""
+        """What functions did between two tensors; nothing where they are the same, or the forward took another branch."""
         before, after = start.seen, end.seen
-        assert before is not None and after is not None
+        assert before is not None
+        assert after is not None
         if _content(before) == _content(after) or self.first.get(_content(after), layer.left + 1) < layer.left:
             return
         x, y = before.values, after.values
@@ -179,11 +180,12 @@ def acts_alone(x: Tensor | None, y: Tensor | None) -> bool:
 
 
 def normalizes(call: Call) -> bool:
-    """Whether a module is a normalization: by its class, its running statistics, or since doubling its input changes nothing."""
+    """Whether a module is a normalization: by its class or running statistics, or since doubling its input changes nothing."""
     module = call.module
     if isinstance(module, NORMS) or "norm" in type(module).__name__.lower() or hasattr(module, "running_mean"):
         return True
-    assert call.input is not None and call.output is not None
+    if call.input is None or call.output is None:
+        return False
     if call.input.shape != call.output.shape or isinstance(module, (nn.Sequential, nn.Identity)):
         return False
     like = call.input.tensor

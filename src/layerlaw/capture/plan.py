@@ -42,7 +42,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Part:
-    """What a layer is made of: one step between two sites, by which `module` (its `type`; none: functions between modules)."""
+    """What a layer is made of: one step between two sites, and the `module` that does it (none: functions between modules)."""
 
     layer: str
     kind: PartKind
@@ -57,8 +57,8 @@ class Plan:
     """Which sites are measured, by which rule and why, what was left out, and which layer is the classifier.
 
     `reads` names the site whose features the classifier reads; `classes` is the number of logits (2 for a single one,
-    which means class 1 above the `threshold`); `calls` says how often each module with a site is called; `parts` are what the
-    layers are made of, where that was asked.
+    which means class 1 above the `threshold`); `calls` says how often each module with a site is called; `parts` are what
+    the layers are made of, where that was asked.
     """
 
     sites: tuple[Site, ...]

@@ -133,7 +133,7 @@ def _statistics(
 def _within(features: Any, labels: Any, centers: Centers) -> Tensor:
     """SS_w (…, d, d)."""
     x = _tensor(features).detach()
-    *lead, n, d = x.shape
+    n, d = x.shape[-2:]
     K = centers.counts.shape[-1]
     if not enough_samples(centers):
         why = "with fewer some linear map separates any classes perfectly, and D_lin says nothing"

@@ -57,7 +57,8 @@ def linear_separation(centers: Centers, within: Tensor) -> Tensor:
     1−μ = pᵀ SS_w p: taken as such, not as a difference, it keeps its digits near collapse. Directions in which the features
     vary no more than their rounding are left out.
     """
-    A = (centers.basis * centers.scales.unsqueeze(-1)).mT  # (…, d, r), SS_b = AAᵀ
+    # From the means themselves, SS_b = AAᵀ: an SVD would lose features in small units beside those in large ones.
+    A = ((centers.means - centers.mean.unsqueeze(-2)) * centers.weights.sqrt().unsqueeze(-1)).mT  # (…, d, K)
     total = within + A @ A.mT
     variance = total.diagonal(dim1=-2, dim2=-1)
     eps = max(torch.finfo(centers.dtype).eps, 1e-15)
@@ -71,7 +72,7 @@ def linear_separation(centers: Centers, within: Tensor) -> Tensor:
     cut = (4 * products * usual).clamp(64 * total.shape[-1] * 2.2e-16, MOST_CUT)
     inverse = torch.where(sizes > cut.unsqueeze(-1), sizes.clamp_min(TINY).rsqrt(), 0.0)
     whitener = unit * axes * inverse.unsqueeze(-2)  # (…, d, d)
-    p, root, _ = torch.linalg.svd(whitener.mT @ A, full_matrices=False)  # (…, d, r), √μ (…, r)
+    p, root, _ = torch.linalg.svd(whitener.mT @ A, full_matrices=False)  # (…, d, k), √μ (…, k)
     back = whitener @ p
     ratios = (back * (within @ back)).sum(-2) / root.square()
     counted = torch.arange(root.shape[-1], device=root.device) < centers.rank.unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""What layers are made of: how much linear maps, normalizations and nonlinearities change ln D, layer by layer and in all."""
+"""What layers are made of: how much linear maps, normalizations and nonlinearities change ln D, by layer and in all."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ FORMULAS = (
     ("The law", "D<sub>l</sub> ≐ ρ<sup>l</sup> D<sub>0</sub>",
      "ρ is the exponential of the least-squares slope of ln D<sub>l</sub> on l; the half-life is ln 2 / ln(1/ρ) layers."),
     ("Best linear map", "D<sub>lin</sub> = Σ 1 / λ<sub>i</sub>(SS<sub>w</sub><sup>−1</sup> SS<sub>b</sub>)",
-     "The least D that a linear map of the features reaches, where it was requested. Biased low unless samples far outnumber "
-     "features."),
+     "The least D that a linear map of the features reaches, where it was requested. Biased low unless samples far "
+     "outnumber features."),
     ("Share of the work", "p<sub>l</sub> = (ln D<sub>l−1</sub> − ln D<sub>l</sub>) / (ln D<sub>0</sub> − ln D<sub>m</sub>)",
      "Effective layers are 1 / Σ p<sub>l</sub><sup>2</sup>; Greenwood’s p is the chance that a random split of the same "
      "drop is at least as even."),
@@ -151,11 +151,16 @@ def parts_table(view: RecordView) -> str:
     head = "".join(f'<th scope="col"{f" class={kind}" if kind else ""}>{text}</th>' for text, kind in heads)
     rows = []
     for one in sums:
-        cells = [f"{one.count}", signed(one.total, 2), signed(one.total / one.count, 3)]
-        cells += [signed(one.linear, 2), number(one.linear_most, 2)] if linear else []
+        cells = [f"{one.count}", _change(one.total, 2), _change(one.total / one.count, 3)]
+        cells += [_change(one.linear, 2), number(one.linear_most, 2)] if linear else []
         name = PART_NAMES[one.kind]
         rows.append(f'<th scope="row" class="site">{name}</th>' + "".join(f"<td>{cell}</td>" for cell in cells))
     return table("what each kind of part changes", head, rows) if rows else ""
+
+
+def _change(value: float | None, digits: int) -> str:
+    """With its sign, unless it is zero but for rounding."""
+    return "0" if value is not None and round(value, digits) == 0 else signed(value, digits)
 
 
 def parts_caption(view: RecordView) -> str:
@@ -166,7 +171,8 @@ def parts_caption(view: RecordView) -> str:
         "By how much each part of a layer changes ln D; below zero it separates the classes.",
         by_functions and "Nonlinearities that are no modules: all that happens up to the next layer.",
         "other" in kinds and "Between modules: skip connections, pooling, and activations that come with them.",
-        view.has("separation_linear") and "D<sub>lin</sub> is the least D of a linear map; invertible maps leave it as it is.",
+        any("separation_linear" in part.values for part in view.record.parts)
+        and "D<sub>lin</sub> is the least D of a linear map; invertible maps leave it as it is.",
     )
 
 

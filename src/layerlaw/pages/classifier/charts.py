@@ -61,7 +61,9 @@ def law_figure(view: RecordView) -> Any:
     if view.has("separation_linear"):
         linear = view.series("separation_linear")
         every += linear
-        traces.append(plotly.line("best linear map", linear, theme.QUALITATIVE[2], symbol="triangle-up", width=1, size=6))
+        traces.append(
+            plotly.line("best linear map", linear, theme.QUALITATIVE[2], symbol="triangle-up", width=1, size=6)
+        )
     if view.fit is not None:
         traces.append(plotly.fitted_line(view, view.fit, f"law: ρ = {number(view.fit.rho)} per layer"))
     traces.append(plotly.law_points(view, "training data", thickness=1.2, width=4))
