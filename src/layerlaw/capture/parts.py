@@ -4,7 +4,7 @@ Weight layers follow each other in time; what is called between two of them belo
 on every number alone and is not linear, which its input and output show; a normalization is what doubling its input does not
 change, or what keeps running statistics or is named so. Functions that no module holds are the rest between the tensors that
 modules show: a nonlinearity where they act on every number alone (a functional activation), else "other" (a skip connection,
-pooling, or an activation together with these).
+pooling, or an activation together with these). "Other" are also layers that are no linear map: attention, recurrence.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import conv
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.hooks import Call, Seen, trace
@@ -27,6 +28,7 @@ FEWEST, MOST_VALUES = 48, 512  # pairs of numbers that show whether one is a fun
 MOST_SAMPLES = 32
 BENDS = 4.0  # the ups and downs of an activation, in units of its range; unrelated numbers have a third of their count
 STRAIGHT = 1e-3  # off a line, in units of the range: below it a function is linear
+SMOOTH = 1.3  # the ups and downs of all points over those of every fourth
 SCALE_FREE = 1e-2  # a normalization adds a small number to the variance
 
 
@@ -111,7 +113,8 @@ class _Watch:
         """The parts from the input of a layer to the input of the one that follows in time."""
         if layer.input is None or layer.output is None:
             return
-        yield Piece("map", Bound(layer, "input"), at := Bound(layer, "output"), layer)
+        start, at = Bound(layer, "input"), Bound(layer, "output")
+        yield Piece("map" if _is_affine(layer.module, layer.input.tensor) else "other", start, at, layer)
         until = follower.entered if follower is not None else 2**62
         for kind, call, before, after in self._known(layer.left, until):
             yield from self._rest(layer, at, before)
@@ -127,17 +130,16 @@ class _Watch:
             if call.entered < done or call.left > until or call.input is None or call.output is None:
                 continue
             start, end = Bound(call, "input"), Bound(call, "output")
-            if activates(call):
-                yield "nonlinearity", call, start, end
-                done = call.left
-            elif normalizes(call):
-                done = call.left
-                act = next((inner for inner in self.plain if _within(inner, call) and activates(inner)), None)
-                if act is None:
-                    yield "normalization", call, start, end
-                else:  # one module that normalizes and activates
-                    yield "normalization", call, start, Bound(act, "input")
-                    yield "nonlinearity", act, Bound(act, "input"), Bound(act, "output")
+            kind = kind_of(call)
+            if kind is None:
+                continue
+            done = call.left
+            inner = (one for one in self.plain if _within(one, call) and kind_of(one) == "nonlinearity")
+            if kind == "normalization" and (act := next(inner, None)) is not None:  # a module that does both
+                yield kind, call, start, Bound(act, "input")
+                yield "nonlinearity", act, Bound(act, "input"), Bound(act, "output")
+            else:
+                yield kind, call, start, end
 
     def _rest(self, layer: Call, start: Bound, end: Bound) -> Iterator[Piece]:
         """What functions did between two tensors; nothing where they are the same, or the forward took another branch."""
@@ -152,11 +154,18 @@ class _Watch:
         yield Piece("nonlinearity" if acts_alone(x, y) else "other", start, end, None)
 
 
-def activates(call: Call) -> bool:
-    """Whether a module is a nonlinearity: torch's own, also where all it got was positive, or what acts like one."""
+def kind_of(call: Call) -> Literal["normalization", "nonlinearity"] | None:
+    """What a module is: by its class where that tells (a ReLU may get positive numbers alone), else by what it does."""
+    module = call.module
     if call.input is None or call.output is None or call.input.shape != call.output.shape:
-        return False
-    return type(call.module).__module__ == nn.ReLU.__module__ or acts_alone(call.input.values, call.output.values)
+        return None
+    if type(module).__module__ == nn.ReLU.__module__:  # torch's own activations
+        return "nonlinearity"
+    if isinstance(module, NORMS) or "norm" in type(module).__name__.lower() or hasattr(module, "running_mean"):
+        return "normalization"
+    if acts_alone(call.input.values, call.output.values):
+        return "nonlinearity"
+    return "normalization" if _scale_free(module, call.input.tensor) else None
 
 
 def acts_alone(x: Tensor | None, y: Tensor | None) -> bool:
@@ -173,23 +182,34 @@ def acts_alone(x: Tensor | None, y: Tensor | None) -> bool:
     spread = y.max() - y.min()
     if not bool((spread > 0) & (x.max() > x.min())):
         return False
-    ups_and_downs = y[x.argsort(stable=True)].diff().abs().sum()
+    curve = y[x.argsort(stable=True)]
+    fine, coarse = (points.diff().abs().sum() for points in (curve, torch.cat([curve[::4], curve[-1:]])))
     line = torch.stack([x, torch.ones_like(x)], 1)
     off = (y - line @ torch.linalg.lstsq(line, y.unsqueeze(1)).solution.squeeze(1)).abs().max()
-    return bool((ups_and_downs <= BENDS * spread) & (off > STRAIGHT * spread))
+    # The ups and downs of a curve are the same however closely one looks, those of unrelated numbers are not.
+    return bool((fine <= BENDS * spread) & (fine <= SMOOTH * coarse) & (off > STRAIGHT * spread))
 
 
-def normalizes(call: Call) -> bool:
-    """Whether a module is a normalization: by its class or running statistics, or since doubling its input changes nothing."""
-    module = call.module
-    if isinstance(module, NORMS) or "norm" in type(module).__name__.lower() or hasattr(module, "running_mean"):
+def _is_affine(module: nn.Module, like: Tensor) -> bool:
+    """Whether a weight layer is a linear map plus a bias; attention and recurrent layers are not."""
+    if isinstance(module, (nn.Linear, conv._ConvNd)):
         return True
-    if call.input is None or call.output is None:
+    g = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(like.shape, generator=g).to(like) for _ in range(2))
+    try:
+        with torch.no_grad():
+            both, one, other, nothing = (module.forward(x) for x in (a + b, a, b, torch.zeros_like(a)))
+            off, size = (both + nothing - one - other).abs().max(), both.abs().max()
+    except Exception:
+        return False  # it wants, or gives, more than one tensor
+    return bool(off <= 0.02 * size)  # half precision rounds to that
+
+
+def _scale_free(module: nn.Module, like: Tensor) -> bool:
+    """Whether doubling the input changes nothing; `forward` is called without hooks."""
+    if isinstance(module, (nn.Sequential, nn.Identity)):
         return False
-    if call.input.shape != call.output.shape or isinstance(module, (nn.Sequential, nn.Identity)):
-        return False
-    like = call.input.tensor
-    x = torch.randn(like.shape, generator=torch.Generator().manual_seed(0)).to(like) * 4  # not by hooks: forward alone
+    x = 4 * torch.randn(like.shape, generator=torch.Generator().manual_seed(0)).to(like)
     try:
         with torch.no_grad():
             once, twice = module.forward(x.clone()), module.forward(2 * x)

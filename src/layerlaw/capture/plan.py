@@ -42,7 +42,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Part:
-    """What a layer is made of: one step between two sites, and the `module` that does it (none: functions between modules)."""
+    """What a layer is made of: a step between two sites, and the `module` that does it (none: functions between modules)."""
 
     layer: str
     kind: PartKind

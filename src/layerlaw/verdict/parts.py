@@ -11,7 +11,7 @@ PLURALS = {
     "map": "linear maps",
     "normalization": "normalizations",
     "nonlinearity": "nonlinearities",
-    "other": "functions between modules (skip connections, pooling, activations with them)",
+    "other": "the rest (skip connections, pooling, attention)",
 }
 NEARLY_ALL, MOST = 0.9, 0.5  # of what lowers D
 LINEAR = "separation_linear"
@@ -61,8 +61,12 @@ def made_of(record: Record) -> list[str]:
     fall = sum(min(0.0, one.total) for one in sums)
     best = min(sums, key=lambda one: one.total)
     share = best.total / fall if fall < 0 else 0.0
-    who = "nonlinearities" if best.kind == "nonlinearity" else PLURALS[best.kind].split(" (")[0]
-    end = f": the {who} do all of it" if share >= NEARLY_ALL else f": mostly the {who}" if share >= MOST else ""
+    who = PLURALS[best.kind]
+    end = (
+        ""
+        if best.kind == "other" or share < MOST
+        else f": the {who} do {'all' if share >= NEARLY_ALL else 'most'} of it"
+    )
     missing = len(record.parts) - sum(one.count for one in sums)
     lost = f" ({counted(missing, 'part')} without D left out)" if missing else ""
     return [f"Over {layers} ln D changes by {listed}{end}{lost}."]

@@ -17,7 +17,7 @@ PART_NAMES = {
     "map": "linear map",
     "normalization": "normalization",
     "nonlinearity": "nonlinearity",
-    "other": "between modules",
+    "other": "the rest",
 }
 SHARE, RANK_MARK = "share", "†"
 HEADS = ("record", "layers", "ρ", "half-life", "r", "effective layers", "p", "final D", "train acc.", "test acc.")
@@ -170,7 +170,8 @@ def parts_caption(view: RecordView) -> str:
     return paragraph(
         "By how much each part of a layer changes ln D; below zero it separates the classes.",
         by_functions and "Nonlinearities that are no modules: all that happens up to the next layer.",
-        "other" in kinds and "Between modules: skip connections, pooling, and activations that come with them.",
+        "other" in kinds
+        and "The rest: skip connections, pooling, attention, and functional activations that come with them.",
         any("separation_linear" in part.values for part in view.record.parts)
         and "D<sub>lin</sub> is the least D of a linear map; invertible maps leave it as it is.",
     )
