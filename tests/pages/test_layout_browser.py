@@ -5,7 +5,7 @@ import functools
 import pytest
 from lm_records import lm_record
 from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outcome
-from pages_records import full_record, nasty_record, resnet50_record, three_records
+from pages_records import full_record, nasty_record, parts_record, resnet50_record, three_records
 
 from layerlaw.pages import outcome_page, report
 
@@ -14,6 +14,7 @@ LONG_NAME = "a-rather-long-name-of-a-model/by-someone"
 PAGES = {
     "classifier": lambda path: report(full_record(), path),
     "deep classifier": lambda path: report(resnet50_record(), path),
+    "parts of layers": lambda path: report(parts_record(), path),
     "nasty classifier": lambda path: report(nasty_record(), path),
     "classifiers compared": lambda path: report(three_records(), path),
     "language model": lambda path: report(lm_record(), path),
@@ -112,3 +113,13 @@ def test_56_sites_are_told_apart_in_the_table_and_below_the_charts(opened, width
         ticks = tab.locator(f'[data-panel="{panel}"] .xtick text').all_text_contents()
         assert len(set(ticks)) == len(ticks)
         assert ticks[-1] == "classifier"
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_parts_of_54_layers_are_drawn_and_summed(opened, width):
+    tab = opened("parts of layers", width)
+    assert tab.locator('[data-panel="parts"] .barlayer .trace').count() == 4
+    ticks = tab.locator('[data-panel="parts"] .xtick text').all_text_contents()
+    assert (ticks[0], ticks[-1]) == ("conv1", "fc")
+    assert len(set(ticks)) == len(ticks)
+    assert tab.locator('[data-panel="parts"] tbody tr').count() == 4
