@@ -69,6 +69,7 @@ def test_the_parts_of_a_layer_add_up_to_its_step(record) -> None:
 def test_the_rows_and_the_law_are_those_of_a_probe_without_parts(record, trained, data) -> None:
     plain = ll.probe(trained, data, linear=True, progress=False)
     assert plain.parts == []
+    assert (record.settings["parts"], record.settings["linear"], plain.settings["parts"]) == (True, True, False)
     assert [site.name for site in plain.sites] == [site.name for site in record.sites]
     assert record.columns == plain.columns
     assert record.law().values == pytest.approx(plain.law().values, rel=1e-12)

@@ -166,6 +166,8 @@ def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: 
             "weighting": options.weighting,
             "classes": list(run.classes.ids) if run.classes.lookup is not None else run.classes.K,
             "jackknife_groups": GROUPS if any(a.left_out is not None for a in around) else 0,
+            "linear": options.linear,
+            "parts": bool(run.plan.parts),
             "permuted_labels": any(a.permuted is not None for a in around),
             "one_forward": train.one_forward,
             "seed": options.seed,
