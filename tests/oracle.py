@@ -89,6 +89,13 @@ def separation(
     return float(np.trace(within @ pseudo_inverse(between, min(K - 1, x.shape[1]) if rank is None else rank)))
 
 
+def linear_separation(x: Any, y: Any, K: int, *, weighting: str = "samples") -> float:
+    """D_lin = Σ 1/λ_i over the K−1 largest eigenvalues of SS_w⁻¹ SS_b, for an SS_w that has an inverse."""
+    within, between = scatters(as_array(x), as_labels(y), K, weighting)
+    eigenvalues = np.sort(np.linalg.eigvals(np.linalg.solve(within, between)).real)[::-1]
+    return float((1 / eigenvalues[: min(K - 1, len(within))]).sum())
+
+
 def class_separation(x: Any, y: Any, K: int, *, weighting: str = "samples", rank: int | None = None) -> Array:
     """D_k = Tr(SS_w^k SS_b⁺)."""
     x, y = as_array(x), as_labels(y)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import html
 import itertools
+import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,29 @@ class SiteRow:
     aside: str = ""
 
 
+@dataclass
+class PartRow:
+    """What one part of a layer does: its `kind` ("map", "normalization", "nonlinearity" or "other"), its module (none:
+    functions between modules), and D before and after it (`values`, with D_lin where that was requested).
+
+    >>> part = PartRow("fc1", "nonlinearity", "relu1", "ReLU", {"separation": 4.0}, {"separation": 2.0})
+    >>> round(part.change(), 3)
+    -0.693
+    """
+
+    layer: str
+    kind: str
+    module: str
+    type: str
+    before: dict[str, float | None] = field(default_factory=dict)
+    values: dict[str, float | None] = field(default_factory=dict)
+
+    def change(self, column: str = "separation") -> float | None:
+        """By how much ln D changes; negative: the classes are better separated. `None` where a D is missing or 0."""
+        before, after = self.before.get(column), self.values.get(column)
+        return math.log(after / before) if before and after and before > 0 and after > 0 else None
+
+
 @dataclass(frozen=True)
 class Kind:
     """What a record is of: which column its law is on, what its sites are called, how its numbers are counted and written.
@@ -85,6 +109,7 @@ class Record(Saved):
     """The result of a probe: sites in depth order, classes, settings and provenance.
 
     `words` are the tokens that a language model's planes show, in the order of `plane_labels`; a classifier's show classes.
+    `parts` are what the layers are made of (`probe(…, parts=True)`); they are no sites and no points of the law.
 
     >>> record = Record(name="toy", classes=["a", "b"], sites=[
     ...     SiteRow("fc1", "Linear", (4,), 4, values={"separation": 4.0}),
@@ -109,6 +134,7 @@ class Record(Saved):
     settings: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    parts: list[PartRow] = field(default_factory=list)
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -263,6 +289,7 @@ class Record(Saved):
     def _made(cls, data: dict[str, Any], version: int) -> Record:
         sites = [from_plain(SiteRow, site, shape=tuple(site["shape"])) for site in data["sites"]]
         changed: dict[str, Any] = {"version": VERSION}
+        changed["parts"] = [from_plain(PartRow, part) for part in data.get("parts", [])]
         if version < VERSION:
             new = {OLD_SETTINGS.get(key, key): value for key, value in data.get("settings", {}).items()}
             changed["settings"] = {k: OLD_VALUES.get(v, v) if k in OLD_SETTINGS.values() else v for k, v in new.items()}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 ABSENT = "–"
@@ -13,6 +14,7 @@ NOTHING = 1e-6  # a residual below this is zero but for rounding
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _SCIENTIFIC = re.compile(r"(?<![\w.'-])(\d+(?:\.\d+)?)e([+-]?\d+)\b")
 _HYPHEN_MINUS = re.compile(r"(?<=[\s(=])-(?=\d)")
+NameParts = list[list[str]]  # of names: what stands between the dots
 
 
 def finite(value: float | None) -> float | None:
@@ -167,6 +169,59 @@ def shortened(text: str, longest: int) -> str:
         return text
     head = (longest - 1) // 3
     return f"{text[:head]}…{text[len(text) - (longest - 1 - head) :]}"
+
+
+def short_names(names: Sequence[str], longest: int) -> list[str]:
+    """Names for a chart that still differ: where one is too long, what tells least apart goes first.
+
+    That is what all names with dots begin with, then what all end with, then words that most of them share, then, in the
+    long names alone, the ends of words; what is still too long loses its middle.
+
+    >>> short_names(["input", "layer3.8.conv2", "fc"], 17)
+    ['input', 'layer3.8.conv2', 'fc']
+    >>> short_names(["input", "backbone.body.layer3.8.conv1", "backbone.body.layer4.0.conv2"], 17)
+    ['input', 'layer3.8.conv1', 'layer4.0.conv2']
+    >>> short_names([f"encoder.stages.{i}.layers.8.layer.{j}.convolution" for i in (1, 2) for j in (0, 1)], 10)
+    ['1.8.0', '1.8.1', '2.8.0', '2.8.1']
+    >>> short_names([f"denseblock{i}.denselayer{j}.conv{j}" for i in (3, 4) for j in (1, 2)], 17)
+    ['dens3.dens1.conv1', 'dens3.dens2.conv2', 'dens4.dens1.conv1', 'dens4.dens2.conv2']
+    """
+    parts = [clean(name).split(".") for name in names]
+    for shorten in (_without_beginning, _without_ending, _without_common_words, *map(_words_cut, (6, 4, 3, 2))):
+        too_long = [len(".".join(part)) > longest for part in parts]
+        if not any(too_long):
+            break
+        shorter = shorten(parts, too_long)
+        if len(set(map(tuple, shorter))) == len(set(map(tuple, parts))):  # what was told apart still is
+            parts = shorter
+    return [shortened(".".join(part), longest) for part in parts]
+
+
+def _without_beginning(parts: NameParts, _: list[bool]) -> NameParts:
+    dotted = [part[:-1] for part in parts if len(part) > 1]
+    same = 0
+    while len(dotted) > 1 and all(len(part) > same and part[same] == dotted[0][same] for part in dotted):
+        same += 1
+    return [part[same:] if len(part) > 1 else part for part in parts]
+
+
+def _without_ending(parts: NameParts, too_long: list[bool]) -> NameParts:
+    return [part[::-1] for part in _without_beginning([part[::-1] for part in parts], too_long)]
+
+
+def _without_common_words(parts: NameParts, _: list[bool]) -> NameParts:
+    shared = Counter(word for part in parts for word in set(part) if not word.isdecimal())
+    common = {word for word, count in shared.items() if 2 * count > len(parts)}
+    return [[word for word in part if word not in common] or part for part in parts]
+
+
+def _words_cut(letters: int) -> Callable[[NameParts, list[bool]], NameParts]:
+    """Every run of letters of the long names cut to so many."""
+
+    def cut(part: list[str]) -> list[str]:
+        return [re.sub(r"[^\W\d_]+", lambda run: run[0][:letters], word) for word in part]
+
+    return lambda parts, too_long: [cut(p) if long else p for p, long in zip(parts, too_long, strict=True)]
 
 
 def beginning(text: str, longest: int) -> str:

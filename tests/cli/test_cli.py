@@ -1,6 +1,7 @@
 """The command line through its real entry point."""
 
 import json
+import math
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,18 @@ def test_json_is_one_object_on_standard_output(folder: Path) -> None:
     assert data["law"]["objections"] == ["D does not fall with depth"]
     assert data["rows"][0]["separation_untrained"] == pytest.approx(data["rows"][0]["separation"])
     assert "NC1" in done.stderr
+
+
+def test_parts_and_the_best_linear_map_are_options(folder: Path) -> None:
+    done = layerlaw("probe", "model.py:with_data", "--json", "--parts", "--linear", "--page", "parts.html", cwd=folder)
+    data = json.loads(done.stdout)
+    kinds = [part["kind"] for part in data["parts"]]
+    assert kinds[:4] == ["map", "normalization", "nonlinearity", "map"]
+    first = data["parts"][0]
+    assert first["change"] == pytest.approx(math.log(first["values"]["separation"] / first["before"]["separation"]))
+    assert any("ln D changes by" in line for line in data["verdict"])
+    assert any(row.get("separation_linear") for row in data["rows"])
+    assert 'data-panel="parts"' in (folder / "parts.html").read_text(encoding="utf-8")
 
 
 def test_sites_lists_the_dry_run(folder: Path) -> None:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from layerlaw.record import Record, SiteRow
+from layerlaw.record import PartRow, Record, SiteRow
 
 FASHION = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 ADAM_8 = [36.814, 15.455, 9.480, 5.550, 3.197, 1.652, 0.742, 0.467]
@@ -129,6 +129,33 @@ def deep_record(count: int = 60) -> Record:
     """A deep residual network with long site names."""
     names = ["input", *(f"layer{1 + i // 16}.{i % 16 // 3}.conv{1 + i % 3}" for i in range(count - 1))]
     return full_record("ResNet, CIFAR-10", separation=falling(count, 120, 0.05, seed=3), sites=names)
+
+
+def resnet50_record() -> Record:
+    """The 54 layers of a ResNet-50 inside another module: long names that begin alike."""
+    names = ["input", "backbone.body.conv1"]
+    for stage, blocks in enumerate((3, 4, 6, 3), start=1):
+        for block in range(blocks):
+            inner = ["conv1", "conv2", "conv3", *["downsample.0"] * (block == 0)]
+            names += [f"backbone.body.layer{stage}.{block}.{layer}" for layer in inner]
+    return full_record("ResNet-50, by layers", separation=falling(55, 120, 0.05, seed=3), sites=[*names, "fc"][:55])
+
+
+def parts_record() -> Record:
+    """The same, with the parts of every layer."""
+    record, rng = resnet50_record(), np.random.default_rng(0)
+    sizes = {"map": 0.12, "normalization": -0.01, "nonlinearity": -0.3, "other": 0.05}
+    for site in record.sites:
+        site.values["separation_linear"] = (site.values["separation"] or 1.0) / 3
+    for site in record.sites[1:-1]:
+        value = site.values["separation"] or 1.0
+        for kind, size in sizes.items():
+            after = value * math.exp(size * rng.uniform(0.3, 1.7))
+            where = (site.name, kind, "" if kind == "other" else f"{site.name}.{kind}", "Part")
+            before = {"separation": value, "separation_linear": value / 3}
+            record.parts.append(PartRow(*where, before, {"separation": after, "separation_linear": value / 3.001}))
+            value = after
+    return record
 
 
 def many_classes_record(K: int = 1000) -> Record:

@@ -5,7 +5,7 @@ import functools
 import pytest
 from lm_records import lm_record
 from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outcome
-from pages_records import full_record, nasty_record, three_records
+from pages_records import full_record, nasty_record, parts_record, resnet50_record, three_records
 
 from layerlaw.pages import outcome_page, report
 
@@ -13,6 +13,8 @@ pytestmark = pytest.mark.browser
 LONG_NAME = "a-rather-long-name-of-a-model/by-someone"
 PAGES = {
     "classifier": lambda path: report(full_record(), path),
+    "deep classifier": lambda path: report(resnet50_record(), path),
+    "parts of layers": lambda path: report(parts_record(), path),
     "nasty classifier": lambda path: report(nasty_record(), path),
     "classifiers compared": lambda path: report(three_records(), path),
     "language model": lambda path: report(lm_record(), path),
@@ -98,3 +100,26 @@ def test_the_separation_and_its_interval_are_in_sight_on_a_telephone(opened):
 def test_the_verdict_on_a_number_is_in_sight_on_a_telephone(opened):
     box = opened("outcomes", 420).locator("#o0 td.verdict >> nth=0").bounding_box()
     assert box["x"] + 0.6 * box["width"] < 420 - 16  # the mark and the word stand at its left
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_56_sites_are_told_apart_in_the_table_and_below_the_charts(opened, width):
+    tab = opened("deep classifier", width)
+    names = tab.locator('[data-panel="table"] tbody th').all_inner_texts()
+    assert len({name.lstrip("0123456789") for name in names}) == 56
+    cut = "[...document.querySelectorAll('[data-panel=table] tbody th')].filter(e => e.scrollWidth > e.clientWidth + 1)"
+    assert tab.evaluate(f"{cut}.length") == 0
+    for panel in ("law", "shares", "ncc", "collapse", "classes"):
+        ticks = tab.locator(f'[data-panel="{panel}"] .xtick text').all_text_contents()
+        assert len(set(ticks)) == len(ticks)
+        assert ticks[-1] == "classifier"
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_parts_of_54_layers_are_drawn_and_summed(opened, width):
+    tab = opened("parts of layers", width)
+    assert tab.locator('[data-panel="parts"] .barlayer .trace').count() == 4
+    ticks = tab.locator('[data-panel="parts"] .xtick text').all_text_contents()
+    assert (ticks[0], ticks[-1]) == ("conv1", "fc")
+    assert len(set(ticks)) == len(ticks)
+    assert tab.locator('[data-panel="parts"] tbody tr').count() == 4

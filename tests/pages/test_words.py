@@ -1,17 +1,18 @@
 """Numbers, names and ticks, as they are written."""
 
+import itertools
 import math
 
 import pytest
-from pages_records import broken_record, deep_record, full_record, minimal_record, three_records
+from pages_records import broken_record, deep_record, full_record, minimal_record, resnet50_record, three_records
 
 from layerlaw.pages.html import escaped, for_plotly
-from layerlaw.pages.html.plotly import log_axis
+from layerlaw.pages.html.plotly import log_axis, site_axis
 from layerlaw.pages.html.records import plane_positions
 from layerlaw.pages.record_view import read, read_all, strided
 from layerlaw.pages.sheets.scales import log_ticks, tick_text
 from layerlaw.pages.theme import class_colors
-from layerlaw.wording import clean, number, p_value, percent, sentence, setting, shortened
+from layerlaw.wording import clean, number, p_value, percent, sentence, setting, short_names, shortened
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,42 @@ def test_planes_keep_first_and_last_and_strides_are_even():
     chosen = plane_positions(read(deep_record(59)))
     assert (chosen[0], chosen[-1], len(set(chosen))) == (0, 59, 24)
     assert len(strided(200, 18)) <= 18
+
+
+@pytest.mark.parametrize("most", [12, 13, 18])
+@pytest.mark.parametrize("count", [1, 2, 5, 18, 19, 55, 56, 57, 100, 200])
+def test_the_first_and_the_last_tick_are_there_and_none_are_close(count, most):
+    ticks = strided(count, most)
+    gaps = [b - a for a, b in itertools.pairwise(ticks)]
+    assert (ticks[0], ticks[-1]) == (0, count - 1)
+    assert len(ticks) <= most
+    assert len(set(gaps[:-1])) <= 1
+    assert not gaps or 2 * gaps[-1] > gaps[0]
+
+
+@pytest.mark.parametrize("longest", [14, 17, 24])
+def test_names_below_a_chart_differ_and_drop_what_they_have_in_common(longest):
+    names = [site.name for site in resnet50_record().sites]
+    assert len(names) == 56
+    short = short_names(names, longest)
+    assert len(set(short)) == 56
+    assert max(map(len, short)) <= longest
+    assert short[names.index("backbone.body.layer3.5.conv2")] == "layer3.5.conv2"
+    assert (short[0], short[-1]) == ("input", "classifier")
+
+
+def test_short_names_stay_as_they_are_and_equal_ones_stay_equal():
+    assert short_names(["layers.1.relu", "layers.2.relu"], 17) == ["layers.1.relu", "layers.2.relu"]
+    assert short_names([], 17) == []
+    assert short_names(["a" * 40, "a" * 40, ""], 17) == ["aaaaaa", "aaaaaa", ""]
+
+
+def test_the_axis_of_56_sites_names_the_last_one():
+    axis = site_axis(read(resnet50_record()))
+    assert axis["tickvals"][-1] == 55
+    assert axis["ticktext"][-1] == "classifier"
+    assert len(set(axis["ticktext"])) == len(axis["ticktext"])
+    assert "…" not in "".join(axis["ticktext"])
 
 
 def test_ten_classes_have_ten_colors_and_a_thousand_have_colors_too():

@@ -37,6 +37,7 @@ def cases() -> dict[str, tuple[nn.Module, dict]]:
         "streamed in groups": (network, {**how, **tiny, "sites": ["layers", "logits"]}),
         "train mode": (network, {**how, "batchnorm": "batch"}),
         "null": (network, {**how, "null": True}),
+        "linear and parts": (network, {**how, "reduce": "mean", "linear": True, "parts": True}),
         "with extras": (network, {"progress": False}),
     }
 

@@ -97,3 +97,13 @@ def test_masks_and_chosen_classes_work_on_the_device(reduce: str) -> None:
     network = seeded(Encoder, batch_first=True)
     how = {"reduce": reduce, "classes": [0, 2], "uncertainty": "jackknife"}
     assert_same(probe(network, data, device="cuda", **how), probe(network, data, **how), rel=1e-3)
+
+
+def test_parts_and_the_best_linear_map_are_those_of_the_cpu() -> None:
+    network = seeded(InPlaceResNet)
+    how = {"parts": True, "linear": True, "reduce": "mean"}
+    there, here = probe(network, (X, Y), device="cuda", **how), probe(network, (X, Y), **how)
+    assert there.column("separation_linear") == pytest.approx(here.column("separation_linear"), rel=1e-3)
+    for a, b in zip(there.parts, here.parts, strict=True):
+        assert (a.layer, a.kind, a.module) == (b.layer, b.kind, b.module)
+        assert a.values["separation"] == pytest.approx(b.values["separation"], rel=1e-3)

@@ -54,6 +54,9 @@ def assert_same(a: ll.Record, b: ll.Record, rel: float) -> None:
     assert list(left.columns) == list(right.columns)
     for column in left.columns[5:]:
         np.testing.assert_allclose(left[column], right[column], rtol=rel, atol=1e-12, err_msg=column)
+    for part, other in zip(a.parts, b.parts, strict=True):
+        assert (part.layer, part.kind, part.module) == (other.layer, other.kind, other.module)
+        np.testing.assert_allclose(list(part.values.values()), list(other.values.values()), rtol=rel)
     for mine, theirs in zip(a.sites, b.sites, strict=True):
         for key in mine.by_class:
             np.testing.assert_allclose(mine.by_class[key], theirs.by_class[key], rtol=rel, atol=1e-12)

@@ -332,6 +332,8 @@ def test_a_record_says_how_it_was_measured() -> None:
         "weighting": "samples",
         "classes": 3,
         "jackknife_groups": 10,
+        "linear": False,
+        "parts": False,
         "permuted_labels": True,
         "one_forward": True,
         "seed": 0,

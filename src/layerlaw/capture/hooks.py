@@ -29,15 +29,17 @@ class Seen:
     tensor: Tensor  # kept alive so that its memory is not given to another tensor during the trace
     copy: Tensor | None  # its content at that time, where axis 0 is not simply the samples
     node: int | None = None  # its node in the graph of the data, where that was followed
+    values: Tensor | None = None  # some of its numbers at that time, evenly chosen, where they were requested
 
     @classmethod
-    def of(cls, tensor: Tensor, samples: int, flow: DataFlow | None = None) -> Seen:
+    def of(cls, tensor: Tensor, samples: int, flow: DataFlow | None = None, values: int = 0) -> Seen:
         """Look at a tensor that a module got or gave."""
         shape = tuple(tensor.shape)
         version = 0 if tensor.is_inference() else tensor._version
         key = (tensor.data_ptr(), version, shape, tensor.stride())
+        copy = tensor.detach().clone() if shape and shape[0] != samples else None
         node = None if flow is None else flow.node(tensor)
-        return cls(key, tensor, tensor.detach().clone() if shape and shape[0] != samples else None, node)
+        return cls(key, tensor, copy, node, _some_of(tensor.detach(), values) if values else None)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -100,6 +102,13 @@ class Trace:
         return next(call for call in self.calls if call.name == "")
 
 
+def _some_of(tensor: Tensor, count: int) -> Tensor:
+    """At most so many of its numbers, the same places in all tensors of one size, in float64 on the CPU."""
+    places = torch.linspace(0, tensor.numel() - 1, min(count, tensor.numel()), dtype=torch.float64).long()
+    at = torch.unravel_index(places.to(tensor.device), tensor.shape)
+    return tensor[at].cpu().double()
+
+
 @contextmanager
 def hooked(
     network: nn.Module, names: Iterable[str], enter: Callable[..., None], leave: Callable[..., None]
@@ -116,9 +125,12 @@ def hooked(
 HINT = "Does it take inputs of this shape and type?"
 
 
-def trace(network: nn.Module, batch: Batch, *, hint: str = HINT) -> Trace:
-    """Run the network once on a small batch of its own and write down every call; `hint` ends the error if that fails."""
-    return _traced(network, batch, None, hint)
+def trace(network: nn.Module, batch: Batch, *, hint: str = HINT, values: int = 0) -> Trace:
+    """Run the network once on a small batch of its own and write down every call; `hint` ends the error if that fails.
+
+    With `values` so many numbers of every tensor are kept, as they were when it passed.
+    """
+    return _traced(network, batch, None, hint, values)
 
 
 def trace_flow(network: nn.Module, batch: Batch) -> Trace:
@@ -136,7 +148,7 @@ def trace_flow(network: nn.Module, batch: Batch) -> Trace:
         return replace(trace(network, batch), flow=f"the model does not run while its data are followed: {cause}")
 
 
-def _traced(network: nn.Module, batch: Batch, flow: DataFlow | None, hint: str) -> Trace:
+def _traced(network: nn.Module, batch: Batch, flow: DataFlow | None, hint: str, values: int = 0) -> Trace:
     n = len(batch.labels)
     found = Trace(n, [])
     counts: dict[str, int] = defaultdict(int)
@@ -145,7 +157,9 @@ def _traced(network: nn.Module, batch: Batch, flow: DataFlow | None, hint: str) 
 
     def enter(name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         tensor = entering(args, kwargs)
-        call = Call(name, counts[name], module, next(clock), None if tensor is None else Seen.of(tensor, n, flow))
+        call = Call(
+            name, counts[name], module, next(clock), None if tensor is None else Seen.of(tensor, n, flow, values)
+        )
         call.nodes = range(len(flow.nodes) if flow else 0, 0)
         counts[name] += 1
         found.calls.append(call)
@@ -155,7 +169,7 @@ def _traced(network: nn.Module, batch: Batch, flow: DataFlow | None, hint: str) 
         while (call := running.pop()).name != name:  # one that ended with an exception which the model has caught
             pass
         call.nodes = range(call.nodes.start, len(flow.nodes) if flow else 0)
-        call.left, call.outputs = next(clock), tuple(Seen.of(tensor, n, flow) for tensor in tensors_in(output))
+        call.left, call.outputs = next(clock), tuple(Seen.of(tensor, n, flow, values) for tensor in tensors_in(output))
 
     given = batch.copy()
     with hooked(network, modules_of(network), enter, leave):

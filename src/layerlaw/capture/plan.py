@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -15,6 +15,7 @@ from layerlaw.stats.precision import at_least_float32
 from layerlaw.wording import counted, shortened
 
 LONGEST_TYPE = 24  # characters of a module's class in the table
+PartKind = Literal["map", "normalization", "nonlinearity", "other"]
 Reduce = Literal["flatten", "mean", "max", "first", "last"]
 
 
@@ -51,6 +52,18 @@ class Site:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What a layer is made of: a step between two sites, and the `module` that does it (none: functions between modules)."""
+
+    layer: str
+    kind: PartKind
+    module: str
+    type: str
+    before: Site
+    after: Site
+
+
+@dataclass(frozen=True)
 class Plan:
     """Which sites are measured, by which rule and why, what was left out, and which layer is the classifier.
 
@@ -58,7 +71,8 @@ class Plan:
     which means class 1 above the `threshold`), `scores` how they are read from the model's output; `calls` says how often
     each module with a site is called. `no_sites` are the modules that are called and own a parameter of two or more
     dimensions but are no site, and why; `no_trunk` says why side branches could not be told from the trunk ("": they were).
-    `blocks` are the modules of its blocks, whatever the rule.
+    `blocks` are the modules of its blocks, whatever the rule; `parts` are what
+    the layers are made of, where that was asked.
     """
 
     sites: tuple[Site, ...]
@@ -76,11 +90,17 @@ class Plan:
     no_sites: dict[str, str] = field(default_factory=dict)
     no_trunk: str = ""
     blocks: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
 
     @property
     def along_depth(self) -> tuple[Site, ...]:
         """The sites without those of side branches, other than such as the user has named."""
         return tuple(site for site in self.sites if site.in_fit or not site.branch)
+
+    def of_parts(self) -> Plan:
+        """The same network, measured before and after every part instead."""
+        sites = dict.fromkeys(site for part in self.parts for site in (part.before, part.after))
+        return replace(self, sites=tuple(sites), parts=())
 
     def rows(self) -> list[dict[str, Any]]:
         """The dry-run table as plain data; `memory` is what a probe keeps per site (bytes)."""

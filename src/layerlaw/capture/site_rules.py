@@ -23,7 +23,8 @@ from layerlaw.capture.modules import (
     tensors_in,
     weight_layers,
 )
-from layerlaw.capture.plan import Plan, Reduce, Site, reduced, samples_first
+from layerlaw.capture.parts import find_parts
+from layerlaw.capture.plan import Part, Plan, Reduce, Site, reduced, samples_first
 from layerlaw.capture.scores import ScoreChoice, find_scores
 from layerlaw.capture.trunk import DataFlow, Trunk
 from layerlaw.errors import CaptureError, check_choice
@@ -43,10 +44,12 @@ def find_sites(
     reduce: Reduce = "flatten",
     scores_at: ScoreChoice = None,
     classes_told: int | None = None,
+    parts: bool = False,
 ) -> Plan:
     """Dry-run the network, which is in its probing state, on two (and three) samples, and decide where to measure.
 
-    `scores_at` says where the class scores are in the model's output, `classes_told` how many the user spoke of.
+    `scores_at` says where the class scores are in the model's output, `classes_told` how many the user spoke of; with
+    `parts` also what every layer is made of.
     """
     check_choice("reduce", reduce, get_args(Reduce), CaptureError)
     n = len(batch.labels)
@@ -85,11 +88,14 @@ def find_sites(
         if site.name in seen:
             sites[i] = replace(site, name=f"{site.name} ({site.at})")
         seen.add(sites[i].name)
+    made_of, lost = finder.parts(batch) if parts else ([], [])
+    places = [*sites, *(site for part in made_of for site in (part.before, part.after))]
     return Plan(
         sites=tuple(sites),
         rule=rule,
         why=why,
-        dropped=tuple(finder.dropped),
+        dropped=(*finder.dropped, *lost),
+        parts=tuple(made_of),
         classifier=end.name if end else None,
         classifier_why=finder.classifier_why,
         reads=next((site.name for site in reversed(sites) if finder.feeds_classifier(site)), None),
@@ -97,7 +103,7 @@ def find_sites(
         threshold=threshold,
         scores=read,
         overwrites_input=two.overwrites_input,
-        calls={name: finder.counts[name] for name in {site.module for site in sites}},
+        calls={name: finder.counts[name] for name in {site.module for site in places}},
         no_sites=finder.no_sites(sites, rule),
         no_trunk=finder.no_trunk,
         blocks=tuple(finder.block_modules()),
@@ -303,6 +309,17 @@ class _Finder:
         # Copied into another layout, as `flatten` does with channels-last features, it is still the same.
         copied = seen.node is not None and seen.node == end.input.node and seen.same_values(end.input)
         return seen.same_content(end.input) or copied
+
+    def parts(self, batch: Batch) -> tuple[list[Part], list[str]]:
+        """What every layer is made of, and what of it cannot be measured."""
+        calls = {(call.name, call.number): call for call in self.two.calls}
+        made_of, lost = find_parts(
+            self.network, batch, self.layer_calls, self.classifier, lambda name, n, at: self._site(calls[name, n], at)
+        )
+        if not made_of:
+            why = "; ".join(lost) or "the model has no weight layer before its classifier"
+            raise CaptureError(f"parts: expected a layer whose parts can be measured, found none: {why}.")
+        return made_of, lost
 
     def _gives_logits(self, seen: Seen | None) -> bool:
         return seen is not None and self._scores is not None and seen.same_content(self._scores)

@@ -89,6 +89,10 @@ def probe(
     data_name: Annotated[str | None, Option(help="What the data are, e.g. 'CIFAR-10 test', for the sentences.")] = None,
     logits: Annotated[bool, Option("--logits", help="Also measure the logits.")] = False,
     null: Annotated[bool, Option("--null", help="Also measure an untrained copy of the network.")] = False,
+    parts: Annotated[
+        bool, Option("--parts", help="Also measure after the linear map, normalization and nonlinearity of each layer.")
+    ] = False,
+    linear: Annotated[bool, Option("--linear", help="Also measure the least D that a linear map could reach.")] = False,
     test: Annotated[bool, Option(help="Also measure the test split.")] = True,
     per_class: Annotated[int | None, Option(help="Use this many training images of each class.")] = None,
     batch_size: Annotated[int | None, Option(help="Samples per forward.")] = None,
@@ -107,7 +111,7 @@ def probe(
     if class_map is not None and classes is not None:
         raise InputError("--classes, --class-map: expected one of them; a map names the classes that are measured.")
     how: Any = {"batchnorm": batchnorm, "weighting": weighting, "null": null, **where.how(logits=logits)}
-    how |= {"batch_size": batch_size, "device": device, "memory_gib": memory_gib}
+    how |= {"batch_size": batch_size, "device": device, "memory_gib": memory_gib, "parts": parts, "linear": linear}
     how["classes"] = _chosen(classes, chosen.class_names, numbers if classes is None else {})
 
     def given_as(pair: Any) -> Any:
@@ -198,6 +202,7 @@ def summary(record: Record) -> dict[str, Any]:
     found |= {
         "law": law_of(record),
         "verdict": [verdict.headline, *verdict.findings, *verdict.advice],
+        "parts": [vars(part) | {"change": part.change()} for part in record.parts],
         "rows": [{"site": s.name, "type": s.type, "features": s.features, **s.values} for s in record.sites],
     }
     return dict(json_safe(found))

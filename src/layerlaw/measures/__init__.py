@@ -2,7 +2,14 @@
 
 from layerlaw.measures.at_hand import cdnv, measure, nc1, ncc_accuracy, separation_fuzziness
 from layerlaw.measures.collapse import geometry, self_duality
-from layerlaw.measures.separation import Jackknife, class_separation, equal_separation, jackknife, separation
+from layerlaw.measures.separation import (
+    Jackknife,
+    class_separation,
+    equal_separation,
+    jackknife,
+    linear_separation,
+    separation,
+)
 from layerlaw.measures.variability import class_distance_variance, compression, discrimination
 
 __all__ = [
@@ -15,6 +22,7 @@ __all__ = [
     "equal_separation",
     "geometry",
     "jackknife",
+    "linear_separation",
     "measure",
     "nc1",
     "ncc_accuracy",

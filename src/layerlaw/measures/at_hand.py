@@ -13,11 +13,11 @@ from torch import Tensor
 from layerlaw.errors import FeatureError, LabelError, check_choice, check_whole
 from layerlaw.measures.columns import REGISTRY, measured
 from layerlaw.measures.separation import separation
-from layerlaw.measures.site import Needs, SiteStatistics
+from layerlaw.measures.site import Needs, SiteStatistics, enough_samples
 from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, find_centers, project
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.labels import check_counts
-from layerlaw.stats.precision import full_precision
+from layerlaw.stats.precision import double, full_precision, take_rows
 
 
 def separation_fuzziness(
@@ -72,13 +72,15 @@ def measure(
     classes: int | None = None,
     decision: Any = None,
     classifier: Any = None,
+    linear: bool = False,
 ) -> dict[str, Any]:
     """Every measure of one set of features as a dictionary: `separation`, `separation_classes`, `rank`, `nc1`, ….
 
     Floats, an integer `rank`, a boolean `full_rank`, `None` where a number does not exist, and a tensor (K,) of what is
     measured by class; with leading dimensions everything is a tensor.
     `decision` (n,) are the network's own class decisions (gives `ncc_mismatch`), `classifier` its last weight (K, d)
-    (gives `nc2_…_classifier` and `nc3`).
+    (gives `nc2_…_classifier` and `nc3`). `linear` gives `separation_linear`, the least D of a linear map, which takes a d×d
+    matrix and needs n ≥ d + K samples.
     """
     with full_precision():
         centers, scatter = _statistics(features, labels, weighting, classes, decision)
@@ -93,7 +95,9 @@ def measure(
                     f"got {tuple(weight.shape)}. Pass the rows of the classes, transposed if need be."
                 )
         undefined = centers.rank.dim() == 0 and int(centers.rank) == 0
-        return measured(SiteStatistics(centers, scatter, weight=weight, undefined=undefined), needs)
+        within = _within(features, labels, centers) if linear and not undefined else None
+        needs |= {"within"} if linear else set()
+        return measured(SiteStatistics(centers, scatter, weight=weight, undefined=undefined, within=within), needs)
 
 
 def _one(name: str, features: Any, labels: Any, classes: int | None) -> Any:
@@ -142,6 +146,20 @@ def _statistics(
     centers = find_centers(sums, weighting)
     coordinates, lengths = project(x, y, Frame.of(centers))
     return centers, Scatter.of(coordinates, lengths, y, centers, chosen)
+
+
+def _within(features: Any, labels: Any, centers: Centers) -> Tensor:
+    """SS_w (…, d, d)."""
+    x = _tensor(features).detach()
+    n, d = x.shape[-2:]
+    K = centers.counts.shape[-1]
+    if not enough_samples(centers):
+        why = "with fewer some linear map separates any classes perfectly, and D_lin says nothing"
+        raise FeatureError(f"linear: expected at least d + K = {d + K} samples of {d} features, got {n}: {why}.")
+    y = _tensor(labels).to(x.device).long().expand(x.shape[:-1])
+    roots = (centers.weights / centers.counts).sqrt().gather(-1, y)  # (…, n)
+    residual = (double(x) - take_rows(centers.means, y)) * roots.unsqueeze(-1)
+    return residual.mT @ residual
 
 
 def _one_per_row(labels: Tensor, features: Tensor, name: str) -> Tensor:

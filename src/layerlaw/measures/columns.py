@@ -112,6 +112,11 @@ MEASURES = (
            needs="permuted", law=False, compute=lambda s: s.floor.min()),
     Column("separation_permuted_high", "separation fuzziness D (permuted labels, largest)", "the largest of the 5",
            needs="permuted", law=False, compute=lambda s: s.floor.max()),
+    Column("separation_linear", "least D of a linear map",
+           "D_lin: the least D that a linear map of the features could reach (`linear=True`, where n ≥ d + K); unlike D no "
+           "invertible linear map changes it; biased low unless n ≫ d",
+           "Σ 1/λ_i over the nonzero eigenvalues of SS_w⁻¹ SS_b, no shrinkage", "0", "lower", symbol="D_lin",
+           head="D_lin", yields=2, test_yields=7, needs="within", compute=lambda s: s.linear_separation),
     Column("rank", "dimensions of the class means",
            "dimensions that the class means span; of a language model's features, the directions they span",
            at_collapse="K−1", log=False, law=False, kind=int, compute=lambda s: s.centers.rank),
@@ -245,7 +250,7 @@ def site_columns(
     """
     site = SiteStatistics(
         around.centers, scatter, near=near, left_out=around.left_out, permuted=around.permuted, weight=weight,
-        undefined=int(around.centers.rank) == 0,
+        undefined=int(around.centers.rank) == 0, within=None if around.within is None else around.within.matrix(),
     )  # fmt: skip
     available = site.available
     values: dict[str, Tensor | float | None] = {}

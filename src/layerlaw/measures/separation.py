@@ -8,10 +8,13 @@ With z_i = V r_i this is D = (1/n) Σ_i Σ_j z_ij²/s_j² = Σ_k (n_k/n) D_k: on
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from layerlaw.stats import Centers, LeftOut, Scatter
 
+TINY = 1e-300
+MOST_CUT = 1e-6  # a direction of so much variance is never left out as rounding
 REFUSE_ABOVE = math.log(1.3)  # beyond a bias of about 30 % the correction itself is not to be trusted (simulated)
 
 
@@ -44,6 +47,36 @@ def separation_from_scatter(centers: Centers, within: Tensor) -> Tensor:
     """D from the within-class scatter SS_w (…, d, d) itself: Tr(SS_w SS_b⁺) = Σ_r v_r SS_w v_rᵀ / s_r² (…)."""
     spread = (centers.basis @ within * centers.basis).sum(-1)  # (…, r)
     return (spread * centers.inverse_scales.square()).sum(-1)
+
+
+def linear_separation(centers: Centers, within: Tensor) -> Tensor:
+    """D_lin = Σ_i 1/λ_i(SS_w⁻¹ SS_b) (…): the least D that any linear map of the features reaches that keeps the rank.
+
+    ≥ 0, ≤ D, and the same for all invertible linear maps of the features. No shrinkage, which would break that. `within` is
+    SS_w (…, d, d). Whitened by the total scatter SS_b has eigenvalues μ = λ/(1+λ), and SS_w, along the same directions p,
+    1−μ = pᵀ SS_w p: taken as such, not as a difference, it keeps its digits near collapse. Directions in which the features
+    vary no more than their rounding are left out.
+    """
+    # From the means themselves, SS_b = AAᵀ: an SVD would lose features in small units beside those in large ones.
+    A = ((centers.means - centers.mean.unsqueeze(-2)) * centers.weights.sqrt().unsqueeze(-1)).mT  # (…, d, K)
+    total = within + A @ A.mT
+    variance = total.diagonal(dim1=-2, dim2=-1)
+    eps = max(torch.finfo(centers.dtype).eps, 1e-15)
+    noise = eps**2 * (1 + centers.mean.square() / variance.clamp_min(TINY))  # of the rounding, per variance (…, d)
+    live = (variance > TINY) & (noise < 0.1)
+    unit = torch.where(live, variance.clamp_min(TINY).rsqrt(), 0.0).unsqueeze(-1)  # (…, d, 1)
+    sizes, axes = torch.linalg.eigh(unit * total * unit.mT)
+    # In float32 a layer's own sums of d products are rounded too; half precision is added up in float32.
+    products = total.shape[-1] if centers.dtype.itemsize >= 4 else 1
+    usual = torch.where(live, noise, torch.nan).nanmedian(-1).values.nan_to_num(0.0)
+    cut = (4 * products * usual).clamp(64 * total.shape[-1] * 2.2e-16, MOST_CUT)
+    inverse = torch.where(sizes > cut.unsqueeze(-1), sizes.clamp_min(TINY).rsqrt(), 0.0)
+    whitener = unit * axes * inverse.unsqueeze(-2)  # (…, d, d)
+    p, root, _ = torch.linalg.svd(whitener.mT @ A, full_matrices=False)  # (…, d, k), √μ (…, k)
+    back = whitener @ p
+    ratios = (back * (within @ back)).sum(-2) / root.square()
+    counted = torch.arange(root.shape[-1], device=root.device) < centers.rank.unsqueeze(-1)
+    return torch.where(counted, ratios.clamp_min(0), 0.0).sum(-1)
 
 
 @dataclass(frozen=True)

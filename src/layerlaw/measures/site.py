@@ -9,14 +9,15 @@ from typing import Literal
 from torch import Tensor
 
 from layerlaw.measures.collapse import geometry, rare_classes
-from layerlaw.measures.separation import Jackknife, class_separation, jackknife
+from layerlaw.measures.separation import Jackknife, class_separation, jackknife, linear_separation
 from layerlaw.measures.variability import class_variances
 from layerlaw.stats import Centers, LeftOut, Scatter
 from layerlaw.stats.scatter import NearestCenter, Permuted
 
 Needs = Literal[
-    "classes", "decision", "groups", "permuted", "classifier", "network", "imbalance", "small", "untrained", "tokens"
-]
+    "classes", "decision", "groups", "permuted", "classifier", "network", "imbalance", "small", "untrained", "tokens",
+    "within",
+]  # fmt: skip
 MOST_SINGULAR = 2048  # of class means against rows: beyond, their singular values take longer than the probe
 
 
@@ -33,11 +34,13 @@ class SiteStatistics:
         permuted: Permuted | None = None,
         weight: Tensor | None = None,
         undefined: bool = False,
+        within: Tensor | None = None,
     ) -> None:
         self.centers, self.scatter, self.near = centers, scatter, near or scatter.near
         self.left_out, self.permuted, self.undefined = left_out, permuted, undefined
         self.rows = None if weight is None else weight.to(centers.means.device)
         self.K = centers.counts.shape[-1]
+        self.within = within  # SS_w (…, d, d)
         n = self.near.counts.sum(-1)
         self.samples = n if n.dim() else float(n)  # (…); to divide by a float is faster
         self.class_separation = class_separation(centers, scatter)  # (…, K)
@@ -53,6 +56,8 @@ class SiteStatistics:
             found.add("groups")
         if self.permuted is not None:
             found.add("permuted")
+        if self.within is not None and not self.undefined and enough_samples(self.centers):
+            found.add("within")
         if self.rows is not None:
             found |= {"classifier", "network"}
             found |= {"imbalance"} if self.rare is not None else set()
@@ -96,9 +101,20 @@ class SiteStatistics:
         """Rows of the frequent classes."""
         return self.weight[sorted(set(range(self.K)) - set(self.rare or ()))]
 
+    @cached_property
+    def linear_separation(self) -> Tensor:
+        """D_lin."""
+        assert self.within is not None
+        return linear_separation(self.centers, self.within)
+
     def unless_undefined(self, value: Tensor) -> Tensor | None:
         """Nothing where all class means coincide: there nothing is separated, and D has no meaning."""
         return None if self.undefined else value
+
+
+def enough_samples(centers: Centers) -> bool:
+    """Whether n ≥ d + K: with fewer samples SS_w is singular, and some linear map separates any classes perfectly."""
+    return bool((centers.counts.sum(-1) >= centers.means.shape[-1] + centers.means.shape[-2]).all())
 
 
 def number(value: Tensor | float | None) -> float | None:

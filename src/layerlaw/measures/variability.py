@@ -4,6 +4,9 @@ import torch
 from torch import Tensor
 
 from layerlaw.stats import Centers, Scatter
+from layerlaw.stats.precision import row_chunks
+
+CLOSE = 0.01  # of ‖a‖² + ‖b‖²: below it ‖a − b‖² as a difference of products would lose more than two digits
 
 
 def class_variances(centers: Centers, scatter: Scatter) -> Tensor:
@@ -20,12 +23,28 @@ def class_distance_variance(centers: Centers, variances: Tensor) -> Tensor:
     Infinite where two class means coincide.
     """
     K = variances.shape[-1]
-    c = centers.coordinates
-    # Differences of coordinates, not a Gram matrix: close centers keep their digits.
-    distances = torch.cdist(c, c, compute_mode="donot_use_mm_for_euclid_dist").square()
+    distances = _squared_distances(centers.coordinates)
     distances.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)  # a class is no pair with itself
     pairs = (variances.unsqueeze(-1) + variances.unsqueeze(-2)) / distances
     return pairs.sum((-2, -1)) / (2 * K * (K - 1))
+
+
+def _squared_distances(points: Tensor) -> Tensor:
+    """‖a − b‖² between all points (…, K, r) → (…, K, K), to about 13 digits.
+
+    ‖a‖² + ‖b‖² − 2 a·b is one product, but loses the digits of close pairs: those are worked out again by their difference.
+    """
+    lengths = points.square().sum(-1)  # (…, K)
+    sizes = lengths.unsqueeze(-1) + lengths.unsqueeze(-2)
+    distances = torch.sub(sizes, points @ points.mT, alpha=2)
+    close = (distances < CLOSE * sizes).triu(1).nonzero()  # (m, … and two classes)
+    width = points.element_size() * points.shape[-1]
+    for rows in row_chunks(len(close), width, points.device):
+        *lead, one, other = close[rows].unbind(-1)
+        exact = (points[*lead, one] - points[*lead, other]).square().sum(-1)
+        distances[*lead, one, other] = exact
+        distances[*lead, other, one] = exact
+    return distances
 
 
 def compression(centers: Centers, variances: Tensor) -> Tensor:

@@ -192,12 +192,15 @@ def site_ticks(record: Record, *, with_input: bool) -> tuple[list[int], list[str
 
 
 def strided(count: int, most: int) -> list[int]:
-    """Every so-many-th position, at most `most` of them, from the first.
+    """Every so-many-th position, at most `most` of them, from the first, and always the last.
 
-    >>> strided(5, 8), strided(13, 12)
-    ([0, 1, 2, 3, 4], [0, 2, 4, 6, 8, 10, 12])
+    >>> strided(5, 8), strided(13, 12), strided(56, 12)
+    ([0, 1, 2, 3, 4], [0, 2, 4, 6, 8, 10, 12], [0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55])
+    >>> strided(56, 18), strided(12, 8)  # the last one takes the place of a near one
+    ([0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 55], [0, 2, 4, 6, 8, 11])
     """
-    return list(range(0, count, max(1, math.ceil((count - 1) / max(1, most - 1)))))
+    step, last = max(1, math.ceil((count - 1) / max(1, most - 1))), count - 1
+    return [i for i in range(0, count, step) if i in (0, last) or 2 * (last - i) > step] + [last] * (last % step > 0)
 
 
 def block_ticks(names: Sequence[str], most: int = 12) -> list[int]:

@@ -25,15 +25,16 @@ from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
-from layerlaw.record import Record, SiteRow
+from layerlaw.record import PartRow, Record, SiteRow
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
+from layerlaw.verdict.sentences import listed
 
 __all__ = ["probe", "sites"]
 
 SAME = 1e-5  # of the largest class mean: two ways to the same features differ by rounding
-
+PART_COLUMNS = ("separation", "separation_linear")
 MOVED = {
     "mode": "batchnorm ('train' → 'batch', 'eval' → 'running')",
     "logits": "sites (with the name 'logits' among them: sites=['auto', 'logits'])",
@@ -61,6 +62,8 @@ def probe(
     weighting: Weighting = "samples",
     uncertainty: bool | Literal["jackknife", "permuted"] | None = None,
     null: bool = False,
+    linear: bool = False,
+    parts: bool = False,
     memory_gib: float = 2.0,
     seed: int = 0,
     progress: bool | Progress = True,
@@ -87,12 +90,16 @@ def probe(
     uncertainty standard errors ("jackknife") and D under permuted labels ("permuted"): one of them, both (True) or neither
                 (False); default: both when the features fit the memory budget
     null        also measure an untrained copy of the network (BatchNorm recalibrated)
+    linear      also measure D_lin, the least D that a linear map of the features could reach, where there are more samples
+                than features (at most 2,048): takes a d×d matrix per site and a product of the cost of a square layer
+    parts       also measure after the linear map, the normalization and the nonlinearity of every layer, and tell how much
+                each changes ln D (`record.parts`, no points of the law); takes passes over the data of its own
     memory_gib  what statistics and kept features may take; sites are measured in groups that fit
     seed        of what is drawn at random: permuted labels, the untrained network, the order of data sorted by class
     """
     renamed("probe", old, MOVED)
     started = time.perf_counter()
-    options = Options(reduce, batchnorm, weighting, uncertainty, memory_gib, seed, choose(progress))
+    options = Options(reduce, batchnorm, weighting, uncertainty, memory_gib, seed, choose(progress), linear)
     network = network_of(model)
     if not isinstance(data_name, str):
         raise InputError(f"data_name: expected words such as 'CIFAR-10 test', got {data_name!r}.")
@@ -105,7 +112,7 @@ def probe(
         with probing_state(network, "running"):
             first = next(iter(train)).to(where)
             told: Any = {"scores_at": scores, "classes_told": told_classes(classes, known_names)}
-            plan = find_sites(network, first, choice=sites, reduce=reduce, **told)
+            plan = find_sites(network, first, choice=sites, reduce=reduce, parts=parts, **told)
         known: Any = {"decisions": scores is not None, "first": first.labels}
         chosen = Classes.of(classes, plan, train.labels, known_names, **known)
         prober = Prober(network, plan, chosen, options, randomness, where)
@@ -117,6 +124,7 @@ def probe(
                 tested = prober.measure(prober.prepared(held_out), "test", reference=measured, extras=True)
             untrained = prober.measure_untrained(train) if null else None
             record = _record(prober, train, measured, tested, untrained)
+            record.parts = _parts(prober, train) if parts else []
     record.settings["data_name"] = data_name
     record.provenance["seconds"] = round(time.perf_counter() - started, 3)
     return record
@@ -190,6 +198,8 @@ def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: 
             "weighting": options.weighting,
             "classes": list(run.classes.ids) if run.classes.lookup is not None else run.classes.K,
             "jackknife_groups": GROUPS if any(a.left_out is not None for a in around) else 0,
+            "linear": options.linear,
+            "parts": bool(run.plan.parts),
             "permuted_labels": any(a.permuted is not None for a in around),
             "one_forward": train.one_forward,
             "seed": options.seed,
@@ -280,6 +290,19 @@ def _again(run: Prober, train: Split, before: Site, site: Site) -> bool:
     return float((a - b).abs().max()) <= SAME * float(a.abs().max())
 
 
+def _parts(run: Prober, data: Batches) -> list[PartRow]:
+    """D before and after every part, from passes over the data that leave out what is not needed for it."""
+    options = replace(run.options, uncertainty=False)
+    split = replace(run, plan=run.plan.of_parts(), options=options).measure(data, "parts", extras=True)
+    with full_precision():
+        columns = {site: site_columns(split.around[site], split.scatters[site])[0] for site in split.around}
+    known = {site: {name: found[name] for name in PART_COLUMNS if name in found} for site, found in columns.items()}
+    return [
+        PartRow(part.layer, part.kind, part.module, part.type, known[part.before], known[part.after])
+        for part in run.plan.parts
+    ]
+
+
 def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     notes = [f"Left out: {'; '.join(run.plan.dropped)}."] if run.plan.dropped else []
     aside, total = sum(site.branch and not site.in_fit for site in run.plan.sites), len(run.plan.sites)
@@ -299,6 +322,8 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
         notes.append(f"{flattened}: reduce='first' or 'mean' measures what it uses.")
     if train.no_extras_why:
         notes.append(f"No standard errors and permuted-label floor: {train.no_extras_why}.")
+    for why, left_out in train.no_linear_why.items():
+        notes.append(f"No least D of a linear map at {listed(left_out)}: {why}.")
     short = [site.name for site, around in train.around.items() if not bool(around.centers.full_rank)]
     if short:
         notes.append(f"The class means span fewer than K−1 dimensions at: {', '.join(short)}.")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from layerlaw.stats.ranks import all_reduce, world_size
 GROUPS = 10  # of the delete-group jackknife
 PERMUTATIONS = 5  # of the labels: their median is the chance level; on collapsed features single ones differ threefold
 BLOCK_BYTES = 8 * 2**20  # of what is held per sample and site in float64 while a block of rows is worked through
+MOST_LINEAR = 2048  # features: beyond, the eigenvalues of a scatter matrix take longer than most probes
 WHY_NOT = "the features do not fit the memory budget; request them with uncertainty=True"
 
 
@@ -65,6 +67,36 @@ class Extras:
             groups[-1].append(site)
             used += need
         return groups
+
+
+def linear_sites(
+    sites: Sequence[Site], samples: int | None, K: int, memory: int
+) -> tuple[frozenset[str], dict[str, list[str]]]:
+    """The sites whose within-class scatter (d, d) is kept for D_lin, and by reason those of which it is not.
+
+    All scatters together take at most a quarter of the memory budget, narrow sites first. Ranks must keep the same ones,
+    and one of them does not know how many samples the others have.
+    """
+    samples = None if world_size() > 1 else samples
+    chosen, left_out, used = set(), defaultdict(list), 0
+    for site in sorted(sites, key=lambda site: site.features):
+        d = site.features
+        need = 4 * d * (d + 1)  # the upper half, in float64
+        if samples is not None and samples < d + K:
+            left_out[f"needs at least d + K samples, there are {samples:,}"].append(site.name)
+        elif d > MOST_LINEAR:
+            left_out[f"has more than {MOST_LINEAR:,} features"].append(site.name)
+        elif used + need > memory // 4:
+            left_out["the scatter matrices would take more than a quarter of memory_gib"].append(site.name)
+        else:
+            chosen.add(site.name)
+            used += need
+    return frozenset(chosen), left_out
+
+
+def scatter_bytes(sites: Sequence[Site], chosen: Container[str]) -> int:
+    """Memory of the within-class scatters of the chosen sites."""
+    return sum(4 * site.features * (site.features + 1) for site in sites if site.name in chosen)
 
 
 class KeptFeatures:

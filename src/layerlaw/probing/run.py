@@ -15,7 +15,16 @@ from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, r
 from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.errors import DataError, FeatureError, InputError, LabelError, PassError, check_choice, check_whole
 from layerlaw.probing.classes import Classes
-from layerlaw.probing.memory import GROUPS, PERMUTATIONS, WHY_NOT, Extras, KeptFeatures, one_batch
+from layerlaw.probing.memory import (
+    GROUPS,
+    PERMUTATIONS,
+    WHY_NOT,
+    Extras,
+    KeptFeatures,
+    linear_sites,
+    one_batch,
+    scatter_bytes,
+)
 from layerlaw.progress import Progress
 from layerlaw.stats.centers import Centers, Weighting
 from layerlaw.stats.labels import check_counts
@@ -47,6 +56,7 @@ class Options:
     memory_gib: float
     seed: int
     progress: Progress
+    linear: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.batchnorm, str) and self.batchnorm in OLD_BATCHNORM:
@@ -79,6 +89,7 @@ class Split:
     checksum: str = ""
     one_forward: bool = False
     no_extras_why: str = ""
+    no_linear_why: dict[str, list[str]] = field(default_factory=dict)  # by reason, the sites without D_lin
 
     def without_decisions(self) -> Split:
         """The same without what the network itself decided."""
@@ -119,14 +130,19 @@ class Prober:
         """Both passes, in groups of sites that fit memory; `reference` lends its centers, `extras` allows uncertainty."""
         options, sites, K = self.options, self.plan.sites, self.classes.K
         wanted = UNCERTAINTY[options.uncertainty if extras else False]
-        fitting = Extras.that_fit(sites, data.samples, K, options.memory, wanted)
+        linear, why_not = frozenset[str](), dict[str, list[str]]()
+        if options.linear and extras:
+            linear, why_not = linear_sites(sites, data.samples, K, options.memory)
+        memory = options.memory - scatter_bytes(sites, linear)
+        fitting = Extras.that_fit(sites, data.samples, K, memory, wanted)
         known = None if data.labels is None else self.classes.positions(data.labels, f"labels of {label}")[0].cpu()
         split, groups, permuted = Split(), GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
-        for group in fitting.groups(sites, K, options.memory):
+        split.no_linear_why = why_not
+        for group in fitting.groups(sites, K, memory):
             dealer = Dealer(K, groups=groups, permuted=permuted, seed=options.seed, all_labels=known)
             kept = KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples)
             sample = PlaneSample(K) if plane else None
-            state = State(group, data, label, dealer, FirstPass(K, groups), kept, sample, fitting.why_not)
+            state = State(group, data, label, dealer, FirstPass(K, groups), kept, sample, fitting.why_not, linear)
             first_pass(self, state)
             _leave(state, second_pass(self, state, reference), split)
         return split
@@ -185,6 +201,7 @@ class State:
     kept: KeptFeatures
     sample: PlaneSample | None
     why_not: str
+    linear: frozenset[str] = frozenset()  # sites whose within-class scatter is kept
     checksum: Checksum = field(default_factory=Checksum)
     spoilt: str = ""  # the first batch with scores that are no numbers
     free: Tensor = field(
@@ -267,7 +284,7 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
         lent: dict[Hashable, Centers] | None = None
         if reference is not None:
             lent = {site.name: reference.around[site].centers for site in state.sites}
-        second = SecondPass(Around.all_of(state.first, prober.options.weighting, lent))
+        second = SecondPass(Around.all_of(state.first, prober.options.weighting, lent, state.linear))
     state.first = FirstPass(prober.classes.K)  # its sums are no longer needed
     state.dealer.restart()
     kept = state.kept

@@ -7,7 +7,7 @@ then worked through for all sites together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +18,7 @@ from layerlaw.stats.centers import Centers, Span, Weighting, find_centers
 from layerlaw.stats.labels import deal_groups, one_hot, shuffled_groups
 from layerlaw.stats.precision import double
 from layerlaw.stats.ranks import all_reduce
-from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
+from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, WithinScatter, project
 from layerlaw.stats.sums import Assignment, ClassSums
 
 Key = Hashable  # whatever names a site
@@ -132,12 +132,20 @@ class Around:
     left_out: LeftOut | None = None
     permuted: Permuted | None = None
     reference: Centers | None = None  # centers of the training data, for nearest-center decisions on test data
+    within: WithinScatter | None = None  # the whole within-class scatter, where it was requested
 
     @classmethod
     def all_of(
-        cls, first: FirstPass, weighting: Weighting, references: Mapping[Key, Centers] | None = None
+        cls,
+        first: FirstPass,
+        weighting: Weighting,
+        references: Mapping[Key, Centers] | None = None,
+        within: Container[Key] = (),
     ) -> dict[Key, Around]:
-        """Everything that pass 1 allows, for all sites; those of equal shape are worked through together."""
+        """Everything that pass 1 allows, for all sites; those of equal shape are worked through together.
+
+        `within` are the sites of which the whole within-class scatter is kept.
+        """
         shapes: dict[tuple[int, ...], list[Key]] = defaultdict(list)
         for number, (key, sums) in enumerate(first.sums.items()):
             alone = sums.sums.shape[-2:].numel() > TOGETHER  # large ones gain nothing
@@ -158,6 +166,7 @@ class Around:
                     left_out.at(i) if left_out else None,
                     permuted.at(i) if permuted else None,
                     references[key] if references else None,
+                    WithinScatter.start(centers.at(i)) if key in within else None,
                 )
         return {key: found[key] for key in first.sums}
 
@@ -203,6 +212,8 @@ class SecondPass:
             self._frames[key] = Frame.of(around.centers, *around.other_bases, device=features.device)
         labels = self._dealt.labels.to(features.device)
         self._waiting[key] = project(features, labels, self._frames[key])
+        if around.within is not None:
+            around.within.update(features, labels)
 
     def end(self) -> None:
         """Work through what waited, all sites of equal rank together."""
@@ -257,6 +268,7 @@ class SecondPass:
         for key, around in self.around.items():
             tensors += [view.fuzziness for view in (around.left_out, around.permuted) if view is not None]
             tensors += [self.near_reference[key].sums] if key in self.near_reference else []
+            tensors += around.within.tensors if around.within is not None else []
         all_reduce(tensors, [scatter.digest for scatter in scatters])
 
     def scatters(self) -> dict[Key, Scatter]:

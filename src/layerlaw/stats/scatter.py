@@ -15,8 +15,11 @@ from torch import Tensor
 from layerlaw.errors import PassError
 from layerlaw.stats.centers import Centers, Span, find_centers
 from layerlaw.stats.labels import one_hot
+from layerlaw.stats.moments import Columns, Moments
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
 from layerlaw.stats.sums import ClassSums
+
+MOMENT_ROWS = 1024  # residuals that are multiplied at once, or as many as there are features
 
 
 @dataclass(frozen=True)
@@ -187,6 +190,50 @@ class Scatter:
         for part in parts[1:]:
             whole.add(part)
         return whole
+
+
+@dataclass
+class WithinScatter:
+    """The within-class scatter SS_w (d, d) itself around fixed centers: second moments of the residuals, in float64.
+
+    `roots` (K,) are √(w_k/n_k), so that the moments of the residuals times them are SS_w under the centers' weighting. The
+    products are in float64 whatever the features came in: SS_w is inverted, and its small directions count.
+    """
+
+    means: Tensor
+    roots: Tensor
+    moments: Moments
+
+    @classmethod
+    def start(cls, centers: Centers) -> WithinScatter:
+        """Ready for pass 2."""
+        moments = Moments.empty(1, centers.means.shape[-1], 0, centers.means.device)
+        moments.reference = torch.zeros_like(centers.mean)  # residuals have mean 0
+        return cls(centers.means, (centers.weights / centers.counts.clamp_min(1)).sqrt(), moments)
+
+    def update(self, features: Tensor, labels: Tensor) -> None:
+        """Add the features (n, d) of one batch."""
+        n, d = features.shape
+        labels = labels.to(self.means.device)
+        for start in range(0, n, step := max(MOMENT_ROWS, d)):
+            rows = slice(start, start + step)
+            residual = double(features[rows]).to(self.means.device) - self.means[labels[rows]]
+            ones = Columns(self.roots.new_ones(len(residual), 1), residual.device)
+            self.moments.update(0, residual * self.roots[labels[rows]].unsqueeze(-1), ones)
+
+    def add(self, other: WithinScatter) -> None:
+        """Add what another part of the same data gave around the same centers, in place."""
+        for mine, theirs in zip(self.tensors, other.tensors, strict=True):
+            mine += theirs
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What an all-reduce adds up."""
+        return self.moments.tensors
+
+    def matrix(self) -> Tensor:
+        """SS_w (d, d)."""
+        return self.moments.squares()[0]
 
 
 @dataclass

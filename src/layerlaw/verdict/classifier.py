@@ -9,6 +9,7 @@ from layerlaw.law import LawFit
 from layerlaw.record import Record, SiteRow
 from layerlaw.stats.labels import near_chance
 from layerlaw.verdict.levels import module_sentence
+from layerlaw.verdict.parts import linear_floor_words, made_of
 from layerlaw.verdict.sentences import Verdict, law_claim, law_numbers, listed
 from layerlaw.verdict.steps import idle_layers, workers
 from layerlaw.wording import correlation
@@ -28,7 +29,7 @@ def judge_classifier(record: Record) -> Verdict:
     except InputError as error:
         return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
     findings = [*_work(fit, sites), *_rises(fit, sites), *_set_aside(record), *module_sentence(record)]
-    findings += [*_floor(sites), *_null(record, fit)]
+    findings += [*_floor(sites), *_null(record, fit), *made_of(record), *linear_floor_words(record)]
     findings += [*_test(record, sites[-1]), *_collapse(record, sites), *_balance(record)]
     return Verdict(_headline(fit, sites), tuple(findings), tuple(_advice(record, fit, sites)))
 

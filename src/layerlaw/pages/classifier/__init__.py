@@ -6,13 +6,20 @@ from collections.abc import Sequence
 
 from layerlaw.law import LawFit
 from layerlaw.measures.columns import REGISTRY, Column, describe
-from layerlaw.pages.html import cards, definitions, paragraph
+from layerlaw.pages.html import cards, definitions, paragraph, table
 from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import SiteRow
-from layerlaw.wording import ABSENT, clean, correlation, counted, finite, number, percent
+from layerlaw.verdict.parts import part_sums
+from layerlaw.wording import ABSENT, clean, correlation, counted, finite, number, percent, signed
 
 AXIS, LAYER, CROWDED = "separation fuzziness D", "layer", 10
+PART_NAMES = {
+    "map": "linear map",
+    "normalization": "normalization",
+    "nonlinearity": "nonlinearity",
+    "other": "the rest",
+}
 SHARE, RANK_MARK = "share", "†"
 COMPARED = (
     ComparedColumn("layers", of_fit(lambda fit: str(fit.layers)), yields=6),
@@ -32,6 +39,9 @@ FORMULAS = (
      "pseudo-inverse. Lower is better separated."),
     ("The law", "D<sub>l</sub> ≐ ρ<sup>l</sup> D<sub>0</sub>",
      "ρ is the exponential of the least-squares slope of ln D<sub>l</sub> on l; the half-life is ln 2 / ln(1/ρ) layers."),
+    ("Best linear map", "D<sub>lin</sub> = Σ 1 / λ<sub>i</sub>(SS<sub>w</sub><sup>−1</sup> SS<sub>b</sub>)",
+     "The least D that a linear map of the features reaches, where it was requested. Biased low unless samples far "
+     "outnumber features."),
     ("Share of the work", "p<sub>l</sub> = (ln D<sub>l−1</sub> − ln D<sub>l</sub>) / (ln D<sub>0</sub> − ln D<sub>m</sub>)",
      "Effective layers are 1 / Σ p<sub>l</sub><sup>2</sup>; no count of layers where D rises."),
     rule_formula("D", "m", " D must fall by more than a tenth, over 4 points or more."),
@@ -150,6 +160,41 @@ def shares_caption(view: RecordView) -> str:
     shares = parts(view)
     what = f"Each layer’s share of the whole drop of ln D. Dashed: an even share, {percent(shares.even)}."
     return paragraph(what, *shares.colors_explained("D")) if shares.values else ""
+
+
+def parts_table(view: RecordView) -> str:
+    """What all parts of one kind change together."""
+    sums = part_sums(view.record)
+    linear = any(one.linear is not None for one in sums)
+    heads = [("part", "site"), ("count", ""), ("change of ln D", ""), ("per part", "")]
+    heads += [("change of ln D<sub>lin</sub>", ""), ("at most, per part", "")] if linear else []
+    head = "".join(f'<th scope="col"{f" class={kind}" if kind else ""}>{text}</th>' for text, kind in heads)
+    rows = []
+    for one in sums:
+        cells = [f"{one.count}", _change(one.total, 2), _change(one.total / one.count, 3)]
+        cells += [_change(one.linear, 2), number(one.linear_most, 2)] if linear else []
+        name = PART_NAMES[one.kind]
+        rows.append(f'<th scope="row" class="site">{name}</th>' + "".join(f"<td>{cell}</td>" for cell in cells))
+    return table("what each kind of part changes", head, rows) if rows else ""
+
+
+def _change(value: float | None, digits: int) -> str:
+    """With its sign, unless it is zero but for rounding."""
+    return "0" if value is not None and round(value, digits) == 0 else signed(value, digits)
+
+
+def parts_caption(view: RecordView) -> str:
+    """How to read the parts."""
+    kinds = {part.kind for part in view.record.parts}
+    by_functions = any(part.kind == "nonlinearity" and not part.module for part in view.record.parts)
+    return paragraph(
+        "By how much each part of a layer changes ln D; below zero it separates the classes.",
+        by_functions and "Nonlinearities that are no modules: all that happens up to the next layer.",
+        "other" in kinds
+        and "The rest: skip connections, pooling, attention, and functional activations that come with them.",
+        any("separation_linear" in part.values for part in view.record.parts)
+        and "D<sub>lin</sub> is the least D of a linear map; invertible maps leave it as it is.",
+    )
 
 
 def compared_caption(views: Sequence[RecordView]) -> str:

@@ -9,13 +9,14 @@ from typing import Any
 
 from layerlaw.measures.columns import REGISTRY
 from layerlaw.pages import theme
-from layerlaw.pages.classifier import AXIS, parts
+from layerlaw.pages.classifier import AXIS, PART_NAMES, parts
 from layerlaw.pages.html import chart, escaped, for_plotly, plotly, section, table, unbroken
-from layerlaw.pages.record_view import RecordView
+from layerlaw.pages.record_view import RecordView, strided
 from layerlaw.pages.sheets.scales import log_ticks
 from layerlaw.record import SiteRow
 from layerlaw.verdict.levels import ModuleFinding, finding_of
-from layerlaw.wording import beginning, finite, number, p_value, percent, shortened
+from layerlaw.verdict.parts import layer_changes
+from layerlaw.wording import beginning, finite, number, p_value, percent, short_names, shortened, signed
 
 MOST_NAMES_IN_HALF_WIDTH = 12
 MOST_CLASSES = 40
@@ -33,6 +34,12 @@ COLLAPSE = {  # color and symbol of the measures of collapse; others take what i
     "compression": (theme.QUALITATIVE[3], "diamond"),
     "nc2_norms": (theme.QUALITATIVE[2], "triangle-up"),
     "nc2_angles": (theme.QUALITATIVE[8], "triangle-down"),
+}
+PART_COLORS = {
+    "map": theme.QUALITATIVE[3],
+    "normalization": theme.QUALITATIVE[4],
+    "nonlinearity": theme.TRAIN,
+    "other": theme.NULL,
 }
 NEAREST = (  # name, column, color, dash and symbol
     ("error, train", "ncc_accuracy", theme.TRAIN, "solid", "circle"),
@@ -61,6 +68,12 @@ def law_figure(view: RecordView) -> Any:
         traces.append(plotly.untrained_line("untrained network", untrained))
     if view.has("test_separation"):
         traces.append(plotly.line("test data", test, theme.TEST, symbol="diamond", width=1.2))
+    if view.has("separation_linear"):
+        linear = view.series("separation_linear")
+        every += linear
+        traces.append(
+            plotly.line("best linear map", linear, theme.QUALITATIVE[2], symbol="triangle-up", width=1, size=6)
+        )
     if view.fit is not None:
         traces.append(plotly.fitted_line(view, view.fit, f"law: ρ = {number(view.fit.rho)} per layer"))
     traces.append(plotly.law_points(view, shortened(view.record.data_name, 40), thickness=1.2, width=4))
@@ -140,6 +153,31 @@ def modules_table(of: RecordView | ModuleFinding) -> str:
         for name, *cells in rows
     )
     return table("levels of modules", head, body)
+
+
+def parts_figure(view: RecordView) -> Any:
+    """How much the linear map, the normalization and the nonlinearity of every layer change ln D."""
+    changes = layer_changes(view.record)
+    layers = list(changes)
+    names = short_names(layers, plotly.LONGEST_NAME)
+    traces = [
+        plotly.go.Bar(
+            name=PART_NAMES[kind], x=list(range(len(layers))), marker={"color": color}, width=0.62,
+            y=[plotly.rounded(changes[layer].get(kind)) for layer in layers],
+            customdata=[f"<b>{for_plotly(layer, 60)}</b><br>{PART_NAMES[kind]}: {signed(changes[layer].get(kind), 3)}"
+                        for layer in layers],
+            hovertemplate="%{customdata}<extra></extra>",
+        )
+        for kind, color in PART_COLORS.items()
+        if any(kind in change for change in changes.values())
+    ]  # fmt: skip
+    if not traces:
+        return "D is missing before or after every part, so there is no change to show."
+    shown = strided(len(layers), 18)
+    texts = [for_plotly(names[i], plotly.LONGEST_NAME) for i in shown]
+    xaxis = {"tickvals": shown, "ticktext": texts, "tickangle": -45, "range": [-0.5, len(layers) - 0.5]}
+    yaxis = {"title": {"text": "change of ln D"}, "zeroline": True, "zerolinecolor": theme.TEXT, "nticks": 7}
+    return plotly.new_figure(traces, None, height=360, xaxis=xaxis, yaxis=yaxis, barmode="relative", showlegend=True)
 
 
 def nearest_figure(view: RecordView) -> Any:

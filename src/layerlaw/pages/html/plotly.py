@@ -14,12 +14,13 @@ from layerlaw.pages.html import for_plotly
 from layerlaw.pages.record_view import Parts, RecordView, block_ticks, site_ticks, strided
 from layerlaw.pages.sheets.scales import close_scale, tick_text
 from layerlaw.record import Kind
-from layerlaw.wording import number
+from layerlaw.wording import number, short_names
 
 go, offline = (needed(f"plotly.{part}", "pages", "report()") for part in ("graph_objects", "offline"))
 Values = Sequence[float | None]
 Ends = Sequence[tuple[float, float] | None]
 Axis = dict[str, Any]
+LONGEST_NAME = 17  # of a site below a chart
 WORK = {"rise": theme.RISE, "idle": theme.PALE, "work": theme.TRAIN}  # colors of what a site contributes
 
 
@@ -46,8 +47,9 @@ def rounded(value: float | None) -> float | None:
 def site_axis(view: RecordView, *, most: int = 18) -> Axis:
     """An x axis with site names; beyond `most` sites only some of them are named."""
     shown = strided(len(view.sites), most)
-    names = [for_plotly(view.sites[i].name, 17) for i in shown]
-    return {"tickvals": shown, "ticktext": names, "tickangle": -45, "range": [-0.5, len(view.sites) - 0.5]}
+    names = short_names([site.name for site in view.sites], LONGEST_NAME)
+    texts = [for_plotly(names[i], LONGEST_NAME) for i in shown]
+    return {"tickvals": shown, "ticktext": texts, "tickangle": -45, "range": [-0.5, len(view.sites) - 0.5]}
 
 
 def block_axis(view: RecordView, *drawn: Values) -> Axis:

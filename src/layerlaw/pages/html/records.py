@@ -18,14 +18,14 @@ from layerlaw.pages.language_model import charts as lm_charts
 from layerlaw.pages.law_numbers import RULE, ComparedColumn, law_tiles, together
 from layerlaw.pages.record_view import Parts, RecordView, read_all
 from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Kind, Record, SiteRow
-from layerlaw.wording import ABSENT, beginning, clean, number, percent, sentence, setting, shortened
+from layerlaw.wording import ABSENT, beginning, clean, number, percent, sentence, setting, short_names, shortened
 
 PLANE_POINTS = 20_000  # on the whole page, about ten bytes each: Plotly itself takes 4.8 of the 6 MB
 MOST_ASIDE, MOST_SPREAD = 0.08, 0.4  # blocks: between the points of two records, and of all
-LONGEST_BLOCK = 17
+LONGEST_BLOCK, LONGEST_SITE = 17, (17, 14)  # characters in a table; of a site, on a desk and on a telephone
 SIDE = 300  # a plane is a square of so many units: whole numbers, at most three digits
 MARGIN = 14
-MOST_PLANES = 24
+MOST_PLANES, LONGEST_UNDER_PLANE = 24, 24
 MOST_IN_LEGEND = 24
 MANY_SITES = 60  # more than that scroll in a box of their own
 TYPE_HEADS = (
@@ -95,15 +95,16 @@ def layers_html(view: RecordView) -> str:
     shows = presentation(view)
     parts = shows.parts(view)
     cells = filled(view, (column for column in shows.table_columns(view) if column.on_page), parts, _bars(parts, view))
-    many = len(cells) > shows.CROWDED
+    long_names = not view.alike and max(len(site.name) for site in view.sites) > LONGEST_SITE[1]
+    many = len(cells) + long_names > shows.CROWDED  # long names take the room of a column
     titled = [(html.escaped(c.meaning), c.short if many and c.short else c.head) for c in cells]
     heads = "".join(f'<th scope="col" title="{meaning}">{head}</th>' for meaning, head in titled)
-    rows = []
+    rows, names = [], _table_names(view)
     for i, (site, count) in enumerate(zip(view.sites, view.record.numbers, strict=True)):
         mark = RANK_MARK if site.values.get("full_rank") == 0.0 else ""
         measured = "".join(f"<td>{texts[i]}{mark if c.head == 'D' else ''}</td>" for c, texts in cells.items())
         opened = "<tr>" if site.in_fit else '<tr class="aside">'
-        rows.append(f"{opened}{_site_cells(site, count, short=view.alike)}{measured}</tr>")
+        rows.append(f"{opened}{_site_cells(site, count, names[i], short=view.alike)}{measured}</tr>")
     first = '<th scope="col" class="site">block</th>' if view.alike else TYPE_HEADS
     gray = ["Sites in gray are shown but are no points of the law."] * any(not site.in_fit for site in view.sites)
     below = "".join(f'<p class="note">{note}</p>' for note in [*shows.table_notes(view), *gray])
@@ -121,9 +122,18 @@ def _bars(parts: Parts, view: RecordView) -> list[str]:
     return out
 
 
-def _site_cells(site: SiteRow, count: str, *, short: bool) -> str:
-    """Name, type and features; of blocks all alike the name alone, without its middle, since it ends in its number."""
-    name = html.escaped(shortened(site.name, LONGEST_BLOCK) if short else site.name)
+def _table_names(view: RecordView) -> list[str]:
+    """Names that differ on a desk and on a telephone; of blocks all alike without the middle: they end in their number."""
+    if view.alike:
+        return [html.escaped(shortened(site.name, LONGEST_BLOCK)) for site in view.sites]
+    wide, narrow = (short_names([site.name for site in view.sites], longest) for longest in LONGEST_SITE)
+    both = '<span class="on-desk">{}</span><span class="on-telephone">{}</span>'
+    pairs = zip(map(html.escaped, wide), map(html.escaped, narrow), strict=True)
+    return [long if long == brief else both.format(long, brief) for long, brief in pairs]
+
+
+def _site_cells(site: SiteRow, count: str, name: str, *, short: bool) -> str:
+    """Name, type and features; of blocks all alike the name alone."""
     title, index = html.escaped(site.name), f'<span class="index">{count}</span>'
     head = f'<th scope="row" class="site" title="{title}">{index}{name}</th>'
     return (
@@ -153,7 +163,9 @@ def planes_html(view: RecordView) -> str:
     legend = f'<ul class="legend">{items}</ul>' if names else ""
     if len(names) > MOST_IN_LEGEND:
         legend = f'<p class="note">{len(names):,} classes, colored by hue.</p>'
-    return f'{legend}<div class="planes">{"".join(_drawing(view, i, colors) for i in chosen)}</div>'
+    short = short_names([site.name for site in view.sites], LONGEST_UNDER_PLANE)
+    drawings = "".join(_drawing(view, i, short[i], colors) for i in chosen)
+    return f'{legend}<div class="planes">{drawings}</div>'
 
 
 def planes_note(view: RecordView) -> str:
@@ -180,9 +192,9 @@ def svg_paths(plane: list[list[float]], labels: list[int], colors: list[str]) ->
     return "".join(f'<path stroke="{color}" d="{"".join(d)}"/>' for color, d in sorted(strokes.items()))
 
 
-def _drawing(view: RecordView, position: int, colors: list[str]) -> str:
+def _drawing(view: RecordView, position: int, short: str, colors: list[str]) -> str:
     site = view.sites[position]
-    step, name, value = _step(view, site), html.escaped(shortened(site.name, 24)), site.values.get(view.column)
+    step, name, value = _step(view, site), html.escaped(short), site.values.get(view.column)
     known = value is not None and not view.record.words  # PR has nothing to do with the words
     measured = f'<span class="num">D = {number(value)}</span>' if known else ""
     return (
@@ -214,6 +226,10 @@ PANELS: dict[Kind, tuple[PagePanel, ...]] = {
         PagePanel(
             "modules", charts.MODULES, charts.modules_figure, below=charts.modules_table, caption=charts.modules_words,
             shown=lambda view: view.modules,
+        ),
+        PagePanel(
+            "parts", "What a layer is made of", charts.parts_figure, below=classifier.parts_table,
+            caption=classifier.parts_caption, shown=lambda view: view.record.parts,
         ),
         PagePanel("table", "Layer by layer", below=layers_html),
         PagePanel("classes", "Class by class", charts.classes_figure, caption=charts.classes_note),
