@@ -17,6 +17,7 @@ NEEDS = {
     "small": "the classifier's rows",
     "untrained": "`null=True`",
     "tokens": "a language model",
+    "targets": "targets",
 }
 HEADS = ("column", "meaning", "formula", "at collapse", "better", "law", "from")
 

@@ -75,14 +75,21 @@ LANGUAGE_MODEL = Kind(
     "language model", ("residual_held_out", "residual"), "block", 1, "token", digits=4, margin=0.004,
     table=("residual_held_out", "residual", "residual_held_out_untrained"), of_classes=False,
 )  # fmt: skip
-KINDS = {kind.name: kind for kind in (CLASSIFIER, LANGUAGE_MODEL)}
+# Numbers to be predicted, or several labels at once.
+REGRESSION = Kind(
+    "regression", ("target_separation",), "layer", 0, "sample", digits=3, margin=0.08,
+    table=("target_separation", "residual_held_out"), of_classes=False,
+)  # fmt: skip
+KINDS = {kind.name: kind for kind in (CLASSIFIER, LANGUAGE_MODEL, REGRESSION)}
 
 
 @dataclass(repr=False)
 class Record(Saved):
     """The result of a probe: sites in depth order, classes, settings and provenance.
 
-    `words` are the tokens that a language model's planes show, in the order of `plane_labels`; a classifier's show classes.
+    `words` are the tokens that a language model's planes show, in the order of `plane_labels`, or ranges of a target; a
+    classifier's show classes. Of a regression `classes` are the names of the targets, and `r_squared` is that of the
+    network's own output, averaged over them; of several labels at once `accuracy` is the share of right ones.
 
     >>> record = Record(name="toy", classes=["a", "b"], sites=[
     ...     SiteRow("fc1", "Linear", (4,), 4, values={"separation": 4.0}),
@@ -102,6 +109,8 @@ class Record(Saved):
     test_counts: list[int] = field(default_factory=list)
     accuracy: float | None = None
     test_accuracy: float | None = None
+    r_squared: float | None = None
+    test_r_squared: float | None = None
     plane_labels: list[int] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -135,9 +144,14 @@ class Record(Saved):
 
     @property
     def leading(self) -> str:
-        """The column the verdict is on: D, or the residual of a language model, held out where that was measured."""
+        """The column the verdict is on: D, D_reg, or the residual of a language model, held out where that was measured."""
         measured = (c for c in self.kind.leading if any(site.values.get(c) is not None for site in self.sites))
         return next(measured, self.kind.leading[-1])
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether the targets of a regression are labels, 0 or 1 each."""
+        return self.kind == REGRESSION and self.settings.get("targets") == "labels"
 
     @property
     def plane_names(self) -> list[str]:
@@ -220,7 +234,8 @@ class Record(Saved):
 
     def __repr__(self) -> str:
         parts = [f"{len(self.sites)} sites"]
-        parts += [f"{len(self.classes)} classes"] if self.kind.of_classes else []
+        what = "classes" if self.kind.of_classes else "labels" if self.several_labels else "targets"
+        parts += [f"{len(self.classes)} {what}"] if self.kind != LANGUAGE_MODEL else []
         parts += [f"{sum(self.counts):,} {self.kind.sample}s"] if self.counts else []
         return f"<Record '{self.name}': {', '.join(parts)}>"
 

@@ -69,22 +69,19 @@ def prediction_residuals(
 
     `null_direction`: the features of every row add up to 0 (LayerNorm), so one of them says nothing new and is left out.
     """
-    squares, cross, counts = moments.squares(), moments.cross, targets.counts.to(moments.device)
-    if null_direction:
-        squares, cross = squares[:, :-1, :-1], cross[:, :-1]
-    if not (bool(squares.isfinite().all()) and bool(cross.isfinite().all())):
+    own = _Scatter.of(moments, targets, null_direction)
+    if not (bool(own.xx.isfinite().all()) and bool(own.xy.isfinite().all())):
         raise FeatureError(
             f"{where}: expected finite features, got NaN or infinity. Are the weights whole? Half precision may "
             "overflow: then measure in float32."
         )
-    g = len(counts)
-    y, yy = (t.to(cross.device) for t in (targets.sums, targets.squares))
-    own = _Scatter(counts, cross[:, :, -1], squares, cross[:, :, :-1], y, yy)
+    g = len(own.n)
     whole = own.total()
     solution, rank = whole.solve()
-    others = [own.without(k) for k in range(g)] if g > 1 else []
+    others = [own.without(k, whole) for k in range(g)] if g > 1 else []
     fits = [other.solve()[0] for other in others]
-    n = float(counts.sum())
+    predicted = [own.predicted(k, others[k], fits[k]) for k in range(len(others))]
+    n = float(own.n.sum())
     found = {}
     for name, chosen in columns.items():
         total, left = whole.variation(chosen), whole.remainder(solution, chosen)
@@ -92,7 +89,7 @@ def prediction_residuals(
             raise FeatureError(f"{where}: the target '{name}' is the same for every token: nothing to predict.")
         held = held_left = left_out = None
         if g > 1:
-            pairs = [own.predicted(k, others[k], fits[k], chosen) for k in range(g)]
+            pairs = [(float(errors[chosen].sum()), float(spreads[chosen].sum())) for errors, spreads in predicted]
             errors, spreads = (sum(pair[i] for pair in pairs) for i in (0, 1))
             varied = [o.variation(chosen) for o in others]
             several = all(spreads - s > ROUNDING * spreads for _, s in pairs)  # else one group alone varies
@@ -106,6 +103,32 @@ def prediction_residuals(
     return found
 
 
+def carried_over(moments: Moments, targets: TargetMoments, onto: Moments, there: TargetMoments) -> list[float]:
+    """PR of every target on other data, fitted to these: Σ (y − ŷ)² / Σ (y − ȳ)², ŷ and ȳ from here (above 1: worse than ȳ)."""
+    here = _Scatter.of(moments, targets).total()
+    errors, spreads = _Scatter(*(t.unsqueeze(0) for t in _Scatter.of(onto, there).total())).predicted(0, here, here.solve()[0])
+    return [float(error / spread) for error, spread in zip(errors, spreads, strict=True)]
+
+
+def target_residuals(moments: Moments, targets: TargetMoments, where: str) -> tuple[Residual, list[Residual | None]]:
+    """PR of targets that count equally, whatever their units: each in units of its deviation; then of each alone.
+
+    `None` where a target is the same everywhere.
+    """
+    n = targets.counts.sum()
+    about_zero, mean = targets.squares.sum(0), targets.sums.sum(0) / n
+    variation = about_zero - n * mean.square()
+    varies = variation > ROUNDING * about_zero
+    unit = (variation[varies] / n).sqrt()
+    scaled = TargetMoments(targets.counts, targets.sums[:, varies] / unit, targets.squares[:, varies] / unit.square())
+    by_target, sums = moments.cross[..., :-1][..., varies.to(moments.device)], moments.cross[..., -1:]
+    cross = torch.cat([by_target / unit.to(moments.device), sums], -1)
+    single = {str(j): slice(j, j + 1) for j in range(len(unit))}
+    found = prediction_residuals(Moments(moments.packed, cross), scaled, {"": slice(0, None), **single}, where=where)
+    places = varies.cumsum(0) - 1
+    return found[""], [found[str(int(j))] if seen else None for j, seen in zip(places, varies, strict=True)]
+
+
 class _Scatter(NamedTuple):
     """Sums over the rows of each group (g, …) or of all (…): counts, Xᵀ1, Xᵀ[X], Xᵀ[Y], 1ᵀY, and squares of Y."""
 
@@ -116,11 +139,19 @@ class _Scatter(NamedTuple):
     y: Tensor
     yy: Tensor
 
+    @classmethod
+    def of(cls, moments: Moments, targets: TargetMoments, null_direction: bool = False) -> _Scatter:
+        squares, cross = moments.squares(), moments.cross
+        if null_direction:
+            squares, cross = squares[:, :-1, :-1], cross[:, :-1]
+        n, y, yy = (t.to(cross.device) for t in targets.tensors)
+        return cls(n, cross[:, :, -1], squares, cross[:, :, :-1], y, yy)
+
     def total(self) -> _Scatter:
         return _Scatter(*(t.sum(0) for t in self))
 
-    def without(self, k: int) -> _Scatter:
-        return _Scatter(*(a - b[k] for a, b in zip(self.total(), self, strict=True)))
+    def without(self, k: int, whole: _Scatter) -> _Scatter:
+        return _Scatter(*(a - b[k] for a, b in zip(whole, self, strict=True)))
 
     @property
     def centered(self) -> tuple[Tensor, Tensor]:
@@ -155,14 +186,12 @@ class _Scatter(NamedTuple):
         _, b = self.centered
         return self.variation(chosen) - float((beta * b)[:, chosen].sum())
 
-    def predicted(self, k: int, fitted: _Scatter, beta: Tensor, chosen: slice) -> tuple[float, float]:
-        """Σ‖y − ŷ‖² and Σ‖y − ȳ‖² of group k, with ŷ and ȳ as fitted on the others."""
-        beta = beta[:, chosen]
-        n, x, xx, xy = self.n[k], self.x[k], self.xx[k], self.xy[k][:, chosen]
-        y, yy = self.y[k][chosen], self.yy[k][chosen]
-        mean_x, mean_y = fitted.x / fitted.n, (fitted.y / fitted.n)[chosen]
+    def predicted(self, k: int, fitted: _Scatter, beta: Tensor) -> tuple[Tensor, Tensor]:
+        """Σ (y − ŷ)² and Σ (y − ȳ)² of every target in group k (q,), with ŷ and ȳ as fitted on the others."""
+        n, x, xx, xy, y, yy = (t[k] for t in self)
+        mean_x, mean_y = fitted.x / fitted.n, fitted.y / fitted.n
         # Moments of the group about the means of the others.
         C = xx - torch.outer(x, mean_x) - torch.outer(mean_x, x) + n * torch.outer(mean_x, mean_x)
         b = xy - torch.outer(x, mean_y) - torch.outer(mean_x, y) + n * torch.outer(mean_x, mean_y)
-        spread = float((yy - 2 * y * mean_y + n * mean_y.square()).sum())
-        return spread - 2 * float((beta * b).sum()) + float((beta * (C @ beta)).sum()), spread
+        spread = yy - 2 * y * mean_y + n * mean_y.square()
+        return spread - 2 * (beta * b).sum(0) + (beta * (C @ beta)).sum(0), spread

@@ -15,8 +15,9 @@ from layerlaw.stats import Centers, LeftOut, Scatter
 from layerlaw.stats.scatter import NearestCenter, Permuted
 
 Needs = Literal[
-    "classes", "decision", "groups", "permuted", "classifier", "network", "imbalance", "small", "untrained", "tokens"
-]
+    "classes", "decision", "groups", "permuted", "classifier", "network", "imbalance", "small", "untrained", "tokens",
+    "targets",
+]  # fmt: skip
 MOST_SINGULAR = 2048  # of class means against rows: beyond, their singular values take longer than the probe
 
 

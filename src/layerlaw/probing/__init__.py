@@ -17,8 +17,7 @@ from layerlaw.capture.plan import Plan, Reduce
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
 from layerlaw.errors import renamed
-from layerlaw.measures.columns import site_columns
-from layerlaw.probing.classes import ClassChoice, Classes
+from layerlaw.probing.classes import ClassChoice, Classes, Targets, classes_or_targets
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.progress import Progress, choose
@@ -59,10 +58,12 @@ def probe(
     progress: bool | Progress = True,
     **old: Never,
 ) -> Record:
-    """Measure a classifier layer by layer.
+    """Measure a classifier, a regression or a network of several labels layer by layer.
 
     model       any nn.Module that returns class scores; afterwards it is exactly as it was
-    data, test  a DataLoader, a Dataset, a pair of tensors (or arrays), or any re-iterable of (x, y) or of dictionaries
+    data, test  a DataLoader, a Dataset, a pair of tensors (or arrays), or any re-iterable of (x, y) or of dictionaries;
+                y are class numbers (n,), or floating-point targets (n,) or (n, q), or zeros and ones (n, q), labels of
+                which a sample may have several
     sites       "auto", "layers", "blocks", or names, globs, module types, a predicate (name, module) → bool; "input" is the
                 raw input, "logits" in a list adds the logits, as a site that is no point of the law
     reduce      "flatten", or "mean"/"max" over space or tokens, or the "first"/"last" token
@@ -71,7 +72,7 @@ def probe(
     batch_size  for tensors and datasets; a loader has its own
     device      where to run; the model comes back to where it was
     classes     K, names of all classes, numbers of those to be measured (the others are skipped), or {number: name};
-                default: the number of logits, with the names that the data have
+                default: the number of logits, with the names that the data have; of targets, names or numbers of columns
     weighting   "samples" (Eq. 1) or "classes"
     uncertainty standard errors ("jackknife") and D under permuted labels ("permuted"): one of them, both (True) or neither
                 (False); default: both when the features fit the memory budget
@@ -89,9 +90,10 @@ def probe(
     train = Batches(source, where="data", **how)
     held_out = None if test_source is None else Batches(test_source, where="test", **how)
     with Randomness(source, test_source) as randomness, placed(network, device) as where:
+        example = next(iter(train))
         with probing_state(network, "running"):
-            plan = find_sites(network, next(iter(train)).to(where), choice=sites, reduce=reduce)
-        chosen = Classes.of(classes, plan, train.labels, known_names)
+            plan = find_sites(network, example.to(where), choice=sites, reduce=reduce)
+        chosen = classes_or_targets(classes, plan, train.labels, example.labels, known_names)
         prober = Prober(network, plan, chosen, options, randomness, where)
         with probing_state(network, batchnorm):
             train = prober.prepared(train)
@@ -135,16 +137,21 @@ def _source(data: Any) -> tuple[Any, Sequence[str] | None]:
 
 
 def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: Split | None) -> Record:
-    weight, options, around = _classifier(run), run.options, train.around.values()
+    weight, options, around = _classifier(run), run.options, [*train.around.values(), *train.regressions.values()]
+    plane_labels, words = run.classes.planes(train)
     return Record(
         name=type(run.network).__name__,
+        kind=run.classes.kind,
         sites=_rows(run, train, test, null, weight),
         classes=list(run.classes.names),
         counts=train.counts,
         test_counts=test.counts if test else [],
         accuracy=train.accuracy,
         test_accuracy=test.accuracy if test else None,
-        plane_labels=train.plane_labels,
+        r_squared=train.r_squared,
+        test_r_squared=test.r_squared if test else None,
+        plane_labels=plane_labels,
+        words=words,
         notes=_notes(run, train, weight),
         settings={
             "sites": run.plan.rule,
@@ -154,7 +161,7 @@ def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: 
             "batch_size": data.batch_size,
             "order": data.order,
             "weighting": options.weighting,
-            "classes": list(run.classes.ids) if run.classes.lookup is not None else run.classes.K,
+            **_labels(run, train),
             "jackknife_groups": GROUPS if any(a.left_out is not None for a in around) else 0,
             "permuted_labels": any(a.permuted is not None for a in around),
             "one_forward": train.one_forward,
@@ -170,9 +177,22 @@ def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: 
     )
 
 
+def _labels(run: Prober, train: Split) -> dict[str, Any]:
+    """What is told of the labels among the settings."""
+    if isinstance(run.classes, Classes):
+        return {"classes": list(run.classes.ids) if run.classes.lookup is not None else run.classes.K}
+    first = train.targets
+    assert first is not None
+    found = {"targets": "labels" if first.binary else "numbers", "target_numbers": list(run.classes.ids)}
+    found["target_dimensions"] = int(next(iter(train.regressions.values())).fit.targets.rank)
+    return found | ({"most_frequent_accuracy": round(first.most_frequent, 6)} if first.binary else {})
+
+
 def _classifier(run: Prober) -> Tensor | str:
     """Rows of the classifier for the measured classes (K, d), or the reason why there are none."""
     plan, K = run.plan, run.classes.K
+    if isinstance(run.classes, Targets):
+        return ""  # rows of targets are no class means
     if plan.classifier is None:
         return plan.classifier_why
     rows = classifier_weight(modules_of(run.network)[plan.classifier])
@@ -193,11 +213,13 @@ def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, wei
     with full_precision():
         for site in run.plan.sites:
             rows_here = weight if site.name == run.plan.reads and isinstance(weight, Tensor) else None
-            values, by_class = site_columns(train.around[site], train.scatters[site], weight=rows_here)
+            values, by_class = run.classes.columns(train, site, rows_here)
             if null is not None:
-                values["separation_untrained"] = site_columns(null.around[site], null.scatters[site])[0]["separation"]
+                untrained = run.classes.columns(null, site)[0]
+                shown = (*run.classes.kind.leading, "residual_held_out")
+                values |= {f"{name}_untrained": untrained[name] for name in shown if name in untrained}
             if test is not None:
-                columns, classwise = site_columns(test.around[site], test.scatters[site], test.near[site])
+                columns, classwise = run.classes.columns(test, site, reference=train)
                 values |= {f"test_{key}": value for key, value in columns.items()}
                 by_class |= {f"test_{key}": value for key, value in classwise.items()}
             about = (site.name, site.type, site.shape, site.features, site.in_fit, site.at)
@@ -207,7 +229,7 @@ def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, wei
 
 def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     notes = [f"Left out: {'; '.join(run.plan.dropped)}."] if run.plan.dropped else []
-    if isinstance(weight, str):
+    if isinstance(weight, str) and weight:
         notes.append(f"No NC2 and NC3 of the classifier: {weight}.")
     tokens = [site for site in run.plan.sites if len(site.shape) == 2 and site.channels_last]
     last = next((site for site in reversed(run.plan.sites) if site.in_fit), None)
@@ -216,6 +238,8 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
         notes.append(f"{flattened}: reduce='first' or 'mean' measures what it uses.")
     if train.no_extras_why:
         notes.append(f"No standard errors and permuted-label floor: {train.no_extras_why}.")
+    if isinstance(run.classes, Targets):
+        return notes + run.classes.notes(train)
     short = [site.name for site, around in train.around.items() if not bool(around.centers.full_rank)]
     if short:
         notes.append(f"The class means span fewer than K−1 dimensions at: {', '.join(short)}.")

@@ -14,15 +14,16 @@ from layerlaw.capture.hooks import Capture, Consume
 from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, recalibrating, untrained
 from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.errors import DataError, InputError, LabelError, PassError, check_choice
-from layerlaw.probing.classes import Classes
+from layerlaw.probing.classes import Classes, Targets
 from layerlaw.probing.memory import GROUPS, PERMUTATIONS, WHY_NOT, Extras, KeptFeatures, one_batch
 from layerlaw.progress import Progress
-from layerlaw.stats.centers import Centers, Weighting
-from layerlaw.stats.labels import check_counts
+from layerlaw.stats.centers import Weighting
+from layerlaw.stats.labels import are_targets
 from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
+from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
 from layerlaw.stats.scatter import NearestCenter, Scatter
 
 UNCERTAINTY = {  # standard errors (jackknife) and D under permuted labels; None: where they fit the memory budget
@@ -66,10 +67,13 @@ class Split:
     around: dict[Site, Around] = field(default_factory=dict)
     scatters: dict[Site, Scatter] = field(default_factory=dict)
     near: dict[Site, NearestCenter] = field(default_factory=dict)
+    regressions: dict[Site, SiteRegression] = field(default_factory=dict)  # of targets, instead of the three above
     planes: dict[Site, list[list[float]]] = field(default_factory=dict)
     plane_labels: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     accuracy: float | None = None
+    r_squared: float | None = None
+    targets: FirstRegression | None = None  # what pass 1 knows of targets
     checksum: str = ""
     one_forward: bool = False
     no_extras_why: str = ""
@@ -77,7 +81,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Step:
-    """One batch: its labels as 0 … K−1, and the rows that are of measured classes (`None`: all)."""
+    """One batch: its labels as 0 … K−1 (or targets (n, q)), and the rows that are of measured classes (`None`: all)."""
 
     batch: Batch
     labels: Tensor
@@ -87,11 +91,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Prober:
-    """One network, its plan and the options, ready to go over data."""
+    """One network, its plan and the options, ready to go over data; `classes` says what the labels are, also targets."""
 
     network: nn.Module
     plan: Plan
-    classes: Classes
+    classes: Classes | Targets
     options: Options
     randomness: Randomness
     device: torch.device | None
@@ -107,14 +111,17 @@ class Prober:
         """Both passes, in groups of sites that fit memory; `reference` lends its centers, `extras` allows uncertainty."""
         options, sites, K = self.options, self.plan.sites, self.classes.K
         wanted = UNCERTAINTY[options.uncertainty if extras else False]
-        fitting = Extras.that_fit(sites, data.samples, K, options.memory, wanted)
+        moments, taken = self.classes.moments(sites, data.samples, options.memory)
+        memory = options.memory - taken
+        fitting = Extras.that_fit(sites, data.samples, K, memory, wanted)
         known = None if data.labels is None else self.classes.positions(data.labels, f"labels of {label}")[0].cpu()
         split, groups, permuted = Split(), GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
-        for group in fitting.groups(sites, K, options.memory):
-            dealer = Dealer(K, groups=groups, permuted=permuted, seed=options.seed, all_labels=known)
+        for group in fitting.groups(sites, K, memory):
+            dealer = self.classes.dealer(groups, permuted, options.seed, known)
             kept = KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples)
-            sample = PlaneSample(K) if plane else None
-            state = State(group, data, label, dealer, FirstPass(K, groups), kept, sample, fitting.why_not)
+            sample = self.classes.sample() if plane else None
+            first = self.classes.first(groups, moments)
+            state = State(group, data, label, self.classes, dealer, first, kept, sample, fitting.why_not)
             first_pass(self, state)
             _leave(state, second_pass(self, state, reference), split)
         return split
@@ -162,8 +169,9 @@ class State:
     sites: Sequence[Site]
     data: Batches
     label: str
+    classes: Classes | Targets
     dealer: Dealer
-    first: FirstPass
+    first: FirstPass | FirstRegression
     kept: KeptFeatures
     sample: PlaneSample | None
     why_not: str
@@ -173,7 +181,7 @@ class State:
         """Start a batch of pass 1."""
         self.first.begin(self.dealer.deal(labels))
         if self.sample is not None:
-            self.sample.begin(labels)
+            self.sample.begin(self.classes.pictured(labels))
 
     def update(self, name: str, features: Tensor) -> None:
         """Add the features of one site."""
@@ -231,16 +239,12 @@ def _stop_keeping(prober: Prober, state: State) -> None:
     state.kept.drop()
 
 
-def second_pass(prober: Prober, state: State, reference: Split | None) -> SecondPass:
-    """Scatters around the centers that pass 1 gives, from the kept features or from another forward."""
+def second_pass(prober: Prober, state: State, reference: Split | None) -> SecondPass | SecondRegression:
+    """What residuals do around what pass 1 found, from the kept features or from another forward."""
+    second: SecondPass | SecondRegression
     with full_precision():
-        state.first.all_reduce()
-        check_counts(state.first.total(state.sites[0].name).counts, where=state.label)
-        lent: dict[Hashable, Centers] | None = None
-        if reference is not None:
-            lent = {site.name: reference.around[site].centers for site in state.sites}
-        second = SecondPass(Around.all_of(state.first, prober.options.weighting, lent))
-    state.first = FirstPass(prober.classes.K)  # its sums are no longer needed
+        second = prober.classes.second(state.first, state.label, prober.options.weighting, reference)  # type: ignore[arg-type]
+    state.first = prober.classes.first(0, ())  # its sums are no longer needed
     state.dealer.restart()
     kept = state.kept
     if kept.whole:
@@ -258,7 +262,7 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
     return second
 
 
-def _second_forward(prober: Prober, state: State, second: SecondPass) -> None:
+def _second_forward(prober: Prober, state: State, second: SecondPass | SecondRegression) -> None:
     ordered = bool(state.dealer.groups or state.dealer.permuted)
     again = Checksum() if ordered else None
     with prober.capturing(state.sites, lambda site, features: second.update(site.name, features)) as capture:
@@ -273,21 +277,12 @@ def _second_forward(prober: Prober, state: State, second: SecondPass) -> None:
         raise PassError(f"{state.label}: the samples or their order {why}: {cure}.")
 
 
-def _leave(state: State, second: SecondPass, split: Split) -> None:
-    with full_precision():
-        scatters = second.scatters()
-        planes = state.sample.planes() if state.sample is not None else {}
-    for site in state.sites:
-        split.around[site], split.scatters[site] = second.around[site.name], scatters[site.name]
-        if site.name in second.near_reference:
-            split.near[site] = second.near_reference[site.name]
-        if site.name in planes:
-            split.planes[site] = planes[site.name]
-    first = scatters[state.sites[0].name]
+def _leave(state: State, second: SecondPass | SecondRegression, split: Split) -> None:
     split.plane_labels = state.sample.labels if state.sample is not None else []
-    split.counts = [int(count) for count in first.counts]
-    if first.near.mismatches is not None:
-        split.accuracy = float(second.right) / float(first.counts.sum())
+    with full_precision():
+        state.classes.leave(second, state.sites, split)  # type: ignore[arg-type]
+        planes = state.sample.planes() if state.sample is not None else {}
+    split.planes |= {site: planes[site.name] for site in state.sites if site.name in planes}
     split.checksum, split.no_extras_why = state.checksum.hexdigest(), state.why_not
     split.one_forward = state.kept.whole
     state.kept.drop()
@@ -300,6 +295,6 @@ def _check_normalized_alone(labels: Tensor, where: str) -> None:
         raise DataError(
             f"{where}: {why}. Choose a batch size that leaves no single sample at the end, or drop_last=True."
         )
-    if bool((labels == labels[0]).all()):
+    if not are_targets(labels) and bool((labels == labels[0]).all()):
         why = f"all {len(labels)} samples are of one class, and batchnorm='batch' normalizes each batch by itself"
         raise DataError(f"{where}: {why}. Mix the classes (shuffle once, with a fixed seed), or use larger batches.")

@@ -99,15 +99,7 @@ class FirstPass:
 
     def end(self, where: Callable[[Key], str]) -> None:
         """End a batch: not-a-number and infinity show in the sums; `where` says which batch of a site is spoilt."""
-        flags = [torch.isfinite(self.sums[key].sums).all() for key in self._fresh]
-        home = flags[0].device
-        found = torch.stack([flag.to(home) for flag in flags]).tolist()  # one transfer, not one per site
-        if not all(found):
-            bad = self._fresh[found.index(False)]
-            raise FeatureError(
-                f"site '{bad}': expected finite features, got NaN or infinity in {where(bad)}. Look at the inputs of that "
-                "batch and at the layer before this site; half precision may overflow (probe in float32)."
-            )
+        check_finite({key: self.sums[key].sums for key in self._fresh}, where)
 
     def drop_extras(self) -> None:
         """Forget groups and permuted labels: the features turned out not to fit the memory budget."""
@@ -122,6 +114,19 @@ class FirstPass:
     def total(self, key: Key) -> ClassSums:
         """Sums of one site over all groups."""
         return self.sums[key].total() if self.groups else self.sums[key]
+
+
+def check_finite(sums: Mapping[Key, Tensor], where: Callable[[Key], str]) -> None:
+    """Not-a-number and infinity show in the sums of a batch; `where` says which batch of a site is spoilt."""
+    flags = [torch.isfinite(of_site).all() for of_site in sums.values()]
+    home = flags[0].device
+    found = torch.stack([flag.to(home) for flag in flags]).tolist()  # one transfer, not one per site
+    if not all(found):
+        bad = list(sums)[found.index(False)]
+        raise FeatureError(
+            f"site '{bad}': expected finite features, got NaN or infinity in {where(bad)}. Look at the inputs of that "
+            "batch and at the layer before this site; half precision may overflow (probe in float32)."
+        )
 
 
 @dataclass
