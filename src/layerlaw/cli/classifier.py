@@ -19,7 +19,7 @@ from layerlaw.pages import plot, print_record
 from layerlaw.pages import report as write_page
 from layerlaw.probing import probe as run_probe
 from layerlaw.probing import sites as find_sites
-from layerlaw.record import Record
+from layerlaw.record import LANGUAGE_MODEL, REGRESSION, Record
 from layerlaw.verdict import judge
 from layerlaw.wording import p_value, sentence
 
@@ -135,7 +135,8 @@ def report(
 def summary(record: Record) -> dict[str, Any]:
     """What a script wants to know of a record."""
     verdict = judge(record)
-    told = ("accuracy", "test_accuracy") if record.kind.of_classes else ()
+    told = ["accuracy", "test_accuracy"] if record.kind != LANGUAGE_MODEL else []
+    told += ["r_squared", "test_r_squared"] if record.kind == REGRESSION else []
     found = {name: getattr(record, name) for name in ("name", *told, "settings", "provenance", "notes")}
     found |= {
         "law": law_of(record),

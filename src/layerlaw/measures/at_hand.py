@@ -15,8 +15,10 @@ from layerlaw.measures.separation import separation
 from layerlaw.measures.site import Needs, SiteStatistics
 from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, find_centers, project
 from layerlaw.stats.centers import Weighting
-from layerlaw.stats.labels import check_counts
+from layerlaw.stats.labels import check_counts, checked_targets
+from layerlaw.stats.passes import Dealt
 from layerlaw.stats.precision import full_precision
+from layerlaw.stats.regression import FirstRegression, SecondRegression
 
 
 def separation_fuzziness(
@@ -33,6 +35,41 @@ def separation_fuzziness(
         if centers.rank.dim() == 0 and int(centers.rank) == 0:
             raise FeatureError("features: all class means coincide, so D is not defined (dead, or permuted copies?).")
         return separation(centers, scatter)
+
+
+def target_separation(features: Any, targets: Any) -> Tensor:
+    """Separation fuzziness D_reg = Tr(SS_w SS_b⁺) of features (n, d) regressed on targets (n,) or (n, q), ≥ 0, lower better.
+
+    SS_b is the scatter of the fitted features, SS_w that of the residuals; of one-hot targets it is D.
+
+    >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    >>> float(target_separation(x, x[:, 0])), float(target_separation(2 * x[:, :1] + x[:, 1:], x[:, 0]))
+    (0.0, 0.25)
+    """
+    x, y = _tensor(features).detach(), _tensor(targets).detach()
+    if x.dim() != 2 or not x.dtype.is_floating_point:
+        raise FeatureError(
+            f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
+            "Flatten each sample to one row: features.flatten(1)."
+        )
+    y = checked_targets(y)
+    if len(y) != len(x):
+        raise LabelError(f"targets: expected one row for each of the {len(x)} rows of features, got {len(y)}.")
+    dealt, first = Dealt(y), FirstRegression(y.shape[1], 1, jackknife=False)
+    with full_precision():
+        first.begin(dealt)
+        first.update("features", x)
+        first.end(lambda _: "some row")
+        first.check("targets")
+        second = SecondRegression(first)
+        second.begin(dealt, None)
+        second.update("features", x)
+        found = next(site for _, site in second.sites())
+        if int(found.fit.rank) == 0:
+            raise FeatureError(
+                "features: nothing in them goes with the targets, so D_reg is not defined (dead, constant?)."
+            )
+        return found.separation
 
 
 def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Tensor:

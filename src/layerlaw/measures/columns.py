@@ -186,7 +186,8 @@ MEASURES = (
            needs="targets", head="D_reg", yields=0, test_yields=2),
     Column("residual", "prediction residual",
            "share of the target's variance that a linear regression on the features leaves unexplained; of a "
-           "language model, its next token's id (He & Su 2024); of several targets, the mean", "Σ‖y − ŷ‖² / Σ‖y − ȳ‖² = 1 − R²", "0", "lower",
+           "language model, its next token's id (He & Su 2024); of several targets, the mean",
+           "Σ‖y − ŷ‖² / Σ‖y − ȳ‖² = 1 − R²", "0", "lower",
            "residual", symbol="PR", needs="tokens", head="PR"),
 )  # fmt: skip
 REGISTRY: dict[str, Column] = {column.name: column for column in MEASURES}
@@ -275,7 +276,9 @@ def target_columns(
         values["target_separation_log_se"] = None if found is None else found.standard_error
         values["target_separation_corrected"] = None if found is None else found.corrected
     if site.permuted is not None:
-        low, median, high = (float(value) for value in (site.permuted.min(), site.permuted.median(), site.permuted.max()))
+        low, median, high = (
+            float(value) for value in (site.permuted.min(), site.permuted.median(), site.permuted.max())
+        )
         values |= {"target_separation_permuted": median}
         values |= {"target_separation_permuted_low": low, "target_separation_permuted_high": high}
     values["rank"], values["full_rank"] = float(site.fit.rank), float(site.fit.rank == site.fit.targets.rank)

@@ -104,9 +104,11 @@ def prediction_residuals(
 
 
 def carried_over(moments: Moments, targets: TargetMoments, onto: Moments, there: TargetMoments) -> list[float]:
-    """PR of every target on other data, fitted to these: Σ (y − ŷ)² / Σ (y − ȳ)², ŷ and ȳ from here (above 1: worse than ȳ)."""
+    """PR of every target on other data, fitted to these: Σ (y − ŷ)² / Σ (y − ȳ)², ŷ and ȳ as here."""
     here = _Scatter.of(moments, targets).total()
-    errors, spreads = _Scatter(*(t.unsqueeze(0) for t in _Scatter.of(onto, there).total())).predicted(0, here, here.solve()[0])
+    errors, spreads = _Scatter(*(t.unsqueeze(0) for t in _Scatter.of(onto, there).total())).predicted(
+        0, here, here.solve()[0]
+    )
     return [float(error / spread) for error, spread in zip(errors, spreads, strict=True)]
 
 

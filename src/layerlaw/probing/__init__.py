@@ -24,8 +24,10 @@ from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.record import Record, SiteRow
 from layerlaw.stats.centers import Weighting
+from layerlaw.stats.passes import Around
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
+from layerlaw.stats.regression import SiteRegression
 
 __all__ = ["probe", "sites"]
 
@@ -137,7 +139,8 @@ def _source(data: Any) -> tuple[Any, Sequence[str] | None]:
 
 
 def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: Split | None) -> Record:
-    weight, options, around = _classifier(run), run.options, [*train.around.values(), *train.regressions.values()]
+    weight, options = _classifier(run), run.options
+    found: list[Around | SiteRegression] = [*train.around.values(), *train.regressions.values()]
     plane_labels, words = run.classes.planes(train)
     return Record(
         name=type(run.network).__name__,
@@ -162,8 +165,8 @@ def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: 
             "order": data.order,
             "weighting": options.weighting,
             **_labels(run, train),
-            "jackknife_groups": GROUPS if any(a.left_out is not None for a in around) else 0,
-            "permuted_labels": any(a.permuted is not None for a in around),
+            "jackknife_groups": GROUPS if any(one.left_out is not None for one in found) else 0,
+            "permuted_labels": any(one.permuted is not None for one in found),
             "one_forward": train.one_forward,
             "seed": options.seed,
         },
@@ -183,7 +186,10 @@ def _labels(run: Prober, train: Split) -> dict[str, Any]:
         return {"classes": list(run.classes.ids) if run.classes.lookup is not None else run.classes.K}
     first = train.targets
     assert first is not None
-    found = {"targets": "labels" if first.binary else "numbers", "target_numbers": list(run.classes.ids)}
+    found: dict[str, Any] = {
+        "targets": "labels" if first.binary else "numbers",
+        "target_numbers": list(run.classes.ids),
+    }
     found["target_dimensions"] = int(next(iter(train.regressions.values())).fit.targets.rank)
     return found | ({"most_frequent_accuracy": round(first.most_frequent, 6)} if first.binary else {})
 

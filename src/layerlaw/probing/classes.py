@@ -20,9 +20,9 @@ from layerlaw.record import CLASSIFIER, REGRESSION, Kind
 from layerlaw.stats import checked_labels
 from layerlaw.stats.centers import Centers, Weighting
 from layerlaw.stats.labels import are_targets, check_counts, checked_targets
-from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass
+from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass, TargetDealer
 from layerlaw.stats.plane import PlaneSample
-from layerlaw.stats.regression import FirstRegression, SecondRegression, TargetDealer
+from layerlaw.stats.regression import FirstRegression, SecondRegression
 
 if TYPE_CHECKING:
     from layerlaw.probing.run import Split
@@ -108,7 +108,6 @@ class Classes:
         every = self.ids == tuple(range(scores.shape[1]))
         return (scores if every else scores[:, list(self.ids)]).argmax(1)
 
-
     def dealer(self, groups: int, permuted: int, seed: int, labels: Tensor | None) -> Dealer:
         """Deals the labels of every batch for both passes."""
         return Dealer(self.K, groups=groups, permuted=permuted, seed=seed, all_labels=labels)
@@ -177,7 +176,7 @@ class Targets:
         return len(self.ids) + 1
 
     @classmethod
-    def of(cls, classes: ClassChoice, plan: Plan, labels: Tensor, known: Sequence[str] | None = None) -> Targets:
+    def of(cls, classes: ClassChoice, plan: Plan, labels: Tensor, known: Sequence[str] | None, where: str) -> Targets:
         """As requested (names of all targets, numbers of some, or {number: name}); else all of them."""
         width = 1 if labels.dim() == 1 else labels.shape[1]
         numbers: Any = range(width) if classes is None else classes
@@ -189,7 +188,7 @@ class Targets:
         whole = width == 1 and bool((labels == labels.round()).all()) and bool((labels >= 0).all())
         outputs = numbers.__index__() if isinstance(numbers, SupportsIndex) else plan.classes
         if whole and outputs is not None and outputs > 2 and bool((labels < outputs).all()):
-            checked_labels(labels)  # raises: class numbers as floating-point numbers
+            checked_labels(labels, where=where)  # raises: class numbers as floating-point numbers
         if isinstance(numbers, SupportsIndex):
             numbers = range(numbers.__index__()) if numbers.__index__() == width else [-1]
         ids = tuple(int(number) for number in numbers)
@@ -248,13 +247,13 @@ class Targets:
         split.targets = second.first
 
     def planes(self, split: Split) -> tuple[list[int], list[str]]:
-        """What the samples of the pictures are colored by: with or without the first label, or fifths of the first target."""
+        """What the samples of the pictures are colored by: whether they have the first label, or its size in fifths."""
         if split.targets is None or not split.plane_labels:
             return [], []
         values = torch.cat(split.targets.pictured)[: len(split.plane_labels), 0].contiguous()
         if split.targets.binary:
             return [int(value) for value in values], [f"without {self.names[0]}", f"with {self.names[0]}"]
-        ends = torch.quantile(values, torch.linspace(0, 1, FIFTHS + 1, dtype=values.dtype)).unique()
+        ends = torch.unique(torch.quantile(values, torch.linspace(0, 1, FIFTHS + 1, dtype=values.dtype)))
         size, spread = float(ends.abs().max()), float(ends[-1] - ends[0])
         digits = 3 + max(0, math.floor(math.log10(size / spread))) if spread > 0 else 3
         names = [f"{self.names[0]}: {low:.{digits}g} … {high:.{digits}g}" for low, high in pairwise(ends.tolist())]
@@ -266,7 +265,11 @@ class Targets:
         assert first is not None
         white, q = next(iter(found.values())).fit.targets, len(self.ids)
         same = [name for name, deviation in zip(self.names, white.deviations.tolist(), strict=True) if deviation == 0]
-        notes = [f"Targets that are the same for all samples say nothing and were left out: {', '.join(same)}."] if same else []
+        notes = (
+            [f"Targets that are the same for all samples say nothing and were left out: {', '.join(same)}."]
+            if same
+            else []
+        )
         if first.one_hot:
             more = "nearest class centers, collapse and accuracy are measured of class numbers, labels.argmax(1)"
             notes.append(f"Every sample has exactly one label, so D_reg is D: {more}.")
@@ -277,7 +280,9 @@ class Targets:
             notes.append(f"No {what} of the network: its output has not one column for each of {self.width} target(s).")
         short = [site.name for site, one in found.items() if int(one.fit.rank) < int(white.rank)]
         if short:
-            notes.append(f"What is fitted to the targets spans fewer than {int(white.rank)} dimensions at: {', '.join(short)}.")
+            notes.append(
+                f"What is fitted to the targets spans fewer than {int(white.rank)} dimensions at: {', '.join(short)}."
+            )
         n = int(first.counts.sum())
         wide = [site.name for site in found if site.features + 1 >= n - int(first.counts.max())]
         if wide:
@@ -300,8 +305,10 @@ def classes_or_targets(
     classes: ClassChoice, plan: Plan, labels: Tensor | None, example: Tensor, known: Sequence[str] | None
 ) -> Classes | Targets:
     """What the labels are, by all of them where they are known, else by those of the first batch."""
-    seen = example if labels is None else labels
-    return Targets.of(classes, plan, seen, known) if are_targets(seen) else Classes.of(classes, plan, labels, known)
+    seen, where = (example, "labels of data, batch 0") if labels is None else (labels, "labels of data")
+    if are_targets(seen):
+        return Targets.of(classes, plan, seen, known, where)
+    return Classes.of(classes, plan, labels, known)
 
 
 def _named(

@@ -163,9 +163,7 @@ def one_batch(data: Batches, sites: Sequence[Site], memory: int) -> Batches:
     return data.joined(batches)
 
 
-def affordable_moments(
-    sites: Sequence[Site], samples: int | None, targets: int, memory: int
-) -> tuple[list[Site], int]:
+def affordable_moments(sites: Sequence[Site], samples: int | None, targets: int, memory: int) -> tuple[list[Site], int]:
     """Sites whose second moments (d×d, of every group) fit half of the budget, narrow ones first, and the bytes they take.
 
     A site with more features than samples needs none: a regression on them would explain everything.

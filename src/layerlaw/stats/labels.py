@@ -43,8 +43,8 @@ def checked_targets(labels: Tensor, width: int | None = None, *, where: str = "t
         row, column = bad[0].tolist()
         samples = len(set(bad[:, 0].tolist()))
         raise LabelError(
-            f"{where}: expected finite targets, got {float(rows[row, column])} in target {column} of sample {row} ({samples} "
-            f"of {len(rows)} samples have such). Leave these samples out, or fill the numbers in before."
+            f"{where}: expected finite targets, got {float(rows[row, column])} in target {column} of sample {row} "
+            f"({samples} of {len(rows)} samples have such). Leave these samples out, or fill the numbers in before."
         )
     return double(rows)
 

@@ -2,8 +2,8 @@
 
 SS_b is what a linear regression of the features X (n, d) on the targets Y (n, q) explains, SS_w what it leaves, and
 D_reg = Tr(SS_w SS_b⁺); of one-hot targets the fitted values are the class means, and D_reg is D. Pass 1 keeps products of
-the design T = [1, Y] with itself and with X; between the passes, `Fit` is an orthonormal basis of the fitted values; pass 2
-keeps what the residuals do inside it. No d×d matrix but where a held-out regression of Y on X is wanted (`Moments`).
+the design T = [1, Y] with itself and with X; between the passes, `FeatureFit` has an orthonormal basis of the fitted values;
+pass 2 keeps what the residuals do inside it. No d×d matrix but where a held-out regression of Y on X is wanted (`Moments`).
 """
 
 from __future__ import annotations
@@ -16,49 +16,14 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import LabelError, PassError
-from layerlaw.stats.labels import deal_groups, shuffled_groups
+from layerlaw.stats.centers import FeatureFit, Whitened
 from layerlaw.stats.moments import Columns, Moments, TargetMoments
-from layerlaw.stats.passes import CHANGED, Dealer, Dealt, Key, check_finite
+from layerlaw.stats.passes import CHANGED, Dealt, Key, check_finite
 from layerlaw.stats.precision import double, row_chunks
 from layerlaw.stats.ranks import all_reduce, world_size
+from layerlaw.stats.scatter import FitViews
 
-CONSTANT = 1e-12  # of a sum of squares: a target that varies by less does not vary
-COLLINEAR = 1e-10  # eigenvalues of the targets' correlations below this share of the largest are rounding
-FLOAT32_ROUNDING = 1.2e-7
 PICTURED = 200  # targets that are remembered to color the plane
-
-
-class TargetDealer(Dealer):
-    """Deals targets (n, q): the groups of held-out fits, permuted rows (P, q, n) where they are requested.
-
-    The targets of a stream are not known beforehand; there noise of the size of the first batch takes the place of permuted
-    ones: D_reg knows nothing of the targets but the space that they span.
-    """
-
-    def __init__(self, always: int, *, groups: int, permuted: int, seed: int, all_labels: Tensor | None) -> None:
-        self.always = always
-        super().__init__(1, groups=groups, permuted=permuted, seed=seed, all_labels=all_labels)
-
-    def restart(self) -> None:
-        """Begin a pass."""
-        super().restart()
-        self._order = shuffled_groups(self.always, self.seed)
-        self._noise: tuple[Tensor, Tensor] | None = None
-
-    def deal(self, labels: Tensor) -> Dealt:
-        """Targets (n, q) of the next batch."""
-        n, q = labels.shape
-        one = torch.zeros(n, dtype=torch.long)
-        dealt = Dealt(labels, deal_groups(one, self._seen, self.always, self._order))
-        if self._shuffled is not None:
-            dealt.permuted = self._shuffled[:, self._at : self._at + n].mT  # (P, q, n)
-        elif self.permuted:
-            if self._noise is None:
-                self._noise = labels.mean(0).cpu(), labels.std(0, correction=0).clamp_min(1e-3).cpu()
-            drawn = torch.randn(self.permuted, n, q, generator=self._generator, dtype=torch.float64)
-            dealt.permuted = (self._noise[0] + self._noise[1] * drawn).mT
-        self._at += n
-        return dealt
 
 
 class _Rows:
@@ -150,7 +115,9 @@ class FirstRegression:
             for part in row_chunks(len(rows), 8 * X.shape[1], X.device):
                 chosen = rows[part]
                 wide = X.index_select(0, chosen).double()
-                columns = T[chosen].mT if permuted is None else torch.cat([T[chosen].mT, permuted[..., chosen].flatten(0, 1)])
+                columns = (
+                    T[chosen].mT if permuted is None else torch.cat([T[chosen].mT, permuted[..., chosen].flatten(0, 1)])
+                )
                 product = columns @ wide  # ((1+P)(1+q), d)
                 site.cross[k] += product[:p]
                 site.squares += wide.square().sum()
@@ -185,7 +152,9 @@ class FirstRegression:
         counts = self.counts
         for site in self.sites.values():
             if site.moments is not None:  # of each rank's own reference, before they are added up
-                site.moments.settle(TargetMoments(counts, counts.new_zeros(len(counts), 0), counts.new_zeros(len(counts), 0)))
+                site.moments.settle(
+                    TargetMoments(counts, counts.new_zeros(len(counts), 0), counts.new_zeros(len(counts), 0))
+                )
         more = [] if self.permuted_gram is None else [self.permuted_gram]
         all_reduce([self.gram, self.not_binary, *more, *(t for site in self.sites.values() for t in site.tensors)])
 
@@ -243,113 +212,6 @@ class FirstRegression:
         return TargetMoments(self.counts, self.gram[:, 0, 1:], self.gram[:, 1:, 1:].diagonal(dim1=1, dim2=2))
 
 
-@dataclass(frozen=True)
-class Whitened:
-    """Targets made uncorrelated: (Y − mean)·H has the unit covariance in `rank` dimensions; H (…, q, q) is 0 beyond them."""
-
-    n: Tensor
-    mean: Tensor
-    deviations: Tensor
-    H: Tensor
-    rank: Tensor
-
-    @classmethod
-    def of(cls, gram: Tensor) -> Whitened:
-        """From TᵀT (…, 1+q, 1+q); constant and collinear targets add no dimension."""
-        n = gram[..., 0, 0]
-        mean = gram[..., 0, 1:] / n.unsqueeze(-1)
-        about_zero = gram[..., 1:, 1:].diagonal(dim1=-2, dim2=-1)
-        S = gram[..., 1:, 1:] - n[..., None, None] * mean.unsqueeze(-1) * mean.unsqueeze(-2)
-        squares = S.diagonal(dim1=-2, dim2=-1)
-        squares = torch.where(squares > CONSTANT * about_zero, squares, 0.0)
-        deviations = (squares / n.unsqueeze(-1)).sqrt()
-        inverse = torch.where(deviations > 0, 1 / torch.where(deviations > 0, deviations, 1.0), 0.0)
-        values, vectors = torch.linalg.eigh(S / n[..., None, None] * inverse.unsqueeze(-1) * inverse.unsqueeze(-2))
-        kept = (values > COLLINEAR * values[..., -1:]) & (values > 0)
-        root = torch.where(kept, 1 / torch.where(kept, values, 1.0).sqrt(), 0.0)
-        return cls(n, mean, deviations, inverse.unsqueeze(-1) * vectors * root.unsqueeze(-2), kept.sum(-1))
-
-
-@dataclass(frozen=True)
-class Fit:
-    """The least-squares fit T·Θ of the features, and the singular directions of SS_b = Vᵀ diag(s²) V.
-
-    coefficients Θ (…, 1+q, d); basis V (…, r, d) with r = min(q, d); scales s (…, r), zero beyond the rank.
-    """
-
-    targets: Whitened
-    coefficients: Tensor
-    basis: Tensor
-    scales: Tensor
-    rank: Tensor
-
-    @classmethod
-    def of(cls, gram: Tensor, cross: Tensor, squares: Tensor, dtype: torch.dtype) -> Fit:
-        """From TᵀT (…, 1+q, 1+q), TᵀX (…, 1+q, d) and Σ‖x‖² (…), which together with the dtype bounds the rounding."""
-        white = Whitened.of(gram.to(cross.device))
-        n = white.n[..., None, None]
-        mean = cross[..., :1, :] / n
-        A = white.H.mT @ (cross[..., 1:, :] / n - white.mean.unsqueeze(-1) * mean)  # (…, q, d): SS_b = AᵀA
-        Q, R = torch.linalg.qr(A.mT)
-        _, s, rotation = torch.linalg.svd(R.mT, full_matrices=False)
-        kept = s > _cut_off(white.n, mean, squares, s, dtype).unsqueeze(-1)
-        B = white.H @ A
-        constant = mean - white.mean.unsqueeze(-2) @ B
-        return cls(white, torch.cat([constant, B], -2), rotation @ Q.mT, torch.where(kept, s, 0.0), kept.sum(-1))
-
-    @property
-    def scaled(self) -> Tensor:
-        """Rows of the basis over their scales, 0 beyond the rank: ‖scaled·R‖² is what D adds up."""
-        inverse = torch.where(self.scales > 0, 1 / torch.where(self.scales > 0, self.scales, 1.0), 0.0)
-        return self.basis * inverse.unsqueeze(-1)
-
-
-def _cut_off(n: Tensor, mean: Tensor, squares: Tensor, s: Tensor, dtype: torch.dtype) -> Tensor:
-    """What the rounding of the features alone can produce as a scale (…)."""
-    size = (squares / n).sqrt()  # of a sample, its mean included
-    if dtype == torch.float64:
-        return torch.finfo(torch.float64).eps * torch.maximum(n.clamp_min(mean.shape[-1]) * s[..., 0], 4 * size)
-    return FLOAT32_ROUNDING * 4 * size
-
-
-@dataclass
-class _Views:
-    """The same regression seen v times: without each group, or under permuted targets.
-
-    `basis` (v·r, d) takes residuals of the fit to all data to coordinates, `moves` (v, r, w) adds what the views' own fits
-    differ by, as a function of w columns of the design. `fuzziness` (v,) adds up squares, `counts` (v,) the samples.
-    """
-
-    basis: Tensor
-    moves: Tensor
-    counts: Tensor
-    fuzziness: Tensor
-
-    @classmethod
-    def left_out(cls, fits: Fit, whole: Fit) -> _Views:
-        scaled = fits.scaled
-        moves = scaled @ (whole.coefficients - fits.coefficients).mT  # (g, r, 1+q)
-        return cls(scaled.flatten(0, 1), moves, fits.targets.n, torch.zeros_like(fits.targets.n))
-
-    @classmethod
-    def permuted(cls, fits: Fit, whole: Fit) -> _Views:
-        scaled, both = fits.scaled, fits.coefficients
-        constant = scaled @ (whole.coefficients[:1] - both[:, :1]).mT
-        own = [scaled @ whole.coefficients[1:].mT, -scaled @ both[:, 1:].mT]
-        moves = torch.cat([constant, *own], -1)  # (P, r, 1+2q)
-        return cls(scaled.flatten(0, 1), moves, fits.targets.n, torch.zeros_like(fits.targets.n))
-
-    def update(self, coordinates: Tensor, columns: Tensor, absent: Tensor | None = None) -> None:
-        """Add samples: coordinates (v·r, n), columns of the design (…, w, n); `absent` (v, n) where one does not count."""
-        z = coordinates.double().view(len(self.counts), -1, coordinates.shape[-1]) + self.moves @ columns
-        lengths = z.square_().sum(-2)  # (v, n)
-        self.fuzziness += (lengths if absent is None else lengths.masked_fill_(absent, 0.0)).sum(-1)
-
-    @property
-    def separation(self) -> Tensor:
-        return self.fuzziness / self.counts
-
-
 @dataclass
 class SiteRegression:
     """What both passes leave of one site.
@@ -359,7 +221,7 @@ class SiteRegression:
     where it was not kept.
     """
 
-    fit: Fit
+    fit: FeatureFit
     squares: Tensor
     along: Tensor
     left_out: Tensor | None
@@ -399,19 +261,19 @@ class SecondRegression:
         self.errors, self.right = torch.zeros(q, dtype=torch.float64), torch.zeros(2, q, dtype=torch.float64)
         self.predicted, self.gram = torch.zeros(2, dtype=torch.float64), torch.zeros(q + 1, q + 1, dtype=torch.float64)
         self.decision: Tensor | None = None
-        self._fits: dict[Key, Fit] = {}
-        self._views: dict[Key, tuple[_Views | None, _Views | None]] = {}
+        self._fits: dict[Key, FeatureFit] = {}
+        self._views: dict[Key, tuple[FitViews | None, FitViews | None]] = {}
         self._sums: dict[Key, tuple[Tensor, Tensor]] = {}
         whole = first.gram.sum(0)
         for key, site in first.sites.items():
-            fit = Fit.of(whole, site.cross.sum(0), site.squares, site.dtype)
+            fit = FeatureFit.of(whole, site.cross.sum(0), site.squares, site.dtype)
             left_out = permuted = None
             if first.jackknife and bool((first.counts.sum() - first.counts > q + 1).all()):
-                without = Fit.of(whole - first.gram, site.cross.sum(0) - site.cross, site.squares, site.dtype)
-                left_out = _Views.left_out(without, fit)
+                without = FeatureFit.of(whole - first.gram, site.cross.sum(0) - site.cross, site.squares, site.dtype)
+                left_out = FitViews.left_out(without, fit)
             if site.permuted is not None and first.permuted_gram is not None:
-                drawn = Fit.of(first.permuted_gram, site.permuted, site.squares, site.dtype)
-                permuted = _Views.permuted(drawn, fit)
+                drawn = FeatureFit.of(first.permuted_gram, site.permuted, site.squares, site.dtype)
+                permuted = FitViews.permuted(drawn, fit)
             self._fits[key], self._views[key] = fit, (left_out, permuted)
             r = fit.scales.shape[-1]
             self._sums[key] = fit.scales.new_zeros(()), fit.scales.new_zeros(r, q + 1)
@@ -419,7 +281,11 @@ class SecondRegression:
 
     def begin(self, dealt: Dealt, decision: Tensor | None) -> None:
         """Start a batch; `decision` (n, q) is the network's output, and may also be set before `end`."""
-        self._rows, self._targets, self.decision = _Rows(dealt, self.first.shift, self.first.groups), dealt.labels, decision
+        self._rows, self._targets, self.decision = (
+            _Rows(dealt, self.first.shift, self.first.groups),
+            dealt.labels,
+            decision,
+        )
         self.gram += self._rows.T.mT @ self._rows.T
 
     def update(self, key: Key, features: Tensor) -> None:
@@ -471,13 +337,21 @@ class SecondRegression:
 
     def all_reduce(self) -> None:
         """Add up over ranks, in one collective call."""
-        tensors = [self.errors, self.right, self.predicted, self.gram, *(t for pair in self._sums.values() for t in pair)]
+        tensors = [
+            self.errors,
+            self.right,
+            self.predicted,
+            self.gram,
+            *(t for pair in self._sums.values() for t in pair),
+        ]
         tensors += [view.fuzziness for pair in self._views.values() for view in pair if view is not None]
         all_reduce(tensors, [self._digest(fit) for fit in self._fits.values()])
 
     @staticmethod
-    def _digest(fit: Fit) -> Tensor:
-        marks = torch.arange(1.0, fit.coefficients.numel() + 1, dtype=torch.float64, device=fit.coefficients.device).cos()
+    def _digest(fit: FeatureFit) -> Tensor:
+        marks = torch.arange(
+            1.0, fit.coefficients.numel() + 1, dtype=torch.float64, device=fit.coefficients.device
+        ).cos()
         return torch.stack([(fit.coefficients.flatten() * marks).sum(), fit.scales.sum()])
 
     def sites(self) -> Iterator[tuple[Key, SiteRegression]]:
@@ -510,21 +384,6 @@ class SecondRegression:
 
 def _changed(where: str, what: str) -> str:
     return (
-        f"{where}: the data changed between the two passes: {what}. Random augmentation, a one-shot iterator or sampling with "
-        "replacement do this; make the data deterministic, or raise memory_gib so that one forward serves both."
+        f"{where}: the data changed between the two passes: {what}. Random augmentation, a one-shot iterator or sampling "
+        "with replacement do this; make the data deterministic, or raise memory_gib so that one forward serves both."
     )
-
-
-def regressed(features: Tensor, targets: Tensor) -> SiteRegression:
-    """Both passes over features (n, d) and targets (n, q) at hand."""
-    dealt = Dealt(targets, torch.zeros(len(targets), dtype=torch.long))
-    first = FirstRegression(targets.shape[1], 1, jackknife=False)
-    first.begin(dealt)
-    first.update("features", features)
-    first.end(lambda _: "the features")
-    first.check("targets")
-    second = SecondRegression(first)
-    second.begin(dealt, None)
-    second.update("features", features)
-    second.end()
-    return next(found for _, found in second.sites())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Record
-from layerlaw.verdict.classifier import judge_classifier
+from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, REGRESSION, Record
+from layerlaw.verdict.classifier import judge_classifier, judge_regression
 from layerlaw.verdict.language_model import judge_language_model
 from layerlaw.verdict.sentences import Verdict
 from layerlaw.verdict.steps import IDLE_SHARE, idle_layers, workers, working_sites
@@ -16,5 +16,5 @@ __all__ = [
 
 def judge(record: Record) -> Verdict:
     """Read a record and say what it shows, without overselling; its kind decides who judges it."""
-    judges = {CLASSIFIER: judge_classifier, LANGUAGE_MODEL: judge_language_model}
+    judges = {CLASSIFIER: judge_classifier, LANGUAGE_MODEL: judge_language_model, REGRESSION: judge_regression}
     return judges[record.kind](record)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from layerlaw.law import LawFit
 from layerlaw.measures.columns import REGISTRY, Column, describe
@@ -55,27 +55,33 @@ def facts(view: RecordView) -> list[str]:
 
 def table_columns(view: RecordView) -> list[TableColumn]:
     """D first, then what the registry shows of every measure, then test data."""
-    shown = [column for column in REGISTRY.values() if column.head and column.needs != "tokens"]
+    shown = [column for column in REGISTRY.values() if column.head and column.needs not in ("tokens", "targets")]
     tests = [describe(f"test_{column.name}") for column in shown if column.test_yields is not None]
-    first, *others = map(_measured, [*shown, *tests])
+    first, *others = map(measured_column, [*shown, *tests])
     return [
         TableColumn("features", "numbers per sample at this site", lambda s: f"{s.features:,}", yields=5, on_page=False),
         first,
         TableColumn("±", "95% interval of D by jackknife, relative", view.interval),
-        TableColumn("D / D<sub>perm</sub>", "D over what permuted labels give; near 1 is noise", _against_floor),
+        TableColumn("D / D<sub>perm</sub>", "D over what permuted labels give; near 1 is noise", against_floor(view.column)),
         TableColumn(SHARE, "share of the total drop of ln D", lambda s: ABSENT, "share of drop", 0),  # filled from parts
         *others,
     ]  # fmt: skip
 
 
-def _measured(column: Column) -> TableColumn:
+def measured_column(column: Column) -> TableColumn:
+    """A measure of the registry as a column of the table."""
     meaning = column.meaning + (f"; {column.better} is better" if column.better else "")
     return TableColumn(column.head, meaning, lambda s: column.text(s.values.get(column.name)), yields=column.yields)
 
 
-def _against_floor(site: SiteRow) -> str:
-    value, floor = finite(site.values.get("separation")), finite(site.values.get("separation_permuted"))
-    return number(value / floor, 2) if value is not None and floor else ABSENT
+def against_floor(column: str) -> Callable[[SiteRow], str]:
+    """A cell: a separation over what permuted labels or targets give."""
+
+    def cell(site: SiteRow) -> str:
+        value, floor = finite(site.values.get(column)), finite(site.values.get(f"{column}_permuted"))
+        return number(value / floor, 2) if value is not None and floor else ABSENT
+
+    return cell
 
 
 def parts(view: RecordView) -> Parts:
@@ -97,16 +103,17 @@ def legend(view: RecordView, shown: Sequence[str], hidden: Sequence[str]) -> str
 
 def key_numbers(view: RecordView, fit: LawFit) -> list[tuple[str, str, str]]:
     """The numbers of the law."""
+    symbol = describe(view.column).symbol
     even = "" if fit.effective_layers is None else f" of {fit.layers}"
     return [
         ("ρ", number(fit.rho), "factor per layer"),
-        ("half-life", number(fit.half_life), "layers to halve D"),
-        ("r", correlation(fit.pearson), "Pearson, of ln D and depth"),
+        ("half-life", number(fit.half_life), f"layers to halve {symbol}"),
+        ("r", correlation(fit.pearson), f"Pearson, of ln {symbol} and depth"),
         ("effective layers", number(fit.effective_layers, 2) + even, "doing even work"),
         ("Greenwood p", p_value(fit.greenwood_p), "a random split is as even"),
         ("chord deviation", percent(fit.chord_deviation), "of the drop, at most"),
         ("inefficiency", number(fit.inefficiency, 4), "1 when all ratios are equal"),
-        ("final D", number(fit.values[-1]), f"from {number(fit.values[0])}"),
+        (f"final {symbol}", number(fit.values[-1]), f"from {number(fit.values[0])}"),
     ]
 
 
@@ -118,28 +125,33 @@ def collapse_cards(view: RecordView) -> str:
 def law_caption(view: RecordView) -> str:
     """How to read the chart of the law."""
     return paragraph(
-        "A straight line on this axis means that every layer improves D by the same factor.",
+        f"A straight line on this axis means that every layer improves {describe(view.column).symbol} by the same factor.",
         all(view.sites[p].at == "input" for p in view.fit_positions) and "Each point is what enters the named layer.",
-        view.has("separation_log_se") and "Bars: 95% intervals by jackknife.",
+        view.has(f"{view.column}_log_se") and "Bars: 95% intervals by jackknife.",
         any(not site.in_fit for site in view.sites) and "Hollow points are not part of the fit.",
     )
 
 
 def shares_caption(view: RecordView) -> str:
     """How to read the shares."""
-    shares = parts(view)
-    what = f"Each layer’s share of the whole drop of ln D. Dashed: an even share, {percent(shares.even)}."
-    return paragraph(what, *shares.colors_explained("D")) if shares.values else ""
+    shares, symbol = parts(view), describe(view.column).symbol
+    what = f"Each layer’s share of the whole drop of ln {symbol}. Dashed: an even share, {percent(shares.even)}."
+    return paragraph(what, *shares.colors_explained(symbol)) if shares.values else ""
 
 
 def compared(view: RecordView) -> list[str]:
     """Its cells in the table that compares records."""
-    fit, accuracies = view.fit, [percent(view.record.accuracy), percent(view.record.test_accuracy)]
+    return [*compared_law(view), percent(view.record.accuracy), percent(view.record.test_accuracy)]
+
+
+def compared_law(view: RecordView) -> list[str]:
+    """The numbers of its law in that table."""
+    fit = view.fit
     if fit is None:
-        return [*[ABSENT] * 6, number(view.last("separation")), *accuracies]
+        return [*[ABSENT] * 6, number(view.last(view.column))]
     line = [str(fit.layers), number(fit.rho), number(fit.half_life), correlation(fit.pearson)]
     even = [number(fit.effective_layers, 2), p_value(fit.greenwood_p).replace("<", "&lt;")]
-    return [*line, *even, number(fit.values[-1]), *accuracies]
+    return [*line, *even, number(fit.values[-1])]
 
 
 def compared_caption(views: Sequence[RecordView]) -> str:

@@ -6,9 +6,9 @@ import html
 import math
 from typing import Any
 
-from layerlaw.measures.columns import REGISTRY
+from layerlaw.measures.columns import REGISTRY, describe
 from layerlaw.pages import theme
-from layerlaw.pages.classifier import AXIS, parts
+from layerlaw.pages.classifier import parts
 from layerlaw.pages.html import escaped, for_plotly, plotly
 from layerlaw.pages.record_view import RecordView
 from layerlaw.pages.sheets.scales import log_ticks
@@ -33,42 +33,77 @@ NEAREST = (  # name, column, color, dash and symbol
 
 
 def law_figure(view: RecordView) -> Any:
-    """D against depth on a log axis: points with jackknife bars, the line, test data, and the two nulls."""
-    train = view.series("separation")
+    """D (or D_reg) against depth on a log axis: points with jackknife bars, the line, test data, and the two nulls."""
+    lead, about = view.column, describe(view.column)
+    train = view.series(lead)
     if not any(v is not None and v > 0 for v in train):
-        return "No separation D was measured, so there is nothing to draw."
+        return f"No separation {about.symbol} was measured, so there is nothing to draw."
     traces: list[Any] = []
-    untrained, test, floor = map(view.series, ("separation_untrained", "test_separation", "separation_permuted"))
+    untrained, test, floor = map(view.series, (f"{lead}_untrained", f"test_{lead}", f"{lead}_permuted"))
     every = [*train, *untrained, *test]
     if chance := [v for v in floor if v is not None]:
-        name = "permuted labels (chance)"
+        name = f"permuted {'labels' if view.record.kind.of_classes else 'targets'} (chance)"
         if min(chance) > 3 * max(v for v in every if v is not None):  # within the axis it would press the rest flat
             name += f", above: {number(min(chance))} to {number(max(chance))}"
         else:
             every += floor
         traces.append(plotly.line(name, floor, theme.NULL, dash="dot", symbol=None, width=1.5))
-    if view.has("separation_untrained"):
+    if view.has(f"{lead}_untrained"):
         traces.append(plotly.untrained_line("untrained network", untrained))
-    if view.has("test_separation"):
+    if view.has(f"test_{lead}"):
         traces.append(plotly.line("test data", test, theme.TEST, symbol="diamond", width=1.2))
     if view.fit is not None:
         traces.append(plotly.fitted_line(view, view.fit, f"law: ρ = {number(view.fit.rho)} per layer"))
     traces.append(plotly.law_points(view, "training data", thickness=1.2, width=4))
-    yaxis = plotly.log_axis([*every, *(end for pair in view.ends for end in pair or ())], AXIS)
+    yaxis = plotly.log_axis([*every, *(end for pair in view.ends for end in pair or ())], about.label)
     return plotly.new_figure(traces, view, height=440, xaxis=plotly.site_axis(view), yaxis=yaxis)
 
 
 def shares_figure(view: RecordView) -> Any:
     """Each layer's share of the drop of ln D, with the even share as a line."""
+    symbol = describe(view.column).symbol
     if view.fit is None:
         return "Without a fit there are no shares to show."
     shares = parts(view)
     if not shares.values:
-        return "D does not fall from the first site to the last by more than a tenth, so there is no drop to share."
+        return f"{symbol} does not fall from the first site to the last by more than a tenth, so there is no drop to share."
     bars = plotly.work_bars(shares, [f"{percent(share)} of the drop" for share in shares.values.values()])
-    yaxis = {"tickformat": ".0%", "title": {"text": "share of the drop of ln D"}, "rangemode": "tozero", "nticks": 6}
+    yaxis = {
+        "tickformat": ".0%",
+        "title": {"text": f"share of the drop of ln {symbol}"},
+        "rangemode": "tozero",
+        "nticks": 6,
+    }
     layout = {"height": 320, "xaxis": plotly.site_axis(view), "yaxis": yaxis, "showlegend": False}
     return plotly.new_figure([bars], view, level=shares.even, **layout)
+
+
+RESIDUALS = (  # of targets: name, column, color, dash and symbol
+    ("held out", "residual_held_out", theme.TRAIN, "solid", "circle"),
+    ("in-sample", "residual", theme.TRAIN, "dot", "circle-open"),
+    ("test data", "test_residual", theme.TEST, "solid", "diamond"),
+    ("untrained, held out", "residual_held_out_untrained", theme.NULL, "dash", "square-open"),
+)
+MOST_TARGETS = 8  # lines of single targets in one chart
+
+
+def residual_figure(view: RecordView) -> Any:
+    """1 − R² of the targets, read linearly, against depth; thin lines are single targets, held out."""
+    traces = []
+    for name, column, color, dash, symbol in RESIDUALS:
+        if view.has(column):
+            y = view.series(column)
+            traces.append(plotly.line(name, y, color, dash=dash, symbol=symbol, written=[number(v) for v in y]))
+    if not traces:
+        return "No residual was measured: a linear regression on the features needs more samples than features."
+    targets = view.record.classes
+    for j, name in enumerate(targets if 1 < len(targets) <= MOST_TARGETS else ()):
+        rows = [site.by_class.get("residual_held_out", []) for site in view.sites]
+        y = [finite(row[j]) if j < len(row) else None for row in rows]
+        color = theme.QUALITATIVE[j % len(theme.QUALITATIVE)]
+        traces.append(plotly.line(for_plotly(name, 24), y, color, symbol=None, width=1, written=[number(v) for v in y]))
+    yaxis = {"title": {"text": "1 − R² of the targets"}, "rangemode": "tozero", "nticks": 7}
+    return plotly.new_figure(traces, view, height=400, xaxis=plotly.site_axis(view), yaxis=yaxis)
 
 
 def nearest_figure(view: RecordView) -> Any:

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from layerlaw.errors import InputError
 from layerlaw.measures.columns import describe
-from layerlaw.pages import classifier, html, language_model, theme
+from layerlaw.pages import classifier, html, language_model, regression, theme
 from layerlaw.pages.classifier import charts
 from layerlaw.pages.html import plotly
 from layerlaw.pages.kinds import filled, presentation
 from layerlaw.pages.language_model import charts as lm_charts
 from layerlaw.pages.record_view import Parts, RecordView, read_all
-from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Kind, Record, SiteRow
+from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, REGRESSION, Kind, Record, SiteRow
 from layerlaw.wording import ABSENT, beginning, clean, number, percent, sentence, setting, shortened
 
 PLANE_POINTS = 20_000  # on the whole page, about ten bytes each: Plotly itself takes 4.8 of the 6 MB
@@ -108,7 +108,9 @@ def layers_html(view: RecordView) -> str:
     rows = []
     for i, (site, count) in enumerate(zip(view.sites, view.record.numbers, strict=True)):
         mark = RANK_MARK if site.values.get("full_rank") == 0.0 else ""
-        measured = "".join(f"<td>{texts[i]}{mark if c.head == 'D' else ''}</td>" for c, texts in cells.items())
+        measured = "".join(
+            f"<td>{texts[i]}{mark if c.head in ('D', 'D_reg') else ''}</td>" for c, texts in cells.items()
+        )
         opened = "<tr>" if site.in_fit else '<tr class="aside">'
         rows.append(f"{opened}{_site_cells(site, count, short=view.alike)}{measured}</tr>")
     first = '<th scope="col" class="site">block</th>' if view.alike else TYPE_HEADS
@@ -208,13 +210,16 @@ def _is_point(point: list[float]) -> bool:
 
 
 VERDICT = PagePanel("verdict", "", below=verdict_html)
+LAW = PagePanel("law", "Separation along depth", charts.law_figure, key_numbers, caption=classifier.law_caption)
+SHARES = PagePanel("shares", "Who does the work", charts.shares_figure, caption=classifier.shares_caption)
+LAYERS = PagePanel("table", "Layer by layer", below=layers_html)
 METHOD = PagePanel("method", "How it was measured", below=method_html)
 PANELS: dict[Kind, tuple[PagePanel, ...]] = {
     CLASSIFIER: (
         VERDICT,
-        PagePanel("law", "Separation along depth", charts.law_figure, key_numbers, caption=classifier.law_caption),
-        PagePanel("shares", "Who does the work", charts.shares_figure, caption=classifier.shares_caption),
-        PagePanel("table", "Layer by layer", below=layers_html),
+        LAW,
+        SHARES,
+        LAYERS,
         PagePanel("classes", "Class by class", charts.classes_figure, caption=charts.classes_note),
         PagePanel(
             "ncc", "Nearest class center", charts.nearest_figure, half=True,
@@ -224,6 +229,15 @@ PANELS: dict[Kind, tuple[PagePanel, ...]] = {
             "collapse", "Neural collapse", charts.collapse_figure, below=classifier.collapse_cards, half=True,
             caption="How far each site is from collapse; everything tends to 0 there.",
         ),
+        PagePanel("plane", "In the plane", below=planes_html, caption=planes_note),
+        METHOD,
+    ),
+    REGRESSION: (
+        VERDICT,
+        LAW,
+        SHARES,
+        LAYERS,
+        PagePanel("residual", "The targets, read linearly", charts.residual_figure, caption=regression.residual_caption),
         PagePanel("plane", "In the plane", below=planes_html, caption=planes_note),
         METHOD,
     ),
