@@ -147,7 +147,10 @@ def test_batches_without_labels_are_told() -> None:
 
 
 def test_labels_of_a_wrong_kind_are_told() -> None:
-    for labels, came in ((torch.zeros(50, 3, 2), r"torch.float32 of shape \(50, 3, 2\)"), (X.long() + 2, "torch.int64")):
+    for labels, came in (
+        (torch.zeros(50, 3, 2), r"torch.float32 of shape \(50, 3, 2\)"),
+        (X.long() + 2, "torch.int64"),
+    ):
         with pytest.raises(LabelError, match=rf"batch 0: expected one label per sample, shape \(n,\), or.*got {came}"):
             list(batches([(X, labels)]))
     with pytest.raises(LabelError, match="expected a tensor of labels, got list"):

@@ -8,12 +8,14 @@ import math
 import re
 import sys
 import traceback
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from typer import Argument, Option
@@ -48,7 +50,13 @@ class SiteOptions:
 class ImageOptions:
     """A data set or a folder, and how its images are handed to the model."""
 
-    data: Annotated[str | None, Option(help=f"{', '.join(names())}, or a folder of class folders of images.")] = None
+    data: Annotated[
+        str | None,
+        Option(
+            help=f"{', '.join(names())}, a folder of class folders of images, or a .npz or .pt file of x and y (and "
+            "x_test, y_test), also with targets instead of class numbers."
+        ),
+    ] = None
     size: Size = None
     flat: Annotated[bool, Option("--flat", help="Hand each image over as one vector.")] = False
     normalize: Annotated[str, Option(help="half ((x−0.5)/0.5), dataset (its mean and deviation) or none.")] = "half"
@@ -64,6 +72,12 @@ class ImageOptions:
                 raise InputError(f"{shape}; here the data come from your own code. {cure}.")
             return given, given_test if test else None, None
         source = self.data or DEFAULT
+        if Path(source).suffix in (".npz", ".pt"):
+            if replace(self, data=None) != ImageOptions() or per_class is not None:
+                shape = "--size, --flat, --normalize and --per-class shape images"
+                raise InputError(f"{shape}; here the data come from {source}, as they are. Shape them there.")
+            found, held = arrays(Path(source))
+            return found, held if test else None, None
         train = load(source, split="train", size=self.size)
         if per_class is not None:
             train = train.balanced(per_class)
@@ -79,6 +93,23 @@ class ImageOptions:
     def _pair(self, data: Labeled) -> tuple[Tensor, Tensor]:
         check_choice("normalize", self.normalize, ("half", "dataset", "none"))
         return data.tensors(self.normalize, flat=self.flat)  # type: ignore[arg-type]
+
+
+def arrays(path: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
+    """(x, y) and (x_test, y_test) of a .npz file or a dictionary of tensors in a .pt file; no pickled code is ever run."""
+    expected = f"{path}: expected arrays of numbers under the names x and y (and x_test, y_test)"
+    if path.suffix == ".pt":
+        found: dict[str, Any] = _state(path)
+    else:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                found = {name: torch.from_numpy(file[name]) for name in file.files}
+        except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
+            raise DataError(f"{expected}; the file cannot be read ({error}).") from None
+    if not all(isinstance(found.get(name), Tensor) for name in ("x", "y")):
+        raise DataError(f"{expected}, got {', '.join(map(str, found)) or 'none'}.")
+    tested = isinstance(found.get("x_test"), Tensor) and isinstance(found.get("y_test"), Tensor)
+    return (found["x"], found["y"]), (found["x_test"], found["y_test"]) if tested else None
 
 
 @contextmanager

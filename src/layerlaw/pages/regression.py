@@ -39,7 +39,7 @@ FORMULAS = (
      "SS<sub>w</sub> that of what is left, <sup>+</sup> the pseudo-inverse. Of one-hot targets the fitted features are the "
      "class means, and D<sub>reg</sub> is D. Lower: the features say the targets and little else."),
     ("Residual", "1 − R² = Σ (y − ŷ)² / Σ (y − ȳ)²",
-     "The other way round: ŷ is the least-squares prediction of a target from the features, linear with an intercept; the mean "
+     "Vice versa: ŷ is the least-squares prediction of a target from the features, linear with an intercept; a mean "
      "over the targets, each in units of its deviation. Held out: fitted on nine of ten groups of samples, tested on the "
      "tenth; it can exceed 1. On test data: fitted on the training data. The network itself may have seen all of them."),
     *OF_CLASSES[1:3],
@@ -74,7 +74,7 @@ def table_columns(view: RecordView) -> list[TableColumn]:
         TableColumn("features", "numbers per sample at this site", lambda s: f"{s.features:,}", yields=5, on_page=False),
         measured_column(lead),
         TableColumn("±", "95% interval of D_reg by jackknife, relative", view.interval),
-        TableColumn("D / D<sub>perm</sub>", "D_reg over that of permuted targets; near 1 is noise", against_floor(lead.name)),
+        TableColumn("D / D<sub>perm</sub>", "D_reg over that of permuted targets; near 1: noise", against_floor(lead.name)),
         TableColumn(SHARE, "share of the total drop of ln D_reg", lambda s: ABSENT, "share of drop", 0),  # filled from parts
         _residual("1 − R²", f"{held}, held out", "residual_held_out", 1),
         _residual("in-sample", f"{held}, of the samples it was fitted to", "residual", 4),

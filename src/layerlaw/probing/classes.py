@@ -185,6 +185,8 @@ class Targets:
             numbers, given = list(classes), [str(name) for name in classes.values()]
         elif isinstance(classes, Sequence) and len(classes) and all(isinstance(name, str) for name in classes):
             numbers, given = range(width), [str(name) for name in classes]
+            if len(given) != width:
+                raise InputError(f"classes: expected {width} names, one for each target, got {len(given)}.")
         whole = width == 1 and bool((labels == labels.round()).all()) and bool((labels >= 0).all())
         outputs = numbers.__index__() if isinstance(numbers, SupportsIndex) else plan.classes
         if whole and outputs is not None and outputs > 2 and bool((labels < outputs).all()):
@@ -195,7 +197,7 @@ class Targets:
         if not ids or len(set(ids)) < len(ids) or min(ids) < 0 or max(ids) >= width:
             one = "the target has number 0" if width == 1 else f"the targets have the numbers 0 … {width - 1}"
             raise LabelError(f"classes: expected names or numbers of targets, got {classes!r}; {one}.")
-        return cls(ids, _named(ids, given, known, "targets", "the columns of the labels"), width)
+        return cls(ids, _named(ids, given, known), width)
 
     def positions(self, labels: Tensor, where: str) -> tuple[Tensor, None]:
         """The measured targets (n, q); all rows are kept."""
@@ -219,10 +221,12 @@ class Targets:
     def second(
         self, first: FirstRegression, where: str, weighting: Weighting, reference: Split | None
     ) -> SecondRegression:
-        """Pass 2, around what pass 1 found."""
+        """Pass 2, around what pass 1 found; the `reference` may then predict these targets."""
         if weighting != "samples":
             raise InputError(f"weighting: expected 'samples' where the labels are no classes, got {weighting!r}.")
         first.all_reduce()
+        if reference is not None and reference.targets is not None:
+            first.take_off(reference.targets.shift)
         first.check(where)
         return SecondRegression(first)
 
@@ -311,13 +315,7 @@ def classes_or_targets(
     return Classes.of(classes, plan, labels, known)
 
 
-def _named(
-    ids: tuple[int, ...],
-    given: Sequence[str] | None,
-    known: Sequence[str] | None,
-    what: str = "classes",
-    why: str = "the model's logits",
-) -> tuple[str, ...]:
+def _named(ids: tuple[int, ...], given: Sequence[str] | None, known: Sequence[str] | None) -> tuple[str, ...]:
     """Names of the measured classes: as requested, as the data know them, or their numbers."""
     for names in (given, known):
         if names is not None and len(names) == len(ids):
@@ -325,7 +323,7 @@ def _named(
         if names is not None and len(names) > max(ids):
             return tuple(names[i] for i in ids)
         if names is not None and names is given:
-            expected = f"{len(ids)} names, since {len(ids)} {what} are measured ({why})"
+            expected = f"{len(ids)} names, since {len(ids)} classes are measured (the model's logits)"
             subset = "For a subset pass classes={number: name, …}"
             raise InputError(f"classes: expected {expected}, got {len(names)}. {subset}.")
     return tuple(map(str, ids))

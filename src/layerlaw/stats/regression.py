@@ -148,7 +148,7 @@ class FirstRegression:
         if world_size() > 1:
             common = self.shift.clone()
             all_reduce([common])
-            self._take_off(common / world_size())
+            self.take_off(common / world_size())
         counts = self.counts
         for site in self.sites.values():
             if site.moments is not None:  # of each rank's own reference, before they are added up
@@ -158,8 +158,8 @@ class FirstRegression:
         more = [] if self.permuted_gram is None else [self.permuted_gram]
         all_reduce([self.gram, self.not_binary, *more, *(t for site in self.sites.values() for t in site.tensors)])
 
-    def _take_off(self, shift: Tensor) -> None:
-        """As if this had been taken off the targets from the beginning."""
+    def take_off(self, shift: Tensor) -> None:
+        """As if this had been taken off the targets from the beginning: so that ranks, or two data sets, agree."""
         E = torch.eye(self.targets + 1, dtype=torch.float64)
         E[0, 1:] = self.shift - shift
         self.gram, self.shift = E.mT @ self.gram @ E, shift

@@ -65,7 +65,7 @@ def _held_out(fit: LawFit, sites: list[SiteRow]) -> list[str]:
     falls = fit.rho < 1 and fit.shares is not None and not fit.little
     unread = falls and known[-1][1] > UNREAD * known[0][1]
     tail = ": D_reg falls, but the targets become hardly easier to read." if unread else "."
-    out = [f"Held out, a linear regression on the features leaves 1 − R² {_ends(known)} of the targets{tail}"]
+    out = [f"Held out, a linear regression on the features leaves 1 − R² of the targets {_ends(known)}{tail}"]
     worse = [name for name, value in known if value >= 1]
     if worse:
         out.append(f"At {listed(worse)} that is 1 or more: left-out samples are predicted no better than by the mean.")
