@@ -11,12 +11,15 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError
 from layerlaw.stats.moments import Moments, TargetMoments
 
+Array = npt.NDArray[np.float64]
 ROUNDING = 1e-12  # of a sum of squares
 SMALL_PIVOT = 1e-9  # of a scatter scaled to 1 on its diagonal: below it Cholesky's digits are not to be trusted
 CUT = 1e-11  # eigenvalues below this share of the largest are no directions of the features
@@ -81,22 +84,24 @@ def prediction_residuals(
     others = [own.without(k, whole) for k in range(g)] if g > 1 else []
     fits = [other.solve()[0] for other in others]
     predicted = [own.predicted(k, others[k], fits[k]) for k in range(len(others))]
+    inside = whole.spread(solution)
+    without = [other.spread(fit) for other, fit in zip(others, fits, strict=True)]
     n = float(own.n.sum())
     found = {}
     for name, chosen in columns.items():
-        total, left = whole.variation(chosen), whole.remainder(solution, chosen)
+        total, left = inside.of(chosen)
         if total <= 0:
             raise FeatureError(f"{where}: the target '{name}' is the same for every token: nothing to predict.")
         held = held_left = left_out = None
         if g > 1:
             pairs = [(float(errors[chosen].sum()), float(spreads[chosen].sum())) for errors, spreads in predicted]
             errors, spreads = (sum(pair[i] for pair in pairs) for i in (0, 1))
-            varied = [o.variation(chosen) for o in others]
+            varied = [spread.of(chosen) for spread in without]
             several = all(spreads - s > ROUNDING * spreads for _, s in pairs)  # else one group alone varies
-            if min(varied) > 0 and several:
+            if min(total for total, _ in varied) > 0 and several:
                 held = errors / spreads
                 held_left = tuple((errors - e) / (spreads - s) for e, s in pairs)
-                left_out = tuple(o.remainder(f, chosen) / v for o, f, v in zip(others, fits, varied, strict=True))
+                left_out = tuple(rest / total for total, rest in varied)
         value = max(0.0, left / total)
         adjusted = value * (n - 1) / (n - rank - 1) if n > rank + 1 else None
         found[name] = Residual(value, adjusted, held, left_out, held_left, rank)
@@ -126,9 +131,12 @@ def target_residuals(moments: Moments, targets: TargetMoments, where: str) -> tu
     by_target, sums = moments.cross[..., :-1][..., varies.to(moments.device)], moments.cross[..., -1:]
     cross = torch.cat([by_target / unit.to(moments.device), sums], -1)
     single = {str(j): slice(j, j + 1) for j in range(len(unit))}
-    found = prediction_residuals(Moments(moments.packed, cross), scaled, {"": slice(0, None), **single}, where=where)
+    together = {"": slice(0, None)} if len(unit) > 1 else {}
+    found = prediction_residuals(Moments(moments.packed, cross), scaled, {**together, **single}, where=where)
     places = varies.cumsum(0) - 1
-    return found[""], [found[str(int(j))] if seen else None for j, seen in zip(places, varies, strict=True)]
+    return found["" if together else "0"], [
+        found[str(int(j))] if seen else None for j, seen in zip(places, varies, strict=True)
+    ]
 
 
 class _Scatter(NamedTuple):
@@ -160,11 +168,6 @@ class _Scatter(NamedTuple):
         """Scatter of X (d, d) and of X with Y (d, q), about the means."""
         return self.xx - torch.outer(self.x, self.x) / self.n, self.xy - torch.outer(self.x, self.y) / self.n
 
-    def variation(self, chosen: slice) -> float:
-        """Σ‖y − ȳ‖²; 0 where it is no more than rounding."""
-        about_mean, about_zero = (float(v[chosen].sum()) for v in (self.yy - self.y.square() / self.n, self.yy))
-        return about_mean if about_mean > ROUNDING * about_zero else 0.0
-
     def solve(self) -> tuple[Tensor, int]:
         """Coefficients (d, q) of the least-squares fit, the smallest ones where they are not unique, and the rank."""
         C, b = self.centered
@@ -183,12 +186,12 @@ class _Scatter(NamedTuple):
         half = V @ ((V.mT @ (b * inverse[:, None])) / values[kept, None])
         return half * inverse[:, None], int(kept.sum()) - int((~alive).sum())
 
-    def remainder(self, beta: Tensor, chosen: slice) -> float:
-        """Σ‖y − ŷ‖² of this very fit."""
-        _, b = self.centered
-        return self.variation(chosen) - float((beta * b)[:, chosen].sum())
+    def spread(self, beta: Tensor) -> _Spread:
+        """How every target varies, and what this very fit explains of it."""
+        b = self.xy - torch.outer(self.x, self.y) / self.n
+        return _Spread(*(_array(v) for v in (self.yy - self.y.square() / self.n, self.yy, (beta * b).sum(0))))
 
-    def predicted(self, k: int, fitted: _Scatter, beta: Tensor) -> tuple[Tensor, Tensor]:
+    def predicted(self, k: int, fitted: _Scatter, beta: Tensor) -> tuple[Array, Array]:
         """Σ (y − ŷ)² and Σ (y − ȳ)² of every target in group k (q,), with ŷ and ȳ as fitted on the others."""
         n, x, xx, xy, y, yy = (t[k] for t in self)
         mean_x, mean_y = fitted.x / fitted.n, fitted.y / fitted.n
@@ -196,4 +199,23 @@ class _Scatter(NamedTuple):
         C = xx - torch.outer(x, mean_x) - torch.outer(mean_x, x) + n * torch.outer(mean_x, mean_x)
         b = xy - torch.outer(x, mean_y) - torch.outer(mean_x, y) + n * torch.outer(mean_x, mean_y)
         spread = yy - 2 * y * mean_y + n * mean_y.square()
-        return spread - 2 * (beta * b).sum(0) + (beta * (C @ beta)).sum(0), spread
+        return _array(spread - 2 * (beta * b).sum(0) + (beta * (C @ beta)).sum(0)), _array(spread)
+
+
+class _Spread(NamedTuple):
+    """Of every target (q,): Σ(y − ȳ)², Σy² and what a fit explains."""
+
+    about_mean: Array
+    about_zero: Array
+    explained: Array
+
+    def of(self, chosen: slice) -> tuple[float, float]:
+        """Σ‖y − ȳ‖², 0 where it is no more than rounding, and Σ‖y − ŷ‖² of some columns together."""
+        about_mean, about_zero, explained = (float(values[chosen].sum()) for values in self)
+        total = about_mean if about_mean > ROUNDING * about_zero else 0.0
+        return total, total - explained
+
+
+def _array(values: Tensor) -> Array:
+    """Small numbers of the host: they are added up in many ways."""
+    return values.cpu().numpy()
