@@ -12,7 +12,7 @@ from layerlaw.errors import DataError, InputError, needed
 from layerlaw.files import Saved, from_plain
 from layerlaw.law import LawErrors, LawFit, fit_law, law_errors
 from layerlaw.measures.columns import REGISTRY, describe
-from layerlaw.wording import joined
+from layerlaw.wording import counted, joined
 
 if TYPE_CHECKING:
     import pandas
@@ -234,8 +234,9 @@ class Record(Saved):
 
     def __repr__(self) -> str:
         parts = [f"{len(self.sites)} sites"]
-        what = "classes" if self.kind.of_classes else "labels" if self.several_labels else "targets"
-        parts += [f"{len(self.classes)} {what}"] if self.kind != LANGUAGE_MODEL else []
+        what = "label" if self.several_labels else "target"
+        named = f"{len(self.classes)} classes" if self.kind.of_classes else counted(len(self.classes), what)
+        parts += [named] if self.kind != LANGUAGE_MODEL else []
         parts += [f"{sum(self.counts):,} {self.kind.sample}s"] if self.counts else []
         return f"<Record '{self.name}': {', '.join(parts)}>"
 

@@ -73,7 +73,9 @@ def test_several_are_compared_and_other_kinds_refused(tmp_path) -> None:
     assert "% right" in page
     x, y = clouds(300, 12)
     other = ll.probe(seeded(FNN), (x, y), progress=False)
-    with pytest.raises(InputError, match=r"expected records of one kind, got a regression \('numbers'\) and a classifier"):
+    with pytest.raises(
+        InputError, match=r"expected records of one kind, got a regression \('numbers'\) and a classifier"
+    ):
         report([numbers(), other], tmp_path / "page.html")
 
 

@@ -97,3 +97,16 @@ def test_masks_and_chosen_classes_work_on_the_device(reduce: str) -> None:
     network = seeded(Encoder, batch_first=True)
     how = {"reduce": reduce, "classes": [0, 2], "uncertainty": "jackknife"}
     assert_same(probe(network, data, device="cuda", **how), probe(network, data, **how), rel=1e-3)
+
+
+@pytest.mark.parametrize("memory", [2.0, 3e-4])
+@pytest.mark.parametrize("labels", [False, True])
+def test_targets_on_the_device_give_the_numbers_of_the_cpu(memory: float, labels: bool) -> None:
+    targets = X.mean((2, 3))
+    data = (X, targets > 0 if labels else targets + 1990)
+    how = {"memory_gib": memory, "null": True, "test": tuple(part[:60] for part in data), "batch_size": 40}
+    network = seeded(InPlaceResNet)
+    there, here = probe(network, data, device="cuda", **how), probe(network, data, **how)
+    for column in ("target_separation", "test_target_separation", "target_separation_untrained"):
+        assert there.column(column) == pytest.approx(here.column(column), rel=1e-4), column
+    assert there.accuracy == here.accuracy

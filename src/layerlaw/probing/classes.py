@@ -23,6 +23,7 @@ from layerlaw.stats.labels import are_targets, check_counts, checked_targets
 from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass, TargetDealer
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.regression import FirstRegression, SecondRegression
+from layerlaw.wording import counted
 
 if TYPE_CHECKING:
     from layerlaw.probing.run import Split
@@ -278,15 +279,17 @@ class Targets:
             more = "nearest class centers, collapse and accuracy are measured of class numbers, labels.argmax(1)"
             notes.append(f"Every sample has exactly one label, so D_reg is D: {more}.")
         elif int(white.rank) < q - len(same):
-            notes.append(f"The {q - len(same)} targets span {int(white.rank)} dimensions: some are linear in others.")
+            spanned = counted(int(white.rank), "dimension")
+            notes.append(f"The {q - len(same)} targets span {spanned}: some are linear in others.")
         if split.accuracy is None and split.r_squared is None:
             what = "label accuracy" if first.binary else "R²"
-            notes.append(f"No {what} of the network: its output has not one column for each of {self.width} target(s).")
+            notes.append(
+                f"No {what} of the network: its output has not one column for each of {counted(self.width, 'target')}."
+            )
         short = [site.name for site, one in found.items() if int(one.fit.rank) < int(white.rank)]
         if short:
-            notes.append(
-                f"What is fitted to the targets spans fewer than {int(white.rank)} dimensions at: {', '.join(short)}."
-            )
+            least = counted(int(white.rank), "dimension")
+            notes.append(f"What is fitted to the targets spans fewer than {least} at: {', '.join(short)}.")
         n = int(first.counts.sum())
         wide = [site.name for site in found if site.features + 1 >= n - int(first.counts.max())]
         if wide:

@@ -225,6 +225,10 @@ class Whitened:
         root = torch.where(kept, 1 / torch.where(kept, values, 1.0).sqrt(), 0.0)
         return cls(n, mean, deviations, inverse.unsqueeze(-1) * vectors * root.unsqueeze(-2), kept.sum(-1))
 
+    def to(self, device: torch.device) -> Whitened:
+        """The same on another device."""
+        return Whitened(*(getattr(self, part.name).to(device) for part in fields(self)))
+
 
 @dataclass(frozen=True)
 class FeatureFit:
@@ -240,9 +244,9 @@ class FeatureFit:
     rank: Tensor
 
     @classmethod
-    def of(cls, gram: Tensor, cross: Tensor, squares: Tensor, dtype: torch.dtype) -> FeatureFit:
-        """From TᵀT (…, 1+q, 1+q), TᵀX (…, 1+q, d) and Σ‖x‖² (…), which together with the dtype bounds the rounding."""
-        white = Whitened.of(gram.to(cross.device))
+    def of(cls, targets: Whitened, cross: Tensor, squares: Tensor, dtype: torch.dtype) -> FeatureFit:
+        """From the targets, TᵀX (…, 1+q, d), and Σ‖x‖² (…), which together with the dtype bounds the rounding."""
+        white = targets.to(cross.device)
         n = white.n[..., None, None]
         mean = cross[..., :1, :] / n
         A = white.H.mT @ (cross[..., 1:, :] / n - white.mean.unsqueeze(-1) * mean)  # (…, q, d): SS_b = AᵀA

@@ -264,15 +264,20 @@ class SecondRegression:
         self._fits: dict[Key, FeatureFit] = {}
         self._views: dict[Key, tuple[FitViews | None, FitViews | None]] = {}
         self._sums: dict[Key, tuple[Tensor, Tensor]] = {}
-        whole = first.gram.sum(0)
+        # The targets are the same at every site.
+        total, counts = first.gram.sum(0), first.counts
+        whole = self.targets = Whitened.of(total)
+        enough = first.jackknife and bool((counts.sum() - counts > q + 1).all())
+        without = Whitened.of(total - first.gram) if enough else None
+        shuffled = None if first.permuted_gram is None else Whitened.of(first.permuted_gram)
         for key, site in first.sites.items():
             fit = FeatureFit.of(whole, site.cross.sum(0), site.squares, site.dtype)
             left_out = permuted = None
-            if first.jackknife and bool((first.counts.sum() - first.counts > q + 1).all()):
-                without = FeatureFit.of(whole - first.gram, site.cross.sum(0) - site.cross, site.squares, site.dtype)
-                left_out = FitViews.left_out(without, fit)
-            if site.permuted is not None and first.permuted_gram is not None:
-                drawn = FeatureFit.of(first.permuted_gram, site.permuted, site.squares, site.dtype)
+            if without is not None:
+                others = FeatureFit.of(without, site.cross.sum(0) - site.cross, site.squares, site.dtype)
+                left_out = FitViews.left_out(others, fit)
+            if site.permuted is not None and shuffled is not None:
+                drawn = FeatureFit.of(shuffled, site.permuted, site.squares, site.dtype)
                 permuted = FitViews.permuted(drawn, fit)
             self._fits[key], self._views[key] = fit, (left_out, permuted)
             r = fit.scales.shape[-1]
@@ -323,7 +328,7 @@ class SecondRegression:
     @property
     def r_squared(self) -> float | None:
         """R² of the network's output, the mean over the targets that vary; `None` of labels and where there is no output."""
-        n, deviations = self.predicted[0], Whitened.of(self.first.gram.sum(0)).deviations
+        n, deviations = self.predicted[0], self.targets.deviations
         if self.first.binary or n == 0:
             return None
         varies = deviations > 0
