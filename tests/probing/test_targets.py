@@ -180,6 +180,12 @@ def test_held_out_residuals_and_test_data() -> None:
     assert None not in record.column("residual_held_out_untrained")
 
 
+def test_a_small_test_set_is_predicted_by_the_training_data() -> None:
+    record = probe((X, TWO), test=(X[:5], TWO[:5]))
+    assert None not in record.column("test_residual")
+    assert "test_residual_held_out" not in record.columns
+
+
 def test_a_constant_target_is_left_out_and_told() -> None:
     y = torch.cat([TWO, torch.full((N, 1), 3.0)], 1)
     record = probe((X, y), outputs=3)

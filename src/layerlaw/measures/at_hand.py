@@ -46,29 +46,21 @@ def target_separation(features: Any, targets: Any) -> Tensor:
     >>> float(target_separation(x, x[:, 0])), float(target_separation(2 * x[:, :1] + x[:, 1:], x[:, 0]))
     (0.0, 0.25)
     """
-    x, y = _tensor(features).detach(), _tensor(targets).detach()
-    if x.dim() != 2 or not x.dtype.is_floating_point:
-        raise FeatureError(
-            f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
-            "Flatten each sample to one row: features.flatten(1)."
-        )
-    y = checked_targets(y)
+    x, y = _features(features, deep=False), checked_targets(_tensor(targets).detach())
     if len(y) != len(x):
         raise LabelError(f"targets: expected one row for each of the {len(x)} rows of features, got {len(y)}.")
-    dealt, first = Dealt(y), FirstRegression(y.shape[1], 1, jackknife=False)
+    first = FirstRegression(y.shape[1], 1, jackknife=False)
     with full_precision():
-        first.begin(dealt)
+        first.begin(Dealt(y))
         first.update("features", x)
         first.end(lambda _: "some row")
         first.check("targets")
         second = SecondRegression(first)
-        second.begin(dealt, None)
+        second.begin(Dealt(y), None)
         second.update("features", x)
-        found = next(site for _, site in second.sites())
+        found = dict(second.sites())["features"]
         if int(found.fit.rank) == 0:
-            raise FeatureError(
-                "features: nothing in them goes with the targets, so D_reg is not defined (dead, constant?)."
-            )
+            raise FeatureError("features: nothing in them goes with the targets, so D_reg is not defined (dead?).")
         return found.separation
 
 
@@ -143,12 +135,7 @@ def _one(name: str, features: Any, labels: Any, classes: int | None) -> Tensor:
 def _statistics(
     features: Any, labels: Any, weighting: Weighting, classes: int | None, decision: Any = None
 ) -> tuple[Centers, Scatter]:
-    x = _tensor(features).detach()
-    if x.dim() < 2 or not x.dtype.is_floating_point:
-        raise FeatureError(
-            f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
-            "Flatten each sample to one row: features.flatten(1)."
-        )
+    x = _features(features)
     check_choice("weighting", weighting, ("samples", "classes"), FeatureError)
     y, K = checked_labels(_tensor(labels), classes)
     y, chosen = _one_per_row(y, x, "labels"), None
@@ -161,6 +148,16 @@ def _statistics(
     centers = find_centers(sums, weighting)
     coordinates, lengths = project(x, y, Frame.of(centers))
     return centers, Scatter.of(coordinates, lengths, y, centers, chosen)
+
+
+def _features(features: Any, *, deep: bool = True) -> Tensor:
+    x = _tensor(features).detach()
+    if x.dim() < 2 or (x.dim() > 2 and not deep) or not x.dtype.is_floating_point:
+        raise FeatureError(
+            f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
+            "Flatten each sample to one row: features.flatten(1)."
+        )
+    return x
 
 
 def _one_per_row(labels: Tensor, features: Tensor, name: str) -> Tensor:

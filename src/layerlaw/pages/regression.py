@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from layerlaw.measures.columns import REGISTRY, describe
+from layerlaw.pages import theme
 from layerlaw.pages.classifier import (
     CITATIONS,
     RANK_MARK,
@@ -19,14 +21,14 @@ from layerlaw.pages.classifier import (
     shares_caption,
 )
 from layerlaw.pages.classifier import FORMULAS as OF_CLASSES
-from layerlaw.pages.html import definitions, paragraph
+from layerlaw.pages.html import definitions, for_plotly, paragraph
 from layerlaw.pages.record_view import RecordView, TableColumn
 from layerlaw.record import SiteRow
-from layerlaw.wording import ABSENT, counted, number, percent, signed
+from layerlaw.wording import ABSENT, counted, finite, number, percent, signed
 
 __all__ = [
     "AXIS", "CROWDED", "HEADS", "compared", "compared_caption", "facts", "formulas", "key_numbers", "law_caption", "legend",
-    "parts", "residual_caption", "shares_caption", "table_columns", "table_notes",
+    "parts", "residual_caption", "residual_figure", "shares_caption", "table_columns", "table_notes",
 ]  # fmt: skip
 
 AXIS, CROWDED = "separation fuzziness D_reg", 10
@@ -44,6 +46,14 @@ FORMULAS = (
      "tenth; it can exceed 1. On test data: fitted on the training data. The network itself may have seen all of them."),
     *OF_CLASSES[1:3],
 )  # fmt: skip
+
+RESIDUALS = (  # of targets: name, column, color, dash and symbol
+    ("held out", "residual_held_out", theme.TRAIN, "solid", "circle"),
+    ("in-sample", "residual", theme.TRAIN, "dot", "circle-open"),
+    ("test data", "test_residual", theme.TEST, "solid", "diamond"),
+    ("untrained, held out", "residual_held_out_untrained", theme.NULL, "dash", "square-open"),
+)
+MOST_TARGETS = 8  # lines of single targets in one chart
 
 
 def facts(view: RecordView) -> list[str]:
@@ -96,6 +106,27 @@ def table_notes(view: RecordView) -> list[str]:
     return [
         f"{RANK_MARK} what is fitted to the targets spans fewer dimensions than they do; D_reg jumps there."
     ] * marked
+
+
+def residual_figure(view: RecordView) -> Any:
+    """1 − R² of the targets, read linearly, against depth; thin lines are single targets, held out."""
+    from layerlaw.pages.html import plotly  # the terminal has no need of Plotly
+
+    traces = []
+    for name, column, color, dash, symbol in RESIDUALS:
+        if view.has(column):
+            y = view.series(column)
+            traces.append(plotly.line(name, y, color, dash=dash, symbol=symbol, written=[number(v) for v in y]))
+    if not traces:
+        return "No residual was measured: a linear regression on the features needs more samples than features."
+    targets = view.record.classes
+    for j, name in enumerate(targets if 1 < len(targets) <= MOST_TARGETS else ()):
+        rows = [site.by_class.get("residual_held_out", []) for site in view.sites]
+        y = [finite(row[j]) if j < len(row) else None for row in rows]
+        color = theme.QUALITATIVE[j % len(theme.QUALITATIVE)]
+        traces.append(plotly.line(for_plotly(name, 24), y, color, symbol=None, width=1, written=[number(v) for v in y]))
+    yaxis = {"title": {"text": "1 − R² of the targets"}, "rangemode": "tozero", "nticks": 7}
+    return plotly.new_figure(traces, view, height=400, xaxis=plotly.site_axis(view), yaxis=yaxis)
 
 
 def residual_caption(view: RecordView) -> str:

@@ -15,13 +15,14 @@ from layerlaw.capture.modules import logits_of
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.errors import InputError, LabelError
 from layerlaw.measures.columns import Columns, site_columns, target_columns
-from layerlaw.probing.memory import GROUPS, affordable_moments
+from layerlaw.probing.memory import GROUPS
 from layerlaw.record import CLASSIFIER, REGRESSION, Kind
 from layerlaw.stats import checked_labels
 from layerlaw.stats.centers import Centers, Weighting
 from layerlaw.stats.labels import are_targets, check_counts, checked_targets
 from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass, TargetDealer
 from layerlaw.stats.plane import PlaneSample
+from layerlaw.stats.ranks import all_reduce
 from layerlaw.stats.regression import FirstRegression, SecondRegression
 from layerlaw.wording import counted
 
@@ -134,7 +135,9 @@ class Classes:
         """What the samples of a batch are dealt by for the pictures (n,)."""
         return labels
 
-    def moments(self, sites: Sequence[Site], samples: int | None, memory: int) -> tuple[list[Site], int]:
+    def moments(
+        self, sites: Sequence[Site], samples: int | None, memory: int, reference: Split | None
+    ) -> tuple[list[Site], int]:
         """Sites whose second moments are kept, and the bytes they take."""
         return [], 0
 
@@ -239,9 +242,29 @@ class Targets:
         """What the samples of a batch are dealt by for the pictures (n,)."""
         return torch.zeros(len(labels), dtype=torch.long)
 
-    def moments(self, sites: Sequence[Site], samples: int | None, memory: int) -> tuple[list[Site], int]:
-        """Sites whose second moments are kept, for held-out regressions, and the bytes they take."""
-        return affordable_moments(sites, samples, len(self.ids), memory)
+    def moments(
+        self, sites: Sequence[Site], samples: int | None, memory: int, reference: Split | None
+    ) -> tuple[list[Site], int]:
+        """Sites whose second moments (d×d, of every group) fit half of the budget, narrow ones first, and their bytes.
+
+        A site with more features than samples needs none: a regression on them would explain everything. Of test data, those
+        whose targets the `reference` can predict.
+        """
+        if reference is not None:
+            sites = [site for site in sites if reference.regressions[site].moments is not None]
+        known = torch.tensor([float(samples or 0), float(samples is None)], dtype=torch.float64)
+        all_reduce([known])  # every rank must keep the same
+        n = None if known[1] else float(known[0])
+        chosen, used = [], 0
+        for site in sorted(sites, key=lambda site: site.features):
+            d = site.features
+            need = 8 * GROUPS * (d * (d + 1) // 2 + d * self.K)
+            too_few = reference is None and n is not None and n * (1 - 1 / GROUPS) <= d + 1
+            if used + need > memory // 2 or too_few:
+                break
+            chosen.append(site)
+            used += need
+        return chosen, used
 
     def leave(self, second: SecondRegression, sites: Sequence[Site], split: Split) -> None:
         """What the passes found, into the split."""

@@ -163,25 +163,6 @@ def one_batch(data: Batches, sites: Sequence[Site], memory: int) -> Batches:
     return data.joined(batches)
 
 
-def affordable_moments(sites: Sequence[Site], samples: int | None, targets: int, memory: int) -> tuple[list[Site], int]:
-    """Sites whose second moments (d×d, of every group) fit half of the budget, narrow ones first, and the bytes they take.
-
-    A site with more features than samples needs none: a regression on them would explain everything.
-    """
-    known = torch.tensor([float(samples or 0), float(samples is None)], dtype=torch.float64)
-    all_reduce([known])  # every rank must keep the same
-    n = None if known[1] else float(known[0])
-    chosen, used = [], 0
-    for site in sorted(sites, key=lambda site: site.features):
-        d = site.features
-        need = 8 * GROUPS * (d * (d + 1) // 2 + d * (targets + 1))
-        if used + need > memory // 2 or (n is not None and n * (1 - 1 / GROUPS) <= d + 1):
-            break
-        chosen.append(site)
-        used += need
-    return chosen, used
-
-
 def _views(jackknife: bool, permuted: bool) -> int:  # how often the statistics of a site are held
     return 1 + GROUPS * jackknife + PERMUTATIONS * permuted
 

@@ -111,7 +111,7 @@ class Prober:
         """Both passes, in groups of sites that fit memory; `reference` lends its centers, `extras` allows uncertainty."""
         options, sites, K = self.options, self.plan.sites, self.classes.K
         wanted = UNCERTAINTY[options.uncertainty if extras else False]
-        moments, taken = self.classes.moments(sites, data.samples, options.memory)
+        moments, taken = self.classes.moments(sites, data.samples, options.memory, reference)
         memory = options.memory - taken
         fitting = Extras.that_fit(sites, data.samples, K, memory, wanted)
         known = None if data.labels is None else self.classes.positions(data.labels, f"labels of {label}")[0].cpu()

@@ -78,34 +78,6 @@ def shares_figure(view: RecordView) -> Any:
     return plotly.new_figure([bars], view, level=shares.even, **layout)
 
 
-RESIDUALS = (  # of targets: name, column, color, dash and symbol
-    ("held out", "residual_held_out", theme.TRAIN, "solid", "circle"),
-    ("in-sample", "residual", theme.TRAIN, "dot", "circle-open"),
-    ("test data", "test_residual", theme.TEST, "solid", "diamond"),
-    ("untrained, held out", "residual_held_out_untrained", theme.NULL, "dash", "square-open"),
-)
-MOST_TARGETS = 8  # lines of single targets in one chart
-
-
-def residual_figure(view: RecordView) -> Any:
-    """1 − R² of the targets, read linearly, against depth; thin lines are single targets, held out."""
-    traces = []
-    for name, column, color, dash, symbol in RESIDUALS:
-        if view.has(column):
-            y = view.series(column)
-            traces.append(plotly.line(name, y, color, dash=dash, symbol=symbol, written=[number(v) for v in y]))
-    if not traces:
-        return "No residual was measured: a linear regression on the features needs more samples than features."
-    targets = view.record.classes
-    for j, name in enumerate(targets if 1 < len(targets) <= MOST_TARGETS else ()):
-        rows = [site.by_class.get("residual_held_out", []) for site in view.sites]
-        y = [finite(row[j]) if j < len(row) else None for row in rows]
-        color = theme.QUALITATIVE[j % len(theme.QUALITATIVE)]
-        traces.append(plotly.line(for_plotly(name, 24), y, color, symbol=None, width=1, written=[number(v) for v in y]))
-    yaxis = {"title": {"text": "1 − R² of the targets"}, "rangemode": "tozero", "nticks": 7}
-    return plotly.new_figure(traces, view, height=400, xaxis=plotly.site_axis(view), yaxis=yaxis)
-
-
 def nearest_figure(view: RecordView) -> Any:
     """Nearest class center against depth: how often it is wrong, and how often it disagrees with the network."""
     traces = []

@@ -237,7 +237,7 @@ PANELS: dict[Kind, tuple[PagePanel, ...]] = {
         LAW,
         SHARES,
         LAYERS,
-        PagePanel("residual", "The targets, read linearly", charts.residual_figure, caption=regression.residual_caption),
+        PagePanel("residual", "The targets, read linearly", regression.residual_figure, caption=regression.residual_caption),
         PagePanel("plane", "In the plane", below=planes_html, caption=planes_note),
         METHOD,
     ),
