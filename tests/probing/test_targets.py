@@ -186,6 +186,28 @@ def test_a_small_test_set_is_predicted_by_the_training_data() -> None:
     assert "test_residual_held_out" not in record.columns
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_pixels_that_hardly_ever_vary_spoil_no_residual(seed: int) -> None:
+    """Held out, what rounding leaves of a feature that is constant in the other samples must not predict anything."""
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    x, digit = torch.tensor(digits.data[:1200], dtype=torch.float32), torch.tensor(digits.target[:1200])
+    x = (x - x.mean(0)) / x.std(0).clamp_min(1e-6)
+    labels = torch.stack([digit % 2 == 0, digit >= 5], 1)
+    order = torch.randperm(1200, generator=torch.Generator().manual_seed(seed))
+    train, test = ((x[rows], labels[rows]) for rows in (order[:900], order[900:]))
+    record = ll.probe(seeded(FNN, (64, 8, 8, 2)), train, test=test, sites=["input"], progress=False)
+    inside, held_out, tested = (record.column(name)[0] for name in ("residual", "residual_held_out", "test_residual"))
+    assert inside < held_out < 1.5 * inside
+    assert inside < tested < 1.5 * inside
+
+
+def test_collinear_features_spoil_no_residual() -> None:
+    x = X @ torch.randn(12, 60, generator=torch.Generator().manual_seed(0))
+    wide = ll.probe(seeded(FNN, (60, 8, 8, 2)), (x, TWO), sites=["input"], progress=False)
+    expected = probe((X, TWO), sites=["input"]).column("residual_held_out")[0]
+    assert wide.column("residual_held_out")[0] == pytest.approx(expected, rel=1e-3)
+
+
 def test_a_constant_target_is_left_out_and_told() -> None:
     y = torch.cat([TWO, torch.full((N, 1), 3.0)], 1)
     record = probe((X, y), outputs=3)

@@ -82,7 +82,7 @@ def prediction_residuals(
     whole = own.total()
     solution, rank = whole.solve()
     others = [own.without(k, whole) for k in range(g)] if g > 1 else []
-    fits = [other.solve()[0] for other in others]
+    fits = [other.solve(whole)[0] for other in others]
     predicted = [own.predicted(k, others[k], fits[k]) for k in range(len(others))]
     inside = whole.spread(solution)
     without = [other.spread(fit) for other, fit in zip(others, fits, strict=True)]
@@ -168,11 +168,16 @@ class _Scatter(NamedTuple):
         """Scatter of X (d, d) and of X with Y (d, q), about the means."""
         return self.xx - torch.outer(self.x, self.x) / self.n, self.xy - torch.outer(self.x, self.y) / self.n
 
-    def solve(self) -> tuple[Tensor, int]:
-        """Coefficients (d, q) of the least-squares fit, the smallest ones where they are not unique, and the rank."""
+    def solve(self, whole: _Scatter | None = None) -> tuple[Tensor, int]:
+        """Coefficients (d, q) of the least-squares fit, the smallest ones where they are not unique, and the rank.
+
+        A feature that varies by no more than what rounding leaves of its squares is none; where these are a part of the
+        `whole`, of its squares there, from which they were subtracted.
+        """
         C, b = self.centered
         scale = C.diagonal().clamp(min=0).sqrt()
-        alive = scale > 1e-12 * scale.max()
+        left_over = ROUNDING * (self if whole is None else whole).xx.diagonal()
+        alive = (scale > 1e-12 * scale.max()) & (C.diagonal() > left_over)
         inverse = torch.where(alive, 1 / torch.where(alive, scale, 1.0), 0.0)
         R = C * inverse[:, None] * inverse  # correlations; rows of dead features are 0
         R.diagonal().masked_fill_(~alive, 1.0)

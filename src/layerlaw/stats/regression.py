@@ -123,8 +123,8 @@ class FirstRegression:
                 site.squares += wide.square().sum()
                 if site.permuted is not None:
                     site.permuted += product[p:].view_as(site.permuted)
-            if site.moments is not None:
-                site.moments.update(k, X.index_select(0, rows), Columns(torch.ones(len(rows), 1), X.device))
+                if site.moments is not None:  # in float64 too: collinear features would else predict by their rounding
+                    site.moments.update(k, wide, Columns(torch.ones(len(wide), 1), X.device))
         self._fresh.append(key)
 
     def _empty(self, key: Key, X: Tensor, P: int) -> SiteSums:
