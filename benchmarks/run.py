@@ -121,6 +121,33 @@ def probe_cost(
     return rows
 
 
+def regressions(rounds: int) -> list[tuple[str, str, str]]:
+    """Targets instead of classes: the same network and samples, beside the classifier's probe."""
+    x, y = separated(4000, 100)
+    hot = torch.nn.functional.one_hot(y).float()
+    generator = torch.Generator().manual_seed(0)
+    one = (hot @ torch.randn(10, 1, generator=generator)) + torch.randn(4000, 1, generator=generator)
+    network = FeedForward(depth=8, inputs=100).eval()
+
+    def bare() -> None:
+        with torch.no_grad():
+            for _ in range(2):
+                for part in x.split(1000):
+                    network(part)
+
+    def probed(labels: torch.Tensor, **how: object) -> Callable[[], object]:
+        batches = list(zip(x.split(1000), labels.split(1000), strict=True))
+        return lambda: ll.probe(network, batches, progress=False, **how)
+
+    names = ("classes", "one target", "ten labels")
+    rows = []
+    for what, how in (("", {}), (", without standard errors and chance level", {"uncertainty": False})):
+        base, *times = interleaved(bare, *(probed(labels, **how) for labels in (y, one, hot)), rounds=rounds)
+        for name, seconds in zip(names, times, strict=True):
+            rows.append((f"probe over two bare forwards: 8-layer FNN, {name}{what}", f"{seconds / base:.2f}", ""))
+    return rows
+
+
 def peak_mib(job: str) -> float:
     """Peak memory of a job of this file in a process of its own."""
     done = subprocess.run([sys.executable, __file__, "--job", job], capture_output=True, text=True, check=True)
@@ -179,7 +206,7 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    rows = separation(arguments.rounds) + probes(arguments.rounds) + memory()
+    rows = separation(arguments.rounds) + probes(arguments.rounds) + regressions(arguments.rounds) + memory()
     lines = [
         "# Benchmarks",
         "",

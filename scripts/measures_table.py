@@ -18,6 +18,7 @@ NEEDS = {
     "untrained": "`null=True`",
     "tokens": "a language model",
     "within": "`linear=True`, n ≥ d + K",
+    "targets": "targets",
 }
 HEADS = ("column", "meaning", "formula", "at collapse", "better", "law", "from")
 

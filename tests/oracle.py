@@ -211,3 +211,19 @@ def blobs(
 
 def _cosine(a: Array, b: Array) -> float:
     return float(a @ b / np.sqrt((a @ a) * (b @ b)))
+
+
+def target_scatters(x: Any, y: Any) -> tuple[Array, Array]:
+    """SS_w and SS_b (d, d) of features regressed on targets (n,) or (n, q), by least squares on the rows themselves."""
+    x, y = as_array(x), as_array(y).reshape(len(x), -1)
+    X, Y = x - x.mean(0), y - y.mean(0)
+    fitted = Y @ np.linalg.lstsq(Y, X, rcond=1e-9)[0]
+    return (X - fitted).T @ (X - fitted) / len(x), fitted.T @ fitted / len(x)
+
+
+def target_separation(x: Any, y: Any) -> float:
+    """D_reg = Tr(SS_w SS_b⁺)."""
+    within, between = target_scatters(x, y)
+    span = as_array(y).reshape(len(x), -1)
+    rank = min(np.linalg.matrix_rank(span - span.mean(0), tol=1e-6 * np.abs(span).max()), between.shape[0])
+    return float(np.trace(within @ pseudo_inverse(between, int(rank))))

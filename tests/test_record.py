@@ -209,7 +209,9 @@ def test_a_language_model_of_version_one_stays_loadable_and_its_words_are_no_cla
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(DataError, match="expected a record of a classifier or language model, got one of kind 'poem'"):
+    with pytest.raises(
+        DataError, match="expected a record of a classifier, language model or regression, got one of kind 'poem'"
+    ):
         Record.from_dict(record().to_dict() | {"kind": "poem"}, where="r.json")
 
 

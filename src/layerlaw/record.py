@@ -69,8 +69,9 @@ class PartRow:
     before: dict[str, float | None] = field(default_factory=dict)
     values: dict[str, float | None] = field(default_factory=dict)
 
-    def change(self, column: str = "separation") -> float | None:
-        """By how much ln D changes; negative: the classes are better separated. `None` where a D is missing or 0."""
+    def change(self, column: str | None = None) -> float | None:
+        """By how much ln D (or D_reg) changes; negative: better separated. `None` where a value is missing or 0."""
+        column = column or next(iter(self.values), "separation")
         before, after = self.before.get(column), self.values.get(column)
         return math.log(after / before) if before and after and before > 0 and after > 0 else None
 
@@ -101,14 +102,21 @@ LANGUAGE_MODEL = Kind(
     "language model", ("residual_held_out", "residual"), "block", 1, "token", digits=4, margin=0.004,
     table=("residual_held_out", "residual", "residual_held_out_untrained"), of_classes=False,
 )  # fmt: skip
-KINDS = {kind.name: kind for kind in (CLASSIFIER, LANGUAGE_MODEL)}
+# Numbers to be predicted, or several labels at once.
+REGRESSION = Kind(
+    "regression", ("target_separation",), "layer", 0, "sample", digits=3, margin=0.08,
+    table=("target_separation", "residual_held_out"), of_classes=False,
+)  # fmt: skip
+KINDS = {kind.name: kind for kind in (CLASSIFIER, LANGUAGE_MODEL, REGRESSION)}
 
 
 @dataclass(repr=False)
 class Record(Saved):
     """The result of a probe: sites in depth order, classes, settings and provenance.
 
-    `words` are the tokens that a language model's planes show, in the order of `plane_labels`; a classifier's show classes.
+    `words` are the tokens that a language model's planes show, in the order of `plane_labels`, or ranges of a target; a
+    classifier's show classes. Of a regression `classes` are the names of the targets, and `r_squared` is that of the
+    network's own output, averaged over them; of several labels at once `accuracy` is the share of right ones.
     `parts` are what the layers are made of (`probe(…, parts=True)`); they are no sites and no points of the law.
 
     >>> record = Record(name="toy", classes=["a", "b"], sites=[
@@ -129,6 +137,8 @@ class Record(Saved):
     test_counts: list[int] = field(default_factory=list)
     accuracy: float | None = None
     test_accuracy: float | None = None
+    r_squared: float | None = None
+    test_r_squared: float | None = None
     plane_labels: list[int] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -163,7 +173,7 @@ class Record(Saved):
 
     @property
     def leading(self) -> str:
-        """The column the verdict is on: D, or the residual of a language model, held out where that was measured."""
+        """The column the verdict is on: D, D_reg, or the residual of a language model, held out where that was measured."""
         measured = (c for c in self.kind.leading if any(site.values.get(c) is not None for site in self.sites))
         return next(measured, self.kind.leading[-1])
 
@@ -171,6 +181,11 @@ class Record(Saved):
     def data_name(self) -> str:
         """What its data are called: as the user said; the training data where there are test data too; else just data."""
         return str(self.settings.get("data_name") or ("training data" if self.test_counts else "data"))
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether the targets of a regression are labels, 0 or 1 each."""
+        return self.kind == REGRESSION and self.settings.get("targets") == "labels"
 
     @property
     def plane_names(self) -> list[str]:
@@ -305,8 +320,9 @@ class Record(Saved):
         return "\n".join([repr(self), *(written.format(*row) for row in rows)])
 
     def __repr__(self) -> str:
-        parts = [counted(len(self.sites), "site")]
-        parts += [counted(len(self.classes), "class", "classes")] if self.kind.of_classes else []
+        parts, many = [counted(len(self.sites), "site")], len(self.classes)
+        what = ("class", "classes") if self.kind.of_classes else ("label",) if self.several_labels else ("target",)
+        parts += [counted(many, *what)] if self.kind != LANGUAGE_MODEL else []
         parts += [counted(sum(self.counts), self.kind.sample)] if self.counts else []
         return f"<Record '{self.name}': {', '.join(parts)}>"
 

@@ -225,8 +225,12 @@ def test_batches_without_labels_are_told() -> None:
 
 
 def test_labels_of_a_wrong_kind_are_told() -> None:
-    with pytest.raises(LabelError, match=r"batch 0: expected one label per sample, shape \(n,\), got shape \(50, 3\)"):
-        list(batches([(X, torch.zeros(50, 3))]))
+    for labels, came in (
+        (torch.zeros(50, 3, 2), r"torch.float32 of shape \(50, 3, 2\)"),
+        (X.long() + 2, "torch.int64"),
+    ):
+        with pytest.raises(LabelError, match=rf"batch 0: expected one label per sample, shape \(n,\), or.*got {came}"):
+            list(batches([(X, labels)]))
     with pytest.raises(LabelError, match="expected one label per sample, got 2 labels for inputs of shape"):
         list(batches([(X, [0, 1])]))
     for data in ((X, ["cat", "dog"] * 25), [(X, ["cat", "dog"] * 25)], {"x": X, "labels": ["cat"] * 50}):

@@ -6,6 +6,7 @@ import runpy
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from command_line import layerlaw
@@ -78,6 +79,32 @@ def test_parts_and_the_best_linear_map_are_options(folder: Path) -> None:
     assert any("ln D changes by" in line for line in data["verdict"])
     assert any(row.get("separation_linear") for row in data["rows"])
     assert 'data-panel="parts"' in (folder / "parts.html").read_text(encoding="utf-8")
+
+
+def test_a_file_of_arrays_may_hold_targets(folder: Path) -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 100, generator=g)
+    data = {"x": x, "y": x[:, :10] * x[:, 10:20], "x_test": x[:50], "y_test": x[:50, :10]}
+    np.savez(folder / "targets.npz", **{name: value.numpy() for name, value in data.items()})
+    torch.save(data, folder / "targets.pt")
+    found = []
+    for name in ("targets.npz", "targets.pt"):
+        arguments = ("probe", "model.py:make", "--data", name, "--json", "--page", "targets.html")
+        found.append(json.loads(layerlaw(*arguments, cwd=folder).stdout))
+    assert found[0]["rows"] == found[1]["rows"]
+    assert found[0]["law"]["quantity"] == "D_reg"
+    assert found[0]["r_squared"] < 1
+    assert "test_target_separation" in found[0]["rows"][0]
+    np.savez(folder / "nameless.npz", data=np.zeros(3))
+    for arguments, words in (
+        (
+            ("--data", "nameless.npz"),
+            "expected arrays of numbers under the names x and y (and x_test, y_test), got data",
+        ),
+        (("--data", "none.npz"), "the file cannot be read"),
+        (("--data", "targets.npz", "--flat"), "here the data come from targets.npz, as they are"),
+    ):
+        assert words in layerlaw("probe", "model.py:make", *arguments, cwd=folder, code=1).stderr
 
 
 def test_sites_lists_the_dry_run(folder: Path) -> None:

@@ -22,7 +22,8 @@ from pages_records import (
 from layerlaw.errors import DataError, InputError, MissingExtraError
 from layerlaw.pages import report
 from layerlaw.pages.classifier.charts import worst_classes
-from layerlaw.pages.html.records import page_html, planes_html, planes_note, svg_paths
+from layerlaw.pages.html.planes import planes_html, planes_note, svg_paths
+from layerlaw.pages.html.records import page_html
 from layerlaw.pages.record_view import read
 
 PANELS = {"verdict", "law", "shares", "table", "classes", "ncc", "collapse", "plane", "method", "definitions"}

@@ -7,8 +7,8 @@ import pytest
 from pages_records import broken_record, deep_record, full_record, minimal_record, resnet50_record, three_records
 
 from layerlaw.pages.html import escaped, for_plotly
+from layerlaw.pages.html.planes import plane_positions
 from layerlaw.pages.html.plotly import log_axis, site_axis
-from layerlaw.pages.html.records import plane_positions
 from layerlaw.pages.record_view import read, read_all, strided
 from layerlaw.pages.sheets.scales import log_ticks, tick_text
 from layerlaw.pages.theme import class_colors

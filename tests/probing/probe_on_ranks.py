@@ -20,9 +20,11 @@ IMAGES, LABELS = clouds(120, 3, 8, 8)
 BATCH = 15
 
 
-def batches(rank: int, world: int, n: int = 120) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def batches(
+    rank: int, world: int, n: int = 120, labels: torch.Tensor = LABELS
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Every world-th batch, from this rank on."""
-    return [(IMAGES[i : i + BATCH], LABELS[i : i + BATCH]) for i in range(BATCH * rank, n, BATCH * world)]
+    return [(IMAGES[i : i + BATCH], labels[i : i + BATCH]) for i in range(BATCH * rank, n, BATCH * world)]
 
 
 def cases() -> dict[str, tuple[nn.Module, dict]]:
@@ -39,14 +41,23 @@ def cases() -> dict[str, tuple[nn.Module, dict]]:
         "null": (network, {**how, "null": True}),
         "linear and parts": (network, {**how, "reduce": "mean", "linear": True, "parts": True}),
         "with extras": (network, {"progress": False}),
+        "targets": (network, {**how, "sites": "layers"}),
+        "several labels": (network, {**how, "null": True}),
     }
+
+
+TARGETS = {  # by the name of their case: numbers far from 0, and labels of which a sample may have several
+    "targets": torch.stack([IMAGES.mean((1, 2, 3)), 50 * LABELS + 1990 + IMAGES[:, 0, 0, 0]], 1),
+    "several labels": torch.stack([LABELS == 0, LABELS > 0, IMAGES[:, 0, 0, 0] > 0], 1),
+}
 
 
 def probed(rank: int, world: int) -> dict[str, ll.Record]:
     found = {}
     for name, (network, how) in cases().items():
         dtype = torch.float64 if name == "float64" else torch.float32
-        data, test = ([(x.to(dtype), y) for x, y in batches(rank, world, n)] for n in (120, 60))
+        labels = TARGETS.get(name, LABELS)
+        data, test = ([(x.to(dtype), y) for x, y in batches(rank, world, n, labels)] for n in (120, 60))
         if name == "with extras":  # of a pair the number of samples is known, and so whether they fit
             data, test = (tuple(torch.cat(part) for part in zip(*split, strict=True)) for split in (data, test))
         found[name] = ll.probe(network, data, test=test, **how)

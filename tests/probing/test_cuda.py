@@ -107,3 +107,16 @@ def test_parts_and_the_best_linear_map_are_those_of_the_cpu() -> None:
     for a, b in zip(there.parts, here.parts, strict=True):
         assert (a.layer, a.kind, a.module) == (b.layer, b.kind, b.module)
         assert a.values["separation"] == pytest.approx(b.values["separation"], rel=1e-3)
+
+
+@pytest.mark.parametrize("memory", [2.0, 3e-4])
+@pytest.mark.parametrize("labels", [False, True])
+def test_targets_on_the_device_give_the_numbers_of_the_cpu(memory: float, labels: bool) -> None:
+    targets = X.mean((2, 3))
+    data = (X, targets > 0 if labels else targets + 1990)
+    how = {"memory_gib": memory, "null": True, "test": tuple(part[:60] for part in data), "batch_size": 40}
+    network = seeded(InPlaceResNet)
+    there, here = probe(network, data, device="cuda", **how), probe(network, data, **how)
+    for column in ("target_separation", "test_target_separation", "target_separation_untrained"):
+        assert there.column(column) == pytest.approx(here.column(column), rel=1e-4), column
+    assert there.accuracy == here.accuracy

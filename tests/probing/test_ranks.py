@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from probe_on_ranks import IMAGES, LABELS, cases, probed, sharded
+from probe_on_ranks import IMAGES, LABELS, TARGETS, cases, probed, sharded
 
 import layerlaw as ll
 
@@ -64,12 +64,31 @@ def assert_same(a: ll.Record, b: ll.Record, rel: float) -> None:
         assert getattr(a, field) == getattr(b, field), field
 
 
-@pytest.mark.parametrize("name", [name for name in cases() if name != "with extras"])
+@pytest.mark.parametrize("name", [name for name in cases() if name not in ("with extras", *TARGETS)])
 def test_two_processes_give_the_record_of_one(name: str, folder: Path, alone: dict[str, ll.Record]) -> None:
     for record in records(folder, name):
         assert_same(record, alone[name], 1e-9 if name == "float64" else 2e-5)
         np.testing.assert_allclose(record.column("separation"), alone[name].column("separation"), rtol=1e-6)
         assert record.provenance["processes"] == 2
+    first, second = records(folder, name)
+    assert [site.values for site in first.sites] == [site.values for site in second.sites]
+
+
+@pytest.mark.parametrize("name", list(TARGETS))
+def test_two_processes_give_the_targets_of_one(name: str, folder: Path, alone: dict[str, ll.Record]) -> None:
+    """What is held out is dealt rank by rank; all else is equal."""
+    columns = [column for column in alone[name].columns if "held_out" not in column and "log_se" not in column]
+    assert {"target_separation", "residual", "test_target_separation", "test_residual"} <= set(columns)
+    for record in records(folder, name):
+        for column in columns:
+            left, right = (np.array(one.column(column), dtype=float) for one in (record, alone[name]))
+            np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-12, err_msg=column)
+        assert record.accuracy == pytest.approx(alone[name].accuracy)
+        assert record.counts == alone[name].counts == [120]
+        ratio = np.array(record.column("residual_held_out"), float) / np.array(
+            alone[name].column("residual_held_out"), float
+        )
+        assert np.nanmax(np.abs(np.log(ratio))) < 1
     first, second = records(folder, name)
     assert [site.values for site in first.sites] == [site.values for site in second.sites]
 

@@ -20,6 +20,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from layerlaw.capture.arguments import Inputs
 from layerlaw.errors import DataError, LabelError, LayerlawError
+from layerlaw.stats.labels import are_targets
 
 LABEL_KEYS = ("labels", "label", "targets", "target")
 DEFAULT_BATCH = {"running": 256, "batch": 100, "whole": 256}  # 100: the chunk of the law's authors
@@ -27,7 +28,7 @@ DEFAULT_BATCH = {"running": 256, "batch": 100, "whole": 256}  # 100: the chunk o
 
 @dataclass(frozen=True)
 class Batch:
-    """What the network is called with, and the labels (n,)."""
+    """What the network is called with, and the labels (n,), or targets (n,) or (n, q)."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -237,7 +238,7 @@ class Pair:
             if len(value) != n:
                 raise LabelError(f"{where}: expected as many inputs as labels, got {len(value)} inputs and {n} labels.")
         self.order: Tensor | None = None
-        if seed is not None:
+        if seed is not None and not are_targets(self.labels):
             could = min(len(set(self.labels.tolist())), batch_size)
             full = [part.tolist() for part in torch.split(self.labels, batch_size) if len(part) == batch_size]
             # Sorted by class: some full batch lacks more than half of the classes it could hold, or holds one only.
@@ -321,10 +322,14 @@ def _labels(labels: Any, where: str) -> Tensor:
         raise LabelError(f"{where}: expected one label per sample, shape (n,), got one number. {single}.")
     if not isinstance(y, Tensor):
         raise LabelError(f"{where}: expected a tensor of labels, got {type(labels).__name__}.")
-    if y.dim() == 2 and y.shape[1] == 1:
+    if y.dim() == 2 and y.shape[1] == 1 and not are_targets(y):
         y = y.squeeze(1)
-    if y.dim() != 1:
-        raise LabelError(f"{where}: expected one label per sample, shape (n,), got shape {tuple(y.shape)}.")
+    if y.dim() != 1 and not are_targets(y):
+        others = (
+            "of a regression floating-point numbers (n,) or (n, q), of several labels at once zeros and ones (n, q)"
+        )
+        came = f"{y.dtype} of shape {tuple(y.shape)}"
+        raise LabelError(f"{where}: expected one label per sample, shape (n,), or {others}; got {came}.")
     return y
 
 

@@ -17,10 +17,10 @@ from layerlaw.cli.inputs import (
     SiteOptions,
     explained_inputs,
     load_model,
-    relabeled,
     whole_numbers,
 )
-from layerlaw.cli.inputs import class_map as find_map
+from layerlaw.cli.preprocessing import class_map as find_map
+from layerlaw.cli.preprocessing import relabeled
 from layerlaw.data import DEFAULT, load
 from layerlaw.data.labeled import MOMENTS
 from layerlaw.errors import DataError, InputError
@@ -33,7 +33,7 @@ from layerlaw.pages.advice_terminal import print_modules
 from layerlaw.probing import probe as run_probe
 from layerlaw.probing import sites as find_sites
 from layerlaw.probing.classes import NOT_ASKED
-from layerlaw.record import Record
+from layerlaw.record import LANGUAGE_MODEL, REGRESSION, Record
 from layerlaw.verdict import find_modules, judge, law_holds
 from layerlaw.verdict.sentences import law_numbers
 from layerlaw.wording import correlation, percent
@@ -197,7 +197,8 @@ def modules(
 def summary(record: Record) -> dict[str, Any]:
     """What a script wants to know of a record."""
     verdict = judge(record)
-    told = ("accuracy", "test_accuracy") if record.kind.of_classes else ()
+    told = ["accuracy", "test_accuracy"] if record.kind != LANGUAGE_MODEL else []
+    told += ["r_squared", "test_r_squared"] if record.kind == REGRESSION else []
     found = {name: getattr(record, name) for name in ("name", *told, "settings", "provenance", "notes")}
     found |= {
         "law": law_of(record),

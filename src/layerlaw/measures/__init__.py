@@ -1,6 +1,6 @@
 """What we say: pure functions of statistics (`Centers`, `Scatter`), and twins for features at hand."""
 
-from layerlaw.measures.at_hand import cdnv, measure, nc1, ncc_accuracy, separation_fuzziness
+from layerlaw.measures.at_hand import cdnv, measure, nc1, ncc_accuracy, separation_fuzziness, target_separation
 from layerlaw.measures.collapse import geometry, self_duality
 from layerlaw.measures.separation import (
     Jackknife,
@@ -29,4 +29,5 @@ __all__ = [
     "self_duality",
     "separation",
     "separation_fuzziness",
+    "target_separation",
 ]

@@ -16,8 +16,10 @@ from layerlaw.measures.separation import separation
 from layerlaw.measures.site import Needs, SiteStatistics, enough_samples
 from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, find_centers, project
 from layerlaw.stats.centers import Weighting
-from layerlaw.stats.labels import check_counts
+from layerlaw.stats.labels import check_counts, checked_targets
+from layerlaw.stats.passes import Dealt
 from layerlaw.stats.precision import double, full_precision, take_rows
+from layerlaw.stats.regression import FirstRegression, SecondRegression
 
 
 def separation_fuzziness(
@@ -32,6 +34,33 @@ def separation_fuzziness(
     with full_precision():
         centers, scatter = _statistics(features, labels, weighting, classes)
         return _defined("D", separation(centers, scatter), centers)
+
+
+def target_separation(features: Any, targets: Any) -> float:
+    """Separation fuzziness D_reg = Tr(SS_w SS_b⁺) of features (n, d) regressed on targets (n,) or (n, q), ≥ 0, lower better.
+
+    SS_b is the scatter of the fitted features, SS_w that of the residuals; of one-hot targets it is D.
+
+    >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    >>> target_separation(x, x[:, 0]), target_separation(2 * x[:, :1] + x[:, 1:], x[:, 0])
+    (0.0, 0.25)
+    """
+    x, y = _features(features, deep=False), checked_targets(_tensor(targets, "targets").detach())
+    if len(y) != len(x):
+        raise LabelError(f"targets: expected one row for each of the {len(x)} rows of features, got {len(y)}.")
+    first = FirstRegression(y.shape[1], 1, jackknife=False)
+    with full_precision():
+        first.begin(Dealt(y))
+        first.update("features", x)
+        first.end(lambda _: "some row")
+        first.check("targets")
+        second = SecondRegression(first)
+        second.begin(Dealt(y), None)
+        second.update("features", x)
+        found = dict(second.sites())["features"]
+        if int(found.fit.rank) == 0:
+            raise FeatureError("features: nothing in them goes with the targets, so D_reg is not defined (dead?).")
+        return float(found.separation)
 
 
 def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Any:
@@ -124,14 +153,7 @@ def _defined(name: str, value: Tensor, centers: Centers) -> Any:
 def _statistics(
     features: Any, labels: Any, weighting: Weighting, classes: int | None, decision: Any = None
 ) -> tuple[Centers, Scatter]:
-    x = _tensor(features).detach()
-    if x.is_meta:
-        raise FeatureError("features: expected numbers, got a tensor on the meta device, which holds none.")
-    if x.dim() < 2 or not x.dtype.is_floating_point:
-        raise FeatureError(
-            f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
-            "Flatten each sample to one row: features.flatten(1)."
-        )
+    x = _features(features)
     check_choice("weighting", weighting, ("samples", "classes"), FeatureError)
     if classes is not None:
         check_whole(2, kind=Integral, classes=classes)
@@ -160,6 +182,18 @@ def _within(features: Any, labels: Any, centers: Centers) -> Tensor:
     roots = (centers.weights / centers.counts).sqrt().gather(-1, y)  # (…, n)
     residual = (double(x) - take_rows(centers.means, y)) * roots.unsqueeze(-1)
     return residual.mT @ residual
+
+
+def _features(features: Any, *, deep: bool = True) -> Tensor:
+    x = _tensor(features).detach()
+    if x.is_meta:
+        raise FeatureError("features: expected numbers, got a tensor on the meta device, which holds none.")
+    if x.dim() < 2 or (x.dim() > 2 and not deep) or not x.dtype.is_floating_point:
+        raise FeatureError(
+            f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
+            "Flatten each sample to one row: features.flatten(1)."
+        )
+    return x
 
 
 def _one_per_row(labels: Tensor, features: Tensor, name: str) -> Tensor:

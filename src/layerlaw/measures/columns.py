@@ -18,11 +18,13 @@ import torch
 from torch import Tensor
 
 from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, self_duality, used_budget
-from layerlaw.measures.separation import equal_separation
+from layerlaw.measures.residual import carried_over, target_residuals
+from layerlaw.measures.separation import equal_separation, jackknifed
 from layerlaw.measures.site import Needs, SiteStatistics, number
 from layerlaw.measures.variability import class_distance_variance, compression, discrimination
 from layerlaw.stats import Scatter
 from layerlaw.stats.passes import Around
+from layerlaw.stats.regression import SiteRegression
 from layerlaw.stats.scatter import NearestCenter
 from layerlaw.wording import number as in_words
 from layerlaw.wording import percent, residual
@@ -118,7 +120,8 @@ MEASURES = (
            "Σ 1/λ_i over the nonzero eigenvalues of SS_w⁻¹ SS_b, no shrinkage", "0", "lower", symbol="D_lin",
            head="D_lin", yields=2, test_yields=7, needs="within", compute=lambda s: s.linear_separation),
     Column("rank", "dimensions of the class means",
-           "dimensions that the class means span; of a language model's features, the directions they span",
+           "dimensions that the class means span (or what is fitted to targets); of a language model's features, the "
+           "directions they span",
            at_collapse="K−1", log=False, law=False, kind=int, compute=lambda s: s.centers.rank),
     Column("full_rank", "class means span K−1 dimensions",
            "1 where the class means span K−1 dimensions, else 0: D jumps at such sites", at_collapse="1", log=False,
@@ -189,9 +192,15 @@ MEASURES = (
     Column("separation_untrained", "separation fuzziness D (untrained)",
            "D of the same network with fresh parameters (`null=True`), BatchNorm recalibrated on the data",
            better="lower", needs="untrained"),
+    Column("target_separation", "separation fuzziness D_reg",
+           "of a regression or of several labels at once: how far samples lie from what a linear regression of the features "
+           "on the targets expects, against how far that moves; of one-hot targets, D",
+           "Tr(SS_w SS_b⁺), SS_b the scatter of the fitted features, SS_w of the residuals", "0", "lower", symbol="D_reg",
+           needs="targets", head="D_reg", yields=0, test_yields=2),
     Column("residual", "prediction residual",
            "share of the target's variance that a linear regression on the features leaves unexplained; of a "
-           "language model, its next token's id (He & Su 2024)", "Σ‖y − ŷ‖² / Σ‖y − ȳ‖² = 1 − R²", "0", "lower",
+           "language model, its next token's id (He & Su 2024); of several targets, the mean",
+           "Σ‖y − ŷ‖² / Σ‖y − ȳ‖² = 1 − R²", "0", "lower",
            "residual", symbol="PR", needs="tokens", head="PR"),
 )  # fmt: skip
 REGISTRY: dict[str, Column] = {column.name: column for column in MEASURES}
@@ -207,7 +216,7 @@ def registered(column: Column) -> Iterator[Column]:
         del REGISTRY[column.name]
 
 
-_ENDINGS = re.compile(r"_(log_se|untrained|held_out|adjusted)$")
+_ENDINGS = re.compile(r"_(log_se|untrained|held_out|adjusted|corrected|permuted(?:_low|_high)?)$")
 
 
 def describe(name: str) -> Column:
@@ -263,6 +272,50 @@ def site_columns(
     tensors = {name: value.double() for name, value in values.items() if isinstance(value, Tensor)}
     values |= dict(zip(tensors, torch.stack(list(tensors.values())).tolist(), strict=True))  # one transfer from a GPU
     return {name: number(value) for name, value in values.items()}, by_class
+
+
+def target_columns(
+    site: SiteRegression, where: str, reference: SiteRegression | None = None
+) -> tuple[Columns, dict[str, list[float | None]]]:
+    """Numbers of one site and one split about targets, and the residuals of each target.
+
+    `reference`: of the training data, whose regression then predicts the targets of these.
+    """
+    undefined = int(site.fit.rank) == 0
+    D = None if undefined else float(site.separation)
+    values: Columns = {"target_separation": D}
+    if site.left_out is not None and D is not None:
+        found = jackknifed(D, site.left_out)
+        values["target_separation_log_se"] = None if found is None else found.standard_error
+        values["target_separation_corrected"] = None if found is None else found.corrected
+    if site.permuted is not None:
+        low, median, high = (
+            float(value) for value in (site.permuted.min(), site.permuted.median(), site.permuted.max())
+        )
+        values |= {"target_separation_permuted": median}
+        values |= {"target_separation_permuted_low": low, "target_separation_permuted_high": high}
+    values["rank"], values["full_rank"] = float(site.fit.rank), float(site.fit.rank == site.fit.targets.rank)
+    by_target: dict[str, list[float | None]] = {}
+    if reference is not None and _enough(reference) and site.moments is not None:
+        assert reference.moments is not None
+        each = carried_over(reference.moments, reference.targets, site.moments, site.targets)
+        by_target["residual"] = [number(value) for value in each]
+        known = [value for value in by_target["residual"] if value is not None]
+        values["residual"] = sum(known) / len(known) if known else None
+    elif reference is None and _enough(site):
+        assert site.moments is not None
+        whole, single = target_residuals(site.moments, site.targets, where)
+        values |= {"residual": whole.in_sample, "residual_log_se": whole.log_error}
+        values |= {"residual_held_out": whole.held_out, "residual_held_out_log_se": whole.held_out_log_error}
+        by_target["residual"] = [None if one is None else one.in_sample for one in single]
+        by_target["residual_held_out"] = [None if one is None else one.held_out for one in single]
+    return {name: number(value) for name, value in values.items()}, by_target
+
+
+def _enough(site: SiteRegression) -> bool:
+    """Whether a regression on the features is determined, also without any one group of samples."""
+    counts = site.targets.counts
+    return site.moments is not None and float(counts.sum() - counts.max()) > site.moments.features + 1
 
 
 def measured(site: SiteStatistics, needs: set[Needs]) -> dict[str, Any]:

@@ -11,12 +11,15 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError
 from layerlaw.stats.moments import Moments, TargetMoments
 
+Array = npt.NDArray[np.float64]
 ROUNDING = 1e-12  # of a sum of squares
 SMALL_PIVOT = 1e-9  # of a scatter scaled to 1 on its diagonal: below it Cholesky's digits are not to be trusted
 CUT = 1e-11  # eigenvalues below this share of the largest are no directions of the features
@@ -69,41 +72,71 @@ def prediction_residuals(
 
     `null_direction`: the features of every row add up to 0 (LayerNorm), so one of them says nothing new and is left out.
     """
-    squares, cross, counts = moments.squares(), moments.cross, targets.counts.to(moments.device)
-    if null_direction:
-        squares, cross = squares[:, :-1, :-1], cross[:, :-1]
-    if not (bool(squares.isfinite().all()) and bool(cross.isfinite().all())):
+    own = _Scatter.of(moments, targets, null_direction)
+    if not (bool(own.xx.isfinite().all()) and bool(own.xy.isfinite().all())):
         raise FeatureError(
             f"{where}: expected finite features, got NaN or infinity. Are the weights whole? Half precision may "
             "overflow: then measure in float32."
         )
-    g = len(counts)
-    y, yy = (t.to(cross.device) for t in (targets.sums, targets.squares))
-    own = _Scatter(counts, cross[:, :, -1], squares, cross[:, :, :-1], y, yy)
+    g = len(own.n)
     whole = own.total()
     solution, rank = whole.solve()
-    others = [own.without(k) for k in range(g)] if g > 1 else []
-    fits = [other.solve()[0] for other in others]
-    n = float(counts.sum())
+    others = [own.without(k, whole) for k in range(g)] if g > 1 else []
+    fits = [other.solve(whole)[0] for other in others]
+    predicted = [own.predicted(k, others[k], fits[k]) for k in range(len(others))]
+    inside = whole.spread(solution)
+    without = [other.spread(fit) for other, fit in zip(others, fits, strict=True)]
+    n = float(own.n.sum())
     found = {}
     for name, chosen in columns.items():
-        total, left = whole.variation(chosen), whole.remainder(solution, chosen)
+        total, left = inside.of(chosen)
         if total <= 0:
             raise FeatureError(f"{where}: the target '{name}' is the same for every token: nothing to predict.")
         held = held_left = left_out = None
         if g > 1:
-            pairs = [own.predicted(k, others[k], fits[k], chosen) for k in range(g)]
+            pairs = [(float(errors[chosen].sum()), float(spreads[chosen].sum())) for errors, spreads in predicted]
             errors, spreads = (sum(pair[i] for pair in pairs) for i in (0, 1))
-            varied = [o.variation(chosen) for o in others]
+            varied = [spread.of(chosen) for spread in without]
             several = all(spreads - s > ROUNDING * spreads for _, s in pairs)  # else one group alone varies
-            if min(varied) > 0 and several:
+            if min(total for total, _ in varied) > 0 and several:
                 held = errors / spreads
                 held_left = tuple((errors - e) / (spreads - s) for e, s in pairs)
-                left_out = tuple(o.remainder(f, chosen) / v for o, f, v in zip(others, fits, varied, strict=True))
+                left_out = tuple(rest / total for total, rest in varied)
         value = max(0.0, left / total)
         adjusted = value * (n - 1) / (n - rank - 1) if n > rank + 1 else None
         found[name] = Residual(value, adjusted, held, left_out, held_left, rank)
     return found
+
+
+def carried_over(moments: Moments, targets: TargetMoments, onto: Moments, there: TargetMoments) -> list[float]:
+    """PR of every target on other data, fitted to these: Σ (y − ŷ)² / Σ (y − ȳ)², ŷ and ȳ as here."""
+    here = _Scatter.of(moments, targets).total()
+    errors, spreads = _Scatter(*(t.unsqueeze(0) for t in _Scatter.of(onto, there).total())).predicted(
+        0, here, here.solve()[0]
+    )
+    return [float(error / spread) for error, spread in zip(errors, spreads, strict=True)]
+
+
+def target_residuals(moments: Moments, targets: TargetMoments, where: str) -> tuple[Residual, list[Residual | None]]:
+    """PR of targets that count equally, whatever their units: each in units of its deviation; then of each alone.
+
+    `None` where a target is the same everywhere.
+    """
+    n = targets.counts.sum()
+    about_zero, mean = targets.squares.sum(0), targets.sums.sum(0) / n
+    variation = about_zero - n * mean.square()
+    varies = variation > ROUNDING * about_zero
+    unit = (variation[varies] / n).sqrt()
+    scaled = TargetMoments(targets.counts, targets.sums[:, varies] / unit, targets.squares[:, varies] / unit.square())
+    by_target, sums = moments.cross[..., :-1][..., varies.to(moments.device)], moments.cross[..., -1:]
+    cross = torch.cat([by_target / unit.to(moments.device), sums], -1)
+    single = {str(j): slice(j, j + 1) for j in range(len(unit))}
+    together = {"": slice(0, None)} if len(unit) > 1 else {}
+    found = prediction_residuals(Moments(moments.packed, cross), scaled, {**together, **single}, where=where)
+    places = varies.cumsum(0) - 1
+    return found["" if together else "0"], [
+        found[str(int(j))] if seen else None for j, seen in zip(places, varies, strict=True)
+    ]
 
 
 class _Scatter(NamedTuple):
@@ -116,27 +149,35 @@ class _Scatter(NamedTuple):
     y: Tensor
     yy: Tensor
 
+    @classmethod
+    def of(cls, moments: Moments, targets: TargetMoments, null_direction: bool = False) -> _Scatter:
+        squares, cross = moments.squares(), moments.cross
+        if null_direction:
+            squares, cross = squares[:, :-1, :-1], cross[:, :-1]
+        n, y, yy = (t.to(cross.device) for t in targets.tensors)
+        return cls(n, cross[:, :, -1], squares, cross[:, :, :-1], y, yy)
+
     def total(self) -> _Scatter:
         return _Scatter(*(t.sum(0) for t in self))
 
-    def without(self, k: int) -> _Scatter:
-        return _Scatter(*(a - b[k] for a, b in zip(self.total(), self, strict=True)))
+    def without(self, k: int, whole: _Scatter) -> _Scatter:
+        return _Scatter(*(a - b[k] for a, b in zip(whole, self, strict=True)))
 
     @property
     def centered(self) -> tuple[Tensor, Tensor]:
         """Scatter of X (d, d) and of X with Y (d, q), about the means."""
         return self.xx - torch.outer(self.x, self.x) / self.n, self.xy - torch.outer(self.x, self.y) / self.n
 
-    def variation(self, chosen: slice) -> float:
-        """Σ‖y − ȳ‖²; 0 where it is no more than rounding."""
-        about_mean, about_zero = (float(v[chosen].sum()) for v in (self.yy - self.y.square() / self.n, self.yy))
-        return about_mean if about_mean > ROUNDING * about_zero else 0.0
+    def solve(self, whole: _Scatter | None = None) -> tuple[Tensor, int]:
+        """Coefficients (d, q) of the least-squares fit, the smallest ones where they are not unique, and the rank.
 
-    def solve(self) -> tuple[Tensor, int]:
-        """Coefficients (d, q) of the least-squares fit, the smallest ones where they are not unique, and the rank."""
+        A feature that varies by no more than what rounding leaves of its squares is none; where these are a part of the
+        `whole`, of its squares there, from which they were subtracted.
+        """
         C, b = self.centered
         scale = C.diagonal().clamp(min=0).sqrt()
-        alive = scale > 1e-12 * scale.max()
+        left_over = ROUNDING * (self if whole is None else whole).xx.diagonal()
+        alive = (scale > 1e-12 * scale.max()) & (C.diagonal() > left_over)
         inverse = torch.where(alive, 1 / torch.where(alive, scale, 1.0), 0.0)
         R = C * inverse[:, None] * inverse  # correlations; rows of dead features are 0
         R.diagonal().masked_fill_(~alive, 1.0)
@@ -150,19 +191,36 @@ class _Scatter(NamedTuple):
         half = V @ ((V.mT @ (b * inverse[:, None])) / values[kept, None])
         return half * inverse[:, None], int(kept.sum()) - int((~alive).sum())
 
-    def remainder(self, beta: Tensor, chosen: slice) -> float:
-        """Σ‖y − ŷ‖² of this very fit."""
-        _, b = self.centered
-        return self.variation(chosen) - float((beta * b)[:, chosen].sum())
+    def spread(self, beta: Tensor) -> _Spread:
+        """How every target varies, and what this very fit explains of it."""
+        b = self.xy - torch.outer(self.x, self.y) / self.n
+        return _Spread(*(_array(v) for v in (self.yy - self.y.square() / self.n, self.yy, (beta * b).sum(0))))
 
-    def predicted(self, k: int, fitted: _Scatter, beta: Tensor, chosen: slice) -> tuple[float, float]:
-        """Σ‖y − ŷ‖² and Σ‖y − ȳ‖² of group k, with ŷ and ȳ as fitted on the others."""
-        beta = beta[:, chosen]
-        n, x, xx, xy = self.n[k], self.x[k], self.xx[k], self.xy[k][:, chosen]
-        y, yy = self.y[k][chosen], self.yy[k][chosen]
-        mean_x, mean_y = fitted.x / fitted.n, (fitted.y / fitted.n)[chosen]
+    def predicted(self, k: int, fitted: _Scatter, beta: Tensor) -> tuple[Array, Array]:
+        """Σ (y − ŷ)² and Σ (y − ȳ)² of every target in group k (q,), with ŷ and ȳ as fitted on the others."""
+        n, x, xx, xy, y, yy = (t[k] for t in self)
+        mean_x, mean_y = fitted.x / fitted.n, fitted.y / fitted.n
         # Moments of the group about the means of the others.
         C = xx - torch.outer(x, mean_x) - torch.outer(mean_x, x) + n * torch.outer(mean_x, mean_x)
         b = xy - torch.outer(x, mean_y) - torch.outer(mean_x, y) + n * torch.outer(mean_x, mean_y)
-        spread = float((yy - 2 * y * mean_y + n * mean_y.square()).sum())
-        return spread - 2 * float((beta * b).sum()) + float((beta * (C @ beta)).sum()), spread
+        spread = yy - 2 * y * mean_y + n * mean_y.square()
+        return _array(spread - 2 * (beta * b).sum(0) + (beta * (C @ beta)).sum(0)), _array(spread)
+
+
+class _Spread(NamedTuple):
+    """Of every target (q,): Σ(y − ȳ)², Σy² and what a fit explains."""
+
+    about_mean: Array
+    about_zero: Array
+    explained: Array
+
+    def of(self, chosen: slice) -> tuple[float, float]:
+        """Σ‖y − ȳ‖², 0 where it is no more than rounding, and Σ‖y − ŷ‖² of some columns together."""
+        about_mean, about_zero, explained = (float(values[chosen].sum()) for values in self)
+        total = about_mean if about_mean > ROUNDING * about_zero else 0.0
+        return total, total - explained
+
+
+def _array(values: Tensor) -> Array:
+    """Small numbers of the host: they are added up in many ways."""
+    return values.cpu().numpy()

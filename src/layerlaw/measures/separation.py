@@ -93,7 +93,11 @@ def jackknife(value: float, left_out: LeftOut) -> Jackknife | None:
 
     `None` where a D is 0 or does not exist.
     """
-    without = left_out.separation()
+    return jackknifed(value, left_out.separation())
+
+
+def jackknifed(value: float, without: Tensor) -> Jackknife | None:
+    """The same from D without each group (g,)."""
     g = len(without)
     if not (0 < value < math.inf and bool(((without > 0) & (without < math.inf)).all())):
         return None

@@ -11,15 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 
-from layerlaw.pages import classifier, language_model
+from layerlaw.pages import classifier, language_model, regression
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
-from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Kind
+from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, REGRESSION, Kind
 from layerlaw.wording import ABSENT
 
 
 def presentation(view: RecordView) -> ModuleType:
     """How this record is shown."""
-    kinds: dict[Kind, ModuleType] = {CLASSIFIER: classifier, LANGUAGE_MODEL: language_model}
+    kinds: dict[Kind, ModuleType] = {
+        CLASSIFIER: classifier,
+        LANGUAGE_MODEL: language_model,
+        REGRESSION: regression,
+    }
     return kinds[view.record.kind]
 
 

@@ -70,7 +70,7 @@ class RecordView:
     def alike(self) -> bool:
         """Whether all blocks of a language model are of one type and width, so that it is enough to say it once."""
         types = {(self.sites[p].type, self.sites[p].features) for p in self.fit_positions}
-        return not self.record.kind.of_classes and len(types) == 1
+        return self.record.kind.first > 0 and len(types) == 1
 
     @property
     def gains(self) -> dict[int, float]:
@@ -99,7 +99,7 @@ class RecordView:
         error = finite(site.values.get(f"{self.column}_log_se"))
         if error is None:
             return ABSENT
-        return f"±{percent(interval_factor(error, self.t) - 1, int(error < 0.05 or not self.record.kind.of_classes))}"
+        return f"±{percent(interval_factor(error, self.t) - 1, int(error < 0.05 or self.record.kind.first > 0))}"
 
     def series(self, column: str) -> list[float | None]:
         """A column along depth; `None` where it was not measured or is not finite."""

@@ -19,22 +19,24 @@ from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
 from layerlaw.errors import InputError, renamed
-from layerlaw.measures.columns import site_columns
-from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores, names_in, told_classes
+from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores, names_in
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
+from layerlaw.probing.targets import Targets, classes_or_targets, told_outputs
 from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.record import PartRow, Record, SiteRow
 from layerlaw.stats.centers import Weighting
+from layerlaw.stats.passes import Around
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
+from layerlaw.stats.regression import SiteRegression
 from layerlaw.verdict.sentences import listed
 
 __all__ = ["probe", "sites"]
 
 SAME = 1e-5  # of the largest class mean: two ways to the same features differ by rounding
-PART_COLUMNS = ("separation", "separation_linear")
+PART_COLUMNS = ("separation", "target_separation", "separation_linear")
 MOVED = {
     "mode": "batchnorm ('train' → 'batch', 'eval' → 'running')",
     "logits": "sites (with the name 'logits' among them: sites=['auto', 'logits'])",
@@ -69,10 +71,12 @@ def probe(
     progress: bool | Progress = True,
     **old: Never,
 ) -> Record:
-    """Measure a classifier layer by layer.
+    """Measure a classifier, a regression or a network of several labels layer by layer.
 
     model       any nn.Module that returns class scores; afterwards it is exactly as it was
-    data, test  a DataLoader, a Dataset, a pair of tensors (or arrays), or any re-iterable of (x, y) or of dictionaries
+    data, test  a DataLoader, a Dataset, a pair of tensors (or arrays), or any re-iterable of (x, y) or of dictionaries;
+                y are class numbers (n,), or floating-point targets (n,) or (n, q), or zeros and ones (n, q), labels of
+                which a sample may have several
     sites       "auto", "layers", "blocks", or names, globs, module types, a predicate (name, module) → bool; "input" is the
                 raw input, "logits" in a list adds the logits, as a site that is no point of the law
     reduce      "flatten", or "mean"/"max" over space or tokens, or the "first"/"last" token
@@ -81,7 +85,7 @@ def probe(
     batch_size  for tensors and datasets; a loader has its own
     device      where to run; the model comes back to where it was
     classes     K, names of all classes, numbers of those to be measured (the others are skipped), or {number: name};
-                default: the number of logits, with the names that the data have
+                default: the number of logits, with the names that the data have; of targets, names or numbers of columns
     scores      where the class scores are in the model's output: an index, a key, or a function of it; "auto" finds them.
                 `None` for a model without a classifier, or with other classes than the labels: no decision is looked at
     labels      which item of a batch holds the labels: an index or a key; default: the second of two, 'labels' or 'label'
@@ -109,12 +113,16 @@ def probe(
     train = Batches(source, where="data", **how)
     held_out = None if test_source is None else Batches(test_source, where="test", **how)
     with Randomness(source, test_source) as randomness, placed(network, device) as where:
+        example = next(iter(train))
         with probing_state(network, "running"):
-            first = next(iter(train)).to(where)
-            told: Any = {"scores_at": scores, "classes_told": told_classes(classes, known_names)}
-            plan = find_sites(network, first, choice=sites, reduce=reduce, parts=parts, **told)
-        known: Any = {"decisions": scores is not None, "first": first.labels}
-        chosen = Classes.of(classes, plan, train.labels, known_names, **known)
+            told: Any = {"scores_at": scores, "classes_told": told_outputs(classes, example.labels, known_names)}
+            plan = find_sites(network, example.to(where), choice=sites, reduce=reduce, parts=parts, **told)
+        known: Any = {"decisions": scores is not None}
+        chosen = classes_or_targets(classes, plan, train.labels, example.labels, known_names, **known)
+        if linear and isinstance(chosen, Targets):
+            raise InputError(
+                "linear: D_lin is the least D of classes; the labels here are targets. Leave linear=True out."
+            )
         prober = Prober(network, plan, chosen, options, randomness, where)
         with probing_state(network, batchnorm):
             train = prober.prepared(train)
@@ -159,11 +167,11 @@ def sites(
     batches = Batches(source, batch_size=None, batchnorm="running", where="example", **reading)
     with Randomness(source), probing_state(network, "running"):
         batch = next(iter(batches)).to(device_of(network))
-        told: Any = {"scores_at": scores, "classes_told": told_classes(classes, known_names)}
+        told: Any = {"scores_at": scores, "classes_told": told_outputs(classes, batch.labels, known_names)}
         plan = find_sites(network, batch, choice=sites, reduce=reduce, **told)
     if classes is None:
         return plan
-    measured = Classes.of(classes, plan, None, known_names, decisions=scores is not None)
+    measured = classes_or_targets(classes, plan, None, batch.labels, known_names, decisions=scores is not None)
     return replace(plan, classes=measured.K)
 
 
@@ -173,19 +181,25 @@ def _source(data: Any) -> tuple[Any, Sequence[str] | None]:
 
 
 def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: Split | None) -> Record:
-    weight, options, around = _classifier(run), run.options, train.around.values()
+    weight, options = _classifier(run), run.options
     if foreign := foreign_scores(train.free_accuracy, run.plan.classes):
         run, weight = replace(run, classes=replace(run.classes, undecided=foreign)), foreign
         train, test = (split and split.without_decisions() for split in (train, test))  # type: ignore[assignment]
+    found: list[Around | SiteRegression] = [*train.around.values(), *train.regressions.values()]
+    plane_labels, words = run.classes.planes(train)
     return Record(
         name=type(run.network).__name__,
+        kind=run.classes.kind,
         sites=_rows(run, train, test, null, weight),
         classes=list(run.classes.names),
         counts=train.counts,
         test_counts=test.counts if test else [],
         accuracy=train.accuracy,
         test_accuracy=test.accuracy if test else None,
-        plane_labels=train.plane_labels,
+        r_squared=train.r_squared,
+        test_r_squared=test.r_squared if test else None,
+        plane_labels=plane_labels,
+        words=words,
         notes=[*_unused(data), *_notes(run, train, weight)],
         settings={
             "sites": run.plan.rule,
@@ -196,11 +210,11 @@ def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: 
             "batch_size": data.batch_size,
             "order": data.order,
             "weighting": options.weighting,
-            "classes": list(run.classes.ids) if run.classes.lookup is not None else run.classes.K,
-            "jackknife_groups": GROUPS if any(a.left_out is not None for a in around) else 0,
+            **_labels(run, train),
+            "jackknife_groups": GROUPS if any(one.left_out is not None for one in found) else 0,
             "linear": options.linear,
             "parts": bool(run.plan.parts),
-            "permuted_labels": any(a.permuted is not None for a in around),
+            "permuted_labels": any(one.permuted is not None for one in found),
             "one_forward": train.one_forward,
             "seed": options.seed,
             "scores": run.classes.undecided or str(run.classes.scores),
@@ -215,9 +229,25 @@ def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: 
     )
 
 
+def _labels(run: Prober, train: Split) -> dict[str, Any]:
+    """What is told of the labels among the settings."""
+    if isinstance(run.classes, Classes):
+        return {"classes": list(run.classes.ids) if run.classes.lookup is not None else run.classes.K}
+    first = train.targets
+    assert first is not None
+    found: dict[str, Any] = {
+        "targets": "labels" if first.binary else "numbers",
+        "target_numbers": list(run.classes.ids),
+    }
+    found["target_dimensions"] = int(next(iter(train.regressions.values())).fit.targets.rank)
+    return found | ({"most_frequent_accuracy": round(first.most_frequent, 6)} if first.binary else {})
+
+
 def _classifier(run: Prober) -> Tensor | str:
     """Rows of the classifier for the measured classes (K, d), or the reason why there are none."""
     plan, K = run.plan, run.classes.K
+    if isinstance(run.classes, Targets):
+        return ""  # rows of targets are no class means
     if run.classes.undecided:
         return run.classes.undecided
     if plan.classifier is None:
@@ -240,11 +270,13 @@ def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, wei
     with full_precision():
         for site in run.plan.sites:
             rows_here = weight if site.name == run.plan.reads and isinstance(weight, Tensor) else None
-            values, by_class = site_columns(train.around[site], train.scatters[site], weight=rows_here)
+            values, by_class = run.classes.columns(train, site, rows_here)
             if null is not None:
-                values["separation_untrained"] = site_columns(null.around[site], null.scatters[site])[0]["separation"]
+                untrained = run.classes.columns(null, site)[0]
+                shown = (*run.classes.kind.leading, "residual_held_out")
+                values |= {f"{name}_untrained": untrained[name] for name in shown if name in untrained}
             if test is not None:
-                columns, classwise = site_columns(test.around[site], test.scatters[site], test.near[site])
+                columns, classwise = run.classes.columns(test, site, reference=train)
                 values |= {f"test_{key}": value for key, value in columns.items()}
                 by_class |= {f"test_{key}": value for key, value in classwise.items()}
             about = (site.name, site.type, site.shape, site.features, site.in_fit, site.seen_at)
@@ -261,7 +293,7 @@ def _unused(data: Batches) -> list[str]:
 
 def _set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
     """Rows that are shown but are no points of the law: of lower rank than the others, or the row before once more."""
-    span = run.classes.K - 1
+    span = run.classes.span(train)
     full = [row.values.get("rank") == span for row in rows if row.in_fit]
     most = sum(full) > len(full) / 2  # where most are short of it, they compare with each other
     before: Site | None = None
@@ -270,9 +302,7 @@ def _set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
         if not (row.in_fit or row.branch):
             continue
         if most and rank is not None and 0 < rank < span:  # of rank 0 is a dead layer, which ends every law
-            means = f"its class means span {rank:.0f} of {span} dimensions"
-            many = f"{row.features} features do not hold the {span} dimensions of {span + 1} class means"
-            row.in_fit, row.aside = False, many if row.features < span else means
+            row.in_fit, row.aside = False, run.classes.short_of(row.features, int(rank), span)
         elif row.in_fit and before is not None and _again(run, train, before, site):
             row.in_fit, row.aside = False, f"the same features as '{before.name}'"
         elif row.in_fit:
@@ -284,7 +314,7 @@ def _again(run: Prober, train: Split, before: Site, site: Site) -> bool:
     owner = modules_of(run.network).get(site.module)
     weights = site.behind or owner is None or any(True for _ in owner.parameters())
     works = before.seen_at == "input" if site.seen_at == "input" else weights
-    a, b = (train.around[one].centers.means for one in (before, site))
+    a, b = (run.classes.fitted(train, one) for one in (before, site))
     if works or a.shape != b.shape:
         return False
     return float((a - b).abs().max()) <= SAME * float(a.abs().max())
@@ -295,7 +325,7 @@ def _parts(run: Prober, data: Batches) -> list[PartRow]:
     options = replace(run.options, uncertainty=False)
     split = replace(run, plan=run.plan.of_parts(), options=options).measure(data, "parts", extras=True)
     with full_precision():
-        columns = {site: site_columns(split.around[site], split.scatters[site])[0] for site in split.around}
+        columns = {site: run.classes.columns(split, site)[0] for site in (*split.around, *split.regressions)}
     known = {site: {name: found[name] for name in PART_COLUMNS if name in found} for site, found in columns.items()}
     return [
         PartRow(part.layer, part.kind, part.module, part.type, known[part.before], known[part.after])
@@ -311,9 +341,9 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
         notes.append(f"{aside} of {total} rows lie on side branches and are no points of the law: {takes}.")
     if run.plan.no_trunk and run.plan.rule != "chosen":
         notes.append(f"Side branches are not told from the trunk: {run.plan.no_trunk}.")
-    if run.classes.undecided:
+    if run.classes.undecided and weight:
         notes.append(f"The network's decisions are not looked at (no accuracy, mismatch, NC3, NC4): {weight}.")
-    elif isinstance(weight, str):
+    elif isinstance(weight, str) and weight:
         notes.append(f"No NC2 and NC3 of the classifier: {weight}.")
     tokens = [site for site in run.plan.sites if len(site.shape) == 2 and site.channels_last]
     last = next((site for site in reversed(run.plan.sites) if site.in_fit), None)
@@ -324,6 +354,8 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
         notes.append(f"No standard errors and permuted-label floor: {train.no_extras_why}.")
     for why, left_out in train.no_linear_why.items():
         notes.append(f"No least D of a linear map at {listed(left_out)}: {why}.")
+    if isinstance(run.classes, Targets):
+        return notes + run.classes.notes(train)
     short = [site.name for site, around in train.around.items() if not bool(around.centers.full_rank)]
     if short:
         notes.append(f"The class means span fewer than K−1 dimensions at: {', '.join(short)}.")

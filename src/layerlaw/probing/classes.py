@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from layerlaw.capture.batches import LABEL_KEYS
-from layerlaw.capture.plan import Plan
+from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import InputError, LabelError
+from layerlaw.measures.columns import Columns, site_columns
+from layerlaw.record import CLASSIFIER, Kind
 from layerlaw.stats import checked_labels
-from layerlaw.stats.labels import near_chance
+from layerlaw.stats.centers import Centers, Weighting
+from layerlaw.stats.labels import check_counts, near_chance
+from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass
+from layerlaw.stats.plane import PlaneSample
+
+if TYPE_CHECKING:
+    from layerlaw.probing.run import Split
 
 ClassChoice = SupportsIndex | Sequence[int] | Sequence[str] | Mapping[int, str] | Mapping[str, int] | None
 NOT_ASKED = "scores=None"
@@ -35,9 +43,10 @@ class Classes:
     lookup: Tensor | None = None
     threshold: float = 0.0
     scores: Scores = NO_SCORES
-    columns: int | None = None
+    outputs: int | None = None
     undecided: str = ""
     hint: str = ""
+    kind: ClassVar[Kind] = CLASSIFIER
 
     @property
     def K(self) -> int:
@@ -60,7 +69,7 @@ class Classes:
         Without `decisions` the model's output is not looked at; `first` are labels that are known in any case.
         """
         W = plan.classes if decisions else None
-        numbers, given = _numbers_and_names(classes)
+        numbers, given = numbers_and_names(classes)
         hint = ""
         if numbers is None and W is not None and not _others(W, known, first):
             hint = (
@@ -87,7 +96,7 @@ class Classes:
             hint = f"{which} For some of its classes pass classes={{number: name, …}}, or their numbers." * (
                 given is not None
             )
-        names = _named(ids, given, known)
+        names = named(ids, given, known)
         return cls(ids, names, lookup, plan.threshold, plan.scores, W, undecided, hint)
 
     @staticmethod
@@ -115,7 +124,7 @@ class Classes:
 
     def positions(self, labels: Tensor, where: str) -> tuple[Tensor, Tensor | None]:
         """Labels as 0 … K−1, and the rows to keep (`None`: all)."""
-        limit = self.K if self.lookup is None else self.columns and len(self.lookup)
+        limit = self.K if self.lookup is None else self.outputs and len(self.lookup)
         try:
             labels, _ = checked_labels(labels, limit, where=where)
         except LabelError as error:
@@ -158,6 +167,87 @@ class Classes:
             return torch.stack([torch.full_like(score, self.threshold), score], 1)
         return scores
 
+    def unreadable(self, decision: Tensor) -> str:
+        """What in the network's output is no number; empty where all are."""
+        return "class scores" * bool((decision < 0).any())
+
+    def dealer(self, groups: int, permuted: int, seed: int, labels: Tensor | None) -> Dealer:
+        """Deals the labels of every batch for both passes."""
+        return Dealer(self.K, groups=groups, permuted=permuted, seed=seed, all_labels=labels)
+
+    def first(self, groups: int, moments: Sequence[Site]) -> FirstPass:
+        """Pass 1."""
+        return FirstPass(self.K, groups)
+
+    def second(
+        self,
+        first: FirstPass,
+        where: str,
+        weighting: Weighting,
+        reference: Split | None,
+        linear: frozenset[str] = frozenset(),
+    ) -> SecondPass:
+        """Pass 2, around what pass 1 found; `reference` lends its centers, `linear` sites keep their scatter."""
+        first.all_reduce()
+        try:
+            check_counts(first.total(next(iter(first.sums))).counts, where=where)
+        except LabelError as error:
+            raise LabelError(f"{error}{self.hint}") from None
+        lent: dict[Hashable, Centers] | None = None
+        if reference is not None:
+            lent = {site.name: around.centers for site, around in reference.around.items() if site.name in first.sums}
+        return SecondPass(Around.all_of(first, weighting, lent, linear))
+
+    def sample(self) -> PlaneSample:
+        """Samples for the pictures."""
+        return PlaneSample(self.K)
+
+    def pictured(self, labels: Tensor) -> Tensor:
+        """What the samples of a batch are dealt by for the pictures (n,)."""
+        return labels
+
+    def moments(
+        self, sites: Sequence[Site], samples: int | None, memory: int, reference: Split | None
+    ) -> tuple[list[Site], int]:
+        """Sites whose second moments are kept, and the bytes they take."""
+        return [], 0
+
+    def planes(self, split: Split) -> tuple[list[int], list[str]]:
+        """What the samples of the pictures are colored by: their classes."""
+        return split.plane_labels, []
+
+    def leave(self, second: SecondPass, sites: Sequence[Site], split: Split) -> None:
+        """What the passes found, into the split."""
+        scatters = second.scatters()
+        for site in sites:
+            split.around[site], split.scatters[site] = second.around[site.name], scatters[site.name]
+            if site.name in second.near_reference:
+                split.near[site] = second.near_reference[site.name]
+        found = scatters[sites[0].name]
+        split.counts = [int(count) for count in found.counts]
+        if found.near.mismatches is not None:
+            split.accuracy = float(second.right) / float(found.counts.sum())
+
+    def columns(
+        self, split: Split, site: Site, weight: Tensor | None = None, reference: Split | None = None
+    ) -> tuple[Columns, dict[str, list[float | None]]]:
+        """The numbers of a site; those of test data by the centers of the `reference` too."""
+        return site_columns(split.around[site], split.scatters[site], split.near.get(site), weight)
+
+    def span(self, split: Split) -> int:
+        """How many dimensions the class means of a site span at most."""
+        return self.K - 1
+
+    def short_of(self, features: int, rank: int, span: int) -> str:
+        """Why a site is no point of the law: its class means span too little."""
+        if features < span:
+            return f"{features} features do not hold the {span} dimensions of {span + 1} class means"
+        return f"its class means span {rank} of {span} dimensions"
+
+    def fitted(self, split: Split, site: Site) -> Tensor:
+        """What tells the features of a site from those of another: its class means (K, d)."""
+        return split.around[site].centers.means
+
 
 def foreign_scores(free_accuracy: float | None, columns: int | None) -> str:
     """Why the scores are not those of the labels, where only some classes were measured; empty where nothing says so."""
@@ -170,7 +260,7 @@ def foreign_scores(free_accuracy: float | None, columns: int | None) -> str:
 
 def told_classes(classes: ClassChoice, known: Sequence[str] | None) -> int | None:
     """How many classes the user (or the data) spoke of; `None` where only some of them were named, or none."""
-    numbers, _ = _numbers_and_names(classes)
+    numbers, _ = numbers_and_names(classes)
     if numbers is None:
         return None if known is None else len(known)
     return numbers.__index__() if isinstance(numbers, SupportsIndex) and not isinstance(numbers, Tensor) else None
@@ -207,7 +297,7 @@ def _as_names(value: Any) -> list[str] | None:
     return list(value) if named else None
 
 
-def _numbers_and_names(classes: Any) -> tuple[Any, list[str] | None]:
+def numbers_and_names(classes: Any) -> tuple[Any, list[str] | None]:
     """What was requested as K or as class numbers, and the names where some came with them."""
     if isinstance(classes, Mapping) and classes:
         turned = all(isinstance(key, str) for key in classes)  # {"cat": 3}
@@ -231,7 +321,7 @@ def _others(columns: int, known: Sequence[str] | None, first: Tensor | None) -> 
     return first is None or first.is_floating_point() or not len(first) or int(first.max()) < len(known)
 
 
-def _named(ids: tuple[int, ...], given: Sequence[str] | None, known: Sequence[str] | None) -> tuple[str, ...]:
+def named(ids: tuple[int, ...], given: Sequence[str] | None, known: Sequence[str] | None) -> tuple[str, ...]:
     """Names of the measured classes: as requested, as the data know them, or their numbers."""
     for names in (given, known):
         if names is not None and len(names) == len(ids):

@@ -25,13 +25,15 @@ from layerlaw.probing.memory import (
     one_batch,
     scatter_bytes,
 )
+from layerlaw.probing.targets import Targets
 from layerlaw.progress import Progress
-from layerlaw.stats.centers import Centers, Weighting
-from layerlaw.stats.labels import check_counts
+from layerlaw.stats.centers import Weighting
+from layerlaw.stats.labels import are_targets
 from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import all_reduce, world_size
+from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
 from layerlaw.stats.scatter import NearestCenter, Scatter
 
 UNCERTAINTY = {  # standard errors (jackknife) and D under permuted labels; None: where they fit the memory budget
@@ -81,11 +83,14 @@ class Split:
     around: dict[Site, Around] = field(default_factory=dict)
     scatters: dict[Site, Scatter] = field(default_factory=dict)
     near: dict[Site, NearestCenter] = field(default_factory=dict)
+    regressions: dict[Site, SiteRegression] = field(default_factory=dict)  # of targets, instead of the three above
     planes: dict[Site, list[list[float]]] = field(default_factory=dict)
     plane_labels: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     accuracy: float | None = None
     free_accuracy: float | None = None  # among all classes of the network, where fewer are measured
+    r_squared: float | None = None
+    targets: FirstRegression | None = None  # what pass 1 knows of targets
     checksum: str = ""
     one_forward: bool = False
     no_extras_why: str = ""
@@ -100,7 +105,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Step:
-    """One batch: its labels as 0 … K−1, and the rows that are of measured classes (`None`: all)."""
+    """One batch: its labels as 0 … K−1 (or targets (n, q)), and the rows that are of measured classes (`None`: all)."""
 
     batch: Batch
     labels: Tensor
@@ -110,11 +115,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Prober:
-    """One network, its plan and the options, ready to go over data."""
+    """One network, its plan and the options, ready to go over data; `classes` says what the labels are, also targets."""
 
     network: nn.Module
     plan: Plan
-    classes: Classes
+    classes: Classes | Targets
     options: Options
     randomness: Randomness
     device: torch.device | None
@@ -133,16 +138,18 @@ class Prober:
         linear, why_not = frozenset[str](), dict[str, list[str]]()
         if options.linear and extras:
             linear, why_not = linear_sites(sites, data.samples, K, options.memory)
-        memory = options.memory - scatter_bytes(sites, linear)
+        moments, taken = self.classes.moments(sites, data.samples, options.memory, reference)
+        memory = options.memory - taken - scatter_bytes(sites, linear)
         fitting = Extras.that_fit(sites, data.samples, K, memory, wanted)
         known = None if data.labels is None else self.classes.positions(data.labels, f"labels of {label}")[0].cpu()
         split, groups, permuted = Split(), GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
         split.no_linear_why = why_not
         for group in fitting.groups(sites, K, memory):
-            dealer = Dealer(K, groups=groups, permuted=permuted, seed=options.seed, all_labels=known)
+            dealer = self.classes.dealer(groups, permuted, options.seed, known)
             kept = KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples)
-            sample = PlaneSample(K) if plane else None
-            state = State(group, data, label, dealer, FirstPass(K, groups), kept, sample, fitting.why_not, linear)
+            sample = self.classes.sample() if plane else None
+            first = self.classes.first(groups, moments)
+            state = State(group, data, label, self.classes, dealer, first, kept, sample, fitting.why_not, linear)
             first_pass(self, state)
             _leave(state, second_pass(self, state, reference), split)
         return split
@@ -184,8 +191,10 @@ class Prober:
         if (free := self.classes.decide_freely(output, step.rows)) is not None:
             state.free += torch.stack([(free == step.labels.to(free.device)).sum(), (free >= -1).sum()]).cpu()
         decision = self.classes.decide(output, step.rows)
-        if not state.spoilt and decision is not None and bool((decision < 0).any()):
-            state.spoilt = step.where  # told after the sites, which may know where it began
+        if not state.spoilt and decision is not None and (what := self.classes.unreadable(decision)):
+            state.spoilt = (
+                f"{what}: expected numbers, got NaN in {step.where}"  # told after the sites, which may know more
+            )
         return decision
 
 
@@ -196,14 +205,15 @@ class State:
     sites: Sequence[Site]
     data: Batches
     label: str
+    classes: Classes | Targets
     dealer: Dealer
-    first: FirstPass
+    first: FirstPass | FirstRegression
     kept: KeptFeatures
     sample: PlaneSample | None
     why_not: str
     linear: frozenset[str] = frozenset()  # sites whose within-class scatter is kept
     checksum: Checksum = field(default_factory=Checksum)
-    spoilt: str = ""  # the first batch with scores that are no numbers
+    spoilt: str = ""  # which scores are no numbers, and in which batch first
     free: Tensor = field(
         default_factory=lambda: torch.zeros(2, dtype=torch.float64)
     )  # right, and all, of free decisions
@@ -212,7 +222,7 @@ class State:
         """Start a batch of pass 1."""
         self.first.begin(self.dealer.deal(labels))
         if self.sample is not None:
-            self.sample.begin(labels)
+            self.sample.begin(self.classes.pictured(labels))
 
     def update(self, name: str, features: Tensor) -> None:
         """Add the features of one site."""
@@ -259,7 +269,7 @@ def first_pass(prober: Prober, state: State) -> None:
         state.add_kept(kept.labels, None, lambda name: kept.where_bad(str(name)))
     if state.spoilt:
         cure = "Look at the last layers, or pass scores=None to leave the network's decisions out"
-        raise FeatureError(f"class scores: expected numbers, got NaN in {state.spoilt}. {cure}.")
+        raise FeatureError(f"{state.spoilt}. {cure}.")
 
 
 def _stop_keeping(prober: Prober, state: State) -> None:
@@ -273,19 +283,13 @@ def _stop_keeping(prober: Prober, state: State) -> None:
     state.kept.drop()
 
 
-def second_pass(prober: Prober, state: State, reference: Split | None) -> SecondPass:
-    """Scatters around the centers that pass 1 gives, from the kept features or from another forward."""
+def second_pass(prober: Prober, state: State, reference: Split | None) -> SecondPass | SecondRegression:
+    """What residuals do around what pass 1 found, from the kept features or from another forward."""
+    second: SecondPass | SecondRegression
     with full_precision():
-        state.first.all_reduce()
-        try:
-            check_counts(state.first.total(state.sites[0].name).counts, where=state.label)
-        except LabelError as error:
-            raise LabelError(f"{error}{prober.classes.hint}") from None
-        lent: dict[Hashable, Centers] | None = None
-        if reference is not None:
-            lent = {site.name: reference.around[site].centers for site in state.sites}
-        second = SecondPass(Around.all_of(state.first, prober.options.weighting, lent, state.linear))
-    state.first = FirstPass(prober.classes.K)  # its sums are no longer needed
+        how = (state.label, prober.options.weighting, reference, state.linear)
+        second = prober.classes.second(state.first, *how)  # type: ignore[arg-type]
+    state.first = prober.classes.first(0, ())  # its sums are no longer needed
     state.dealer.restart()
     kept = state.kept
     if kept.whole:
@@ -303,7 +307,7 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
     return second
 
 
-def _second_forward(prober: Prober, state: State, second: SecondPass) -> None:
+def _second_forward(prober: Prober, state: State, second: SecondPass | SecondRegression) -> None:
     ordered = bool(state.dealer.groups or state.dealer.permuted)
     again = Checksum() if ordered else None
     with prober.capturing(state.sites, lambda site, features: second.update(site.name, features)) as capture:
@@ -318,21 +322,13 @@ def _second_forward(prober: Prober, state: State, second: SecondPass) -> None:
         raise PassError(f"{state.label}: the samples or their order {why}: {cure}.")
 
 
-def _leave(state: State, second: SecondPass, split: Split) -> None:
-    with full_precision():
-        scatters = second.scatters()
-        planes = state.sample.planes() if state.sample is not None else {}
-    for site in state.sites:
-        split.around[site], split.scatters[site] = second.around[site.name], scatters[site.name]
-        if site.name in second.near_reference:
-            split.near[site] = second.near_reference[site.name]
-        if site.name in planes:
-            split.planes[site] = planes[site.name]
-    first = scatters[state.sites[0].name]
+def _leave(state: State, second: SecondPass | SecondRegression, split: Split) -> None:
     split.plane_labels = state.sample.labels if state.sample is not None else []
-    split.counts = [int(count) for count in first.counts]
-    if first.near.mismatches is not None:
-        split.accuracy = float(second.right) / float(first.counts.sum())
+    with full_precision():
+        state.classes.leave(second, state.sites, split)  # type: ignore[arg-type]
+        planes = state.sample.planes() if state.sample is not None else {}
+    split.planes |= {site: planes[site.name] for site in state.sites if site.name in planes}
+    if split.accuracy is not None:
         all_reduce([state.free])
         split.free_accuracy = float(state.free[0] / state.free[1]) if state.free[1] else None
     split.checksum, split.no_extras_why = state.checksum.hexdigest(), state.why_not
@@ -347,6 +343,6 @@ def _check_normalized_alone(labels: Tensor, where: str) -> None:
         raise DataError(
             f"{where}: {why}. Choose a batch size that leaves no single sample at the end, or drop_last=True."
         )
-    if bool((labels == labels[0]).all()):
+    if not are_targets(labels) and bool((labels == labels[0]).all()):
         why = f"all {len(labels)} samples are of one class, and batchnorm='batch' normalizes each batch by itself"
         raise DataError(f"{where}: {why}. Mix the classes (shuffle once, with a fixed seed), or use larger batches.")

@@ -1,4 +1,4 @@
-"""Between the passes: class means and an orthonormal basis of their span."""
+"""Between the passes: class means, or a fit to targets, and an orthonormal basis of their span."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from layerlaw.stats.sums import ClassSums
 
 Weighting = Literal["samples", "classes"]
 FLOAT32_RESOLUTION = 1.2e-7
+CONSTANT = 1e-12  # of a sum of squares: a target that varies by less does not vary
+COLLINEAR = 1e-10  # eigenvalues of the targets' correlations below this share of the largest are rounding
 
 
 @dataclass(frozen=True)
@@ -195,3 +197,76 @@ def _digest(means: Tensor, mean: Tensor, scales: Tensor) -> Tensor:
     mark = torch.arange(1.0, K * d + 1, dtype=torch.float64, device=means.device).cos().reshape(K, d)
     marked = ((means - mean.unsqueeze(-2)) * mark).sum((-2, -1))
     return torch.stack([(mean * mark[0]).sum(-1), marked, scales.sum(-1)], -1)
+
+
+@dataclass(frozen=True)
+class Whitened:
+    """Targets made uncorrelated: (Y − mean)·H has the unit covariance in `rank` dimensions; H (…, q, q) is 0 beyond them."""
+
+    n: Tensor
+    mean: Tensor
+    deviations: Tensor
+    H: Tensor
+    rank: Tensor
+
+    @classmethod
+    def of(cls, gram: Tensor) -> Whitened:
+        """From TᵀT (…, 1+q, 1+q); constant and collinear targets add no dimension."""
+        n = gram[..., 0, 0]
+        mean = gram[..., 0, 1:] / n.unsqueeze(-1)
+        about_zero = gram[..., 1:, 1:].diagonal(dim1=-2, dim2=-1)
+        S = gram[..., 1:, 1:] - n[..., None, None] * mean.unsqueeze(-1) * mean.unsqueeze(-2)
+        squares = S.diagonal(dim1=-2, dim2=-1)
+        squares = torch.where(squares > CONSTANT * about_zero, squares, 0.0)
+        deviations = (squares / n.unsqueeze(-1)).sqrt()
+        inverse = torch.where(deviations > 0, 1 / torch.where(deviations > 0, deviations, 1.0), 0.0)
+        values, vectors = torch.linalg.eigh(S / n[..., None, None] * inverse.unsqueeze(-1) * inverse.unsqueeze(-2))
+        kept = (values > COLLINEAR * values[..., -1:]) & (values > 0)
+        root = torch.where(kept, 1 / torch.where(kept, values, 1.0).sqrt(), 0.0)
+        return cls(n, mean, deviations, inverse.unsqueeze(-1) * vectors * root.unsqueeze(-2), kept.sum(-1))
+
+    def to(self, device: torch.device) -> Whitened:
+        """The same on another device."""
+        return Whitened(*(getattr(self, part.name).to(device) for part in fields(self)))
+
+
+@dataclass(frozen=True)
+class FeatureFit:
+    """The least-squares fit T·Θ of the features, and the singular directions of SS_b = Vᵀ diag(s²) V.
+
+    coefficients Θ (…, 1+q, d); basis V (…, r, d) with r = min(q, d); scales s (…, r), zero beyond the rank.
+    """
+
+    targets: Whitened
+    coefficients: Tensor
+    basis: Tensor
+    scales: Tensor
+    rank: Tensor
+
+    @classmethod
+    def of(cls, targets: Whitened, cross: Tensor, squares: Tensor, dtype: torch.dtype) -> FeatureFit:
+        """From the targets, TᵀX (…, 1+q, d), and Σ‖x‖² (…), which together with the dtype bounds the rounding."""
+        white = targets.to(cross.device)
+        n = white.n[..., None, None]
+        mean = cross[..., :1, :] / n
+        A = white.H.mT @ (cross[..., 1:, :] / n - white.mean.unsqueeze(-1) * mean)  # (…, q, d): SS_b = AᵀA
+        Q, R = torch.linalg.qr(A.mT)
+        _, s, rotation = torch.linalg.svd(R.mT, full_matrices=False)
+        kept = s > _rounding(white.n, mean, squares, s, dtype).unsqueeze(-1)
+        B = white.H @ A
+        constant = mean - white.mean.unsqueeze(-2) @ B
+        return cls(white, torch.cat([constant, B], -2), rotation @ Q.mT, torch.where(kept, s, 0.0), kept.sum(-1))
+
+    @property
+    def scaled(self) -> Tensor:
+        """Rows of the basis over their scales, 0 beyond the rank: ‖scaled·R‖² is what D adds up."""
+        inverse = torch.where(self.scales > 0, 1 / torch.where(self.scales > 0, self.scales, 1.0), 0.0)
+        return self.basis * inverse.unsqueeze(-1)
+
+
+def _rounding(n: Tensor, mean: Tensor, squares: Tensor, s: Tensor, dtype: torch.dtype) -> Tensor:
+    """What the rounding of the features alone can produce as a scale (…)."""
+    size = (squares / n).sqrt()  # of a sample, its mean included
+    if dtype == torch.float64:
+        return torch.finfo(torch.float64).eps * torch.maximum(n.clamp_min(mean.shape[-1]) * s[..., 0], 4 * size)
+    return FLOAT32_RESOLUTION * 4 * size

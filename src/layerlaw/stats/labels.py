@@ -4,6 +4,49 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import LabelError
+from layerlaw.stats.precision import double
+
+
+def are_targets(labels: Tensor) -> bool:
+    """Whether these are no class numbers, but numbers to be predicted or several labels at once.
+
+    Such are floating-point numbers (n,) or (n, q), and rows of zeros and ones (n, q).
+
+    >>> are_targets(torch.tensor([0.5, 2.0])), are_targets(torch.tensor([[0, 1], [1, 1]])), are_targets(torch.tensor([0, 1]))
+    (True, True, False)
+    """
+    if labels.dtype.is_floating_point:
+        return labels.dim() in (1, 2)
+    several = labels.dim() == 2 and labels.shape[1] > 1 and not labels.dtype.is_complex
+    return several and bool(((labels == 0) | (labels == 1)).all())
+
+
+def checked_targets(labels: Tensor, width: int | None = None, *, where: str = "targets") -> Tensor:
+    """Targets as (n, q) in float64, finite and of this width.
+
+    >>> checked_targets(torch.tensor([1.5, 2.0]))
+    tensor([[1.5000],
+            [2.0000]], dtype=torch.float64)
+    """
+    if not are_targets(labels):
+        raise LabelError(
+            f"{where}: expected floating-point numbers of shape (n,) or (n, q), or zeros and ones of shape (n, q), as in "
+            f"other batches; got {labels.dtype} of shape {tuple(labels.shape)}."
+        )
+    rows = labels.unsqueeze(1) if labels.dim() == 1 else labels
+    if len(rows) == 0 or rows.shape[1] == 0:
+        raise LabelError(f"{where}: expected at least one sample and one target, got shape {tuple(labels.shape)}.")
+    if width is not None and rows.shape[1] != width:
+        raise LabelError(f"{where}: expected {width} target{'s' * (width > 1)} per sample, got {rows.shape[1]}.")
+    bad = (~rows.isfinite()).nonzero()
+    if len(bad):
+        row, column = bad[0].tolist()
+        samples = len(set(bad[:, 0].tolist()))
+        raise LabelError(
+            f"{where}: expected finite targets, got {float(rows[row, column])} in target {column} of sample {row} "
+            f"({samples} of {len(rows)} samples have such). Leave these samples out, or fill the numbers in before."
+        )
+    return double(rows)
 
 
 def checked_labels(labels: Tensor, classes: int | None = None, *, where: str = "labels") -> tuple[Tensor, int]:

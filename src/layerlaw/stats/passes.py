@@ -75,6 +75,39 @@ class Dealer:
         return dealt
 
 
+class TargetDealer(Dealer):
+    """Deals targets (n, q): the groups of held-out fits, permuted rows (P, q, n) where they are requested.
+
+    The targets of a stream are not known beforehand; there noise of the size of the first batch takes the place of permuted
+    ones: D_reg knows nothing of the targets but the space that they span.
+    """
+
+    def __init__(self, always: int, *, groups: int, permuted: int, seed: int, all_labels: Tensor | None) -> None:
+        self.always = always
+        super().__init__(1, groups=groups, permuted=permuted, seed=seed, all_labels=all_labels)
+
+    def restart(self) -> None:
+        """Begin a pass."""
+        super().restart()
+        self._order = shuffled_groups(self.always, self.seed)
+        self._noise: tuple[Tensor, Tensor] | None = None
+
+    def deal(self, labels: Tensor) -> Dealt:
+        """Targets (n, q) of the next batch."""
+        n, q = labels.shape
+        one = torch.zeros(n, dtype=torch.long)
+        dealt = Dealt(labels, deal_groups(one, self._seen, self.always, self._order))
+        if self._shuffled is not None:
+            dealt.permuted = self._shuffled[:, self._at : self._at + n].mT  # (P, q, n)
+        elif self.permuted:
+            if self._noise is None:
+                self._noise = labels.mean(0).cpu(), labels.std(0, correction=0).clamp_min(1e-3).cpu()
+            drawn = torch.randn(self.permuted, n, q, generator=self._generator, dtype=torch.float64)
+            dealt.permuted = (self._noise[0] + self._noise[1] * drawn).mT
+        self._at += n
+        return dealt
+
+
 class FirstPass:
     """Class sums of every site; with jackknife groups as a leading dimension, and under permuted labels."""
 
@@ -99,15 +132,7 @@ class FirstPass:
 
     def end(self, where: Callable[[Key], str]) -> None:
         """End a batch: not-a-number and infinity show in the sums; `where` says which batch of a site is spoilt."""
-        flags = [torch.isfinite(self.sums[key].sums).all() for key in self._fresh]
-        home = flags[0].device
-        found = torch.stack([flag.to(home) for flag in flags]).tolist()  # one transfer, not one per site
-        if not all(found):
-            bad = self._fresh[found.index(False)]
-            raise FeatureError(
-                f"site '{bad}': expected finite features, got NaN or infinity in {where(bad)}. Look at the inputs of that "
-                "batch and at the layer before this site; half precision may overflow (probe in float32)."
-            )
+        check_finite({key: self.sums[key].sums for key in self._fresh}, where)
 
     def drop_extras(self) -> None:
         """Forget groups and permuted labels: the features turned out not to fit the memory budget."""
@@ -122,6 +147,19 @@ class FirstPass:
     def total(self, key: Key) -> ClassSums:
         """Sums of one site over all groups."""
         return self.sums[key].total() if self.groups else self.sums[key]
+
+
+def check_finite(sums: Mapping[Key, Tensor], where: Callable[[Key], str]) -> None:
+    """Not-a-number and infinity show in the sums of a batch; `where` says which batch of a site is spoilt."""
+    flags = [torch.isfinite(of_site).all() for of_site in sums.values()]
+    home = flags[0].device
+    found = torch.stack([flag.to(home) for flag in flags]).tolist()  # one transfer, not one per site
+    if not all(found):
+        bad = list(sums)[found.index(False)]
+        raise FeatureError(
+            f"site '{bad}': expected finite features, got NaN or infinity in {where(bad)}. Look at the inputs of that "
+            "batch and at the layer before this site; half precision may overflow (probe in float32)."
+        )
 
 
 @dataclass

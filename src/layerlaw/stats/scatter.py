@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import PassError
-from layerlaw.stats.centers import Centers, Span, find_centers
+from layerlaw.stats.centers import Centers, FeatureFit, Span, find_centers
 from layerlaw.stats.labels import one_hot
 from layerlaw.stats.moments import Columns, Moments
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
@@ -323,3 +323,44 @@ class Permuted:
     def separation(self) -> Tensor:
         """Separation fuzziness under each permutation of the labels (P,)."""
         return (self.centers.weights * self.fuzziness / self.centers.counts).sum(-1)
+
+
+@dataclass
+class FitViews:
+    """The same regression seen v times: without each group, or under permuted targets.
+
+    `basis` (v·r, d) takes residuals of the fit to all data to coordinates, `moves` (v, r, w) adds what the views' own fits
+    differ by, as a function of w columns of the design. `fuzziness` (v,) adds up squares, `counts` (v,) the samples.
+    """
+
+    basis: Tensor
+    moves: Tensor
+    counts: Tensor
+    fuzziness: Tensor
+
+    @classmethod
+    def left_out(cls, fits: FeatureFit, whole: FeatureFit) -> FitViews:
+        """Without each group: `fits` have g as their leading dimension."""
+        scaled = fits.scaled
+        moves = scaled @ (whole.coefficients - fits.coefficients).mT  # (g, r, 1+q)
+        return cls(scaled.flatten(0, 1), moves, fits.targets.n, torch.zeros_like(fits.targets.n))
+
+    @classmethod
+    def permuted(cls, fits: FeatureFit, whole: FeatureFit) -> FitViews:
+        """Under permuted targets: `fits` have P as their leading dimension."""
+        scaled, both = fits.scaled, fits.coefficients
+        constant = scaled @ (whole.coefficients[:1] - both[:, :1]).mT
+        own = [scaled @ whole.coefficients[1:].mT, -scaled @ both[:, 1:].mT]
+        moves = torch.cat([constant, *own], -1)  # (P, r, 1+2q)
+        return cls(scaled.flatten(0, 1), moves, fits.targets.n, torch.zeros_like(fits.targets.n))
+
+    def update(self, coordinates: Tensor, columns: Tensor, absent: Tensor | None = None) -> None:
+        """Add samples: coordinates (v·r, n), columns of the design (…, w, n); `absent` (v, n) where one does not count."""
+        z = coordinates.double().view(len(self.counts), -1, coordinates.shape[-1]) + self.moves @ columns
+        lengths = z.square_().sum(-2)  # (v, n)
+        self.fuzziness += (lengths if absent is None else lengths.masked_fill_(absent, 0.0)).sum(-1)
+
+    @property
+    def separation(self) -> Tensor:
+        """D_reg of every view (v,)."""
+        return self.fuzziness / self.counts

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from layerlaw.law import LawErrors, LawFit
-from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Record
-from layerlaw.verdict.classifier import judge_classifier
+from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, REGRESSION, Record
+from layerlaw.verdict.classifier import judge_classifier, judge_regression
 from layerlaw.verdict.language_model import holds_on_text, judge_language_model
 from layerlaw.verdict.levels import ModuleFinding, ModuleLevel, find_modules
 from layerlaw.verdict.sentences import Verdict
@@ -19,10 +19,10 @@ __all__ = [
 
 def judge(record: Record) -> Verdict:
     """Read a record and say what it shows, without overselling; its kind decides who judges it."""
-    judges = {CLASSIFIER: judge_classifier, LANGUAGE_MODEL: judge_language_model}
+    judges = {CLASSIFIER: judge_classifier, LANGUAGE_MODEL: judge_language_model, REGRESSION: judge_regression}
     return judges[record.kind](record)
 
 
 def law_holds(record: Record, fit: LawFit, errors: LawErrors | None = None) -> bool | None:
     """Whether the law holds of this record, as its verdict has it: `LawFit.holds`, or `None` where its text cannot say."""
-    return fit.holds if record.kind.of_classes else holds_on_text(record, fit, errors)
+    return holds_on_text(record, fit, errors) if record.kind == LANGUAGE_MODEL else fit.holds

@@ -1,4 +1,4 @@
-"""The verdict on a classifier: separation along depth, its nulls, the test data, collapse, balance."""
+"""The verdict on a classifier or a regression: separation along depth, its nulls, the test data, collapse, balance."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 from layerlaw.errors import InputError
 from layerlaw.law import LawFit
+from layerlaw.measures.columns import describe
 from layerlaw.record import Record, SiteRow
 from layerlaw.stats.labels import near_chance
 from layerlaw.verdict.levels import module_sentence
@@ -16,6 +17,7 @@ from layerlaw.wording import correlation
 
 CLOSER = 0.2  # a mean cosine of rare classes' rows so much above the frequent ones' is no accident of similar classes
 NOISE_RATIO = 0.5  # a separation above half of what random labels give says little
+UNREAD = 0.9  # a residual above this share of the first one has hardly fallen
 
 
 def judge_classifier(record: Record) -> Verdict:
@@ -25,36 +27,110 @@ def judge_classifier(record: Record) -> Verdict:
     try:
         if dead:
             raise InputError(f"the class means coincide at {listed(dead)} (a dead layer?).")
-        fit = record.law("separation")
+        fit = record.law()
     except InputError as error:
         return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
-    findings = [*_work(fit, sites), *_rises(fit, sites), *_set_aside(record), *module_sentence(record)]
-    findings += [*_floor(sites), *_null(record, fit), *made_of(record), *linear_floor_words(record)]
-    findings += [*_test(record, sites[-1]), *_collapse(record, sites), *_balance(record)]
-    return Verdict(_headline(fit, sites), tuple(findings), tuple(_advice(record, fit, sites)))
+    findings = [*_along_depth(record, fit, sites), *_collapse(record, sites), *_balance(record)]
+    return Verdict(_headline(record, fit, sites), tuple(findings), tuple(_advice(record, fit, sites)))
 
 
-def _headline(fit: LawFit, sites: list[SiteRow]) -> str:
+def _headline(record: Record, fit: LawFit, sites: list[SiteRow]) -> str:
     """Whether the law holds, and in brackets the numbers that say so."""
     numbers = [f"ρ = {fit.rho:.3f} per layer" if fit.rho < 1000 else f"ρ = {fit.rho:.3g} per layer"]
     if fit.half_life is not None:
         numbers.append(f"half-life {fit.half_life:.2f} layers" if fit.half_life < 100 else "half-life over 100 layers")
     if fit.pearson is not None:
         numbers.append(f"r = {correlation(fit.pearson)}")
-    within = fit.rising and all(_within_errors(fit, sites).values())
+    within = fit.rising and all(_within_errors(record, fit, sites).values())
     rises = f"it rises at {len(fit.rising)} of {fit.layers} layers{', within its errors' * bool(within)}" * bool(
         fit.rising
     )
-    claim = law_claim(fit, "D", points="sites", layer="layer", rises=rises, clear=not within)
+    claim = law_claim(fit, fit.quantity, points="sites", layer="layer", rises=rises, clear=not within)
     return f"{claim} ({', '.join([*numbers, *law_numbers(fit)])})."
 
 
-def _within_errors(fit: LawFit, sites: list[SiteRow]) -> dict[int, bool]:
+def _within_errors(record: Record, fit: LawFit, sites: list[SiteRow]) -> dict[int, bool]:
     """Of each rise whether it is within two standard errors; those of neighbors are taken as independent."""
-    known = [site.values.get("separation_log_se") for site in sites]
+    known = [site.values.get(f"{record.leading}_log_se") for site in sites]
     errors = [math.inf if error is None else error for error in known]  # what is not known excuses nothing
     rises = {i: math.log(fit.values[i + 1] / fit.values[i]) for i in fit.rising}
     return {i: rise < 2 * math.hypot(*errors[i : i + 2]) < math.inf for i, rise in rises.items()}
+
+
+def judge_regression(record: Record) -> Verdict:
+    """Does D_reg fall by equal factors, and what do a held-out regression and the network's own output say?"""
+    sites = [site for site in record.sites if site.in_fit]
+    dead = [site.name for site in sites if site.values.get("rank") == 0.0]
+    try:
+        if dead:
+            raise InputError(f"nothing goes with the targets at {listed(dead)} (a dead layer?).")
+        fit = record.law()
+    except InputError as error:
+        return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
+    findings = [*_along_depth(record, fit, sites), *_held_out(fit, sites), *_own_output(record)]
+    idle = _idle(fit, sites)
+    grows = "D_reg grows with depth, as in networks that are untrained or in which a layer destroys the signal."
+    return Verdict(_headline(record, fit, sites), tuple(findings), (*idle, *[grows] * (fit.rho >= 1)))
+
+
+def _along_depth(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
+    """What is said of any separation, of classes or targets."""
+    return [
+        *_work(fit, sites),
+        *_rises(record, fit, sites),
+        *_set_aside(record),
+        *module_sentence(record),
+        *_floor(record, sites),
+        *_null(record, fit),
+        *made_of(record),
+        *linear_floor_words(record),
+        *_test(record, sites[-1]),
+    ]
+
+
+def _held_out(fit: LawFit, sites: list[SiteRow]) -> list[str]:
+    """The share of the targets that a regression on the features leaves, of samples it was not fitted to."""
+    known = _known("residual_held_out", sites)
+    if len(known) < 2:
+        return []
+    falls = fit.rho < 1 and fit.shares is not None and not fit.little
+    unread = falls and known[-1][1] > UNREAD * known[0][1]
+    tail = ": D_reg falls, but the targets become hardly easier to read." if unread else "."
+    out = [f"Held out, a linear regression on the features leaves 1 − R² of the targets {_ends(known)}{tail}"]
+    worse = [name for name, value in known if value >= 1]
+    if worse:
+        out.append(f"At {listed(worse)} that is 1 or more: left-out samples are predicted no better than by the mean.")
+    if len(tests := _known("test_residual", sites)) > 1:
+        lost = falls and not unread and tests[-1][1] > UNREAD * tests[0][1]
+        tail = ": what the layers do for the training data does not carry over." if lost else "."
+        out.append(f"On test data the regression of the training data leaves {_ends(tests)}{tail}")
+    return out
+
+
+def _known(column: str, sites: list[SiteRow]) -> list[tuple[str, float]]:
+    return [(site.name, value) for site in sites if (value := site.values.get(column)) is not None]
+
+
+def _ends(known: list[tuple[str, float]]) -> str:
+    """From where to where a residual goes, and where it is lowest."""
+    (where, low), (first, begin), (last, end) = min(known, key=lambda pair: pair[1]), known[0], known[-1]
+    lowest = f" (lowest {low:.3f} at '{where}')" if where not in (first, last) else ""
+    return f"from {begin:.3f} at '{first}' to {end:.3f} at '{last}'{lowest}"
+
+
+def _own_output(record: Record) -> list[str]:
+    """R² of the network itself, or how many labels it has right."""
+    what, values = ("R²", (record.r_squared, record.test_r_squared))
+    base = ""
+    if record.several_labels:
+        what, values = "the share of labels it has right", (record.accuracy, record.test_accuracy)
+        known = record.settings.get("most_frequent_accuracy")
+        base = f" ({known:.1%} by always giving each label's more frequent answer)" if isinstance(known, float) else ""
+    if values[0] is None:
+        return []
+    written = [f"{value:.1%}" if record.several_labels else f"{value:.3f}" for value in values if value is not None]
+    test = f", on test data {written[1]}" if len(written) > 1 else ""
+    return [f"Of the network's own output {what} is {written[0]}{base}{test}.".replace("-", "−")]
 
 
 def _work(fit: LawFit, sites: list[SiteRow]) -> list[str]:
@@ -69,13 +145,15 @@ def _work(fit: LawFit, sites: list[SiteRow]) -> list[str]:
     return [sentence + "." + (f" Hardly anything happens at {listed(idle)}." if idle else "")]
 
 
-def _rises(fit: LawFit, sites: list[SiteRow]) -> list[str]:
+def _rises(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
     if not fit.rising or fit.shares is None:
         return []
     names, ratios = workers(sites), {i: fit.values[i + 1] / fit.values[i] for i in fit.rising}
     shown = [f"'{names[i]}' (by {ratio - 1:.1%})" for i, ratio in ratios.items()]
-    sentence = f"D rises at {', '.join(shown[:4])}" + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
-    within = all(_within_errors(fit, sites).values())
+    sentence = f"{fit.quantity} rises at {', '.join(shown[:4])}" + (
+        f" and {len(shown) - 4} more" if len(shown) > 4 else ""
+    )
+    within = all(_within_errors(record, fit, sites).values())
     return [sentence + (", each within two standard errors." if within else ".")]
 
 
@@ -90,39 +168,43 @@ def _set_aside(record: Record) -> list[str]:
     return [f"Left out of the law: {'; '.join(said)}."] if said else []
 
 
-def _floor(sites: list[SiteRow]) -> list[str]:
-    pairs = [(site.name, site.values["separation"] or 0, site.values.get("separation_permuted")) for site in sites]
+def _floor(record: Record, sites: list[SiteRow]) -> list[str]:
+    lead, symbol = record.leading, describe(record.leading).symbol
+    pairs = [(site.name, site.values[lead] or 0, site.values.get(f"{lead}_permuted")) for site in sites]
     close = [name for name, value, floor in pairs if floor and value > NOISE_RATIO * floor]
+    labels, tells = ("labels", "separates") if record.kind.of_classes else ("targets", "goes with them")
     sentence = (
-        f"At {listed(close)} D is more than half of what permuted labels give: with this many features and samples, "
-        "noise alone separates that well."
+        f"At {listed(close)} {symbol} is more than half of what permuted {labels} give: with this many features and "
+        f"samples, noise alone {tells} that well."
     )
     return [sentence] * bool(close)
 
 
 def _null(record: Record, fit: LawFit) -> list[str]:
     try:
-        null = record.law("separation_untrained")
+        null = record.law(f"{record.leading}_untrained")
     except InputError:
         return []
     first, last, trained = null.values[0], null.values[-1], fit.values[-1]
     change = "rises" if last > first else "falls"
     learned = ": the drop is learned." if last > 2 * trained and trained < first else "."
     facts = f"from {first:.3g} to {last:.3g} (ρ = {null.rho:.3f})"
-    return [f"Untrained, D {change} {facts}; trained it ends at {trained:.3g}{learned}"]
+    return [f"Untrained, {fit.quantity} {change} {facts}; trained it ends at {trained:.3g}{learned}"]
 
 
 def _test(record: Record, last: SiteRow) -> list[str]:
-    value, test = last.values.get("separation"), last.values.get("test_separation")
+    lead, symbol = record.leading, describe(record.leading).symbol
+    value, test = last.values.get(lead), last.values.get(f"test_{lead}")
     if value is None or test is None:
         return []
-    accuracy = f", accuracy {record.test_accuracy:.1%}" if record.test_accuracy is not None else ""
+    told = record.test_accuracy is not None and record.kind.of_classes
+    accuracy = f", accuracy {record.test_accuracy:.1%}" if told else ""
     named = record.settings.get("data_name") or "train"
-    sentence = f"On test data D ends at {test:.3g} ({named} {value:.3g}){accuracy}."
+    sentence = f"On test data {symbol} ends at {test:.3g} ({named} {value:.3g}){accuracy}."
     n, m = sum(record.counts), sum(record.test_counts)
     if n and m and max(n, m) > 1.5 * min(n, m):
-        corrected = [last.values.get(name) for name in ("test_separation_corrected", "separation_corrected")]
-        sentence += f" D depends on the number of samples ({m} against {n})"
+        corrected = [last.values.get(name) for name in (f"test_{lead}_corrected", f"{lead}_corrected")]
+        sentence += f" {symbol} depends on the number of samples ({m} against {n})"
         if None not in corrected:
             sentence += f"; corrected for it, {corrected[0]:.3g} against {corrected[1]:.3g}"
         sentence += "."
@@ -183,9 +265,7 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
             f"From '{sites[depth].name}' on (site {depth} of {len(sites) - 1}) the nearest class center is right on at "
             f"least 99 % of {_the(record)}: a candidate for early exit, or for fewer layers."
         )
-    idle = idle_layers(fit, sites)
-    if fit.layers >= 4 and len(idle) > fit.layers / 3:
-        out.append(f"{len(idle)} of {fit.layers} layers do little: a shallower network may do as well.")
+    out += _idle(fit, sites)
     falls = fit.values[-1] < fit.values[0] / 2
     if (
         record.accuracy is not None
@@ -216,6 +296,12 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
 def _the(record: Record) -> str:
     """The data in a sentence."""
     return record.data_name if record.settings.get("data_name") else f"the {record.data_name}"
+
+
+def _idle(fit: LawFit, sites: list[SiteRow]) -> list[str]:
+    idle = idle_layers(fit, sites)
+    many = fit.layers >= 4 and len(idle) > fit.layers / 3
+    return [f"{len(idle)} of {fit.layers} layers do little: a shallower network may do as well."] * many
 
 
 def _early_exit(record: Record, sites: list[SiteRow]) -> int | None:

@@ -238,7 +238,7 @@ _NONE = ModuleLevel("", (), 1.0, 1.0, None, None, 0, 0, ())
 
 
 @dataclass(frozen=True)
-class _Curve:
+class _LevelCurve:
     """One level of one network: its law, and how many of the finest steps each of its modules holds."""
 
     fit: LawFit
@@ -300,7 +300,7 @@ def module_sentence(record: Record) -> list[str]:
     return [] if found is None else [found.sentence]
 
 
-def _of_network(records: Sequence[Record], column: str) -> dict[str, _Curve]:
+def _of_network(records: Sequence[Record], column: str) -> dict[str, _LevelCurve]:
     """The levels of one network, from fine to coarse; where records share one, from that with the most levels."""
     several = sorted((_curves(record, column) for record in records), key=len, reverse=True)
     for i, curves in enumerate(several):
@@ -311,7 +311,7 @@ def _of_network(records: Sequence[Record], column: str) -> dict[str, _Curve]:
     return {level: out[level] for level in LEVELS if level in out}
 
 
-def _curves(record: Record, column: str) -> dict[str, _Curve]:
+def _curves(record: Record, column: str) -> dict[str, _LevelCurve]:
     """The levels of one record, from fine to coarse."""
     rows = [site for site in record.sites if is_along(site)]
     blocks = record.settings.get("blocks") or ()
@@ -332,13 +332,13 @@ def _curves(record: Record, column: str) -> dict[str, _Curve]:
             raise InputError(f"record '{record.name}': expected a positive {column} at '{rows[i].name}', got {value}.")
         values.append(value)
     fine = tuple(math.log(a / b) for a, b in pairwise(values))
-    out: dict[str, _Curve] = {}
+    out: dict[str, _LevelCurve] = {}
     for level, following in zip(LEVELS, [*LEVELS[1:], None], strict=True):
         at = [finest.index(i) for i in borders[level]]
         if len(at) < 2 or (following is not None and borders[level] == borders[following]):
             continue  # no such modules, or the same as those of the coarser level
         fit = fit_law([values[i] for i in at], quantity=describe(column).quantity)
-        out[level] = _Curve(fit, fine, tuple(b - a for a, b in pairwise(at)))
+        out[level] = _LevelCurve(fit, fine, tuple(b - a for a, b in pairwise(at)))
     return out
 
 
@@ -347,7 +347,7 @@ def is_along(site: SiteRow) -> bool:
     return site.in_fit or (site.branch and not site.aside)
 
 
-def _level(name: str, curves: Sequence[_Curve]) -> ModuleLevel:
+def _level(name: str, curves: Sequence[_LevelCurve]) -> ModuleLevel:
     fits = [curve.fit for curve in curves]
     falling = [fit.effective_layers is not None and not fit.little for fit in fits]  # else there is no drop to share
     statistics = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from layerlaw.measures.columns import describe
 from layerlaw.record import Record
 from layerlaw.wording import counted, joined, number, signed
 
@@ -33,7 +34,7 @@ def layer_changes(record: Record) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for part in record.parts:
         layer = found.setdefault(part.layer, {})
-        if (change := part.change()) is not None:
+        if (change := part.change(record.leading)) is not None:
             layer[part.kind] = layer.get(part.kind, 0.0) + change
     return found
 
@@ -43,7 +44,7 @@ def part_sums(record: Record) -> list[PartSum]:
     sums = []
     for kind in PLURALS:
         parts = [part for part in record.parts if part.kind == kind]
-        changes = [change for part in parts if (change := part.change()) is not None]
+        changes = [change for part in parts if (change := part.change(record.leading)) is not None]
         linear = [change for part in parts if (change := part.change(LINEAR)) is not None]
         if changes:
             most = max(map(abs, linear)) if linear else None
@@ -68,8 +69,9 @@ def made_of(record: Record) -> list[str]:
         else f": the {who} do {'all' if share >= NEARLY_ALL else 'most'} of it"
     )
     missing = len(record.parts) - sum(one.count for one in sums)
-    lost = f" ({counted(missing, 'part')} without D left out)" if missing else ""
-    return [f"Over {layers} ln D changes by {listed}{end}{lost}."]
+    symbol = describe(record.leading).symbol
+    lost = f" ({counted(missing, 'part')} without {symbol} left out)" if missing else ""
+    return [f"Over {layers} ln {symbol} changes by {listed}{end}{lost}."]
 
 
 def linear_floor_words(record: Record) -> list[str]:

@@ -67,7 +67,7 @@ def fitted(what: Fitted) -> LawFit | None:
     if isinstance(what, LawFit):
         return what
     if isinstance(what, Record):
-        return _fit([site.values.get("separation") for site in what.sites if site.in_fit])
+        return _fit([site.values.get(what.leading) for site in what.sites if site.in_fit])
     if hasattr(what, "tolist"):
         what = what.tolist()
     if not isinstance(what, Sequence) or isinstance(what, str) or len(what) < 2:

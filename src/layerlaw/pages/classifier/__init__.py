@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from layerlaw.law import LawFit
 from layerlaw.measures.columns import REGISTRY, Column, describe
 from layerlaw.pages.html import cards, definitions, paragraph, table
 from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
-from layerlaw.record import SiteRow
+from layerlaw.record import Record, SiteRow
 from layerlaw.verdict.parts import part_sums
 from layerlaw.wording import ABSENT, clean, correlation, counted, finite, number, percent, signed
 
@@ -21,15 +21,25 @@ PART_NAMES = {
     "other": "the rest",
 }
 SHARE, RANK_MARK = "share", "†"
-COMPARED = (
+COMPARED_LAW = (
     ComparedColumn("layers", of_fit(lambda fit: str(fit.layers)), yields=6),
     ComparedColumn("ρ", of_fit(lambda fit: number(fit.rho))),
     ComparedColumn("half-life", of_fit(lambda fit: number(fit.half_life)), yields=7),
     ComparedColumn("r", of_fit(lambda fit: correlation(fit.pearson)), yields=2),
     *LAW_COLUMNS,
-    ComparedColumn(
-        "final D", lambda view: number(view.fit.values[-1] if view.fit else view.last("separation")), yields=4
-    ),
+)
+
+
+def final_column(symbol: str) -> ComparedColumn:
+    """Where the law ends."""
+    return ComparedColumn(
+        f"final {symbol}", lambda view: number(view.fit.values[-1] if view.fit else view.last(view.column)), yields=4
+    )
+
+
+COMPARED = (
+    *COMPARED_LAW,
+    final_column("D"),
     ComparedColumn("train acc.", lambda view: percent(view.record.accuracy), yields=5),
     ComparedColumn("test acc.", lambda view: percent(view.record.test_accuracy), yields=4),
 )
@@ -70,42 +80,53 @@ CITATIONS = (
 
 def facts(view: RecordView) -> list[str]:
     """Samples, classes, sites and accuracies, as far as they are known."""
-    record = view.record
-    named, n, tests = str(record.settings.get("data_name") or ""), sum(record.counts), sum(record.test_counts)
-    plain = counted(n, "training sample" if tests and not named else "sample") + f" of {clean(named)}" * bool(named)
-    parts = [plain] * bool(n) + [counted(tests, "test sample")] * bool(tests)
+    record, parts = view.record, samples_counted(view.record)
+    alone = not record.test_counts or bool(record.settings.get("data_name"))
     parts += [counted(len(record.classes), "class", "classes")] if record.classes else []
     parts.append(counted(len(record.sites), "site"))
     shares = {
-        "train accuracy" if tests and not named else "accuracy": record.accuracy,
+        "accuracy" if alone else "train accuracy": record.accuracy,
         "test accuracy": record.test_accuracy,
     }
     return parts + [f"{what} {percent(share)}" for what, share in shares.items() if share is not None]
 
 
+def samples_counted(record: Record) -> list[str]:
+    """How many samples of which data."""
+    named, n, tests = str(record.settings.get("data_name") or ""), sum(record.counts), sum(record.test_counts)
+    plain = counted(n, "training sample" if tests and not named else "sample") + f" of {clean(named)}" * bool(named)
+    return [plain] * bool(n) + [counted(tests, "test sample")] * bool(tests)
+
+
 def table_columns(view: RecordView) -> list[TableColumn]:
     """D first, then what the registry shows of every measure, then test data."""
-    shown = [column for column in REGISTRY.values() if column.head and column.needs != "tokens"]
+    shown = [column for column in REGISTRY.values() if column.head and column.needs not in ("tokens", "targets")]
     tests = [describe(f"test_{column.name}") for column in shown if column.test_yields is not None]
-    first, *others = map(_measured, [*shown, *tests])
+    first, *others = map(measured_column, [*shown, *tests])
     return [
         TableColumn("features", "numbers per sample at this site", lambda s: f"{s.features:,}", yields=5, on_page=False),
         first,
         TableColumn("±", "95% interval of D by jackknife, relative", view.interval),
-        TableColumn("D / D<sub>perm</sub>", "D over what permuted labels give; near 1 is noise", _against_floor),
+        TableColumn("D / D<sub>perm</sub>", "D over what permuted labels give; near 1 is noise", against_floor(view.column)),
         TableColumn(SHARE, "share of the total drop of ln D", lambda s: ABSENT, "share of drop", 0),  # filled from parts
         *others,
     ]  # fmt: skip
 
 
-def _measured(column: Column) -> TableColumn:
+def measured_column(column: Column) -> TableColumn:
+    """A measure of the registry as a column of the table."""
     meaning = column.meaning + (f"; {column.better} is better" if column.better else "")
     return TableColumn(column.head, meaning, lambda s: column.text(s.values.get(column.name)), yields=column.yields)
 
 
-def _against_floor(site: SiteRow) -> str:
-    value, floor = finite(site.values.get("separation")), finite(site.values.get("separation_permuted"))
-    return number(value / floor, 2) if value is not None and floor else ABSENT
+def against_floor(column: str) -> Callable[[SiteRow], str]:
+    """A cell: a separation over what permuted labels or targets give."""
+
+    def cell(site: SiteRow) -> str:
+        value, floor = finite(site.values.get(column)), finite(site.values.get(f"{column}_permuted"))
+        return number(value / floor, 2) if value is not None and floor else ABSENT
+
+    return cell
 
 
 def parts(view: RecordView) -> Parts:
@@ -127,13 +148,14 @@ def legend(view: RecordView, shown: Sequence[str], hidden: Sequence[str]) -> str
 
 def key_numbers(view: RecordView, fit: LawFit) -> list[Tile]:
     """The numbers of the law beside those that decide whether it holds."""
+    symbol = describe(view.column).symbol
     half_life = "" if fit.half_life is None else f"<br>half-life {number(fit.half_life)} layers"
     others = [
         Tile("ρ", number(fit.rho), f"factor per layer{half_life}"),
-        Tile("r", correlation(fit.pearson), "Pearson, of ln D and depth"),
+        Tile("r", correlation(fit.pearson), f"Pearson, of ln {symbol} and depth"),
         Tile("chord deviation", percent(fit.chord_deviation), "of the drop, at most"),
         Tile("inefficiency", number(fit.inefficiency, 4), "1 when all ratios are equal"),
-        Tile("final D", number(fit.values[-1]), f"from {number(fit.values[0])}"),
+        Tile(f"final {symbol}", number(fit.values[-1]), f"from {number(fit.values[0])}"),
     ]
     return [tile for tile in others if tile.value != ABSENT]
 
@@ -147,9 +169,9 @@ def collapse_cards(view: RecordView) -> str:
 def law_caption(view: RecordView) -> str:
     """How to read the chart of the law."""
     return paragraph(
-        "A straight line on this axis means that every layer improves D by the same factor.",
+        f"A straight line on this axis means that every layer improves {describe(view.column).symbol} by the same factor.",
         all(view.sites[p].at == "input" for p in view.fit_positions) and "Each point is what enters the named layer.",
-        view.has("separation_log_se")
+        view.has(f"{view.column}_log_se")
         and "Bars: 95% intervals by jackknife, for other samples through this same network.",
         any(not site.in_fit for site in view.sites) and "Hollow points are not part of the fit.",
     )
@@ -157,16 +179,16 @@ def law_caption(view: RecordView) -> str:
 
 def shares_caption(view: RecordView) -> str:
     """How to read the shares."""
-    shares = parts(view)
-    what = f"Each layer’s share of the whole drop of ln D. Dashed: an even share, {percent(shares.even)}."
-    return paragraph(what, *shares.colors_explained("D")) if shares.values else ""
+    shares, symbol = parts(view), describe(view.column).symbol
+    what = f"Each layer’s share of the whole drop of ln {symbol}. Dashed: an even share, {percent(shares.even)}."
+    return paragraph(what, *shares.colors_explained(symbol)) if shares.values else ""
 
 
 def parts_table(view: RecordView) -> str:
     """What all parts of one kind change together."""
     sums = part_sums(view.record)
     linear = any(one.linear is not None for one in sums)
-    heads = [("part", "site"), ("count", ""), ("change of ln D", ""), ("per part", "")]
+    heads = [("part", "site"), ("count", ""), (f"change of ln {describe(view.column).symbol}", ""), ("per part", "")]
     heads += [("change of ln D<sub>lin</sub>", ""), ("at most, per part", "")] if linear else []
     head = "".join(f'<th scope="col"{f" class={kind}" if kind else ""}>{text}</th>' for text, kind in heads)
     rows = []
@@ -188,7 +210,7 @@ def parts_caption(view: RecordView) -> str:
     kinds = {part.kind for part in view.record.parts}
     by_functions = any(part.kind == "nonlinearity" and not part.module for part in view.record.parts)
     return paragraph(
-        "By how much each part of a layer changes ln D; below zero it separates the classes.",
+        f"By how much each part of a layer changes ln {describe(view.column).symbol}; below zero it separates better.",
         by_functions and "Nonlinearities that are no modules: all that happens up to the next layer.",
         "other" in kinds
         and "The rest: skip connections, pooling, attention, and functional activations that come with them.",

@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from layerlaw.measures.columns import REGISTRY
+from layerlaw.measures.columns import REGISTRY, describe
 from layerlaw.pages import theme
-from layerlaw.pages.classifier import AXIS, PART_NAMES, parts
+from layerlaw.pages.classifier import PART_NAMES, parts
 from layerlaw.pages.html import chart, escaped, for_plotly, plotly, section, table, unbroken
 from layerlaw.pages.record_view import RecordView, strided
 from layerlaw.pages.sheets.scales import log_ticks
@@ -25,7 +25,7 @@ LEVEL_HEADS = (  # what the columns of the table of levels mean
     "the finest that passes is the answer", "so many modules along depth",
     "chance that random splits of the drop are as even; several networks: of the sum of their statistics",
     "the middle of the p of single networks", "chance that shuffled steps in groups of these sizes are as even",
-    "effective modules over modules, median over networks", "modules at which D rises",
+    "effective modules over modules, median over networks", "modules at which it rises",
     "networks in which the law holds at this level",
 )  # fmt: skip
 COLLAPSE = {  # color and symbol of the measures of collapse; others take what is left
@@ -50,23 +50,24 @@ NEAREST = (  # name, column, color, dash and symbol
 
 
 def law_figure(view: RecordView) -> Any:
-    """D against depth on a log axis: points with jackknife bars, the line, test data, and the two nulls."""
-    train = view.series("separation")
+    """D (or D_reg) against depth on a log axis: points with jackknife bars, the line, test data, and the two nulls."""
+    lead, about = view.column, describe(view.column)
+    train = view.series(lead)
     if not any(v is not None and v > 0 for v in train):
-        return "No separation D was measured, so there is nothing to draw."
+        return f"No separation {about.symbol} was measured, so there is nothing to draw."
     traces: list[Any] = []
-    untrained, test, floor = map(view.series, ("separation_untrained", "test_separation", "separation_permuted"))
+    untrained, test, floor = map(view.series, (f"{lead}_untrained", f"test_{lead}", f"{lead}_permuted"))
     every = [*train, *untrained, *test]
     if chance := [v for v in floor if v is not None]:
-        name = "permuted labels (chance)"
+        name = f"permuted {'labels' if view.record.kind.of_classes else 'targets'} (chance)"
         if min(chance) > 3 * max(v for v in every if v is not None):  # within the axis it would press the rest flat
             name += f", above: {number(min(chance))} to {number(max(chance))}"
         else:
             every += floor
         traces.append(plotly.line(name, floor, theme.NULL, dash="dot", symbol=None, width=1.5))
-    if view.has("separation_untrained"):
+    if view.has(f"{lead}_untrained"):
         traces.append(plotly.untrained_line("untrained network", untrained))
-    if view.has("test_separation"):
+    if view.has(f"test_{lead}"):
         traces.append(plotly.line("test data", test, theme.TEST, symbol="diamond", width=1.2))
     if view.has("separation_linear"):
         linear = view.series("separation_linear")
@@ -77,19 +78,25 @@ def law_figure(view: RecordView) -> Any:
     if view.fit is not None:
         traces.append(plotly.fitted_line(view, view.fit, f"law: ρ = {number(view.fit.rho)} per layer"))
     traces.append(plotly.law_points(view, shortened(view.record.data_name, 40), thickness=1.2, width=4))
-    yaxis = plotly.log_axis([*every, *(end for pair in view.ends for end in pair or ())], AXIS)
+    yaxis = plotly.log_axis([*every, *(end for pair in view.ends for end in pair or ())], about.label)
     return plotly.new_figure(traces, view, height=440, xaxis=plotly.site_axis(view), yaxis=yaxis)
 
 
 def shares_figure(view: RecordView) -> Any:
     """Each layer's share of the drop of ln D, with the even share as a line."""
+    symbol = describe(view.column).symbol
     if view.fit is None:
         return "Without a fit there are no shares to show."
     shares = parts(view)
     if not shares.values:
-        return "D does not fall from the first site to the last by more than a tenth, so there is no drop to share."
+        return f"{symbol} does not fall from the first site to the last by more than a tenth, so there is no drop to share."
     bars = plotly.work_bars(shares, [f"{percent(share)} of the drop" for share in shares.values.values()])
-    yaxis = {"tickformat": ".0%", "title": {"text": "share of the drop of ln D"}, "rangemode": "tozero", "nticks": 6}
+    yaxis = {
+        "tickformat": ".0%",
+        "title": {"text": f"share of the drop of ln {symbol}"},
+        "rangemode": "tozero",
+        "nticks": 6,
+    }
     layout = {"height": 320, "xaxis": plotly.site_axis(view), "yaxis": yaxis, "showlegend": False}
     return plotly.new_figure([bars], view, level=shares.even, **layout)
 
@@ -118,7 +125,7 @@ def modules_figure(of: RecordView | ModuleFinding) -> Any:
     if not any(len(trace.x) for trace in traces):
         return "Nothing falls along depth, so there are no steps to compare."
     xaxis = {"tickvals": ticks, "ticktext": names, "tickangle": 0, "range": [-1, start - 1], "ticks": ""}
-    yaxis = {"title": {"text": "step of ln D / even step"}, "rangemode": "tozero", "nticks": 6}
+    yaxis = {"title": {"text": f"step of ln {finding.quantity} / even step"}, "rangemode": "tozero", "nticks": 6}
     return plotly.new_figure(traces, None, level=1.0, height=300, xaxis=xaxis, yaxis=yaxis, showlegend=False)
 
 
@@ -176,7 +183,12 @@ def parts_figure(view: RecordView) -> Any:
     shown = strided(len(layers), 18)
     texts = [for_plotly(names[i], plotly.LONGEST_NAME) for i in shown]
     xaxis = {"tickvals": shown, "ticktext": texts, "tickangle": -45, "range": [-0.5, len(layers) - 0.5]}
-    yaxis = {"title": {"text": "change of ln D"}, "zeroline": True, "zerolinecolor": theme.TEXT, "nticks": 7}
+    yaxis = {
+        "title": {"text": f"change of ln {describe(view.column).symbol}"},
+        "zeroline": True,
+        "zerolinecolor": theme.TEXT,
+        "nticks": 7,
+    }
     return plotly.new_figure(traces, None, height=360, xaxis=xaxis, yaxis=yaxis, barmode="relative", showlegend=True)
 
 

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from layerlaw.errors import InputError
 from layerlaw.measures.columns import describe
-from layerlaw.pages import classifier, html, language_model, theme
+from layerlaw.pages import classifier, html, language_model, regression, theme
 from layerlaw.pages.classifier import charts
 from layerlaw.pages.html import plotly
+from layerlaw.pages.html.planes import plane_positions, planes_html, planes_note
 from layerlaw.pages.kinds import filled, presentation
 from layerlaw.pages.language_model import charts as lm_charts
 from layerlaw.pages.law_numbers import RULE, ComparedColumn, law_tiles, together
 from layerlaw.pages.record_view import Parts, RecordView, read_all
-from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Kind, Record, SiteRow
-from layerlaw.wording import ABSENT, beginning, clean, number, percent, sentence, setting, short_names, shortened
+from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, REGRESSION, Kind, Record, SiteRow
+from layerlaw.wording import ABSENT, clean, percent, sentence, setting, short_names, shortened
 
 PLANE_POINTS = 20_000  # on the whole page, about ten bytes each: Plotly itself takes 4.8 of the 6 MB
 MOST_ASIDE, MOST_SPREAD = 0.08, 0.4  # blocks: between the points of two records, and of all
 LONGEST_BLOCK, LONGEST_SITE = 17, (17, 14)  # characters in a table; of a site, on a desk and on a telephone
-SIDE = 300  # a plane is a square of so many units: whole numbers, at most three digits
-MARGIN = 14
-MOST_PLANES, LONGEST_UNDER_PLANE = 24, 24
-MOST_IN_LEGEND = 24
 MANY_SITES = 60  # more than that scroll in a box of their own
 TYPE_HEADS = (
     '<th scope="col" class="site">site</th><th scope="col" class="text">type</th>'
@@ -102,7 +98,9 @@ def layers_html(view: RecordView) -> str:
     rows, names = [], _table_names(view)
     for i, (site, count) in enumerate(zip(view.sites, view.record.numbers, strict=True)):
         mark = RANK_MARK if site.values.get("full_rank") == 0.0 else ""
-        measured = "".join(f"<td>{texts[i]}{mark if c.head == 'D' else ''}</td>" for c, texts in cells.items())
+        measured = "".join(
+            f"<td>{texts[i]}{mark if c.head in ('D', 'D_reg') else ''}</td>" for c, texts in cells.items()
+        )
         opened = "<tr>" if site.in_fit else '<tr class="aside">'
         rows.append(f"{opened}{_site_cells(site, count, names[i], short=view.alike)}{measured}</tr>")
     first = '<th scope="col" class="site">block</th>' if view.alike else TYPE_HEADS
@@ -143,95 +141,27 @@ def _site_cells(site: SiteRow, count: str, name: str, *, short: bool) -> str:
     )
 
 
-def plane_positions(view: RecordView) -> list[int]:
-    """Positions of the sites that are drawn: all with coordinates, or an even choice of them."""
-    having = _drawable(view)
-    if len(having) <= MOST_PLANES:
-        return having
-    return [having[round(i * (len(having) - 1) / (MOST_PLANES - 1))] for i in range(MOST_PLANES)]
-
-
-def planes_html(view: RecordView) -> str:
-    """The grid of drawings (static SVG) with its legend, or a sentence that says why there is none."""
-    chosen = plane_positions(view)
-    if not chosen:
-        return html.empty("No plane coordinates were recorded.")
-    names, labels = view.record.plane_names, view.record.plane_labels
-    colors = theme.class_colors(max([len(names), *(k + 1 for k in labels)]))
-    pairs = zip(colors, (html.escaped(beginning(name, 24)) for name in names), strict=False)
-    items = "".join(f'<li><i style="background:{color}"></i>{name}</li>' for color, name in pairs)
-    legend = f'<ul class="legend">{items}</ul>' if names else ""
-    if len(names) > MOST_IN_LEGEND:
-        legend = f'<p class="note">{len(names):,} classes, colored by hue.</p>'
-    short = short_names([site.name for site in view.sites], LONGEST_UNDER_PLANE)
-    drawings = "".join(_drawing(view, i, short[i], colors) for i in chosen)
-    return f'{legend}<div class="planes">{drawings}</div>'
-
-
-def planes_note(view: RecordView) -> str:
-    """What is drawn, and what is left out."""
-    chosen, total = plane_positions(view), len(_drawable(view))
-    some = f" {len(chosen)} of {total} sites are shown, evenly chosen." if len(chosen) < total else ""
-    thinned = any(_step(view, view.sites[i]) > 1 for i in chosen)
-    fewer = f" Of the samples at most {view.points} are drawn, to keep the file small." if thinned else ""
-    return f"The first two principal components at each site; each drawing has its own scale.{some}{fewer}"
-
-
-def svg_paths(plane: list[list[float]], labels: list[int], colors: list[str]) -> str:
-    """One stroke-only path per color; both axes share one scale, so shapes are not distorted."""
-    points = [(p[0], p[1], k) for p, k in zip(plane, labels or [0] * len(plane), strict=False) if _is_point(p)]
-    if not points:
-        return ""
-    xs, ys, _ = zip(*points, strict=True)
-    scale = (SIDE - 2 * MARGIN) / (max(max(xs) - min(xs), max(ys) - min(ys)) or 1.0)
-    x0, y0 = (max(xs) + min(xs)) / 2, (max(ys) + min(ys)) / 2
-    strokes: dict[str, list[str]] = {}
-    for x, y, k in points:
-        where = f"M{round(SIDE / 2 + scale * (x - x0))} {round(SIDE / 2 - scale * (y - y0))}h0"
-        strokes.setdefault(colors[k % len(colors)], []).append(where)
-    return "".join(f'<path stroke="{color}" d="{"".join(d)}"/>' for color, d in sorted(strokes.items()))
-
-
-def _drawing(view: RecordView, position: int, short: str, colors: list[str]) -> str:
-    site = view.sites[position]
-    step, name, value = _step(view, site), html.escaped(short), site.values.get(view.column)
-    known = value is not None and not view.record.words  # PR has nothing to do with the words
-    measured = f'<span class="num">D = {number(value)}</span>' if known else ""
-    return (
-        f'<figure><svg viewBox="0 0 {SIDE} {SIDE}" role="img" aria-label="principal components at {name}">'
-        f"{svg_paths(site.plane[::step], view.record.plane_labels[::step], colors)}</svg><figcaption "
-        f'title="{html.escaped(site.name)}"><b>{view.record.numbers[position]}</b> {name}{measured}</figcaption></figure>'
-    )
-
-
-def _step(view: RecordView, site: SiteRow) -> int:
-    return max(1, math.ceil(len(site.plane) / max(1, view.points)))
-
-
-def _drawable(view: RecordView) -> list[int]:
-    return [i for i, site in enumerate(view.sites) if any(_is_point(p) for p in site.plane)]
-
-
-def _is_point(point: list[float]) -> bool:
-    return len(point) >= 2 and all(isinstance(v, (int, float)) and math.isfinite(v) for v in point[:2])
-
-
 VERDICT = PagePanel("verdict", "", below=verdict_html)
+LAW = PagePanel("law", "Separation along depth", charts.law_figure, key_numbers, caption=classifier.law_caption)
+SHARES = PagePanel("shares", "Who does the work", charts.shares_figure, caption=classifier.shares_caption)
+MODULES = PagePanel(
+    "modules", charts.MODULES, charts.modules_figure, below=charts.modules_table, caption=charts.modules_words,
+    shown=lambda view: view.modules,
+)  # fmt: skip
+PARTS = PagePanel(
+    "parts", "What a layer is made of", charts.parts_figure, below=classifier.parts_table,
+    caption=classifier.parts_caption, shown=lambda view: view.record.parts,
+)  # fmt: skip
+LAYERS = PagePanel("table", "Layer by layer", below=layers_html)
 METHOD = PagePanel("method", "How it was measured", below=method_html)
 PANELS: dict[Kind, tuple[PagePanel, ...]] = {
     CLASSIFIER: (
         VERDICT,
-        PagePanel("law", "Separation along depth", charts.law_figure, key_numbers, caption=classifier.law_caption),
-        PagePanel("shares", "Who does the work", charts.shares_figure, caption=classifier.shares_caption),
-        PagePanel(
-            "modules", charts.MODULES, charts.modules_figure, below=charts.modules_table, caption=charts.modules_words,
-            shown=lambda view: view.modules,
-        ),
-        PagePanel(
-            "parts", "What a layer is made of", charts.parts_figure, below=classifier.parts_table,
-            caption=classifier.parts_caption, shown=lambda view: view.record.parts,
-        ),
-        PagePanel("table", "Layer by layer", below=layers_html),
+        LAW,
+        SHARES,
+        MODULES,
+        PARTS,
+        LAYERS,
         PagePanel("classes", "Class by class", charts.classes_figure, caption=charts.classes_note),
         PagePanel(
             "ncc", "Nearest class center", charts.nearest_figure, half=True,
@@ -241,6 +171,17 @@ PANELS: dict[Kind, tuple[PagePanel, ...]] = {
             "collapse", "Neural collapse", charts.collapse_figure, below=classifier.collapse_cards, half=True,
             caption="How far each site is from collapse; everything tends to 0 there.",
         ),
+        PagePanel("plane", "In the plane", below=planes_html, caption=planes_note),
+        METHOD,
+    ),
+    REGRESSION: (
+        VERDICT,
+        LAW,
+        SHARES,
+        MODULES,
+        PARTS,
+        LAYERS,
+        PagePanel("residual", "The targets, read linearly", regression.residual_figure, caption=regression.residual_caption),
         PagePanel("plane", "In the plane", below=planes_html, caption=planes_note),
         METHOD,
     ),
