@@ -68,7 +68,7 @@ def resize(tab, width):
 
 @pytest.mark.parametrize(
     ("name", "charts"),
-    [("whole", 5), ("broken", 3), ("nasty", 5), ("deep", 5), ("many", 5), ("three", 1)],  # "three" is folded
+    [("whole", 5), ("broken", 3), ("nasty", 5), ("deep", 6), ("many", 5), ("three", 1)],  # "three" is folded
 )
 def test_every_panel_is_visible_every_chart_drawn_and_nothing_overflows(opened, name, charts):
     for width in (400, 1280):

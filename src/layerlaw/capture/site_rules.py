@@ -56,15 +56,15 @@ def find_sites(
     if n < 2:
         raise CaptureError(f"expected at least 2 samples in the first batch (dry run), got {n}: use larger batches.")
     two, three = trace_flow(network, batch.first(2)), trace(network, batch.first(3)) if n >= 3 else None
-    scores = logits_of(two.output)
+    guess = logits_of(two.output)
     square = any(value.shape[:2] == (n, n) for value in batch.tensors())
-    if scores is not None and len(scores) != 2 and square:
+    if guess is not None and len(guess) != 2 and square:
         both = f"The inputs have {n} entries on axes 0 and 1, as many as there are samples"
-        gives = f"with 2 of them along axis 0 the model gives {len(scores)} rows of scores"
+        gives = f"with 2 of them along axis 0 the model gives {len(guess)} rows of scores"
         raise CaptureError(f"which axis are the samples? {both}, and {gives}. Use another batch size.")
     read = find_scores(network, batch.first(2), two.output, scores_at, classes=classes_told)
-    two.output = scores = read.of(two.output)
-    finder = _Finder(network, two, three, reduce, batch.first(2).mask)
+    scores = read.of(two.output)
+    finder = _Finder(network, two, three, scores, reduce, batch.first(2).mask)
     choice, logits = _without_logits(choice, finder.modules)
     rule, why, sites = finder.find(choice)
     if logits:
@@ -112,7 +112,13 @@ def find_sites(
 
 class _Finder:
     def __init__(
-        self, network: nn.Module, two: Trace, three: Trace | None, reduce: Reduce, mask: Tensor | None
+        self,
+        network: nn.Module,
+        two: Trace,
+        three: Trace | None,
+        scores: Tensor | None,
+        reduce: Reduce,
+        mask: Tensor | None,
     ) -> None:
         self.network, self.two, self.reduce, self.mask = network, two, reduce, mask
         self.modules = modules_of(network)
@@ -126,7 +132,6 @@ class _Finder:
         self.layers = weight_layers(self.modules, set(self.counts), self.applied if products else None)
         self.layer_calls = [call for call in two.calls if call.name in self.layers]
         self.dropped = [f"{name} (never called)" for name in self.layers if name not in self.counts]
-        scores = logits_of(two.output)
         self._scores = None if scores is None else Seen.of(scores, two.samples)
         self.classifier: Call | None = None  # the last call of a weight layer whose output is the model's output
         self.classifier_why = "the model's output is no tensor of class scores (n, K)"
@@ -134,7 +139,7 @@ class _Finder:
             ends = [call for call in self.layer_calls if self._gives_logits(call.output)]
             self.classifier = max(ends, key=lambda call: call.left, default=None)
             self.classifier_why = "" if ends else AFTER_LAST
-        self.trunk = self._find_trunk()
+        self.trunk = self._find_trunk(scores)
         self.no_trunk = ""
         self.blocks: Blocks | None = None
         if isinstance(self.trunk, str):
@@ -261,14 +266,15 @@ class _Finder:
         marked = [replace(site, branch=not self.no_trunk and self._shows(site)[0] is None) for site in front + sites]
         return [replace(site, in_fit=not self._gives_logits(self._seen[_place(site)])) for site in marked]
 
-    def _find_trunk(self) -> Trunk | str:
+    def _find_trunk(self, scores: Tensor | None) -> Trunk | str:
         flow = self.two.flow
         if isinstance(flow, str):
             return flow
-        scores = logits_of(self.two.output)
-        outputs = [scores] if scores is not None else list(tensors_in(self.two.output))
-        nodes = [node for tensor in outputs if (node := flow.node(tensor)) is not None]
-        return flow.trunk(max(nodes, default=None))
+        end = None if scores is None else flow.node(scores)  # a user's own function may make scores of its own
+        if end is None:
+            nodes = [node for tensor in tensors_in(self.two.output) if (node := flow.node(tensor)) is not None]
+            end = max(nodes, default=None)
+        return flow.trunk(end)
 
     def _shows(self, site: Site) -> tuple[int | None, bool]:
         """The point of the trunk that a site shows, and whether it is that point itself."""
