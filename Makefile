@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test check bench format clean
+.PHONY: setup demo test families check bench format clean
 
 setup: $(READY)
 
@@ -19,6 +19,14 @@ demo: setup
 
 test: setup
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# timm and torchvision in an environment of their own: torchvision's operators may not fit the torch of the other one.
+families: setup
+	@test -x .venv-families/bin/python || $(BIN)/python -m venv .venv-families
+	@.venv-families/bin/python -m pip install --quiet --disable-pip-version-check --no-deps timm==1.0.30 torchvision==0.28.0 || echo "timm and torchvision cannot be installed: their networks are skipped"
+	@.venv-families/bin/python -c 'import sysconfig, pathlib; here = pathlib.Path(sysconfig.get_path("purelib")); \
+	  (here / "main.pth").write_text(str(pathlib.Path.cwd() / here.relative_to(pathlib.Path.cwd()).as_posix().replace(".venv-families", ".venv")))'
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-families/bin/python -m pytest -q tests/capture/test_families.py
 
 check: setup
 	$(BIN)/ruff check .
@@ -36,4 +44,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache layerlaw-demo
+	rm -rf .venv .venv-families .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache layerlaw-demo
