@@ -1,5 +1,7 @@
 """However the data come and whatever the memory, the numbers are the same."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -88,10 +90,15 @@ def test_standard_errors_and_the_floor_are_left_out_when_features_do_not_fit_and
     small = probe(memory_gib=gib(sum(bytes_of(net(), X)) + 100))
     assert_same(plain, small)
     assert "separation_log_se" not in small.columns
-    assert small.notes == [
-        "No standard errors and permuted-label floor: the features do not fit the memory budget; "
-        "request them with uncertainty=True."
-    ]
+    (note,) = small.notes
+    found = re.fullmatch(
+        r"No standard errors and permuted-label floor: features need (\S+) GiB and their statistics (\S+) GiB, the budget is "
+        r"(\S+); request them with uncertainty=True, or give memory_gib=(\S+)\.", note
+    )  # fmt: skip
+    assert found is not None, note
+    features, statistics, budget, enough = map(float, found.groups())
+    assert features + statistics > budget
+    assert "separation_log_se" in probe(memory_gib=enough).columns
     assert plain.notes == []
 
 

@@ -18,7 +18,7 @@ GROUPS = 10  # of the delete-group jackknife
 PERMUTATIONS = 5  # of the labels: their median is the chance level; on collapsed features single ones differ threefold
 BLOCK_BYTES = 8 * 2**20  # of what is held per sample and site in float64 while a block of rows is worked through
 MOST_LINEAR = 2048  # features: beyond, the eigenvalues of a scatter matrix take longer than most probes
-WHY_NOT = "the features do not fit the memory budget; request them with uncertainty=True"
+WHY_NOT = "the features do not fit the memory budget; request them with uncertainty=True"  # of data of unknown length
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,15 @@ class Extras:
         jackknife, permuted = wanted
         plain = sum(statistic_bytes(K, site.features) for site in sites)
         features = sum(site.features * site.itemsize for site in sites) * (samples or 0)
-        fits = features + plain * _views(jackknife is not False, permuted is not False) <= memory
+        statistics = plain * _views(jackknife is not False, permuted is not False)
+        fits = features + statistics <= memory
         if world_size() > 1:  # every rank must add up the same things
             votes = torch.tensor([float(fits and samples is not None)], dtype=torch.float64)
             all_reduce([votes])
             fits = float(votes) == world_size()
-        why_not = WHY_NOT if not fits and None in (jackknife, permuted) else ""
+        needs = f"features need {_gib(features)} GiB and their statistics {_gib(statistics)} GiB, the budget is {_gib(memory)}"
+        cure = f"request them with uncertainty=True, or give memory_gib={_gib(1.1 * (features + statistics))}"
+        why_not = f"{needs}; {cure}" if not fits and None in (jackknife, permuted) else ""
         jackknife, permuted = (fits if option is None else option for option in (jackknife, permuted))
         left = memory - plain * _views(jackknife, permuted)
         return cls(jackknife, permuted, left if features <= left else 0, why_not)

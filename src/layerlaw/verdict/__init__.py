@@ -8,7 +8,7 @@ from layerlaw.verdict.classifier import judge_classifier, judge_regression
 from layerlaw.verdict.language_model import holds_on_text, judge_language_model
 from layerlaw.verdict.levels import ModuleFinding, ModuleLevel, find_modules
 from layerlaw.verdict.sentences import Verdict
-from layerlaw.verdict.steps import IDLE_SHARE, idle_layers, workers, working_sites
+from layerlaw.verdict.steps import IDLE_SHARE, idle_layers, samples_needed, workers, working_sites
 from layerlaw.verdict.stopping import Emergence, UntilLaw, emergence
 
 __all__ = [
@@ -24,5 +24,7 @@ def judge(record: Record) -> Verdict:
 
 
 def law_holds(record: Record, fit: LawFit, errors: LawErrors | None = None) -> bool | None:
-    """Whether the law holds of this record, as its verdict has it: `LawFit.holds`, or `None` where its text cannot say."""
-    return holds_on_text(record, fit, errors) if record.kind == LANGUAGE_MODEL else fit.holds
+    """Whether the law holds of this record, as its verdict has it: `LawFit.holds`, or `None` where its data cannot say."""
+    if record.kind == LANGUAGE_MODEL:
+        return holds_on_text(record, fit, errors)
+    return fit.holds if samples_needed(record) is None else None

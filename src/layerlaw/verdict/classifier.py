@@ -12,11 +12,10 @@ from layerlaw.stats.labels import near_chance
 from layerlaw.verdict.levels import module_sentence
 from layerlaw.verdict.parts import linear_floor_words, made_of
 from layerlaw.verdict.sentences import Verdict, law_claim, law_numbers, listed
-from layerlaw.verdict.steps import idle_layers, workers
+from layerlaw.verdict.steps import NOISE_RATIO, idle_layers, noise_ratios, samples_needed, workers
 from layerlaw.wording import correlation
 
 CLOSER = 0.2  # a mean cosine of rare classes' rows so much above the frequent ones' is no accident of similar classes
-NOISE_RATIO = 0.5  # a separation above half of what random labels give says little
 UNREAD = 0.9  # a residual above this share of the first one has hardly fallen
 
 
@@ -46,7 +45,20 @@ def _headline(record: Record, fit: LawFit, sites: list[SiteRow]) -> str:
         fit.rising
     )
     claim = law_claim(fit, fit.quantity, points="sites", layer="layer", rises=rises, clear=not within)
+    if (enough := samples_needed(record)) is not None:
+        claim = _cannot_tell(record, fit, enough)
     return f"{claim} ({', '.join([*numbers, *law_numbers(fit)])})."
+
+
+def _cannot_tell(record: Record, fit: LawFit, enough: float) -> str:
+    """Where D is that of noise, neither law nor rises can be seen."""
+    ratios = noise_ratios(record)
+    low, high = min(ratios), max(ratios)
+    span = f"{low:.0%}" if round(low, 2) == round(high, 2) else f"{100 * low:.0f} to {high:.0%}"
+    labels = "labels" if record.kind.of_classes else "targets"
+    do = "many more are needed" if enough == math.inf else f"about {float(f'{enough:.2g}'):,.0f} would do"
+    given = f"with {sum(record.counts):,} samples it cannot be told whether the law holds"
+    return f"{given[:1].upper()}{given[1:]}: {fit.quantity} is {span} of what permuted {labels} give; {do}"
 
 
 def _within_errors(record: Record, fit: LawFit, sites: list[SiteRow]) -> dict[int, bool]:

@@ -5,13 +5,38 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import accumulate
+from statistics import median
 
 from layerlaw.law import UNCHANGED, LawErrors, LawFit
-from layerlaw.record import SiteRow
+from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 
 IDLE_SHARE = 0.25  # a layer is idle when it does less than a quarter of an even share
 SHORTEST = 3  # blocks: one or two that do little are no plateau
+NOISE_RATIO = 0.5  # a separation above half of what random labels give says little
 HARDLY = 0.01  # a change of ln PR over all blocks below this is little, and nothing where errors are as large
+
+
+def noise_ratios(record: Record) -> list[float]:
+    """At each point of the law, D over what permuted labels (or targets) give; where that was measured."""
+    pairs = (
+        (site.values.get(record.leading), site.values.get(f"{record.leading}_permuted"))
+        for site in record.sites
+        if site.in_fit
+    )
+    return [value / floor for value, floor in pairs if value is not None and floor]
+
+
+def samples_needed(record: Record) -> float | None:
+    """How many samples would do, where D is mostly that of chance (`math.inf`: no telling); `None` where these do.
+
+    Of n samples D is about 1/(1/D_∞ + 1/F), where F is what permuted labels give and grows in proportion to n. So a site at
+    q = D/F comes down to one half with n·q/(1 − q) samples; given is the median over the points of the law.
+    """
+    ratios = [] if record.kind == LANGUAGE_MODEL else noise_ratios(record)
+    if 2 * sum(ratio > NOISE_RATIO for ratio in ratios) <= len(ratios):
+        return None
+    middle = median(ratios)
+    return sum(record.counts) * middle / (1 - middle) if middle < 1 else math.inf
 
 
 def workers(sites: list[SiteRow]) -> list[str]:
