@@ -92,7 +92,7 @@ def test_standard_errors_and_the_floor_are_left_out_when_features_do_not_fit_and
     assert "separation_log_se" not in small.columns
     (note,) = small.notes
     found = re.fullmatch(
-        r"No standard errors and permuted-label floor: features need (\S+) GiB and their statistics (\S+) GiB, the budget is "
+        r"No standard errors and permuted-label floor: features take (\S+) GiB, statistics (\S+) GiB, the budget is "
         r"(\S+); request them with uncertainty=True, or give memory_gib=(\S+)\.", note
     )  # fmt: skip
     assert found is not None, note

@@ -47,7 +47,7 @@ class Extras:
             votes = torch.tensor([float(fits and samples is not None)], dtype=torch.float64)
             all_reduce([votes])
             fits = float(votes) == world_size()
-        needs = f"features need {_gib(features)} GiB and their statistics {_gib(statistics)} GiB, the budget is {_gib(memory)}"
+        needs = f"features take {_gib(features)} GiB, statistics {_gib(statistics)} GiB, the budget is {_gib(memory)}"
         cure = f"request them with uncertainty=True, or give memory_gib={_gib(1.1 * (features + statistics))}"
         why_not = f"{needs}; {cure}" if not fits and None in (jackknife, permuted) else ""
         jackknife, permuted = (fits if option is None else option for option in (jackknife, permuted))
