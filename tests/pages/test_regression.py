@@ -9,7 +9,7 @@ from rich.console import Console
 
 import layerlaw as ll
 from layerlaw.errors import InputError
-from layerlaw.pages import plot_planes, print_record, report
+from layerlaw.pages import plot_planes, print_comparison, print_record, report
 from layerlaw.pages.html.records import page_html
 
 
@@ -71,6 +71,10 @@ def test_several_are_compared_and_other_kinds_refused(tmp_path) -> None:
     page = page_html([numbers(), labels()])
     assert "final 1 − R²" in page
     assert "% right" in page
+    console = Console(width=120, force_terminal=False)
+    with console.capture() as said:
+        print_comparison([numbers(), labels()], console)
+    assert "final D_reg" in said.get()
     x, y = clouds(300, 12)
     other = ll.probe(seeded(FNN), (x, y), progress=False)
     with pytest.raises(
@@ -100,3 +104,13 @@ def test_the_page_draws_in_a_browser(make, watched, tmp_path) -> None:
         tab.wait_for_selector("#r0-residual .main-svg")
         assert tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         assert trouble == []
+
+
+def test_parts_have_their_panel_and_data_their_name() -> None:
+    x = clouds(300, 12)[0]
+    how = {"parts": True, "data_name": "clouds of May", "progress": False}
+    record = ll.probe(seeded(FNN, (12, 20, 16, 16, 2)), (x, x[:, :2].sin()), **how)
+    page = page_html(record)
+    assert 'data-panel="parts"' in page
+    assert "change of ln D_reg" in page
+    assert "300 samples of clouds of May" in printed(record)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import layerlaw as ll
 import oracle
-from layerlaw.errors import InputError, LabelError
+from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.record import CLASSIFIER, REGRESSION
 
 N = 300
@@ -318,3 +318,65 @@ def test_the_network_is_undisturbed_and_the_same_probe_gives_the_same() -> None:
     before = {name: value.clone() for name, value in net.state_dict().items()}
     near(ll.probe(net, (X, TWO), progress=False), ll.probe(net, (X, TWO), progress=False), rel=0)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_parts_tell_how_much_they_change_d_reg() -> None:
+    net = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 2))
+    record = ll.probe(net, (X, TWO), parts=True, progress=False)
+    assert [part.kind for part in record.parts] == ["map", "nonlinearity"] * 2
+    x = X
+    for part, module in zip(record.parts, net, strict=False):
+        before, after = oracle.target_separation(x, TWO), oracle.target_separation(x := module(x).detach(), TWO)
+        assert part.change() == pytest.approx(np.log(after / before), rel=1e-5)
+    assert any(line.startswith("Over 2 layers ln D_reg changes by") for line in ll.verdict.judge(record).findings)
+
+
+def test_the_best_linear_map_is_of_classes_alone() -> None:
+    with pytest.raises(InputError, match="linear: D_lin is the least D of classes; the labels here are targets"):
+        probe((X, TWO), linear=True)
+
+
+def test_rows_that_are_no_points_are_set_aside() -> None:
+    narrow = [
+        nn.Linear(12, 20),
+        nn.ReLU(),
+        nn.Dropout(),
+        nn.Linear(20, 16),
+        nn.ReLU(),
+        nn.Linear(16, 1),
+        nn.Linear(1, 2),
+    ]
+    record = ll.probe(nn.Sequential(*narrow), (X, TWO), sites=[str(i) for i in range(6)], progress=False)
+    found = {site.name: site.aside for site in record.sites if not site.in_fit}
+    assert found == {"2": "the same features as '1'", "5": "1 feature does not hold the 2 dimensions of the targets"}
+    collinear = torch.cat([TWO, TWO[:, :1] + TWO[:, 1:]], 1)  # three targets, two dimensions: nothing is short of them
+    assert all(site.in_fit for site in probe((X, collinear), outputs=3).sites)
+
+
+def test_the_output_that_predicts_is_found_or_named_or_left_out() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(12, 8), nn.Linear(8, 2)
+
+        def forward(self, x):
+            hidden = self.one(x).relu()
+            return {"hidden": hidden, "out": self.two(hidden)}
+
+    model = seeded(Two)
+    found, named, none = (ll.probe(model, (X, TWO), scores=at, progress=False) for at in ("auto", "out", None))
+    with torch.no_grad():
+        left = ((model(X)["out"] - TWO) ** 2).mean(0) / TWO.var(0, correction=0)
+    assert found.r_squared == named.r_squared == pytest.approx(float((1 - left).mean()), rel=1e-5)
+    assert none.r_squared is None
+    assert none.notes == ["No R² of the network: scores=None."]
+    near(found, none, ["target_separation", "residual_held_out"])
+
+
+def test_an_output_that_is_no_number_is_told() -> None:
+    net = network()
+    with torch.no_grad():
+        net.layers[-1].bias.fill_(torch.nan)
+    with pytest.raises(FeatureError, match="the network's output: expected numbers, got NaN in data, batch 0"):
+        ll.probe(net, (X, TWO), progress=False)
+    assert ll.probe(net, (X, TWO), scores=None, progress=False).r_squared is None

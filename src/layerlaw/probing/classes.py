@@ -241,12 +241,17 @@ class Classes:
     def short_of(self, features: int, rank: int, span: int) -> str:
         """Why a site is no point of the law: its class means span too little."""
         if features < span:
-            return f"{features} features do not hold the {span} dimensions of {span + 1} class means"
+            return f"{too_few(features)} the {span} dimensions of {span + 1} class means"
         return f"its class means span {rank} of {span} dimensions"
 
     def fitted(self, split: Split, site: Site) -> Tensor:
         """What tells the features of a site from those of another: its class means (K, d)."""
         return split.around[site].centers.means
+
+
+def too_few(features: int) -> str:
+    """The beginning of a sentence on what so many features cannot hold."""
+    return "1 feature does not hold" if features == 1 else f"{features} features do not hold"
 
 
 def foreign_scores(free_accuracy: float | None, columns: int | None) -> str:

@@ -15,7 +15,7 @@ from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import InputError, LabelError
 from layerlaw.measures.columns import Columns, target_columns
-from layerlaw.probing.classes import NOT_ASKED, ClassChoice, Classes, named, numbers_and_names, told_classes
+from layerlaw.probing.classes import NOT_ASKED, ClassChoice, Classes, named, numbers_and_names, told_classes, too_few
 from layerlaw.probing.memory import GROUPS
 from layerlaw.record import REGRESSION, Kind
 from layerlaw.stats import checked_labels
@@ -221,7 +221,7 @@ class Targets:
     def short_of(self, features: int, rank: int, span: int) -> str:
         """Why a site is no point of the law: what is fitted to the targets spans too little."""
         if features < span:
-            return f"{features} features do not hold the {span} dimensions of the targets"
+            return f"{too_few(features)} the {span} dimensions of the targets"
         return f"what is fitted to the targets spans {rank} of {span} dimensions"
 
     def fitted(self, split: Split, site: Site) -> Tensor:
