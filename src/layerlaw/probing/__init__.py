@@ -94,7 +94,7 @@ def probe(
     uncertainty standard errors ("jackknife") and D under permuted labels ("permuted"): one of them, both (True) or neither
                 (False); default: both when the features fit the memory budget
     null        also measure an untrained copy of the network (BatchNorm recalibrated)
-    linear      also measure D_lin, the least D that a linear map of the features could reach, where there are more samples
+    linear      of classes, also measure D_lin, the least D that a linear map could reach, where there are more samples
                 than features (at most 2,048): takes a d×d matrix per site and a product of the cost of a square layer
     parts       also measure after the linear map, the normalization and the nonlinearity of every layer, and tell how much
                 each changes ln D (`record.parts`, no points of the law); takes passes over the data of its own
