@@ -40,8 +40,9 @@ SECTIONS = {
 authors'. Not attempted: Figs. 4, 7, 8, 10, S2, S3 (convolutional and residual networks). Each seed draws its own images (10 seeds in
 Figs. 1, 2, 3, 9, S1, S6 and S7, 3 in the others), collected in a random order until every class is full, as the
 authors' are. They measure in chunks of 100 with the statistics of the chunk; **what is left of each claim under other BatchNorm protocols is
-a page of its own: [protocols](reproduction/protocols.md).** Being run again with the present rules, and therefore not listed: Figs. 5, 6, S5, S8, S9,
-*performance* and *reactivation*.""",
+a page of its own: [protocols](reproduction/protocols.md).** Figs. 1, 2, 9, S4, S7, S10, S11 and *linearized* were
+trained and measured once and judged again, after the rules were mended, from these measurements (the code that trains and measures was the
+same); Figs. 3, S1 and S6 were run anew. Being run again, and therefore not listed: Figs. 5, 6, S5, S8, S9, *performance* and *reactivation*.""",
     "next_token": """## Next-token prediction
 
 *A Law of Next-Token Prediction* (He & Su, arXiv 2408.13442): log of the prediction residual PR falls linearly over the blocks.

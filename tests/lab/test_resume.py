@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pickle
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from lab_parts import (
 
 import layerlaw.lab
 from layerlaw.errors import DataError
-from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape, sweep, sweeping
+from layerlaw.lab import Recipe, Run, Samples, Schedule, Shape, jobs, sweep, sweeping
 from layerlaw.lab.jobs import Checkpoint
 
 SCRIPT = Path(__file__).with_name("killed_sweep.py")
@@ -85,6 +88,24 @@ def test_a_sweep_killed_with_its_processes_at_work_goes_on_too(tmp_path: Path, m
     assert not list((tmp_path / "scratch").iterdir())  # the last worker tidied up
     monkeypatch.setattr(sweeping, "WORTH_PROCESSES", 0)
     goes_on(folder, workers=2)
+
+
+def test_a_worker_whose_sweep_dies_while_it_reports_saves_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    recipes, samples = small_sweep()
+    member, file = jobs.Member(recipes[0], samples, "key"), tmp_path / "fleet-1.pt"
+    (tmp_path / "job-0").write_bytes(pickle.dumps(jobs.Job([member], SCHEDULE, file=file)))
+    monkeypatch.setattr(sys, "argv", ["worker", str(tmp_path), str(os.getppid())])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("0\n"))
+    monkeypatch.setattr(sys, "stdout", Closed())
+    layerlaw.lab.processes.serve()
+    part, _ = Checkpoint.from_file(file)
+    assert (part.epoch, part.done) == (1, False)
 
 
 def test_a_sweep_killed_while_it_saves_goes_on_from_the_save_before(tmp_path: Path) -> None:

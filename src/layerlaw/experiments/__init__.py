@@ -71,10 +71,14 @@ def title(name: str) -> str:
 
 
 def code_digest(name: str) -> str:
-    """Of the code that an experiment's numbers come from, without comments and docstrings: older records are stale."""
+    """Of the code that an experiment's numbers come from, without comments and docstrings: older records are stale.
+
+    How jobs are dealt to processes changes no number.
+    """
     root, figure = Path(__file__).parents[1], find(name).run.__module__.split(".")
     parts = [root / part for part in ("stats", "measures", "law", "lab", *["lm"] * (name in PAPERS["next_token"]))]
-    files = [path for part in parts for path in sorted(part.rglob("*.py")) if path != part / "__init__.py"]
+    unseen = {*(part / "__init__.py" for part in parts), root / "lab" / "processes.py"}
+    files = [path for part in parts for path in sorted(part.rglob("*.py")) if path not in unseen]
     files += [root / "experiments" / f"{part}.py" for part in ("numbers", "runs", "setting", "moments")]
     files.append(root.joinpath(*figure[1:]).with_suffix(".py"))
     return hashlib.sha256("\n".join(_bare(path.read_text(encoding="utf-8")) for path in files).encode()).hexdigest()[

@@ -145,7 +145,10 @@ def serve() -> None:
     def report(epoch: int, loss: float) -> bool:
         if alone():  # the sweep is gone: save, and go
             return False
-        print(json.dumps({"epoch": epoch, "loss": loss}), flush=True)
+        try:
+            print(json.dumps({"epoch": epoch, "loss": loss}), flush=True)
+        except BrokenPipeError:  # it went a moment ago
+            return False
         return not (scratch / "stop").exists()
 
     for line in sys.stdin:
