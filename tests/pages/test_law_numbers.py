@@ -10,6 +10,7 @@ from pages_records import deep_record, falling, full_record, many_classes_record
 from layerlaw.law import laws_across
 from layerlaw.pages.html.records import page_html
 from layerlaw.pages.record_view import read
+from layerlaw.verdict import law_holds
 from layerlaw.verdict.shape import shape_intervals
 
 
@@ -67,7 +68,7 @@ def test_tiles_say_why_a_number_is_missing():
 @pytest.mark.parametrize("make", [full_record, minimal_record, deep_record, many_classes_record])
 def test_headline_tile_and_comparison_give_one_answer(make):
     view = read(make())
-    holds = {True: "yes", False: "no", None: "–"}[view.fit.holds]
+    holds = {True: "yes", False: "no", None: "–"}[law_holds(view.record, view.fit)]
     assert tiles(page_html(make()))["law holds"][0] == holds
     assert view.headline[0].startswith("The law holds") == (holds == "yes")
     assert compared(page_html([make(), make()]))[0]["holds"] == holds

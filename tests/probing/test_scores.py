@@ -280,3 +280,17 @@ def test_memory_of_the_dry_run_grows_with_the_number_of_classes() -> None:
 def test_old_values_of_batchnorm_name_the_new_ones(old: str, new: str) -> None:
     with pytest.raises(InputError, match=f"batchnorm: '{old}' is now '{new}'."):
         ll.probe(plain(K), (X, Y), batchnorm=old, progress=False)
+
+
+def test_accuracy_among_chosen_classes_says_what_all_outputs_would_give() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 5), torch.arange(60) % 3
+    logits = torch.nn.functional.one_hot(y, 6).float()
+    logits[:12, 5] = 2.0  # a fifth of the samples would be given to a class that was not chosen
+    network = torch.nn.Linear(11, 6, bias=False)
+    network.weight.data = torch.cat([torch.zeros(6, 5), torch.eye(6)], 1)
+    record = ll.probe(network, (torch.cat([x, logits], 1), y), classes=[0, 1, 2], progress=False)
+    assert record.accuracy == 1.0
+    (note,) = [note for note in record.notes if note.startswith("Accuracy")]
+    assert note.startswith("Accuracy (100.0%) is among the 3 chosen classes alone; of all its outputs")
+    assert note.endswith("chooses that of the label for 80.0%.")

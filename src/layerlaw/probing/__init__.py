@@ -345,6 +345,9 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
         notes.append(f"The network's decisions are not looked at (no accuracy, mismatch, NC3, NC4): {weight}.")
     elif isinstance(weight, str) and weight:
         notes.append(f"No NC2 and NC3 of the classifier: {weight}.")
+    if train.free_accuracy is not None and train.accuracy is not None and train.free_accuracy < train.accuracy:
+        free = f"of all its outputs the network chooses that of the label for {train.free_accuracy:.1%}"
+        notes.append(f"Accuracy ({train.accuracy:.1%}) is among the {run.classes.K} chosen classes alone; {free}.")
     tokens = [site for site in run.plan.sites if len(site.shape) == 2 and site.channels_last]
     last = next((site for site in reversed(run.plan.sites) if site.in_fit), None)
     if run.options.reduce == "flatten" and tokens and last is not None and last.shape == tokens[-1].shape[1:]:
