@@ -32,7 +32,7 @@ tried on a model that is not the authors', *self-checks* are ours. That a law ho
 claimed property would pass more often than once in five are shown but not counted (a correlation of −0.99 at 4 or 8 layers, say).
 For a number, chance is the share of networks at other learning rates that would pass. Tolerances were written before the first full-size
 runs; the rules were mended after audits of those runs and of these, so they are not blind to them. What is judged in one figure does not
-count again in another. The same seed run again on other hardware, or measured at other epochs, is another network: r moved by up to .012."""
+count again in another. The same seed run again, on other hardware or measured at other epochs, is another network."""
 SECTIONS = {
     "separation": """## Data separation
 
