@@ -11,10 +11,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = {
-    "number": "number",
-    "direction": "direction",
-    "other model": "claim on another model",
-    "self-check": "self-check",
+    "number": ("number", "numbers"),
+    "direction": ("direction", "directions"),
+    "other model": ("claim on another model", "claims on another model"),
+    "self-check": ("self-check", "self-checks"),
 }
 EASY = 0.2
 
@@ -31,8 +31,8 @@ def tally(rows: list[dict]) -> str:
         judged[row.get("kind")] += 1
         right[row.get("kind")] += row["reproduced"]
     parts = [
-        f"{right[kind]} of {judged[kind]} {word}{'s' * (judged[kind] != 1)}"
-        for kind, word in WORDS.items()
+        f"{right[kind]} of {judged[kind]} {several if judged[kind] != 1 else one}"
+        for kind, (one, several) in WORDS.items()
         if judged[kind]
     ]
     words = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)

@@ -42,10 +42,11 @@ def test_the_files_are_what_the_script_makes_of_the_records(documents: dict[Path
     assert there == {path.stem for path in documents if path.parent.name == "reproduction"} <= {*NAMES, "protocols"}
 
 
-def test_the_index_fits_a_screen_and_links_to_every_figure(documents: dict[Path, str]) -> None:
+def test_the_index_has_a_line_per_figure_and_few_words_around_them(documents: dict[Path, str]) -> None:
     index = documents[ROOT / "docs" / "reproduction.md"]
-    assert len(index.splitlines()) <= 60
-    for name in {path.stem for path in documents if path.parent.name == "reproduction"}:
+    figures = {path.stem for path in documents if path.parent.name == "reproduction"}
+    assert len(index.splitlines()) <= len(figures) + 45
+    for name in figures:
         assert f"(reproduction/{name}.md)" in index
 
 

@@ -11,8 +11,9 @@ from layerlaw.outcome import Cell, Kind, Outcome, Row
 from layerlaw.wording import ABSENT, beginning, clean, counted, finite, minus, number, p_value, sentence, setting
 
 MARKS = {True: "✓", False: "✗", None: ABSENT}
-KINDS: dict[Kind, str] = {  # of claims, as they are counted
-    "number": "number", "direction": "direction", "other model": "claim on another model", "self-check": "self-check"
+KINDS: dict[Kind, tuple[str, str]] = {  # of claims, as they are counted: one, and several
+    "number": ("number", "numbers"), "direction": ("direction", "directions"),
+    "other model": ("claim on another model", "claims on another model"), "self-check": ("self-check", "self-checks"),
 }  # fmt: skip
 QUICK = "a quick run: shortened, not the paper’s protocol"
 UNJUDGED = "quick run: numbers shown, not judged"
@@ -83,7 +84,7 @@ def verdict_line(outcomes: Sequence[Outcome]) -> str:
     if not judged and not easy:
         quick = [outcome.provenance.get("quick") for outcome in outcomes if outcome.rows]
         return UNJUDGED if quick and all(quick) else ""
-    parts = [f"{sum(map(_came_out, some))} of {counted(len(some), KINDS[kind])}" for kind, some in judged.items()]
+    parts = [f"{sum(map(_came_out, some))} of {counted(len(some), *KINDS[kind])}" for kind, some in judged.items()]
     words = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts) or "nothing counted"
     left = f" ({counted(easy, 'row')} not counted: chance passes {'it' if easy == 1 else 'them'})" if easy else ""
     return f"{words} reproduced{left}" if parts else f"{words}{left}"
