@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Cell = str | float | int | None
-Kind = Literal["number", "direction", "other model", "self-check"]
-"""Of a claim: a number of the paper; what it says in words; the same on another model than its own; a check of our own."""
+Kind = Literal["number", "direction", "other model", "remark", "self-check"]
+"""Of a claim: a number of the paper; what it says in words; the same on another model than its own; what it says in passing,
+by a test of our own; a check of our own."""
 TOO_EASY = 0.2  # a limit that chance passes more often than this is not counted
 
 

@@ -83,3 +83,9 @@ def test_every_network_has_law_floor_and_accuracy(quick: Quick) -> None:
     assert {series.style for series in quick.outcome.sheets[1].panels[0].series} >= {"null"}
     assert len(quick.table("What comes out at the end of every network").rows) == 6
     assert any("at most 200 units" in note for note in quick.outcome.notes)
+
+
+def test_a_ratio_is_a_geometric_mean() -> None:
+    row = fig6.ratio_row("a over b", [0.5, 2.0, None, 4.0])
+    assert (row.ours, row.low, row.high) == (pytest.approx(4 ** (1 / 3)), 0.5, 4.0)
+    assert fig6.ratio_row("none", [None], reason="why").reason == "why"

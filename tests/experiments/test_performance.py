@@ -127,7 +127,7 @@ def test_the_expected_sign_is_judged_in_the_authors_protocol() -> None:
             matched = Matched(x, sign * x + 0.1 * rng.normal(size=x.shape), skill.sign)
             judged, p = performance.matched_rows(name, matched, "batch")
             assert (judged.name, judged.reproduced) == (f"all/evenness-with-{name}-matched", verdict)
-            assert (judged.kind, judged.chance, judged.counted) == ("self-check", 0.05, True)
+            assert (judged.kind, judged.chance, judged.counted) == ("remark", 0.05, True)
             assert "permuted alike in all groups, 2,000 times; one-sided p < 0.05" in judged.tolerance
             assert p.ours == matched.p
             assert (p.ours < 0.05) is verdict

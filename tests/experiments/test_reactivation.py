@@ -25,7 +25,7 @@ def test_the_same_networks_are_tuned_with_and_without_the_penalty(quick: Quick) 
     assert (row.ours, row.kind, row.reproduced) == (gap, None, None)  # a part: not judged
     assert quick.row("no-norm/after/holds").kind is None
     joint = quick.row("no-norm/reactivated")
-    assert (joint.kind, joint.reproduced) == ("self-check", None)  # one seed
+    assert (joint.kind, joint.reproduced) == ("remark", None)  # one seed
     assert joint.ours == quick.row("no-norm/after/holds").ours
     assert "no-norm/reactivated-eval" not in {row.name for row in quick.outcome.rows}  # the same again
     ((claim, *cells),) = quick.table(PROTOCOL_TITLE).rows
@@ -64,35 +64,35 @@ def accuracies(change: float, since_before: float = 0.0) -> dict[str, list[float
 def judged(chunks: int, statistics: int, tests: dict[str, list[float]]) -> list[Row]:
     rows = reactivation._rows("x", stages(chunks, statistics), tests, 0.3)
     found = [row for row in rows if row.counted]
-    assert [row.name for row in found] == ["x/reactivated", "x/reactivated-eval"]
-    assert {(row.kind, row.chance) for row in found} == {("self-check", 0.05)}
-    return found
+    assert [(row.name, row.kind, row.chance) for row in found] == [("x/reactivated", "remark", 0.05)]
+    beside = next(row for row in rows if row.name == "x/reactivated-eval")
+    assert (beside.kind, beside.reproduced, beside.tolerance) == (None, None, reactivation.BESIDE)
+    return [*found, beside]
 
 
 @pytest.mark.parametrize(
-    ("held", "change", "verdicts"),
+    ("held", "change", "verdict"),
     [
-        ((10, 10), 0.0, (True, True)),
-        ((2, 10), 0.0, (False, True)),  # the law in one protocol
-        ((5, 6), 0.0, (False, True)),  # half is not more than half
-        ((10, 10), 0.05, (True, True)),  # better
-        ((10, 10), -0.005, (True, True)),  # half a point less
-        ((10, 10), -0.01, (False, False)),  # not shown to be less than a point
-        ((10, 10), -0.05, (False, False)),  # the law alone is not enough
-        ((0, 0), 0.05, (False, False)),  # accuracy alone neither
+        ((10, 10), 0.0, True),
+        ((2, 10), 0.0, False),  # the law in another protocol
+        ((5, 6), 0.0, False),  # half is not more than half
+        ((6, 0), 0.0, True),
+        ((10, 10), 0.05, True),  # better
+        ((10, 10), -0.005, True),  # half a point less
+        ((10, 10), -0.01, False),  # not shown to be less than a point
+        ((10, 10), -0.05, False),  # the law alone is not enough
+        ((0, 0), 0.05, False),  # accuracy alone neither
     ],
 )
-def test_the_law_must_be_back_and_accuracy_about_the_same(
-    held: tuple[int, int], change: float, verdicts: tuple[bool, bool]
-) -> None:
-    rows = judged(*held, accuracies(change))
-    assert tuple(row.reproduced for row in rows) == verdicts
-    assert [row.ours for row in rows] == [n / 10 for n in held]
+def test_the_law_must_be_back_and_accuracy_about_the_same(held: tuple[int, int], change: float, verdict: bool) -> None:
+    row, beside = judged(*held, accuracies(change))
+    assert row.reproduced is verdict
+    assert [row.ours, beside.ours] == [n / 10 for n in held]
 
 
 def test_accuracy_before_stands_beside_and_is_not_judged() -> None:
     tests = accuracies(0.0, since_before=-0.1)
-    assert all(row.reproduced for row in judged(10, 10, tests))
+    assert judged(10, 10, tests)[0].reproduced
     rows = {row.name: row for row in reactivation._rows("x", stages(10, 10), tests, 0.3)}
     assert rows["x/after-minus-before/test-accuracy"].ours == pytest.approx(-0.1)
     assert rows["x/after-minus-before/test-accuracy"].reproduced is None

@@ -75,7 +75,8 @@ def test_every_depth_has_rows_panels_and_layers(quick: Quick) -> None:
     for depth in (4, 8, 20):
         assert {f"depth-{depth}/test-holds-full", f"depth-{depth}/train-evenness-eval"} <= names
         assert {f"depth-{depth}/test-same-n-holds", f"depth-{depth}/test-last-D-corrected"} <= names
-    assert len(quick.table(PROTOCOL_TITLE).rows) == 6
+    assert len(quick.table(PROTOCOL_TITLE).rows) == 3
+    assert {row.name for row in quick.outcome.rows if row.kind} == {f"depth-{d}/test-below-chance" for d in (4, 8, 20)}
     assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [3, 3, 3]
     assert len(quick.table("Every layer").rows) == 2 * (4 + 8 + 20)
     assert any("biased low" in note for note in quick.outcome.notes)

@@ -24,18 +24,28 @@ def tables(text):
 
 def test_the_index_has_one_row_per_figure():
     head, rule, *rows = tables(ledger_index(ALL, folder="figures"))[0]
-    assert head == ["figure", "what", "numbers", "directions", "other model", "self-checks", "not counted", "run"]
+    assert head == [
+        "figure",
+        "what",
+        "numbers",
+        "directions",
+        "other model",
+        "remarks",
+        "self-checks",
+        "not counted",
+        "run",
+    ]
     assert set(rule) == {"---"}
     assert rows[0] == [
         "[Fig. 1](figures/fig1.md)",
         "The law holds",
         "1 of 3",
         "1 of 1",
-        *"–––",
+        *"––––",
         "NVIDIA H200, 21 min 24 s",
     ]
     assert rows[1][:4] == ["[Fig. S4](figures/s4.md)", "The law emerges", "–", "1 of 1"]
-    assert rows[2] == ["[Planes](figures/planes.md)", "Only pictures", *["–"] * 6]
+    assert rows[2] == ["[Planes](figures/planes.md)", "Only pictures", *["–"] * 7]
     assert ledger_index(ALL).endswith("In all, 1 of 3 numbers and 2 of 2 directions reproduced, in 3 figures.")
 
 
@@ -48,7 +58,7 @@ def test_what_chance_passes_is_shown_but_not_counted():
     outcome = Outcome("fig1", "The law", rows, ())
     words = "1 of 1 direction and 0 of 1 self-check reproduced (1 row not counted: chance passes it)"
     assert ledger_page(outcome).startswith(f"# Fig. 1 · The law\n\n{words}.")
-    assert tables(ledger_index([outcome]))[0][2][2:7] == ["–", "1 of 1", "–", "0 of 1", "1"]
+    assert tables(ledger_index([outcome]))[0][2][2:8] == ["–", "1 of 1", "–", "–", "0 of 1", "1"]
     (head, _, *lines), *_ = tables(ledger_page(outcome))
     assert head[3:] == ["reproduced", "accepted", "kind", "by chance"]
     assert [line[3] for line in lines] == ["✓", "(✓)", "✗"]

@@ -80,7 +80,10 @@ def code_digest(name: str) -> str:
     unseen = {*(part / "__init__.py" for part in parts), root / "lab" / "processes.py"}
     files = [path for part in parts for path in sorted(part.rglob("*.py")) if path not in unseen]
     files += [root / "experiments" / f"{part}.py" for part in ("numbers", "runs", "setting", "moments")]
-    files.append(root.joinpath(*figure[1:]).with_suffix(".py"))
+    shared = ["language"] * (name in PAPERS["next_token"])
+    files += [
+        root.joinpath(*place).with_suffix(".py") for place in (*((*figure[1:-1], one) for one in shared), figure[1:])
+    ]
     return hashlib.sha256("\n".join(_bare(path.read_text(encoding="utf-8")) for path in files).encode()).hexdigest()[
         :16
     ]

@@ -10,7 +10,7 @@ from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.pages import outcome_words as said
 from layerlaw.wording import ABSENT, clean, counted, sentence
 
-INDEX = ("figure", "what", "numbers", "directions", "other model", "self-checks", "not counted", "run")
+INDEX = ("figure", "what", "numbers", "directions", "other model", "remarks", "self-checks", "not counted", "run")
 _SPECIAL = re.compile(r"([\\`*|$~]|\](?=[(\[:])|(?<!\w)_|_(?!\w)|^[#>+-](?=\s))")  # "[0.1, 0.2]" is no link, and stays
 _ENTITY = re.compile(r"&(?=#?\w+;)")
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
@@ -23,7 +23,7 @@ def ledger_index(outcomes: Sequence[Outcome], *, folder: str = "") -> str:
 
     >>> rows = (Row("r, Adam", -0.997, -0.99812, reproduced=True), Row("D", "falls", 1.0, reproduced=False))
     >>> print(ledger_index([Outcome("fig1", "The law", rows, ())], folder="figures"))
-    | figure | what | numbers | directions | other model | self-checks | not counted | run |
+    | figure | what | numbers | directions | other model | remarks | self-checks | not counted | run |
     | --- | --- | --- | --- | --- | --- | --- | --- |
     | [Fig. 1](figures/fig1.md) | The law | 1 of 1 | 0 of 1 | – | – | – | – |
     <BLANKLINE>

@@ -13,7 +13,8 @@ from layerlaw.wording import ABSENT, beginning, clean, counted, finite, minus, n
 MARKS = {True: "✓", False: "✗", None: ABSENT}
 KINDS: dict[Kind, tuple[str, str]] = {  # of claims, as they are counted: one, and several
     "number": ("number", "numbers"), "direction": ("direction", "directions"),
-    "other model": ("claim on another model", "claims on another model"), "self-check": ("self-check", "self-checks"),
+    "other model": ("claim on another model", "claims on another model"),
+    "remark": ("remark of the paper", "remarks of the paper"), "self-check": ("self-check", "self-checks"),
 }  # fmt: skip
 QUICK = "a quick run: shortened, not the paper’s protocol"
 UNJUDGED = "quick run: numbers shown, not judged"

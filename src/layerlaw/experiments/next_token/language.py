@@ -229,9 +229,9 @@ def law_rows(name: str, records: Sequence[Record], column: str = "residual", cla
             for what in LAW
         ),
         *(
-            row(f"{name}/{what}-{which}", of_laws(laws, what))
+            row(f"{name}/{what}-{which}", of_laws(laws, what), reason=FLAT)
             for which, laws in others.items()
-            for what in ("holds", "pearson")
+            for what in ("holds", "pearson", "evenness", "greenwood-p")
         ),
     ]
 

@@ -167,7 +167,9 @@ def _depth_row(name: str, values: Values, paper: int | None = None, tried: int =
     best = lowest(values)
     single = [min(values, key=lambda depth: values[depth][i]) for i in range(len(values[best]))]
     agrees = None if paper is None else abs(best - paper) <= WITHIN
-    tolerance = "" if paper is None else f"{paper} ± {WITHIN}; the range is the one over single seeds"
+    tolerance = (
+        f"{paper} ± {WITHIN}; " * (paper is not None) + "depth of the lowest mean; the range is that of single seeds"
+    )
     return Row(name, paper, best, min(single), max(single), agrees, tolerance, **about)
 
 
@@ -282,8 +284,9 @@ def _table(runs: Runs) -> Table:
         laws = found.laws()
         D = geometric_mean(law.values[-1] for law in laws) if laws else None
         r_mean = mean_of(law.pearson for law in laws)
-        lines.append((*cell, len(found) - len(laws), r_mean, D, found.sound.mean(validation)))
-    columns = ("data", "depth", "lr", "without a law", "r", "final D", "validation acc.")
+        held = sum(law.holds is True for law in laws)
+        lines.append((*cell, len(found) - len(laws), held, r_mean, D, found.sound.mean(validation)))
+    columns = ("data", "depth", "lr", "no number", "law holds in", "r", "final D", "validation acc.")
     return Table("The whole grid, means over seeds", columns, lines, "Final D: geometric mean.")
 
 

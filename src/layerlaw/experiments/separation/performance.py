@@ -5,7 +5,7 @@
 
 The paper: "The emergence of the law of equi-separation during training is indicative of good model performance. For
 example, its manifestation can improve the robustness to model shifts." It supports this by Proposition 1 and by the two
-networks of Figure 9, which is judged on its own. The test here is our own, so all judged rows are self-checks.
+networks of Figure 9, which is judged on its own. The test here is our own, so all judged rows are remarks.
 
 Of every trained network (training loss ≤ 0.1): how even the steps of log D are, how far their trend is from 1, and the
 final D, in chunks of 100 and with running statistics; and four skills: accuracy on the test images, on the same with
@@ -115,6 +115,11 @@ def run(setting: Setting) -> Outcome:
         for name, skill in SKILLS.items()
     }
     found = [one for mode in MODES for name in SKILLS for one in matched_rows(name, every[mode, name], mode)]
+    for depth, some in runs.by(lambda r: r.recipe.network.depth).items():
+        for name, expected in SKILLS.items():
+            groups = Matched.of(some, laws["evenness"], skills[name], sign=expected.sign)
+            found.append(row(f"{depth}-layers/evenness-with-{name}-matched", groups.correlations, reason=TOO_FEW))
+            found.append(row(f"{depth}-layers/evenness-with-{name}-matched-p", [groups.p], reason=TOO_FEW))
     for (data, depth), some in cells.items():
         for law, skill in [(law, skill) for law in laws for skill in skills]:
             name, pair = f"{data}-{depth}/{law}-with-{skill}", (laws[law], skills[skill])
@@ -300,7 +305,7 @@ def matched_rows(name: str, groups: Matched, mode: BatchNormMode) -> list[Row]:
         f"{PERMUTATIONS:,} times; one-sided p < {CHANCE:g})"
     )
     shown = groups.shown
-    claim = Claim(skill.paper, lambda _: bool(shown), words, "self-check", CHANCE)
+    claim = Claim(skill.paper, lambda _: bool(shown), words, "remark", CHANCE)
     if mode != "batch" or shown is None:
         claim = UNCLAIMED
     full = f"all/evenness{ENDS[mode]}-with-{name}-matched"

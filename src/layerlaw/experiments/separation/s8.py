@@ -6,11 +6,11 @@
 At the authors' rates of Fig. 1, in their BatchNorm mode; D of test images around their own class means. The paper: "a
 fuzzy version of the equi-separation law also exists in the test data" (its text speaks of the 8-layer network, its
 figure shows three depths). A fuzzy law need not pass the rule of the training data, but is more than chance: judged by
-Greenwood's test alone, p < .05 in most seeds (the steps of log D are more even than a random split of its fall). And
-fuzzier: the evenness on test data is below that on training data by a t test over seeds (pairs). The sharp rule,
-`LawFit.holds`, stands beside. Two things to know: the paper does not say how many test images it took; and D is biased
-low at finite n, so train (100 per class) and test D (1000 per class) are also compared at equal n and with the
-jackknife correction.
+Greenwood's test alone, p < .05 in most seeds (the steps of log D are more even than a random split of its fall). That
+the evenness on test data is below that on training data is shown and not judged: whatever has no law on test data
+passes. The sharp rule, `LawFit.holds`, stands beside. Two things to know: the paper does not say how many test images
+it took; and D is biased low at finite n, so train (100 per class) and test D (1000 per class) are also compared at
+equal n and with the jackknife correction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,8 @@ TITLE = "A fuzzy law on test data"
 RATES = {depth: SHOWN["adam", depth][0] for depth in (4, 8, 20)}
 FUZZY = replace(holds("fuzzy law"), tolerance="Greenwood's p < .05 in > half of the seeds")
 SHARP = Claim("fuzzy law", tolerance="not judged: the rule of the training data")
-FUZZIER = below(0, "fuzzier")
+LOWER = below(0)
+FUZZIER = Claim("fuzzier", tolerance="not judged: whatever has no law on test data passes")
 Values = tuple[float | None, ...]
 
 
@@ -87,9 +88,6 @@ def run(setting: Setting) -> Outcome:
     survives = {
         f"Fig. S8: a fuzzy law on test data, {title}": lambda mode, some=some: _mostly(some, mode)
         for title, some in cells.items()
-    } | {
-        f"Fig. S8: fuzzier than on training data, {title}": lambda mode, some=some: fuzzier(some, mode).reproduced
-        for title, some in cells.items()
     }
     tables = [
         across_table("Test data over seeds and training images", cells, split="test"),
@@ -100,7 +98,7 @@ def run(setting: Setting) -> Outcome:
     return Outcome("s8", TITLE, found, _sheets(shown, fair, counts), tables, _notes(shown, fair, counts))
 
 
-def fuzzier(runs: Runs, batchnorm: BatchNormMode = "batch", name: str = "", claim: Claim = FUZZIER) -> Row:
+def fuzzier(runs: Runs, batchnorm: BatchNormMode = "batch", name: str = "", claim: Claim = LOWER) -> Row:
     """Evenness on test data minus that on training data, in pairs."""
     test, train = (runs.values(f"{split}-evenness{ENDS[batchnorm]}") for split in ("test", "train"))
     gaps = [minus(a, b) for a, b in zip(test, train, strict=True)]
