@@ -349,14 +349,16 @@ class Record(Saved):
         return plot(self, column, ax=ax)
 
     def _rows(self) -> list[list[str]]:
-        """A short table with its heads: the columns that hold a number."""
+        """A short table with its heads: which rows are points of the law, and the columns that hold a number."""
         tests = [f"test_{name}" for name, column in REGISTRY.items() if column.test_yields is not None]
         known = dict.fromkeys([*self.kind.table, *(name for name, c in REGISTRY.items() if c.head), *tests])
         shown = [c for c in known if any(site.values.get(c) is not None for site in self.sites)]
         cells = [[site.values.get(c) for c in shown] for site in self.sites]
         numbers = [["–" if value is None else f"{value:.4g}" for value in row] for row in cells]
-        body = [[s.name, str(s.features), *row] for s, row in zip(self.sites, numbers, strict=True)]
-        return [["site", "features", *shown], *body]
+        roles = ["point" if s.in_fit else "branch" if s.branch else "–" for s in self.sites]
+        about = [[s.name, str(s.features), role] for s, role in zip(self.sites, roles, strict=True)]
+        body = [[*who, *row] for who, row in zip(about, numbers, strict=True)]
+        return [["site", "features", "law", *shown], *body]
 
     def _repr_html_(self) -> str:
         """An escaped table for notebooks, with no dependency."""
