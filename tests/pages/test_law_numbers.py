@@ -44,7 +44,7 @@ def test_key_numbers_stand_in_cards():
     assert found["single steps"] == ("0.74 … 1.39", "of the even step; all within a factor of 2: yes")
     assert found["ρ"] == ("0.541", "factor per layer<br>half-life 1.13 layers")
     assert found["r"][0] == "−0.998"
-    assert found["final D"] == ("0.467", "from 36.8")
+    assert found["final D"] == ("0.467", "at layers.7.relu, the last point of the law; from 36.8 at input")
 
 
 def test_tiles_say_why_a_number_is_missing():

@@ -226,16 +226,15 @@ class _Finder:
     def _read_by_classifier(self, last: Site | None) -> list[Site]:
         """What the classifier receives: a row of its own, and a point of the law where a layer has worked behind the blocks.
 
-        With pooling, dropout, norms and activations alone in between, the last block would count twice. Of the two its end
-        is the point: it is measured as the ends of all other blocks are, while pooled features differ from them by the
-        pooling; and averaged over space (`reduce="mean"`) both rows are the same.
+        With pooling, dropout, norms and activations alone in between the last block would count twice. Its end is the point:
+        measured as other ends are, while pooled features differ by the pooling; and averaged over space both are the same.
         """
         found = [] if self.classifier is None else self._kept([self.classifier], "input")
         if last is None or last.at == "logits":
             return found
-        calls = [c for c in self.two.calls if (c.name, c.number) == (last.module, last.call)]
-        others = [call for call in self.layer_calls if call is not self.classifier]
-        if works_behind(TensorPlace(calls[0], last.at, last.pick), others, self.trunk):
+        call = next(c for c in self.two.calls if (c.name, c.number) == (last.module, last.call))
+        others = [layer for layer in self.layer_calls if layer is not self.classifier]
+        if works_behind(TensorPlace(call, last.at, last.pick), others, self.trunk):
             return found
         return [replace(site, in_fit=False, aside=NO_LAYER.format(last.name)) for site in found]
 
