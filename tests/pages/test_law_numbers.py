@@ -12,6 +12,7 @@ from layerlaw.pages.html.records import page_html
 from layerlaw.pages.record_view import read
 from layerlaw.verdict import law_holds
 from layerlaw.verdict.shape import shape_intervals
+from layerlaw.wording import number
 
 
 def text_of(page):
@@ -144,3 +145,19 @@ def test_a_text_that_cannot_say_gives_no_answer_anywhere():
     assert "<dt>law holds</dt><dd>–</dd><dd class='tail'>this text cannot say</dd>" in text_of(page_html(few))
     text = text_of(page_html([few, lm_record("enough", values=line, words=False)]))
     assert '<p class="together">The law holds in 1 of 2 records; of 1 it cannot be said.</p>' in text
+
+
+def test_steps_of_a_record_by_blocks_are_called_blocks_and_the_end_is_the_last_point():
+    record = full_record()
+    record.settings["sites"] = "blocks"
+    record.sites[-1].in_fit, record.sites[-1].aside = False, "no weight layer lies between"
+    found = tiles(page_html(record))
+    assert "effective blocks of 6" in found["evenness"][1]
+    assert found["ρ"][1].startswith("factor per block<br>half-life")
+    assert found["final D"][1].startswith(f"at {record.sites[-2].name}, the last point of the law")
+    again = full_record("other")
+    again.sites[-1].in_fit = False
+    page = page_html([record, again])
+    last = record.sites[-2].values["separation"]
+    assert f'title="at {record.sites[-2].name}, the last point of the law"' in page
+    assert number(last) in page
