@@ -148,16 +148,15 @@ def test_a_text_that_cannot_say_gives_no_answer_anywhere():
 
 
 def test_steps_of_a_record_by_blocks_are_called_blocks_and_the_end_is_the_last_point():
-    record = full_record()
+    record, again = full_record(), full_record("other")
     record.settings["sites"] = "blocks"
-    record.sites[-1].in_fit, record.sites[-1].aside = False, "no weight layer lies between"
+    for one in (record, again):
+        one.points()[-1].in_fit = False
+    last = record.points()[-1]
     found = tiles(page_html(record))
     assert "effective blocks of 6" in found["evenness"][1]
     assert found["ρ"][1].startswith("factor per block<br>half-life")
-    assert found["final D"][1].startswith(f"at {record.sites[-2].name}, the last point of the law")
-    again = full_record("other")
-    again.sites[-1].in_fit = False
-    page = page_html([record, again])
-    last = record.sites[-2].values["separation"]
-    assert f'title="at {record.sites[-2].name}, the last point of the law"' in page
-    assert number(last) in page
+    assert found["final D"][0] == number(last.values["separation"])
+    assert found["final D"][1].startswith(f"at {last.name}, the last point of the law")
+    where = f'<span title="at {last.name}, the last point of the law">{number(last.values["separation"])}</span>'
+    assert compared(page_html([record, again]))[0]["final D"] == where
