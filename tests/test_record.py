@@ -386,7 +386,7 @@ def test_a_record_reads_as_one_line() -> None:
     assert repr(record()) == "<Record 'toy ρ': 4 sites, 2 classes, 22 samples>"
     lines = str(record()).splitlines()
     assert lines[0] == repr(record())
-    assert lines[1].split() == ["site", "features", "separation", "ncc_accuracy", "cdnv"]
+    assert lines[1].split() == ["site", "features", "law", "separation", "ncc_accuracy", "cdnv"]
     assert len(lines) == 6
 
 

@@ -35,7 +35,7 @@ class SiteRow:
     `plane` the first two principal components of at most 200 samples, as [[x, y], …] in the order of the record's
     `plane_labels`, `left_out` a column's values with one group of documents missing. `at` says whether the features are
     the input or the output of the named module. Sites with `in_fit=False` (the logits, the embedded input of a language
-    model, rows of a side `branch`) are shown but are no point of the law; `aside` says why where the numbers decided it.
+    model, rows of a side `branch`) are shown but are no point of the law; `aside` says why where a reader may wonder.
     """
 
     name: str
@@ -220,7 +220,7 @@ class Record(Saved):
         if not describe(column).law:
             raise InputError(f"{where}: expected a column that is 0 at collapse, got {column!r}, which is not.")
         values: list[float] = []
-        for site in self._fitted(drop_last, branches, first, last):
+        for site in self.points(first=first, last=last, drop_last=drop_last, branches=branches):
             if (value := site.values.get(column)) is None:
                 raise InputError(f"{where}: expected {column} at every site of the fit, none at '{site.name}'.")
             values.append(value)
@@ -239,12 +239,18 @@ class Record(Saved):
     ) -> LawErrors | None:
         """Standard errors and 95 % intervals of `law`, over groups of documents; `None` where no groups were kept."""
         column = column or self.leading
-        fit = self.law(column, first=first, last=last, drop_last=drop_last, branches=branches)
-        return law_errors(
-            fit, [site.left_out.get(column, []) for site in self._fitted(drop_last, branches, first, last)]
-        )
+        chosen: Any = {"first": first, "last": last, "drop_last": drop_last, "branches": branches}
+        return law_errors(self.law(column, **chosen), [site.left_out.get(column, []) for site in self.points(**chosen)])
 
-    def _fitted(self, drop_last: int, branches: bool, first: str | int | None, last: str | int | None) -> list[SiteRow]:
+    def points(
+        self,
+        *,
+        first: str | int | None = None,
+        last: str | int | None = None,
+        drop_last: int = 0,
+        branches: bool = False,
+    ) -> list[SiteRow]:
+        """The sites that are points of the law, chosen as in `law`."""
         if drop_last < 0:
             raise InputError(f"record '{self.name}': expected drop_last ≥ 0, got {drop_last}.")
         start = 0 if first is None else self.position(first)
@@ -252,6 +258,16 @@ class Record(Saved):
         chosen = self.sites[start:stop]
         sites = [site for site in chosen if site.in_fit or (branches and site.branch and not site.aside)]
         return sites[: max(0, len(sites) - drop_last)]
+
+    @property
+    def by_blocks(self) -> bool:
+        """Whether its points are the ends of blocks, so that a step is a block's."""
+        return self.kind == LANGUAGE_MODEL or self.settings.get("sites") == "blocks"
+
+    @property
+    def step_name(self) -> str:
+        """What a step of its law is called in a sentence."""
+        return "block" if self.by_blocks else "layer"
 
     def position(self, site: str | int) -> int:
         """Where a site stands in `sites`, from its name or its number."""
@@ -333,14 +349,16 @@ class Record(Saved):
         return plot(self, column, ax=ax)
 
     def _rows(self) -> list[list[str]]:
-        """A short table with its heads: the columns that hold a number."""
+        """A short table with its heads: which rows are points of the law, and the columns that hold a number."""
         tests = [f"test_{name}" for name, column in REGISTRY.items() if column.test_yields is not None]
         known = dict.fromkeys([*self.kind.table, *(name for name, c in REGISTRY.items() if c.head), *tests])
         shown = [c for c in known if any(site.values.get(c) is not None for site in self.sites)]
         cells = [[site.values.get(c) for c in shown] for site in self.sites]
         numbers = [["–" if value is None else f"{value:.4g}" for value in row] for row in cells]
-        body = [[s.name, str(s.features), *row] for s, row in zip(self.sites, numbers, strict=True)]
-        return [["site", "features", *shown], *body]
+        roles = ["point" if s.in_fit else "branch" if s.branch else "–" for s in self.sites]
+        about = [[s.name, str(s.features), role] for s, role in zip(self.sites, roles, strict=True)]
+        body = [[*who, *row] for who, row in zip(about, numbers, strict=True)]
+        return [["site", "features", "law", *shown], *body]
 
     def _repr_html_(self) -> str:
         """An escaped table for notebooks, with no dependency."""

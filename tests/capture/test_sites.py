@@ -146,7 +146,7 @@ def test_auto_says_why_it_takes_layers() -> None:
     )
     plan = ll.sites(nn.Sequential(Pair(), Pair()), clouds(6, 6)[0])
     assert [site.name for site in plan.sites] == ["0.one", "0.two", "1.one", "1.two"]
-    assert plan.why == "auto: the input of every weight layer, since blocks would give only 3 rows"
+    assert plan.why == "auto: the input of every weight layer, since blocks would give only 3 points"
 
 
 def test_a_block_that_gives_the_logits_is_no_row() -> None:

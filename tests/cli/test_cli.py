@@ -239,6 +239,8 @@ def test_modules_are_found_in_records_of_one_network_and_of_seeds(tmp_path: Path
     assert (tmp_path / "found" / "modules.png").read_bytes().startswith(b"\x89PNG")
     both = json.loads(layerlaw("modules", "make.json", "other.json", "--json", cwd=tmp_path).stdout)
     assert [level["modules"] for level in both["levels"]] == [[8, 8], [4, 4]]
+    taken_in = json.loads(layerlaw("modules", "make.json", "--branches", "--json", cwd=tmp_path).stdout)
+    assert [level["modules"] for level in taken_in["levels"]] == [[8], [4]]  # there are none here
     again = layerlaw("modules", "make.json", "make.json", cwd=tmp_path, code=1)
     assert "two records of the same network" in again.stderr
     page = layerlaw("report", "make.json", "other.json", "-o", "page.html", cwd=tmp_path)

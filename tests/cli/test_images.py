@@ -180,6 +180,8 @@ def test_a_folder_of_some_of_the_models_classes_is_mapped(
         record = ll.Record.load(tmp_path / "r.json")
         assert record.accuracy == 1.0
         assert record.classes == ["cat", "dog", "ship"]
+        assert "36 samples of pets" in text
+        assert "(train)" not in text  # a flat folder of classes has no splits
     text = said("m.py:colored", "--class-map", "ship=8,cat=3", *call)
     assert "(--class-map); left out: dog" in text
     assert ll.Record.load(tmp_path / "r.json").counts == [12, 12]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+import io
 
+import numpy as np
+from rich.console import Console
+
+from layerlaw.pages import print_record
 from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 
 GROUPS = 8
@@ -92,3 +96,10 @@ def lm_record(
 def bare_lm_record() -> Record:
     """Nothing but the residual in-sample."""
     return lm_record("bare", blocks=6, held_out=False, null=None, targets=(), shuffled=0, separation=False, words=False)
+
+
+def printed(record: Record, width: int) -> str:
+    """A record as a terminal of this width shows it."""
+    console = Console(file=(written := io.StringIO()), width=width)
+    print_record(record, console)
+    return written.getvalue()

@@ -12,6 +12,7 @@ from layerlaw.pages.html.records import page_html
 from layerlaw.pages.record_view import read
 from layerlaw.verdict import law_holds
 from layerlaw.verdict.shape import shape_intervals
+from layerlaw.wording import number
 
 
 def text_of(page):
@@ -44,7 +45,7 @@ def test_key_numbers_stand_in_cards():
     assert found["single steps"] == ("0.74 … 1.39", "of the even step; all within a factor of 2: yes")
     assert found["ρ"] == ("0.541", "factor per layer<br>half-life 1.13 layers")
     assert found["r"][0] == "−0.998"
-    assert found["final D"] == ("0.467", "from 36.8")
+    assert found["final D"] == ("0.467", "at layers.7.relu, the last point of the law; from 36.8 at input")
 
 
 def test_tiles_say_why_a_number_is_missing():
@@ -144,3 +145,18 @@ def test_a_text_that_cannot_say_gives_no_answer_anywhere():
     assert "<dt>law holds</dt><dd>–</dd><dd class='tail'>this text cannot say</dd>" in text_of(page_html(few))
     text = text_of(page_html([few, lm_record("enough", values=line, words=False)]))
     assert '<p class="together">The law holds in 1 of 2 records; of 1 it cannot be said.</p>' in text
+
+
+def test_steps_of_a_record_by_blocks_are_called_blocks_and_the_end_is_the_last_point():
+    record, again = full_record(), full_record("other")
+    record.settings["sites"] = "blocks"
+    for one in (record, again):
+        one.points()[-1].in_fit = False
+    last = record.points()[-1]
+    found = tiles(page_html(record))
+    assert "effective blocks of 6" in found["evenness"][1]
+    assert found["ρ"][1].startswith("factor per block<br>half-life")
+    assert found["final D"][0] == number(last.values["separation"])
+    assert found["final D"][1].startswith(f"at {last.name}, the last point of the law")
+    where = f'<span title="at {last.name}, the last point of the law">{number(last.values["separation"])}</span>'
+    assert compared(page_html([record, again]))[0]["final D"] == where

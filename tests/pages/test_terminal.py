@@ -73,7 +73,7 @@ def test_several_records_are_compared_in_a_table():
     text = compared(seeds)
     assert " ".join(text.split()).startswith("The law holds in 2 of 3 networks (ρ 0.534 [")
     heads, _, *rows = text.split("training images.")[1].strip().splitlines()
-    assert heads.split()[1:8] == ["layers", "ρ", "r", "evenness", "trend", "p", "holds"]
+    assert heads.split()[1:8] == ["steps", "ρ", "r", "evenness", "trend", "p", "holds"]
     assert rows[0].split()[1:9] == ["0", "7", "0.538", "−0.998", "0.96", "0.84", "0.00036", "yes"]
     assert rows[2].split()[1:9] == ["2", "7", "0.542", "−0.987", "0.73", "0.85", "0.18", "no"]
     assert "· seed 2: The law does not hold: D falls with depth as a whole, but it rises" in text

@@ -10,6 +10,8 @@ from layerlaw.errors import InputError
 from layerlaw.record import Record
 from layerlaw.verdict import judge
 
+POOLED = "no weight layer lies between '{}' and what the classifier reads"
+
 
 class Blocks(nn.Module):
     """Four blocks of two convolutions; the classifier reads all pixels, or their mean."""
@@ -58,10 +60,10 @@ def test_a_pooled_input_of_three_channels_is_no_point_and_the_verdict_says_why()
     torch.manual_seed(0)
     record = probed(ResNet20(), *separated(200, 3, 32, 32), sites="blocks", reduce="mean")
     why = "3 features do not hold the 9 dimensions of 10 class means"
-    assert aside(record) == {"input": why, "linear": "the same features as 'layer3.2'"}
+    assert aside(record) == {"input": why, "linear": POOLED.format("layer3.2")}
     assert [site.in_fit for site in record.sites] == [False, *[True] * 9, False]
     assert record.law().points == 9
-    said = f"Left out of the law: 'input' is no point: {why}; 'linear' is no point: the same features as 'layer3.2'."
+    said = f"Left out of the law: 'input' is no point: {why}; 'linear' is no point: {POOLED.format('layer3.2')}."
     assert said in judge(record).findings
     assert record.sites[0].values["separation"] is not None  # it stays in the table
     assert record.sites[-1].values["nc3"] is not None
@@ -151,11 +153,52 @@ def test_an_overwritten_tensor_is_not_taken_for_what_it_was(data: tuple[Tensor, 
     assert "nc3" not in record.sites[0].values
 
 
+@pytest.mark.parametrize("reduce", ["flatten", "mean"])
+def test_pooling_behind_the_last_block_is_no_layer_of_its_own(reduce: str, data: tuple[Tensor, Tensor]) -> None:
+    """One number of steps, the same for the law and for the module finder, whatever way the features are reduced."""
+    torch.manual_seed(0)
+    record = probed(Blocks(pooled=True), *data, sites="blocks", reduce=reduce)
+    assert aside(record) == {"classifier": POOLED.format("blocks.3")}
+    assert record.law().layers == 4
+    [level] = ll.find_modules(record).levels
+    assert (level.name, level.modules) == ("blocks", (4,))
+    assert level.p == pytest.approx(record.law().greenwood_p or 1.0)
+
+
+@pytest.mark.parametrize(
+    ("head", "points"),
+    [
+        ([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(), nn.LayerNorm(12)], 5),
+        ([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 12), nn.Tanh()], 6),
+        ([nn.Conv2d(12, 12, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()], 6),
+    ],
+    ids=["pool, dropout, norm", "a layer behind the pool", "a layer before it"],
+)
+def test_a_layer_behind_the_blocks_is_a_step_of_its_own(
+    head: list[nn.Module], points: int, data: tuple[Tensor, Tensor]
+) -> None:
+    class Headed(Blocks):
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.stem(x))
+            for block in self.blocks:
+                x = block(x)
+            return self.classifier(self.head(x))
+
+    torch.manual_seed(0)
+    network = Headed(pooled=True)
+    network.head = nn.Sequential(*head)
+    record = probed(network, *data, sites="blocks")
+    assert record.law().points == points
+    assert bool(aside(record)) == (points == 5)
+    [level] = ll.find_modules(record).levels
+    assert level.modules == (points - 1,)
+
+
 def test_blocks_that_change_nothing_are_points_all_the_same(data: tuple[Tensor, Tensor]) -> None:
     """Residual blocks that begin as the identity are idle, which is a finding; only what has no weights is a repetition."""
     torch.manual_seed(0)
     record = probed(Blocks(pooled=True, zero=True), *data, sites="blocks", reduce="mean")
-    assert aside(record) == {"classifier": "the same features as 'blocks.3'"}
+    assert aside(record) == {"classifier": POOLED.format("blocks.3")}
     assert record.law().points == 5
     by_layers = probed(Blocks(pooled=True, zero=True), *data, sites="layers", reduce="mean")
     assert aside(by_layers) == {}
@@ -173,8 +216,14 @@ def test_a_record_at_layers_knows_its_blocks_and_finds_modules(data: tuple[Tenso
     torch.manual_seed(0)
     record = probed(Blocks(), *data, sites="layers")
     assert record.settings["blocks"] == [f"blocks.{i}" for i in range(4)]
-    found = ll.find_modules(record)
-    assert [(level.name, level.modules) for level in found.levels] == [("layers", (8,)), ("blocks", (4,))]
+    found = ll.find_modules(record, branches=True)
+    assert [(level.name, level.modules) for level in found.levels] == [("layers", (9,)), ("blocks", (5,))]
+    [trunk] = ll.find_modules(record).levels
+    assert (trunk.name, trunk.counted, trunk.modules[0]) == (
+        "blocks",
+        "4 blocks and 1 other layer",
+        record.law().layers,
+    )
     both = ll.find_modules(record, probed(Blocks(), *data, sites="layers"))  # another initialization
     assert len(both.networks) == 2
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from layerlaw.law import fit_law
+from layerlaw.law.words import law_numbers_written
 from layerlaw.record import Record, SiteRow
-from layerlaw.verdict import Verdict, idle_layers, judge, law_holds, workers
-from layerlaw.verdict.sentences import law_numbers_written
+from layerlaw.verdict import Verdict, judge, law_holds, workers
+from layerlaw.verdict.steps import idle_steps
 
 EVEN = [0.5**i * 40 for i in range(8)]
 
@@ -60,8 +61,8 @@ def test_an_even_drop_holds() -> None:
         ),
         ([1.0, 0.99, 0.98, 0.97, 0.96], "No law to speak of: D falls by only 0.04 of its first value over 4 layers ("),
         ([1.0, 2.0, 4.0, 8.0], "No law: D does not fall with depth ("),
-        ([4.0, 2.0, 1.0], "Too few sites to call it a law: D falls over 3 of them ("),
-        ([1.0, 2.0], "Too few sites to call it a law: D does not fall over 2 of them ("),
+        ([4.0, 2.0, 1.0], "Too few points to call it a law: D falls over 3 of them ("),
+        ([1.0, 2.0], "Two points make no law: D does not fall, from 1 to 2 ("),
     ],
     ids=["even", "hump", "bent", "rises", "chance", "little", "grows", "three points", "two points"],
 )
@@ -105,14 +106,14 @@ def test_rises_within_their_errors_are_no_evidence_against_the_law() -> None:
 def test_idle_layers_are_named() -> None:
     values = [100.0, 50.0, 25.0, 24.9, 12.0, 12.5, 6.0]
     r = record(values)
-    assert idle_layers(r.law(), r.sites) == ["s3"]
+    assert idle_steps(r.law()) == [2]
     assert "Hardly anything happens at 's3'." in words(judge(r))
     assert "D rises at 's5' (by 4.2%)." in words(judge(r))
 
 
 def test_rises_within_two_standard_errors_are_said_to_be() -> None:
     values = [100.0, 50.0, 25.0, 12.0, 12.5, 6.0]
-    assert "each within two standard errors" in words(judge(record(values, separation_log_se=[0.1] * 6)))
+    assert ", within two standard errors" in words(judge(record(values, separation_log_se=[0.1] * 6)))
     assert "standard errors" not in words(judge(record(values, separation_log_se=[0.001] * 6)))
 
 
@@ -161,9 +162,10 @@ def test_separation_far_from_the_floor_is_not_warned_of() -> None:
 
 def test_test_data_are_reported_beside_the_training_data() -> None:
     r = record(EVEN, test_separation=[2 * v for v in EVEN])
-    assert f"On test data D ends at {2 * EVEN[-1]:.3g} (train {EVEN[-1]:.3g})." in words(judge(r))
+    said = f"On test data D is {2 * EVEN[-1]:.3g} at 's7', the last point of the law (train {EVEN[-1]:.3g})."
+    assert said in words(judge(r))
     r.test_accuracy = 0.801
-    assert ", accuracy 80.1%." in words(judge(r))
+    assert "; accuracy 80.1%." in words(judge(r))
 
 
 def test_test_data_measured_nowhere_are_not_reported() -> None:

@@ -16,7 +16,7 @@ from layerlaw.errors import InputError
 from layerlaw.law import greenwood_p, pooled_greenwood_p
 from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 from layerlaw.verdict import find_modules, judge
-from layerlaw.verdict.levels import row_levels
+from layerlaw.verdict.level_rows import row_levels
 
 ROOT = Path(__file__).resolve().parents[2]
 RESNET = [f"layer{s}.{b}.conv{c}" for s in (1, 2, 3) for b in (0, 1) for c in (1, 2)]
@@ -43,7 +43,7 @@ def test_the_rows_of_a_resnet_are_borders_of_layers_blocks_and_stages() -> None:
     found = row_levels(entering("conv1", *RESNET, "fc"))
     block = ["blocks", "layers"]
     stage = ["stages", "layers", *block]
-    assert found == [None, *stage, *stage, *stage, "stages"]
+    assert found == ["stages", *stage, *stage, *stage, "stages"]  # the stem is a module of its own
 
 
 def test_blocks_that_are_known_go_before_names() -> None:
@@ -126,7 +126,7 @@ def test_none_passes_and_the_most_even_is_named() -> None:
     found = find_modules(pairs([2.5, 0.1, 0.2, 1.2, 0.9, 0.05, 0.1, 1.9]))
     assert found.level is None
     assert found.most_even == "blocks"
-    assert "none established; most even: blocks (4 blocks: Greenwood p = " in found.sentence
+    assert "none established; most even (least p): blocks (4 blocks: Greenwood p = " in found.sentence
     assert "of the 8 layers" in found.sentence
     assert "pass the records of several seeds" in found.sentence
 
@@ -147,11 +147,40 @@ def test_numbers_of_a_level_are_those_of_its_law() -> None:
     assert found.rows[1][6] == "1 of 8"
 
 
-def test_the_stem_and_the_head_are_left_out_at_every_level() -> None:
+def test_the_stem_and_the_head_are_modules_of_their_own_at_every_level() -> None:
+    """All levels share the drop of the law: what the headline says of its steps holds of the finest level."""
     names = ["conv1", *(f"{i // 2}.{'ab'[i % 2]}" for i in range(8)), "head"]
-    found = find_modules(record([9.0, *[1.0] * 8, 0.01], names))
-    assert [level.modules for level in found.levels] == [(8,), (4,)]
-    assert max(level.p for level in found.levels) < 1e-9
+    made = record([9.0, *[1.0] * 8, 0.01], names)
+    found = find_modules(made)
+    assert [(level.modules, level.outside) for level in found.levels] == [((10,), (0,)), ((6,), (2,))]
+    assert found.levels[1].counted == "4 blocks and 2 other layers"
+    fit = made.law()
+    assert (found.levels[0].modules[0], found.levels[0].p) == (fit.layers, pytest.approx(fit.greenwood_p))
+    assert found.level is None
+    assert "does not hold" in judge(made).headline
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_finest_level_and_the_headline_never_contradict_each_other(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    made = pairs(list(rng.gamma(rng.integers(1, 30), size=8)))
+    headline, found = judge(made).headline, find_modules(made)
+    assert (found.levels[0].modules[0], found.levels[0].p) == (8, pytest.approx(made.law().greenwood_p))
+    if headline.startswith("The law holds"):
+        assert found.level == "layers"
+        assert found.sentence.startswith("Modules: layers. ")
+        assert "does not hold" not in found.sentence
+    elif found.level == "layers":
+        assert "The law, which also asks for evenness and no trend, does not hold of them." in found.sentence
+
+
+def test_too_few_samples_for_a_law_are_too_few_for_its_modules() -> None:
+    made = pairs([1.9, 0.1, 0.2, 1.8, 1.95, 0.05, 0.1, 1.9])
+    made.counts = [50, 50]
+    for row in made.sites:
+        row.values["separation_permuted"] = row.values["separation"]
+    assert "it cannot be told whether the law holds" in judge(made).headline
+    assert "Modules:" not in str(judge(made))
 
 
 def test_seeds_are_pooled_by_their_statistics_not_by_their_curves() -> None:
@@ -212,14 +241,16 @@ def test_records_of_one_network_at_other_sites_complement_each_other() -> None:
         find_modules(by_layers, by_layers)
 
 
-def test_layers_in_branches_are_points_of_the_finest_level_though_not_of_the_law() -> None:
+def test_rows_of_side_branches_are_points_of_a_level_only_where_asked() -> None:
     made = pairs([1.9, 0.1, 0.2, 1.8, 1.95, 0.05, 0.1, 1.9])
     found = find_modules(made)
     for row in made.sites[1::2]:
         row.in_fit, row.branch = False, True
-    assert find_modules(made).levels == found.levels
+    [blocks] = find_modules(made).levels  # on the trunk the layers inside of blocks are no level
+    assert (blocks.name, blocks.modules) == ("blocks", (made.law().layers,))
+    assert find_modules(made, branches=True).levels == found.levels
     made.sites[1].aside = "3 features do not hold the 9 dimensions of 10 class means"
-    assert find_modules(made).levels[0].modules == (7,)
+    assert find_modules(made, branches=True).levels[0].modules == (7,)
 
 
 def test_a_language_model_has_one_level() -> None:

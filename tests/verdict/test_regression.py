@@ -37,10 +37,10 @@ def test_chance_nulls_and_rises_speak_of_d_reg_and_targets() -> None:
             )
         )
     )
-    assert "D_reg rises at 's1' (by 12.5%), each within two standard errors." in said
+    assert "D_reg rises at 's1' (by 12.5%), within two standard errors." in said
     assert "At 's0', 's1' D_reg is more than half of what permuted targets give" in said
     assert "Untrained, D_reg rises from 8 to 16" in said
-    assert "On test data D_reg ends at 3 (train 1)." in said
+    assert "the last point of the law (train 1)." in said
 
 
 def test_held_out_residuals_stand_beside_the_law() -> None:

@@ -230,6 +230,15 @@ class Blocks:
         return runs
 
 
+def works_behind(end: TensorPlace, layers: Iterable[Call], trunk: Trunk | str) -> bool:
+    """Whether one of these layers works on the data behind a place, such as the end of the last block."""
+    seen = end.call.tensor(end.at, end.pick)
+    if isinstance(trunk, str) or seen is None or seen.node is None:  # the data could not be followed: by time
+        passed = end.call.entered if end.at == "input" else end.call.left
+        return any(call.entered >= passed for call in layers)
+    return any(node > seen.node and node in trunk.reads for call in layers for node in call.nodes)
+
+
 def _series(name: str) -> str:
     return re.sub(r"\d+", "*", name)
 

@@ -53,6 +53,17 @@ def matching(modules: Mapping[str, nn.Module], pattern: str, *, what: str, same_
     raise CaptureError(f"{what} '{pattern}' matches no module of the model. {hint}")
 
 
+def chosen_modules(modules: Mapping[str, nn.Module], item: Any) -> list[str]:
+    """The modules that an entry of `sites=` means: a name or a glob, a type, or a predicate."""
+    if isinstance(item, type):
+        return [name for name, module in modules.items() if isinstance(module, item)]
+    if isinstance(item, str):
+        return matching(modules, item, what="site")
+    if callable(item) and not isinstance(item, nn.Module):
+        return [name for name, module in modules.items() if name and item(name, module)]
+    raise CaptureError(f"sites: expected names, globs, module types or a predicate, got {item!r}.")
+
+
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """The floating-point tensors in nested tuples, lists, dictionaries and dataclasses, other than masks, in order."""
     if isinstance(value, Tensor):

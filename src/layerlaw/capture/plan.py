@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -26,7 +27,8 @@ class Site:
     `axis` and `fold` say where the samples are, `channels_last` where the features are; `shape` is that of one sample,
     `features` its width after the reduction, `itemsize` the bytes of one number, `pick` which of several tensors that a
     module returns. `branch`: not every path from the input to the output passes it. `behind`: it is named after a block that
-    ends where the module is called, or gives what the block's output has become part of.
+    ends where the module is called, or gives what the block's output has become part of. `aside` says why a place that is
+    shown is no point of the law.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Site:
     pick: int = 0
     branch: bool = False
     behind: bool = False
+    aside: str = ""
 
     @property
     def seen_at(self) -> str:
@@ -137,6 +140,15 @@ class Plan:
 def _some(names: list[str], shown: int = 3) -> str:
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more
+
+
+def told_apart(sites: Iterable[Site]) -> list[Site]:
+    """The sites with names that differ: of two with one name the second says what of its module it is."""
+    out: list[Site] = []
+    for site in sites:
+        again = any(site.name == other.name for other in out)
+        out.append(replace(site, name=f"{site.name} ({site.at})") if again else site)
+    return out
 
 
 def statistic_bytes(classes: int, features: int) -> int:

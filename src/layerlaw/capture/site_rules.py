@@ -10,21 +10,21 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.block_rules import Blocks, TensorPlace
+from layerlaw.capture.block_rules import Blocks, TensorPlace, works_behind
 from layerlaw.capture.hooks import Call, Seen, Trace, sample_axis, trace, trace_flow
 from layerlaw.capture.modules import (
     block_names,
+    chosen_modules,
     features_last,
     kind_without_layer,
     logits_of,
-    matching,
     modules_of,
     owns_weights,
     tensors_in,
     weight_layers,
 )
 from layerlaw.capture.parts import find_parts
-from layerlaw.capture.plan import Part, Plan, Reduce, Site, reduced, samples_first
+from layerlaw.capture.plan import Part, Plan, Reduce, Site, reduced, samples_first, told_apart
 from layerlaw.capture.scores import ScoreChoice, find_scores
 from layerlaw.capture.trunk import DataFlow, Trunk
 from layerlaw.errors import CaptureError, check_choice
@@ -32,7 +32,9 @@ from layerlaw.errors import CaptureError, check_choice
 Pattern = str | type[nn.Module] | Callable[[str, nn.Module], bool]
 SiteChoice = Pattern | Sequence[Pattern]
 RULES = ("auto", "layers", "blocks")
-MIN_BLOCK_ROWS = 4
+MIN_BLOCK_POINTS = 4  # fewer say nothing of a law
+NO_BLOCKS = "no repeated module class with two or more weight layers and no branch that rejoins the trunk was found"
+NO_LAYER = "no weight layer lies between '{}' and what the classifier reads"
 AFTER_LAST = "no weight layer's output is the model's output (a softmax or pooling may follow the last layer)"
 
 
@@ -75,19 +77,14 @@ def find_sites(
     if not sites:
         left_out, modules = "; ".join(finder.dropped) or "nothing", ", ".join(filter(None, finder.modules))[:500]
         raise CaptureError(f"no site found with sites={choice!r}. Left out: {left_out}. The model's modules: {modules}")
-    end = finder.classifier
-    classes, threshold = None, 0.0
+    end, classes, threshold = finder.classifier, None, 0.0
     if scores is not None and len(scores) == 2:
         single = scores.dim() == 1 or scores.shape[1] == 1
         classes = 2 if single else scores.shape[1]
         # A single score that no weight layer gives and that lies in 0 … 1 is a probability.
         if single and end is None and bool(((scores >= 0) & (scores <= 1)).all()):
             threshold = 0.5
-    seen: set[str] = set()
-    for i, site in enumerate(sites):  # names must tell sites apart
-        if site.name in seen:
-            sites[i] = replace(site, name=f"{site.name} ({site.at})")
-        seen.add(sites[i].name)
+    sites = told_apart(sites)
     made_of, lost = finder.parts(batch) if parts else ([], [])
     places = [*sites, *(site for part in made_of for site in (part.before, part.after))]
     return Plan(
@@ -159,21 +156,21 @@ class _Finder:
         """The rule that was used, why, and the sites in depth order."""
         if not isinstance(choice, str) or choice not in RULES:
             sites = self.by_choice(choice)
-            ends = [f"; '{site.name}' gives the logits, no point of the law" for site in sites if not site.in_fit]
-            return "chosen", "chosen by the user" + "".join(ends), sites
+            ends = "".join(
+                f"; '{site.name}' gives the logits, no point of the law" for site in sites if not site.in_fit
+            )
+            return "chosen", f"chosen by the user{ends}", sites
         if choice == "layers":
             return "layers", "the input of every weight layer", self.at_layers()
         blocks, what = self.at_blocks()
         if choice == "blocks" and not blocks:
-            none = (
-                "no repeated module class with two or more weight layers and no branch that rejoins the trunk was found"
-            )
-            raise CaptureError(f"sites='blocks': {none}. Use sites='layers', or name the modules.")
+            raise CaptureError(f"sites='blocks': {NO_BLOCKS}. Use sites='layers', or name the modules.")
         if choice == "blocks":
             return "blocks", what, blocks
-        if len(blocks) >= MIN_BLOCK_ROWS:
+        points = sum(site.in_fit for site in blocks)
+        if points >= MIN_BLOCK_POINTS:
             return "blocks", f"auto: {what}", blocks
-        few = f"blocks would give only {len(blocks)} rows" if blocks else "no repeated block was found"
+        few = f"blocks would give only {points} points" if blocks else "no repeated block was found"
         return "layers", f"auto: the input of every weight layer, since {few}", self.at_layers()
 
     def at_layers(self) -> list[Site]:
@@ -202,9 +199,9 @@ class _Finder:
         ends = [self.blocks.end(run) for run in runs] if self.blocks is not None else []
         kinds, why = [run.kind for run in runs], ""
         entered = min((run.entered for run in runs), default=0)
-        if not runs and not self.no_trunk:
-            return [], ""
         if not runs:
+            if not self.no_trunk:
+                return [], ""
             calls = self._calls(block_names(self.modules, set(self.counts), self.layers))
             if not calls:
                 return [], ""
@@ -223,8 +220,23 @@ class _Finder:
         for title, kind, end in zip(titles, kinds, ends, strict=True):
             sites += self._end_of_block(title, kind, end)
         if self.classifier is not None and not (sites and self.feeds_classifier(sites[-1])):
-            sites += self._kept([self.classifier], "input")
+            sites += self._read_by_classifier(sites[-1] if sites else None)
         return sites, f"{len(titles)} blocks of type {', '.join(dict.fromkeys(kinds))}{why}"
+
+    def _read_by_classifier(self, last: Site | None) -> list[Site]:
+        """What the classifier receives: a row of its own, and a point of the law where a layer has worked behind the blocks.
+
+        With pooling, dropout, norms and activations alone in between the last block would count twice. Its end is the point:
+        measured as other ends are, while pooled features differ by the pooling; and averaged over space both are the same.
+        """
+        found = [] if self.classifier is None else self._kept([self.classifier], "input")
+        if last is None or last.at == "logits":
+            return found
+        call = next(c for c in self.two.calls if (c.name, c.number) == (last.module, last.call))
+        others = [layer for layer in self.layer_calls if layer is not self.classifier]
+        if works_behind(TensorPlace(call, last.at, last.pick), others, self.trunk):
+            return found
+        return [replace(site, in_fit=False, aside=NO_LAYER.format(last.name)) for site in found]
 
     def block_modules(self) -> list[str]:
         """The names of the modules that are blocks, or hold their layers."""
@@ -254,7 +266,7 @@ class _Finder:
             elif item == "input":
                 front = [replace(*self._kept([self.two.root], "input", must=True), name="input", type="input")]
             else:
-                found += self._matching(item)
+                found += chosen_modules(self.modules, item)
         for name in written:
             if name not in self.counts:
                 raise CaptureError(f"site '{name}' never fires: the model's forward does not call this module.")
@@ -329,15 +341,6 @@ class _Finder:
 
     def _gives_logits(self, seen: Seen | None) -> bool:
         return seen is not None and self._scores is not None and seen.same_content(self._scores)
-
-    def _matching(self, item: Any) -> list[str]:
-        if isinstance(item, type):
-            return [name for name, module in self.modules.items() if isinstance(module, item)]
-        if isinstance(item, str):
-            return matching(self.modules, item, what="site")
-        if callable(item) and not isinstance(item, nn.Module):
-            return [name for name, module in self.modules.items() if name and item(name, module)]
-        raise CaptureError(f"sites: expected names, globs, module types or a predicate, got {item!r}.")
 
     def _calls(self, names: Iterable[str]) -> list[Call]:
         chosen = set(names)

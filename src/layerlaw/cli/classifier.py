@@ -27,6 +27,7 @@ from layerlaw.errors import DataError, InputError
 from layerlaw.files import check_place, json_safe, made_folder
 from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
 from layerlaw.law import LawFit
+from layerlaw.law.words import law_numbers
 from layerlaw.pages import plot, print_comparison, print_record
 from layerlaw.pages import report as write_page
 from layerlaw.pages.advice_terminal import print_modules
@@ -35,7 +36,6 @@ from layerlaw.probing import sites as find_sites
 from layerlaw.probing.classes import NOT_ASKED
 from layerlaw.record import LANGUAGE_MODEL, REGRESSION, Record
 from layerlaw.verdict import find_modules, judge, law_holds
-from layerlaw.verdict.sentences import law_numbers
 from layerlaw.wording import correlation, percent
 
 WELL_DECIDED, CLEARLY_BETTER, FEW_IMAGES = 0.9, 0.1, 30  # when other scales are tried, what is better, images per class
@@ -179,6 +179,7 @@ def modules(
     records: Annotated[
         list[Path], Argument(help="Record files (JSON) measured at layers, of one network or several seeds.")
     ],
+    branches: Annotated[bool, Option("--branches", help="Rows of side branches are points of a level too.")] = False,
     out: Annotated[Path | None, Option(help="Folder for modules.json and modules.png.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -188,7 +189,7 @@ def modules(
     are pooled. Measure with --sites layers: blocks and stages are then found in the same record.
     """
     check_folder(out)
-    found = find_modules(*(Record.load(path) for path in records))
+    found = find_modules(*(Record.load(path) for path in records), branches=branches)
     screen, written = console(as_json), saved(found, "modules", out)
     print_modules(found, screen)
     conclude(screen, as_json, found.to_dict(), written)

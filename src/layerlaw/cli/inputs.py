@@ -137,7 +137,9 @@ class ImageOptions:
             except DataError:
                 if source in names():
                     raise  # a flat folder of classes has no test split
-        pair, name = train.tensors(how, flat=self.flat), "" if held_out is not None else f"{train.name} (train)"
+        split = source in names() or (Path(source) / "train").is_dir()  # a flat folder of classes has no splits
+        name = "" if held_out is not None else train.name + " (train)" * split
+        pair = train.tensors(how, flat=self.flat)
         return ChosenImages(pair, held_out, train.class_names, tuple(facts), train, how, name)
 
     def _scaling(self, own: Preprocessing, channels: int) -> tuple[Normalize, str]:

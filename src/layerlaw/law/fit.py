@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from layerlaw.errors import InputError
 from layerlaw.law.chance import greenwood_p
-from layerlaw.wording import correlation, p_value
 
 Array = npt.NDArray[np.float64]
 UNCHANGED = 1e-3  # a relative change below this is no rise
@@ -156,13 +155,15 @@ class LawFit:
         if trend is None or not 1 / BENT <= trend <= BENT:
             found.append(f"the steps {'grow' if trend is not None and trend > 1 else 'shrink'} with depth")
         if even < EVEN:
-            found.append(f"the steps are uneven ({self.effective_layers:.1f} effective layers of {self.layers})")
+            found.append(f"the steps are uneven (evenness {even:.2g})")
         return found
 
     @property
     def verdict(self) -> str:
-        """One sentence that does not claim more than the points allow."""
-        return _verdict(self)
+        """One sentence that does not claim more than the points allow, in the words of `layerlaw.law.words`."""
+        from layerlaw.law.words import law_sentence  # words are about fits
+
+        return law_sentence(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers for JSON."""
@@ -268,42 +269,3 @@ def _sharing(y: Array) -> tuple[tuple[float, ...] | None, float | None, float | 
     G = float((shares**2).sum())
     chord = float(np.abs(y - (y[0] - drop * np.arange(m + 1) / m)).max() / drop)
     return tuple(shares.tolist()), 1 / G, greenwood_p(G, m) if m >= 2 else None, chord
-
-
-def _verdict(fit: LawFit) -> str:
-    m, r, Q = fit.layers, fit.pearson, fit.quantity
-    first, last = fit.values[0], fit.values[-1]
-    if fit.rho >= 1 or fit.shares is None:
-        return f"No law: {Q} does not fall with depth (ρ = {_rho(fit)} over {fit.points} points)."
-    half_life = f"{fit.half_life:.2f}" if fit.half_life is not None and fit.half_life < 100 else "over 100"
-    facts = f"ρ = {_rho(fit)} per layer"
-    if Q != RESIDUAL:  # no network is so deep that its residual is halved
-        facts += f", half-life {half_life} layers"
-    if r is None:
-        return f"Two points make no law: {Q} falls from {first:.3g} to {last:.3g} ({facts})."
-    if fit.little:
-        return f"No law to speak of: {Q} falls by only {1 - last / first:.2g} of its first value over {m} layers ({facts})."
-    assert fit.evenness is not None and fit.greenwood_p is not None and fit.steps is not None  # noqa: PT018  (with shares)
-    trend = "" if fit.trend is None else f", trend {fit.trend:.2f}".replace("inf", "∞")
-    work = f"{fit.effective_layers:.1f} effective layers of {m}{trend}"
-    best = f" as the best of {fit.chosen_from}" if fit.chosen_from > 1 else ""
-    numbers = f"{facts}, r = {correlation(r)}, {work}, Greenwood p {p_value(fit.greenwood_p, relation=True)}{best}"
-    rises = f"{Q} rises at {len(fit.rising)} of {m} layers" if fit.rising else ""
-    if fit.holds is None:
-        return f"Too few points to call it a law: {Q} falls over {fit.points} points ({numbers})."
-    if fit.holds and fit.equal_steps:
-        return f"The law holds: every layer takes about the same share of log {Q} ({numbers})."
-    if fit.holds:
-        low, high = (f"{step:.2f}".replace("-", "−") for step in fit.steps)
-        span = f"single steps are {low} to {high} of the even one"
-        but = ", and ".join(filter(None, (rises, span)))
-        return f"The law holds as a whole: log {Q} falls on a line, but {but} ({numbers})."
-    against = "; ".join(filter(None, (rises, *fit.objections)))
-    if not rises and fit.evenness >= EVEN and len(fit.objections) == 1 and fit.greenwood_p >= CHANCE:
-        return f"The law is not established: {against}, over {m} layers ({numbers})."
-    return f"The law does not hold: {against} ({numbers})."
-
-
-def _rho(fit: LawFit) -> str:
-    """ρ with the same digits on both sides of 1; of a residual 1 − ρ is a few thousandths, so with one more."""
-    return f"{fit.rho:.{4 if fit.quantity == RESIDUAL else 3}f}" if fit.rho < 1000 else f"{fit.rho:.3g}"

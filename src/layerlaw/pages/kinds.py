@@ -1,6 +1,6 @@
 """How each kind of record is shown: by a module of its own, so that no other file asks what it shows.
 
-Such a module says what the law is on (`AXIS`) and along what (`LAYER`), gives facts below the title, the columns of the
+Such a module says what the law is on (`AXIS`), gives facts below the title, the columns of the
 table of sites (closer together if more than `CROWDED`), what each site contributes (`parts`), notes below the table and a
 legend of its heads, the key numbers of the law, the columns (`COMPARED`) and caption of a comparison, and definitions with
 their sources (`formulas`).

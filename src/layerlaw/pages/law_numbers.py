@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from layerlaw.law import CHANCE, FEWEST_POINTS, LawFit, laws_across
 from layerlaw.law.fit import BENT, EVEN, FACTOR
+from layerlaw.law.words import law_numbers_written, steps_words
 from layerlaw.measures.columns import describe
 from layerlaw.pages.record_view import RecordView
-from layerlaw.verdict.sentences import law_numbers_written, steps_words
 from layerlaw.verdict.shape import ends_written
 from layerlaw.wording import ABSENT, counted, sentence
 
@@ -64,7 +64,7 @@ LAW_COLUMNS = (
 )
 
 
-def law_tiles(view: RecordView, fit: LawFit, layer: str) -> list[Tile]:
+def law_tiles(view: RecordView, fit: LawFit) -> list[Tile]:
     """Whether the law holds, then the numbers that it stands on; where nothing falls there is nothing to share."""
     holds = Tile("law holds", ANSWERS[view.holds], _why(view, fit))
     if fit.evenness is None or fit.greenwood_p is None or fit.points < FEWEST_POINTS - 1:
@@ -78,7 +78,7 @@ def law_tiles(view: RecordView, fit: LawFit, layer: str) -> list[Tile]:
     best = f", best of {fit.chosen_from}" if fit.chosen_from > 1 else ""
     return [
         holds,
-        Tile("evenness", evenness, _lines(_asked("evenness"), even_ends, _effective(view, fit, layer))),
+        Tile("evenness", evenness, _lines(_asked("evenness"), even_ends, _effective(view, fit))),
         Tile("trend", trend, _lines(_asked("trend"), trend_ends, ratio)),
         Tile("Greenwood p", p, _lines(_asked("chance"), f"chance of a split as even{best}")),
         Tile("single steps", steps_words(fit, "…"), of),
@@ -93,8 +93,9 @@ def _lines(*parts: str | None) -> str:
     return "<br>".join(part for part in parts if part)
 
 
-def _effective(view: RecordView, fit: LawFit, layer: str) -> str:
+def _effective(view: RecordView, fit: LawFit) -> str:
     """Evenness as a count of layers; where the value rises the shares are no parts of a whole, and nothing is counted."""
+    layer = view.record.step_name
     if fit.rising:
         return f"{ABSENT} effective {layer}s: {_symbol(view)} rises at {len(fit.rising)} of {fit.layers}"
     return f"{fit.effective_layers:.1f} effective {layer}s of {fit.layers}"

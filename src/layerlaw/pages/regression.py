@@ -10,7 +10,6 @@ from layerlaw.pages import theme
 from layerlaw.pages.classifier import (
     CITATIONS,
     COMPARED_LAW,
-    LAYER,
     RANK_MARK,
     SHARE,
     against_floor,
@@ -31,7 +30,7 @@ from layerlaw.record import SiteRow
 from layerlaw.wording import ABSENT, counted, finite, number, percent, signed
 
 __all__ = [
-    "AXIS", "COMPARED", "CROWDED", "LAYER", "compared_caption", "facts", "formulas", "key_numbers", "law_caption", "legend",
+    "AXIS", "COMPARED", "CROWDED", "compared_caption", "facts", "formulas", "key_numbers", "law_caption", "legend",
     "parts", "residual_caption", "residual_figure", "shares_caption", "table_columns", "table_notes",
 ]  # fmt: skip
 

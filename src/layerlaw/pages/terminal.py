@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layerlaw.errors import MissingExtraError
+from layerlaw.law.words import law_numbers
 from layerlaw.outcome import Outcome
 from layerlaw.pages import outcome_words as said
 from layerlaw.pages.kinds import filled, presentation
 from layerlaw.pages.law_numbers import RULE, together
 from layerlaw.pages.record_view import Parts, RecordView, read, read_all
 from layerlaw.record import Record
-from layerlaw.verdict.sentences import law_numbers
 from layerlaw.wording import ABSENT, clean, percent, sentence, shortened
 
 try:

@@ -281,7 +281,7 @@ def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, wei
                 by_class |= {f"test_{key}": value for key, value in classwise.items()}
             about = (site.name, site.type, site.shape, site.features, site.in_fit, site.seen_at)
             plane = train.planes.get(site, [])
-            rows.append(SiteRow(*about, values, by_class, plane, branch=site.branch))
+            rows.append(SiteRow(*about, values, by_class, plane, branch=site.branch, aside=site.aside))
     _set_aside(run, train, rows)
     return rows
 
@@ -349,8 +349,8 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
         free = f"of all its outputs the network chooses that of the label for {train.free_accuracy:.1%}"
         notes.append(f"Accuracy ({train.accuracy:.1%}) is among the {run.classes.K} chosen classes alone; {free}.")
     tokens = [site for site in run.plan.sites if len(site.shape) == 2 and site.channels_last]
-    last = next((site for site in reversed(run.plan.sites) if site.in_fit), None)
-    if run.options.reduce == "flatten" and tokens and last is not None and last.shape == tokens[-1].shape[1:]:
+    ends = [site for site in run.plan.sites if site.name == run.plan.reads or site.in_fit]
+    if run.options.reduce == "flatten" and tokens and ends and ends[-1].shape == tokens[-1].shape[1:]:
         flattened = "Tokens were flattened, while the classifier reads the width of one token"
         notes.append(f"{flattened}: reduce='first' or 'mean' measures what it uses.")
     if train.no_extras_why:

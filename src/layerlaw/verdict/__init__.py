@@ -8,12 +8,12 @@ from layerlaw.verdict.classifier import judge_classifier, judge_regression
 from layerlaw.verdict.language_model import holds_on_text, judge_language_model
 from layerlaw.verdict.levels import ModuleFinding, ModuleLevel, find_modules
 from layerlaw.verdict.sentences import Verdict
-from layerlaw.verdict.steps import IDLE_SHARE, idle_layers, samples_needed, workers, working_sites
+from layerlaw.verdict.steps import IDLE_SHARE, samples_needed, workers, working_sites
 from layerlaw.verdict.stopping import Emergence, UntilLaw, emergence
 
 __all__ = [
     "IDLE_SHARE", "Emergence", "ModuleFinding", "ModuleLevel", "UntilLaw", "Verdict", "emergence", "find_modules",
-    "idle_layers", "judge", "law_holds", "workers", "working_sites",
+    "judge", "law_holds", "workers", "working_sites",
 ]  # fmt: skip
 
 

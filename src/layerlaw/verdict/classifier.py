@@ -5,15 +5,25 @@ from __future__ import annotations
 import math
 
 from layerlaw.errors import InputError
-from layerlaw.law import LawFit
+from layerlaw.law import FEWEST_POINTS, LawFit
+from layerlaw.law.words import fit_numbers, law_claim, rises_counted
 from layerlaw.measures.columns import describe
 from layerlaw.record import Record, SiteRow
 from layerlaw.stats.labels import near_chance
 from layerlaw.verdict.levels import module_sentence
 from layerlaw.verdict.parts import linear_floor_words, made_of
-from layerlaw.verdict.sentences import Verdict, law_claim, law_numbers, listed
-from layerlaw.verdict.steps import NOISE_RATIO, idle_layers, noise_ratios, samples_needed, workers
-from layerlaw.wording import correlation
+from layerlaw.verdict.sentences import Verdict, listed
+from layerlaw.verdict.steps import (
+    NOISE_RATIO,
+    idle_steps,
+    largest_step,
+    noise_ratios,
+    rises_named,
+    samples_needed,
+    step_places,
+    within_errors,
+)
+from layerlaw.wording import counted
 
 CLOSER = 0.2  # a mean cosine of rare classes' rows so much above the frequent ones' is no accident of similar classes
 UNREAD = 0.9  # a residual above this share of the first one has hardly fallen
@@ -21,33 +31,28 @@ UNREAD = 0.9  # a residual above this share of the first one has hardly fallen
 
 def judge_classifier(record: Record) -> Verdict:
     """Does D fall by equal factors, and what do the other measures say?"""
-    sites = [site for site in record.sites if site.in_fit]
+    sites = record.points()
     dead = [site.name for site in sites if site.values.get("rank") == 0.0]
     try:
         if dead:
             raise InputError(f"the class means coincide at {listed(dead)} (a dead layer?).")
         fit = record.law()
     except InputError as error:
-        return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
+        return Verdict(f"No law can be fitted: {error}", tuple(record.notes), tuple(_more_points(record)))
     findings = [*_along_depth(record, fit, sites), *_collapse(record, sites), *_balance(record)]
-    return Verdict(_headline(record, fit, sites), tuple(findings), tuple(_advice(record, fit, sites)))
+    return Verdict(_headline(record, fit), tuple(findings), tuple(_advice(record, fit, sites)))
 
 
-def _headline(record: Record, fit: LawFit, sites: list[SiteRow]) -> str:
+def _headline(record: Record, fit: LawFit) -> str:
     """Whether the law holds, and in brackets the numbers that say so."""
-    numbers = [f"ρ = {fit.rho:.3f} per layer" if fit.rho < 1000 else f"ρ = {fit.rho:.3g} per layer"]
-    if fit.half_life is not None:
-        numbers.append(f"half-life {fit.half_life:.2f} layers" if fit.half_life < 100 else "half-life over 100 layers")
-    if fit.pearson is not None:
-        numbers.append(f"r = {correlation(fit.pearson)}")
-    within = fit.rising and all(_within_errors(record, fit, sites).values())
-    rises = f"it rises at {len(fit.rising)} of {fit.layers} layers{', within its errors' * bool(within)}" * bool(
-        fit.rising
-    )
-    claim = law_claim(fit, fit.quantity, points="sites", layer="layer", rises=rises, clear=not within)
+    step = record.step_name
+    within = fit.rising and all(within_errors(record, fit).values())
+    rises = rises_counted(fit, step) + ", within its errors" * bool(within)
+    places = step_places(record)
+    claim = law_claim(fit, fit.quantity, layer=step, rises=rises, clear=not within, places=places)
     if (enough := samples_needed(record)) is not None:
         claim = _cannot_tell(record, fit, enough)
-    return f"{claim} ({', '.join([*numbers, *law_numbers(fit)])})."
+    return f"{claim} ({', '.join(fit_numbers(fit, step))})."
 
 
 def _cannot_tell(record: Record, fit: LawFit, enough: float) -> str:
@@ -61,35 +66,27 @@ def _cannot_tell(record: Record, fit: LawFit, enough: float) -> str:
     return f"{given[:1].upper()}{given[1:]}: {fit.quantity} is {span} of what permuted {labels} give; {do}"
 
 
-def _within_errors(record: Record, fit: LawFit, sites: list[SiteRow]) -> dict[int, bool]:
-    """Of each rise whether it is within two standard errors; those of neighbors are taken as independent."""
-    known = [site.values.get(f"{record.leading}_log_se") for site in sites]
-    errors = [math.inf if error is None else error for error in known]  # what is not known excuses nothing
-    rises = {i: math.log(fit.values[i + 1] / fit.values[i]) for i in fit.rising}
-    return {i: rise < 2 * math.hypot(*errors[i : i + 2]) < math.inf for i, rise in rises.items()}
-
-
 def judge_regression(record: Record) -> Verdict:
     """Does D_reg fall by equal factors, and what do a held-out regression and the network's own output say?"""
-    sites = [site for site in record.sites if site.in_fit]
+    sites = record.points()
     dead = [site.name for site in sites if site.values.get("rank") == 0.0]
     try:
         if dead:
             raise InputError(f"nothing goes with the targets at {listed(dead)} (a dead layer?).")
         fit = record.law()
     except InputError as error:
-        return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
+        return Verdict(f"No law can be fitted: {error}", tuple(record.notes), tuple(_more_points(record)))
     findings = [*_along_depth(record, fit, sites), *_held_out(fit, sites), *_own_output(record)]
-    idle = _idle(fit, sites)
+    advice = [*_more_points(record), *_idle(record, fit)]
     grows = "D_reg grows with depth, as in networks that are untrained or in which a layer destroys the signal."
-    return Verdict(_headline(record, fit, sites), tuple(findings), (*idle, *[grows] * (fit.rho >= 1)))
+    return Verdict(_headline(record, fit), tuple(findings), (*advice, *[grows] * (fit.rho >= 1)))
 
 
 def _along_depth(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
     """What is said of any separation, of classes or targets."""
     return [
-        *_work(fit, sites),
-        *_rises(record, fit, sites),
+        *largest_step(record, fit),
+        *rises_named(record, fit),
         *_set_aside(record),
         *module_sentence(record),
         *_floor(record, sites),
@@ -145,30 +142,6 @@ def _own_output(record: Record) -> list[str]:
     return [f"Of the network's own output {what} is {written[0]}{base}{test}.".replace("-", "−")]
 
 
-def _work(fit: LawFit, sites: list[SiteRow]) -> list[str]:
-    if fit.shares is None or fit.layers < 2:
-        return []
-    most = fit.shares.index(max(fit.shares))
-    factor = fit.values[most] / fit.values[most + 1]
-    sentence = f"The largest step is at '{workers(sites)[most]}', by a factor of {factor:.2f}"
-    if not fit.rising:  # with rises the shares no longer are parts of a whole
-        sentence += f": {fit.shares[most]:.0%} of the drop, where an even share would be {1 / fit.layers:.0%}"
-    idle = idle_layers(fit, sites)
-    return [sentence + "." + (f" Hardly anything happens at {listed(idle)}." if idle else "")]
-
-
-def _rises(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
-    if not fit.rising or fit.shares is None:
-        return []
-    names, ratios = workers(sites), {i: fit.values[i + 1] / fit.values[i] for i in fit.rising}
-    shown = [f"'{names[i]}' (by {ratio - 1:.1%})" for i, ratio in ratios.items()]
-    sentence = f"{fit.quantity} rises at {', '.join(shown[:4])}" + (
-        f" and {len(shown) - 4} more" if len(shown) > 4 else ""
-    )
-    within = all(_within_errors(record, fit, sites).values())
-    return [sentence + (", each within two standard errors." if within else ".")]
-
-
 def _set_aside(record: Record) -> list[str]:
     rows: dict[str, list[str]] = {}
     for site in record.sites:
@@ -201,7 +174,7 @@ def _null(record: Record, fit: LawFit) -> list[str]:
     change = "rises" if last > first else "falls"
     learned = ": the drop is learned." if last > 2 * trained and trained < first else "."
     facts = f"from {first:.3g} to {last:.3g} (ρ = {null.rho:.3f})"
-    return [f"Untrained, {fit.quantity} {change} {facts}; trained it ends at {trained:.3g}{learned}"]
+    return [f"Untrained, {fit.quantity} {change} {facts}; trained it is {trained:.3g} at {last_named(record)}{learned}"]
 
 
 def _test(record: Record, last: SiteRow) -> list[str]:
@@ -210,9 +183,9 @@ def _test(record: Record, last: SiteRow) -> list[str]:
     if value is None or test is None:
         return []
     told = record.test_accuracy is not None and record.kind.of_classes
-    accuracy = f", accuracy {record.test_accuracy:.1%}" if told else ""
+    accuracy = f"; accuracy {record.test_accuracy:.1%}" if told else ""
     named = record.settings.get("data_name") or "train"
-    sentence = f"On test data {symbol} ends at {test:.3g} ({named} {value:.3g}){accuracy}."
+    sentence = f"On test data {symbol} is {test:.3g} at {last_named(record)} ({named} {value:.3g}){accuracy}."
     n, m = sum(record.counts), sum(record.test_counts)
     if n and m and max(n, m) > 1.5 * min(n, m):
         corrected = [last.values.get(name) for name in (f"test_{lead}_corrected", f"{lead}_corrected")]
@@ -221,6 +194,11 @@ def _test(record: Record, last: SiteRow) -> list[str]:
             sentence += f"; corrected for it, {corrected[0]:.3g} against {corrected[1]:.3g}"
         sentence += "."
     return [sentence]
+
+
+def last_named(record: Record) -> str:
+    """Where the law ends: a row behind it that is set aside is not meant."""
+    return f"'{record.points()[-1].name}', the last point of the law"
 
 
 def _collapse(record: Record, sites: list[SiteRow]) -> list[str]:
@@ -271,13 +249,14 @@ def _rare_rows(record: Record) -> list[str]:
 
 
 def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
-    out, depth = [], _early_exit(record, sites)
+    worse, depth = _worse_than_input(record), _early_exit(record, sites)
+    out = [*worse, *_more_points(record)]
     if depth is not None:
         out.append(
             f"From '{sites[depth].name}' on (site {depth} of {len(sites) - 1}) the nearest class center is right on at "
             f"least 99 % of {_the(record)}: a candidate for early exit, or for fewer layers."
         )
-    out += _idle(fit, sites)
+    out += _idle(record, fit)
     falls = fit.values[-1] < fit.values[0] / 2
     if (
         record.accuracy is not None
@@ -292,7 +271,7 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
         )
     if fit.rho >= 1:
         chance = 1 / max(1, len(record.classes))
-        if record.accuracy is not None and record.accuracy > chance + (1 - chance) / 2:
+        if not worse and record.accuracy is not None and record.accuracy > chance + (1 - chance) / 2:
             out.append(
                 "D grows with depth although the network decides well: D is dominated by the weakest directions between "
                 "the class means; look at the nearest-center accuracy and at the classes one by one."
@@ -310,10 +289,44 @@ def _the(record: Record) -> str:
     return record.data_name if record.settings.get("data_name") else f"the {record.data_name}"
 
 
-def _idle(fit: LawFit, sites: list[SiteRow]) -> list[str]:
-    idle = idle_layers(fit, sites)
+def _idle(record: Record, fit: LawFit) -> list[str]:
+    idle = idle_steps(fit)
     many = fit.layers >= 4 and len(idle) > fit.layers / 3
-    return [f"{len(idle)} of {fit.layers} layers do little: a shallower network may do as well."] * many
+    return [f"{len(idle)} of {fit.layers} {record.step_name}s do little: a shallower network may do as well."] * many
+
+
+def _more_points(record: Record) -> list[str]:
+    """What would give more points, where there are too few for a law."""
+    have = len(record.points())
+    if have >= FEWEST_POINTS:
+        return []
+    few = f"{counted(have, 'point')} of a law {'is' if have == 1 else 'are'} too few, it takes {FEWEST_POINTS}"
+    if record.by_blocks:
+        return [f"{few}: sites='layers' (--sites layers) measures at every weight layer instead of at blocks."]
+    if len(record.points(branches=True)) > have:
+        return [f"{few}: record.law(branches=True) takes in the rows of side branches."]
+    if record.settings.get("sites") == "chosen":
+        return [f"{few}: name more sites, or leave the choice out."]
+    return []
+
+
+def _worse_than_input(record: Record) -> list[str]:
+    """A network that decides worse than the nearest class center of what enters it, by more than two standard errors."""
+    first = record.sites[0]
+    pairs = {
+        " on test data": (record.test_accuracy, first.values.get("test_ncc_accuracy"), sum(record.test_counts)),
+        "": (record.accuracy, first.values.get("ncc_accuracy"), sum(record.counts)),
+    }
+    for where, (own, center, n) in pairs.items():
+        if own is None or center is None or not n or first.at != "input":
+            continue
+        if center - own > 2 * math.sqrt((own * (1 - own) + center * (1 - center)) / n):
+            return [
+                f"The network is worse than its own input: it is right on {own:.1%}{where}, the nearest class center of "
+                f"what enters it ('{first.name}') on {center:.1%}. Look at its training and at how its inputs are scaled."
+            ]
+        return []  # test data decide where there are some
+    return []
 
 
 def _early_exit(record: Record, sites: list[SiteRow]) -> int | None:

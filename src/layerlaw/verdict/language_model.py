@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from layerlaw.errors import InputError
 from layerlaw.law import UNCHANGED, LawErrors, LawFit
+from layerlaw.law.words import law_claim, law_numbers
 from layerlaw.record import Record, SiteRow
-from layerlaw.verdict.sentences import Verdict, blocks, law_claim, law_numbers
+from layerlaw.verdict.sentences import Verdict, blocks
 from layerlaw.verdict.shape import curve_shape, intervals, on_the_shape, shape_intervals
 from layerlaw.verdict.steps import HARDLY, beyond_error, same_everywhere, spread
 from layerlaw.verdict.targets import laws_of_targets, other_targets

@@ -1,8 +1,8 @@
 """Which module obeys the law: at which level of the network, layers, blocks or stages, is the drop of log D shared evenly?
 
 The answer is the finest level whose modules share the drop more evenly than a random split would (Greenwood's p < .05). The
-candidates are the levels that the network itself has: free segmentations fit anything. How often the answer is right, on
-trained networks and on random splits, is in docs/modules.md.
+candidates are the levels that the trunk of the network itself has: free segmentations fit anything, and rows of side
+branches are no sequence. How often the answer is right, on trained networks and on random splits, is in docs/modules.md.
 """
 
 from __future__ import annotations
@@ -10,88 +10,24 @@ from __future__ import annotations
 import html
 import math
 import os
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from layerlaw.errors import InputError
 from layerlaw.files import json_safe, write_json
-from layerlaw.law import CHANCE, FEWEST_POINTS, LawFit, fit_law, pooled_greenwood_p, shuffled_p
+from layerlaw.law import CHANCE, FEWEST_POINTS, pooled_greenwood_p, shuffled_p
 from layerlaw.measures.columns import describe
-from layerlaw.record import Record, SiteRow
+from layerlaw.record import Record
 from layerlaw.sheet import Panel, Series, Sheet
-from layerlaw.verdict.steps import working_sites
-from layerlaw.wording import counted, joined, number, p_value
+from layerlaw.verdict.level_rows import LEVELS, LevelCurve, level_curves
+from layerlaw.verdict.steps import samples_needed
+from layerlaw.wording import joined, number, p_value
 
-LEVELS = ("layers", "blocks", "stages")  # from fine to coarse
 FEWEST = FEWEST_POINTS - 1  # modules of a level that is tested
 FEW, HOPELESS = 6, 0.5  # so few modules of one network have little power; with such a p more networks would not help
-_CALL = re.compile(r"#\d+$| \((input|output)\)$")  # what a site's name has beside that of its module
-_NUMBERED = re.compile(r"\d+$")
-
-
-def row_levels(rows: Sequence[SiteRow], blocks: Sequence[str] = ()) -> list[str | None]:
-    """Of each row the coarsest level at whose modules' border it lies; `None` beyond the first and the last block.
-
-    A step from one row to the next belongs to the block that holds the module which does its work; steps in no block (a
-    layer between two stages) are modules of their own at every level. What comes before the first block (a stem) and after
-    the last one (a head) is left out at all levels alike, so that they share the same drop. `blocks` are names of modules;
-    without them the module tree tells: the innermost numbered modules that hold most layers, in twos or more. The blocks of
-    one parent are a stage.
-
-    >>> rows = [SiteRow(name, "Conv2d", (4,), 4, at="input") for name in ("conv", "1.0.a", "1.0.b", "1.1.a", "1.1.b", "fc")]
-    >>> row_levels(rows)
-    [None, 'blocks', 'layers', 'blocks', 'layers', 'blocks']
-    """
-    workers = [_CALL.sub("", rows[i].name) for i in working_sites(list(rows))]
-    blocks = list(blocks) or _numbered_blocks(workers)
-    homes = [max((b for b in blocks if _inside(name, b)), key=len, default=None) for name in workers]
-    held = [i for i, home in enumerate(homes) if home is not None]
-    if len({homes[i] for i in held}) < 2 or len(held) < len(workers) / 2:
-        return ["layers"] * len(rows)
-    first, last = held[0], held[-1]
-    parents = {block: block.rpartition(".")[0] for block in dict.fromkeys(filter(None, homes))}
-    staged = len(set(parents.values())) > 1 and max(Counter(parents.values()).values()) > 1
-    units = [
-        (home or f"{i}", next((p for p in parents.values() if staged and p and _inside(name, p)), home or f"{i}"))
-        for i, (name, home) in enumerate(zip(workers, homes, strict=True))
-    ]  # of each step its block and its stage, or the step itself
-    out: list[str | None] = [None] * len(rows)
-    for at in range(first, last + 2):
-        end = at in (first, last + 1)
-        new_block, new_stage = (end or units[at - 1][k] != units[at][k] for k in (0, 1))
-        out[at] = "stages" if staged and new_stage else "blocks" if new_block else "layers"
-    return out
-
-
-def _inside(name: str, module: str) -> bool:
-    return name == module or name.startswith(f"{module}.")
-
-
-def _numbered_blocks(names: Sequence[str]) -> list[str]:
-    """Blocks by names alone: of the numbered modules of one place in the tree (layer1.0, layer1.1 …) those that hold most.
-
-    At least half of them hold two layers or more; among places that hold as many layers the innermost.
-    """
-    places: dict[str, Counter[str]] = {}
-    for name in names:
-        parts = name.split(".")
-        for depth in range(1, len(parts)):
-            if _NUMBERED.search(parts[depth - 1]):
-                place = ".".join(_NUMBERED.sub("*", part) for part in parts[:depth])
-                places.setdefault(place, Counter())[".".join(parts[:depth])] += 1
-    repeated = {
-        place: units
-        for place, units in places.items()
-        if len(units) > 1 and sum(count > 1 for count in units.values()) >= len(units) / 2
-    }
-    best = max(repeated, key=lambda place: (repeated[place].total(), place.count(".")), default=None)
-    return [] if best is None else list(repeated[best])
 
 
 @dataclass(frozen=True)
@@ -100,6 +36,9 @@ class ModuleLevel:
 
     name: str
     modules: tuple[int, ...]
+    """How many steps the drop is divided into: blocks (or stages), and the layers outside of them, each for itself."""
+    outside: tuple[int, ...]
+    """How many of them are such layers: a stem, a layer between two stages, a head."""
     p: float
     """Chance that random splits are as even: Greenwood's p, of several networks that of the sum of their statistics."""
     median_p: float
@@ -120,9 +59,18 @@ class ModuleLevel:
 
     @property
     def counted(self) -> str:
-        """How many modules: "4 blocks"."""
-        low, high = min(self.modules), max(self.modules)
-        return counted(low, self.name[:-1], self.name) if low == high else f"{low}–{high} {self.name}"
+        """How many modules: "4 blocks", "4 blocks and 1 other layer"."""
+        inside = [all_ - out for all_, out in zip(self.modules, self.outside, strict=True)]
+        others = f" and {_counted(self.outside, 'other layer')}" if any(self.outside) else ""
+        return f"{_counted(inside, self.name[:-1])}{others}"
+
+
+def _span(counts: Sequence[int]) -> str:
+    return "–".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
+
+
+def _counted(counts: Sequence[int], one: str) -> str:
+    return f"{_span(counts)} {one if set(counts) == {1} else f'{one}s'}"
 
 
 @dataclass(frozen=True)
@@ -142,7 +90,7 @@ class ModuleFinding:
 
     @property
     def most_even(self) -> str | None:
-        """The level of the least p; `None` where nothing falls."""
+        """The level of the least Greenwood p, which allows for the number of modules; `None` where nothing falls."""
         known = [level for level in self.levels if level.evenness is not None]
         return (
             min(known, key=lambda level: (level.p, level.median_p, -(level.evenness or 0)), default=_NONE).name or None
@@ -159,7 +107,8 @@ class ModuleFinding:
             against = f"; {joined(others)}" if others else ""
             any_groups = found.permutation_p is not None and found.permutation_p >= CHANCE
             doubt = f" Any groups of so many {self.levels[0].name} would be as even: these are not shown to be special."
-            return f"Modules: {self.level}. {share} ({'; '.join(self._numbers(found))}){against}.{doubt * any_groups}"
+            end = doubt * any_groups + self._more_asked(found)
+            return f"Modules: {self.level}. {share} ({'; '.join(self._numbers(found))}){against}.{end}"
         if self.most_even is None:
             return f"Modules: none established; {self.quantity} hardly falls from the first site to the last, or not at all."
         best = next(level for level in self.levels if level.name == self.most_even)
@@ -167,7 +116,15 @@ class ModuleFinding:
         numbers = "; ".join([*self._numbers(best), *rest])
         alone = not several and best.p < HOPELESS and best.modules[0] <= FEW
         tell = " Few modules of one network seldom tell: pass the records of several seeds." * alone
-        return f"Modules: none established; most even: {self.most_even} ({best.counted}: {numbers}).{tell}"
+        return f"Modules: none established; most even (least p): {self.most_even} ({best.counted}: {numbers}).{tell}"
+
+    def _more_asked(self, found: ModuleLevel) -> str:
+        """The law asks for more than p: where it does not hold of modules that pass, that is said too."""
+        networks = len(self.networks)
+        if found.holds == networks:
+            return ""
+        where = f"holds in {found.holds} of {networks} networks" if networks > 1 else "does not hold of them"
+        return f" The law, which also asks for evenness and no trend, {where}."
 
     def _numbers(self, level: ModuleLevel) -> list[str]:
         p = f"Greenwood p {p_value(level.p, relation=True)}"
@@ -192,7 +149,7 @@ class ModuleFinding:
             ps = [p_value(p) for p in (level.p, level.median_p, level.permutation_p)]
             rises = f"{level.rises} of {sum(level.modules)}"
             even = number(level.evenness, 2)
-            out.append([level.name, level.counted.split()[0], *ps, even, rises, f"{level.holds} of {n}"])
+            out.append([level.name, _span(level.modules), *ps, even, rises, f"{level.holds} of {n}"])
         return out
 
     def to_dict(self) -> dict[str, Any]:
@@ -234,23 +191,16 @@ class ModuleFinding:
         return f"<p>{html.escape(self.sentence)}</p><table>{table}</table>"
 
 
-_NONE = ModuleLevel("", (), 1.0, 1.0, None, None, 0, 0, ())
+_NONE = ModuleLevel("", (), (), 1.0, 1.0, None, None, 0, 0, ())
 
 
-@dataclass(frozen=True)
-class _LevelCurve:
-    """One level of one network: its law, and how many of the finest steps each of its modules holds."""
-
-    fit: LawFit
-    fine: tuple[float, ...]
-    sizes: tuple[int, ...]
-
-
-def find_modules(*records: Record) -> ModuleFinding:
+def find_modules(*records: Record, branches: bool = False) -> ModuleFinding:
     """At which level, layers, blocks or stages, do the modules share the drop of log D evenly?
 
     The finest level with Greenwood's p < .05; if there is none, "none established" and the level with the least p. A record
-    measured at layers holds all levels (`row_levels`). Records of one network (equal checksums of parameters) that were
+    measured at layers holds all levels (`row_levels`) that its points have; the finest has the points of `record.law()`.
+    `branches`: rows of side branches are points too, as in `record.law(branches=True)`, so that the layers inside of
+    residual blocks are a level. Records of one network (equal checksums of parameters) that were
     measured at different sites complement each other; those of several networks, seeds of one architecture, are pooled:
     their statistics are added up and compared with sums of independent random splits.
     """
@@ -269,7 +219,7 @@ def find_modules(*records: Record) -> ModuleFinding:
     networks: dict[str, list[Record]] = {}
     for i, record in enumerate(records):
         networks.setdefault(record.provenance.get("parameters_sha256") or f"record {i}", []).append(record)
-    found = [_of_network(group, column) for group in networks.values()]
+    found = [_of_network(group, column, branches=branches) for group in networks.values()]
     names = tuple(group[0].name for group in networks.values())
     for name, curves in zip(names, found, strict=True):
         if list(curves) != list(found[0]):
@@ -295,14 +245,14 @@ def finding_of(*records: Record) -> ModuleFinding | None:
 
 
 def module_sentence(record: Record) -> list[str]:
-    """The answer for a verdict, where there is one."""
-    found = finding_of(record)
+    """The answer for a verdict, where there is one: not where the samples are too few to tell of any law."""
+    found = finding_of(record) if samples_needed(record) is None else None
     return [] if found is None else [found.sentence]
 
 
-def _of_network(records: Sequence[Record], column: str) -> dict[str, _LevelCurve]:
+def _of_network(records: Sequence[Record], column: str, *, branches: bool) -> dict[str, LevelCurve]:
     """The levels of one network, from fine to coarse; where records share one, from that with the most levels."""
-    several = sorted((_curves(record, column) for record in records), key=len, reverse=True)
+    several = sorted((level_curves(r, column, branches=branches) for r in records), key=len, reverse=True)
     for i, curves in enumerate(several):
         if any(set(curves) == set(other) for other in several[:i]):
             same = f"two records of the same network ('{records[0].name}') with {joined(list(curves))}"
@@ -311,43 +261,7 @@ def _of_network(records: Sequence[Record], column: str) -> dict[str, _LevelCurve
     return {level: out[level] for level in LEVELS if level in out}
 
 
-def _curves(record: Record, column: str) -> dict[str, _LevelCurve]:
-    """The levels of one record, from fine to coarse."""
-    rows = [site for site in record.sites if is_along(site)]
-    blocks = record.settings.get("blocks") or ()
-    if record.settings.get("sites") == "blocks" or record.kind.first:  # its rows are the outputs of blocks
-        blocks = [_CALL.sub("", row.name) for row in rows if row.at != "input"]
-    if len(rows) < 2:
-        raise InputError(f"find_modules: expected at least 2 points of a law, record '{record.name}' has {len(rows)}.")
-    marks = row_levels(rows, blocks)
-    borders = {
-        level: [i for i, mark in enumerate(marks) if mark is not None and LEVELS.index(mark) >= k]
-        for k, level in enumerate(LEVELS)
-    }
-    finest = borders["layers"]
-    values = []
-    for i in finest:
-        value = rows[i].values.get(column)
-        if value is None or not (math.isfinite(value) and value > 0):
-            raise InputError(f"record '{record.name}': expected a positive {column} at '{rows[i].name}', got {value}.")
-        values.append(value)
-    fine = tuple(math.log(a / b) for a, b in pairwise(values))
-    out: dict[str, _LevelCurve] = {}
-    for level, following in zip(LEVELS, [*LEVELS[1:], None], strict=True):
-        at = [finest.index(i) for i in borders[level]]
-        if len(at) < 2 or (following is not None and borders[level] == borders[following]):
-            continue  # no such modules, or the same as those of the coarser level
-        fit = fit_law([values[i] for i in at], quantity=describe(column).quantity)
-        out[level] = _LevelCurve(fit, fine, tuple(b - a for a, b in pairwise(at)))
-    return out
-
-
-def is_along(site: SiteRow) -> bool:
-    """Whether a row is a point of some level: the points of the law, and what enters layers on side branches."""
-    return site.in_fit or (site.branch and not site.aside)
-
-
-def _level(name: str, curves: Sequence[_LevelCurve]) -> ModuleLevel:
+def _level(name: str, curves: Sequence[LevelCurve]) -> ModuleLevel:
     fits = [curve.fit for curve in curves]
     falling = [fit.effective_layers is not None and not fit.little for fit in fits]  # else there is no drop to share
     statistics = [
@@ -360,6 +274,7 @@ def _level(name: str, curves: Sequence[_LevelCurve]) -> ModuleLevel:
     return ModuleLevel(
         name=name,
         modules=modules,
+        outside=tuple(curve.outside for curve in curves),
         p=pooled_greenwood_p(statistics, modules),
         median_p=median(single),
         permutation_p=shuffled_p([c.fine for c in curves], [c.sizes for c in curves]) if grouped else None,

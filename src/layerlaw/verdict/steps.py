@@ -1,13 +1,15 @@
-"""From one site to the next: who does the work of a step, who is idle, runs of steps that do little, rises at the end."""
+"""From one site to the next: who does the work of a step, who is idle, where it rises, runs of steps that do little."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from statistics import median
 
 from layerlaw.law import UNCHANGED, LawErrors, LawFit
+from layerlaw.law.words import FOLD
 from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 
 IDLE_SHARE = 0.25  # a layer is idle when it does less than a quarter of an even share
@@ -50,12 +52,68 @@ def working_sites(sites: list[SiteRow]) -> list[int]:
     return [i if inputs[i] and inputs[i + 1] else i + 1 for i in range(len(sites) - 1)]
 
 
-def idle_layers(fit: LawFit, sites: list[SiteRow]) -> list[str]:
-    """Names of the layers after which D is hardly lower than before, and not higher either."""
-    if fit.shares is None:
+def step_places(record: Record) -> list[str]:
+    """Where each step of the law is: at the module that does its work; between two points where other rows lie there too.
+
+    Rows between two points are side branches, or set aside: the layers there work together, and none gets the credit alone.
+    """
+    at = [i for i, site in enumerate(record.sites) if site.in_fit]
+    points = [record.sites[i] for i in at]
+    alone = [f"at '{name}'" for name in workers(points)]
+    across = [f"between '{a.name}' and '{b.name}'" for a, b in pairwise(points)]
+    return [across[k] if j > i + 1 else alone[k] for k, (i, j) in enumerate(pairwise(at))]
+
+
+def listed_places(places: Sequence[str]) -> str:
+    """The first four places, and how many more there are.
+
+    >>> listed_places(["at 'a'", "at 'b'", "between 'b' and 'd'", "at 'e'"])
+    "at 'a', 'b', between 'b' and 'd', at 'e'"
+    """
+    shown = list(places[:4])
+    again = [place.startswith("at ") and before.startswith("at ") for before, place in pairwise(["", *shown])]
+    words = [place.removeprefix("at ") if same else place for place, same in zip(shown, again, strict=True)]
+    return ", ".join(words) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
+
+
+def idle_steps(fit: LawFit) -> list[int]:
+    """The steps by which D is hardly lower than before, and not higher either."""
+    least = IDLE_SHARE / fit.layers
+    return [i for i, share in enumerate(fit.shares or ()) if share < least and i not in fit.rising]
+
+
+def largest_step(record: Record, fit: LawFit) -> list[str]:
+    """Where most of the work is done, and where hardly any."""
+    if fit.shares is None or fit.layers < 2:
         return []
-    rising, names = fit.rising, workers(sites)
-    return [names[i] for i, share in enumerate(fit.shares) if share < IDLE_SHARE / fit.layers and i not in rising]
+    places, most = step_places(record), fit.shares.index(max(fit.shares))
+    sentence = f"The largest step is {places[most]}, by a factor of {fit.values[most] / fit.values[most + 1]:.2f}"
+    if not fit.rising:  # with rises the shares no longer are parts of a whole
+        sentence += f": {fit.shares[most]:.0%} of the drop, where an even share would be {1 / fit.layers:.0%}"
+    idle = [places[i] for i in idle_steps(fit)]
+    return [f"{sentence}." + (f" Hardly anything happens {listed_places(idle)}." if idle else "")]
+
+
+def rises_named(record: Record, fit: LawFit) -> list[str]:
+    """Where D rises and by how much."""
+    if not fit.rising or fit.shares is None:
+        return []
+    places, ratios = step_places(record), {i: fit.values[i + 1] / fit.values[i] for i in fit.rising}
+    shown = [
+        f"{places[i]} ({f'{ratio:.3g}-fold' if ratio >= FOLD else f'by {ratio - 1:.1%}'})"
+        for i, ratio in ratios.items()
+    ]
+    each = "each " * (len(shown) > 1)
+    within = f", {each}within two standard errors" if all(within_errors(record, fit).values()) else ""
+    return [f"{fit.quantity} rises {listed_places(shown)}{within}."]
+
+
+def within_errors(record: Record, fit: LawFit) -> dict[int, bool]:
+    """Of each rise whether it is within two standard errors; those of neighbors are taken as independent."""
+    known = [site.values.get(f"{record.leading}_log_se") for site in record.points()]
+    errors = [math.inf if error is None else error for error in known]  # what is not known excuses nothing
+    rises = {i: math.log(fit.values[i + 1] / fit.values[i]) for i in fit.rising}
+    return {i: rise < 2 * math.hypot(*errors[i : i + 2]) < math.inf for i, rise in rises.items()}
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 from layerlaw.law import LawFit
 from layerlaw.measures.columns import REGISTRY, Column, describe
-from layerlaw.pages.html import cards, definitions, paragraph, table
+from layerlaw.pages.html import cards, definitions, escaped, paragraph, table
 from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import Record, SiteRow
 from layerlaw.verdict.parts import part_sums
 from layerlaw.wording import ABSENT, clean, correlation, counted, finite, number, percent, signed
 
-AXIS, LAYER, CROWDED = "separation fuzziness D", "layer", 10
+AXIS, CROWDED = "separation fuzziness D", 10
 PART_NAMES = {
     "map": "linear map",
     "normalization": "normalization",
@@ -22,7 +22,7 @@ PART_NAMES = {
 }
 SHARE, RANK_MARK = "share", "†"
 COMPARED_LAW = (
-    ComparedColumn("layers", of_fit(lambda fit: str(fit.layers)), yields=6),
+    ComparedColumn("steps", of_fit(lambda fit: str(fit.layers)), yields=6),
     ComparedColumn("ρ", of_fit(lambda fit: number(fit.rho))),
     ComparedColumn("half-life", of_fit(lambda fit: number(fit.half_life)), yields=7),
     ComparedColumn("r", of_fit(lambda fit: correlation(fit.pearson)), yields=2),
@@ -31,9 +31,16 @@ COMPARED_LAW = (
 
 
 def final_column(symbol: str) -> ComparedColumn:
-    """Where the law ends."""
+    """Where the law ends: at its last point, which need not be the last row."""
+
+    def last(view: RecordView) -> SiteRow | None:
+        return view.sites[view.fit_positions[-1]] if view.fit_positions else None
+
     return ComparedColumn(
-        f"final {symbol}", lambda view: number(view.fit.values[-1] if view.fit else view.last(view.column)), yields=4
+        f"final {symbol}",
+        lambda view: ABSENT if (site := last(view)) is None else number(finite(site.values.get(view.column))),
+        title=lambda view: "" if (site := last(view)) is None else f"at {site.name}, the last point of the law",
+        yields=4,
     )
 
 
@@ -149,13 +156,18 @@ def legend(view: RecordView, shown: Sequence[str], hidden: Sequence[str]) -> str
 def key_numbers(view: RecordView, fit: LawFit) -> list[Tile]:
     """The numbers of the law beside those that decide whether it holds."""
     symbol = describe(view.column).symbol
-    half_life = "" if fit.half_life is None else f"<br>half-life {number(fit.half_life)} layers"
+    step, ends = view.record.step_name, [escaped(view.sites[i].name) for i in view.fit_positions]
+    half_life = "" if fit.half_life is None else f"<br>half-life {number(fit.half_life)} {step}s"
     others = [
-        Tile("ρ", number(fit.rho), f"factor per layer{half_life}"),
+        Tile("ρ", number(fit.rho), f"factor per {step}{half_life}"),
         Tile("r", correlation(fit.pearson), f"Pearson, of ln {symbol} and depth"),
         Tile("chord deviation", percent(fit.chord_deviation), "of the drop, at most"),
         Tile("inefficiency", number(fit.inefficiency, 4), "1 when all ratios are equal"),
-        Tile(f"final {symbol}", number(fit.values[-1]), f"from {number(fit.values[0])}"),
+        Tile(
+            f"final {symbol}",
+            number(fit.values[-1]),
+            f"at {ends[-1]}, the last point of the law; from {number(fit.values[0])} at {ends[0]}",
+        ),
     ]
     return [tile for tile in others if tile.value != ABSENT]
 
@@ -169,7 +181,8 @@ def collapse_cards(view: RecordView) -> str:
 def law_caption(view: RecordView) -> str:
     """How to read the chart of the law."""
     return paragraph(
-        f"A straight line on this axis means that every layer improves {describe(view.column).symbol} by the same factor.",
+        f"A straight line on this axis means that every {view.record.step_name} improves {describe(view.column).symbol} by "
+        "the same factor.",
         all(view.sites[p].at == "input" for p in view.fit_positions) and "Each point is what enters the named layer.",
         view.has(f"{view.column}_log_se")
         and "Bars: 95% intervals by jackknife, for other samples through this same network.",
@@ -180,7 +193,8 @@ def law_caption(view: RecordView) -> str:
 def shares_caption(view: RecordView) -> str:
     """How to read the shares."""
     shares, symbol = parts(view), describe(view.column).symbol
-    what = f"Each layer’s share of the whole drop of ln {symbol}. Dashed: an even share, {percent(shares.even)}."
+    of = f"Each {view.record.step_name}’s share of the whole drop of ln {symbol}"
+    what = f"{of}. Dashed: an even share, {percent(shares.even)}."
     return paragraph(what, *shares.colors_explained(symbol)) if shares.values else ""
 
 

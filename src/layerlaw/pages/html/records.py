@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from layerlaw.errors import InputError
@@ -83,7 +84,7 @@ def key_numbers(view: RecordView) -> str:
     if view.fit is None:
         return html.empty("No law could be fitted, for the reason given above.")
     shows = presentation(view)
-    return html.cards(law_tiles(view, view.fit, shows.LAYER)) + html.cards(shows.key_numbers(view, view.fit))
+    return html.cards(law_tiles(view, view.fit)) + html.cards(shows.key_numbers(view, view.fit))
 
 
 def layers_html(view: RecordView) -> str:
@@ -105,6 +106,8 @@ def layers_html(view: RecordView) -> str:
         rows.append(f"{opened}{_site_cells(site, count, names[i], short=view.alike)}{measured}</tr>")
     first = '<th scope="col" class="site">block</th>' if view.alike else TYPE_HEADS
     gray = ["Sites in gray are shown but are no points of the law."] * any(not site.in_fit for site in view.sites)
+    far = bool(view.shares) and any(b > a + 1 for a, b in pairwise(view.fit_positions))
+    gray += ["Where gray rows lie between two points of the law, a share is that of all layers between the two."] * far
     below = "".join(f'<p class="note">{note}</p>' for note in [*shows.table_notes(view), *gray])
     kind, tall = "many" if many else "", len(view.sites) > MANY_SITES
     return html.table("per-layer table", first + heads, rows, kind=kind, tall=tall) + below

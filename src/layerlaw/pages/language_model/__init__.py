@@ -17,7 +17,7 @@ from layerlaw.verdict.steps import final_rise
 from layerlaw.verdict.targets import column_of, is_shuffled, target_name, targets
 from layerlaw.wording import ABSENT, correlation, counted, finite, number, percent, residual, shortened, signed
 
-AXIS, LAYER, CROWDED = "prediction residual PR", "block", 8
+AXIS, CROWDED = "prediction residual PR", 8
 GAIN, UNTRAINED = "gain", "untrained"
 LEAST_SCALE = 0.005  # a bar of full length is at least this gain, or noise would look like work
 SHORT = {"onehot": "one-hot", "rank": "freq. rank", "next2": "next but 1"}  # heads of targets
