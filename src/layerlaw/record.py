@@ -54,8 +54,11 @@ class SiteRow:
 
 @dataclass
 class PartRow:
-    """What one part of a layer does: its `kind` ("map", "normalization", "nonlinearity" or "other"), its module (none:
-    functions between modules), and D before and after it (`values`, with D_lin where that was requested).
+    """What one part of a layer does: its `kind` ("map", "normalization", "nonlinearity", "branches" or "other"), its module
+    (none: functions between modules), and D before and after it (`values`, with D_lin where that was requested).
+
+    Parts on the trunk follow each other, and "branches" is all that happens between a fork of it and where it rejoins: a
+    residual block, a gate. Parts inside those are of a side `branch`, and no share of what the trunk does.
 
     >>> part = PartRow("fc1", "nonlinearity", "relu1", "ReLU", {"separation": 4.0}, {"separation": 2.0})
     >>> round(part.change(), 3)
@@ -68,6 +71,7 @@ class PartRow:
     type: str
     before: dict[str, float | None] = field(default_factory=dict)
     values: dict[str, float | None] = field(default_factory=dict)
+    branch: bool = False
 
     def change(self, column: str | None = None) -> float | None:
         """By how much ln D (or D_reg) changes; negative: better separated. `None` where a value is missing or 0."""

@@ -18,7 +18,7 @@ from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
-from layerlaw.errors import InputError, renamed
+from layerlaw.errors import FeatureError, InputError, renamed
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores, names_in
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
@@ -132,7 +132,8 @@ def probe(
                 tested = prober.measure(prober.prepared(held_out), "test", reference=measured, extras=True)
             untrained = prober.measure_untrained(train) if null else None
             record = _record(prober, train, measured, tested, untrained)
-            record.parts = _parts(prober, train) if parts else []
+            record.parts, notes = _parts(prober, train) if parts else ([], [])
+            record.notes += notes
     record.settings["data_name"] = data_name
     record.provenance["seconds"] = round(time.perf_counter() - started, 3)
     return record
@@ -320,17 +321,37 @@ def _again(run: Prober, train: Split, before: Site, site: Site) -> bool:
     return float((a - b).abs().max()) <= SAME * float(a.abs().max())
 
 
-def _parts(run: Prober, data: Batches) -> list[PartRow]:
-    """D before and after every part, from passes over the data that leave out what is not needed for it."""
-    options = replace(run.options, uncertainty=False)
-    split = replace(run, plan=run.plan.of_parts(), options=options).measure(data, "parts", extras=True)
+def _parts(run: Prober, data: Batches) -> tuple[list[PartRow], list[str]]:
+    """D before and after every part, from passes over the data that leave out what is not needed for it; and notes.
+
+    A part is looked at beside the rows of the record: where one cannot be measured, it alone is left out.
+    """
+    run = replace(run, plan=run.plan.of_parts(), options=replace(run.options, uncertainty=False))
+    left_out: dict[Any, str] = {}
+    try:
+        split = run.measure(data, "parts", extras=True, forgive=True)
+    except FeatureError:
+        left_out = {site.name: "NaN or infinity in its features" for site in run.not_finite(data)}
+        sound = tuple(site for site in run.plan.sites if site.name not in left_out)
+        if not left_out or not sound:
+            raise
+        run = replace(run, plan=replace(run.plan, sites=sound))
+        split = run.measure(data, "parts", extras=True, forgive=True)
+    left_out |= split.untrusted or {}
+    measured = [site for site in (*split.around, *split.regressions) if site.name not in left_out]
     with full_precision():
-        columns = {site: run.classes.columns(split, site)[0] for site in (*split.around, *split.regressions)}
+        columns = {site: run.classes.columns(split, site)[0] for site in measured}
     known = {site: {name: found[name] for name in PART_COLUMNS if name in found} for site, found in columns.items()}
-    return [
-        PartRow(part.layer, part.kind, part.module, part.type, known[part.before], known[part.after])
+    rows = [
+        PartRow(part.layer, part.kind, part.module, part.type, known[part.before], known[part.after], part.branch)
         for part in run.plan.parts
+        if part.before in known and part.after in known
     ]
+    by_reason: dict[str, list[str]] = {}
+    for name, why in left_out.items():
+        by_reason.setdefault(why, []).append(str(name))
+    notes = [f"Parts at {listed(names)} are left out: {why}." for why, names in by_reason.items()]
+    return rows, notes
 
 
 def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:

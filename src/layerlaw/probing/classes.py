@@ -218,7 +218,7 @@ class Classes:
 
     def leave(self, second: SecondPass, sites: Sequence[Site], split: Split) -> None:
         """What the passes found, into the split."""
-        scatters = second.scatters()
+        scatters = second.scatters(split.untrusted)
         for site in sites:
             split.around[site], split.scatters[site] = second.around[site.name], scatters[site.name]
             if site.name in second.near_reference:

@@ -95,6 +95,7 @@ class Split:
     one_forward: bool = False
     no_extras_why: str = ""
     no_linear_why: dict[str, list[str]] = field(default_factory=dict)  # by reason, the sites without D_lin
+    untrusted: dict[Hashable, str] | None = None  # names of sites that moved between the passes, and how; `None`: raise
 
     def without_decisions(self) -> Split:
         """The same without what the network itself decided."""
@@ -130,9 +131,19 @@ class Prober:
         return one_batch(data, self.plan.sites, self.options.memory) if whole else data
 
     def measure(
-        self, data: Batches, label: str, *, reference: Split | None = None, plane: bool = False, extras: bool = False
+        self,
+        data: Batches,
+        label: str,
+        *,
+        reference: Split | None = None,
+        plane: bool = False,
+        extras: bool = False,
+        forgive: bool = False,
     ) -> Split:
-        """Both passes, in groups of sites that fit memory; `reference` lends its centers, `extras` allows uncertainty."""
+        """Both passes, in groups of sites that fit memory; `reference` lends its centers, `extras` allows uncertainty.
+
+        With `forgive` a site that cannot be trusted is named in the split instead of an error.
+        """
         options, sites, K = self.options, self.plan.sites, self.classes.K
         wanted = UNCERTAINTY[options.uncertainty if extras else False]
         linear, why_not = frozenset[str](), dict[str, list[str]]()
@@ -142,7 +153,8 @@ class Prober:
         memory = options.memory - taken - scatter_bytes(sites, linear)
         fitting = Extras.that_fit(sites, data.samples, K, memory, wanted)
         known = None if data.labels is None else self.classes.positions(data.labels, f"labels of {label}")[0].cpu()
-        split, groups, permuted = Split(), GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
+        split = Split(untrusted={} if forgive else None)
+        groups, permuted = GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
         split.no_linear_why = why_not
         for group in fitting.groups(sites, K, memory):
             dealer = self.classes.dealer(groups, permuted, options.seed, known)
@@ -165,6 +177,19 @@ class Prober:
                         here = batch.to(self.device).copy()
                         fresh(*here.args, **here.kwargs)
         return replace(self, network=fresh).measure(data, "untrained")
+
+    def not_finite(self, data: Batches) -> list[Site]:
+        """The sites at which some feature is NaN or infinite, by one pass over the data."""
+        bad: dict[Site, None] = {}
+
+        def consume(site: Site, features: Tensor) -> None:
+            if not bool(features.isfinite().all()):
+                bad[site] = None
+
+        with self.capturing(self.plan.sites, consume) as capture:
+            for step in self.steps(data, "looking for NaN", None):
+                capture.run(step.batch, rows=step.rows, where=step.where)
+        return list(bad)
 
     def steps(self, data: Batches, title: str, checksum: Checksum | None) -> Iterator[Step]:
         """The batches with samples of measured classes; the bytes of all data are added to the checksum."""

@@ -160,7 +160,7 @@ class Targets:
 
     def leave(self, second: SecondRegression, sites: Sequence[Site], split: Split) -> None:
         """What the passes found, into the split."""
-        found = dict(second.sites())
+        found = dict(second.sites(split.untrusted))
         split.regressions |= {site: found[site.name] for site in sites}
         split.counts = [int(second.first.counts.sum())]
         split.accuracy, split.r_squared = second.label_accuracy, second.r_squared
