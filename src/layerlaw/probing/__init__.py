@@ -380,6 +380,7 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
         notes.append(f"No least D of a linear map at {listed(left_out)}: {why}.")
     if isinstance(run.classes, Targets):
         return notes + run.classes.notes(train)
+    notes += run.classes.doubts(train)
     short = [site.name for site, around in train.around.items() if not bool(around.centers.full_rank)]
     if short:
         notes.append(f"The class means span fewer than K−1 dimensions at: {', '.join(short)}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
@@ -247,6 +248,25 @@ class Classes:
     def fitted(self, split: Split, site: Site) -> Tensor:
         """What tells the features of a site from those of another: its class means (K, d)."""
         return split.around[site].centers.means
+
+    def doubts(self, split: Split) -> list[str]:
+        """A note where the decisions are so wrong that the scores are hardly those of the labels."""
+        if split.accuracy is None:
+            return []
+        n, chance = sum(split.counts), 1 / self.K
+        least = chance - 3 * math.sqrt(chance * (1 - chance) / n)
+        by = str(self.scores) if self.scores.function is not None else f"from {self.scores}"
+        found = f"Accuracy is {split.accuracy:.1%} with the scores read {by}"
+        if split.accuracy < min(least, chance / 2):
+            may = "these may be no class scores (scores=), or the labels be numbered in another order than they"
+            return [f"{found}, far below chance ({chance:.1%}): {may}."]
+        site, scatter = list(split.scatters.items())[-1]
+        nearest = float(scatter.near.hits.sum() / scatter.counts.sum())
+        if self.scores.given and near_chance(split.accuracy, self.K) and nearest > (1 + chance) / 2:
+            return [
+                f"{found}, while the nearest class center at '{site.name}' is right on {nearest:.1%}: are these scores?"
+            ]
+        return []
 
 
 def too_few(features: int) -> str:

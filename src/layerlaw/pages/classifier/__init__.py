@@ -218,7 +218,7 @@ def parts_caption(view: RecordView) -> str:
         and "The rest: skip connections, pooling, attention, and functional activations that come with them.",
         len(trunk) < len(view.record.parts)
         and "The chart is of the trunk, which all data pass; side branches (residual blocks, gates) are one part of it, "
-        "from where they leave it to where they rejoin. What happens inside them stands apart in the table and adds nothing.",
+        "from where they leave it to where they rejoin. What happens inside them stands apart in the table.",
         any("separation_linear" in part.values for part in view.record.parts)
         and "D<sub>lin</sub> is the least D of a linear map; invertible maps leave it as it is.",
     )
