@@ -391,7 +391,7 @@ def test_soft_labels_are_asked_about_since_both_readings_give_numbers() -> None:
         with pytest.raises(LabelError, match=message):
             probe((x, soft), outputs=3)
     loader = DataLoader(TensorDataset(x, smoothed), batch_size=100)
-    with pytest.raises(LabelError, match="batch 0.*soft labels"):
+    with pytest.raises(LabelError, match=r"batch 0.*soft labels"):
         probe(loader, outputs=3)
     assert probe((x, smoothed.argmax(1)), outputs=3).kind == CLASSIFIER
     scaled = probe((x, 2 * smoothed), outputs=3)  # does not sum to 1

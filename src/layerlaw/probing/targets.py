@@ -68,11 +68,11 @@ class Targets:
         """As requested (names of all targets, numbers of some, or {number: name}); else all of them."""
         width = 1 if labels.dim() == 1 else labels.shape[1]
         if are_soft_labels(labels):
-            cures = "pass labels.argmax(1) to measure classes; to measure a regression on shares leave one column out"
-            raise LabelError(
-                f"{where}: expected class numbers or targets, got rows of {width} numbers that sum to 1, which are soft labels "
-                f"of a classifier or the targets of a regression: {cures} (labels[:, 1:]), which changes no D_reg."
+            what = f"rows of {width} numbers that sum to 1, which are soft labels of a classifier or shares to be predicted"
+            cures = (
+                "Pass labels.argmax(1) to measure classes; for a regression leave out a column, which changes no D_reg"
             )
+            raise LabelError(f"{where}: expected class numbers or targets, got {what}. {cures} (labels[:, 1:]).")
         numbers, given = numbers_and_names(classes)
         if given is not None and isinstance(numbers, int) and len(given) != width:
             raise InputError(f"classes: expected {width} names, one for each target, got {len(given)}.")
@@ -270,7 +270,7 @@ def _numbers_hint(labels: Tensor, outputs: int | None) -> str:
     """What ends an error about class numbers that look like whole numbers to be predicted."""
     if labels.dim() > 2 or labels.dtype.is_complex or labels.dtype == torch.bool:
         return ""
-    different = len(labels.unique())
+    different = len(set(labels.flatten().tolist()))
     if different <= (outputs or 0) or (outputs != 2 and different <= MANY):  # one score fits 2 classes, or one target
         return ""
     return f" If these {different} different numbers are to be predicted (a regression), pass y.float()."
