@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from capture_networks import Gated
 from torch import nn
 from torch.nn import functional as F
 
@@ -121,28 +122,6 @@ def test_a_functional_activation_after_a_skip_connection_is_not_taken_for_a_nonl
     assert found[-2] == ("down", "other", "")  # skip connection, activation and pooling in one
     assert ("conv2", "other", "") not in found  # the next layer reads another branch
     assert on_trunk(plan)[3:] == [("conv1", "branches", "")]
-
-
-class Gated(nn.Module):
-    """A squeeze-and-excitation network: with a skip connection around each block, or without."""
-
-    def __init__(self, skip: bool) -> None:
-        super().__init__()
-        self.skip, self.stem = skip, nn.Conv2d(3, 16, 3, padding=1)
-        self.blocks = nn.ModuleList(nn.ModuleDict({
-            "conv": nn.Conv2d(16, 16, 3, padding=1), "act": nn.ReLU(),
-            "fc1": nn.Linear(16, 4), "fc1_act": nn.ReLU(), "fc2": nn.Linear(4, 16), "gate": nn.Sigmoid(),
-        }) for _ in range(2))  # fmt: skip
-        self.fc = nn.Linear(16, 3)
-
-    def forward(self, x):
-        x = self.stem(x)
-        for block in self.blocks:
-            y = block["act"](block["conv"](x))
-            gate = block["gate"](block["fc2"](block["fc1_act"](block["fc1"](y.mean((2, 3))))))
-            y = y * gate[:, :, None, None]
-            x = x + y if self.skip else y
-        return self.fc(x.mean((2, 3)))
 
 
 def test_gates_are_side_branches_whose_parts_are_not_of_the_trunk() -> None:
