@@ -249,8 +249,8 @@ class Record(Saved):
         )
 
     def _fitted(self, drop_last: int, branches: bool, first: str | int | None, last: str | int | None) -> list[SiteRow]:
-        if drop_last < 0:
-            raise InputError(f"record '{self.name}': expected drop_last ≥ 0, got {drop_last}.")
+        if isinstance(drop_last, bool) or not isinstance(drop_last, int) or drop_last < 0:
+            raise InputError(f"record '{self.name}': expected a whole number drop_last ≥ 0, got {drop_last!r}.")
         start = 0 if first is None else self.position(first)
         stop = len(self.sites) if last is None else self.position(last) + 1
         chosen = self.sites[start:stop]
@@ -275,6 +275,8 @@ class Record(Saved):
 
     def effective_depth(self, epsilon: float = 0.01) -> int | None:
         """Index of the first site whose nearest-class-center error on the training data is ≤ ε (Galanti et al.)."""
+        if not isinstance(epsilon, (int, float)) or not 0 <= epsilon <= 1:
+            raise InputError(f"epsilon: expected a share of the samples from 0 to 1, got {epsilon!r}.")
         for index, site in enumerate(self.sites):
             accuracy = None if site.branch else site.values.get("ncc_accuracy")
             if accuracy is not None and accuracy >= 1 - epsilon - 1e-12:  # 1 − 0.99 is more than 0.01 in floats

@@ -21,6 +21,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from layerlaw.capture.arguments import Inputs
 from layerlaw.errors import DataError, LabelError, LayerlawError
 from layerlaw.stats.labels import are_targets
+from layerlaw.stats.precision import not_dense
 
 LABEL_KEYS = ("labels", "label", "targets", "target")
 DEFAULT_BATCH = {"running": 256, "batch": 100, "whole": 256}  # 100: the chunk of the law's authors
@@ -371,6 +372,8 @@ def _length(data: Any) -> int | None:
 def _tensor(value: Any) -> Any:
     if hasattr(value, "to_numpy"):  # a table or a column of pandas
         value = value.to_numpy()
+    if isinstance(value, Tensor) and (came := not_dense(value)):
+        raise DataError(f"expected tensors of numbers, got {came}.")
     if not isinstance(value, np.ndarray):
         return value
     if value.dtype.kind not in "biufc":

@@ -14,6 +14,7 @@ from layerlaw.capture.block_rules import Blocks, TensorPlace
 from layerlaw.capture.hooks import Call, Seen, Trace, sample_axis, trace, trace_flow
 from layerlaw.capture.modules import (
     block_names,
+    chosen_by,
     features_last,
     kind_without_layer,
     logits_of,
@@ -325,8 +326,7 @@ class _Finder:
         if not made_of:
             why = "; ".join(lost) or "the model has no weight layer before its classifier"
             raise CaptureError(f"parts: expected a layer whose parts can be measured, found none: {why}.")
-        trunk = self.trunk
-        if isinstance(trunk, str) or self.no_trunk:
+        if isinstance(trunk := self.trunk, str) or self.no_trunk:
             return made_of, lost
         return along_trunk(made_of, lambda site: trunk.position(self._seen[_place(site)].node)), lost
 
@@ -339,7 +339,7 @@ class _Finder:
         if isinstance(item, str):
             return matching(self.modules, item, what="site")
         if callable(item) and not isinstance(item, nn.Module):
-            return [name for name, module in self.modules.items() if name and item(name, module)]
+            return chosen_by(item, self.modules)
         raise CaptureError(f"sites: expected names, globs, module types or a predicate, got {item!r}.")
 
     def _calls(self, names: Iterable[str]) -> list[Call]:

@@ -159,10 +159,9 @@ def sites(
     network = network_of(model)
     if isinstance(example, (tuple, list, torch.Size)) and example and all(isinstance(side, int) for side in example):
         raise InputError(f"example: expected inputs, got a shape {tuple(example)}. Use torch.randn(3, *shape).")
-    if isinstance(example, (Tensor, np.ndarray)):  # inputs without labels get some: a dry run does not look at them
-        example = example, torch.zeros(len(example), dtype=torch.long)
-    elif isinstance(example, Mapping) and not any(key in example for key in (labels, *LABEL_KEYS)):
-        example = example, torch.zeros(len(next(iter(example.values()))), dtype=torch.long)
+    unlabeled = isinstance(example, Mapping) and not any(key in example for key in (labels, *LABEL_KEYS))
+    if isinstance(example, (Tensor, np.ndarray)) or unlabeled:  # labels are needed, a dry run does not look at them
+        example = example, torch.zeros(_samples(example), dtype=torch.long)
     source, known_names = _source(example)
     reading: Any = {"labels_at": labels, "network": network}
     batches = Batches(source, batch_size=None, batchnorm="running", where="example", **reading)
@@ -174,6 +173,16 @@ def sites(
         return plan
     measured = classes_or_targets(classes, plan, None, batch.labels, known_names, decisions=scores is not None)
     return replace(plan, classes=measured.K)
+
+
+def _samples(example: Any) -> int:
+    """How many samples there are in inputs without labels."""
+    given = list(example.values()) if isinstance(example, Mapping) else [example]
+    sizes = [len(one) for one in given if isinstance(one, (Tensor, np.ndarray)) and one.ndim]
+    if not sizes:
+        shown = f"a dictionary with {list(example)[:10]}" if isinstance(example, Mapping) else "a single number"
+        raise InputError(f"example: expected a batch of inputs (n, …), got {shown}.")
+    return sizes[0]
 
 
 def _source(data: Any) -> tuple[Any, Sequence[str] | None]:

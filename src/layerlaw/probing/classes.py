@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from layerlaw.probing.run import Split
 
 ClassChoice = SupportsIndex | Sequence[int] | Sequence[str] | Mapping[int, str] | Mapping[str, int] | None
+MOST = 10_000_000  # classes: more would not be counted in memory
 NOT_ASKED = "scores=None"
 
 
@@ -106,6 +107,8 @@ class Classes:
             K = classes.__index__()
             if K < 2:
                 raise LabelError(f"classes: expected at least 2 classes, got {K}: one class cannot be separated.")
+            if K > MOST:
+                raise LabelError(f"classes: expected at most {MOST:,} classes, got {K:,}.")
             return tuple(range(K)), None
         try:
             ids = tuple(int(c) for c in classes)

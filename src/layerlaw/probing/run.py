@@ -13,7 +13,7 @@ from layerlaw.capture.batches import Batch, Batches, Checksum
 from layerlaw.capture.hooks import Capture, Consume
 from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, recalibrating, untrained
 from layerlaw.capture.plan import Plan, Reduce, Site
-from layerlaw.errors import DataError, FeatureError, InputError, LabelError, PassError, check_choice, check_whole
+from layerlaw.errors import DataError, FeatureError, InputError, LabelError, PassError, check_choice, check_seed
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import (
     GROUPS,
@@ -68,12 +68,12 @@ class Options:
         check_choice("uncertainty", self.uncertainty, UNCERTAINTY)
         if not isinstance(self.memory_gib, (int, float)) or not self.memory_gib > 0:
             raise InputError(f"memory_gib: expected a positive number of GiB, got {self.memory_gib!r}.")
-        check_whole(0, seed=self.seed)
+        check_seed(self.seed)
 
     @property
     def memory(self) -> int:
         """The memory budget in bytes."""
-        return int(self.memory_gib * 2**30)
+        return int(min(self.memory_gib, 2.0**30) * 2**30)
 
 
 @dataclass
