@@ -123,6 +123,8 @@ def measure(
                     f"classifier: expected a weight of shape (K, d) = {tuple(centers.means.shape[-2:])}, "
                     f"got {tuple(weight.shape)}. Pass the rows of the classes, transposed if need be."
                 )
+            if not bool(weight.isfinite().all()):
+                raise FeatureError("classifier: expected finite numbers, got NaN or infinity.")
         undefined = centers.rank.dim() == 0 and int(centers.rank) == 0
         within = _within(features, labels, centers) if linear and not undefined else None
         needs |= {"within"} if linear else set()

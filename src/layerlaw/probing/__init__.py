@@ -18,7 +18,7 @@ from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
-from layerlaw.errors import FeatureError, InputError, renamed
+from layerlaw.errors import FeatureError, InputError, check_choice, renamed
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores, names_in
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
@@ -104,6 +104,8 @@ def probe(
     renamed("probe", old, MOVED)
     started = time.perf_counter()
     options = Options(reduce, batchnorm, weighting, uncertainty, memory_gib, seed, choose(progress), linear)
+    check_choice("null", null, (True, False))
+    check_choice("parts", parts, (True, False))
     network = network_of(model)
     if not isinstance(data_name, str):
         raise InputError(f"data_name: expected words such as 'CIFAR-10 test', got {data_name!r}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
@@ -111,7 +112,7 @@ class Classes:
                 raise LabelError(f"classes: expected at most {MOST:,} classes, got {K:,}.")
             return tuple(range(K)), None
         try:
-            ids = tuple(int(c) for c in classes)
+            ids = tuple(operator.index(c) for c in classes)
         except (TypeError, ValueError):
             expected = "expected K, names of all classes, numbers of those to be measured, or {number: name}"
             raise InputError(f"classes: {expected}, got {str(classes)[:100]}.") from None

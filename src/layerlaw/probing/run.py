@@ -66,7 +66,9 @@ class Options:
         check_choice("batchnorm", self.batchnorm, get_args(BatchNormMode))
         check_choice("weighting", self.weighting, get_args(Weighting))
         check_choice("uncertainty", self.uncertainty, UNCERTAINTY)
-        if not isinstance(self.memory_gib, (int, float)) or not self.memory_gib > 0:
+        check_choice("linear", self.linear, (True, False))
+        number = isinstance(self.memory_gib, (int, float)) and not isinstance(self.memory_gib, bool)
+        if not number or not self.memory_gib > 0:
             raise InputError(f"memory_gib: expected a positive number of GiB, got {self.memory_gib!r}.")
         check_seed(self.seed)
 
