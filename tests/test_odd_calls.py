@@ -1,4 +1,4 @@
-"""Odd calls of every public function: each is refused with an error of ours that says why, or works; no foreign traceback."""
+"""Odd calls of every public function: refused with an error of ours that says why, or they work; no foreign traceback."""
 
 import json
 import math

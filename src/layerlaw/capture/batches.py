@@ -323,6 +323,8 @@ def _labels(labels: Any, where: str) -> Tensor:
         raise LabelError(f"{where}: expected one label per sample, shape (n,), got one number. {single}.")
     if not isinstance(y, Tensor):
         raise LabelError(f"{where}: expected a tensor of labels, got {type(labels).__name__}.")
+    if y.is_meta:
+        raise LabelError(f"{where}: expected labels, got {not_dense(y)}.")
     if y.dim() == 2 and y.shape[1] == 1 and not are_targets(y):
         y = y.squeeze(1)
     if y.dim() != 1 and not are_targets(y):
@@ -372,7 +374,7 @@ def _length(data: Any) -> int | None:
 def _tensor(value: Any) -> Any:
     if hasattr(value, "to_numpy"):  # a table or a column of pandas
         value = value.to_numpy()
-    if isinstance(value, Tensor) and (came := not_dense(value)):
+    if isinstance(value, Tensor) and not value.is_meta and (came := not_dense(value)):
         raise DataError(f"expected tensors of numbers, got {came}.")
     if not isinstance(value, np.ndarray):
         return value

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch, Batches, Checksum
-from layerlaw.capture.hooks import Capture, Consume
+from layerlaw.capture.hooks import Capture, Consume, failed
 from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, recalibrating, untrained
 from layerlaw.capture.plan import Plan, Reduce, Site
-from layerlaw.errors import DataError, FeatureError, InputError, LabelError, PassError, check_choice, check_seed
+from layerlaw.errors import (
+    CaptureError,
+    DataError,
+    FeatureError,
+    InputError,
+    LabelError,
+    LayerlawError,
+    PassError,
+    check_choice,
+    check_seed,
+)
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import (
     GROUPS,
@@ -190,7 +200,7 @@ class Prober:
 
         with self.capturing(self.plan.sites, consume) as capture:
             for step in self.steps(data, "looking for NaN", None):
-                capture.run(step.batch, rows=step.rows, where=step.where)
+                _forward(capture, step)
         return list(bad)
 
     def steps(self, data: Batches, title: str, checksum: Checksum | None) -> Iterator[Step]:
@@ -214,7 +224,7 @@ class Prober:
 
     def decide(self, capture: Capture, step: Step, state: State) -> Tensor | None:
         """Run a batch, which hands over the features of every site; gives the network's decisions."""
-        output = capture.run(step.batch, rows=step.rows, where=step.where)
+        output = _forward(capture, step)
         if (free := self.classes.decide_freely(output, step.rows)) is not None:
             state.free += torch.stack([(free == step.labels.to(free.device)).sum(), (free >= -1).sum()]).cpu()
         decision = self.classes.decide(output, step.rows)
@@ -223,6 +233,16 @@ class Prober:
                 f"{what}: expected numbers, got NaN in {step.where}"  # told after the sites, which may know more
             )
         return decision
+
+
+def _forward(capture: Capture, step: Step) -> Any:
+    """The model's output for a batch, which may be unlike the one of the dry run."""
+    try:
+        return capture.run(step.batch, rows=step.rows, where=step.where)
+    except (LayerlawError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # a user's model raises anything
+        raise CaptureError(failed(f"in {step.where}", step.batch, error)) from error
 
 
 @dataclass
