@@ -209,9 +209,9 @@ class Prober:
         alone = self.options.batchnorm == "batch" and has_batchnorm(self.network)
         for i, batch in enumerate(self.options.progress(data, title, data.length)):
             where = f"{data.where}, batch {i}"
+            given, batch = batch, batch.to(self.device)
             if checksum is not None:
-                checksum.update(batch.labels, *batch.tensors())
-            batch = batch.to(self.device)
+                checksum.update(given.labels, *given.tensors())
             labels, rows = self.classes.positions(batch.labels, f"labels of {where}")
             if alone:
                 _check_normalized_alone(batch.labels, where)
