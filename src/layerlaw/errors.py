@@ -76,6 +76,13 @@ def check_choice(name: str, value: object, choices: Collection[object], error: t
         raise error(f"{name}: expected one of {', '.join(map(str, choices))}, got {value!r}.")
 
 
+def check_seed(seed: object) -> None:
+    """Raise unless random generators take this as a seed."""
+    check_whole(0, seed=seed)
+    if seed >= 2**63:  # type: ignore[operator]
+        raise InputError(f"seed: expected a whole number below 2⁶³, got {seed!r}.")
+
+
 def check_whole(least: int, *, kind: type = int, **values: object) -> None:
     """Raise unless these arguments are whole numbers of at least so much."""
     for name, value in values.items():

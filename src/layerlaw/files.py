@@ -23,6 +23,13 @@ OLD_SPELLINGS = {"colour": "color"}  # of files written by earlier versions
 LONGEST_NAME = 255  # bytes of the name of a file
 
 
+def as_path(path: object) -> Path:
+    """A path, from what a user gave for one."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise DataError(f"expected a path such as 'record.json', got {path!r:.80}.")
+    return Path(path)
+
+
 def check_place(path: Path) -> None:
     """Whether a file may be written there; before the work, not after it."""
     if len(os.fsencode(path.name)) > LONGEST_NAME:
@@ -51,7 +58,7 @@ def made_folder(path: str | os.PathLike[str]) -> Path:
 
 def replace_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Path:
     """Let `write` fill a file beside the path, then rename it into place: nobody ever sees half of it."""
-    check_place(path := Path(path))
+    check_place(path := as_path(path))
     place = path.resolve()  # a link goes on to point where it did
     try:
         handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=".layerlaw.", suffix=".part")
@@ -100,7 +107,7 @@ class Saved(ABC):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file of this or an older version."""
-        path, what = Path(path), cls._what
+        path, what = as_path(path), cls._what
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
+from layerlaw.errors import InputError
+
 T = TypeVar("T")
 
 
@@ -37,6 +39,8 @@ def choose(progress: bool | Progress) -> Progress:
     """
     if callable(progress):
         return progress
+    if progress not in (True, False, None):
+        raise InputError(f"progress: expected True, False or a function (items, label, total), got {progress!r}.")
     return bar if progress else silent
 
 

@@ -54,8 +54,11 @@ class SiteRow:
 
 @dataclass
 class PartRow:
-    """What one part of a layer does: its `kind` ("map", "normalization", "nonlinearity" or "other"), its module (none:
-    functions between modules), and D before and after it (`values`, with D_lin where that was requested).
+    """What one part of a layer does: its `kind` ("map", "normalization", "nonlinearity", "branches" or "other"), its module
+    (none: functions between modules), and D before and after it (`values`, with D_lin where that was requested).
+
+    Parts on the trunk follow each other, and "branches" is all that happens between a fork of it and where it rejoins: a
+    residual block, a gate. Parts inside those are of a side `branch`, and no share of what the trunk does.
 
     >>> part = PartRow("fc1", "nonlinearity", "relu1", "ReLU", {"separation": 4.0}, {"separation": 2.0})
     >>> round(part.change(), 3)
@@ -68,6 +71,7 @@ class PartRow:
     type: str
     before: dict[str, float | None] = field(default_factory=dict)
     values: dict[str, float | None] = field(default_factory=dict)
+    branch: bool = False
 
     def change(self, column: str | None = None) -> float | None:
         """By how much ln D (or D_reg) changes; negative: better separated. `None` where a value is missing or 0."""
@@ -251,8 +255,8 @@ class Record(Saved):
         branches: bool = False,
     ) -> list[SiteRow]:
         """The sites that are points of the law, chosen as in `law`."""
-        if drop_last < 0:
-            raise InputError(f"record '{self.name}': expected drop_last ≥ 0, got {drop_last}.")
+        if isinstance(drop_last, bool) or not isinstance(drop_last, int) or drop_last < 0:
+            raise InputError(f"record '{self.name}': expected a whole number drop_last ≥ 0, got {drop_last!r}.")
         start = 0 if first is None else self.position(first)
         stop = len(self.sites) if last is None else self.position(last) + 1
         chosen = self.sites[start:stop]
@@ -287,6 +291,8 @@ class Record(Saved):
 
     def effective_depth(self, epsilon: float = 0.01) -> int | None:
         """Index of the first site whose nearest-class-center error on the training data is ≤ ε (Galanti et al.)."""
+        if not isinstance(epsilon, (int, float)) or not 0 <= epsilon <= 1:
+            raise InputError(f"epsilon: expected a share of the samples from 0 to 1, got {epsilon!r}.")
         for index, site in enumerate(self.sites):
             accuracy = None if site.branch else site.values.get("ncc_accuracy")
             if accuracy is not None and accuracy >= 1 - epsilon - 1e-12:  # 1 − 0.99 is more than 0.01 in floats

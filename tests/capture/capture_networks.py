@@ -212,3 +212,25 @@ class Window(nn.Module):
         w = self.inner(w).relu()
         w = w.reshape(4, n, 2, 6).transpose(0, 1) if self.mixed else w.reshape(n, 4, 2, 6)
         return self.head(w.mean((1, 2)))
+
+
+class Gated(nn.Module):
+    """A squeeze-and-excitation network: with a skip connection around each block, or without."""
+
+    def __init__(self, skip: bool) -> None:
+        super().__init__()
+        self.skip, self.stem = skip, nn.Conv2d(3, 16, 3, padding=1)
+        self.blocks = nn.ModuleList(nn.ModuleDict({
+            "conv": nn.Conv2d(16, 16, 3, padding=1), "act": nn.ReLU(),
+            "fc1": nn.Linear(16, 4), "fc1_act": nn.ReLU(), "fc2": nn.Linear(4, 16), "gate": nn.Sigmoid(),
+        }) for _ in range(2))  # fmt: skip
+        self.fc = nn.Linear(16, 3)
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            y = block["act"](block["conv"](x))
+            gate = block["gate"](block["fc2"](block["fc1_act"](block["fc1"](y.mean((2, 3))))))
+            y = y * gate[:, :, None, None]
+            x = x + y if self.skip else y
+        return self.fc(x.mean((2, 3)))

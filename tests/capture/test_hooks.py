@@ -72,7 +72,7 @@ def test_hooks_are_removed_after_an_exception_anywhere() -> None:
             return super().forward(x)
 
     network = seeded(Breaks)
-    with pytest.raises(RuntimeError, match="too many"):
+    with pytest.raises(ll.LayerlawError, match=r"the model failed in data, batch 0 \(inputs: .*RuntimeError: too many"):
         ll.probe(network, (X, Y), progress=False)
     assert hooks_of(network) == 0
     network = seeded(FNN)

@@ -1,7 +1,10 @@
 """Which tensors bound the linear map, the normalization and the nonlinearity of a layer."""
 
+from itertools import pairwise
+
 import pytest
 import torch
+from capture_networks import Gated
 from torch import nn
 from torch.nn import functional as F
 
@@ -21,6 +24,10 @@ def parts_of(network: nn.Module, *shape: int, n: int = 64, **how):
 
 def told(plan) -> list[tuple[str, str, str]]:
     return [(part.layer, part.kind, part.module) for part in plan.parts]
+
+
+def on_trunk(plan) -> list[tuple[str, str, str]]:
+    return [(part.layer, part.kind, part.module) for part in plan.parts if not part.branch]
 
 
 def test_a_plain_stack_has_three_parts_a_layer_and_the_classifier_none() -> None:
@@ -95,21 +102,50 @@ class Residual(nn.Module):
 
 
 def test_a_skip_connection_is_apart_from_the_activation_module_after_it() -> None:
-    assert told(parts_of(Residual(functional=False), 3, 8, 8)) == [
-        ("stem", "map", "stem"), ("stem", "normalization", "norm"), ("stem", "nonlinearity", "relu"),
+    plan = parts_of(Residual(functional=False), 3, 8, 8)
+    assert [(part.layer, part.kind, part.module) for part in plan.parts if part.branch] == [
         ("conv1", "map", "conv1"), ("conv1", "normalization", "norm1"), ("conv1", "nonlinearity", "relu#2"),
         ("conv2", "map", "conv2"), ("conv2", "normalization", "norm2"),
         ("down", "map", "down"), ("down", "normalization", "norm3"), ("down", "other", ""),
-        ("down", "nonlinearity", "relu#3"), ("down", "other", ""),
+    ]  # fmt: skip
+    assert on_trunk(plan) == [
+        ("stem", "map", "stem"), ("stem", "normalization", "norm"), ("stem", "nonlinearity", "relu"),
+        ("conv1", "branches", ""), ("conv1", "nonlinearity", "relu#3"), ("conv1", "other", ""),
     ]  # fmt: skip
 
 
 def test_a_functional_activation_after_a_skip_connection_is_not_taken_for_a_nonlinearity_alone() -> None:
-    found = told(parts_of(Residual(functional=True), 3, 8, 8))
+    plan = parts_of(Residual(functional=True), 3, 8, 8)
+    found = told(plan)
     assert found[2] == ("stem", "nonlinearity", "")
     assert found[5] == ("conv1", "nonlinearity", "")
-    assert found[-1] == ("down", "other", "")  # skip connection, activation and pooling in one
+    assert found[-2] == ("down", "other", "")  # skip connection, activation and pooling in one
     assert ("conv2", "other", "") not in found  # the next layer reads another branch
+    assert on_trunk(plan)[3:] == [("conv1", "branches", "")]
+
+
+def test_gates_are_side_branches_whose_parts_are_not_of_the_trunk() -> None:
+    plan = parts_of(Gated(skip=False), 3, 8, 8)
+    assert on_trunk(plan) == [
+        ("stem", "map", "stem"),
+        ("blocks.0.conv", "map", "blocks.0.conv"), ("blocks.0.conv", "nonlinearity", "blocks.0.act"),
+        ("blocks.0", "branches", ""),
+        ("blocks.1.conv", "map", "blocks.1.conv"), ("blocks.1.conv", "nonlinearity", "blocks.1.act"),
+        ("blocks.1", "branches", ""),
+    ]  # fmt: skip
+    inside = {part.module for part in plan.parts if part.branch}
+    assert {"blocks.0.fc1", "blocks.0.fc2", "blocks.0.gate"} <= inside
+    assert on_trunk(parts_of(Gated(skip=True), 3, 8, 8)) == [
+        ("stem", "map", "stem"), ("blocks.0", "branches", ""), ("blocks.1", "branches", "")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_the_parts_of_the_trunk_follow_each_other(skip: bool) -> None:
+    trunk = [part for part in parts_of(Gated(skip), 3, 8, 8).parts if not part.branch]
+    for one, after in pairwise(trunk):
+        assert one.after == after.before
+    assert (trunk[0].before.name, trunk[-1].after.name) == ("stem (input)", "fc (input)")
 
 
 class Swish(nn.Module):
@@ -173,11 +209,13 @@ def test_blocks_of_a_transformer_have_parts_that_follow_each_other() -> None:
         def forward(self, x):
             return self.fc(self.layer(x).mean(1))
 
-    assert told(parts_of(Tokens(), 5, 16)) == [
+    plan = parts_of(Tokens(), 5, 16)
+    assert [(part.layer, part.kind, part.module) for part in plan.parts if part.branch] == [
         ("layer.self_attn", "other", "layer.self_attn"), ("layer.self_attn", "other", ""),
         ("layer.self_attn", "normalization", "layer.norm2"), ("layer.linear1", "map", "layer.linear1"),
         ("layer.linear1", "nonlinearity", ""), ("layer.linear2", "map", "layer.linear2"), ("layer.linear2", "other", ""),
     ]  # fmt: skip
+    assert on_trunk(plan) == [("layer", "branches", "")]
 
 
 class Dense(nn.Module):

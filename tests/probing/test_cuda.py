@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from capture_networks import FNN, Encoder, InPlaceResNet, clouds, seeded
+from capture_networks import FNN, Encoder, Gated, InPlaceResNet, clouds, seeded
 from torch import nn
 
 import layerlaw as ll
@@ -99,14 +99,47 @@ def test_masks_and_chosen_classes_work_on_the_device(reduce: str) -> None:
     assert_same(probe(network, data, device="cuda", **how), probe(network, data, **how), rel=1e-3)
 
 
-def test_parts_and_the_best_linear_map_are_those_of_the_cpu() -> None:
-    network = seeded(InPlaceResNet)
-    how = {"parts": True, "linear": True, "reduce": "mean"}
-    there, here = probe(network, (X, Y), device="cuda", **how), probe(network, (X, Y), **how)
-    assert there.column("separation_linear") == pytest.approx(here.column("separation_linear"), rel=1e-3)
+def assert_same_parts(there: ll.Record, here: ll.Record, column: str = "separation") -> None:
+    assert there.parts
+    assert not [note for note in (*there.notes, *here.notes) if note.startswith("Parts at")]
     for a, b in zip(there.parts, here.parts, strict=True):
-        assert (a.layer, a.kind, a.module) == (b.layer, b.kind, b.module)
-        assert a.values["separation"] == pytest.approx(b.values["separation"], rel=1e-3)
+        assert (a.layer, a.kind, a.module, a.type, a.branch) == (b.layer, b.kind, b.module, b.type, b.branch)
+        if not a.branch:  # the D of a gate has directions that are hardly more than rounding
+            assert a.before[column] == pytest.approx(b.before[column], rel=1e-3), a
+            assert a.values[column] == pytest.approx(b.values[column], rel=1e-3), a
+
+
+@pytest.mark.parametrize("memory", [2.0, 3e-4])
+def test_parts_and_the_best_linear_map_are_those_of_the_cpu(memory: float) -> None:
+    network = seeded(InPlaceResNet)
+    how = {"parts": True, "linear": memory > 1, "reduce": "mean", "memory_gib": memory, "batch_size": 40}
+    there, here = probe(network, (X, Y), device="cuda", **how), probe(network, (X, Y), **how)
+    if memory > 1:
+        assert there.column("separation_linear") == pytest.approx(here.column("separation_linear"), rel=1e-3)
+    assert_same_parts(there, here)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_parts_of_a_network_with_gates_are_those_of_the_cpu(skip: bool) -> None:
+    network = seeded(Gated, skip)
+    here = probe(network, (X, Y), parts=True)
+    assert {part.kind for part in here.parts if not part.branch} >= {"map", "branches"}
+    assert_same_parts(probe(network, (X, Y), parts=True, device="cuda"), here)
+    assert_same_parts(probe(network.cuda(), (X.cuda(), Y.cuda()), parts=True), here)
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_parts_of_targets_are_those_of_the_cpu(labels: bool) -> None:
+    targets = X.mean((2, 3))
+    data, network = (X, targets > 0 if labels else targets), seeded(Gated, False)
+    there, here = probe(network, data, parts=True, device="cuda"), probe(network, data, parts=True)
+    assert_same_parts(there, here, "target_separation")
+
+
+TARGET_COLUMNS = (
+    "target_separation", "test_target_separation", "target_separation_untrained", "target_separation_permuted",
+    "target_separation_log_se",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("memory", [2.0, 3e-4])
@@ -117,6 +150,33 @@ def test_targets_on_the_device_give_the_numbers_of_the_cpu(memory: float, labels
     how = {"memory_gib": memory, "null": True, "test": tuple(part[:60] for part in data), "batch_size": 40}
     network = seeded(InPlaceResNet)
     there, here = probe(network, data, device="cuda", **how), probe(network, data, **how)
-    for column in ("target_separation", "test_target_separation", "target_separation_untrained"):
+    for column in TARGET_COLUMNS[: None if memory > 1 else 3]:
         assert there.column(column) == pytest.approx(here.column(column), rel=1e-4), column
-    assert there.accuracy == here.accuracy
+    assert (there.accuracy, there.test_accuracy) == (here.accuracy, here.test_accuracy)
+    if not labels:
+        assert there.r_squared == pytest.approx(here.r_squared, rel=1e-4)
+        assert there.test_r_squared == pytest.approx(here.test_r_squared, rel=1e-4)
+
+
+def test_held_out_residuals_and_targets_on_the_device_are_those_of_the_cpu() -> None:
+    x, targets = X.flatten(1)[:, :20], X.mean((2, 3))
+    network = seeded(FNN, (20, 16, 16, 3))
+    for y in (targets, targets > 0):
+        here = probe(network.cpu(), (x, y), test=(x[:60], y[:60]))
+        there = probe(network.cuda(), (x.cuda(), y.cuda()), test=(x[:60].cuda(), y[:60].cuda()))
+        for column in ("residual", "residual_held_out", "test_residual", "target_separation"):
+            assert there.column(column) == pytest.approx(here.column(column), rel=1e-3), column
+        assert there.accuracy == here.accuracy
+        assert there.classes == here.classes
+
+
+def test_bad_labels_on_the_device_get_the_answers_of_the_cpu() -> None:
+    network = seeded(FNN, (20, 16, 16, 3)).cuda()
+    x = X.flatten(1)[:, :20].cuda()
+    with pytest.raises(ll.LayerlawError, match="sum to 1, which are soft labels"):
+        probe(network, (x, torch.randn(len(x), 3, device="cuda").softmax(1)))
+    with pytest.raises(ll.LayerlawError, match=r"pass y.float\(\)"):
+        probe(network, (x, torch.arange(len(x), device="cuda") - 7))
+    x[3, 2] = torch.nan
+    with pytest.raises(ll.LayerlawError, match="expected finite features, got NaN or infinity in data, batch 0"):
+        probe(network, (x, Y.cuda()), parts=True)

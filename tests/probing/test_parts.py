@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import layerlaw as ll
 import oracle
+from layerlaw.errors import FeatureError
 from layerlaw.record import PartRow
 from layerlaw.verdict import judge
 from layerlaw.verdict.parts import layer_changes, part_sums
@@ -151,3 +152,126 @@ def test_the_parts_are_plain_data(record) -> None:
     part = json.loads(json.dumps(record.to_dict()))["parts"][2]
     assert (part["layer"], part["kind"], part["module"], part["type"]) == ("0", "nonlinearity", "2", "ReLU")
     assert set(part["values"]) == {"separation", "separation_linear"}
+
+
+class Side(nn.Module):
+    """A layer, and beside the trunk a branch whose features a function changes; it adds nothing to the trunk."""
+
+    def __init__(self, change) -> None:
+        super().__init__()
+        self.one, self.act, self.side = nn.Linear(D, D), nn.ReLU(), nn.Linear(D, D)
+        self.soft, self.fc, self.change, self.calls = nn.Softmax(-1), nn.Linear(D, K), change, 0
+
+    def forward(self, x):
+        self.calls += 1
+        x = self.act(self.one(x))
+        return self.fc(x + 1e-30 * self.soft(self.change(self.side(x), self.calls)))
+
+
+def side(change) -> nn.Module:
+    torch.manual_seed(0)
+    return Side(change).eval()
+
+
+def test_a_part_that_changes_between_the_passes_is_left_out_alone(data) -> None:
+    def noise(x, call):
+        return x + torch.randn(x.shape, generator=torch.Generator().manual_seed(call))
+
+    record = ll.probe(side(noise), data, parts=True, memory_gib=2e-5, uncertainty=False, progress=False)
+    assert not record.settings["one_forward"]
+    note = next(note for note in record.notes if note.startswith("Parts at"))
+    assert note.startswith("Parts at 'soft (input)'")
+    assert "left out: the data changed between the two passes: the class means moved by" in note
+    assert [part.module for part in record.parts if part.module] == ["one", "act", "side"]
+
+
+def test_a_part_with_infinite_features_is_left_out_alone(data) -> None:
+    def masked(x, call):
+        return x.masked_fill(torch.arange(D) > 5, -torch.inf)
+
+    record = ll.probe(side(masked), data, parts=True, uncertainty=False, progress=False)
+    assert "Parts at 'soft (input)' are left out: NaN or infinity in its features." in record.notes
+    assert [part.module for part in record.parts if part.module] == ["one", "act", "side"]
+    everywhere = side(lambda x, call: x / 0)
+    everywhere.one.weight.data[:] = torch.nan
+    with pytest.raises(FeatureError, match="expected finite features"):
+        ll.probe(everywhere, data, parts=True, uncertainty=False, progress=False)
+
+
+class Excited(nn.Module):
+    """Squeeze-and-excitation without a skip connection; one of the four units inside is nearly dead, as after training."""
+
+    def __init__(self, dead: float) -> None:
+        super().__init__()
+        self.stem, self.act = nn.Linear(D, 16), nn.ReLU()
+        self.fc1, self.fc2, self.gate = nn.Linear(16, 4), nn.Linear(4, 16), nn.Sigmoid()
+        self.fc = nn.Linear(16, 10)
+        with torch.no_grad():
+            self.fc2.weight[:, 0] *= dead
+
+    def forward(self, x):
+        x = self.act(self.stem(x))
+        return self.fc(x * self.gate(self.fc2(self.fc1(x))))
+
+
+@pytest.mark.parametrize("dead", [1.0, 1e-4, 1e-5, 1e-6])
+def test_rounding_behind_a_narrow_gate_is_no_change_of_the_data(dead: float) -> None:
+    torch.manual_seed(0)
+    y = torch.arange(500) % 10
+    x = torch.randn(10, D)[y] + torch.randn(500, D)
+    net = Excited(dead)
+    record = ll.probe(net, (x, y), parts=True, progress=False)
+    assert not [note for note in record.notes if note.startswith("Parts at")]
+    assert [part.module for part in record.parts if part.branch and part.module] == ["fc1", "fc2", "gate"]
+    exact = ll.probe(net.double(), (x.double(), y), parts=True, progress=False)
+    for a, b in zip(record.parts, exact.parts, strict=True):
+        if not a.branch:
+            assert a.values["separation"] == pytest.approx(b.values["separation"], rel=1e-4)
+
+
+def test_the_parts_of_the_trunk_add_up_whatever_happens_in_gates() -> None:
+    torch.manual_seed(0)
+    y = torch.arange(300) % 10
+    x = torch.randn(10, D)[y] + torch.randn(300, D)
+    record = ll.probe(Excited(1.0), (x, y), parts=True, uncertainty=False, progress=False)
+    values = record.column("separation")
+    assert set(layer_changes(record)["stem"]) == {"map", "nonlinearity"}
+    total = sum(one.total for one in part_sums(record))
+    assert total == pytest.approx(math.log(values[-1] / values[0]), abs=1e-5)
+    assert {one.kind for one in part_sums(record, branch=True)} == {"map", "nonlinearity", "other"}
+    said = next(line for line in judge(record).findings if line.startswith("Along the trunk ln D changes by"))
+    assert "inside side branches not counted)" in said
+    assert "in side branches where they rejoin (residual blocks, gates)" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "end"),
+    [
+        ({"map": 2.9, "nonlinearity": -1.0}, ": +1.90 in all, so D does not fall."),
+        ({"map": 1.0, "nonlinearity": -1.01}, ": −0.01 in all, so D hardly changes."),
+        ({"nonlinearity": 0.4}, ": D does not fall."),
+        ({"map": 2.9, "nonlinearity": -3.5}, ": the nonlinearities do all of it."),
+        ({"branches": -3.5, "nonlinearity": -1.0}, ": the side branches do most of it."),
+    ],
+)
+def test_who_does_the_work_is_said_only_where_d_falls(record, changes: dict, end: str) -> None:
+    record = ll.Record.from_dict(record.to_dict())
+    record.parts = [
+        PartRow("a", kind, "m", "M", {"separation": 1.0}, {"separation": math.exp(change)})
+        for kind, change in changes.items()
+    ]
+    said = next(line for line in judge(record).findings if line.startswith("Over 1 layer ln D changes by"))
+    assert said.endswith(end)
+    assert ("do all of it" in said or "do most of it" in said) == (sum(changes.values()) < -0.05)
+
+
+def test_the_page_keeps_what_is_inside_side_branches_apart(tmp_path) -> None:
+    pytest.importorskip("plotly")
+    torch.manual_seed(0)
+    y = torch.arange(300) % 10
+    x = torch.randn(10, D)[y] + torch.randn(300, D)
+    record = ll.probe(Excited(1.0), (x, y), parts=True, uncertainty=False, progress=False)
+    page = ll.report(record, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '<th scope="row" class="site">linear map, inside side branches</th>' in page
+    assert '<th scope="row" class="site">side branches</th>' in page
+    assert "The chart is of the trunk, which all data pass" in page

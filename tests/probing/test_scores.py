@@ -294,3 +294,29 @@ def test_accuracy_among_chosen_classes_says_what_all_outputs_would_give() -> Non
     (note,) = [note for note in record.notes if note.startswith("Accuracy")]
     assert note.startswith("Accuracy (100.0%) is among the 3 chosen classes alone; of all its outputs")
     assert note.endswith("chooses that of the label for 80.0%.")
+
+
+def test_scores_that_decide_badly_are_doubted() -> None:
+    network = fitted(Several(lambda s, f, z: (f, z)), lambda out: out[1])
+
+    def notes(**how) -> list[str]:
+        record = ll.probe(network, (X, Y), progress=False, **how)
+        return [note for note in record.notes if note.startswith("Accuracy is")]
+
+    assert notes() == notes(scores=1) == notes(scores=None) == []
+    (wrong,) = notes(scores=0)
+    assert "with the scores read from [0], " in wrong
+    assert "far below chance (10.0%)" in wrong or "is right on 100.0%: are these scores?" in wrong
+    (near,) = notes(scores=lambda out: out[1].roll(1, 0))  # of another sample
+    assert near.endswith("is right on 100.0%: are these scores?")
+    (below,) = notes(scores=lambda out: -out[1])
+    assert below.startswith("Accuracy is 0.0% with the scores read by a function, ")
+    assert "far below chance (10.0%): these may be no class scores (scores=), or the labels be numbered" in below
+
+
+def test_labels_numbered_in_another_order_than_the_outputs_are_doubted() -> None:
+    network = fitted(Several(lambda s, f, z: z), lambda out: out)
+    record = ll.probe(network, (X, (Y + 1) % K), progress=False)
+    assert any(note.startswith("Accuracy is 0.0%") and "far below chance" in note for note in record.notes)
+    untrained = ll.probe(Several(lambda s, f, z: z), (X, Y), progress=False)
+    assert not [note for note in untrained.notes if note.startswith("Accuracy is")]

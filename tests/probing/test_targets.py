@@ -13,6 +13,7 @@ import layerlaw as ll
 import oracle
 from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.record import CLASSIFIER, REGRESSION
+from layerlaw.verdict import judge
 
 N = 300
 X = clouds(N, 12)[0]
@@ -380,3 +381,56 @@ def test_an_output_that_is_no_number_is_told() -> None:
     with pytest.raises(FeatureError, match="the network's output: expected numbers, got NaN in data, batch 0"):
         ll.probe(net, (X, TWO), progress=False)
     assert ll.probe(net, (X, TWO), scores=None, progress=False).r_squared is None
+
+
+def test_soft_labels_are_asked_about_since_both_readings_give_numbers() -> None:
+    x, y = clouds(N, 12)
+    smoothed = 0.9 * nn.functional.one_hot(y).float() + 0.1 / 3
+    message = r"labels of data: .* rows of 3 numbers that sum to 1, which are soft labels .* labels.argmax\(1\)"
+    for soft in (smoothed, smoothed.double(), smoothed.half(), torch.randn(N, 3).softmax(1).bfloat16()):
+        with pytest.raises(LabelError, match=message):
+            probe((x, soft), outputs=3)
+    loader = DataLoader(TensorDataset(x, smoothed), batch_size=100)
+    with pytest.raises(LabelError, match=r"batch 0.*soft labels"):
+        probe(loader, outputs=3)
+    assert probe((x, smoothed.argmax(1)), outputs=3).kind == CLASSIFIER
+    scaled = probe((x, 2 * smoothed), outputs=3)  # does not sum to 1
+    assert scaled.kind == REGRESSION
+    one_less = probe((x, smoothed[:, 1:]), outputs=3)  # the way out of the message: it changes no D_reg
+    near(one_less, scaled, ["target_separation"], rel=1e-5)
+
+
+@pytest.mark.parametrize("low", [0, -5])
+def test_whole_number_targets_are_told_to_become_floats(low: int) -> None:
+    years = torch.arange(N) % 97 + low
+    with pytest.raises(LabelError, match=r"If these 97 different numbers are to be predicted .* pass y.float\(\)"):
+        probe((X, years), outputs=1)
+    sparse = 7 * (torch.arange(N) % 97) + low
+    with pytest.raises(LabelError, match=r"pass y.float\(\)"):
+        probe((X, sparse), outputs=5, scores=None)
+    with pytest.raises(LabelError, match=r"floating-point numbers \(n,\) or \(n, q\) \(y.float\(\)\)"):
+        probe((X, torch.stack([years, years], 1)))
+    assert probe((X, years.float()), outputs=1).kind == REGRESSION
+
+
+def test_class_numbers_out_of_range_get_no_word_about_regressions() -> None:
+    x, y = clouds(N, 12)
+    with pytest.raises(LabelError) as caught:
+        probe((x, y + 1), outputs=3)
+    assert "y.float()" not in str(caught.value)
+
+
+def test_an_output_in_other_units_is_told() -> None:
+    y = 100 * X[:, :1] + 1990
+    net = nn.Sequential(nn.Linear(12, 16), nn.Linear(16, 16), nn.Linear(16, 1))
+    with torch.no_grad():
+        net[2].bias.zero_()
+    record = ll.probe(net, (X, y), progress=False)
+    said = next(line for line in judge(record).findings if line.startswith("Of the network's own output R² is −"))
+    assert (
+        "it is worse than the mean of the targets, while a linear regression on the features at '2' leaves only" in said
+    )
+    assert said.endswith("Other units? The targets may have been scaled in training.")
+    noise = torch.randn(N, 1, generator=torch.Generator().manual_seed(0)) + 50
+    blind = judge(ll.probe(net, (X, noise), progress=False)).findings
+    assert not [line for line in blind if "Other units?" in line]  # nothing in the features tells the targets

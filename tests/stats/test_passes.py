@@ -128,6 +128,43 @@ def test_other_features_in_the_second_pass_are_noticed() -> None:
         second.scatters()
 
 
+def nearly_flat(small: float, offset: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Class means that hardly differ in one direction of two, as behind a narrow linear map."""
+    g, y = torch.Generator().manual_seed(0), torch.arange(600) % K
+    hidden = torch.randn(K, 2, generator=g)[y] + torch.randn(600, 2, generator=g)
+    hidden[:, 1] *= small
+    return (hidden @ torch.randn(2, 16, generator=g) + offset).float(), y
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+@pytest.mark.parametrize("small", [1.0, 1e-4, 1e-5, 3e-6, 1e-6])
+def test_rounding_along_a_direction_without_spread_is_no_change(small: float, offset: float) -> None:
+    x, y = nearly_flat(small, offset)
+    for batch in (600, 40):
+        assert run({"narrow": x}, y, batch=batch)[0].scatters()
+    wobble = x * (1 + 1e-7 * torch.randn(x.shape, generator=torch.Generator().manual_seed(1)))  # another order of sums
+    assert run({"narrow": x}, y, second={"narrow": wobble})[0].scatters()
+
+
+@pytest.mark.parametrize("small", [1.0, 1e-5])
+def test_a_real_change_is_noticed_where_one_direction_has_no_spread(small: float) -> None:
+    x, y = nearly_flat(small, 0.0)
+    other = x.clone()
+    other[7] = x[7 + K]  # another sample of its class
+    second, _ = run({"narrow": x}, y, second={"narrow": other})
+    with pytest.raises(PassError, match=r"site 'narrow'.*the class means moved by"):
+        second.scatters()
+
+
+def test_sites_that_changed_may_be_named_instead_of_an_error() -> None:
+    sites, y = network_like()
+    second, _ = run(sites, y, second=sites | {"ten": sites["ten"] + 0.01 * sites["ten"].square()})
+    untrusted: dict = {}
+    assert set(second.scatters(untrusted)) == set(sites)
+    assert list(untrusted) == ["ten"]
+    assert untrusted["ten"].startswith("the data changed between the two passes: the class means moved by ")
+
+
 def test_fewer_samples_in_the_second_pass_are_noticed() -> None:
     sites, y = network_like()
     second, _ = run(sites, y, second={name: x[:-5] for name, x in sites.items()})

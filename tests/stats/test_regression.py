@@ -111,6 +111,19 @@ def test_data_that_changed_between_the_passes_are_told() -> None:
         passed(x, y, 40, again=[(x + 0.1 * y[:, :1], y)])
 
 
+def test_rounding_along_a_direction_that_hardly_follows_the_targets_is_no_change() -> None:
+    g = torch.Generator().manual_seed(2)
+    y = torch.randn(300, 2, generator=g, dtype=torch.float64)
+    hidden = y * torch.tensor([1.0, 1e-5]) + torch.randn(300, 2, generator=g) * torch.tensor([1.0, 1e-5])
+    x = (hidden @ torch.randn(2, 7, generator=g, dtype=torch.float64)).float()
+    wobble = x * (1 + 1e-7 * torch.randn(x.shape, generator=g))
+    assert passed(x, y, 300, again=[(wobble, y)])
+    other = x.clone()
+    other[7] = -x[7]
+    with pytest.raises(PassError, match="the features moved against the targets"):
+        passed(x, y, 300, again=[(other, y)])
+
+
 def test_r_squared_of_the_output_is_a_mean_over_targets() -> None:
     x, y = draw()
     _, second, _ = passed(x, y, 50)  # the output is the target + 1

@@ -21,6 +21,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from layerlaw.capture.arguments import Inputs
 from layerlaw.errors import DataError, LabelError, LayerlawError
 from layerlaw.stats.labels import are_targets
+from layerlaw.stats.precision import not_dense
 
 LABEL_KEYS = ("labels", "label", "targets", "target")
 DEFAULT_BATCH = {"running": 256, "batch": 100, "whole": 256}  # 100: the chunk of the law's authors
@@ -322,11 +323,13 @@ def _labels(labels: Any, where: str) -> Tensor:
         raise LabelError(f"{where}: expected one label per sample, shape (n,), got one number. {single}.")
     if not isinstance(y, Tensor):
         raise LabelError(f"{where}: expected a tensor of labels, got {type(labels).__name__}.")
+    if y.is_meta:
+        raise LabelError(f"{where}: expected labels, got {not_dense(y)}.")
     if y.dim() == 2 and y.shape[1] == 1 and not are_targets(y):
         y = y.squeeze(1)
     if y.dim() != 1 and not are_targets(y):
         others = (
-            "of a regression floating-point numbers (n,) or (n, q), of several labels at once zeros and ones (n, q)"
+            "of a regression floating-point numbers (n,) or (n, q) (y.float()), of several labels zeros and ones (n, q)"
         )
         came = f"{y.dtype} of shape {tuple(y.shape)}"
         raise LabelError(f"{where}: expected one label per sample, shape (n,), or {others}; got {came}.")
@@ -371,6 +374,8 @@ def _length(data: Any) -> int | None:
 def _tensor(value: Any) -> Any:
     if hasattr(value, "to_numpy"):  # a table or a column of pandas
         value = value.to_numpy()
+    if isinstance(value, Tensor) and not value.is_meta and (came := not_dense(value)):
+        raise DataError(f"expected tensors of numbers, got {came}.")
     if not isinstance(value, np.ndarray):
         return value
     if value.dtype.kind not in "biufc":

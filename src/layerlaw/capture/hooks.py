@@ -177,9 +177,7 @@ def _traced(network: nn.Module, batch: Batch, flow: DataFlow | None, hint: str, 
             with nullcontext() if flow is None else flow:
                 found.output = network(*batch.args, **batch.kwargs)
         except Exception as error:
-            inputs = ", ".join(f"{tuple(v.shape)} {v.dtype}" for v in batch.tensors()) or "no tensors"
-            what = f"the model failed in the dry run with {n} samples (inputs: {inputs})"
-            raise CaptureError(f"{what}: {type(error).__name__}: {error}. {hint}") from error
+            raise CaptureError(failed(f"in the dry run with {n} samples", batch, error, hint)) from error
     found.calls = [call for call in found.calls if call.left >= 0]
     pairs = zip(given.tensors(), batch.tensors(), strict=True)
     found.overwrites_input = not all(torch.equal(before, after) for before, after in pairs)
@@ -216,6 +214,12 @@ def sample_axis(two: Seen, three: Seen | None) -> tuple[int, int] | str:
 
 Consume = Callable[[Site, Tensor], None]
 LOGITS = -1  # the turn of the logits among the outputs of the network, which is called once
+
+
+def failed(when: str, batch: Batch, error: Exception, hint: str = HINT) -> str:
+    """That the model itself raised, and with which inputs."""
+    inputs = ", ".join(f"{tuple(v.shape)} {v.dtype}" for v in batch.tensors()) or "no tensors"
+    return f"the model failed {when} (inputs: {inputs}): {type(error).__name__}: {error}. {hint}"
 
 
 class Capture:

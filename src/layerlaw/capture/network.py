@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from layerlaw.errors import CaptureError, InputError
+from layerlaw.errors import CaptureError, InputError, check_seed
 from layerlaw.stats import all_reduce
 
 COMPILERS = ("torch._dynamo", "torch.nn.attention.flex_attention")  # without them nothing is compiled
@@ -72,8 +72,9 @@ def placed(network: nn.Module, device: str | torch.device | None) -> Iterator[to
         there = torch.device(device)
         torch.zeros(1, device=there).cpu()  # is there such a device, and does it hold numbers?
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        why = str(error).splitlines()[0]
-        raise InputError(f"device: cannot compute on {str(device)!r}: {why}") from None
+        why = str(error).splitlines()[0].split(". ")[0][:160]
+        expected = "expected one such as 'cpu' or 'cuda:0' that is there"
+        raise InputError(f"device: cannot compute on {str(device)!r}: {expected}, got {why}.") from None
     try:
         network.to(there)
         yield there
@@ -153,7 +154,10 @@ def untrained(model: nn.Module, *, seed: int = 0) -> nn.Module:
     deviation. BatchNorm buffers are reset; fresh ones (mean 0, variance 1) mean no normalization at all, so recalibrate
     them on the data: `probe(…, null=True)` does.
     """
+    check_seed(seed)
     network = copy.deepcopy(network_of(model))
+    if any(parameter.is_meta for parameter in network.parameters()):
+        raise CaptureError("expected a model with its weights in place, got one on the meta device.")
     homes = {parameter.device for parameter in network.parameters()}
     if len(homes) == 1:
         network.cpu()  # drawn there, a seed means the same network on every device

@@ -5,12 +5,16 @@ on every number alone and is not linear, which its input and output show; a norm
 change, or what keeps running statistics or is named so. Functions that no module holds are the rest between the tensors that
 modules show: a nonlinearity where they act on every number alone (a functional activation), else "other" (a skip connection,
 pooling, or an activation together with these). "Other" are also layers that are no linear map: attention, recurrence.
+
+What every path of the data passes is the trunk, and its parts follow each other; where it forks, one part, "branches", leads
+from the fork to where the branches have rejoined (a residual block, a gate), and the parts inside are marked as a branch's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Literal
 
 import torch
@@ -82,6 +86,49 @@ def find_parts(
                 why = next(reason for reason in found if isinstance(reason, str))
                 dropped.append(f"the {piece.kind} of {layer.title} ({why})")
     return parts, dropped
+
+
+def along_trunk(parts: Sequence[Part], position: Callable[[Site], int | None]) -> list[Part]:
+    """The parts with those of side branches marked, and a part "branches" wherever no other leads on along the trunk.
+
+    `position` says which point of the trunk a site is; `None`: it is none.
+    """
+    ends = {site: at for part in parts for site in (part.before, part.after) if (at := position(site)) is not None}
+    seen = dict(sorted(((at, site) for site, at in reversed(ends.items())), key=lambda pair: pair[0]))
+    steps = {
+        (ends[part.before], ends[part.after]): part
+        for part in reversed(parts)
+        if part.before in ends and part.after in ends and ends[part.before] < ends[part.after]
+    }
+    chain: list[Part] = []
+    points, i = list(seen), 0
+    while i + 1 < len(points):
+        here = points[i]
+        on = min((step for step in steps if step[0] == here), default=(here, points[i + 1]))
+        chain.append(steps.get(on) or _joined(parts, seen[here], seen[on[1]]))
+        i = points.index(on[1])
+    own, block = dict(zip(chain, chain, strict=True)), ""
+    for part in chain:  # what follows where branches rejoin is no more of a layer of theirs
+        block = part.layer if part.kind == "branches" else "" if part.module == part.layer else block
+        own[part] = replace(part, layer=block or part.layer)
+    placed: list[Part] = []
+    ready = [part for part in chain if part not in parts]
+    for part in parts:
+        placed.append(own.get(part) or replace(part, branch=True))
+        while ready and part.after == ready[0].after:  # behind the last part inside
+            placed.append(ready.pop(0))
+    return [*placed, *ready]
+
+
+def _joined(parts: Sequence[Part], fork: Site, join: Site) -> Part:
+    """All that happens between two points of the trunk, named after the module that holds it, or its first layer."""
+    first = next((i for i, part in enumerate(parts) if part.before == fork), len(parts))
+    last = max((i for i, part in enumerate(parts) if part.after == join), default=-1)
+    if not (inside := [part.layer for part in parts[first : last + 1]]):  # functions that no layer comes with
+        return Part(join.module or join.name, "other", "", "functions", fork, join)
+    steps = zip(*(layer.split(".") for layer in inside), strict=False)
+    holder = ".".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, steps))
+    return Part(holder or inside[0], "branches", "", "branches", fork, join)
 
 
 def _placed(bound: Bound, site_of: SiteOf, places: dict[tuple[object, ...], Site]) -> Site | str:

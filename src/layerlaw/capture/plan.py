@@ -16,7 +16,7 @@ from layerlaw.stats.precision import at_least_float32
 from layerlaw.wording import counted, shortened
 
 LONGEST_TYPE = 24  # characters of a module's class in the table
-PartKind = Literal["map", "normalization", "nonlinearity", "other"]
+PartKind = Literal["map", "normalization", "nonlinearity", "branches", "other"]
 Reduce = Literal["flatten", "mean", "max", "first", "last"]
 
 
@@ -56,7 +56,10 @@ class Site:
 
 @dataclass(frozen=True)
 class Part:
-    """What a layer is made of: a step between two sites, and the `module` that does it (none: functions between modules)."""
+    """What a layer is made of: a step between two sites, and the `module` that does it (none: functions between modules).
+
+    `branch`: it lies on a side branch, such as a gate or the inside of a residual block; the trunk passes it by.
+    """
 
     layer: str
     kind: PartKind
@@ -64,6 +67,7 @@ class Part:
     type: str
     before: Site
     after: Site
+    branch: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ class Plan:
     def of_parts(self) -> Plan:
         """The same network, measured before and after every part instead."""
         sites = dict.fromkeys(site for part in self.parts for site in (part.before, part.after))
-        return replace(self, sites=tuple(sites), parts=())
+        return replace(self, sites=tuple(sites))
 
     def rows(self) -> list[dict[str, Any]]:
         """The dry-run table as plain data; `memory` is what a probe keeps per site (bytes)."""

@@ -23,7 +23,7 @@ from layerlaw.capture.modules import (
     tensors_in,
     weight_layers,
 )
-from layerlaw.capture.parts import find_parts
+from layerlaw.capture.parts import along_trunk, find_parts
 from layerlaw.capture.plan import Part, Plan, Reduce, Site, reduced, samples_first, told_apart
 from layerlaw.capture.scores import ScoreChoice, find_scores
 from layerlaw.capture.trunk import DataFlow, Trunk
@@ -337,7 +337,9 @@ class _Finder:
         if not made_of:
             why = "; ".join(lost) or "the model has no weight layer before its classifier"
             raise CaptureError(f"parts: expected a layer whose parts can be measured, found none: {why}.")
-        return made_of, lost
+        if isinstance(trunk := self.trunk, str) or self.no_trunk:
+            return made_of, lost
+        return along_trunk(made_of, lambda site: trunk.position(self._seen[_place(site)].node)), lost
 
     def _gives_logits(self, seen: Seen | None) -> bool:
         return seen is not None and self._scores is not None and seen.same_content(self._scores)

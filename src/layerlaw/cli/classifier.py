@@ -145,7 +145,10 @@ def sites(
     """
     network, given, _ = load_model(where.model)
     sides = () if shape is None else whole_numbers(shape, SHAPE, 1)
-    example: Any = images.chosen(given, network=network).data if shape is None else torch.randn(3, *sides)
+    try:
+        example: Any = images.chosen(given, network=network).data if shape is None else torch.randn(3, *sides)
+    except RuntimeError:
+        raise InputError(f"{SHAPE}, got {shape}: 3 such inputs do not fit into memory.") from None
     with explained_inputs():
         plan = find_sites(network, example, classes=classes, **where.how())
     screen = console(as_json)

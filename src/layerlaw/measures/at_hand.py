@@ -18,7 +18,7 @@ from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, f
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.labels import check_counts, checked_targets
 from layerlaw.stats.passes import Dealt
-from layerlaw.stats.precision import double, full_precision, take_rows
+from layerlaw.stats.precision import double, full_precision, not_dense, take_rows
 from layerlaw.stats.regression import FirstRegression, SecondRegression
 
 
@@ -123,6 +123,8 @@ def measure(
                     f"classifier: expected a weight of shape (K, d) = {tuple(centers.means.shape[-2:])}, "
                     f"got {tuple(weight.shape)}. Pass the rows of the classes, transposed if need be."
                 )
+            if not bool(weight.isfinite().all()):
+                raise FeatureError("classifier: expected finite numbers, got NaN or infinity.")
         undefined = centers.rank.dim() == 0 and int(centers.rank) == 0
         within = _within(features, labels, centers) if linear and not undefined else None
         needs |= {"within"} if linear else set()
@@ -186,13 +188,13 @@ def _within(features: Any, labels: Any, centers: Centers) -> Tensor:
 
 def _features(features: Any, *, deep: bool = True) -> Tensor:
     x = _tensor(features).detach()
-    if x.is_meta:
-        raise FeatureError("features: expected numbers, got a tensor on the meta device, which holds none.")
     if x.dim() < 2 or (x.dim() > 2 and not deep) or not x.dtype.is_floating_point:
         raise FeatureError(
             f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
             "Flatten each sample to one row: features.flatten(1)."
         )
+    if x.shape[-1] == 0:
+        raise FeatureError(f"features: expected at least one feature per sample, got shape {tuple(x.shape)}.")
     return x
 
 
@@ -218,6 +220,9 @@ def _tensor(values: Any, name: str = "features") -> Tensor:
         )
     if isinstance(values, np.ndarray) and not (values.flags.writeable and all(s >= 0 for s in values.strides)):
         values = values.copy()
+    error = FeatureError if name in ("features", "classifier") else LabelError
+    if isinstance(values, Tensor) and (came := not_dense(values)):
+        raise error(f"{name}: expected numbers, got {came}.")
     try:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
@@ -228,5 +233,4 @@ def _tensor(values: Any, name: str = "features") -> Tensor:
         came = (
             "words" if words else "rows of different length" if isinstance(values, (list, tuple)) else repr(values)[:80]
         )
-        error = FeatureError if name in ("features", "classifier") else LabelError
         raise error(f"{name}: expected numbers, got {came}. {cure}.") from None

@@ -32,6 +32,10 @@ def plot(records: Record | Iterable[Record], column: str | None = None, *, ax: A
     records are drawn into one picture, each in its color, with a legend that names them.
     """
     views = read_all(listed(records, Record, "plot"))
+    if column is not None and not isinstance(column, str):
+        raise InputError(f"plot: expected the name of a column, got {column!r}.")
+    if ax is not None and not hasattr(ax, "plot"):
+        raise InputError(f"plot: expected ax to be axes of matplotlib, got {type(ax).__name__}.")
     one = views[0].record
     if any(view.record.kind != one.kind for view in views):
         raise InputError("plot: expected records of one kind, got a classifier and a language model: plot each alone.")

@@ -18,7 +18,7 @@ from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
-from layerlaw.errors import InputError, renamed
+from layerlaw.errors import FeatureError, InputError, check_choice, renamed
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores, names_in
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
@@ -104,6 +104,8 @@ def probe(
     renamed("probe", old, MOVED)
     started = time.perf_counter()
     options = Options(reduce, batchnorm, weighting, uncertainty, memory_gib, seed, choose(progress), linear)
+    check_choice("null", null, (True, False))
+    check_choice("parts", parts, (True, False))
     network = network_of(model)
     if not isinstance(data_name, str):
         raise InputError(f"data_name: expected words such as 'CIFAR-10 test', got {data_name!r}.")
@@ -132,7 +134,8 @@ def probe(
                 tested = prober.measure(prober.prepared(held_out), "test", reference=measured, extras=True)
             untrained = prober.measure_untrained(train) if null else None
             record = _record(prober, train, measured, tested, untrained)
-            record.parts = _parts(prober, train) if parts else []
+            record.parts, notes = _parts(prober, train) if parts else ([], [])
+            record.notes += notes
     record.settings["data_name"] = data_name
     record.provenance["seconds"] = round(time.perf_counter() - started, 3)
     return record
@@ -158,10 +161,9 @@ def sites(
     network = network_of(model)
     if isinstance(example, (tuple, list, torch.Size)) and example and all(isinstance(side, int) for side in example):
         raise InputError(f"example: expected inputs, got a shape {tuple(example)}. Use torch.randn(3, *shape).")
-    if isinstance(example, (Tensor, np.ndarray)):  # inputs without labels get some: a dry run does not look at them
-        example = example, torch.zeros(len(example), dtype=torch.long)
-    elif isinstance(example, Mapping) and not any(key in example for key in (labels, *LABEL_KEYS)):
-        example = example, torch.zeros(len(next(iter(example.values()))), dtype=torch.long)
+    unlabeled = isinstance(example, Mapping) and not any(key in example for key in (labels, *LABEL_KEYS))
+    if isinstance(example, (Tensor, np.ndarray)) or unlabeled:  # labels are needed, a dry run does not look at them
+        example = example, torch.zeros(_samples(example), dtype=torch.long)
     source, known_names = _source(example)
     reading: Any = {"labels_at": labels, "network": network}
     batches = Batches(source, batch_size=None, batchnorm="running", where="example", **reading)
@@ -173,6 +175,16 @@ def sites(
         return plan
     measured = classes_or_targets(classes, plan, None, batch.labels, known_names, decisions=scores is not None)
     return replace(plan, classes=measured.K)
+
+
+def _samples(example: Any) -> int:
+    """How many samples there are in inputs without labels."""
+    given = list(example.values()) if isinstance(example, Mapping) else [example]
+    sizes = [len(one) for one in given if isinstance(one, (Tensor, np.ndarray)) and one.ndim]
+    if not sizes:
+        shown = f"a dictionary with {list(example)[:10]}" if isinstance(example, Mapping) else "a single number"
+        raise InputError(f"example: expected a batch of inputs (n, …), got {shown}.")
+    return sizes[0]
 
 
 def _source(data: Any) -> tuple[Any, Sequence[str] | None]:
@@ -320,17 +332,37 @@ def _again(run: Prober, train: Split, before: Site, site: Site) -> bool:
     return float((a - b).abs().max()) <= SAME * float(a.abs().max())
 
 
-def _parts(run: Prober, data: Batches) -> list[PartRow]:
-    """D before and after every part, from passes over the data that leave out what is not needed for it."""
-    options = replace(run.options, uncertainty=False)
-    split = replace(run, plan=run.plan.of_parts(), options=options).measure(data, "parts", extras=True)
+def _parts(run: Prober, data: Batches) -> tuple[list[PartRow], list[str]]:
+    """D before and after every part, from passes over the data that leave out what is not needed for it; and notes.
+
+    A part is looked at beside the rows of the record: where one cannot be measured, it alone is left out.
+    """
+    run = replace(run, plan=run.plan.of_parts(), options=replace(run.options, uncertainty=False))
+    left_out: dict[Any, str] = {}
+    try:
+        split = run.measure(data, "parts", extras=True, forgive=True)
+    except FeatureError:
+        left_out = {site.name: "NaN or infinity in its features" for site in run.not_finite(data)}
+        sound = tuple(site for site in run.plan.sites if site.name not in left_out)
+        if not left_out or not sound:
+            raise
+        run = replace(run, plan=replace(run.plan, sites=sound))
+        split = run.measure(data, "parts", extras=True, forgive=True)
+    left_out |= split.untrusted or {}
+    measured = [site for site in (*split.around, *split.regressions) if site.name not in left_out]
     with full_precision():
-        columns = {site: run.classes.columns(split, site)[0] for site in (*split.around, *split.regressions)}
+        columns = {site: run.classes.columns(split, site)[0] for site in measured}
     known = {site: {name: found[name] for name in PART_COLUMNS if name in found} for site, found in columns.items()}
-    return [
-        PartRow(part.layer, part.kind, part.module, part.type, known[part.before], known[part.after])
+    rows = [
+        PartRow(part.layer, part.kind, part.module, part.type, known[part.before], known[part.after], part.branch)
         for part in run.plan.parts
+        if part.before in known and part.after in known
     ]
+    by_reason: dict[str, list[str]] = {}
+    for name, why in left_out.items():
+        by_reason.setdefault(why, []).append(str(name))
+    notes = [f"Parts at {listed(names)} are left out: {why}." for why, names in by_reason.items()]
+    return rows, notes
 
 
 def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
@@ -359,6 +391,7 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
         notes.append(f"No least D of a linear map at {listed(left_out)}: {why}.")
     if isinstance(run.classes, Targets):
         return notes + run.classes.notes(train)
+    notes += run.classes.doubts(train)
     short = [site.name for site, around in train.around.items() if not bool(around.centers.full_rank)]
     if short:
         notes.append(f"The class means span fewer than K−1 dimensions at: {', '.join(short)}.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from layerlaw.probing.run import Split
 
 ClassChoice = SupportsIndex | Sequence[int] | Sequence[str] | Mapping[int, str] | Mapping[str, int] | None
+MOST = 10_000_000  # classes: more would not be counted in memory
 NOT_ASKED = "scores=None"
 
 
@@ -105,9 +108,11 @@ class Classes:
             K = classes.__index__()
             if K < 2:
                 raise LabelError(f"classes: expected at least 2 classes, got {K}: one class cannot be separated.")
+            if K > MOST:
+                raise LabelError(f"classes: expected at most {MOST:,} classes, got {K:,}.")
             return tuple(range(K)), None
         try:
-            ids = tuple(int(c) for c in classes)
+            ids = tuple(operator.index(c) for c in classes)
         except (TypeError, ValueError):
             expected = "expected K, names of all classes, numbers of those to be measured, or {number: name}"
             raise InputError(f"classes: {expected}, got {str(classes)[:100]}.") from None
@@ -218,7 +223,7 @@ class Classes:
 
     def leave(self, second: SecondPass, sites: Sequence[Site], split: Split) -> None:
         """What the passes found, into the split."""
-        scatters = second.scatters()
+        scatters = second.scatters(split.untrusted)
         for site in sites:
             split.around[site], split.scatters[site] = second.around[site.name], scatters[site.name]
             if site.name in second.near_reference:
@@ -247,6 +252,25 @@ class Classes:
     def fitted(self, split: Split, site: Site) -> Tensor:
         """What tells the features of a site from those of another: its class means (K, d)."""
         return split.around[site].centers.means
+
+    def doubts(self, split: Split) -> list[str]:
+        """A note where the decisions are so wrong that the scores are hardly those of the labels."""
+        if split.accuracy is None:
+            return []
+        n, chance = sum(split.counts), 1 / self.K
+        least = chance - 3 * math.sqrt(chance * (1 - chance) / n)
+        by = str(self.scores) if self.scores.function is not None else f"from {self.scores}"
+        found = f"Accuracy is {split.accuracy:.1%} with the scores read {by}"
+        if split.accuracy < min(least, chance / 2):
+            may = "these may be no class scores (scores=), or the labels be numbered in another order than they"
+            return [f"{found}, far below chance ({chance:.1%}): {may}."]
+        site, scatter = list(split.scatters.items())[-1]
+        nearest = float(scatter.near.hits.sum() / scatter.counts.sum())
+        if self.scores.given and near_chance(split.accuracy, self.K) and nearest > (1 + chance) / 2:
+            return [
+                f"{found}, while the nearest class center at '{site.name}' is right on {nearest:.1%}: are these scores?"
+            ]
+        return []
 
 
 def too_few(features: int) -> str:

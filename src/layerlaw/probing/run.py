@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch, Batches, Checksum
-from layerlaw.capture.hooks import Capture, Consume
+from layerlaw.capture.hooks import Capture, Consume, failed
 from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, recalibrating, untrained
 from layerlaw.capture.plan import Plan, Reduce, Site
-from layerlaw.errors import DataError, FeatureError, InputError, LabelError, PassError, check_choice, check_whole
+from layerlaw.errors import (
+    CaptureError,
+    DataError,
+    FeatureError,
+    InputError,
+    LabelError,
+    LayerlawError,
+    PassError,
+    check_choice,
+    check_seed,
+)
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import (
     GROUPS,
@@ -66,14 +76,16 @@ class Options:
         check_choice("batchnorm", self.batchnorm, get_args(BatchNormMode))
         check_choice("weighting", self.weighting, get_args(Weighting))
         check_choice("uncertainty", self.uncertainty, UNCERTAINTY)
-        if not isinstance(self.memory_gib, (int, float)) or not self.memory_gib > 0:
+        check_choice("linear", self.linear, (True, False))
+        number = isinstance(self.memory_gib, (int, float)) and not isinstance(self.memory_gib, bool)
+        if not number or not self.memory_gib > 0:
             raise InputError(f"memory_gib: expected a positive number of GiB, got {self.memory_gib!r}.")
-        check_whole(0, seed=self.seed)
+        check_seed(self.seed)
 
     @property
     def memory(self) -> int:
         """The memory budget in bytes."""
-        return int(self.memory_gib * 2**30)
+        return int(min(self.memory_gib, 2.0**30) * 2**30)
 
 
 @dataclass
@@ -95,6 +107,7 @@ class Split:
     one_forward: bool = False
     no_extras_why: str = ""
     no_linear_why: dict[str, list[str]] = field(default_factory=dict)  # by reason, the sites without D_lin
+    untrusted: dict[Hashable, str] | None = None  # names of sites that moved between the passes, and how; `None`: raise
 
     def without_decisions(self) -> Split:
         """The same without what the network itself decided."""
@@ -130,9 +143,19 @@ class Prober:
         return one_batch(data, self.plan.sites, self.options.memory) if whole else data
 
     def measure(
-        self, data: Batches, label: str, *, reference: Split | None = None, plane: bool = False, extras: bool = False
+        self,
+        data: Batches,
+        label: str,
+        *,
+        reference: Split | None = None,
+        plane: bool = False,
+        extras: bool = False,
+        forgive: bool = False,
     ) -> Split:
-        """Both passes, in groups of sites that fit memory; `reference` lends its centers, `extras` allows uncertainty."""
+        """Both passes, in groups of sites that fit memory; `reference` lends its centers, `extras` allows uncertainty.
+
+        With `forgive` a site that cannot be trusted is named in the split instead of an error.
+        """
         options, sites, K = self.options, self.plan.sites, self.classes.K
         wanted = UNCERTAINTY[options.uncertainty if extras else False]
         linear, why_not = frozenset[str](), dict[str, list[str]]()
@@ -142,7 +165,8 @@ class Prober:
         memory = options.memory - taken - scatter_bytes(sites, linear)
         fitting = Extras.that_fit(sites, data.samples, K, memory, wanted)
         known = None if data.labels is None else self.classes.positions(data.labels, f"labels of {label}")[0].cpu()
-        split, groups, permuted = Split(), GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
+        split = Split(untrusted={} if forgive else None)
+        groups, permuted = GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
         split.no_linear_why = why_not
         for group in fitting.groups(sites, K, memory):
             dealer = self.classes.dealer(groups, permuted, options.seed, known)
@@ -166,15 +190,28 @@ class Prober:
                         fresh(*here.args, **here.kwargs)
         return replace(self, network=fresh).measure(data, "untrained")
 
+    def not_finite(self, data: Batches) -> list[Site]:
+        """The sites at which some feature is NaN or infinite, by one pass over the data."""
+        bad: dict[Site, None] = {}
+
+        def consume(site: Site, features: Tensor) -> None:
+            if not bool(features.isfinite().all()):
+                bad[site] = None
+
+        with self.capturing(self.plan.sites, consume) as capture:
+            for step in self.steps(data, "looking for NaN", None):
+                _forward(capture, step)
+        return list(bad)
+
     def steps(self, data: Batches, title: str, checksum: Checksum | None) -> Iterator[Step]:
         """The batches with samples of measured classes; the bytes of all data are added to the checksum."""
         self.randomness.rewind()
         alone = self.options.batchnorm == "batch" and has_batchnorm(self.network)
         for i, batch in enumerate(self.options.progress(data, title, data.length)):
             where = f"{data.where}, batch {i}"
+            given, batch = batch, batch.to(self.device)
             if checksum is not None:
-                checksum.update(batch.labels, *batch.tensors())
-            batch = batch.to(self.device)
+                checksum.update(given.labels, *given.tensors())
             labels, rows = self.classes.positions(batch.labels, f"labels of {where}")
             if alone:
                 _check_normalized_alone(batch.labels, where)
@@ -187,7 +224,7 @@ class Prober:
 
     def decide(self, capture: Capture, step: Step, state: State) -> Tensor | None:
         """Run a batch, which hands over the features of every site; gives the network's decisions."""
-        output = capture.run(step.batch, rows=step.rows, where=step.where)
+        output = _forward(capture, step)
         if (free := self.classes.decide_freely(output, step.rows)) is not None:
             state.free += torch.stack([(free == step.labels.to(free.device)).sum(), (free >= -1).sum()]).cpu()
         decision = self.classes.decide(output, step.rows)
@@ -196,6 +233,16 @@ class Prober:
                 f"{what}: expected numbers, got NaN in {step.where}"  # told after the sites, which may know more
             )
         return decision
+
+
+def _forward(capture: Capture, step: Step) -> Any:
+    """The model's output for a batch, which may be unlike the one of the dry run."""
+    try:
+        return capture.run(step.batch, rows=step.rows, where=step.where)
+    except (LayerlawError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # a user's model raises anything
+        raise CaptureError(failed(f"in {step.where}", step.batch, error)) from error
 
 
 @dataclass

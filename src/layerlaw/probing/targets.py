@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
 
@@ -20,7 +20,7 @@ from layerlaw.probing.memory import GROUPS
 from layerlaw.record import REGRESSION, Kind
 from layerlaw.stats import checked_labels
 from layerlaw.stats.centers import Weighting
-from layerlaw.stats.labels import are_targets, checked_targets
+from layerlaw.stats.labels import are_soft_labels, are_targets, checked_targets
 from layerlaw.stats.passes import TargetDealer
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.ranks import all_reduce
@@ -30,6 +30,7 @@ from layerlaw.wording import counted
 if TYPE_CHECKING:
     from layerlaw.probing.run import Split
 
+MANY = 20  # different whole numbers: more of them may be targets of a regression
 FIFTHS = 5  # colors of a target in the pictures
 
 
@@ -66,6 +67,12 @@ class Targets:
     ) -> Targets:
         """As requested (names of all targets, numbers of some, or {number: name}); else all of them."""
         width = 1 if labels.dim() == 1 else labels.shape[1]
+        if are_soft_labels(labels):
+            what = f"rows of {width} numbers that sum to 1, which are soft labels of a classifier or shares to be predicted"
+            cures = (
+                "Pass labels.argmax(1) to measure classes; for a regression leave out a column, which changes no D_reg"
+            )
+            raise LabelError(f"{where}: expected class numbers or targets, got {what}. {cures} (labels[:, 1:]).")
         numbers, given = numbers_and_names(classes)
         if given is not None and isinstance(numbers, int) and len(given) != width:
             raise InputError(f"classes: expected {width} names, one for each target, got {len(given)}.")
@@ -160,7 +167,7 @@ class Targets:
 
     def leave(self, second: SecondRegression, sites: Sequence[Site], split: Split) -> None:
         """What the passes found, into the split."""
-        found = dict(second.sites())
+        found = dict(second.sites(split.untrusted))
         split.regressions |= {site: found[site.name] for site in sites}
         split.counts = [int(second.first.counts.sum())]
         split.accuracy, split.r_squared = second.label_accuracy, second.r_squared
@@ -251,7 +258,22 @@ def classes_or_targets(
     seen, where = (first, "labels of data, batch 0") if labels is None else (labels, "labels of data")
     if are_targets(seen):
         return Targets.of(classes, plan, seen, known, where, decisions=decisions)
-    return Classes.of(classes, plan, labels, known, decisions=decisions, first=first)
+    hint = _numbers_hint(seen, plan.classes if decisions else None)
+    try:
+        chosen = Classes.of(classes, plan, labels, known, decisions=decisions, first=first)
+    except LabelError as error:
+        raise LabelError(f"{error}{hint}") from None
+    return replace(chosen, hint=f"{chosen.hint}{hint}")
+
+
+def _numbers_hint(labels: Tensor, outputs: int | None) -> str:
+    """What ends an error about class numbers that look like whole numbers to be predicted."""
+    if labels.dim() > 2 or labels.dtype.is_complex or labels.dtype == torch.bool:
+        return ""
+    different = len(set(labels.flatten().tolist()))
+    if different <= (outputs or 0) or (outputs != 2 and different <= MANY):  # one score fits 2 classes, or one target
+        return ""
+    return f" If these {different} different numbers are to be predicted (a regression), pass y.float()."
 
 
 def told_outputs(classes: ClassChoice, labels: Tensor, known: Sequence[str] | None) -> int | None:

@@ -129,6 +129,11 @@ class Centers(Span):
         """Mean residual of each class that the rounding of its mean causes, in the basis (…, K, r)."""
         return self.rounding @ self.basis.mT
 
+    @property
+    def resolution(self) -> Tensor:
+        """How far rounding alone may move a class mean along a direction of the basis (…)."""
+        return rounding_scale(self.counts, self.spread, self.mean, self.scales, self.dtype)
+
 
 def class_weights(counts: Tensor, weighting: Weighting) -> Tensor:
     """Weights summing to one: by samples (Eq. 1) or equal for every non-empty class."""
@@ -162,7 +167,7 @@ def find_centers(sums: ClassSums, weighting: Weighting = "samples") -> Centers:
     mean = (weights.unsqueeze(-2) @ means).squeeze(-2)
     Q, R = torch.linalg.qr(helmert_contrasts(means, weights).mT)  # (…, d, r), (…, r, K−1)
     _, s, rotation = torch.linalg.svd(R.mT, full_matrices=False)
-    kept = s > _cut_off(sums, torch.linalg.vector_norm(mean, dim=-1), s).unsqueeze(-1)
+    kept = s > rounding_scale(counts, sums.spread, mean, s, sums.dtype).unsqueeze(-1)
     scales, basis = torch.where(kept, s, 0.0), rotation @ Q.mT
     return Centers(
         counts=counts,
@@ -179,16 +184,17 @@ def find_centers(sums: ClassSums, weighting: Weighting = "samples") -> Centers:
     )
 
 
-def _cut_off(sums: ClassSums, mean_size: Tensor, s: Tensor) -> Tensor:
-    """What rounding alone can produce as a scale (…)."""
-    n, d = sums.counts.sum(-1), sums.sums.shape[-1]
-    spread = (sums.spread / n).sqrt()
+def rounding_scale(counts: Tensor, spread: Tensor, mean: Tensor, s: Tensor, dtype: torch.dtype) -> Tensor:
+    """What rounding alone can produce as a scale, or as a shift of class means (…): Σ‖x − reference‖² is the `spread`."""
+    n, d = counts.sum(-1), mean.shape[-1]
+    size: Tensor = torch.linalg.vector_norm(mean, dim=-1)
+    spread = (spread / n).sqrt()
     spread = torch.where(spread.isfinite(), spread, 0.0)  # a squared length may overflow float32 where D does not
-    if sums.dtype == torch.float64:
-        return torch.finfo(torch.float64).eps * torch.maximum(n.clamp_min(d) * s[..., 0], 4 * (mean_size + spread))
+    if dtype == torch.float64:
+        return torch.finfo(torch.float64).eps * torch.maximum(n.clamp_min(d) * s[..., 0], 4 * (size + spread))
     # The last term: what float32 sums leave behind when the spread dwarfs both the mean and the differences.
     rounding = 4 * spread
-    return FLOAT32_RESOLUTION * (mean_size.square() + s.square().sum(-1) + rounding.square()).sqrt()
+    return FLOAT32_RESOLUTION * (size.square() + s.square().sum(-1) + rounding.square()).sqrt()
 
 
 def _digest(means: Tensor, mean: Tensor, scales: Tensor) -> Tensor:
@@ -234,7 +240,8 @@ class Whitened:
 class FeatureFit:
     """The least-squares fit T·Θ of the features, and the singular directions of SS_b = Vᵀ diag(s²) V.
 
-    coefficients Θ (…, 1+q, d); basis V (…, r, d) with r = min(q, d); scales s (…, r), zero beyond the rank.
+    coefficients Θ (…, 1+q, d); basis V (…, r, d) with r = min(q, d); scales s (…, r), zero beyond the rank; resolution
+    (…, r), what rounding alone may do to the mean of a scaled coordinate.
     """
 
     targets: Whitened
@@ -242,6 +249,7 @@ class FeatureFit:
     basis: Tensor
     scales: Tensor
     rank: Tensor
+    resolution: Tensor
 
     @classmethod
     def of(cls, targets: Whitened, cross: Tensor, squares: Tensor, dtype: torch.dtype) -> FeatureFit:
@@ -252,10 +260,13 @@ class FeatureFit:
         A = white.H.mT @ (cross[..., 1:, :] / n - white.mean.unsqueeze(-1) * mean)  # (…, q, d): SS_b = AᵀA
         Q, R = torch.linalg.qr(A.mT)
         _, s, rotation = torch.linalg.svd(R.mT, full_matrices=False)
-        kept = s > _rounding(white.n, mean, squares, s, dtype).unsqueeze(-1)
+        rounding = _rounding(white.n, mean, squares, s, dtype).unsqueeze(-1)
+        kept = s > rounding
         B = white.H @ A
         constant = mean - white.mean.unsqueeze(-2) @ B
-        return cls(white, torch.cat([constant, B], -2), rotation @ Q.mT, torch.where(kept, s, 0.0), kept.sum(-1))
+        resolution = torch.where(kept, rounding / torch.where(kept, s, 1.0), 0.0)
+        theta, basis = torch.cat([constant, B], -2), rotation @ Q.mT
+        return cls(white, theta, basis, torch.where(kept, s, 0.0), kept.sum(-1), resolution)
 
     @property
     def scaled(self) -> Tensor:

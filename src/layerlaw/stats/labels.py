@@ -21,6 +21,20 @@ def are_targets(labels: Tensor) -> bool:
     return several and bool(((labels == 0) | (labels == 1)).all())
 
 
+def are_soft_labels(labels: Tensor) -> bool:
+    """Whether these are rows of probabilities: floating-point numbers (n, K ≥ 2) from 0 to 1 that sum to 1, not all 0 or 1.
+
+    >>> are_soft_labels(torch.tensor([[0.9, 0.1], [0.2, 0.8]])), are_soft_labels(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    (True, False)
+    """
+    if not labels.dtype.is_floating_point or labels.dim() != 2 or labels.shape[1] < 2 or not len(labels):
+        return False
+    off = (double(labels).sum(1) - 1).abs().max()
+    inside = (labels >= 0) & (labels <= 1)
+    whole = bool(((labels == 0) | (labels == 1)).all())
+    return bool(inside.all()) and not whole and bool(off <= max(1e-4, 4 * torch.finfo(labels.dtype).eps))
+
+
 def checked_targets(labels: Tensor, width: int | None = None, *, where: str = "targets") -> Tensor:
     """Targets as (n, q) in float64, finite and of this width.
 

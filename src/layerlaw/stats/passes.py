@@ -309,17 +309,29 @@ class SecondPass:
             tensors += around.within.tensors if around.within is not None else []
         all_reduce(tensors, [scatter.digest for scatter in scatters])
 
-    def scatters(self) -> dict[Key, Scatter]:
-        """The scatter of every site, once all batches are in; raises when the data were not those of pass 1."""
+    def scatters(self, untrusted: dict[Key, str] | None = None) -> dict[Key, Scatter]:
+        """The scatter of every site, once all batches are in; raises when the data were not those of pass 1.
+
+        With `untrusted` such sites are written down there, with the reason, and only other class counts raise.
+        """
         found: dict[Key, Scatter] = {}
         for (keys, _), scatter in zip(self._stacks, self._scatters, strict=True):
             assert scatter is not None
-            for i, key in enumerate(keys):
-                found[key] = scatter.at(i)
-                self._check_unchanged(key, found[key])
+            found |= {key: scatter.at(i) for i, key in enumerate(keys)}
+        for key in self.around:
+            if (moved := self._moved(key, found[key])) is not None:
+                why = f"the data changed between the two passes: the class means moved by {moved:.2g} of the spread"
+                if untrusted is None:
+                    raise PassError(
+                        f"site '{key}': {why}. Random augmentation, dropout left on by hand, or batches that differ while "
+                        "BatchNorm uses batch statistics do this; make the data deterministic, or raise memory_gib so that "
+                        "one forward serves both."
+                    )
+                untrusted[key] = why
         return {key: found[key] for key in self.around}
 
-    def _check_unchanged(self, key: Key, scatter: Scatter) -> None:
+    def _moved(self, key: Key, scatter: Scatter) -> float | None:
+        """How far class means moved, in units of the spread; `None` where it is no more than rounding."""
         centers = self.around[key].centers
         if not torch.equal(scatter.counts, centers.counts):
             raise PassError(
@@ -328,15 +340,11 @@ class SecondPass:
                 "(no one-shot iterators, no sampling with replacement from an unseeded generator)."
             )
         mean = scatter.residuals / scatter.counts.unsqueeze(-1)  # (K, r)
-        drift = (mean - centers.expected_residuals) * centers.inverse_scales
+        # A direction in which the class means hardly differ has a small scale: rounding is large beside it, and no change.
+        moved = ((mean - centers.expected_residuals).abs() - centers.resolution).clamp_min(0) * centers.inverse_scales
         rms = (scatter.fuzziness.sum() / scatter.counts.sum()).sqrt()
-        worst = torch.linalg.vector_norm(drift, dim=-1).max()
-        if worst > CHANGED * rms + 1e-8:
-            raise PassError(
-                f"site '{key}': the data changed between the two passes: the class means moved by {float(worst / rms):.2g} "
-                "of the spread. Random augmentation, dropout left on by hand, or batches that differ while BatchNorm uses "
-                "batch statistics do this; make the data deterministic, or raise memory_gib so that one forward serves both."
-            )
+        worst = torch.linalg.vector_norm(moved, dim=-1).max()
+        return float(worst / rms) if worst > CHANGED * rms + 1e-8 else None
 
 
 def _add(sums: dict[Key, ClassSums], key: Key, part: ClassSums) -> None:

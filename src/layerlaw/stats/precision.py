@@ -44,6 +44,19 @@ def _products_are_exact() -> bool:
     return all(value in ("ieee", "none", False) for value in (inherited, *(getattr(s, n) for s, n in _switches())))
 
 
+def not_dense(values: Tensor) -> str:
+    """In words, what keeps the numbers of a tensor from being read row by row; empty where nothing does.
+
+    >>> not_dense(torch.eye(2)), not_dense(torch.eye(2).to_sparse())
+    ('', 'a sparse tensor (to_dense() makes it an ordinary one)')
+    """
+    if values.is_nested:
+        return "a nested tensor (to_padded_tensor() makes it an ordinary one)"
+    if values.is_meta:
+        return "a tensor on the meta device, which holds none"
+    return "" if values.layout == torch.strided else "a sparse tensor (to_dense() makes it an ordinary one)"
+
+
 def at_least_float32(features: Tensor) -> Tensor:
     """Half and bfloat16 features become float32; float32 and float64 stay."""
     return features.float() if features.element_size() < 4 else features

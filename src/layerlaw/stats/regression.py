@@ -242,6 +242,12 @@ class SiteRegression:
         mean = self.along / white.n
         return torch.cat([mean[:, :1], (mean[:, 1:] - mean[:, :1] * white.mean) @ white.H], -1)
 
+    @property
+    def moved(self) -> bool:
+        """Whether the drift is more than rounding: the data of pass 2 are not those of pass 1."""
+        rms = (self.squares / self.fit.targets.n).sqrt()
+        return bool((self.drift.abs().amax(-1) > CHANGED * rms + 1e-8 + self.fit.resolution).any())
+
 
 @dataclass
 class SecondRegression:
@@ -286,11 +292,8 @@ class SecondRegression:
 
     def begin(self, dealt: Dealt, decision: Tensor | None) -> None:
         """Start a batch; `decision` (n, q) is the network's output, and may also be set before `end`."""
-        self._rows, self._targets, self.decision = (
-            _Rows(dealt, self.first.shift, self.first.groups),
-            dealt.labels,
-            decision,
-        )
+        self._rows = _Rows(dealt, self.first.shift, self.first.groups)
+        self._targets, self.decision = dealt.labels, decision
         self.gram += self._rows.T.mT @ self._rows.T
 
     def update(self, key: Key, features: Tensor) -> None:
@@ -342,13 +345,8 @@ class SecondRegression:
 
     def all_reduce(self) -> None:
         """Add up over ranks, in one collective call."""
-        tensors = [
-            self.errors,
-            self.right,
-            self.predicted,
-            self.gram,
-            *(t for pair in self._sums.values() for t in pair),
-        ]
+        sums = (t for pair in self._sums.values() for t in pair)
+        tensors = [self.errors, self.right, self.predicted, self.gram, *sums]
         tensors += [view.fuzziness for pair in self._views.values() for view in pair if view is not None]
         all_reduce(tensors, [self._digest(fit) for fit in self._fits.values()])
 
@@ -359,17 +357,22 @@ class SecondRegression:
         ).cos()
         return torch.stack([(fit.coefficients.flatten() * marks).sum(), fit.scales.sum()])
 
-    def sites(self) -> Iterator[tuple[Key, SiteRegression]]:
-        """What is left of every site, once all batches are in; raises when the data were not those of pass 1."""
+    def sites(self, untrusted: dict[Key, str] | None = None) -> Iterator[tuple[Key, SiteRegression]]:
+        """What is left of every site, once all batches are in; raises when the data were not those of pass 1.
+
+        With `untrusted` such sites are written down there, with the reason, and only other targets raise.
+        """
         targets = self.first.target_moments()
         self._check_targets()
         for key, fit in self._fits.items():
             left_out, permuted = (None if view is None else view.separation for view in self._views[key])
             moments = self._moments(self.first.sites[key])
             found = SiteRegression(fit, *self._sums[key], left_out, permuted, moments, targets)
-            rms = (found.squares / fit.targets.n).sqrt()
-            if float(found.drift.abs().max()) > CHANGED * float(rms) + 1e-8:
-                raise PassError(_changed(f"site '{key}'", "the features moved against the targets"))
+            if found.moved:
+                why = "the features moved against the targets"
+                if untrusted is None:
+                    raise PassError(_changed(f"site '{key}'", why))
+                untrusted[key] = f"the data changed between the two passes: {why}"
             yield key, found
 
     def _check_targets(self) -> None:

@@ -26,6 +26,7 @@ from layerlaw.verdict.steps import (
 from layerlaw.wording import counted
 
 CLOSER = 0.2  # a mean cosine of rare classes' rows so much above the frequent ones' is no accident of similar classes
+READABLE = 0.5  # of the targets: a regression that leaves less reads them well
 UNREAD = 0.9  # a residual above this share of the first one has hardly fallen
 
 
@@ -76,7 +77,7 @@ def judge_regression(record: Record) -> Verdict:
         fit = record.law()
     except InputError as error:
         return Verdict(f"No law can be fitted: {error}", tuple(record.notes), tuple(_more_points(record)))
-    findings = [*_along_depth(record, fit, sites), *_held_out(fit, sites), *_own_output(record)]
+    findings = [*_along_depth(record, fit, sites), *_held_out(fit, sites), *_own_output(record, sites)]
     advice = [*_more_points(record), *_idle(record, fit)]
     grows = "D_reg grows with depth, as in networks that are untrained or in which a layer destroys the signal."
     return Verdict(_headline(record, fit), tuple(findings), (*advice, *[grows] * (fit.rho >= 1)))
@@ -127,7 +128,7 @@ def _ends(known: list[tuple[str, float]]) -> str:
     return f"from {begin:.3f} at '{first}' to {end:.3f} at '{last}'{lowest}"
 
 
-def _own_output(record: Record) -> list[str]:
+def _own_output(record: Record, sites: list[SiteRow]) -> list[str]:
     """R² of the network itself, or how many labels it has right."""
     what, values = ("R²", (record.r_squared, record.test_r_squared))
     base = ""
@@ -139,7 +140,13 @@ def _own_output(record: Record) -> list[str]:
         return []
     written = [f"{value:.1%}" if record.several_labels else f"{value:.3f}" for value in values if value is not None]
     test = f", on test data {written[1]}" if len(written) > 1 else ""
-    return [f"Of the network's own output {what} is {written[0]}{base}{test}.".replace("-", "−")]
+    said = f"Of the network's own output {what} is {written[0]}{base}{test}".replace("-", "−")
+    left = _known("residual_held_out", sites)[-1:]
+    if record.several_labels or values[0] >= 0 or not left or left[0][1] > READABLE:
+        return [f"{said}."]
+    (name, residual), below = left[0], "it is worse than the mean of the targets"
+    fit = f"while a linear regression on the features at '{name}' leaves only {residual:.3f}"
+    return [f"{said}: {below}, {fit}. Other units? The targets may have been scaled in training."]
 
 
 def _set_aside(record: Record) -> list[str]:

@@ -12,9 +12,11 @@ PLURALS = {
     "map": "linear maps",
     "normalization": "normalizations",
     "nonlinearity": "nonlinearities",
+    "branches": "side branches where they rejoin (residual blocks, gates)",
     "other": "the rest (skip connections, pooling, attention)",
 }
 NEARLY_ALL, MOST = 0.9, 0.5  # of what lowers D
+HARDLY = 0.05  # of ln D: by less it neither falls nor rises
 LINEAR = "separation_linear"
 
 
@@ -30,20 +32,22 @@ class PartSum:
 
 
 def layer_changes(record: Record) -> dict[str, dict[str, float]]:
-    """By layer and kind of part, how much ln D changes; parts at which D is missing or 0 are left out."""
+    """By layer and kind of part on the trunk, how much ln D changes; parts at which D is missing or 0 are left out."""
     found: dict[str, dict[str, float]] = {}
     for part in record.parts:
+        if part.branch:
+            continue
         layer = found.setdefault(part.layer, {})
         if (change := part.change(record.leading)) is not None:
             layer[part.kind] = layer.get(part.kind, 0.0) + change
     return found
 
 
-def part_sums(record: Record) -> list[PartSum]:
-    """The sums over all layers, in the order in which the parts of a layer follow each other."""
+def part_sums(record: Record, *, branch: bool = False) -> list[PartSum]:
+    """The sums over all parts of the trunk (or inside side branches), in the order in which those of a layer follow."""
     sums = []
     for kind in PLURALS:
-        parts = [part for part in record.parts if part.kind == kind]
+        parts = [part for part in record.parts if part.kind == kind and part.branch == branch]
         changes = [change for part in parts if (change := part.change(record.leading)) is not None]
         linear = [change for part in parts if (change := part.change(LINEAR)) is not None]
         if changes:
@@ -57,21 +61,29 @@ def made_of(record: Record) -> list[str]:
     sums = part_sums(record)
     if not sums:
         return []
-    layers = counted(len(layer_changes(record)), "layer")
-    listed = joined([f"{signed(one.total, 2)} in {PLURALS[one.kind]}" for one in sums])
-    fall = sum(min(0.0, one.total) for one in sums)
-    best = min(sums, key=lambda one: one.total)
-    share = best.total / fall if fall < 0 else 0.0
-    who = PLURALS[best.kind]
-    end = (
-        ""
-        if best.kind == "other" or share < MOST
-        else f": the {who} do {'all' if share >= NEARLY_ALL else 'most'} of it"
-    )
-    missing = len(record.parts) - sum(one.count for one in sums)
+    aside = sum(part.branch for part in record.parts)
+    where = "Along the trunk" if aside else f"Over {counted(len(layer_changes(record)), 'layer')}"
     symbol = describe(record.leading).symbol
-    lost = f" ({counted(missing, 'part')} without {symbol} left out)" if missing else ""
-    return [f"Over {layers} ln {symbol} changes by {listed}{end}{lost}."]
+    listed = joined([f"{signed(one.total, 2)} in {PLURALS[one.kind]}" for one in sums])
+    missing = len(record.parts) - aside - sum(one.count for one in sums)
+    notes = [f"{counted(missing, 'part')} without {symbol} left out"] * bool(missing)
+    notes += [f"{counted(aside, 'part')} inside side branches not counted"] * bool(aside)
+    lost = f" ({', '.join(notes)})" if notes else ""
+    return [f"{where} ln {symbol} changes by {listed}{_who(sums, symbol)}{lost}."]
+
+
+def _who(sums: list[PartSum], symbol: str) -> str:
+    """Which kind of part lowers D, where it falls at all; else what comes of all of them together."""
+    total = sum(one.total for one in sums)
+    if total > -HARDLY:
+        what = "hardly changes" if total < HARDLY else "does not fall"
+        return f": {signed(total, 2)} in all, so {symbol} {what}" if len(sums) > 1 else f": {symbol} {what}"
+    best = min(sums, key=lambda one: one.total)
+    share = best.total / sum(min(0.0, one.total) for one in sums)
+    if best.kind == "other" or share < MOST:
+        return ""
+    who = PLURALS[best.kind].split(" (")[0].removesuffix(" where they rejoin")
+    return f": the {who} do {'all' if share >= NEARLY_ALL else 'most'} of it"
 
 
 def linear_floor_words(record: Record) -> list[str]:

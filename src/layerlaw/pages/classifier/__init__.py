@@ -18,6 +18,7 @@ PART_NAMES = {
     "map": "linear map",
     "normalization": "normalization",
     "nonlinearity": "nonlinearity",
+    "branches": "side branches",
     "other": "the rest",
 }
 SHARE, RANK_MARK = "share", "†"
@@ -200,16 +201,16 @@ def shares_caption(view: RecordView) -> str:
 
 def parts_table(view: RecordView) -> str:
     """What all parts of one kind change together."""
-    sums = part_sums(view.record)
-    linear = any(one.linear is not None for one in sums)
+    sums = {branch: part_sums(view.record, branch=branch) for branch in (False, True)}
+    linear = any(one.linear is not None for some in sums.values() for one in some)
     heads = [("part", "site"), ("count", ""), (f"change of ln {describe(view.column).symbol}", ""), ("per part", "")]
     heads += [("change of ln D<sub>lin</sub>", ""), ("at most, per part", "")] if linear else []
     head = "".join(f'<th scope="col"{f" class={kind}" if kind else ""}>{text}</th>' for text, kind in heads)
     rows = []
-    for one in sums:
+    for branch, one in ((branch, one) for branch, some in sums.items() for one in some):
         cells = [f"{one.count}", _change(one.total, 2), _change(one.total / one.count, 3)]
         cells += [_change(one.linear, 2), number(one.linear_most, 2)] if linear else []
-        name = PART_NAMES[one.kind]
+        name = PART_NAMES[one.kind] + ", inside side branches" * branch
         rows.append(f'<th scope="row" class="site">{name}</th>' + "".join(f"<td>{cell}</td>" for cell in cells))
     return table("what each kind of part changes", head, rows) if rows else ""
 
@@ -221,13 +222,17 @@ def _change(value: float | None, digits: int) -> str:
 
 def parts_caption(view: RecordView) -> str:
     """How to read the parts."""
-    kinds = {part.kind for part in view.record.parts}
-    by_functions = any(part.kind == "nonlinearity" and not part.module for part in view.record.parts)
+    trunk = [part for part in view.record.parts if not part.branch]
+    kinds = {part.kind for part in trunk}
+    by_functions = any(part.kind == "nonlinearity" and not part.module for part in trunk)
     return paragraph(
         f"By how much each part of a layer changes ln {describe(view.column).symbol}; below zero it separates better.",
         by_functions and "Nonlinearities that are no modules: all that happens up to the next layer.",
         "other" in kinds
         and "The rest: skip connections, pooling, attention, and functional activations that come with them.",
+        len(trunk) < len(view.record.parts)
+        and "The chart is of the trunk, which all data pass; side branches (residual blocks, gates) are one part of it, "
+        "from where they leave it to where they rejoin. What happens inside them stands apart in the table.",
         any("separation_linear" in part.values for part in view.record.parts)
         and "D<sub>lin</sub> is the least D of a linear map; invertible maps leave it as it is.",
     )

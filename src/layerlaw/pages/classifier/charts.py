@@ -39,6 +39,7 @@ PART_COLORS = {
     "map": theme.QUALITATIVE[3],
     "normalization": theme.QUALITATIVE[4],
     "nonlinearity": theme.TRAIN,
+    "branches": theme.QUALITATIVE[1],
     "other": theme.NULL,
 }
 NEAREST = (  # name, column, color, dash and symbol
