@@ -117,7 +117,7 @@ def probe(
     def given_as(pair: Any) -> Any:
         return relabeled(pair, numbers) if numbers and classes is None and pair is not None else pair
 
-    with explained_inputs():
+    with explained_inputs(network, chosen, images.flat):
         named: Any = {"data_name": data_name if data_name is not None else chosen.name}
         record = run_probe(network, given_as(chosen.data), test=given_as(chosen.test), **how, **named)
     facts = [*chosen.facts, *_about_map(record, chosen, numbers, mapped_by)]
@@ -127,7 +127,9 @@ def probe(
     source = images.data or ("from the model file" if given is not None else DEFAULT)
     said = {"model": where.model, "weights": str(weights) if weights else None, "data": source, "per_class": per_class}
     scaled = chosen.normalize if chosen.train is not None else images.normalize
-    record.provenance["command"] = said | {"size": images.size, "flat": images.flat, "normalize": scaled}
+    channels = chosen.train.images.shape[1] if chosen.train is not None else None
+    said |= {"size": images.size, "channels": channels, "flat": images.flat, "normalize": scaled}
+    record.provenance["command"] = said
     result.show(record, *facts)
 
 
@@ -145,9 +147,9 @@ def sites(
     """
     network, given, _ = load_model(where.model)
     sides = () if shape is None else whole_numbers(shape, SHAPE, 1)
-    example: Any = images.chosen(given, network=network).data if shape is None else torch.randn(3, *sides)
-    with explained_inputs():
-        plan = find_sites(network, example, classes=classes, **where.how())
+    chosen = images.chosen(given, network=network) if shape is None else ChosenImages(torch.randn(3, *sides))
+    with explained_inputs(network, chosen, images.flat):
+        plan = find_sites(network, chosen.data, classes=classes, **where.how())
     screen = console(as_json)
     screen.print(str(plan), markup=False, highlight=False, soft_wrap=True)
     found: dict[str, Any] = {"sites": plan.rows(), "why": plan.why, "left_out": list(plan.dropped)}
