@@ -294,3 +294,13 @@ def test_accuracy_among_chosen_classes_says_what_all_outputs_would_give() -> Non
     (note,) = [note for note in record.notes if note.startswith("Accuracy")]
     assert note.startswith("Accuracy (100.0%) is among the 3 chosen classes alone; of all its outputs")
     assert note.endswith("chooses that of the label for 80.0%.")
+
+
+def test_the_whole_output_can_be_named_as_scores() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
+    x, y = torch.randn(60, 6), torch.arange(60) % 2
+    alone = ll.probe(network, (x, y), classes=[0, 1], scores="output", progress=False)
+    assert alone.accuracy == ll.probe(network, (x, y), classes=[0, 1], scores=lambda out: out, progress=False).accuracy
+    assert alone.accuracy == pytest.approx((network(x)[:, :2].argmax(1) == y).float().mean().item())
+    assert alone.settings["scores"] == "the output"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from layerlaw.capture.batches import Batch
 from layerlaw.errors import CaptureError, InputError
 
-AUTO = "auto"
+AUTO, WHOLE = "auto", "output"
 FEATURES = (
     "pooler_output",
     "last_hidden_state",
@@ -62,7 +62,7 @@ def find_scores(
 ) -> Scores:
     """Where the scores are in the `output` that the network, in its probing state, gave for a small batch.
 
-    `choice` is an index, a key, a function of the output, or "auto"; `None` looks for them too, but none is no error.
+    `choice` is an index, a key, a function of the output, "output" itself where that is a tensor, or "auto"; `None` looks for them too, but none is no error.
     `classes` is how many the user spoke of.
     """
     if choice is not None and choice != AUTO:
@@ -86,9 +86,10 @@ def _chosen(choice: Any, output: Any, samples: int) -> Scores:
     if isinstance(choice, bool) or not (isinstance(choice, (str, int)) or callable(choice)):
         raise InputError(f"scores: expected an index, a key, a function of the output, or None, got {choice!r}.")
     own = callable(choice) and not isinstance(choice, (str, int))
-    made = Scores(function=choice, given=True) if own else Scores(place=(choice,), given=True)
+    place: Place = () if choice == WHOLE and isinstance(output, Tensor) else (choice,)
+    made = Scores(function=choice, given=True) if own else Scores(place=place, given=True)
     try:
-        value = choice(output) if own else _at(output, (choice,))
+        value = choice(output) if own else _at(output, place)
     except Exception as error:  # the user's own function raises anything
         value = f"{type(error).__name__}: {error}"
     if (found := _as_scores(value)) is None or len(found) != samples:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from typer import Argument, Option
 
-from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, saved
+from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, in_options, saved
 from layerlaw.cli.inputs import (
     ChosenImages,
     ImageOptions,
@@ -65,7 +65,7 @@ class ResultOptions:
         screen = console(self.as_json)
         for fact in facts:
             screen.print(fact, markup=False, highlight=False)
-        print_record(record, screen)
+        print_record(record, screen, words=in_options)
         conclude(screen, self.as_json, summary(record) | more, written)
 
 
@@ -92,6 +92,9 @@ def probe(
     parts: Annotated[
         bool, Option("--parts", help="Also measure after the linear map, normalization and nonlinearity of each layer.")
     ] = False,
+    uncertainty: Annotated[
+        bool | None, Option(help="Standard errors and D under permuted labels. Default: where they fit the memory.")
+    ] = None,
     linear: Annotated[bool, Option("--linear", help="Also measure the least D that a linear map could reach.")] = False,
     test: Annotated[bool, Option(help="Also measure the test split.")] = True,
     per_class: Annotated[int | None, Option(help="Use this many training images of each class.")] = None,
@@ -112,6 +115,7 @@ def probe(
         raise InputError("--classes, --class-map: expected one of them; a map names the classes that are measured.")
     how: Any = {"batchnorm": batchnorm, "weighting": weighting, "null": null, **where.how(logits=logits)}
     how |= {"batch_size": batch_size, "device": device, "memory_gib": memory_gib, "parts": parts, "linear": linear}
+    how["uncertainty"] = uncertainty
     how["classes"] = _chosen(classes, chosen.class_names, numbers if classes is None else {})
 
     def given_as(pair: Any) -> Any:
@@ -169,7 +173,7 @@ def report(
     page = write_page(loaded if len(loaded) > 1 else loaded[0], out, title=title)  # before a reader may turn away
     screen = console(as_json)
     if len(loaded) == 1:
-        print_record(loaded[0], screen)
+        print_record(loaded[0], screen, words=in_options)
     else:
         print_comparison(loaded, screen)
     found = {"records": [record.name for record in loaded], "laws": [law_of(record) for record in loaded]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from layerlaw.errors import MissingExtraError
@@ -45,8 +45,11 @@ def table(record: Record, *, width: int = 100) -> Table:
     return _site_table(read(record), width)
 
 
-def print_record(record: Record, console: Console | None = None) -> None:
-    """Print the table of the sites and the verdict to a rich console (standard output unless another is given)."""
+def print_record(record: Record, console: Console | None = None, *, words: Callable[[str], str] = str) -> None:
+    """Print the table of the sites and the verdict to a rich console (standard output unless another is given).
+
+    `words` puts what is said of arguments into those of another way to call, such as a command's options.
+    """
     console, view = console or Console(), read(record)
     verdict = view.verdict
     console.print(Text(view.label, style="bold"))
@@ -54,13 +57,13 @@ def print_record(record: Record, console: Console | None = None) -> None:
     console.print()
     console.print(_site_table(view, console.width))
     console.print()
-    console.print(Text(sentence(clean(verdict.headline)), style="bold"))
+    console.print(Text(sentence(clean(words(verdict.headline))), style="bold"))
     if view.fit is not None and law_numbers(view.fit):
         console.print(Text(RULE, style="dim"))
     notes = [note for note in record.notes if note not in verdict.findings]
     for mark, style, lines in (("·", "", verdict.findings), ("→", "cyan", verdict.advice), ("·", "dim", notes)):
         for line in lines:
-            console.print(Padding(point(mark, sentence(clean(line)), style), (0, 0, 0, 1)))
+            console.print(Padding(point(mark, sentence(clean(words(line))), style), (0, 0, 0, 1)))
 
 
 def print_comparison(records: Sequence[Record], console: Console | None = None) -> None:
