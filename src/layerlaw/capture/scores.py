@@ -27,6 +27,7 @@ FEATURES = (
     "embedding",
     "embeddings",
 )  # by their names
+POOLED = ("pooler_output", "embedding", "embeddings", "features", "last_hidden_state")
 ScoreChoice = str | int | Callable[[Any], Any] | None
 Place = tuple[Any, ...]
 
@@ -62,8 +63,8 @@ def find_scores(
 ) -> Scores:
     """Where the scores are in the `output` that the network, in its probing state, gave for a small batch.
 
-    `choice` is an index, a key, a function of the output, "output" itself where that is a tensor, or "auto"; `None` looks for them too, but none is no error.
-    `classes` is how many the user spoke of.
+    `choice` is an index, a key, a function of the output, "output" itself where that is a tensor, or "auto"; `None` looks
+    for them too, but none is no error. `classes` is how many the user spoke of.
     """
     if choice is not None and choice != AUTO:
         return _chosen(choice, output, len(batch.labels))
@@ -80,6 +81,37 @@ def find_scores(
             "function of the output that gives (n, K), or scores=None: no decision of the network is looked at."
         )
     return Scores(last)
+
+
+def told_by(scores: Tensor | None, samples: int, *, from_layer: bool) -> tuple[int | None, float]:
+    """How many classes scores of so many samples tell apart, and above which threshold a single one means class 1."""
+    if scores is None or len(scores) != samples:
+        return None, 0.0
+    single = scores.dim() == 1 or scores.shape[1] == 1
+    # A single score that no weight layer gives and that lies in 0 … 1 is a probability.
+    probability = single and not from_layer and bool(((scores >= 0) & (scores <= 1)).all())
+    return _columns(scores), 0.5 if probability else 0.0
+
+
+def are_probabilities(scores: Tensor) -> bool:
+    """Whether these are probabilities of classes, or their logarithms: single ones in 0 … 1, or such as sum to 1."""
+    if scores.dim() == 1 or scores.shape[1] == 1:
+        return bool(((scores >= 0) & (scores <= 1)).all())
+    for values in (scores.detach().double(), scores.detach().double().exp()):
+        if bool((values >= 0).all()) and bool((values.sum(1) - 1).abs().max() < 1e-2):
+            return True
+    return False
+
+
+def main_output(output: Any, samples: int) -> Tensor | None:
+    """The tensor that an output without scores is for: what it calls pooled, else features by their names, else the last
+    of shape (n, d), else the last of all; each with as many rows as there are samples."""
+    found = {place: tensor for place, tensor in _tensors(output) if tensor.dim() > 1 and len(tensor) == samples}
+    for name in POOLED:
+        if called := [tensor for place, tensor in found.items() if name in place]:
+            return called[-1]
+    flat = [tensor for tensor in found.values() if tensor.dim() == 2]
+    return next(reversed(flat or list(found.values())), None)
 
 
 def _chosen(choice: Any, output: Any, samples: int) -> Scores:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -11,27 +11,26 @@ from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.block_rules import Blocks, TensorPlace
-from layerlaw.capture.hooks import Call, Seen, Trace, sample_axis, trace, trace_flow
+from layerlaw.capture.hooks import Call, Seen, Trace, same_features, sample_axis, trace, trace_flow
 from layerlaw.capture.modules import (
     block_names,
+    chosen_by,
     features_last,
     kind_without_layer,
     logits_of,
-    matching,
     modules_of,
     owns_weights,
     tensors_in,
     weight_layers,
 )
 from layerlaw.capture.parts import find_parts
-from layerlaw.capture.plan import Part, Plan, Reduce, Site, reduced, samples_first
-from layerlaw.capture.scores import ScoreChoice, find_scores
+from layerlaw.capture.plan import RULES, Part, Plan, Reduce, Site, reduced, samples_first, told_apart, without_ends
+from layerlaw.capture.scores import ScoreChoice, are_probabilities, find_scores, main_output, told_by
 from layerlaw.capture.trunk import DataFlow, Trunk
 from layerlaw.errors import CaptureError, check_choice
 
 Pattern = str | type[nn.Module] | Callable[[str, nn.Module], bool]
 SiteChoice = Pattern | Sequence[Pattern]
-RULES = ("auto", "layers", "blocks")
 MIN_BLOCK_ROWS = 4
 AFTER_LAST = "no weight layer's output is the model's output (a softmax or pooling may follow the last layer)"
 
@@ -45,11 +44,12 @@ def find_sites(
     scores_at: ScoreChoice = None,
     classes_told: int | None = None,
     parts: bool = False,
+    output_row: bool = False,
 ) -> Plan:
     """Dry-run the network, which is in its probing state, on two (and three) samples, and decide where to measure.
 
     `scores_at` says where the class scores are in the model's output, `classes_told` how many the user spoke of; with
-    `parts` also what every layer is made of.
+    `parts` also what every layer is made of, with `output_row` also the model's output, where that is no scores.
     """
     check_choice("reduce", reduce, get_args(Reduce), CaptureError)
     n = len(batch.labels)
@@ -64,10 +64,13 @@ def find_sites(
         raise CaptureError(f"which axis are the samples? {both}, and {gives}. Use another batch size.")
     read = find_scores(network, batch.first(2), two.output, scores_at, classes=classes_told)
     scores = read.of(two.output)
-    finder = _Finder(network, two, three, scores, reduce, batch.first(2).mask)
-    choice, logits = _without_logits(choice, finder.modules)
+    headless = output_row and scores_at is None
+    finder = _Finder(network, two, three, scores, reduce, batch.first(2).mask, headless=headless)
+    choice, named = without_ends(choice, finder.modules)
     rule, why, sites = finder.find(choice)
-    if logits:
+    if "output" in named or (output_row and rule != "chosen"):
+        sites += finder.at_output(sites, must="output" in named)
+    if "logits" in named:
         if scores is None:
             raise CaptureError("site 'logits': the model's output holds no class scores of shape (n, K).")
         shape, size = tuple(scores.shape[1:]) or (1,), scores.element_size()
@@ -76,18 +79,8 @@ def find_sites(
         left_out, modules = "; ".join(finder.dropped) or "nothing", ", ".join(filter(None, finder.modules))[:500]
         raise CaptureError(f"no site found with sites={choice!r}. Left out: {left_out}. The model's modules: {modules}")
     end = finder.classifier
-    classes, threshold = None, 0.0
-    if scores is not None and len(scores) == 2:
-        single = scores.dim() == 1 or scores.shape[1] == 1
-        classes = 2 if single else scores.shape[1]
-        # A single score that no weight layer gives and that lies in 0 … 1 is a probability.
-        if single and end is None and bool(((scores >= 0) & (scores <= 1)).all()):
-            threshold = 0.5
-    seen: set[str] = set()
-    for i, site in enumerate(sites):  # names must tell sites apart
-        if site.name in seen:
-            sites[i] = replace(site, name=f"{site.name} ({site.at})")
-        seen.add(sites[i].name)
+    classes, threshold = told_by(scores, 2, from_layer=end is not None)
+    sites = told_apart(sites)
     made_of, lost = finder.parts(batch) if parts else ([], [])
     places = [*sites, *(site for part in made_of for site in (part.before, part.after))]
     return Plan(
@@ -119,6 +112,8 @@ class _Finder:
         scores: Tensor | None,
         reduce: Reduce,
         mask: Tensor | None,
+        *,
+        headless: bool = False,
     ) -> None:
         self.network, self.two, self.reduce, self.mask = network, two, reduce, mask
         self.modules = modules_of(network)
@@ -139,6 +134,8 @@ class _Finder:
             ends = [call for call in self.layer_calls if self._gives_logits(call.output)]
             self.classifier = max(ends, key=lambda call: call.left, default=None)
             self.classifier_why = "" if ends else AFTER_LAST
+            if headless and not ends and not are_probabilities(scores):
+                self._scores = None  # features, whatever their shape
         self.trunk = self._find_trunk(scores)
         self.no_trunk = ""
         self.blocks: Blocks | None = None
@@ -226,6 +223,27 @@ class _Finder:
             sites += self._kept([self.classifier], "input")
         return sites, f"{len(titles)} blocks of type {', '.join(dict.fromkeys(kinds))}{why}"
 
+    def at_output(self, sites: Sequence[Site], *, must: bool = False) -> list[Site]:
+        """What the model gives, where that is no scores and no row already: of a backbone, what it is for."""
+        tensor, root = main_output(self.two.output, self.two.samples), self.two.root
+        pick = next((i for i, given in enumerate(tensors_in(self.two.output)) if given is tensor), None)
+        seen = None if pick is None else root.outputs[pick]
+        from_layer = seen is not None and any(seen.same_content(o) for call in self.layer_calls for o in call.outputs)
+        if not must and (seen is None or from_layer or self._scores is not None):
+            return []
+        try:
+            found = self._kept([root], "output", must=must, pick=pick or 0)
+        except CaptureError as error:
+            if must:
+                raise
+            self.dropped.append(f"output ({error})")
+            return []
+        before = next((site for site in reversed(sites) if not site.branch), None)
+        pairs = [(site, self._seen[_place(site)]) for site in (before, *found) if site is not None]
+        if len(pairs) == 2 and same_features(*pairs, reduce=self.reduce, mask=self.mask):
+            return []
+        return [replace(site, name="output", type="output", in_fit=not self._gives_logits(seen)) for site in found]
+
     def block_modules(self) -> list[str]:
         """The names of the modules that are blocks, or hold their layers."""
         if self.blocks is not None and not self.no_trunk:
@@ -245,16 +263,18 @@ class _Finder:
 
     def by_choice(self, choice: SiteChoice) -> list[Site]:
         """Outputs of the modules the user chose by names, globs, types or a predicate; "input" is the raw input."""
-        front: list[Site] = []
+        front, end = list[Site](), list[Site]()
         written: list[str] = []  # names the user wrote: they raise where others are left out
         found: list[str] = []
         for item in choice if isinstance(choice, (list, tuple)) else [choice]:
             if isinstance(item, str) and item in self.modules:
                 written.append(item)
+            elif item == "output":
+                end = self.at_output([], must=True)
             elif item == "input":
                 front = [replace(*self._kept([self.two.root], "input", must=True), name="input", type="input")]
             else:
-                found += self._matching(item)
+                found += chosen_by(self.modules, item)
         for name in written:
             if name not in self.counts:
                 raise CaptureError(f"site '{name}' never fires: the model's forward does not call this module.")
@@ -263,7 +283,9 @@ class _Finder:
         self.dropped += [f"{name} (never called)" for name in found if name not in self.counts]
         self.dropped = list(dict.fromkeys(self.dropped))
         sites = self._kept(self._calls([*written, *found]), "output")
-        marked = [replace(site, branch=not self.no_trunk and self._shows(site)[0] is None) for site in front + sites]
+        marked = [
+            replace(site, branch=not self.no_trunk and self._shows(site)[0] is None) for site in front + sites + end
+        ]
         return [replace(site, in_fit=not self._gives_logits(self._seen[_place(site)])) for site in marked]
 
     def _find_trunk(self, scores: Tensor | None) -> Trunk | str:
@@ -330,15 +352,6 @@ class _Finder:
     def _gives_logits(self, seen: Seen | None) -> bool:
         return seen is not None and self._scores is not None and seen.same_content(self._scores)
 
-    def _matching(self, item: Any) -> list[str]:
-        if isinstance(item, type):
-            return [name for name, module in self.modules.items() if isinstance(module, item)]
-        if isinstance(item, str):
-            return matching(self.modules, item, what="site")
-        if callable(item) and not isinstance(item, nn.Module):
-            return [name for name, module in self.modules.items() if name and item(name, module)]
-        raise CaptureError(f"sites: expected names, globs, module types or a predicate, got {item!r}.")
-
     def _calls(self, names: Iterable[str]) -> list[Call]:
         chosen = set(names)
         return sorted((call for call in self.two.calls if call.name in chosen), key=lambda c: c.left)
@@ -381,16 +394,6 @@ class _Finder:
         )
         self._seen[_place(site)] = seen
         return site
-
-
-def _without_logits(choice: SiteChoice, modules: Container[str]) -> tuple[SiteChoice, bool]:
-    """A list with "logits" among it also measures them; beside names a module that is called so goes first."""
-    if not isinstance(choice, (list, tuple)) or "logits" not in choice:
-        return choice, False
-    others = [item for item in choice if item != "logits"]
-    if len(others) == 1 and isinstance(others[0], str) and others[0] in RULES:
-        return others[0], True
-    return (choice, False) if "logits" in modules else (others, True)
 
 
 def _place(site: Site) -> tuple[str, str, int]:

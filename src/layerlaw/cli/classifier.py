@@ -129,7 +129,12 @@ def probe(
         facts.append(told)
     record.name = result.name or record.name
     source = images.data or ("from the model file" if given is not None else DEFAULT)
-    said = {"model": where.model, "weights": str(weights) if weights else None, "data": source, "per_class": per_class}
+    said: dict[str, Any] = {
+        "model": where.model,
+        "weights": str(weights) if weights else None,
+        "data": source,
+        "per_class": per_class,
+    }
     scaled = chosen.normalize if chosen.train is not None else images.normalize
     channels = chosen.train.images.shape[1] if chosen.train is not None else None
     said |= {"size": images.size, "channels": channels, "flat": images.flat, "normalize": scaled}

@@ -172,7 +172,7 @@ class Labeled:
             raise DataError(f"{self.name}: expected images of 1 or 3 channels to convert, got {there}")
         if channels == 3:
             return replace(self, images=self.images.repeat(1, 3, 1, 1))
-        red, green, blue = self.images.to(torch.int32).split(1, 1)
+        red, green, blue = (self.images[:, i : i + 1].to(torch.int32) for i in range(3))
         gray = (19595 * red + 38470 * green + 7471 * blue + 2**15) >> 16  # .299, .587, .114, rounded as Pillow does
         return replace(self, images=gray.to(torch.uint8))
 

@@ -78,7 +78,8 @@ def probe(
                 y are class numbers (n,), or floating-point targets (n,) or (n, q), or zeros and ones (n, q), labels of
                 which a sample may have several
     sites       "auto", "layers", "blocks", or names, globs, module types, a predicate (name, module) → bool; "input" is the
-                raw input, "logits" in a list adds the logits, as a site that is no point of the law
+                raw input, "output" what the model gives (a rule adds it where that is no scores: a backbone's
+                embedding), "logits" in a list adds the logits, as a site that is no point of the law
     reduce      "flatten", or "mean"/"max" over space or tokens, or the "first"/"last" token
     batchnorm   "running" statistics; "batch": those of each batch, as the law's authors measured; "whole": those of all
                 samples at once, which run as one batch
@@ -116,7 +117,8 @@ def probe(
         example = next(iter(train))
         with probing_state(network, "running"):
             told: Any = {"scores_at": scores, "classes_told": told_outputs(classes, example.labels, known_names)}
-            plan = find_sites(network, example.to(where), choice=sites, reduce=reduce, parts=parts, **told)
+            how_found: Any = {"choice": sites, "reduce": reduce, "parts": parts, "output_row": True}
+            plan = find_sites(network, example.to(where), **how_found, **told)
         known: Any = {"decisions": scores is not None}
         chosen = classes_or_targets(classes, plan, train.labels, example.labels, known_names, **known)
         if linear and isinstance(chosen, Targets):
@@ -168,7 +170,7 @@ def sites(
     with Randomness(source), probing_state(network, "running"):
         batch = next(iter(batches)).to(device_of(network))
         told: Any = {"scores_at": scores, "classes_told": told_outputs(classes, batch.labels, known_names)}
-        plan = find_sites(network, batch, choice=sites, reduce=reduce, **told)
+        plan = find_sites(network, batch, choice=sites, reduce=reduce, output_row=True, **told)
     if classes is None:
         return plan
     measured = classes_or_targets(classes, plan, None, batch.labels, known_names, decisions=scores is not None)

@@ -316,7 +316,7 @@ def _curves(record: Record, column: str) -> dict[str, _LevelCurve]:
     rows = [site for site in record.sites if is_along(site)]
     blocks = record.settings.get("blocks") or ()
     if record.settings.get("sites") == "blocks" or record.kind.first:  # its rows are the outputs of blocks
-        blocks = [_CALL.sub("", row.name) for row in rows if row.at != "input"]
+        blocks = [_CALL.sub("", row.name) for row in rows if row.at != "input" and row.type != "output"]
     if len(rows) < 2:
         raise InputError(f"find_modules: expected at least 2 points of a law, record '{record.name}' has {len(rows)}.")
     marks = row_levels(rows, blocks)
