@@ -48,6 +48,11 @@ class Site:
     behind: bool = False
 
     @property
+    def tokens(self) -> bool:
+        """Whether a sample is a row of tokens, each with its features."""
+        return self.channels_last and len(self.shape) == 2
+
+    @property
     def seen_at(self) -> str:
         """What it is of the module it is named after: "input", "output", "logits", or "behind" it on the trunk."""
         return "behind" if self.behind else self.at

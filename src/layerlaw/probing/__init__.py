@@ -294,8 +294,19 @@ def _unused(data: Batches) -> list[str]:
 
 
 def _set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
-    """Rows that are shown but are no points of the law: of lower rank than the others, or the row before once more."""
-    span = run.classes.span(train)
+    """Rows that are shown but are no points of the law: of another kind or of lower rank than the others, or the row before
+    once more."""
+    span, token = run.classes.span(train), run.options.reduce
+    if token in ("first", "last") and any(site.tokens and site.in_fit for site in run.plan.sites):
+        starts = True
+        for site, row in zip(run.plan.sites, rows, strict=True):
+            why = ""
+            if len(site.shape) > 1 and not site.tokens:  # an image in front of its patches
+                why = f"all its {row.features:,} numbers, beside the {token} token of other rows"
+            elif site.tokens and starts and row.values.get("rank") == 0:  # a class token that has seen no patch
+                why = f"the {token} token, which is still the same in all samples"
+            starts = starts and bool(why or not row.in_fit)
+            row.in_fit, row.aside = (False, why) if row.in_fit and why else (row.in_fit, row.aside)
     full = [row.values.get("rank") == span for row in rows if row.in_fit]
     most = sum(full) > len(full) / 2  # where most are short of it, they compare with each other
     before: Site | None = None
@@ -350,7 +361,7 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     if train.free_accuracy is not None and train.accuracy is not None and train.free_accuracy < train.accuracy:
         free = f"of all its outputs the network chooses that of the label for {train.free_accuracy:.1%}"
         notes.append(f"Accuracy ({train.accuracy:.1%}) is among the {run.classes.K} chosen classes alone; {free}.")
-    tokens = [site for site in run.plan.sites if len(site.shape) == 2 and site.channels_last]
+    tokens = [site for site in run.plan.sites if site.tokens]
     last = next((site for site in reversed(run.plan.sites) if site.in_fit), None)
     if run.options.reduce == "flatten" and tokens and last is not None and last.shape == tokens[-1].shape[1:]:
         flattened = "Tokens were flattened, while the classifier reads the width of one token"

@@ -16,6 +16,7 @@ from layerlaw.verdict.steps import NOISE_RATIO, idle_layers, noise_ratios, sampl
 from layerlaw.wording import correlation
 
 CLOSER = 0.2  # a mean cosine of rare classes' rows so much above the frequent ones' is no accident of similar classes
+FEWEST_BLOCKS = 3  # so many give points enough for a law, with the input
 UNREAD = 0.9  # a residual above this share of the first one has hardly fallen
 
 
@@ -28,7 +29,7 @@ def judge_classifier(record: Record) -> Verdict:
             raise InputError(f"the class means coincide at {listed(dead)} (a dead layer?).")
         fit = record.law()
     except InputError as error:
-        return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
+        return Verdict(f"No law can be fitted: {error}", tuple(record.notes), tuple(_by_blocks(record)))
     findings = [*_along_depth(record, fit, sites), *_collapse(record, sites), *_balance(record)]
     return Verdict(_headline(record, fit, sites), tuple(findings), tuple(_advice(record, fit, sites)))
 
@@ -78,11 +79,13 @@ def judge_regression(record: Record) -> Verdict:
             raise InputError(f"nothing goes with the targets at {listed(dead)} (a dead layer?).")
         fit = record.law()
     except InputError as error:
-        return Verdict(f"No law can be fitted: {error}", tuple(record.notes), ())
+        return Verdict(f"No law can be fitted: {error}", tuple(record.notes), tuple(_by_blocks(record)))
     findings = [*_along_depth(record, fit, sites), *_held_out(fit, sites), *_own_output(record)]
     idle = _idle(fit, sites)
     grows = "D_reg grows with depth, as in networks that are untrained or in which a layer destroys the signal."
-    return Verdict(_headline(record, fit, sites), tuple(findings), (*idle, *[grows] * (fit.rho >= 1)))
+    return Verdict(
+        _headline(record, fit, sites), tuple(findings), (*_by_blocks(record), *idle, *[grows] * (fit.rho >= 1))
+    )
 
 
 def _along_depth(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
@@ -271,7 +274,7 @@ def _rare_rows(record: Record) -> list[str]:
 
 
 def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
-    out, depth = [], _early_exit(record, sites)
+    out, depth = _by_blocks(record), _early_exit(record, sites)
     if depth is not None:
         out.append(
             f"From '{sites[depth].name}' on (site {depth} of {len(sites) - 1}) the nearest class center is right on at "
@@ -303,6 +306,18 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
                 "inputs are scaled otherwise than in training."
             )
     return out
+
+
+def _by_blocks(record: Record) -> list[str]:
+    """Layers of transformers lie on residual branches, or read what a norm has made of the stream."""
+    blocks = record.settings.get("blocks") or ()
+    inside = [site for site in record.sites if any(site.name.startswith(f"{block}.") for block in blocks)]
+    tokens = sum(len(site.shape) == 2 for site in inside)
+    if record.settings.get("sites") != "layers" or len(blocks) < FEWEST_BLOCKS or 2 * tokens <= len(inside):
+        return []
+    return [
+        f"In a transformer the blocks are what papers draw: sites='blocks' measures behind each of the {len(blocks)}."
+    ]
 
 
 def _the(record: Record) -> str:
