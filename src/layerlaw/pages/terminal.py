@@ -11,7 +11,7 @@ from layerlaw.outcome import Outcome
 from layerlaw.pages import outcome_words as said
 from layerlaw.pages.kinds import filled, presentation
 from layerlaw.pages.law_numbers import RULE, together
-from layerlaw.pages.record_view import Parts, RecordView, read, read_all
+from layerlaw.pages.record_view import BRANCH, Parts, RecordView, read, read_all
 from layerlaw.record import Record
 from layerlaw.verdict.sentences import law_numbers
 from layerlaw.wording import ABSENT, clean, percent, sentence, shortened
@@ -149,8 +149,12 @@ def _site_table(view: RecordView, width: int) -> Table:
     yields = {head: column.yields or 0 for head, column in named.items()}
     count = max(map(len, numbers), default=1)
     space = width - count - GAP
-    longest = min(LONGEST_SITE, max([len("site"), *(cell_len(clean(site.name)) for site in view.sites)]))
+    names = [BRANCH * (i in view.beside) + clean(site.name) for i, site in enumerate(view.sites)]
+    longest = min(LONGEST_SITE, max([len("site"), *map(cell_len, names)]))
     least = SHORTEST_BLOCK if view.record.kind.first else SHORTEST_SITE
+    different = len(set(names))
+    apart = (size for size in range(least, longest) if len({shortened(name, size) for name in names}) == different)
+    least = next(apart, longest)  # a column gives way before names look alike
     shown = fitting(cells, space - min(longest, least), yields)
     longest = max(SHORTEST_SITE, min(longest, space - _width(cells, shown)))
     table = new_table()
@@ -160,7 +164,7 @@ def _site_table(view: RecordView, width: int) -> Table:
         table.add_column(head, justify="left" if named[head].head == parts.head else "right", no_wrap=True)
     for i, site in enumerate(view.sites):
         row = [Text(cells[head][i]) for head in shown]
-        table.add_row(numbers[i], Text(shortened(site.name, longest)), *row, style=None if site.in_fit else "dim")
+        table.add_row(numbers[i], Text(shortened(names[i], longest)), *row, style=None if site.in_fit else "dim")
     if legend := shows.legend(view, shown, [head for head in cells if head not in shown]):
         table.caption, table.caption_justify, table.caption_style = legend, "left", "dim"
     return table
