@@ -51,7 +51,8 @@ def as_timm():
 
 def convolution(channels=1):
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(channels, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+    first, second = nn.Conv2d(channels, 8, 3, padding=1), nn.Conv2d(8, 8, 3)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
 
 def convolution_of_colors():
     return convolution(3)

@@ -197,7 +197,7 @@ class TinyViT(nn.Module):
         torch.manual_seed(0)
         self.patch = nn.Conv2d(3, 24, 4, 4)
         self.token = nn.Parameter(torch.randn(1, 1, 24))
-        layer = dict(dim_feedforward=48, dropout=0.0, batch_first=True, norm_first=True)
+        layer: dict = {"dim_feedforward": 48, "dropout": 0.0, "batch_first": True, "norm_first": True}
         self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(24, 2, **layer) for _ in range(5))
         self.norm, self.head = nn.LayerNorm(24), nn.Linear(24, 10)
 
