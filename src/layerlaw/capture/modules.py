@@ -67,17 +67,6 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
         yield from tensors_in({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
 
 
-def chosen_by(modules: Mapping[str, nn.Module], item: Any) -> list[str]:
-    """The modules that a user chose by a name, a glob, a type or a predicate."""
-    if isinstance(item, type):
-        return [name for name, module in modules.items() if isinstance(module, item)]
-    if isinstance(item, str):
-        return matching(modules, item, what="site")
-    if callable(item) and not isinstance(item, nn.Module):
-        return [name for name, module in modules.items() if name and item(name, module)]
-    raise CaptureError(f"sites: expected names, globs, module types or a predicate, got {item!r}.")
-
-
 def entering(args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
     """The tensor that a module works on: by convention its `hidden_states`, or what comes first."""
     hidden = kwargs.get("hidden_states")

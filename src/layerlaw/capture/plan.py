@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -16,7 +15,6 @@ from layerlaw.stats.precision import at_least_float32
 from layerlaw.wording import counted, shortened
 
 LONGEST_TYPE = 24  # characters of a module's class in the table
-RULES = ("auto", "layers", "blocks")  # what a string may say instead of naming modules
 PartKind = Literal["map", "normalization", "nonlinearity", "other"]
 Reduce = Literal["flatten", "mean", "max", "first", "last"]
 
@@ -139,27 +137,6 @@ class Plan:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
-
-
-def told_apart(sites: Iterable[Site]) -> list[Site]:
-    """The sites with names of their own."""
-    out: list[Site] = []
-    for site in sites:
-        taken = any(site.name == other.name for other in out)
-        out.append(replace(site, name=f"{site.name} ({site.at})") if taken else site)
-    return out
-
-
-def without_ends(choice: Any, modules: Container[str]) -> tuple[Any, list[str]]:
-    """A list with "logits" or "output" among it also measures these; beside names a module that is called so goes first."""
-    if not isinstance(choice, (list, tuple)):
-        return choice, []
-    named = [item for item in ("output", "logits") if item in choice]
-    others = [item for item in choice if not (isinstance(item, str) and item in named)]
-    if named and len(others) == 1 and isinstance(others[0], str) and others[0] in RULES:
-        return others[0], named
-    named = [item for item in named if item == "logits" and item not in modules]
-    return [item for item in choice if not (isinstance(item, str) and item in named)], named
 
 
 def _some(names: list[str], shown: int = 3) -> str:

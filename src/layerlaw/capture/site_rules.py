@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.block_rules import Blocks, TensorPlace
+from layerlaw.capture.choice import RULES, chosen_by, told_apart, without_ends
 from layerlaw.capture.hooks import Call, Seen, Trace, same_features, sample_axis, trace, trace_flow
 from layerlaw.capture.modules import (
     block_names,
-    chosen_by,
     features_last,
     kind_without_layer,
     logits_of,
@@ -24,7 +24,7 @@ from layerlaw.capture.modules import (
     weight_layers,
 )
 from layerlaw.capture.parts import find_parts
-from layerlaw.capture.plan import RULES, Part, Plan, Reduce, Site, reduced, samples_first, told_apart, without_ends
+from layerlaw.capture.plan import Part, Plan, Reduce, Site, reduced, samples_first
 from layerlaw.capture.scores import ScoreChoice, are_probabilities, find_scores, main_output, told_by
 from layerlaw.capture.trunk import DataFlow, Trunk
 from layerlaw.errors import CaptureError, check_choice
