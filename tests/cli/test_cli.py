@@ -150,7 +150,7 @@ def test_weights_are_loaded_without_unpickling_code(folder: Path) -> None:
         (("probe", "model.py:mak"), "has no 'mak'. Did you mean 'make'? It defines: make, with_data, fails."),
         (("probe", "model.py:with_data", "--batchnorm", "train"), "batchnorm: 'train' is now 'batch'"),
         (("probe", "model.py:with_data", "--scores", "logits"), "scores: expected class scores (n, K) at 'logits'"),
-        (("probe", "model.py:with_data", "--labels", "5"), "labels=5: expected an index of the 2 items of a batch"),
+        (("probe", "model.py:with_data", "--labels", "5"), "--labels 5: expected an index of the 2 items of a batch"),
         (("probe", "model.py:with_data", "--class-map", "a=1"), "here the data come from your own code"),
         (("probe", "model.py:not_a_model"), "expected a callable that returns a model"),
         (("probe", "model.py:with_data", "--sites", "1x"), "matches no module"),

@@ -49,6 +49,23 @@ def as_timm():
     network.pretrained_cfg = {"mean": (0.5, 0.4, 0.3), "std": (0.1, 0.2, 0.3), "input_size": (3, 4, 4)}
     return network
 
+def convolution(channels=1):
+    torch.manual_seed(0)
+    first, second = nn.Conv2d(channels, 8, 3, padding=1), nn.Conv2d(8, 8, 3)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+
+def convolution_of_colors():
+    return convolution(3)
+
+def convolution_of_bands():
+    return convolution(4)
+
+def flat_gray():
+    return nn.Sequential(*body(16, 3)[1:])
+
+def itself_gray():
+    return nn.Sequential(*body(16, 3))
+
 def labeled():
     network = colored()
     names = ["plane", "car", "bird", "Cat", "deer", "dog, hound", "frog", "horse", "big_ship", "truck"]
@@ -211,13 +228,113 @@ def test_pictures_of_a_folder_take_the_size_that_the_model_names(said: Callable[
     assert "size:" not in text
 
 
+@pytest.fixture
+def gray_pictures(tmp_path: Path) -> Path:
+    """Class folders a, b and c of 10 gray pictures of 4×4 each, with a test split."""
+    Image = pytest.importorskip("PIL.Image")
+    generator = torch.Generator().manual_seed(0)
+    for split in ("train", "test"):
+        for k, name in enumerate("abc"):
+            (tmp_path / "gray" / split / name).mkdir(parents=True)
+            for i in range(10):
+                pixels = (torch.randint(0, 60, (4, 4), generator=generator) + 60 * k).to(torch.uint8)
+                Image.fromarray(pixels.numpy(), "L").save(tmp_path / "gray" / split / name / f"{i}.png")
+    return tmp_path / "gray"
+
+
+@pytest.mark.parametrize(
+    ("model", "features", "options"),
+    [("convolution", 16, ()), ("flat_gray", 16, ("--flat",)), ("itself_gray", 16, ())],
+)
+def test_gray_pictures_stay_gray_for_a_model_of_one_channel(
+    said: Callable[..., str], tmp_path: Path, gray_pictures: Path, model: str, features: int, options: tuple[str, ...]
+) -> None:
+    text = said(f"m.py:{model}", "--data", "gray", *options, "--out", "r.json")
+    where = {"convolution": "0", "flat_gray": "0", "itself_gray": "1"}[model]
+    assert f"channels: 1, as '{where}' of the model takes; the images are gray (--channels names another)" in text
+    record = ll.Record.load(tmp_path / "r.json")
+    assert record.sites[0].features == features
+    assert record.provenance["command"]["channels"] == 1
+    x, y = load(gray_pictures, channels=1).tensors("half", flat=model == "flat_gray")
+    by_hand = ll.probe(models(tmp_path)[model](), (x, y), progress=False)
+    assert [s.values["separation"] for s in record.sites] == pytest.approx(
+        [s.values["separation"] for s in by_hand.sites], rel=1e-6
+    )
+    assert record.test_counts == [10, 10, 10]
+
+
+def test_gray_images_get_three_channels_for_a_model_that_takes_three(
+    said: Callable[..., str], tmp_path: Path, gray_pictures: Path
+) -> None:
+    text = said(
+        "m.py:convolution_of_colors", "--data", str(gray_pictures), "--normalize", "imagenet", "--out", "r.json"
+    )
+    assert "channels:" not in text  # a folder comes in color
+    assert ll.Record.load(tmp_path / "r.json").sites[0].features == 48
+    text = said(
+        "m.py:convolution_of_colors", "--size", "4", "--per-class", "5", "--classes", "0,1,2", "--scores", "none"
+    )
+    assert "channels: 3, as '0' of the model takes" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("convolution", "--data", "pets", "--size", "4"),
+            "takes images of 1 channel, these have 3: use --channels 1.",
+        ),
+        (
+            ("convolution_of_colors", "--data", "gray", "--channels", "1"),
+            "takes images of 3 channels, these have 1: use --channels 3.",
+        ),
+        (
+            ("convolution_of_bands", "--data", "gray"),
+            "takes images of 4 channels, these have 3: hand over data of your own code.",
+        ),
+        (("convolution", "--data", "gray", "--flat"), "takes images of 1 channel, not vectors: leave --flat out."),
+        (("flat_gray", "--data", "gray"), "takes 16 numbers, as many as an image has: use --flat."),
+        (
+            ("itself_gray", "--data", "pets", "--size", "4"),
+            "takes 16 numbers, an image has 3×4×4 = 48: use --channels 1.",
+        ),
+        (("flat_gray", "--size", "6"), "an image has 1×6×6 = 36: use --size 4 --flat."),
+        (("itself_gray", "--data", "gray", "--size", "6"), "an image has 3×6×6 = 108: use --channels 1 --size 4."),
+        (
+            ("convolution", "--data", "gray", "--normalize", "imagenet"),
+            "gray: expected 1 number for the only channel, got 3",
+        ),
+        (("convolution", "--data", "gray", "--channels", "2"), "--channels: expected"),
+    ],
+)
+def test_images_that_do_not_fit_the_first_layer_name_the_option(
+    refused: Callable[..., str],
+    tmp_path: Path,
+    pictures: Path,
+    gray_pictures: Path,
+    arguments: tuple[str, ...],
+    words: str,
+) -> None:
+    (tmp_path / "m.py").write_text(MODEL)
+    sys.modules.pop("m", None)
+    model, *options = arguments
+    assert words in refused("probe", f"m.py:{model}", *options)
+
+
+def test_a_color_picture_with_one_channel_option_is_read_gray(
+    said: Callable[..., str], tmp_path: Path, pictures: Path
+) -> None:
+    said("m.py:convolution", "--data", str(pictures), "--size", "4", "--channels", "1", "--out", "r.json")
+    assert ll.Record.load(tmp_path / "r.json").sites[0].features == 16
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--normalize", "halb"), "normalize: expected auto, half, dataset, imagenet, none, or mean,std as 2 numbers"),
         (("--normalize", "0.5"), "or mean,std as 2 numbers"),
         (("--normalize", "0.5,0"), "expected a finite mean and a deviation above 0"),
-        (("--normalize", "imagenet"), "expected 1 or 1 numbers, one per channel"),
+        (("--normalize", "imagenet"), "expected 1 number for the only channel, got 3: (0.485, 0.456, 0.406)"),
         (("--class-map", "cat"), "expected names of classes with numbers of the model's outputs such as cat=3,dog=5"),
         (("--class-map", "Bag=3,Coat=x"), "got Coat=x"),
         (("--class-map", "Bag=3,cat=5"), "expected names among T-shirt/top, Trouser"),

@@ -66,7 +66,7 @@ def test_more_samples_than_there_are_says_how_many_for_which_class() -> None:
         (lambda data: data.tensors((0.5, 0.5, 0.5)), "'half', 'dataset', 'imagenet', 'none' or a pair"),
         (lambda data: data.tensors("dataset"), r"toy: no published mean .*pass normalize=\(mean, std\)"),
         (lambda data: data.tensors((0.5, 0.0)), "a deviation above 0"),
-        (lambda data: data.tensors(((0.5, 0.4), 0.1)), "expected 1 or 1 numbers|one per channel, got 2"),
+        (lambda data: data.tensors(((0.5, 0.4), 0.1)), "expected 1 number for the only channel, got 2"),
         (lambda data: data.tensors(channel=1), "expected a channel from 0 to 0, got 1"),
     ],
 )
@@ -152,3 +152,16 @@ def test_one_channel_is_kept_after_normalization() -> None:
     assert x.shape == (3, 16)
     assert torch.equal(x, data.tensors("dataset")[0][:, 1].flatten(1))
     assert data.tensors(flat=True)[0].shape == (3, 48)
+
+
+def test_colors_become_gray_as_pillow_does_it_and_gray_keeps_its_pixels() -> None:
+    images = torch.randint(0, 256, (20, 3, 5, 6), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    data = Labeled(images, torch.zeros(20, dtype=torch.int64), ("a",), "toy")
+    by_pillow = [np.asarray(Image.fromarray(i.permute(1, 2, 0).numpy()).convert("L")) for i in images]
+    gray = data.with_channels(1)
+    assert (gray.images[:, 0].numpy() == np.stack(by_pillow)).all()
+    assert gray.gray
+    assert not data.gray
+    assert gray.with_channels(3).with_channels(1).checksum() == gray.checksum()
+    assert gray.with_channels(3).images.shape == (20, 3, 5, 6)
+    assert data.with_channels(3) is data

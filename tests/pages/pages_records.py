@@ -141,6 +141,19 @@ def resnet50_record() -> Record:
     return full_record("ResNet-50, by layers", separation=falling(55, 120, 0.05, seed=3), sites=[*names, "fc"][:55])
 
 
+def resnet56_record() -> Record:
+    """A ResNet-56 by layers: a stem of too few features, 27 blocks of which the second layer is on a side branch."""
+    blocks = [f"layer{stage}.{block}" for stage in (1, 2, 3) for block in range(9)]
+    names = ["conv1", *(f"{block}.{layer}" for block in blocks for layer in ("conv1", "conv2"))]
+    record = full_record("ResNet-56, by layers", separation=falling(55, 120, 0.05, seed=3), sites=names)
+    for site in record.sites:
+        site.at, site.branch = "input", site.name.endswith("conv2")
+        site.in_fit = not site.branch
+    record.sites[0].in_fit, record.sites[0].aside = False, "1 feature does not hold the 9 dimensions of 10 class means"
+    record.settings["blocks"] = blocks
+    return record
+
+
 def parts_record() -> Record:
     """The same, with the parts of every layer."""
     record, rng = resnet50_record(), np.random.default_rng(0)

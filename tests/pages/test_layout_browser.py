@@ -5,7 +5,7 @@ import functools
 import pytest
 from lm_records import lm_record
 from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outcome
-from pages_records import full_record, nasty_record, parts_record, resnet50_record, three_records
+from pages_records import full_record, nasty_record, parts_record, resnet50_record, resnet56_record, three_records
 
 from layerlaw.pages import outcome_page, report
 
@@ -14,6 +14,7 @@ LONG_NAME = "a-rather-long-name-of-a-model/by-someone"
 PAGES = {
     "classifier": lambda path: report(full_record(), path),
     "deep classifier": lambda path: report(resnet50_record(), path),
+    "classifier with side branches": lambda path: report(resnet56_record(), path),
     "parts of layers": lambda path: report(parts_record(), path),
     "nasty classifier": lambda path: report(nasty_record(), path),
     "classifiers compared": lambda path: report(three_records(), path),

@@ -16,12 +16,13 @@ from pages_records import (
     many_classes_record,
     minimal_record,
     nasty_record,
+    resnet56_record,
     three_records,
 )
 
 from layerlaw.errors import DataError, InputError, MissingExtraError
 from layerlaw.pages import report
-from layerlaw.pages.classifier.charts import worst_classes
+from layerlaw.pages.classifier.charts import collapse_figure, law_figure, nearest_figure, worst_classes
 from layerlaw.pages.html.planes import planes_html, planes_note, svg_paths
 from layerlaw.pages.html.records import page_html
 from layerlaw.pages.record_view import read
@@ -308,3 +309,34 @@ def test_rows_that_are_no_points_are_gray_and_explained():
     text = text_of(page_html(record))
     assert text.count('<tr class="aside">') == 1
     assert "no point: 3 features do not hold the 9 dimensions of 10 class means" in text
+
+
+def test_side_branches_are_drawn_apart_and_lines_pass_them_by():
+    view = read(resnet56_record())
+    branches = [i for i, site in enumerate(view.sites) if site.branch]
+    law = {trace.name: trace for trace in law_figure(view).data}
+    assert list(law["side branches"].x) == branches
+    assert list(law["side branches"].y) == pytest.approx(
+        [view.sites[i].values["separation"] for i in branches], rel=1e-4
+    )
+    points = next(trace for name, trace in law.items() if trace.legendrank == 1)
+    assert not set(points.x) & set(branches)
+    assert 0 in points.x  # set aside, but no branch: hollow
+    drawn = [*law.values(), *nearest_figure(view).data, *collapse_figure(view).data]
+    lines = [trace for trace in drawn if "lines" in trace.mode]
+    assert len(lines) > 5
+    for trace in lines:
+        assert list(trace.x) == [i for i, site in enumerate(view.sites) if site.in_fit]
+        assert len(trace.x) == len(trace.y)
+    page = text_of(page_html(resnet56_record()))
+    assert "Small gray points lie on side branches" in page
+    assert "side branches" not in [trace.name for trace in law_figure(read(full_record())).data]
+
+
+def test_ticks_name_sites_of_the_trunk():
+    for figure in (law_figure, nearest_figure):
+        axis = figure(read(resnet56_record())).layout.xaxis
+        assert axis.ticktext[0] == "conv1"
+        assert axis.ticktext[-1] == "classifier"
+        assert not any("conv2" in name for name in axis.ticktext)
+        assert len(set(axis.ticktext)) == len(axis.ticktext)

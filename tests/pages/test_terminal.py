@@ -1,10 +1,20 @@
 """The terminal table: compact, complete, deaf to markup."""
 
 import io
+import re
 
 import pytest
 from lm_records import lm_record
-from pages_records import NASTY, broken_record, deep_record, falling, full_record, minimal_record, nasty_record
+from pages_records import (
+    NASTY,
+    broken_record,
+    deep_record,
+    falling,
+    full_record,
+    minimal_record,
+    nasty_record,
+    resnet56_record,
+)
 from rich.console import Console
 from rich.table import Table
 
@@ -114,3 +124,15 @@ def test_print_record_uses_standard_output_unless_told(capsys):
 def test_bars_grow_in_eighths_and_rises_are_marked():
     assert [share_bar(s, 1.0, 2).rstrip() for s in (0, 1 / 16, 0.5, 1.0, -0.2)] == ["", "▏", "█", "██", "▲"]
     assert share_bar(0.3, 0.0, 2) == "  "
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_side_branches_have_a_mark_and_long_names_stay_apart(width):
+    lines = printed(resnet56_record(), width).splitlines()
+    rows = [line.split() for line in lines if re.match(r"\s*\d+  \S", line)]
+    assert len(rows) == 56
+    names = [row[2] if row[1] == "╰" else row[1] for row in rows]
+    assert names == [site.name for site in resnet56_record().sites]
+    assert [row[1] == "╰" for row in rows] == [site.branch for site in resnet56_record().sites]
+    assert "╰ on a side branch: no point of the law" in " ".join(lines)
+    assert "╰" not in printed(full_record(), width)

@@ -236,3 +236,50 @@ def test_what_is_left_out_is_named_where_too_few_are_left() -> None:
         InputError, match=r"at least 2 points of the law, got 1\. 'input' is none: 3 features do not hold"
     ):
         record.law()
+
+
+class TinyViT(nn.Module):
+    """Patches of 4×4 pixels, a class token, five encoder blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.patch = nn.Conv2d(3, 24, 4, 4)
+        self.token = nn.Parameter(torch.randn(1, 1, 24))
+        layer: dict = {"dim_feedforward": 48, "dropout": 0.0, "batch_first": True, "norm_first": True}
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(24, 2, **layer) for _ in range(5))
+        self.norm, self.head = nn.LayerNorm(24), nn.Linear(24, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patch(x).flatten(2).mT
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x)[:, 0])
+
+
+@pytest.mark.parametrize("token", ["first", "last"])
+@pytest.mark.parametrize("sites", ["blocks", "layers"])
+def test_a_whole_image_is_no_point_beside_tokens(token: str, sites: str) -> None:
+    record = probed(TinyViT(), *separated(200, 3, 8, 8), sites=sites, reduce=token)
+    first, why = record.sites[0], f"all its 192 numbers, beside the {token} token of other rows"
+    assert (first.features, first.in_fit, first.aside) == (192, False, why)
+    assert first.values["separation"] is not None  # it stays in the table
+    assert all(site.features in (24, 48, 72) for site in record.sites[1:])
+    assert record.law().points == sum(site.in_fit for site in record.sites) >= 5
+    assert any(f"'{first.name}' is no point: {why}" in line for line in judge(record).findings)
+    if (token, sites) == ("first", "layers"):  # what the first attention reads of the class token
+        assert record.sites[1].aside == "the first token, which is still the same in all samples"
+        assert not record.sites[1].in_fit
+    flattened = probed(TinyViT(), *separated(200, 3, 8, 8), sites=sites)
+    assert flattened.sites[0].in_fit
+
+
+def test_layers_of_a_transformer_are_answered_with_the_advice_to_take_blocks() -> None:
+    said = "In a transformer the blocks are what papers draw: sites='blocks' measures behind each of the 5."
+    x, y = separated(200, 3, 8, 8)
+    assert said in judge(probed(TinyViT(), x, y, sites="layers", reduce="first")).advice
+    assert said not in judge(probed(TinyViT(), x, y, sites="blocks", reduce="first")).advice
+    torch.manual_seed(0)
+    deep = probed(ResNet20(), *separated(200, 3, 32, 32), sites="layers")
+    assert not any("transformer" in line for line in judge(deep).advice)

@@ -13,6 +13,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, r
 
 import layerlaw as ll
 from layerlaw.errors import CaptureError, InputError, LabelError
+from layerlaw.verdict.steps import workers
 
 K = 10
 X, Y = clouds(300, 12, classes=K, spread=0.3)
@@ -320,3 +321,134 @@ def test_labels_numbered_in_another_order_than_the_outputs_are_doubted() -> None
     assert any(note.startswith("Accuracy is 0.0%") and "far below chance" in note for note in record.notes)
     untrained = ll.probe(Several(lambda s, f, z: z), (X, Y), progress=False)
     assert not [note for note in untrained.notes if note.startswith("Accuracy is")]
+
+
+def test_the_whole_output_can_be_named_as_scores() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
+    x, y = torch.randn(60, 6), torch.arange(60) % 2
+    alone = ll.probe(network, (x, y), classes=[0, 1], scores="output", progress=False)
+    assert alone.accuracy == ll.probe(network, (x, y), classes=[0, 1], scores=lambda out: out, progress=False).accuracy
+    assert alone.accuracy == pytest.approx((network(x)[:, :2].argmax(1) == y).float().mean().item())
+    assert alone.settings["scores"] == "the output"
+
+
+class Pooled(nn.Module):
+    """A backbone: four convolutional blocks, averaged over space; with a head where that has a width."""
+
+    def __init__(self, end: str = "pooled", head: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem = nn.Conv2d(1, 8, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1)) for _ in range(4)
+        )
+        self.last = nn.ReLU()
+        self.head = nn.Linear(8, head) if head else None
+        self.end = end
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            x = x + block(x)
+        x = self.last(x)
+        pooled = x.mean((2, 3))
+        if self.end == "map":
+            return x.sqrt()
+        if self.end == "dictionary":
+            return {"last_hidden_state": x, "pooler_output": pooled.tanh()}
+        if self.end == "pair":
+            return pooled, x
+        if self.end == "normalized":
+            return F.normalize(pooled)
+        if self.end == "probabilities":
+            return self.head(pooled).softmax(1)
+        return pooled if self.head is None else self.head(pooled)
+
+
+IMAGES = clouds(120, 36, classes=3, spread=0.3)[0].reshape(-1, 1, 6, 6)
+KINDS = torch.arange(len(IMAGES)) % 3
+
+
+@pytest.mark.parametrize(
+    ("end", "read"),
+    [
+        ("pooled", lambda out: out),
+        ("map", lambda out: out.flatten(1)),
+        ("dictionary", lambda out: out["pooler_output"]),
+        ("pair", lambda out: out[0]),
+        ("normalized", lambda out: out),
+    ],
+)
+@pytest.mark.parametrize("sites", ["blocks", "layers"])
+def test_the_output_of_a_backbone_is_its_last_row(end, read, sites) -> None:
+    network = Pooled(end)
+    wanted = ll.measure(read(network(IMAGES)).detach(), KINDS)
+    for memory in (2.0, 2e-4):  # kept features, streamed passes in groups
+        record = ll.probe(
+            network, (IMAGES, KINDS), sites=sites, scores=None, classes=3, memory_gib=memory, uncertainty=False,
+            batch_size=16, progress=False,
+        )  # fmt: skip
+        assert record.settings["one_forward"] == (memory > 1)
+        row = record.sites[-1]
+        assert (row.name, row.type, row.at, row.branch) == ("output", "output", "output", False)
+        assert row.in_fit is (sites == "layers")  # behind the last block there is no weight
+        assert row.values["separation"] == pytest.approx(wanted["separation"], rel=1e-5)
+        assert [site.name for site in record.sites].count("output") == 1
+    plan = ll.sites(network, IMAGES[:4], sites=sites, scores=None)
+    assert [site.name for site in plan.sites] == [site.name for site in record.sites]
+    assert plan.rows()[-1]["features"] == row.features
+
+
+def test_an_output_that_is_named_features_is_a_row_without_a_word_about_scores() -> None:
+    for end in ("map", "dictionary"):
+        record = ll.probe(Pooled(end), (IMAGES, KINDS), progress=False)
+        assert record.sites[-1].name == "output"
+        assert record.accuracy is None
+
+
+def test_an_output_that_the_last_row_shows_already_is_none() -> None:
+    class Blocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(
+                nn.Sequential(nn.Linear(36, 36), nn.ReLU(), nn.Linear(36, 36)) for _ in range(4)
+            )
+
+        def forward(self, x):
+            x = x.flatten(1)
+            for block in self.blocks:
+                x = x + block(x)
+            return x
+
+    record = ll.probe(Blocks(), (IMAGES, KINDS), scores=None, classes=3, progress=False)
+    assert [site.name for site in record.sites] == ["input", *(f"blocks.{i}" for i in range(4))]
+    # Averaged over space the last block, behind its activation, is what the pooling gives.
+    pooled = ll.probe(Pooled(), (IMAGES, KINDS), reduce="mean", scores=None, classes=3, progress=False)
+    assert [site.name for site in pooled.sites] == ["input", *(f"blocks.{i}" for i in range(4)), "output"]
+    plain = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    pooled = ll.probe(plain, (IMAGES, KINDS), sites=["0", "2"], reduce="mean", scores=None, classes=3, progress=False)
+    assert [site.name for site in pooled.sites] == ["0", "2"]  # chosen sites are those that were chosen
+    named = ll.probe(plain, (IMAGES, KINDS), sites=["0", "output"], scores=None, classes=3, progress=False)
+    assert [site.name for site in named.sites] == ["0", "output"]
+
+
+@pytest.mark.parametrize("scores", ["auto", None])
+@pytest.mark.parametrize(("end", "head"), [("pooled", 3), ("probabilities", 3), ("pooled", 30), ("probabilities", 30)])
+def test_scores_are_no_row_of_a_classifier(end, head, scores) -> None:
+    network = Pooled(end, head)
+    record = ll.probe(network, (IMAGES, KINDS), classes=3 if head == 3 else [0, 1, 2], scores=scores, progress=False)
+    assert "output" not in [site.name for site in record.sites]
+    added = ll.probe(
+        network, (IMAGES, KINDS), sites=["auto", "output"], classes=[0, 1, 2], scores=scores, progress=False
+    )
+    assert added.sites[-1].name == "output"
+    assert not added.sites[-1].in_fit
+    assert [s.name for s in added.sites[:-1]] == [s.name for s in record.sites]
+
+
+def test_the_last_layer_works_on_what_a_backbone_gives() -> None:
+    record = ll.probe(Pooled(), (IMAGES, KINDS), sites="layers", scores=None, classes=3, progress=False)
+    rows = [site for site in record.sites if site.in_fit]
+    assert workers(rows)[-1] != "output"
+    assert ll.find_modules(record)

@@ -308,8 +308,7 @@ def pictures(source: str | os.PathLike[str], size: int | None = None) -> Labeled
     if source in names():
         return load(source)
     data = load(source, size=size)
-    gray = data.images[:, :1]
-    return replace(data, images=gray.clone()) if bool((data.images == gray).all()) else data
+    return data.with_channels(1) if data.gray else data
 
 
 def _pair(data: Any, channels: int | None = None) -> Any:

@@ -120,7 +120,9 @@ class Blocks:
                 return place
             if self.layers[point]:
                 break
-        return None
+        root, node = next(call for call in self.calls if not call.name), self.trunk.points[run.last]
+        picks = (pick for pick, seen in enumerate(root.outputs) if seen.node == node)
+        return next((TensorPlace(root, "output", pick) for pick in picks), None)
 
     @cached_property
     def _places(self) -> dict[int, TensorPlace]:

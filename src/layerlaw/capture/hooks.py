@@ -46,9 +46,14 @@ class Seen:
         """Its shape."""
         return tuple(self.tensor.shape)
 
+    @property
+    def unchanged(self) -> bool:
+        """Whether nothing has overwritten it since it passed, as far as is known."""
+        return self.tensor.is_inference() or self.tensor._version == self.key[1]
+
     def same_values(self, other: Seen) -> bool:
         """Whether both, still as they were, hold the same numbers in the same order, sample by sample."""
-        if any(not seen.tensor.is_inference() and seen.tensor._version != seen.key[1] for seen in (self, other)):
+        if not (self.unchanged and other.unchanged):
             return False
         a, b = self.tensor.flatten(1), other.tensor.flatten(1)
         return a.shape == b.shape and bool(torch.equal(a, b))
@@ -210,6 +215,17 @@ def sample_axis(two: Seen, three: Seen | None) -> tuple[int, int] | str:
             return 0, a[0] // 2
         return f"its {a[0]} rows mix the samples in an order that is not theirs"
     return f"no axis of {a} follows the number of samples"
+
+
+def same_features(*pairs: tuple[Site, Seen], reduce: Reduce, mask: Tensor | None) -> bool:
+    """Whether two sites give the same rows of features, which nothing has overwritten since they passed."""
+    rows = []
+    for site, seen in pairs:
+        ordered = samples_first(seen.tensor.detach(), site.axis, site.fold)
+        rows.append(reduced(ordered, reduce, channels_last=site.channels_last, mask=mask))
+    a, b = rows
+    same = a.shape == b.shape and bool(torch.allclose(a, b, rtol=1e-4, atol=1e-6))
+    return same and all(seen.unchanged for _, seen in pairs)
 
 
 Consume = Callable[[Site, Tensor], None]

@@ -7,7 +7,7 @@ import difflib
 import fnmatch
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -51,28 +51,6 @@ def matching(modules: Mapping[str, nn.Module], pattern: str, *, what: str, same_
     near = difflib.get_close_matches(pattern, [name for name in modules if name], n=5, cutoff=0.4)
     hint = f"Nearest names: {', '.join(near)}." if near else "layerlaw sites lists the names."
     raise CaptureError(f"{what} '{pattern}' matches no module of the model. {hint}")
-
-
-def chosen_modules(modules: Mapping[str, nn.Module], item: Any) -> list[str]:
-    """The modules that an entry of `sites=` means: a name or a glob, a type, or a predicate."""
-    if isinstance(item, type):
-        return [name for name, module in modules.items() if isinstance(module, item)]
-    if isinstance(item, str):
-        return matching(modules, item, what="site")
-    if callable(item) and not isinstance(item, nn.Module):
-        return _chosen_by(item, modules)
-    raise CaptureError(f"sites: expected names, globs, module types or a predicate, got {item!r}.")
-
-
-def _chosen_by(predicate: Callable[[str, nn.Module], Any], modules: Mapping[str, nn.Module]) -> list[str]:
-    """The names of the modules that a user's own function of name and module chooses."""
-    try:
-        return [name for name, module in modules.items() if name and predicate(name, module)]
-    except Exception as error:  # it raises anything
-        came = f"{type(error).__name__}: {error}"
-        raise CaptureError(
-            f"sites: expected a function (name, module) → bool, got one that fails with {came}."
-        ) from error
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -47,6 +46,11 @@ class Site:
     branch: bool = False
     behind: bool = False
     aside: str = ""
+
+    @property
+    def tokens(self) -> bool:
+        """Whether a sample is a row of tokens, each with its features."""
+        return self.channels_last and len(self.shape) == 2
 
     @property
     def seen_at(self) -> str:
@@ -144,15 +148,6 @@ class Plan:
 def _some(names: list[str], shown: int = 3) -> str:
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more
-
-
-def told_apart(sites: Iterable[Site]) -> list[Site]:
-    """The sites with names that differ: of two with one name the second says what of its module it is."""
-    out: list[Site] = []
-    for site in sites:
-        again = any(site.name == other.name for other in out)
-        out.append(replace(site, name=f"{site.name} ({site.at})") if again else site)
-    return out
 
 
 def statistic_bytes(classes: int, features: int) -> int:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from layerlaw.capture.batches import Batch
 from layerlaw.errors import CaptureError, InputError
 
-AUTO = "auto"
+AUTO, WHOLE = "auto", "output"
 FEATURES = (
     "pooler_output",
     "last_hidden_state",
@@ -27,6 +27,7 @@ FEATURES = (
     "embedding",
     "embeddings",
 )  # by their names
+POOLED = ("pooler_output", "embedding", "embeddings", "features", "last_hidden_state")
 ScoreChoice = str | int | Callable[[Any], Any] | None
 Place = tuple[Any, ...]
 
@@ -62,8 +63,8 @@ def find_scores(
 ) -> Scores:
     """Where the scores are in the `output` that the network, in its probing state, gave for a small batch.
 
-    `choice` is an index, a key, a function of the output, or "auto"; `None` looks for them too, but none is no error.
-    `classes` is how many the user spoke of.
+    `choice` is an index, a key, a function of the output, "output" itself where that is a tensor, or "auto"; `None` looks
+    for them too, but none is no error. `classes` is how many the user spoke of.
     """
     if choice is not None and choice != AUTO:
         return _chosen(choice, output, len(batch.labels))
@@ -82,13 +83,45 @@ def find_scores(
     return Scores(last)
 
 
+def told_by(scores: Tensor | None, samples: int, *, from_layer: bool) -> tuple[int | None, float]:
+    """How many classes scores of so many samples tell apart, and above which threshold a single one means class 1."""
+    if scores is None or len(scores) != samples:
+        return None, 0.0
+    single = scores.dim() == 1 or scores.shape[1] == 1
+    # A single score that no weight layer gives and that lies in 0 … 1 is a probability.
+    probability = single and not from_layer and bool(((scores >= 0) & (scores <= 1)).all())
+    return _columns(scores), 0.5 if probability else 0.0
+
+
+def are_probabilities(scores: Tensor) -> bool:
+    """Whether these are probabilities of classes, or their logarithms: single ones in 0 … 1, or such as sum to 1."""
+    if scores.dim() == 1 or scores.shape[1] == 1:
+        return bool(((scores >= 0) & (scores <= 1)).all())
+    for values in (scores.detach().double(), scores.detach().double().exp()):
+        if bool((values >= 0).all()) and bool((values.sum(1) - 1).abs().max() < 1e-2):
+            return True
+    return False
+
+
+def main_output(output: Any, samples: int) -> Tensor | None:
+    """The tensor that an output without scores is for: what it calls pooled, else features by their names, else the last
+    of shape (n, d), else the last of all; each with as many rows as there are samples."""
+    found = {place: tensor for place, tensor in _tensors(output) if tensor.dim() > 1 and len(tensor) == samples}
+    for name in POOLED:
+        if called := [tensor for place, tensor in found.items() if name in place]:
+            return called[-1]
+    flat = [tensor for tensor in found.values() if tensor.dim() == 2]
+    return next(reversed(flat or list(found.values())), None)
+
+
 def _chosen(choice: Any, output: Any, samples: int) -> Scores:
     if isinstance(choice, bool) or not (isinstance(choice, (str, int)) or callable(choice)):
         raise InputError(f"scores: expected an index, a key, a function of the output, or None, got {choice!r}.")
     own = callable(choice) and not isinstance(choice, (str, int))
-    made = Scores(function=choice, given=True) if own else Scores(place=(choice,), given=True)
+    place: Place = () if choice == WHOLE and isinstance(output, Tensor) else (choice,)
+    made = Scores(function=choice, given=True) if own else Scores(place=place, given=True)
     try:
-        value = choice(output) if own else _at(output, (choice,))
+        value = choice(output) if own else _at(output, place)
     except Exception as error:  # the user's own function raises anything
         value = f"{type(error).__name__}: {error}"
     if (found := _as_scores(value)) is None or len(found) != samples:

@@ -211,5 +211,5 @@ def measured_by(reference: str, weights: Path | None, images: ImageOptions) -> t
         expected = "expected data to find its classifier and measure its norms on, from `make` or --data, got none"
         raise InputError(f"--model: {expected}. Give --data; or leave out --model and give --counts, --E-W and --E-H.")
     chosen = images.chosen(given, network=network)
-    with explained_inputs():
+    with explained_inputs(network, chosen, images.flat):
         return measured_classifier(network, chosen.data, chosen.class_names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -34,6 +35,42 @@ app = typer.Typer(
 )
 
 
+MADE_BY = {"report": "probe", "modules": "probe"}  # commands that show what another has measured
+WHERE = ("data", "test")  # at the beginning of a message these name the samples, not an option
+HINT = re.compile(r"\b([a-z_]+)=('[^']*'(?:(?:, | or )'[^']*')*|\[[^]]*\]|\([^)]*\)|\{[^}]*\}|(?:[\w…-]+(?:\.\w+)*)?)")
+
+
+def in_options(text: str) -> str:
+    """A message about arguments of Python in terms of the options of the command that runs: scores=None is --scores none.
+
+    What the command has no option for stays as it is, and so do lines of the user's own code, below the first.
+    """
+    named: Any = typer.main.get_command(app)
+    command = next((word for word in sys.argv[1:] if word in named.commands), "")
+    known = {o.name: o for o in named.commands[MADE_BY.get(command, command)].params} if command else {}
+    known = {name: option for name, option in known.items() if option.param_type_name == "option"}
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        if name not in known:
+            return found[0]
+        flag, off = known[name].opts[0], known[name].secondary_opts
+        if value in ("True", "False"):
+            return flag if value == "True" else off[0] if off else found[0]
+        values = [part.strip(" '\"") for part in value.strip("[](){}").split(",")]
+        if known[name].multiple and value.startswith("["):
+            return " ".join(f"{flag} {part}" for part in values)
+        plain = value.replace("'", "") if value.startswith("'") else ",".join(values)
+        return f"{flag} {'none' if value == 'None' else plain}".strip()
+
+    first, line, rest = text.partition("\n")
+    first = HINT.sub(option, first)
+    name, colon, words = first.partition(": ")
+    if colon and name in known and name not in WHERE:
+        first = f"{known[name].opts[0]}: {words}"
+    return first + line + rest
+
+
 def run() -> None:
     """Run a command; an error of ours becomes one line and exit code 1."""
     from layerlaw.cli import advice, classifier, lm, reproduce  # noqa: F401  (each adds its commands)
@@ -44,9 +81,10 @@ def run() -> None:
                 raise InputError(f"{name} is now {RENAMED[name]}.")
         app()
     except LayerlawError as error:
+        said = in_options(str(error))
         if "--json" in sys.argv:
-            print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}, ensure_ascii=False))
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"error: {error}", style="red", markup=False)
+            print(json.dumps({"error": {"type": type(error).__name__, "message": said}}, ensure_ascii=False))
+        Console(stderr=True, soft_wrap=True, highlight=False).print(f"error: {said}", style="red", markup=False)
         sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from typer import Argument, Option
 
-from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, saved
+from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, in_options, saved
 from layerlaw.cli.inputs import (
     ChosenImages,
     ImageOptions,
@@ -65,7 +65,7 @@ class ResultOptions:
         screen = console(self.as_json)
         for fact in facts:
             screen.print(fact, markup=False, highlight=False)
-        print_record(record, screen)
+        print_record(record, screen, words=in_options)
         conclude(screen, self.as_json, summary(record) | more, written)
 
 
@@ -92,6 +92,9 @@ def probe(
     parts: Annotated[
         bool, Option("--parts", help="Also measure after the linear map, normalization and nonlinearity of each layer.")
     ] = False,
+    uncertainty: Annotated[
+        bool | None, Option(help="Standard errors and D under permuted labels. Default: where they fit the memory.")
+    ] = None,
     linear: Annotated[bool, Option("--linear", help="Also measure the least D that a linear map could reach.")] = False,
     test: Annotated[bool, Option(help="Also measure the test split.")] = True,
     per_class: Annotated[int | None, Option(help="Use this many training images of each class.")] = None,
@@ -112,12 +115,13 @@ def probe(
         raise InputError("--classes, --class-map: expected one of them; a map names the classes that are measured.")
     how: Any = {"batchnorm": batchnorm, "weighting": weighting, "null": null, **where.how(logits=logits)}
     how |= {"batch_size": batch_size, "device": device, "memory_gib": memory_gib, "parts": parts, "linear": linear}
+    how["uncertainty"] = uncertainty
     how["classes"] = _chosen(classes, chosen.class_names, numbers if classes is None else {})
 
     def given_as(pair: Any) -> Any:
         return relabeled(pair, numbers) if numbers and classes is None and pair is not None else pair
 
-    with explained_inputs():
+    with explained_inputs(network, chosen, images.flat):
         named: Any = {"data_name": data_name if data_name is not None else chosen.name}
         record = run_probe(network, given_as(chosen.data), test=given_as(chosen.test), **how, **named)
     facts = [*chosen.facts, *_about_map(record, chosen, numbers, mapped_by)]
@@ -125,9 +129,16 @@ def probe(
         facts.append(told)
     record.name = result.name or record.name
     source = images.data or ("from the model file" if given is not None else DEFAULT)
-    said = {"model": where.model, "weights": str(weights) if weights else None, "data": source, "per_class": per_class}
+    said: dict[str, Any] = {
+        "model": where.model,
+        "weights": str(weights) if weights else None,
+        "data": source,
+        "per_class": per_class,
+    }
     scaled = chosen.normalize if chosen.train is not None else images.normalize
-    record.provenance["command"] = said | {"size": images.size, "flat": images.flat, "normalize": scaled}
+    channels = chosen.train.images.shape[1] if chosen.train is not None else None
+    said |= {"size": images.size, "channels": channels, "flat": images.flat, "normalize": scaled}
+    record.provenance["command"] = said
     result.show(record, *facts)
 
 
@@ -146,11 +157,11 @@ def sites(
     network, given, _ = load_model(where.model)
     sides = () if shape is None else whole_numbers(shape, SHAPE, 1)
     try:
-        example: Any = images.chosen(given, network=network).data if shape is None else torch.randn(3, *sides)
+        chosen = images.chosen(given, network=network) if shape is None else ChosenImages(torch.randn(3, *sides))
     except RuntimeError:
         raise InputError(f"{SHAPE}, got {shape}: 3 such inputs do not fit into memory.") from None
-    with explained_inputs():
-        plan = find_sites(network, example, classes=classes, **where.how())
+    with explained_inputs(network, chosen, images.flat):
+        plan = find_sites(network, chosen.data, classes=classes, **where.how())
     screen = console(as_json)
     screen.print(str(plan), markup=False, highlight=False, soft_wrap=True)
     found: dict[str, Any] = {"sites": plan.rows(), "why": plan.why, "left_out": list(plan.dropped)}
@@ -170,7 +181,7 @@ def report(
     page = write_page(loaded if len(loaded) > 1 else loaded[0], out, title=title)  # before a reader may turn away
     screen = console(as_json)
     if len(loaded) == 1:
-        print_record(loaded[0], screen)
+        print_record(loaded[0], screen, words=in_options)
     else:
         print_comparison(loaded, screen)
     found = {"records": [record.name for record in loaded], "laws": [law_of(record) for record in loaded]}

@@ -21,15 +21,16 @@ import torch
 from torch import Tensor, nn
 from typer import Argument, Option
 
-from layerlaw.cli.preprocessing import Preprocessing, preprocessing_of
+from layerlaw.cli.preprocessing import Preprocessing, channels_read, misfit, preprocessing_of
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.data.labeled import Normalize, normalization, scaling_in_words
-from layerlaw.errors import CaptureError, DataError, InputError, needed
+from layerlaw.errors import CaptureError, DataError, InputError, check_choice, needed
 
 MODEL = (
     "file.py:make or package.module:make. This runs your own code: `make` returns a model, (model, data) or (model, data, "
     "test)."
 )
+SHAPING = "--size, --channels, --flat, --normalize"
 Size = Annotated[int | None, Option(help="Resize images to this many pixels a side.")]
 
 
@@ -87,6 +88,10 @@ class ImageOptions:
         ),
     ] = None
     size: Size = None
+    channels: Annotated[
+        int | None,
+        Option(help="1 (gray) or 3 (color). Default: gray images as the model's first layer takes them, colors as 3."),
+    ] = None
     flat: Annotated[bool, Option("--flat", help="Hand each image over as one vector.")] = False
     normalize: Annotated[
         str,
@@ -108,22 +113,25 @@ class ImageOptions:
         """What `make` returned, unless --data names something else."""
         if self.data is None and given is not None:
             if self != ImageOptions() or per_class is not None:
-                shape = "--size, --flat, --normalize and --per-class shape the images of --data"
+                shape = f"{SHAPING} and --per-class shape the images of --data"
                 cure = "Shape them there, or name a data set with --data"
                 raise InputError(f"{shape}; here the data come from your own code. {cure}.")
             return ChosenImages(given, given_test if test else None)
+        if self.channels is not None:
+            check_choice("--channels", self.channels, (1, 3))
         source, own = self.data or DEFAULT, preprocessing_of(network)
         if Path(source).suffix in (".npz", ".pt"):
             if replace(self, data=None) != ImageOptions() or per_class is not None:
-                shape = "--size, --flat, --normalize and --per-class shape images"
+                shape = f"{SHAPING} and --per-class shape images"
                 raise InputError(f"{shape}; here the data come from {source}, as they are. Shape them there.")
             found, held = arrays(Path(source))
             return ChosenImages(found, held if test else None)
         size = self.size if self.size is not None or source in names() else own.size
-        train = load(source, split="train", size=size)
+        train, told = self._in_channels(load(source, split="train", size=size, channels=self.channels), network)
         channels, h, w = train.images.shape[1:]
         how, why = self._scaling(own, channels)
         facts = [f"data: {DEFAULT} (embedded; --data names another)"] if self.data is None else []
+        facts += told
         if own.size is not None and (h, w) != own.size:
             expects = "×".join(map(str, own.size))
             facts.append(f"size: {h}×{w}; {own.source} of the model names {expects} (--size changes it)")
@@ -133,7 +141,7 @@ class ImageOptions:
         held_out = None
         if test:
             try:
-                held_out = load(source, split="test", size=size).tensors(how, flat=self.flat)
+                held_out = load(source, split="test", size=size, channels=channels).tensors(how, flat=self.flat)
             except DataError:
                 if source in names():
                     raise  # a flat folder of classes has no test split
@@ -141,6 +149,15 @@ class ImageOptions:
         name = "" if held_out is not None else train.name + " (train)" * split
         pair = train.tensors(how, flat=self.flat)
         return ChosenImages(pair, held_out, train.class_names, tuple(facts), train, how, name)
+
+    def _in_channels(self, images: Labeled, network: nn.Module | None) -> tuple[Labeled, list[str]]:
+        """Gray images in as many channels as the model reads, unless --channels says how many; and what to tell of it."""
+        c, h, w = images.images.shape[1:]
+        reads = channels_read(network, h * w) if self.channels is None and images.gray else None
+        if reads is None or reads[0] == c:
+            return images, []
+        told = f"channels: {reads[0]}, as {reads[1]} takes; the images are gray (--channels names another)"
+        return images.with_channels(reads[0]), [told]
 
     def _scaling(self, own: Preprocessing, channels: int) -> tuple[Normalize, str]:
         """How pixels are scaled, and who said so."""
@@ -175,14 +192,17 @@ def arrays(path: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | N
 
 
 @contextmanager
-def explained_inputs() -> Iterator[None]:
-    """When a model fails on the images, name the options that change them."""
+def explained_inputs(network: nn.Module, images: ChosenImages | None = None, flat: bool = False) -> Iterator[None]:
+    """When a model fails on the images, name the options that change them, and which of them its first layer needs."""
     try:
         yield
     except CaptureError as error:
         if "dry run" not in str(error):
             raise
-        raise CaptureError(f"{error} --flat, --size, --normalize and --data change what the model is given.") from error
+        train = None if images is None else images.train
+        cure = "" if train is None else misfit(network, tuple(train.images.shape[1:]), flat, str(error))
+        cure = cure or f"{SHAPING} and --data change what the model is given."
+        raise CaptureError(f"{error} {cure}") from error
 
 
 def load_model(

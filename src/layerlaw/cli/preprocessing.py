@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from layerlaw.data.labeled import Normalize
 from layerlaw.errors import DataError, InputError
+from layerlaw.wording import counted
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,51 @@ def preprocessing_of(network: nn.Module | None) -> Preprocessing:
         sides = (size.get("height"), size.get("width")) if isinstance(size, dict) else (size, size)
         return _stated({"mean": read.get("image_mean"), "std": read.get("image_std"), "size": sides}, beside.name)
     return Preprocessing()
+
+
+def first_layer(network: nn.Module | None) -> tuple[str, nn.Conv2d | nn.Linear] | None:
+    """The convolution or linear layer that a network defines first, which most often is the one that reads the images."""
+    modules = () if network is None else network.named_modules()
+    return next(((name, m) for name, m in modules if isinstance(m, (nn.Conv2d, nn.Linear))), None)
+
+
+def channels_read(network: nn.Module | None, pixels: int) -> tuple[int, str] | None:
+    """1 or 3, where the first layer of a network takes so many channels of so many `pixels`, and what says so."""
+    if (found := first_layer(network)) is None:
+        return None
+    name, layer = found
+    takes = layer.in_channels if isinstance(layer, nn.Conv2d) else layer.in_features / pixels
+    return (int(takes), f"'{name}' of the model") if takes in (1, 3) else None
+
+
+def misfit(network: nn.Module | None, shape: tuple[int, ...], flat: bool, words: str) -> str:
+    """Which options fit images of a shape (c, h, w) to the first layer of a model that failed on them with these words."""
+    if (found := first_layer(network)) is None:
+        return ""
+    (name, layer), (c, h, w) = found, shape
+    if isinstance(layer, nn.Conv2d):
+        takes = f"'{name}', the model's first convolution, takes images of {counted(layer.in_channels, 'channel')}"
+        if flat:
+            return f"{takes}, not vectors: leave --flat out."
+        if layer.in_channels == c:
+            return ""
+        cure = (
+            f"use --channels {layer.in_channels}" if layer.in_channels in (1, 3) else "hand over data of your own code"
+        )
+        return f"{takes}, these have {c}: {cure}."
+    d = layer.in_features
+    if f"and {d}x" not in words:  # it is not this layer that failed
+        return ""
+    takes = f"'{name}', the model's first linear layer, takes {d:,} numbers"
+    if d == c * h * w:
+        return f"{takes}, as many as an image has: use --flat."
+    for channels in (c, 4 - c):
+        side = math.isqrt(d // channels)
+        if channels * side**2 == d:
+            options = [f"--channels {channels}"] * (channels != c) + [f"--size {side}"] * ((h, w) != (side, side))
+            options += ["--flat"] * (not flat and f"x{w} and {d}x" in words)  # it got the rows of images
+            return f"{takes}, an image has {c}×{h}×{w} = {c * h * w:,}: use {' '.join(options)}."
+    return f"{takes}, an image has {c}×{h}×{w} = {c * h * w:,}."
 
 
 def _stated(found: dict[str, Any], source: str) -> Preprocessing:

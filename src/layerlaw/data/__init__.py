@@ -51,8 +51,8 @@ def load(
 
     `fashion_mnist_sample` is embedded: 500 training and 200 test images per class. The official data sets are looked
     for in the folder that the environment variable LAYERLAW_DATA names, then downloaded once into the user's cache;
-    content is checked in both cases. `size` resizes (a number or (height, width)); `channels`, 1 or 3 (the default),
-    says how the pictures of a folder are read.
+    content is checked in both cases. `size` resizes (a number or (height, width)); `channels` is 1 (gray) or 3 (color);
+    default: as the data set has them, and 3 for a folder.
 
     >>> load("fashion_mnist_sample", split="test")
     Labeled('fashion_mnist_sample', 2000 images of 1×28×28, 10 classes)
@@ -68,7 +68,6 @@ def load(
             raise DataError(f"expected one of {known}, or the path of a folder of class folders, got {source!r}{hint}")
         return load_folder(path, split=split, size=size, channels=channels, progress=progress)
     data = _LOADERS[source](split, progress)
-    if channels not in (None, there := data.images.shape[1]):
-        cure = "leave channels out, and use tensors(channel=…) to keep one"
-        raise DataError(f"{source}: expected channels {there}, as the data set has them, got {channels!r}; {cure}")
+    if channels is not None:
+        data = data.with_channels(channels)
     return data if size is None else data.resized(size)

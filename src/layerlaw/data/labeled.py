@@ -151,6 +151,31 @@ class Labeled:
             target[:] = np.asarray(Image.fromarray(plane).resize((w, h), Image.Resampling.BILINEAR))
         return replace(self, images=torch.from_numpy(out).reshape(n, c, h, w))
 
+    @property
+    def gray(self) -> bool:
+        """Whether the channels of every image are all the same."""
+        return bool((self.images == self.images[:, :1]).all())
+
+    def with_channels(self, channels: int) -> "Labeled":
+        """The same images with 1 channel or 3: gray ones keep their pixels, colors become gray as Pillow's "L" does it.
+
+        >>> white = Labeled(torch.full((1, 1, 1, 2), 255, dtype=torch.uint8), torch.tensor([0]), ("white",), "toy")
+        >>> white.with_channels(3)
+        Labeled('toy', 1 images of 3×1×2, 1 classes)
+        """
+        there = self.images.shape[1]
+        if channels not in (1, 3):
+            raise DataError(f"{self.name}: expected channels 1 (gray) or 3 (color), got {channels!r}")
+        if channels == there:
+            return self
+        if there not in (1, 3):
+            raise DataError(f"{self.name}: expected images of 1 or 3 channels to convert, got {there}")
+        if channels == 3:
+            return replace(self, images=self.images.repeat(1, 3, 1, 1))
+        red, green, blue = (self.images[:, i : i + 1].to(torch.int32) for i in range(3))
+        gray = (19595 * red + 38470 * green + 7471 * blue + 2**15) >> 16  # .299, .587, .114, rounded as Pillow does
+        return replace(self, images=gray.to(torch.uint8))
+
     def tensors(
         self, normalize: Normalize = "half", *, flat: bool = False, channel: int | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -195,8 +220,8 @@ class Labeled:
     def _per_channel(self, values: Numbers) -> Tensor:
         tensor, channels = torch.as_tensor(values, dtype=torch.float32).flatten(), self.images.shape[1]
         if len(tensor) not in (1, channels):
-            got = f"{len(tensor)}: {values}"
-            raise DataError(f"{self.name}: expected 1 or {channels} numbers, one per channel, got {got}")
+            several = f"1 or {channels} numbers, one per channel" if channels > 1 else "1 number for the only channel"
+            raise DataError(f"{self.name}: expected {several}, got {len(tensor)}: {values}")
         return tensor.reshape(1, -1, 1, 1)
 
 

@@ -98,9 +98,17 @@ class _Curve:
     def draw(self, ax: Axes, color: str, line: str) -> None:
         """Points, hollow where they are no point of the law, and the fitted line."""
         size, label = (5.5 if len(self.values) <= 24 else 3.5), ", ".join(filter(None, (self.label, self.numbers())))
+        sites = self.record.sites
+        beside = [
+            (i, v) for i, v in enumerate(self.values) if v is not None and sites[i].branch and not sites[i].in_fit
+        ]
+        if beside:
+            ax.plot(*zip(*beside, strict=True), "o", ms=0.6 * size, color=theme.NULL, mfc="white", zorder=1)
         for in_fit in (True, False):
             chosen = [
-                (i, v) for i, v in enumerate(self.values) if v is not None and self.record.sites[i].in_fit is in_fit
+                (i, v)
+                for i, v in enumerate(self.values)
+                if v is not None and sites[i].in_fit is in_fit and (i, v) not in beside
             ]
             if chosen:
                 named: Any = {"label": shortened(label, 60)} if label else {}

@@ -54,6 +54,16 @@ class RecordView:
         return [i for i, site in enumerate(self.sites) if site.in_fit]
 
     @property
+    def beside(self) -> list[int]:
+        """Positions of the sites on side branches, which are no points of the law."""
+        return [i for i, site in enumerate(self.sites) if site.branch and not site.in_fit]
+
+    @property
+    def along(self) -> list[int]:
+        """Positions of all other sites."""
+        return [i for i in range(len(self.sites)) if i not in set(self.beside)]
+
+    @property
     def shares(self) -> dict[int, float]:
         """Share of the drop by the position of the site whose module did it; empty when hardly anything drops."""
         if self.fit is None or self.fit.shares is None or self.fit.little:
@@ -112,6 +122,9 @@ class RecordView:
     def last(self, column: str) -> float | None:
         """The deepest finite number of a column."""
         return next((value for value in reversed(self.series(column)) if value is not None), None)
+
+
+BRANCH = "╰ "  # before the name of a site on a side branch, where there is no color to tell
 
 
 class TableColumn(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from layerlaw.errors import MissingExtraError
@@ -12,7 +12,7 @@ from layerlaw.outcome import Outcome
 from layerlaw.pages import outcome_words as said
 from layerlaw.pages.kinds import filled, presentation
 from layerlaw.pages.law_numbers import RULE, together
-from layerlaw.pages.record_view import Parts, RecordView, read, read_all
+from layerlaw.pages.record_view import BRANCH, Parts, RecordView, read, read_all
 from layerlaw.record import Record
 from layerlaw.wording import ABSENT, clean, percent, sentence, shortened
 
@@ -45,8 +45,11 @@ def table(record: Record, *, width: int = 100) -> Table:
     return _site_table(read(record), width)
 
 
-def print_record(record: Record, console: Console | None = None) -> None:
-    """Print the table of the sites and the verdict to a rich console (standard output unless another is given)."""
+def print_record(record: Record, console: Console | None = None, *, words: Callable[[str], str] = str) -> None:
+    """Print the table of the sites and the verdict to a rich console (standard output unless another is given).
+
+    `words` puts what is said of arguments into those of another way to call, such as a command's options.
+    """
     console, view = console or Console(), read(record)
     verdict = view.verdict
     console.print(Text(view.label, style="bold"))
@@ -54,13 +57,13 @@ def print_record(record: Record, console: Console | None = None) -> None:
     console.print()
     console.print(_site_table(view, console.width))
     console.print()
-    console.print(Text(sentence(clean(verdict.headline)), style="bold"))
+    console.print(Text(sentence(clean(words(verdict.headline))), style="bold"))
     if view.fit is not None and law_numbers(view.fit):
         console.print(Text(RULE, style="dim"))
     notes = [note for note in record.notes if note not in verdict.findings]
     for mark, style, lines in (("·", "", verdict.findings), ("→", "cyan", verdict.advice), ("·", "dim", notes)):
         for line in lines:
-            console.print(Padding(point(mark, sentence(clean(line)), style), (0, 0, 0, 1)))
+            console.print(Padding(point(mark, sentence(clean(words(line))), style), (0, 0, 0, 1)))
 
 
 def print_comparison(records: Sequence[Record], console: Console | None = None) -> None:
@@ -146,8 +149,12 @@ def _site_table(view: RecordView, width: int) -> Table:
     yields = {head: column.yields or 0 for head, column in named.items()}
     count = max(map(len, numbers), default=1)
     space = width - count - GAP
-    longest = min(LONGEST_SITE, max([len("site"), *(cell_len(clean(site.name)) for site in view.sites)]))
+    names = [BRANCH * (i in view.beside) + clean(site.name) for i, site in enumerate(view.sites)]
+    longest = min(LONGEST_SITE, max([len("site"), *map(cell_len, names)]))
     least = SHORTEST_BLOCK if view.record.kind.first else SHORTEST_SITE
+    different = len(set(names))
+    apart = (size for size in range(least, longest) if len({shortened(name, size) for name in names}) == different)
+    least = next(apart, longest)  # a column gives way before names look alike
     shown = fitting(cells, space - min(longest, least), yields)
     longest = max(SHORTEST_SITE, min(longest, space - _width(cells, shown)))
     table = new_table()
@@ -157,7 +164,7 @@ def _site_table(view: RecordView, width: int) -> Table:
         table.add_column(head, justify="left" if named[head].head == parts.head else "right", no_wrap=True)
     for i, site in enumerate(view.sites):
         row = [Text(cells[head][i]) for head in shown]
-        table.add_row(numbers[i], Text(shortened(site.name, longest)), *row, style=None if site.in_fit else "dim")
+        table.add_row(numbers[i], Text(shortened(names[i], longest)), *row, style=None if site.in_fit else "dim")
     if legend := shows.legend(view, shown, [head for head in cells if head not in shown]):
         table.caption, table.caption_justify, table.caption_style = legend, "left", "dim"
     return table

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from layerlaw.capture.batches import LABEL_KEYS, Batches
 from layerlaw.capture.modules import classifier_weight, modules_of
 from layerlaw.capture.network import BatchNormMode, Randomness, device_of, network_of, placed, probing_state
-from layerlaw.capture.plan import Plan, Reduce, Site
+from layerlaw.capture.plan import Plan, Reduce
 from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
 from layerlaw.errors import FeatureError, InputError, check_choice, renamed
+from layerlaw.probing.aside import set_aside
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores, names_in
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
@@ -35,7 +36,6 @@ from layerlaw.verdict.sentences import listed
 
 __all__ = ["probe", "sites"]
 
-SAME = 1e-5  # of the largest class mean: two ways to the same features differ by rounding
 PART_COLUMNS = ("separation", "target_separation", "separation_linear")
 MOVED = {
     "mode": "batchnorm ('train' → 'batch', 'eval' → 'running')",
@@ -78,7 +78,8 @@ def probe(
                 y are class numbers (n,), or floating-point targets (n,) or (n, q), or zeros and ones (n, q), labels of
                 which a sample may have several
     sites       "auto", "layers", "blocks", or names, globs, module types, a predicate (name, module) → bool; "input" is the
-                raw input, "logits" in a list adds the logits, as a site that is no point of the law
+                raw input, "output" what the model gives (a rule adds it where that is no scores: a backbone's
+                embedding), "logits" in a list adds the logits, as a site that is no point of the law
     reduce      "flatten", or "mean"/"max" over space or tokens, or the "first"/"last" token
     batchnorm   "running" statistics; "batch": those of each batch, as the law's authors measured; "whole": those of all
                 samples at once, which run as one batch
@@ -118,7 +119,8 @@ def probe(
         example = next(iter(train))
         with probing_state(network, "running"):
             told: Any = {"scores_at": scores, "classes_told": told_outputs(classes, example.labels, known_names)}
-            plan = find_sites(network, example.to(where), choice=sites, reduce=reduce, parts=parts, **told)
+            how_found: Any = {"choice": sites, "reduce": reduce, "parts": parts, "output_row": True}
+            plan = find_sites(network, example.to(where), **how_found, **told)
         known: Any = {"decisions": scores is not None}
         chosen = classes_or_targets(classes, plan, train.labels, example.labels, known_names, **known)
         if linear and isinstance(chosen, Targets):
@@ -170,7 +172,7 @@ def sites(
     with Randomness(source), probing_state(network, "running"):
         batch = next(iter(batches)).to(device_of(network))
         told: Any = {"scores_at": scores, "classes_told": told_outputs(classes, batch.labels, known_names)}
-        plan = find_sites(network, batch, choice=sites, reduce=reduce, **told)
+        plan = find_sites(network, batch, choice=sites, reduce=reduce, output_row=True, **told)
     if classes is None:
         return plan
     measured = classes_or_targets(classes, plan, None, batch.labels, known_names, decisions=scores is not None)
@@ -294,42 +296,13 @@ def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, wei
             about = (site.name, site.type, site.shape, site.features, site.in_fit, site.seen_at)
             plane = train.planes.get(site, [])
             rows.append(SiteRow(*about, values, by_class, plane, branch=site.branch, aside=site.aside))
-    _set_aside(run, train, rows)
+    set_aside(run, train, rows)
     return rows
 
 
 def _unused(data: Batches) -> list[str]:
     keys = ", ".join(f"'{key}'" for key in data.unused)
     return [f"Not handed to the model, whose forward does not take it: {keys}."] if keys else []
-
-
-def _set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
-    """Rows that are shown but are no points of the law: of lower rank than the others, or the row before once more."""
-    span = run.classes.span(train)
-    full = [row.values.get("rank") == span for row in rows if row.in_fit]
-    most = sum(full) > len(full) / 2  # where most are short of it, they compare with each other
-    before: Site | None = None
-    for site, row in zip(run.plan.sites, rows, strict=True):
-        rank = row.values.get("rank")
-        if not (row.in_fit or row.branch):
-            continue
-        if most and rank is not None and 0 < rank < span:  # of rank 0 is a dead layer, which ends every law
-            row.in_fit, row.aside = False, run.classes.short_of(row.features, int(rank), span)
-        elif row.in_fit and before is not None and _again(run, train, before, site):
-            row.in_fit, row.aside = False, f"the same features as '{before.name}'"
-        elif row.in_fit:
-            before = site
-
-
-def _again(run: Prober, train: Split, before: Site, site: Site) -> bool:
-    """Whether a site shows the features of the one before, with no weights in between that could have changed them."""
-    owner = modules_of(run.network).get(site.module)
-    weights = site.behind or owner is None or any(True for _ in owner.parameters())
-    works = before.seen_at == "input" if site.seen_at == "input" else weights
-    a, b = (run.classes.fitted(train, one) for one in (before, site))
-    if works or a.shape != b.shape:
-        return False
-    return float((a - b).abs().max()) <= SAME * float(a.abs().max())
 
 
 def _parts(run: Prober, data: Batches) -> tuple[list[PartRow], list[str]]:
@@ -380,7 +353,7 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     if train.free_accuracy is not None and train.accuracy is not None and train.free_accuracy < train.accuracy:
         free = f"of all its outputs the network chooses that of the label for {train.free_accuracy:.1%}"
         notes.append(f"Accuracy ({train.accuracy:.1%}) is among the {run.classes.K} chosen classes alone; {free}.")
-    tokens = [site for site in run.plan.sites if len(site.shape) == 2 and site.channels_last]
+    tokens = [site for site in run.plan.sites if site.tokens]
     ends = [site for site in run.plan.sites if site.name == run.plan.reads or site.in_fit]
     if run.options.reduce == "flatten" and tokens and ends and ends[-1].shape == tokens[-1].shape[1:]:
         flattened = "Tokens were flattened, while the classifier reads the width of one token"

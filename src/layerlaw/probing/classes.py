@@ -284,7 +284,7 @@ def foreign_scores(free_accuracy: float | None, columns: int | None) -> str:
         return ""
     found = f"of all its {columns} outputs the network chooses that of the label for {free_accuracy:.1%} of the samples"
     why = "the labels are not its own classes, or it is untrained"
-    return f"{found}: {why}. If they are, pass scores=lambda output: output"
+    return f"{found}: {why}. If they are, pass scores='output'"
 
 
 def told_classes(classes: ClassChoice, known: Sequence[str] | None) -> int | None:

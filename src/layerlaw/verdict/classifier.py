@@ -27,6 +27,7 @@ from layerlaw.wording import counted
 
 CLOSER = 0.2  # a mean cosine of rare classes' rows so much above the frequent ones' is no accident of similar classes
 READABLE = 0.5  # of the targets: a regression that leaves less reads them well
+FEWEST_BLOCKS = 3  # so many give points enough for a law, with the input
 UNREAD = 0.9  # a residual above this share of the first one has hardly fallen
 
 
@@ -39,7 +40,7 @@ def judge_classifier(record: Record) -> Verdict:
             raise InputError(f"the class means coincide at {listed(dead)} (a dead layer?).")
         fit = record.law()
     except InputError as error:
-        return Verdict(f"No law can be fitted: {error}", tuple(record.notes), tuple(_more_points(record)))
+        return Verdict(f"No law can be fitted: {error}", tuple(record.notes), tuple(_better_sites(record)))
     findings = [*_along_depth(record, fit, sites), *_collapse(record, sites), *_balance(record)]
     return Verdict(_headline(record, fit), tuple(findings), tuple(_advice(record, fit, sites)))
 
@@ -76,9 +77,9 @@ def judge_regression(record: Record) -> Verdict:
             raise InputError(f"nothing goes with the targets at {listed(dead)} (a dead layer?).")
         fit = record.law()
     except InputError as error:
-        return Verdict(f"No law can be fitted: {error}", tuple(record.notes), tuple(_more_points(record)))
+        return Verdict(f"No law can be fitted: {error}", tuple(record.notes), tuple(_better_sites(record)))
     findings = [*_along_depth(record, fit, sites), *_held_out(fit, sites), *_own_output(record, sites)]
-    advice = [*_more_points(record), *_idle(record, fit)]
+    advice = [*_better_sites(record), *_idle(record, fit)]
     grows = "D_reg grows with depth, as in networks that are untrained or in which a layer destroys the signal."
     return Verdict(_headline(record, fit), tuple(findings), (*advice, *[grows] * (fit.rho >= 1)))
 
@@ -257,7 +258,7 @@ def _rare_rows(record: Record) -> list[str]:
 
 def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
     worse, depth = _worse_than_input(record), _early_exit(record, sites)
-    out = [*worse, *_more_points(record)]
+    out = [*worse, *_better_sites(record)]
     if depth is not None:
         out.append(
             f"From '{sites[depth].name}' on (site {depth} of {len(sites) - 1}) the nearest class center is right on at "
@@ -291,6 +292,18 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
     return out
 
 
+def _by_blocks(record: Record) -> list[str]:
+    """Layers of transformers lie on residual branches, or read what a norm has made of the stream."""
+    blocks = record.settings.get("blocks") or ()
+    inside = [site for site in record.sites if any(site.name.startswith(f"{block}.") for block in blocks)]
+    tokens = sum(len(site.shape) == 2 for site in inside)
+    if record.settings.get("sites") != "layers" or len(blocks) < FEWEST_BLOCKS or 2 * tokens <= len(inside):
+        return []
+    return [
+        f"In a transformer the blocks are what papers draw: sites='blocks' measures behind each of the {len(blocks)}."
+    ]
+
+
 def _the(record: Record) -> str:
     """The data in a sentence."""
     return record.data_name if record.settings.get("data_name") else f"the {record.data_name}"
@@ -300,6 +313,11 @@ def _idle(record: Record, fit: LawFit) -> list[str]:
     idle = idle_steps(fit)
     many = fit.layers >= 4 and len(idle) > fit.layers / 3
     return [f"{len(idle)} of {fit.layers} {record.step_name}s do little: a shallower network may do as well."] * many
+
+
+def _better_sites(record: Record) -> list[str]:
+    """Where else to measure, if that would tell more."""
+    return [*_more_points(record), *_by_blocks(record)]
 
 
 def _more_points(record: Record) -> list[str]:

@@ -35,7 +35,7 @@ def level_curves(record: Record, column: str, *, branches: bool) -> dict[str, Le
     rows = record.points(branches=branches)
     blocks = record.settings.get("blocks") or _numbered_blocks(_workers(record.points(branches=True)))
     if record.by_blocks:
-        blocks = [_CALL.sub("", row.name) for row in rows if row.at != "input"]
+        blocks = [_CALL.sub("", row.name) for row in rows if row.at != "input" and row.type != "output"]
     if len(rows) < 2:
         raise InputError(f"find_modules: expected at least 2 points of a law, record '{record.name}' has {len(rows)}.")
     values = []

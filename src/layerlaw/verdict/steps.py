@@ -47,9 +47,13 @@ def workers(sites: list[SiteRow]) -> list[str]:
 
 
 def working_sites(sites: list[SiteRow]) -> list[int]:
-    """Which site's module does the work of each step: between the inputs of two layers the first, else the second."""
+    """Which site's module does the work of each step: between the inputs of two layers the first, else the second.
+
+    Between the input of the last layer and the model's output it is that layer.
+    """
     inputs = [site.at == "input" and site.type != "input" for site in sites]
-    return [i if inputs[i] and inputs[i + 1] else i + 1 for i in range(len(sites) - 1)]
+    ends = [reads or site.type == "output" for reads, site in zip(inputs, sites, strict=True)]
+    return [i if inputs[i] and ends[i + 1] else i + 1 for i in range(len(sites) - 1)]
 
 
 def step_places(record: Record) -> list[str]:

@@ -8,7 +8,7 @@ from layerlaw.law import LawFit
 from layerlaw.measures.columns import REGISTRY, Column, describe
 from layerlaw.pages.html import cards, definitions, escaped, paragraph, table
 from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
-from layerlaw.pages.record_view import Parts, RecordView, TableColumn
+from layerlaw.pages.record_view import BRANCH, Parts, RecordView, TableColumn
 from layerlaw.record import Record, SiteRow
 from layerlaw.verdict.parts import part_sums
 from layerlaw.wording import ABSENT, clean, correlation, counted, finite, number, percent, signed
@@ -150,8 +150,8 @@ def table_notes(view: RecordView) -> list[str]:
 
 
 def legend(view: RecordView, shown: Sequence[str], hidden: Sequence[str]) -> str:
-    """The heads of the table leave nothing unsaid."""
-    return ""
+    """The heads of the table leave nothing unsaid but what marks a side branch."""
+    return f"{BRANCH.strip()} on a side branch: no point of the law" if view.beside else ""
 
 
 def key_numbers(view: RecordView, fit: LawFit) -> list[Tile]:
@@ -187,7 +187,8 @@ def law_caption(view: RecordView) -> str:
         all(view.sites[p].at == "input" for p in view.fit_positions) and "Each point is what enters the named layer.",
         view.has(f"{view.column}_log_se")
         and "Bars: 95% intervals by jackknife, for other samples through this same network.",
-        any(not site.in_fit for site in view.sites) and "Hollow points are not part of the fit.",
+        any(not view.sites[i].in_fit for i in view.along) and "Hollow points are not part of the fit.",
+        bool(view.beside) and "Small gray points lie on side branches, which are not part of it; lines pass them by.",
     )
 
 

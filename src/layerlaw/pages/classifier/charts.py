@@ -76,10 +76,12 @@ def law_figure(view: RecordView) -> Any:
         traces.append(
             plotly.line("best linear map", linear, theme.QUALITATIVE[2], symbol="triangle-up", width=1, size=6)
         )
+    traces = [plotly.along_trunk(view, trace) for trace in traces] + plotly.branch_points(view)
     if view.fit is not None:
         traces.append(plotly.fitted_line(view, view.fit, f"law: ρ = {number(view.fit.rho)} per layer"))
     traces.append(plotly.law_points(view, shortened(view.record.data_name, 40), thickness=1.2, width=4))
-    yaxis = plotly.log_axis([*every, *(end for pair in view.ends for end in pair or ())], about.label)
+    ends = [view.ends[i] for i in view.along]
+    yaxis = plotly.log_axis([*every, *(end for pair in ends for end in pair or ())], about.label)
     return plotly.new_figure(traces, view, height=440, xaxis=plotly.site_axis(view), yaxis=yaxis)
 
 
@@ -208,7 +210,7 @@ def nearest_figure(view: RecordView) -> Any:
         return "The nearest class center was not measured."
     yaxis = {"tickformat": ".0~%", "title": {"text": "share of samples"}, "rangemode": "tozero", "nticks": 7}
     xaxis = plotly.site_axis(view, most=MOST_NAMES_IN_HALF_WIDTH)
-    return plotly.new_figure(traces, view, height=400, xaxis=xaxis, yaxis=yaxis)
+    return plotly.new_figure([plotly.along_trunk(view, t) for t in traces], view, height=400, xaxis=xaxis, yaxis=yaxis)
 
 
 def collapse_figure(view: RecordView) -> Any:
@@ -226,6 +228,7 @@ def collapse_figure(view: RecordView) -> Any:
     if not traces:
         return "No measure of neural collapse was taken along depth."
     xaxis = plotly.site_axis(view, most=MOST_NAMES_IN_HALF_WIDTH)
+    traces = [plotly.along_trunk(view, trace) for trace in traces]
     yaxis = plotly.log_axis([v for trace in traces for v in trace.y], "0 at collapse")
     return plotly.new_figure(traces, view, height=400, xaxis=xaxis, yaxis=yaxis)
 

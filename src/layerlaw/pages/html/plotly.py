@@ -45,8 +45,8 @@ def rounded(value: float | None) -> float | None:
 
 
 def site_axis(view: RecordView, *, most: int = 18) -> Axis:
-    """An x axis with site names; beyond `most` sites only some of them are named."""
-    shown = strided(len(view.sites), most)
+    """An x axis with site names; beyond `most` sites only some of them are named, and none on a side branch."""
+    shown = [view.along[i] for i in strided(len(view.along), most)]
     names = short_names([site.name for site in view.sites], LONGEST_NAME)
     texts = [for_plotly(names[i], LONGEST_NAME) for i in shown]
     return {"tickvals": shown, "ticktext": texts, "tickangle": -45, "range": [-0.5, len(view.sites) - 0.5]}
@@ -109,7 +109,7 @@ def law_points(view: RecordView, name: str, **bars: Any) -> Any:
 
     The former come first, since a legend shows the first point of a trace.
     """
-    order = sorted(range(len(view.sites)), key=lambda i: not view.sites[i].in_fit)
+    order = sorted(view.along, key=lambda i: not view.sites[i].in_fit)
     column, all_ends = view.series(view.column), view.ends
     values, ends = [column[i] for i in order], [all_ends[i] for i in order]
     points = line(name, values, theme.TRAIN, size=9, written=with_intervals(view, values, ends))
@@ -119,6 +119,26 @@ def law_points(view: RecordView, name: str, **bars: Any) -> Any:
     if any(pair is not None for pair in ends):
         points.error_y = error_bars(values, ends, **bars)
     return points
+
+
+def along_trunk(view: RecordView, trace: Any) -> Any:
+    """The same series without sites that do not compare with the others: between side branches and the trunk it would jump
+    to and fro, and to what was set aside as another kind of features it would fall."""
+    at = [i for i in view.along if not view.sites[i].aside]
+    if len(at) < len(view.sites):
+        trace.update(x=at, y=[trace.y[i] for i in at], customdata=[trace.customdata[i] for i in at])
+    return trace
+
+
+def branch_points(view: RecordView) -> list[Any]:
+    """The fitted column on side branches, small and gray, where there are any."""
+    at, column = view.beside, view.series(view.column)
+    if not any(column[i] is not None for i in at):
+        return []
+    points = line("side branches", [column[i] for i in at], theme.NULL, size=6)
+    points.update(x=at, mode="markers", legendrank=3)
+    points.marker.symbol = "circle-open"
+    return [points]
 
 
 def fitted_line(view: RecordView, fit: LawFit, name: str, width: float = 1.5) -> Any:

@@ -1,0 +1,49 @@
+"""Rows that are shown but are no points of the law."""
+
+from __future__ import annotations
+
+from layerlaw.capture.modules import modules_of
+from layerlaw.capture.plan import Site
+from layerlaw.probing.run import Prober, Split
+from layerlaw.record import SiteRow
+
+SAME = 1e-5  # of the largest class mean: two ways to the same features differ by rounding
+
+
+def set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
+    """Set aside what is of another kind or of lower rank than the other rows, or the row before once more."""
+    span, token = run.classes.span(train), run.options.reduce
+    if token in ("first", "last") and any(site.tokens and site.in_fit for site in run.plan.sites):
+        starts = True
+        for site, row in zip(run.plan.sites, rows, strict=True):
+            why = ""
+            if len(site.shape) > 1 and not site.tokens:  # an image in front of its patches
+                why = f"all its {row.features:,} numbers, beside the {token} token of other rows"
+            elif site.tokens and starts and row.values.get("rank") == 0:  # a class token that has seen no patch
+                why = f"the {token} token, which is still the same in all samples"
+            starts = starts and bool(why or not row.in_fit)
+            row.in_fit, row.aside = (False, why) if row.in_fit and why else (row.in_fit, row.aside)
+    full = [row.values.get("rank") == span for row in rows if row.in_fit]
+    most = sum(full) > len(full) / 2  # where most are short of it, they compare with each other
+    before: Site | None = None
+    for site, row in zip(run.plan.sites, rows, strict=True):
+        rank = row.values.get("rank")
+        if not (row.in_fit or row.branch):
+            continue
+        if most and rank is not None and 0 < rank < span:  # of rank 0 is a dead layer, which ends every law
+            row.in_fit, row.aside = False, run.classes.short_of(row.features, int(rank), span)
+        elif row.in_fit and before is not None and _again(run, train, before, site):
+            row.in_fit, row.aside = False, f"the same features as '{before.name}'"
+        elif row.in_fit:
+            before = site
+
+
+def _again(run: Prober, train: Split, before: Site, site: Site) -> bool:
+    """Whether a site shows the features of the one before, with no weights in between that could have changed them."""
+    owner = modules_of(run.network).get(site.module)
+    weights = site.behind or owner is None or any(True for _ in owner.parameters())
+    works = before.seen_at == "input" if site.seen_at == "input" else weights
+    a, b = (run.classes.fitted(train, one) for one in (before, site))
+    if works or a.shape != b.shape:
+        return False
+    return float((a - b).abs().max()) <= SAME * float(a.abs().max())

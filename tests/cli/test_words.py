@@ -1,0 +1,139 @@
+"""What commands say of arguments: the options of the command line, never those of Python."""
+
+import ast
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import layerlaw as ll
+from layerlaw.cli import main
+from layerlaw.cli.app import HINT, in_options
+
+MODEL = """
+import torch
+from torch import nn
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.a, self.b = nn.Linear(16, 10), nn.Linear(10, 10), nn.Linear(10, 10)
+
+    def forward(self, x):
+        x = self.body(x.flatten(1))
+        return self.a(x), self.b(x)
+
+def two():
+    return Two()
+
+def fails(size=4):
+    raise ValueError(f"got size={size}")
+
+def plain():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 10))
+"""
+SMALL = ("--size", "4", "--per-class", "20", "--no-test")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "words_model.py").write_text(MODEL)
+    sys.modules.pop("words_model", None)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("two",), "Say it by --scores, an index, a key"),
+        (("two",), "or --scores none: no decision"),
+        (("plain", "--sites", "blocks"), "--sites blocks: no repeated module class"),
+        (("plain", "--sites", "blocks"), "Use --sites layers, or name the modules"),
+        (("plain", "--memory-gib", "1e-6"), "Use --reduce mean, fewer classes (--classes …), other sites, or a larger"),
+        (("plain", "--batchnorm", "train"), "--batchnorm: 'train' is now 'batch'"),
+        (("plain", "--reduce", "sum"), "--reduce: expected one of flatten, mean"),
+        (("plain", "--classes", "0,30"), "pass --scores none"),
+        (("plain", "--sites", "a*", "--sites", "b*"), "matches no module"),
+    ],
+)
+def test_errors_name_options(refused: Callable[..., str], folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    model, *options = arguments
+    assert words in refused("probe", f"words_model.py:{model}", *SMALL, *options)
+
+
+def test_lines_of_the_users_own_code_stay_as_they_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["layerlaw", "probe", "words_model.py:fails"])
+    with pytest.raises(SystemExit):
+        main()
+    assert 'raise ValueError(f"got size={size}")' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "words"),
+    [
+        ("probe", "pass scores=None", "pass --scores none"),
+        ("probe", "reduce='mean', 'first' or 'last'", "--reduce mean, first or last"),
+        ("probe", "weighting='samples' or 'classes'.", "--weighting samples or classes."),
+        ("probe", "sites=['auto', 'logits'].", "--sites auto --sites logits."),
+        ("probe", "uncertainty=True, or give memory_gib=3.1", "--uncertainty, or give --memory-gib 3.1"),
+        ("probe", "or uncertainty=False", "or --no-uncertainty"),
+        ("probe", "Leave linear=True out", "Leave --linear out"),
+        ("probe", "pass normalize=(mean, std), measured", "pass --normalize mean,std, measured"),
+        ("probe", "pass size= to bring", "pass --size to bring"),
+        ("probe", "data: expected a thing", "data: expected a thing"),
+        ("probe", "record.law(branches=True) takes", "record.law(branches=True) takes"),
+        ("probe", "such as cat=3,dog=5", "such as cat=3,dog=5"),
+        ("report", "weighting='classes'", "--weighting classes"),
+        ("imbalance", "pass scores=None", "pass scores=None"),
+        ("sites", "classes=[…]", "--classes …"),
+    ],
+)
+def test_arguments_become_the_options_of_the_command(
+    monkeypatch: pytest.MonkeyPatch, command: str, text: str, words: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["layerlaw", command])
+    with pytest.raises(SystemExit):  # an incomplete call: the commands are there now
+        main()
+    assert in_options(text) == words
+
+
+def test_every_argument_that_a_message_names_is_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["layerlaw", "probe"])
+    with pytest.raises(SystemExit):
+        main()
+    arguments, found = set(inspect.signature(ll.probe).parameters), set()
+    for part in ("capture", "probing", "verdict", "data", "stats"):
+        for path in (Path(ll.__file__).parent / part).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            docs = {
+                ast.get_docstring(node, clean=False)
+                for node in ast.walk(tree)
+                if hasattr(node, "body") and isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+            }
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in docs:
+                    found |= {hint[0] for hint in HINT.finditer(node.value) if hint[1] in arguments}
+    assert len(found) > 10
+    left = {hint for hint in found if in_options(hint) == hint}
+    assert not left
+
+
+def test_notes_and_findings_are_printed_in_options_and_kept_in_arguments(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "300")
+    call = ["layerlaw", "probe", "words_model.py:plain", *SMALL, "--scores", "none", "--out", "r.json"]
+    for argv in (call, ["layerlaw", "report", "r.json", "--out", "r.html"]):
+        monkeypatch.setattr(sys, "argv", argv)
+        with pytest.raises(SystemExit) as left:
+            main()
+        assert not left.value.code
+        assert "(no accuracy, mismatch, NC3, NC4): --scores none." in capsys.readouterr().out
+    assert any("scores=None" in note for note in ll.Record.load("r.json").notes)
