@@ -137,7 +137,9 @@ def convolutional(kind: str, seeds: Sequence[int], device: str) -> list[dict[str
     x = x.repeat(1, CHANNELS, 1, 1).to(device)
     out = []
     for seed, network in zip(seeds, train(kind, seeds, x, y.to(device)), strict=True):
-        record = ll.probe(network, (x, y.to(device)), sites="layers", uncertainty=False, progress=False, batch_size=500)
+        record = ll.probe(
+            network.to(device), (x, y.to(device)), sites="layers", uncertainty=False, progress=False, batch_size=500
+        )
         sizes = list(KINDS[kind][0])
         assert [level.modules[0] for level in ll.find_modules(record, branches=True).levels] == [sum(sizes), len(sizes)]
         out.append(row(kind, seed, [site.values["separation"] for site in record.sites], sizes, record.accuracy))
