@@ -52,7 +52,7 @@ def differences(before: list[list], now: list[list]) -> list[str]:
         *(f"{name} is gone" for name in old if name not in new),
         *(f"{name} is new" for name in new if name not in old),
     ]
-    return missing + [name for name in old if name in new and not all(map(same, old[name], new[name], strict=True))]
+    return missing + [name for name in old if name in new and not all(map(same, old[name], new[name]))]
 
 
 def same(a: object, b: object) -> bool:
