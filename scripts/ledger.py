@@ -173,7 +173,9 @@ def protocols(outcomes: list[Outcome]) -> str:
     names = {str(row[0]) for row in laws}
     kinds = {
         "That the law holds, at the learning rates shown": [row for row in laws if ANEW not in str(row[0])],
-        "Of these, where rates were chosen": [row for row in laws if f"{row[0]}, {ANEW}" in names],
+        "Of these, where rates were chosen": [
+            row for row in laws if f"{str(row[0]).split(', lr ')[0]}, {ANEW}" in names
+        ],
         "The same with the learning rate chosen anew in each protocol": [r for r in laws if ANEW in str(r[0])],
         "The paper's other claims, at the learning rates shown": [
             row for row in theirs if row not in laws and ANEW not in str(row[0])

@@ -57,7 +57,8 @@ def survivals(records: dict[str, dict]) -> list[str]:
     shown, anew = (
         [row for row in laws if ("rate chosen in each protocol" in row[0]) is chosen] for chosen in (False, True)
     )
-    chosen = [row for row in shown if f"{row[0]}, rate chosen in each protocol" in {row[0] for row in anew}]
+    again = {row[0].removesuffix(", rate chosen in each protocol") for row in anew}
+    chosen = [row for row in shown if row[0].split(", lr ")[0] in again]
     others = [row for row in rows if row not in laws and "rate chosen in each protocol" not in row[0]]
     (a, b), (c, d), (e, f), (g, h) = (
         [sum(row[i] == "yes" for row in some) for i in (1, 4)] for some in (shown, anew, others, chosen)
@@ -77,7 +78,9 @@ def noise(record: dict) -> str:
             rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
             for row in rows:
                 if row["holds"] and row["evenness"]:
-                    spread[str(row["network"]).split("depth ")[1].split(",")[0]].append((1 / row["evenness"] - 1) ** 0.5)
+                    spread[str(row["network"]).split("depth ")[1].split(",")[0]].append(
+                        (1 / row["evenness"] - 1) ** 0.5
+                    )
     a, b, c = (f"{100 * median(some):.0f}" for some in spread.values())
     return f"in which the law holds the median is {a}, {b} and {c} % at 4, 8 and 20 layers"
 
