@@ -8,13 +8,14 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = {
     "number": ("number", "numbers"),
     "direction": ("direction", "directions"),
     "other model": ("claim on another model", "claims on another model"),
-    "remark": ("remark of the paper", "remarks of the paper"),
+    "remark": ("test of a remark", "tests of remarks"),
     "self-check": ("self-check", "self-checks"),
 }
 EASY = 0.2
@@ -56,25 +57,32 @@ def survivals(records: dict[str, dict]) -> list[str]:
     shown, anew = (
         [row for row in laws if ("rate chosen in each protocol" in row[0]) is chosen] for chosen in (False, True)
     )
+    again = {row[0].removesuffix(", rate chosen in each protocol") for row in anew}
+    chosen = [row for row in shown if row[0].split(", lr ")[0] in again]
     others = [row for row in rows if row not in laws and "rate chosen in each protocol" not in row[0]]
-    (a, b), (c, d), (e, f) = ([sum(row[i] == "yes" for row in some) for i in (1, 4)] for some in (shown, anew, others))
+    (a, b), (c, d), (e, f), (g, h) = (
+        [sum(row[i] == "yes" for row in some) for i in (1, 4)] for some in (shown, anew, others, chosen)
+    )
     return [
         f"of {len(shown)} claims that the law holds {a} survive in the authors' protocol and {b} with running statistics",
-        f"it is {c} and {d} of {sum(row[1] != '–' for row in anew)}",
+        f"it is {c} and {d} of {sum(row[1] != '–' for row in anew)}, instead of {g} and {h}",
         f"the paper's {len(others)} other claims it is {e} and {f}",
     ]
 
 
 def noise(record: dict) -> str:
-    """What the index says of the networks of Figure 1 in which the law holds: how much their steps differ (CV)."""
-    spread = []
+    """What the index says of the networks of Figure 1 in which the law holds: how much their steps differ (CV), by depth."""
+    spread: dict[str, list[float]] = {"4": [], "8": [], "20": []}
     for table in record["tables"]:
         if {"holds", "evenness"} <= set(table["columns"]):
             rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
-            spread += [(1 / row["evenness"] - 1) ** 0.5 for row in rows if row["holds"] and row["evenness"]]
-    spread.sort()
-    middle, most = (100 * spread[int(share * len(spread))] for share in (0.5, 0.9))
-    return f"in which the law holds is {middle:.0f} %, nine of ten are below {most:.0f} %"
+            for row in rows:
+                if row["holds"] and row["evenness"]:
+                    spread[str(row["network"]).split("depth ")[1].split(",")[0]].append(
+                        (1 / row["evenness"] - 1) ** 0.5
+                    )
+    a, b, c = (f"{100 * median(some):.0f}" for some in spread.values())
+    return f"in which the law holds the median is {a}, {b} and {c} % at 4, 8 and 20 layers"
 
 
 def main() -> int:

@@ -66,7 +66,7 @@ def test_both_kinds_and_depths_are_there(quick: Quick) -> None:
     for cell in ("linear-8", "linear-20", "relu-8", "relu-20"):
         assert {f"{cell}/holds", f"{cell}/pearson", f"{cell}/holds-full", f"{cell}/last-D-eval"} <= names
     judged = {row.name: (row.paper, row.kind) for row in quick.outcome.rows if row.reproduced is not None}
-    assert judged == {f"linear-{depth}/holds": ("no law", "self-check") for depth in (8, 20)}  # ReLU is Fig. 1 again
+    assert judged == {f"linear-{depth}/holds": ("no law", "remark") for depth in (8, 20)}  # ReLU is Fig. 1 again
     assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [4, 4]
     assert len(quick.table("Every network of the grid").rows) == 8
     assert [line[0].split(":")[0] for line in quick.table(PROTOCOL_TITLE).rows] == ["Ours", "Ours"]

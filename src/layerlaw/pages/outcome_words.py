@@ -14,7 +14,7 @@ MARKS = {True: "✓", False: "✗", None: ABSENT}
 KINDS: dict[Kind, tuple[str, str]] = {  # of claims, as they are counted: one, and several
     "number": ("number", "numbers"), "direction": ("direction", "directions"),
     "other model": ("claim on another model", "claims on another model"),
-    "remark": ("remark of the paper", "remarks of the paper"), "self-check": ("self-check", "self-checks"),
+    "remark": ("test of a remark", "tests of remarks"), "self-check": ("self-check", "self-checks"),
 }  # fmt: skip
 QUICK = "a quick run: shortened, not the paper’s protocol"
 UNJUDGED = "quick run: numbers shown, not judged"

@@ -106,7 +106,7 @@ def linear_floor(x: Tensor, y: Tensor) -> float:
 
 def _rows(cell: tuple[str, int], runs: Runs, best: Runs, choices: int) -> list[Row]:
     kind, depth = cell
-    claim = does_not_hold(depth - 1, choices, kind="self-check") if kind == "linear" else Claim()
+    claim = does_not_hold(depth - 1, choices, kind="remark") if kind == "linear" else Claim()
     why = "" if best else runs.trouble()
     return best.rows(f"{kind}-{depth}", NUMBERS, {"holds": claim}, choices=choices, reason=why)
 
