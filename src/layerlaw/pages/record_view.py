@@ -200,7 +200,7 @@ def site_ticks(record: Record, *, with_input: bool) -> tuple[list[int], list[str
     first = int(names[:1] == [INPUT] and not with_input)
     shown = [first + i for i in (block_ticks(names[first:]) if record.kind.first else strided(len(names), 12))]
     blocks = "block (in: embedded input)" if INPUT in names[first:] else "block"
-    title = blocks if record.kind.first else "layer index"
+    title = blocks if record.kind.first else f"{record.step_name} index"
     return shown, [names[i] for i in shown], title, first
 
 
