@@ -24,8 +24,8 @@ def ledger_index(outcomes: Sequence[Outcome], *, folder: str = "") -> str:
     >>> rows = (Row("r, Adam", -0.997, -0.99812, reproduced=True), Row("D", "falls", 1.0, reproduced=False))
     >>> print(ledger_index([Outcome("fig1", "The law", rows, ())], folder="figures"))
     | figure | what | numbers | directions | other model | remarks | self-checks | not counted | run |
-    | --- | --- | --- | --- | --- | --- | --- | --- |
-    | [Fig. 1](figures/fig1.md) | The law | 1 of 1 | 0 of 1 | – | – | – | – |
+    | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+    | [Fig. 1](figures/fig1.md) | The law | 1 of 1 | 0 of 1 | – | – | – | – | – |
     <BLANKLINE>
     In all, 1 of 1 number and 0 of 1 direction reproduced, in 1 figure.
     """
