@@ -24,7 +24,9 @@ INTRO = """# Reproduction
 
 Every figure at full size, by `layerlaw reproduce NAME`; behind each figure stand all its numbers with ranges over seeds, what each
 accepts, how often chance would pass it, whole learning-rate grids, and what did not come out with what was tried. Made by
-`python scripts/ledger.py` from the records in [reproduction/](reproduction); `python scripts/tallies.py` counts them again.
+`python scripts/ledger.py` from the records in [reproduction/](reproduction); `python scripts/tallies.py` counts them again. A record
+names its commit and a digest of its code; where the code has changed since, a quick run by both must give the same rows to six digits
+(`python scripts/renew.py`, the page says so), or the record is stale and made again.
 
 How it is judged. *Numbers* are what the paper gives in digits, *directions* what it says in words; *other model* is a claim of the paper
 tried on a model that is not the authors'; *remarks* are what the paper says in passing, by a test of ours; *self-checks* are controls and
