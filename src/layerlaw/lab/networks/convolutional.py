@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor, nn
 
@@ -57,21 +57,23 @@ class ImageNetwork(Architecture):
             cure = f"Describe it with inputs={channels}"
             raise InputError(f"network: expected images of {self.inputs} channels for {self}, {came}. {cure}.")
         least, most = self.sides
-        if min(pixels) < least or (most is not None and max(pixels) > most):
-            size = f"{least} × {least} pixels" + ("" if most is not None else " at least")
-            raise InputError(f"network: expected images of {size} for {self}, {came}. {self._other_size(min(pixels))}.")
+        if min(pixels) < least or max(pixels) > (most or max(pixels)):
+            size = f"{least} × {least} pixels" + ("" if most else " at least")
+            cure = self._other_size(*pixels)
+            raise InputError(f"network: expected images of {size} for {self}, {came}. {cure}.")
         super().check_inputs(sample)
 
-    def _other_size(self, side: int) -> str:
+    def _other_size(self, height: int, width: int) -> str:
         """What to do about images of another size."""
-        least, most = self.sides
-        if most is not None:
-            try:
-                replace(self, side=side)  # type: ignore[call-arg]
-            except InputError:
-                return f"Resize them to {least} × {least}: {side} pixels are too few for its poolings"
-            return f"Resize them, or describe it with side={side}"
-        return f"Resize them to {least} × {least} or more: {side} pixels are too few for its poolings"
+        size = f"Resize them to {self.sides[0]} × {self.sides[0]}" + ("" if self.sides[1] else " or more")
+        few = f"{size}: {min(height, width)} pixels are too few for its poolings"
+        if self.sides[1] is None:
+            return few
+        try:
+            replace(self, side=height)  # type: ignore[call-arg]
+        except InputError:
+            return few
+        return f"{size}, or describe it with side={height}" if height == width else size
 
     def __str__(self) -> str:
         for name, preset in self.presets().items():
@@ -120,7 +122,7 @@ class ConvolutionalNetwork(ImageNetwork):
     def presets(cls) -> dict[str, Self]:
         """VGG for 32×32 images (one linear layer), the law's authors' variants, VGG11's convolutions alone."""
         found = {name: cls(stages=stages) for name, stages in _VGG.items()}
-        wide = {"kernel": 5, "hidden": (4096, 4096)}
+        wide: dict[str, Any] = {"kernel": 5, "hidden": (4096, 4096)}
         found["vgg13_5x5"] = replace(found["vgg13"], repeat=16, **wide)
         alex = cls(stages=((64,), (192,), (384, 256, 256)), pool=3, repeat=32, **wide)
         found["alexnet_5x5"] = alex
@@ -145,12 +147,10 @@ class ConvolutionalNetwork(ImageNetwork):
     def words(self) -> str:
         """Layers, channels, and what is unusual."""
         channels = sum(self.stages, ())
-        pools = f"{len(self.stages)} pools" if self.pool else "no pools"
-        kinds = f"{min(channels)}–{max(channels)}" if len(set(channels)) > 1 else f"{channels[0]}"
-        extras = [f"{self.kernel}×{self.kernel}"] if self.kernel != 3 else []
-        extras += [f"{len(self.hidden)} hidden linear layers"] if self.hidden else []
+        extras = [f"{self.kernel}×{self.kernel}", f"{len(self.stages)} pools" if self.pool else "no pools"]
+        extras += [f"hidden layers of {', '.join(map(str, self.hidden))}"] if self.hidden else []
         extras += [] if self.batchnorm else ["no BatchNorm"]
-        return ", ".join([f"{len(channels)} convolutions of {kinds} channels", pools, *extras])
+        return f"{len(channels)} convolutions of {min(channels)} to {max(channels)} channels, {', '.join(extras)}"
 
     def build(self) -> nn.Module:
         """As PyTorch initializes it."""
@@ -188,7 +188,10 @@ class PlainNetwork(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, channels, height, width) → (n, classes)."""
-        return super().forward(repeated(x, self.repeat))
+        x = repeated(x, self.repeat)
+        for part in self:
+            x = part(x)
+        return x
 
 
 def repeated(x: Tensor, times: int) -> Tensor:
