@@ -114,9 +114,8 @@ class ConvolutionalNetwork(ImageNetwork):
             check_whole(1, channels=width)
         check_whole(1, side=self.side)
         if not self.end_side:
-            least = 2 ** len(self.stages)
-            why = f"for {len(self.stages)} poolings"
-            raise InputError(f"side: expected at least {least} pixels {why}, got {self.side}. Resize the images.")
+            least = f"{2 ** len(self.stages)} pixels for {len(self.stages)} poolings"
+            raise InputError(f"side: expected at least {least}, got {self.side}. Resize the images.")
 
     @classmethod
     def presets(cls) -> dict[str, Self]:
@@ -124,11 +123,9 @@ class ConvolutionalNetwork(ImageNetwork):
         found = {name: cls(stages=stages) for name, stages in _VGG.items()}
         wide: dict[str, Any] = {"kernel": 5, "hidden": (4096, 4096)}
         found["vgg13_5x5"] = replace(found["vgg13"], repeat=16, **wide)
-        alex = cls(stages=((64,), (192,), (384, 256, 256)), pool=3, repeat=32, **wide)
-        found["alexnet_5x5"] = alex
+        found["alexnet_5x5"] = cls(stages=((64,), (192,), (384, 256, 256)), pool=3, repeat=32, **wide)
         layers = len(sum(_VGG["vgg11"], ()))
-        found |= {f"pure_cnn_{n}": cls(stages=((n,) * layers,), pool=0) for n in (64, 16)}
-        return found
+        return found | {f"pure_cnn_{n}": cls(stages=((n,) * layers,), pool=0) for n in (64, 16)}
 
     @property
     def sides(self) -> tuple[int, int | None]:
@@ -147,10 +144,9 @@ class ConvolutionalNetwork(ImageNetwork):
     def words(self) -> str:
         """Layers, channels, and what is unusual."""
         channels = sum(self.stages, ())
-        extras = [f"{self.kernel}×{self.kernel}", f"{len(self.stages)} pools" if self.pool else "no pools"]
-        extras += [f"hidden layers of {', '.join(map(str, self.hidden))}"] if self.hidden else []
-        extras += [] if self.batchnorm else ["no BatchNorm"]
-        return f"{len(channels)} convolutions of {min(channels)} to {max(channels)} channels, {', '.join(extras)}"
+        pools = f"{len(self.stages) if self.pool else 'no'} pools" + ("" if self.batchnorm else ", no BatchNorm")
+        size = f"{self.kernel}×{self.kernel}, {min(channels)} to {max(channels)} channels"
+        return f"{len(channels)} convolutions of {size}, {pools}, {len(self.hidden) + 1} linear layers"
 
     def build(self) -> nn.Module:
         """As PyTorch initializes it."""
@@ -188,15 +184,10 @@ class PlainNetwork(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, channels, height, width) → (n, classes)."""
-        x = repeated(x, self.repeat)
+        x = x if self.repeat == 1 else x.repeat(1, self.repeat, 1, 1)
         for part in self:
             x = part(x)
         return x
-
-
-def repeated(x: Tensor, times: int) -> Tensor:
-    """The channels so many times."""
-    return x if times == 1 else x.repeat(1, times, 1, 1)
 
 
 def check_kernel(kernel: int) -> None:

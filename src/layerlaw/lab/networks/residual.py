@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from layerlaw.errors import InputError, check_choice, check_whole
-from layerlaw.lab.networks.convolutional import ImageNetwork, PlainNetwork, check_kernel, repeated
+from layerlaw.lab.networks.convolutional import ImageNetwork, PlainNetwork, check_kernel
 
 Stem = Literal["none", "3x3", "7x7"]
 Shortcut = Literal["convolution", "zeros"]
@@ -229,7 +229,7 @@ class TiedSteps(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, channels, height, width) → (n, classes)."""
-        x = self.norm(self.conv(repeated(x, self.repeat)))
+        x = self.norm(self.conv(x.repeat(1, self.repeat, 1, 1)))
         for step in range(self.steps):
             x = x + self.size * self.change(x, step)
         return self.classifier(self.average(x).flatten(1))  # type: ignore[no-any-return]
