@@ -23,7 +23,7 @@ from seam_parts import conv_sweep
 
 import layerlaw.lab
 from layerlaw.lab import sweeping
-from layerlaw.lab.training import Trainer
+from layerlaw.lab.trainer import Trainer
 
 
 def die() -> None:

@@ -24,7 +24,8 @@ from layerlaw.lab import (
     TiedNetwork,
     sweep,
 )
-from layerlaw.lab.training import SingleEngine, Trainer, batch_that_fits
+from layerlaw.lab.trainer import Trainer
+from layerlaw.lab.training import SingleEngine, batch_that_fits
 
 SMALL: dict[str, dict[str, Any]] = {  # the same shapes with fewer channels and pixels
     "vgg13_5x5": {"stages": ((4, 4), (8, 8), (8,)), "hidden": (16, 16), "side": 16, "repeat": 2},

@@ -18,7 +18,7 @@ import layerlaw as ll
 from layerlaw.data import load
 from layerlaw.errors import InputError
 from layerlaw.lab import Architecture, Recipe, Run, Samples, Schedule, Shape, jobs, sweep
-from layerlaw.lab.training import Trainer, arithmetic
+from layerlaw.lab.trainer import Trainer, arithmetic
 from oracle import separation
 
 
