@@ -76,6 +76,9 @@ class Trainer:
         self.orders = torch.Generator().manual_seed(recipe.seed)
         self._plan = None if recipe.loss.sites is None else self.sites(recipe.loss.sites)
         self._forward = torch.compile(network, dynamic=False) if self.compiled else network
+        self._whole = min(
+            recipe.batch_size, len(y)
+        )  # compiled for such batches alone: once more for the last would not pay
         # What the recorded steps read and write must stay where it is.
         self._rate: float | Tensor = torch.zeros((), device=self.device) if self.captured else 0.0
         self._total = torch.zeros((), device=self.device)
@@ -118,7 +121,8 @@ class Trainer:
 
     def step(self, rows: Tensor) -> None:
         """One step on these samples."""
-        self._steps([rows], lambda rows: self._loss_of(lambda x, _: self._forward(x), rows, {}))
+        forward = self._forward if len(rows) == self._whole else self.network
+        self._steps([rows], lambda rows: self._loss_of(lambda x, _: forward(x), rows, {}))
 
     def _steps_looking_inside(self, batches: Sequence[Tensor], plan: Plan) -> None:
         found: dict[str, Tensor] = {}
