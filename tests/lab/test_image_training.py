@@ -17,7 +17,7 @@ from lab_parts import EVERYTHING, kill_on_the_way, numbers, same_networks
 import layerlaw as ll
 from layerlaw.data import load
 from layerlaw.errors import InputError
-from layerlaw.lab import Architecture, Recipe, Run, Samples, Schedule, Shape, jobs, sweep
+from layerlaw.lab import Architecture, Recipe, Run, Samples, Schedule, Shape, jobs, sweep, trainer
 from layerlaw.lab.trainer import Trainer, arithmetic
 from oracle import separation
 
@@ -125,6 +125,73 @@ def test_a_network_that_diverges_is_reported_and_the_others_go_on() -> None:
     assert runs[1].measurement().separation[-1] is None
     assert runs[0].losses == quiet([RECIPE])[0].losses
     assert runs[0].losses != runs[2].losses
+
+
+class Replayed:
+    """Stands in for a CUDA graph: the same warm-up, then the step itself whenever it is called."""
+
+    def __init__(self, trainer: Trainer, size: int, pool: object) -> None:
+        self._step = trainer.step
+        for _ in range(4):
+            trainer.step(torch.arange(size))
+        trainer.optimizer.zero_grad()
+
+    def __call__(self, rows: torch.Tensor) -> None:
+        self._step(rows)
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Everything of the recorded way that needs no GPU; gives what makes a trainer that goes it."""
+    monkeypatch.setattr(trainer, "StepGraph", Replayed)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.get_rng_state())
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: torch.set_rng_state(state))
+
+    def make(recipe: Recipe) -> Trainer:
+        torch.manual_seed(recipe.seed)
+        made = Trainer(recipe.network.build(), IMAGES.inputs, IMAGES.labels, recipe)
+        made.captured, made._rate = True, torch.zeros(())
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_what_recording_a_step_changes_is_put_back(recorded: Any, optimizer: Any) -> None:
+    recipe = replace(RECIPE, optimizer=optimizer, learning_rate=0.003)
+    losses, _ = plain_losses(recipe, IMAGES, 4)
+    made = recorded(recipe)
+    found = [float(made.train_epoch(epoch)) / len(IMAGES.labels) for epoch in range(2)]
+    assert sorted(made._graphs) == [12, 20]
+    state = {part: getattr(made, part).state_dict() for part in ("network", "optimizer")}
+    again = recorded(recipe)  # taken up by another, which records anew
+    for part, content in state.items():
+        getattr(again, part).load_state_dict(content)
+    again.orders.set_state(made.orders.get_state())
+    found += [float(again.train_epoch(epoch)) / len(IMAGES.labels) for epoch in (2, 3)]
+    assert found == pytest.approx(losses, rel=1e-4)
+
+
+def test_a_step_that_cannot_be_recorded_is_made_as_it_is(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(Replayed):
+        def __init__(self, trainer: Trainer, size: int, pool: object) -> None:
+            super().__init__(trainer, size, pool)
+            raise RuntimeError("called a synchronizing CUDA operation\nmore")
+
+    monkeypatch.setattr(trainer, "StepGraph", Refusing)
+    losses, _ = plain_losses(RECIPE, IMAGES, 2)
+    made = recorded(RECIPE)
+    found = [float(made.train_epoch(epoch)) / len(IMAGES.labels) for epoch in range(2)]
+    assert found == pytest.approx(losses, rel=1e-4)
+    assert made.how.endswith("no graph (called a synchronizing CUDA operation)")
+
+    def full(*given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(trainer, "StepGraph", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        recorded(RECIPE).train_epoch(0)
 
 
 def test_killed_in_the_middle_of_an_epoch_it_loses_that_epoch_alone(tmp_path: Path) -> None:

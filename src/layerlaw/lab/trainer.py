@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -210,8 +211,10 @@ class StepGraph:
 def _no_waiting() -> Iterator[None]:
     """Raise where anything waits for the device, as `item()` does: that cannot be part of a graph."""
     before = torch.cuda.get_sync_debug_mode()
-    try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that it does not find all; most will do
         torch.cuda.set_sync_debug_mode("error")
+    try:
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)
