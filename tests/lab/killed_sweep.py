@@ -58,7 +58,7 @@ def dying_in_step(number: int) -> Callable[..., None]:
     step, made = Trainer.step, iter(range(1, number + 1))
 
     def slow_step(self: Trainer, rows: torch.Tensor) -> None:
-        time.sleep(0.1)  # an epoch of images takes longer than twenty saves
+        time.sleep(0.1)  # an epoch of images takes longer than a few saves
         step(self, rows)
         if next(made) == number:
             die()
@@ -75,6 +75,7 @@ def main(folder: str, workers: str, steps: str, *how: str) -> None:
     if how == ("saving",):
         torch.save = dying_in_save(int(steps))
     elif how == ("images",):
+        layerlaw.lab.jobs.SAVE_SHARE = 0.5  # a busy machine may need long for a save
         Trainer.step = dying_in_step(int(steps))  # type: ignore[method-assign]
     else:
         progress = dying_after(int(steps))

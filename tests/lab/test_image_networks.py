@@ -208,6 +208,18 @@ def test_dense_blocks_their_layers_and_the_steps_of_a_tied_network_are_rows() ->
         assert rows(small(name), "blocks") == ["input", *steps, "classifier"]
 
 
+@pytest.mark.parametrize("rule", ["layers", "auto"])
+@pytest.mark.parametrize("name", SMALL)
+def test_rows_are_the_same_channels_last(name: str, rule: str) -> None:
+    network, x = small(name).build(), torch.randn(4, 3, 16, 16)
+    plain = ll.sites(network, x, sites=rule)
+    network.to(memory_format=torch.channels_last)
+    last = ll.sites(network, x.contiguous(memory_format=torch.channels_last), sites=rule)
+    assert [(s.name, s.branch, s.in_fit, s.features) for s in last.sites] == [
+        (s.name, s.branch, s.in_fit, s.features) for s in plain.sites
+    ]
+
+
 def test_layers_before_they_are_pooled_are_chosen_by_name() -> None:
     network = small("vgg13_5x5").build()
     plan = ll.sites(network, torch.randn(4, 3, 16, 16), sites=("input", "relu*"))
@@ -218,6 +230,7 @@ def test_layers_before_they_are_pooled_are_chosen_by_name() -> None:
 def test_a_network_is_named_in_a_recipe() -> None:
     assert Recipe("resnet18").network == ResidualNetwork.named("resnet18")
     assert str(Recipe("resnet18").network) == "resnet18"
+    assert [str(recipe.network) for recipe in Recipe().grid(network=("vgg11", "resnet20"))] == ["vgg11", "resnet20"]
     assert str(Architecture.named("vgg13_5x5", inputs=1, classes=7)) == "vgg13_5x5"
     assert "residual blocks of 2 layers" in str(small("resnet18"))
     assert Recipe(Architecture.named("densenet161", growth=12)).network == DenseNetwork(growth=12)

@@ -102,7 +102,7 @@ class Trainer:
         """Train an epoch, counted from 0; returns the sum of the samples' losses, on the device."""
         self.network.train()
         self.criterion.train()
-        order = torch.randperm(len(self.y), generator=self.orders).to(self.device)
+        order = torch.randperm(len(self.y), generator=self.orders).to(self.device, non_blocking=True)
         batches = torch.split(order, self.recipe.batch_size)
         with arithmetic(self.precision, self.device, benchmark=self.captured):
             if self.captured and not self._graphs:

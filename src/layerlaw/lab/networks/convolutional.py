@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from layerlaw.errors import InputError, check_whole
 from layerlaw.lab.networks import Architecture
+from layerlaw.wording import counted
 
 _VGG = {  # channels of the convolutions of each stage
     "vgg11": ((64,), (128,), (256,) * 2, (512,) * 2, (512,) * 2),
@@ -146,7 +147,7 @@ class ConvolutionalNetwork(ImageNetwork):
         channels = sum(self.stages, ())
         pools = f"{len(self.stages) if self.pool else 'no'} pools" + ("" if self.batchnorm else ", no BatchNorm")
         size = f"{self.kernel}×{self.kernel}, {min(channels)} to {max(channels)} channels"
-        return f"{len(channels)} convolutions of {size}, {pools}, {len(self.hidden) + 1} linear layers"
+        return f"{len(channels)} convolutions of {size}, {pools}, {counted(len(self.hidden) + 1, 'linear layer')}"
 
     def build(self) -> nn.Module:
         """As PyTorch initializes it."""
