@@ -38,7 +38,7 @@ def test_recorded_steps_give_the_losses_of_a_plain_loop(family: str, optimizer: 
         torch.backends.cudnn.allow_tf32 = True
     run = quiet([recipe])[0]
     assert run.losses == pytest.approx(losses, rel=1e-3 if optimizer == "adam" else 1e-4)
-    assert run.losses[:2] == pytest.approx(losses[:2], rel=1e-4)
+    assert run.losses[:2] == pytest.approx(losses[:2], rel=2e-4 if optimizer == "adam" else 1e-4)
     assert run.how == (f"float32, graph, channels last, on {torch.cuda.get_device_name()}",)
 
 

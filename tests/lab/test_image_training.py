@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -267,3 +268,21 @@ def test_switches_of_torch_are_as_before_after_training() -> None:
         assert switches() == before
     assert switches() == before
     assert math.isfinite(quiet([RECIPE])[0].losses[-1])
+
+
+def test_bf16_is_autocast_around_forward_and_loss_alone(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, inside, seen = recorded(replace(RECIPE, network=NETWORKS["convolutional"])), [False], []
+
+    @contextmanager
+    def half() -> Iterator[None]:  # some CPUs die of bfloat16
+        inside[0] = True
+        yield
+        inside[0] = False
+
+    monkeypatch.setattr(made, "_half", half)
+    made.network.conv1.register_forward_hook(lambda *given: seen.append(("forward", inside[0])))
+    made.network.conv1.weight.register_hook(lambda gradient: seen.append(("backward", inside[0])))
+    for made.precision in ("bf16", "tf32", None):
+        made.step(torch.arange(20))
+    backward = ("backward", False)
+    assert seen == [("forward", True), backward, ("forward", False), backward, ("forward", False), backward]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -77,9 +77,7 @@ class Trainer:
         self.orders = torch.Generator().manual_seed(recipe.seed)
         self._plan = None if recipe.loss.sites is None else self.sites(recipe.loss.sites)
         self._forward = torch.compile(network, dynamic=False) if self.compiled else network
-        self._whole = min(
-            recipe.batch_size, len(y)
-        )  # compiled for such batches alone: once more for the last would not pay
+        self._whole = min(recipe.batch_size, len(y))  # it is compiled for such batches, not for the last of an epoch
         # What the recorded steps read and write must stay where it is.
         self._rate: float | Tensor = torch.zeros((), device=self.device) if self.captured else 0.0
         self._total = torch.zeros((), device=self.device)
@@ -147,11 +145,14 @@ class Trainer:
     def _loss_of(
         self, forward: Callable[[Tensor, Tensor], Any], rows: Tensor, features: Mapping[str, Tensor]
     ) -> Tensor:
-        x, y, half = self.x[rows], self.y[rows], self.precision == "bf16"
-        # Without a cache of weights in bfloat16: a recorded step must cast them anew.
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
+        x, y = self.x[rows], self.y[rows]
+        with nullcontext() if self.precision != "bf16" else self._half():
             logits = forward(x, y)
             return self.criterion(logits, y, dict(features))  # type: ignore[no-any-return]
+
+    def _half(self) -> torch.autocast:
+        """bfloat16, without a cache of weights: a recorded step must cast them anew."""
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     def _changing(self) -> list[Tensor]:
         """Every tensor that a step changes."""
