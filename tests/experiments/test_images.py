@@ -7,7 +7,7 @@ import pytest
 from layerlaw.data import load
 from layerlaw.experiments import NAMES, find, reproduce, setting, title
 from layerlaw.experiments.setting import Images, Setting, samples, stand_in
-from layerlaw.lab import Samples
+from layerlaw.lab import Architecture, Recipe, Samples, Schedule
 
 
 def test_images_are_drawn_by_the_seed_or_the_first_in_file_order() -> None:
@@ -46,6 +46,29 @@ def test_prepared_images_are_the_same_and_need_no_source(
     assert again.counts == (30, 20) * 5
     assert len(list(tmp_path.iterdir())) == 2
     setting._whole.cache_clear()
+
+
+def test_images_keep_their_shape_for_convolutions() -> None:
+    flat, whole = (samples(Setting(quick=True), "cifar10", 20, size=12, tests=20, flat=f)(1) for f in (True, False))
+    assert (whole.inputs.shape, whole.test_inputs.shape) == ((200, 1, 12, 12), (200, 1, 12, 12))
+    assert whole.flat().inputs.equal(flat.inputs)
+    assert whole.checksum == flat.checksum
+
+
+def test_residual_networks_are_trained_once_and_measured_per_block_and_per_layer() -> None:
+    quick = Setting(quick=True, progress=False)
+    images = {"fashion_mnist": samples(quick, "fashion_mnist", 10, size=12, tests=10, flat=False)}
+    kinds = [Architecture.named(name, inputs=1, side=12) for name in ("resnet_2layer", "resnet_mixed")]
+    recipes = Recipe(data="fashion_mnist", epochs=2, batch_size=50).grid(network=kinds)
+    blocks = quick.train("blocks", recipes, images, Schedule(sites="blocks"))
+    layers = quick.measure(blocks, images, Schedule(sites="layers", branches=True))
+    assert [len(run.measurement().sites) for run in blocks] == [5, 5]
+    assert [len(run.measurement().sites) for run in layers] == [9, 11]
+    for run, finer in zip(blocks, layers, strict=True):
+        ends = [run.measurement().separation[i] for i in (0, -1)]
+        assert [finer.measurement().separation[i] for i in (0, -1)] == pytest.approx(ends, rel=1e-4)
+    assert quick.networks == 2
+    assert layers.at(network=kinds[1])[0].losses == blocks[1].losses
 
 
 def test_a_quick_run_says_what_stands_in() -> None:

@@ -122,7 +122,7 @@ class Runs(tuple[Run, ...]):
         `None` where so few layers and so many rates leave a test that true laws mostly fail.
         """
         choices = len({run.recipe.learning_rate for run in self})
-        if power(self[0].recipe.network.depth - 1, choices) < 0.5:
+        if power(len(self[0].measurement(batchnorm=batchnorm).separation) - 1, choices) < 0.5:
             return None
         return self.best(batchnorm=batchnorm).mostly_hold(batchnorm, choices)
 

@@ -87,15 +87,22 @@ class Setting:
         that it is `shared` with, whose networks are then not trained again."""
         which = " (embedded Fashion-MNIST)" if self.quick else ""
         for recipe in recipes:
-            images = data[recipe.data]
-            drawn = "" if isinstance(images, Samples) else f", seed {recipe.seed}"
-            given = images if isinstance(images, Samples) else images(recipe.seed)
-            self.checksums[f"{recipe.data}{drawn}{which}"] = given.checksum
+            drawn = "" if isinstance(data[recipe.data], Samples) else f", seed {recipe.seed}"
+            self.checksums[f"{recipe.data}{drawn}{which}"] = _given(data, recipe).checksum
         self.used_seeds |= {recipe.seed for recipe in recipes}
         self.networks += len(recipes)
         folder = None if self.folder is None else (self.folder.parent / shared if shared else self.folder) / name
         how: dict[str, Any] = {"schedule": schedule, "start": start, "copied": copied}
         return Runs(sweep(recipes, data, folder=folder, device=self.device, progress=self.progress, **how))
+
+    def measure(self, runs: Runs, data: Data, schedule: Schedule) -> Runs:
+        """The networks of these runs measured once more, at other sites or in other modes; nothing is trained."""
+        return Runs(run.measured(_given(data, run.recipe), schedule, device=self.device) for run in runs)
+
+
+def _given(data: Data, recipe: Recipe) -> Samples:
+    images = data[recipe.data]
+    return images if isinstance(images, Samples) else images(recipe.seed)
 
 
 def model_folder(name: str, what: str) -> Path:
@@ -117,6 +124,7 @@ class Images:
     counts: tuple[int, ...]
     size: int
     tests: int
+    flat: bool = True
 
     def __call__(self, seed: int | None) -> Samples:
         """The first of every class in a random order of all images, in that order; without a seed in file order.
@@ -127,16 +135,22 @@ class Images:
 
 
 def samples(
-    setting: Setting, name: str, counts: int | Sequence[int] = 100, *, size: int = 10, tests: int = 200
+    setting: Setting,
+    name: str,
+    counts: int | Sequence[int] = 100,
+    *,
+    size: int = 10,
+    tests: int = 200,
+    flat: bool = True,
 ) -> Images:
     """`counts` training images of every class (or one per class), drawn by the seed, and the first `tests` test images.
 
     Resized by Pillow (bilinear). CIFAR-10 at 10×10 pixels keeps channel 1, as the authors did; larger images keep all
-    channels and are normalized by the data set's mean and deviation. In a quick run the embedded Fashion-MNIST sample
-    stands in for every data set, so that it needs no download.
+    channels and are normalized by the data set's mean and deviation. `flat=False` keeps their shape, for convolutions.
+    In a quick run the embedded Fashion-MNIST sample stands in for every data set, so that it needs no download.
     """
     each = (counts,) * 10 if isinstance(counts, int) else tuple(counts)
-    return Images(DEFAULT if setting.quick else name, each, size, min(tests, 200) if setting.quick else tests)
+    return Images(DEFAULT if setting.quick else name, each, size, min(tests, 200) if setting.quick else tests, flat)
 
 
 def stand_in(setting: Setting, *names: str) -> list[str]:
@@ -150,7 +164,8 @@ def _drawn(images: Images, seed: int | None) -> Samples:
     train = _chosen(images.name, "train", images.counts, images.size, seed)
     tests = (images.tests,) * len(images.counts)
     test = _chosen(images.name, "test", tests, images.size, None)
-    return Samples.of(_flat(train, images.size), _flat(test, images.size), class_names=train.class_names)
+    pairs = (_tensors(part, images.size, images.flat) for part in (train, test))
+    return Samples.of(*pairs, class_names=train.class_names)
 
 
 def _chosen(
@@ -198,9 +213,9 @@ def _prepared(key: str, make: Callable[[], Labeled]) -> Labeled:
     return made
 
 
-def _flat(images: Labeled, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    if size > 10:
-        return images.tensors("dataset" if images.name == "cifar10" else (0.2860, 0.3530), flat=True)
+def _tensors(images: Labeled, size: int, flat: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    if size > SMALL:
+        return images.tensors("dataset" if images.name == "cifar10" else (0.2860, 0.3530), flat=flat)
     if images.name == "cifar10":
-        return images.tensors("dataset", flat=True, channel=1)
-    return images.tensors("half", flat=True)
+        return images.tensors("dataset", flat=flat, channel=1)
+    return images.tensors("half", flat=flat)

@@ -6,9 +6,12 @@ from layerlaw.lab.fleet import Fleet
 from layerlaw.lab.jobs import Run
 from layerlaw.lab.losses import CrossEntropy, Loss
 from layerlaw.lab.networks import Architecture
+from layerlaw.lab.networks.convolutional import ConvolutionalNetwork
+from layerlaw.lab.networks.dense import DenseNetwork
 from layerlaw.lab.networks.feed_forward import FeedForward, Shape
 from layerlaw.lab.networks.gpt import GPT
 from layerlaw.lab.networks.recurrent import Recurrent
+from layerlaw.lab.networks.residual import ResidualNetwork, TiedNetwork
 from layerlaw.lab.networks.text_model import load_text_model, save_text_model
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
@@ -18,7 +21,7 @@ from layerlaw.lab.text import TextRecipe, text_loss, train_text
 from layerlaw.lab.training import train
 
 __all__ = [
-    "GPT", "Architecture", "CrossEntropy", "EvenCrossEntropy", "EvenSteps", "FeedForward", "Fleet", "Loss", "Measurement",
-    "Recipe", "Recurrent", "Run", "Samples", "Schedule", "Shape", "TextRecipe", "load_text_model", "save_text_model",
-    "sweep", "text_loss", "train", "train_text",
+    "GPT", "Architecture", "ConvolutionalNetwork", "CrossEntropy", "DenseNetwork", "EvenCrossEntropy", "EvenSteps",
+    "FeedForward", "Fleet", "Loss", "Measurement", "Recipe", "Recurrent", "ResidualNetwork", "Run", "Samples", "Schedule",
+    "Shape", "TextRecipe", "TiedNetwork", "load_text_model", "save_text_model", "sweep", "text_loss", "train", "train_text",
 ]  # fmt: skip

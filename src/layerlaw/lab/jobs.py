@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,20 @@ from layerlaw.lab.fleet.engine import FleetEngine, fleet_takes, members_that_fit
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import BatchNormMode, Measurement, Schedule, SplitName
-from layerlaw.lab.training import SingleEngine
+from layerlaw.lab.training import SingleEngine, batch_that_fits, measured_again
 from layerlaw.law import LawFit, fit_law
 from layerlaw.wording import counted
 
 SAVE_EVERY = 60.0  # seconds
+SAVE_SHARE = 0.05  # of the time, that saving a network (not a fleet) may take: then it is done after every epoch
 
 
 @dataclass
 class Run:
     """One trained network: its recipe, the loss of every epoch, what was measured, and its final state.
 
-    `diverged` is the first epoch (from 1) whose loss is not a number; `epoch` how far it came.
+    `diverged` is the first epoch (from 1) whose loss is not a number; `epoch` how far it came; `how` in which way it was
+    trained: precision, graph or not, on what; several where it was taken up elsewhere.
     """
 
     recipe: Recipe
@@ -40,6 +42,7 @@ class Run:
     diverged: int | None = None
     state: dict[str, Tensor] | None = field(default=None, repr=False)
     snapshots: dict[int, dict[str, Tensor]] = field(default_factory=dict, repr=False)
+    how: tuple[str, ...] = ()
 
     @property
     def finished(self) -> bool:
@@ -88,6 +91,17 @@ class Run:
         network.load_state_dict(state)
         return network.eval()
 
+    def measured(self, samples: Samples, schedule: Schedule, *, device: str = "cpu") -> Run:
+        """The same run with other measurements of its network: at other sites, in other modes, on other samples.
+
+        Of the last epoch, and of those epochs of the schedule at which networks were kept.
+        """
+        self.recipe.network.check_inputs(tuple(samples.inputs.shape[1:]))
+        epochs = [epoch for epoch in schedule.epochs if epoch in self.snapshots and epoch != self.epoch]
+        networks = [(epoch, self.network(epoch)) for epoch in epochs] + [(self.epoch, self.network())]
+        found = [m for epoch, network in networks for m in measured_again(network, samples, schedule, epoch, device)]
+        return replace(self, measurements=tuple(found))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, without the network's state."""
         return {
@@ -96,6 +110,7 @@ class Run:
             "diverged": self.diverged,
             "losses": [loss if math.isfinite(loss) else None for loss in self.losses],  # JSON knows no other
             "measurements": [asdict(measurement) for measurement in self.measurements],
+            "how": list(self.how),
         }
 
 
@@ -119,6 +134,7 @@ class Job:
     file: Path | None = None
     device: str = "cpu"
     begun: int = 0
+    compile: bool = False
 
     @property
     def recipe(self) -> Recipe:
@@ -135,6 +151,7 @@ class Job:
         how: dict[str, Any] = {"copied": self.copied, "device": self.device}
         if not self.is_fleet:
             (member,) = self.members
+            how["compile"] = self.compile
             return SingleEngine(member.recipe, member.samples, self.schedule, start=member.start, **how)
         recipes, samples = [m.recipe for m in self.members], [m.samples for m in self.members]
         start = [m.start for m in self.members if m.start is not None]
@@ -154,6 +171,7 @@ class Checkpoint:
     snapshots: dict[int, list[dict[str, Tensor]]] = field(default_factory=dict)
     wall_s: float = 0.0
     done: bool = False
+    how: list[str] = field(default_factory=list)
 
     def to_file(self, path: Path, state: dict[str, Any] | None = None) -> None:
         """Write the progress, and the engine's whole state while it is not done."""
@@ -179,7 +197,8 @@ class Checkpoint:
             state = self.states[i] if self.states else None
             recipe = Recipe.from_dict(self.recipes[i])
             snapshots = {epoch: states[i] for epoch, states in self.snapshots.items()}
-            runs[key] = Run(recipe, losses, tuple(self.measurements[i]), self.epoch, diverged, state, snapshots)
+            found, how = tuple(self.measurements[i]), tuple(self.how)
+            runs[key] = Run(recipe, losses, found, self.epoch, diverged, state, snapshots, how)
         return runs
 
 
@@ -203,11 +222,24 @@ def run(job: Job, report: Report | None = None) -> Checkpoint:
         return _run(job, report)
     except torch.OutOfMemoryError as error:
         count, advice = len(job.members), "choose a smaller network or batch."
+        if count == 1 and not job.is_fleet:
+            advice = _smaller_batch(job)
         if count > 1:
             fit = max(1, min(count - 1, members_that_fit(job.recipe, job.members[0].samples, job.device)))
             advice = f"about {fit} would fit. Pass members={fit}."
         what = f"training {counted(count, 'member')} ({job.recipe.network}) at once"
         raise MemoryBudgetError(f"{what} ran out of memory on {job.device}: {advice}") from error
+
+
+def _smaller_batch(job: Job) -> str:
+    """What to do where a single network does not fit."""
+    size, samples = job.recipe.batch_size, job.members[0].samples
+    fit = min(size // 2, batch_that_fits(job.recipe, samples, job.device))
+    advice = f"about {fit} samples per batch would fit, not {size}. Pass batch_size={fit}"
+    advice = advice if fit >= 2 else "not even batches of 2 would fit. Choose a smaller network"
+    if "whole" in job.schedule.batchnorm and len(samples.labels) > size:
+        advice += f"; batchnorm='whole' measures all {len(samples.labels)} samples as one batch: leave it out"
+    return f"{advice}."
 
 
 def _run(job: Job, report: Report | None) -> Checkpoint:
@@ -218,6 +250,9 @@ def _run(job: Job, report: Report | None) -> Checkpoint:
         reached, kept = Checkpoint.from_file(job.file)
         engine.resume(kept or {}, reached.epoch)
     earlier, saved, last_loss = reached.wall_s, began, float("nan")
+    every = SAVE_EVERY if job.is_fleet else 0.0
+    device = torch.device(job.device)
+    place = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
     pending: list[Tensor] = []  # losses still on the device: fetching them would make it wait
 
     def note(epoch: int) -> None:
@@ -228,6 +263,7 @@ def _run(job: Job, report: Report | None) -> Checkpoint:
 
     def save(*, done: bool = False) -> None:
         reached.wall_s, reached.done = earlier + time.monotonic() - began, done
+        reached.how = list(dict.fromkeys([*reached.how, f"{engine.how}, on {place}"]))
         if job.file is not None:
             reached.to_file(job.file, None if done else engine.state())
 
@@ -239,7 +275,7 @@ def _run(job: Job, report: Report | None) -> Checkpoint:
         reached.epoch = epoch
         if epoch in wanted:
             note(epoch)
-        late = job.file is not None and time.monotonic() - saved > SAVE_EVERY
+        late = job.file is not None and time.monotonic() - saved > min(every, SAVE_EVERY)
         if late or epoch == epochs or len(pending) >= 64:
             last_loss = _fetch(pending, reached)
         going = report is None or report(epoch, last_loss)
@@ -248,8 +284,10 @@ def _run(job: Job, report: Report | None) -> Checkpoint:
             save()
             return reached
         if late:
+            started = time.monotonic()
             save()
             saved = time.monotonic()
+            every = SAVE_EVERY if job.is_fleet else (saved - started) / SAVE_SHARE
     reached.states = [engine.state_dict(member) for member in range(count)]
     save(done=True)
     return reached

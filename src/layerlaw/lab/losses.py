@@ -46,14 +46,19 @@ class Description(ABC):
     def of_kind(cls, kind: str) -> type[Self]:
         """The class of this kind; every file in lab/networks is looked through for it."""
         if kind not in cls.kinds:
-            networks = importlib.import_module("layerlaw.lab.networks")
-            for module in pkgutil.iter_modules(networks.__path__):
-                importlib.import_module(f"{networks.__name__}.{module.name}")
+            cls.import_families()
         if kind not in cls.kinds:
             near = difflib.get_close_matches(str(kind), cls.kinds, 1, 0.4)
             hint = f"Did you mean {near[0]}?" if near else "Import the module that defines it first."
             raise InputError(f"{cls.what}: expected one of the kinds {', '.join(cls.kinds)}, got {kind!r}. {hint}")
         return cls.kinds[kind]
+
+    @staticmethod
+    def import_families() -> None:
+        """Every file in lab/networks, so that all kinds are known."""
+        networks = importlib.import_module("layerlaw.lab.networks")
+        for module in pkgutil.iter_modules(networks.__path__):
+            importlib.import_module(f"{networks.__name__}.{module.name}")
 
 
 def _tuples(value: Any) -> Any:

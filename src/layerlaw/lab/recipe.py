@@ -14,7 +14,7 @@ from torch import nn
 
 from layerlaw.errors import InputError, check_choice, check_whole
 from layerlaw.lab.losses import CrossEntropy, Loss
-from layerlaw.lab.networks import Architecture
+from layerlaw.lab.networks import Architecture, Precision
 from layerlaw.lab.networks.feed_forward import Shape
 
 Optimizer = Literal["sgd", "momentum", "adam"]
@@ -26,12 +26,14 @@ ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 class Recipe:
     """How one network is trained; the defaults are those of the law's authors (He & Su), 8 layers with Adam.
 
-    `network` and `loss` are descriptions; a loss without settings may be given by its kind. `data` names the samples it
-    is trained on. The learning rate is divided by ten at the shares `drops` of the training. `layers=(a, b)` trains the
-    layers a … b−1 (from 0; of a feed-forward network each linear layer with its BatchNorm) and leaves the others as
-    they are; `decay_frozen` steps them too, with gradients of 0, as torch did up to 1.13 with layers that had been
-    trained before (weight decay then moves them; fleets only). Weight decay is coupled L2 on all trained parameters,
-    BatchNorm's too, as the authors had it.
+    `network` and `loss` are descriptions; a network that has a name may be given by it ("resnet18"), a loss without
+    settings by its kind. `data` names the samples it is trained on. The learning rate is divided by ten at the shares
+    `drops` of the training. `layers=(a, b)` trains the layers a … b−1 (from 0; of a feed-forward network each linear layer
+    with its BatchNorm) and leaves the others as they are; `decay_frozen` steps them too, with gradients of 0, as torch did
+    up to 1.13 with layers that had been trained before (weight decay then moves them; fleets only). Weight decay is coupled
+    L2 on all trained parameters, BatchNorm's too, as the authors had it. `precision` is that of products on a GPU:
+    "float32", "tf32", or "bf16" (autocast; parameters, BatchNorm and loss stay float32); `None` is what the network says:
+    TF32, of feed-forward networks float32. On a CPU all is float32.
     """
 
     network: Architecture = field(default_factory=lambda: Shape.even(8))
@@ -46,15 +48,19 @@ class Recipe:
     decay_frozen: bool = False
     seed: int = 666
     loss: Loss = field(default_factory=CrossEntropy)
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "drops", tuple(self.drops))
+        if isinstance(self.network, str):
+            object.__setattr__(self, "network", Architecture.named(self.network))
         if isinstance(self.loss, str):
             object.__setattr__(self, "loss", Loss.of_kind(self.loss)())
         for name, base, such in (("network", Architecture, "Shape.even(8)"), ("loss", Loss, "CrossEntropy()")):
             if not isinstance(value := getattr(self, name), base):
                 raise InputError(f"{name}: expected a description such as {such}, got {value!r}.")
         check_choice("optimizer", self.optimizer, get_args(Optimizer))
+        check_choice("precision", self.precision, (*get_args(Precision), None))
         check_whole(1, epochs=self.epochs, batch_size=self.batch_size)
         check_seed(self.seed)
         check_positive(self, "learning_rate")
@@ -100,17 +106,29 @@ class Recipe:
         combinations = itertools.product(*choices.values())
         return [replace(self, **dict(zip(choices, values, strict=True))) for values in combinations]
 
-    def optimizer_for(self, *modules: nn.Module) -> torch.optim.Optimizer:
-        """The same rule for the parameters of any modules."""
+    def precision_on(self, device: torch.device) -> Precision:
+        """In which products are computed there."""
+        if device.type == "cuda":
+            return self.precision or self.network.precision
+        if self.precision == "bf16":  # some CPUs die of it
+            cure = "Train it on a GPU, or leave the precision out"
+            raise InputError(f"precision: expected 'float32' on the device '{device}', got 'bf16'. {cure}.")
+        return "float32"
+
+    def optimizer_for(self, *modules: nn.Module, capturable: bool = False) -> torch.optim.Optimizer:
+        """The same rule for the parameters of any modules; `capturable`: in a CUDA graph."""
         parameters = [parameter for module in modules for parameter in module.parameters()]
         how: Any = {"lr": self.learning_rate, "weight_decay": self.weight_decay, "fused": True}
         if self.optimizer == "adam":
-            return torch.optim.Adam(parameters, **how)
+            return torch.optim.Adam(parameters, capturable=capturable, **how)
         return torch.optim.SGD(parameters, momentum=MOMENTUM if self.optimizer == "momentum" else 0.0, **how)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {**asdict(self), "network": self.network.to_dict(), "loss": self.loss.to_dict()}
+        plain = {**asdict(self), "network": self.network.to_dict(), "loss": self.loss.to_dict()}
+        if self.precision is None:  # as recipes were before they had one: their files are still theirs
+            del plain["precision"]
+        return plain
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Recipe:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, get_args
@@ -43,7 +43,8 @@ class Schedule:
     "whole" the statistics of all samples at once (what recalibrated running statistics would be). `permuted` also
     measures with shuffled labels: the level that noise alone reaches. `by_class` keeps D of each class, `keep` the
     networks themselves, so that they can be probed afterwards as they were then. `sites` are those of `probe`: "auto",
-    "layers", "blocks", or names and globs of modules.
+    "layers", "blocks", or names and globs of modules; `branches` takes in those on side branches, such as the layers inside
+    a residual block.
     """
 
     epochs: tuple[int, ...] = ()
@@ -53,6 +54,7 @@ class Schedule:
     by_class: bool = False
     keep: bool = False
     sites: str | tuple[str, ...] = "auto"
+    branches: bool = False
 
     def __post_init__(self) -> None:
         epochs: Any = self.epochs
@@ -70,6 +72,13 @@ class Schedule:
             raise InputError(f"batchnorm: expected some of {', '.join(modes)}, got {list(self.batchnorm)}.")
         if any(epoch < 0 for epoch in self.epochs):
             raise InputError(f"epochs: expected numbers ≥ 0, got {min(self.epochs)}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        plain = asdict(self)
+        if not self.branches:  # as schedules were before they had it: files of their sweeps are still theirs
+            del plain["branches"]
+        return plain
 
     @property
     def splits(self) -> tuple[SplitName, ...]:
@@ -152,7 +161,7 @@ def measure_network(
 
     At a site whose features are not finite or huge, in a network that has diverged, nothing is defined.
     """
-    sites = [site for site in plan.sites if site.in_fit]
+    sites = [site for site in plan.sites if site.in_fit or (site.branch and schedule.branches)]
     names, widths = tuple(site.name for site in sites), tuple(site.features for site in sites)
     normalized = has_batchnorm(network)
     x, y = samples.inputs, samples.labels

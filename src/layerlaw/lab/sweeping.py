@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ def sweep(
     device: str | torch.device = "cpu",
     members: int | None = None,
     workers: int | None = None,
+    compile: bool = False,
     progress: bool | Progress = True,
 ) -> list[Run]:
     """Train every recipe and measure it; one `Run` per recipe, in their order.
@@ -51,16 +52,21 @@ def sweep(
     loop, one at a time. `data` are the samples by the name that recipes give; a function gives every recipe the samples
     for its seed, so that seeds differ in their samples too. `start` gives every recipe the state of a network to start
     from, or, with `copied=(a, b)`, its layers a … b−1 alone. With a `folder` the sweep is saved there every minute,
-    after whole epochs: called again after an interruption it goes on where it was, and finished members are never
-    trained again. `members` is the most that are trained at once; `workers` the number of processes on a CPU (1: none
-    beside this one).
+    after whole epochs (a network outside a fleet after every epoch, unless saving would take more than a twentieth of the
+    time): called again after an interruption it goes on where it was, and finished members are never trained again.
+    `members` is the most that are trained at once; `workers` the number of processes on a CPU (1: none beside this one);
+    `compile`, on CUDA, puts networks outside fleets through `torch.compile`.
     """
-    template = Job([], schedule, copied, None, str(device))
+    template = Job([], schedule, copied, None, str(device), compile=compile)
     for name, value in (("members", members), ("workers", workers)):
         if value is not None and value < 1:
             raise InputError(f"{name}: expected at least 1, got {value}.")
     wanted = _members(recipes, data, start, template)
     check_device(template.device)
+    if compile and torch.device(template.device).type != "cuda":
+        raise InputError(f"compile: expected False on the device '{template.device}', got True. It is for CUDA only.")
+    for recipe in recipes:
+        recipe.precision_on(torch.device(template.device))
     place = None if folder is None else Path(folder)
     done: dict[str, Run] = {}
     jobs: list[Job] = []
@@ -130,7 +136,7 @@ def _members(
         if copied is not None:
             check_layers("copied", copied, network.depth)
         state = None if start is None else start[i]
-        digest = hashlib.sha256(json.dumps([recipe.to_dict(), asdict(schedule), samples.checksum, copied]).encode())
+        digest = hashlib.sha256(json.dumps([recipe.to_dict(), schedule.to_dict(), samples.checksum, copied]).encode())
         for name, tensor in sorted((state or {}).items()):
             digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
         found.append(Member(recipe, samples, digest.hexdigest()[:24], state))

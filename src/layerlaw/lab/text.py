@@ -16,7 +16,8 @@ from layerlaw.errors import InputError, LayerlawError, check_choice, check_whole
 from layerlaw.lab.jobs import check_device
 from layerlaw.lab.networks.text_model import TextModel
 from layerlaw.lab.recipe import check_positive, check_seed
-from layerlaw.lab.training import steps, visited
+from layerlaw.lab.trainer import steps
+from layerlaw.lab.training import visited
 from layerlaw.progress import Progress, choose
 
 TextTask = Literal["next", "masked"]

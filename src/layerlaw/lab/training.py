@@ -1,93 +1,47 @@
-"""The training loop of every network outside a fleet: `steps` for all, `train` for users, `SingleEngine` for sweeps."""
+"""The training loop of every network outside a fleet: `train` for users, `SingleEngine` for sweeps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.hooks import Capture
 from layerlaw.capture.network import probing_state
-from layerlaw.capture.plan import Plan, Site
-from layerlaw.capture.site_rules import SiteChoice, find_sites
+from layerlaw.capture.site_rules import find_sites
 from layerlaw.errors import InputError, LayerlawError
 from layerlaw.lab.networks import part_of
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import Measurement, Schedule, measure_network
+from layerlaw.lab.trainer import Trainer, arithmetic
 from layerlaw.progress import Progress, choose
 
 B = TypeVar("B")
 
 
-def steps(
-    network: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    batches: Iterable[B],
-    loss_of: Callable[[B], Tensor],
-    rate_at: Callable[[int], float],
-    *,
-    clip: float = math.inf,
-) -> Iterator[Tensor]:
-    """One optimizer step per batch; yields its loss, on the device. `clip` bounds the norm of the network's gradient."""
-    for step, batch in enumerate(batches):
-        for group in optimizer.param_groups:
-            group["lr"] = rate_at(step)
-        loss = loss_of(batch)
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        if clip < math.inf:
-            nn.utils.clip_grad_norm_(network.parameters(), clip)
-        optimizer.step()
-        yield loss.detach()
+def batch_that_fits(recipe: Recipe, samples: Samples, device: str) -> int:
+    """About how many samples per batch the device would hold while the recipe's network is trained."""
+    where = torch.device(device)
+    memory = torch.cuda.get_device_properties(where).total_memory if where.type == "cuda" else 4 * 2**30
+    found: dict[int, Tensor] = {}
 
+    def keep(tensor: Tensor) -> Tensor:
+        found[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
 
-class Trainer:
-    """A network on its way through a recipe: resident data, a new random order in every epoch, the recipe's loss."""
-
-    def __init__(self, network: nn.Module, x: Tensor, y: Tensor, recipe: Recipe) -> None:
-        self.network, self.x, self.y, self.recipe = network, x, y, recipe
-        self.criterion = recipe.loss.build().to(y.device)
-        self.optimizer = recipe.optimizer_for(network, self.criterion)
-        self.orders = torch.Generator().manual_seed(recipe.seed)
-        self._plan = None if recipe.loss.sites is None else self.sites(recipe.loss.sites)
-
-    def sites(self, choice: SiteChoice) -> Plan:
-        """Where the chosen sites are in the network."""
-        with probing_state(self.network, "running"):
-            return find_sites(self.network, Batch((self.x[:3],), {}, self.y[:3]), choice=choice)
-
-    def train_epoch(self, epoch: int) -> Tensor:
-        """Train an epoch, counted from 0; returns the sum of the samples' losses."""
-        self.network.train()
-        self.criterion.train()
-        rate, total = self.recipe.rate_at(epoch), torch.zeros((), device=self.y.device)
-        order = torch.randperm(len(self.y), generator=self.orders).to(self.y.device)
-        batches = torch.split(order, self.recipe.batch_size)
-        plan, found = self._plan, dict[str, Tensor]()
-
-        def consume(site: Site, features: Tensor) -> None:
-            found[site.name] = features
-
-        hooks: AbstractContextManager[Capture | None] = nullcontext()
-        if plan is not None:
-            hooks = Capture(self.network, plan, plan.along_depth, reduce="flatten", consume=consume, gradients=True)
-        with hooks as capture:
-
-            def loss_of(rows: Tensor) -> Tensor:
-                x, y = self.x[rows], self.y[rows]
-                logits = self.network(x) if capture is None else capture.run(Batch((x,), {}, y), where="training")
-                return self.criterion(logits, y, dict(found))  # type: ignore[no-any-return]
-
-            losses = steps(self.network, self.optimizer, batches, loss_of, lambda _: rate)
-            for rows, loss in zip(batches, losses, strict=True):
-                total += loss * len(rows)
-        return total
+    with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        network = recipe.network.build().train()
+        network(samples.inputs[:2].cpu())
+    weights = {parameter.untyped_storage().data_ptr(): parameter for parameter in network.parameters()}
+    each = sum(t.untyped_storage().nbytes() for at, t in found.items() if at not in weights) / 2
+    copies = 2 + {"sgd": 0, "momentum": 1, "adam": 2}[recipe.optimizer]  # weights and gradients, and the optimizer's
+    fixed = copies * sum(p.nbytes for p in weights.values()) + 2 * samples.inputs.nbytes
+    return max(0, int((0.8 * memory - fixed) / (1.5 * each)))  # what is saved, and gradients on their way back
 
 
 def visited(
@@ -119,7 +73,8 @@ def train(
 
     Training stops early when `visit` returns `True`. The network may be any; of the recipe, network and layers are not used.
     """
-    trainer, epochs = Trainer(network, x, y, recipe), range(1, recipe.epochs + 1)
+    precision = None if recipe.precision is None else recipe.precision_on(y.device)
+    trainer, epochs = Trainer(network, x, y, recipe, precision=precision), range(1, recipe.epochs + 1)
 
     def loss_of(epoch: int) -> float:
         loss = float(trainer.train_epoch(epoch - 1)) / len(y)
@@ -142,9 +97,11 @@ class SingleEngine:
         start: Mapping[str, Tensor] | None = None,
         copied: tuple[int, int] | None = None,
         device: str = "cpu",
+        compile: bool = False,
     ) -> None:
         self._samples, self._schedule = samples.to(device), schedule
-        self._cuda = [torch.device(device)] if torch.device(device).type == "cuda" else []
+        self._device = torch.device(device)
+        self._cuda = [self._device] if self._device.type == "cuda" else []
         self._random: list[Tensor] = []
         with self._drawing():
             torch.manual_seed(recipe.seed)
@@ -163,9 +120,22 @@ class SingleEngine:
                 trained = recipe.network.layer_modules(recipe.layers)
                 for name, parameter in network.named_parameters():
                     parameter.requires_grad_(_is_inside(name, trained))
-            trainer = Trainer(network.to(device), self._samples.inputs, self._samples.labels, recipe)
+            trainer = Trainer(
+                network.to(device),
+                self._samples.inputs,
+                self._samples.labels,
+                recipe,
+                precision=recipe.precision_on(self._device),
+                captured=True,
+                compile=compile,
+            )
         self._trainer, self._plan = trainer, trainer.sites(schedule.sites)
         self._parts: dict[str, Any] = {n: getattr(trainer, n) for n in ("network", "criterion", "optimizer")}
+
+    @property
+    def how(self) -> str:
+        """In which way it is trained, in words."""
+        return self._trainer.how
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:
@@ -179,14 +149,16 @@ class SingleEngine:
             self._random = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._cuda)]
 
     def train_epoch(self, epoch: int) -> Tensor:
-        """The mean loss of an epoch, counted from 0, as (1,)."""
+        """The mean loss of an epoch, counted from 0, as (1,); on CUDA still there."""
         with self._drawing():
             total = self._trainer.train_epoch(epoch)
-        return total.cpu().double().view(1) / len(self._samples.labels)
+        total = total if self._cuda else total.cpu()  # fetching it would make a GPU wait
+        return total.double().view(1) / len(self._samples.labels)
 
     def measure(self, epoch: int) -> list[list[Measurement]]:
-        """All modes and splits of the schedule."""
-        return [measure_network(self._trainer.network, self._plan, self._samples, self._schedule, epoch)]
+        """All modes and splits of the schedule; in float32, however it is trained."""
+        with arithmetic("float32", self._device):
+            return [measure_network(self._trainer.network, self._plan, self._samples, self._schedule, epoch)]
 
     def state(self) -> dict[str, Any]:
         """Everything that training changes."""
@@ -197,12 +169,27 @@ class SingleEngine:
         """Go on as after so many epochs."""
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
+        for group in self._trainer.optimizer.param_groups:  # it may have been trained on another device before
+            if "capturable" in group:
+                group["capturable"] = self._trainer.captured
         self._trainer.orders.set_state(state["orders"])
         self._random = state["random"]
 
     def state_dict(self, member: int) -> dict[str, Tensor]:
         """The network's, on the CPU."""
-        return {name: tensor.detach().cpu().clone() for name, tensor in self._trainer.network.state_dict().items()}
+        state = self._trainer.network.state_dict()
+        return {n: t.detach().cpu().clone(memory_format=torch.contiguous_format) for n, t in state.items()}
+
+
+def measured_again(
+    network: nn.Module, samples: Samples, schedule: Schedule, epoch: int, device: str
+) -> list[Measurement]:
+    """What a schedule wants to know of a network that was trained before; in float32."""
+    there, network = samples.to(device), network.to(device)
+    with probing_state(network, "running"):
+        plan = find_sites(network, Batch((there.inputs[:3],), {}, there.labels[:3]), choice=schedule.sites)
+    with arithmetic("float32", torch.device(device)):
+        return measure_network(network, plan, there, schedule, epoch)
 
 
 def _is_inside(name: str, modules: Collection[str]) -> bool:

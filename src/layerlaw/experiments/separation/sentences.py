@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from layerlaw.data.official import ENVIRONMENT, find, read_bytes
 from layerlaw.errors import DataError
 from layerlaw.experiments.setting import Setting, model_folder
-from layerlaw.lab.training import steps
+from layerlaw.lab.trainer import steps
 from layerlaw.lm.loading import Loaded, drawn, load, untrained_twin
 from layerlaw.probing import probe
 from layerlaw.progress import Progress, choose

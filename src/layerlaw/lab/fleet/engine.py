@@ -26,7 +26,9 @@ SCRATCH = {"cpu": 2**28, "cuda": 2**34}  # bytes of features worked on at once w
 
 def fleet_takes(recipe: Recipe, schedule: Schedule) -> bool:
     """Whether a member can be trained as part of a fleet: feed-forward, cross-entropy, measured layer by layer."""
-    plain = isinstance(recipe.network, Shape) and recipe.loss == CrossEntropy()
+    plain = (
+        isinstance(recipe.network, Shape) and recipe.loss == CrossEntropy() and recipe.precision in (None, "float32")
+    )
     return plain and schedule.sites in ("auto", "layers")
 
 
@@ -49,6 +51,7 @@ class FleetEngine:
             self._fleet.load_state_dict(member, state, copied)
         self._orders = Orders([r.seed for r in recipes], len(samples[0].labels))
         self._epoch: Callable[[Tensor], Tensor] | None = None
+        self.how = "float32, fleet"
 
     @torch.no_grad()
     def train_epoch(self, epoch: int) -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +18,43 @@ from layerlaw.errors import InputError
 from layerlaw.lab.losses import Description
 from layerlaw.lab.samples import Samples
 
+Precision = Literal["float32", "tf32", "bf16"]
+
 
 class Architecture(Description):
     """What a network looks like: a frozen dataclass with `kind`, `classes` and `build`; `str()` is what messages show."""
 
     what: ClassVar[str] = "network"
+    precision: ClassVar[Precision] = "tf32"  # of its products on a GPU, where a recipe does not say
     classes: int
+
+    @classmethod
+    def presets(cls) -> dict[str, Self]:
+        """Members of the family that have a name of their own; none by default."""
+        return {}
+
+    @classmethod
+    def named(cls, name: str, **changes: Any) -> Self:
+        """The network of this name among those of all families (of a family: its own), with some fields changed.
+
+        >>> str(Architecture.named("resnet18", inputs=1)), Architecture.named("resnet18", inputs=1).classes
+        ('resnet18', 10)
+        """
+        cls.import_families()
+        families = [kind for kind in cls.kinds.values() if issubclass(kind, cls)]
+        known: dict[str, Self] = {n: preset for family in families for n, preset in family.presets().items()}
+        if name not in known:
+            near = difflib.get_close_matches(str(name).lower(), known, 1, 0.4)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise InputError(f"network: expected one of {', '.join(known)}, got {name!r}.{hint}")
+        there: Any = known[name]
+        fitting = [field.name for field in fields(there)]
+        for field in changes:
+            if field not in fitting:
+                near = difflib.get_close_matches(field, fitting, 1, 0.4)
+                hint = f" Did you mean {near[0]}?" if near else ""
+                raise InputError(f"{name}: expected changes of {', '.join(fitting)}, got {field!r}.{hint}")
+        return replace(there, **changes)  # type: ignore[no-any-return]
 
     @abstractmethod
     def build(self) -> nn.Module:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 from torch import Tensor, nn
 
 from layerlaw.errors import InputError, check_choice
-from layerlaw.lab.networks import Architecture
+from layerlaw.lab.networks import Architecture, Precision
 
 Activation = Literal["relu", "tanh", "gelu", "none"]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "none": nn.Identity}
@@ -28,6 +28,7 @@ class Shape(Architecture):
     """
 
     kind: ClassVar[str] = "feed_forward"
+    precision: ClassVar[Precision] = "float32"  # as in a fleet
     inputs: int
     widths: tuple[int, ...]
     classes: int = 10

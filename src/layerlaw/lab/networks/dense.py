@@ -1,0 +1,95 @@
+"""Dense networks for images: every layer sees all that came before."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from layerlaw.errors import InputError, check_whole
+from layerlaw.lab.networks.convolutional import ImageNetwork, PlainNetwork
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseNetwork(ImageNetwork):
+    """Dense blocks: every layer adds `growth` channels to all that came before; between blocks half of them are kept.
+
+    `layers` per block; a layer is BatchNorm → ReLU → 1×1 convolution to 4·growth channels → BatchNorm → ReLU → 3×3
+    convolution. The first convolution (3×3, the CIFAR form) gives 2·growth channels. The modules stage1, stage2, … are the
+    dense blocks, transition1, … what is between them: a 1×1 convolution and an average over 2×2 pixels.
+    """
+
+    kind: ClassVar[str] = "dense"
+    layers: tuple[int, ...] = (6, 12, 36, 24)
+    growth: int = 48
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole(1, growth=self.growth)
+        if not self.layers:
+            raise InputError("layers: expected the number of layers of each dense block, got none.")
+        for count in self.layers:
+            check_whole(1, layers=count)
+
+    @classmethod
+    def presets(cls) -> dict[str, Self]:
+        """The CIFAR forms of DenseNet121 and DenseNet161."""
+        return {"densenet161": cls(), "densenet121": cls(layers=(6, 12, 24, 16), growth=32)}
+
+    @property
+    def sides(self) -> tuple[int, int | None]:
+        """Every transition halves the image."""
+        return 2 ** (len(self.layers) - 1), None
+
+    @property
+    def words(self) -> str:
+        """Blocks and growth."""
+        return f"dense blocks of {', '.join(map(str, self.layers))} layers, growth {self.growth}"
+
+    def build(self) -> nn.Module:
+        """As PyTorch initializes it."""
+        return PlainNetwork(OrderedDict(self._parts()), repeat=self.repeat)
+
+    def _parts(self) -> Iterator[tuple[str, nn.Module]]:
+        width = 2 * self.growth
+        yield "conv", nn.Conv2d(self.inputs * self.repeat, width, 3, padding=1, bias=False)
+        for stage, count in enumerate(self.layers, 1):
+            if stage > 1:
+                yield f"transition{stage - 1}", _transition(width)
+                width //= 2
+            yield (
+                f"stage{stage}",
+                nn.Sequential(*(DenseLayer(width + i * self.growth, self.growth) for i in range(count))),
+            )
+            width += count * self.growth
+        yield "norm", nn.BatchNorm2d(width)
+        yield "relu", nn.ReLU()
+        yield "average", nn.AdaptiveAvgPool2d(1)
+        yield "flatten", nn.Flatten()
+        yield "classifier", nn.Linear(width, self.classes)
+
+
+def _transition(width: int) -> nn.Module:
+    convolution = nn.Conv2d(width, width // 2, 1, bias=False)
+    parts: dict[str, nn.Module] = {"norm": nn.BatchNorm2d(width), "relu": nn.ReLU(), "conv": convolution}
+    return nn.Sequential(OrderedDict(**parts, average=nn.AvgPool2d(2)))
+
+
+class DenseLayer(nn.Module):
+    """(n, c, h, w) → (n, c + growth, h, w): what came in, with `growth` channels more."""
+
+    def __init__(self, before: int, growth: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.BatchNorm2d(before), nn.BatchNorm2d(4 * growth)
+        self.conv1 = nn.Conv2d(before, 4 * growth, 1, bias=False)
+        self.conv2 = nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All channels so far and the new ones."""
+        y = self.conv1(F.relu(self.norm1(x)))
+        return torch.cat((x, self.conv2(F.relu(self.norm2(y)))), 1)

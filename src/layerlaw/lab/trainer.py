@@ -1,0 +1,242 @@
+"""Steps of training any network outside a fleet: plain ones, and on CUDA recorded ones, in a chosen precision."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import chain
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from layerlaw.capture.batches import Batch
+from layerlaw.capture.hooks import Capture
+from layerlaw.capture.network import probing_state
+from layerlaw.capture.plan import Plan, Site
+from layerlaw.capture.site_rules import SiteChoice, find_sites
+from layerlaw.lab.networks import Precision
+from layerlaw.lab.recipe import Recipe
+
+B = TypeVar("B")
+WARM_UP = 2  # steps, and one more, before one is recorded
+
+
+def steps(
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterable[B],
+    loss_of: Callable[[B], Tensor],
+    rate_at: Callable[[int], float | Tensor],
+    *,
+    clip: float = math.inf,
+) -> Iterator[Tensor]:
+    """One optimizer step per batch; yields its loss, on the device. `clip` bounds the norm of the network's gradient."""
+    for step, batch in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = rate_at(step)
+        loss = loss_of(batch)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        if clip < math.inf:
+            nn.utils.clip_grad_norm_(network.parameters(), clip)
+        optimizer.step()
+        yield loss.detach()
+
+
+class Trainer:
+    """A network on its way through a recipe: resident data, a new random order in every epoch, the recipe's loss.
+
+    `precision`: `None` leaves torch's settings alone. `captured`: on CUDA the whole step (forward, backward, optimizer) is
+    recorded once as a graph for each size of batch and replayed, images and their weights are kept channels last; a step
+    that cannot be recorded is run as it is. A loss that looks into the network is always run as it is.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        recipe: Recipe,
+        *,
+        precision: Precision | None = None,
+        captured: bool = False,
+        compile: bool = False,
+    ) -> None:
+        self.device, self.precision, self.compiled = y.device, precision, compile and recipe.loss.sites is None
+        cuda = captured and self.device.type == "cuda"
+        self.captured, self.channels_last = cuda and recipe.loss.sites is None, cuda and x.dim() == 4
+        if self.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+            network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network, self.x, self.y, self.recipe = network, x, y, recipe
+        self.criterion = recipe.loss.build().to(self.device)
+        self.optimizer = recipe.optimizer_for(network, self.criterion, capturable=self.captured)
+        self.orders = torch.Generator().manual_seed(recipe.seed)
+        self._plan = None if recipe.loss.sites is None else self.sites(recipe.loss.sites)
+        self._forward = torch.compile(network, dynamic=False) if self.compiled else network
+        self._whole = min(recipe.batch_size, len(y))  # it is compiled for such batches, not for the last of an epoch
+        # What the recorded steps read and write must stay where it is.
+        self._rate: float | Tensor = torch.zeros((), device=self.device) if self.captured else 0.0
+        self._total = torch.zeros((), device=self.device)
+        self._graphs: dict[int, StepGraph] = {}
+        self.not_captured = ""  # why not, where it was tried
+
+    @property
+    def how(self) -> str:
+        """In which way steps are made, in words."""
+        words = {"graph": self.captured, "channels last": self.channels_last, "compiled": self.compiled}
+        found = [self.precision or "precision as set in torch", *(word for word, true in words.items() if true)]
+        return ", ".join(found) + (f", no graph ({self.not_captured})" if self.not_captured else "")
+
+    def sites(self, choice: SiteChoice) -> Plan:
+        """Where the chosen sites are in the network."""
+        with probing_state(self.network, "running"):
+            return find_sites(self.network, Batch((self.x[:3],), {}, self.y[:3]), choice=choice)
+
+    def train_epoch(self, epoch: int) -> Tensor:
+        """Train an epoch, counted from 0; returns the sum of the samples' losses, on the device."""
+        self.network.train()
+        self.criterion.train()
+        order = torch.randperm(len(self.y), generator=self.orders).to(self.device, non_blocking=True)
+        batches = torch.split(order, self.recipe.batch_size)
+        with arithmetic(self.precision, self.device, benchmark=self.captured):
+            if self.captured and not self._graphs:
+                self._capture(sorted({len(rows) for rows in batches}, reverse=True))
+            if isinstance(self._rate, Tensor):
+                self._rate.fill_(self.recipe.rate_at(epoch))
+            else:
+                self._rate = self.recipe.rate_at(epoch)
+            self._total.zero_()
+            if self._plan is not None:
+                self._steps_looking_inside(batches, self._plan)
+            else:
+                for rows in batches:
+                    step = self._graphs[len(rows)] if self.captured else self.step
+                    step(rows)
+        return self._total.clone()
+
+    def step(self, rows: Tensor) -> None:
+        """One step on these samples."""
+        forward = self._forward if len(rows) == self._whole else self.network
+        self._steps([rows], lambda rows: self._loss_of(lambda x, _: forward(x), rows, {}))
+
+    def _steps_looking_inside(self, batches: Sequence[Tensor], plan: Plan) -> None:
+        found: dict[str, Tensor] = {}
+
+        def consume(site: Site, features: Tensor) -> None:
+            found[site.name] = features
+
+        how: dict[str, Any] = {"reduce": "flatten", "consume": consume, "gradients": True}
+        with Capture(self.network, plan, plan.along_depth, **how) as capture:
+
+            def forward(x: Tensor, y: Tensor) -> Any:
+                return capture.run(Batch((x,), {}, y), where="training")
+
+            self._steps(batches, lambda rows: self._loss_of(forward, rows, found))
+
+    def _steps(self, batches: Sequence[Tensor], loss_of: Callable[[Tensor], Tensor]) -> None:
+        losses = steps(self.network, self.optimizer, batches, loss_of, lambda _: self._rate)
+        for rows, loss in zip(batches, losses, strict=True):
+            self._total += loss * len(rows)
+
+    def _loss_of(
+        self, forward: Callable[[Tensor, Tensor], Any], rows: Tensor, features: Mapping[str, Tensor]
+    ) -> Tensor:
+        x, y = self.x[rows], self.y[rows]
+        with nullcontext() if self.precision != "bf16" else self._half():
+            logits = forward(x, y)
+            return self.criterion(logits, y, dict(features))  # type: ignore[no-any-return]
+
+    def _half(self) -> torch.autocast:
+        """bfloat16, without a cache of weights: a recorded step must cast them anew."""
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
+
+    def _changing(self) -> list[Tensor]:
+        """Every tensor that a step changes."""
+        states = (value for state in self.optimizer.state.values() for value in state.values())
+        parts = (part for module in (self.network, self.criterion) for part in (module.parameters(), module.buffers()))
+        return [*chain.from_iterable(parts), *(value for value in states if isinstance(value, Tensor))]
+
+    def _capture(self, sizes: Sequence[int]) -> None:
+        """Record a step for batches of these sizes; what recording changes is put back."""
+        kept = [(tensor, tensor.detach().clone()) for tensor in self._changing()]
+        random, pool = torch.cuda.get_rng_state(self.device), torch.cuda.graph_pool_handle()
+        try:
+            self._graphs = {size: StepGraph(self, size, pool) for size in sizes}
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # it waits for the device, say, to decide something in Python
+            self.captured, self._graphs = False, {}
+            self.not_captured = str(error).splitlines()[0][:100]
+        finally:
+            self.optimizer.zero_grad()
+            with torch.no_grad():
+                before = {id(tensor) for tensor, _ in kept}
+                for tensor, content in kept:
+                    tensor.copy_(content)
+                for tensor in self._changing():  # of the optimizer, which had none before its first step
+                    if id(tensor) not in before:
+                        tensor.zero_()
+            torch.cuda.set_rng_state(random, self.device)
+
+
+class StepGraph:
+    """A trainer's step for batches of one size, recorded as a CUDA graph; called with the rows of other samples."""
+
+    def __init__(self, trainer: Trainer, size: int, pool: Any) -> None:
+        self._rows = torch.arange(size, device=trainer.device)
+        side = torch.cuda.Stream(trainer.device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(trainer.device))
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                trainer.step(self._rows)
+            with _no_waiting():  # a step that fails while it is recorded would leave torch's generators unusable
+                trainer.step(self._rows)
+        torch.cuda.current_stream(trainer.device).wait_stream(side)
+        trainer.optimizer.zero_grad()  # the gradients' memory is to come from that of the graph
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=pool):
+            trainer.step(self._rows)
+        trainer.optimizer.zero_grad()
+
+    def __call__(self, rows: Tensor) -> None:
+        """Make the step."""
+        self._rows.copy_(rows)
+        self._graph.replay()
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Raise where anything waits for the device, as `item()` does: that cannot be part of a graph."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that it does not find all; most will do
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@contextmanager
+def arithmetic(precision: Precision | None, device: torch.device, *, benchmark: bool = False) -> Iterator[None]:
+    """Products of float32 numbers on a GPU as they are, or in TF32 (also beside bf16); `None`: as torch is set.
+
+    `benchmark`: cuDNN tries its convolutions and takes the fastest.
+    """
+    if device.type != "cuda" or precision is None:
+        yield
+        return
+    cudnn: Any = torch.backends.cudnn
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
+    exact = precision == "float32"
+    try:
+        torch.set_float32_matmul_precision("highest" if exact else "high")
+        cudnn.allow_tf32, cudnn.benchmark = not exact, benchmark
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        cudnn.allow_tf32, cudnn.benchmark = before[1:]
