@@ -16,6 +16,9 @@ from layerlaw.lm.blocks import BlockStack, run
 from layerlaw.lm.tasks import TaskName, token_inputs
 
 DRY_TOKENS = 7  # of a piece in the dry run
+CHANGED, NEAR = 4, 3  # tokens that are changed to see who reads them, and the states right before them that are looked at
+UNREAD = 1e-5  # of a state: a smaller change by later tokens is that of sums in another order (a convolution by way of FFT)
+ABOVE_NOISE = 10
 
 
 def dry_inputs(model: nn.Module, device: torch.device) -> dict[str, Any]:
@@ -80,20 +83,26 @@ def is_encoder_decoder(model: nn.Module) -> bool:
 
 
 def task_of(model: nn.Module, blocks: BlockStack, device: torch.device, shift: int = 0) -> TaskName:
-    """Which task fits: spans for an encoder-decoder; masked tokens where a later token changes an earlier state."""
+    """Which task fits: spans for an encoder-decoder; masked tokens where a later token changes an earlier state.
+
+    What other pieces of a batch do to a state is rounding (or a scale that the batch shares), whatever the dtype; a later
+    token that does much more than they do is read.
+    """
     if is_encoder_decoder(model):
         return "span"
     size = vocabulary_of(model)
     time = min(16, longest_piece(model) or 16)
     generator = torch.Generator().manual_seed(0)
     # Padding has a low number, and may hide a token.
-    ids = torch.randint(size // 2, size, (1, time), generator=generator)
-    other = ids.clone()
-    other[0, -4:] = (ids[0, -4:] - size // 2 + torch.arange(4)) % size
-    early = slice(shift, shift + ids.shape[1] - 4)
-    before, after = (_states(model, blocks, one.to(device))[-1][:, early] for one in (ids, other))
-    moved = float((before - after).abs().max()) / max(float(before.abs().max()), 1e-30)
-    return "masked" if moved > 100 * torch.finfo(before.dtype).eps else "next"  # more than rounding
+    text, beside, others = torch.randint(size // 2, size, (3, time), generator=generator)
+    later = text.clone()
+    later[-CHANGED:] = (text[-CHANGED:] - size // 2 + torch.arange(CHANGED)) % size
+    end = shift + time - CHANGED
+    near = slice(max(shift, end - NEAR), end)
+    pairs = ((text, beside), (text, others), (later, beside))
+    plain, noisy, changed = (_states(model, blocks, torch.stack(p).to(device))[-1][0, near].double() for p in pairs)
+    noise, effect = (((other - plain).norm(dim=-1) / plain.norm(dim=-1).clamp_min(1e-30)).median() for other in (noisy, changed))
+    return "masked" if float(effect) > max(UNREAD, ABOVE_NOISE * float(noise)) else "next"
 
 
 def _states(model: nn.Module, blocks: BlockStack, ids: Tensor) -> list[Tensor]:
