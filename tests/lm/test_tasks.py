@@ -198,7 +198,9 @@ def test_the_task_that_fits_does_not_depend_on_the_dtype(name, dtype):
 
 
 def test_an_encoder_in_bfloat16_has_the_residuals_of_the_same_in_float32():
-    exact, rounded = (probed(family("bert").to(d or torch.float32), walks(), mask_id=MASK, groups=1) for d in (None, torch.bfloat16))
+    exact, rounded = (
+        probed(family("bert").to(d or torch.float32), walks(), mask_id=MASK, groups=1) for d in (None, torch.bfloat16)
+    )
     for a, b in zip(exact.sites, rounded.sites, strict=True):
         assert a.values["residual"] == pytest.approx(b.values["residual"], abs=0.02)
 

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.hooks import Capture
-from layerlaw.capture.modules import modules_of
 from layerlaw.errors import CaptureError, InputError
-from layerlaw.lm.blocks import BlockStack, run
+from layerlaw.lm.blocks import NO_MEMORY, BlockStack, run
 from layerlaw.lm.tasks import TaskName, token_inputs
+from layerlaw.lm.weights import matrix_of
 
 DRY_TOKENS = 7  # of a piece in the dry run
-CHANGED, NEAR = 4, 3  # tokens that are changed to see who reads them, and the states right before them that are looked at
-UNREAD = 1e-5  # of a state: a smaller change by later tokens is that of sums in another order (a convolution by way of FFT)
+CHANGED, NEAR = (
+    4,
+    3,
+)  # tokens that are changed to see who reads them, and the states right before them that are looked at
+UNREAD = (
+    1e-5  # of a state: a smaller change by later tokens is that of sums in another order (a convolution by way of FFT)
+)
 ABOVE_NOISE = 10
+WIDER = 2  # so many times the entries of another table has that of the tokens
+TABLE = re.compile(r"emb|wte|tok|vocab|table", re.IGNORECASE)  # names of embeddings that are plain parameters
+LENGTHS = (
+    ("max_position_embeddings", "n_positions"),
+    ("block_size", "max_seq_len", "n_ctx"),
+)  # of text, by configuration
 
 
 def dry_inputs(model: nn.Module, device: torch.device) -> dict[str, Any]:
@@ -38,39 +51,60 @@ def vocabulary_of(model: nn.Module) -> int:
     if not isinstance(table, nn.Embedding):
         tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
         table = max(tables, key=lambda m: m.num_embeddings, default=None)
-    if table is None:
-        raise InputError("model: expected a language model with an embedding of token ids (nn.Embedding), found none.")
-    return table.num_embeddings
+    bare = max((len(rows) for rows in _bare_tables(model)), default=0)
+    known = getattr(getattr(model, "config", None), "vocab_size", None)
+    if table is None and isinstance(known, int) and known > 1:
+        return known
+    if table is None and not bare:
+        expected = "expected a language model with an embedding of token ids (nn.Embedding, or a table as a parameter)"
+        raise InputError(f"model: {expected}, found none.")
+    # A table of places may be an nn.Embedding while the tokens' is a parameter.
+    return bare if table is None or bare > WIDER * table.num_embeddings else int(table.num_embeddings)
 
 
-def output_embedding(model: nn.Module) -> Tensor | None:
-    """The weight (V, d) of the layer that gives the scores of the tokens, where the model has one."""
+def _bare_tables(model: nn.Module) -> list[Tensor]:
+    """Parameters (entries, width) that a module holds without being a layer, as embeddings written by hand are."""
+    layers = (nn.Linear, nn.Embedding, nn.Bilinear, nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention)
+    homes = (m for m in model.modules() if not isinstance(m, layers) and not hasattr(m, "in_features"))
+    named = (item for home in homes for item in home.named_parameters(recurse=False))
+    return [p for name, p in named if p.dim() == 2 and len(p) > p.shape[1] and TABLE.search(name)]
+
+
+def head_module(model: nn.Module) -> str:
+    """The name of the module that gives the scores of the tokens; empty where there is none."""
     getter = getattr(model, "get_output_embeddings", None)
     head = getter() if callable(getter) else None
     if head is None and not callable(getter):
         size = vocabulary_of(model)
-        layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features == size]
+        layers = [m for m in model.modules() if getattr(m, "out_features", None) == size]
         head = layers[-1] if layers else None
-    weight = getattr(head, "weight", None)
-    return weight.detach() if isinstance(weight, Tensor) and weight.dim() == 2 else None
+    return next((name for name, module in model.named_modules() if module is head), "") if head is not None else ""
 
 
-def body_of(model: nn.Module, home: str) -> nn.Module:
-    """The model without its head, where it can be called on its own and holds the blocks: the scores are not needed."""
-    body = getattr(model, "base_model", None)
-    if not isinstance(body, nn.Module) or body is model or is_encoder_decoder(model):
-        return model
-    blocks = modules_of(model)[home]
-    return body if any(module is blocks for module in body.modules()) else model
+def output_embedding(model: nn.Module) -> Tensor | None:
+    """The weight (V, d) of the layer that gives the scores of the tokens, where the model has one."""
+    if name := head_module(model):
+        return matrix_of(model.get_submodule(name))
+    if callable(getattr(model, "get_output_embeddings", None)):
+        return None
+    size = vocabulary_of(model)  # a table that is written by hand gives the scores too, where nothing else can
+    return next((rows.detach() for rows in reversed(_bare_tables(model)) if len(rows) == size), None)
 
 
-def longest_piece(model: nn.Module) -> int | None:
-    """How many tokens of a text the model can read at once, where it says so."""
-    config = getattr(model, "config", None)
-    places = (getattr(config, "max_position_embeddings", None), getattr(config, "n_positions", None))
-    known = [n for n in (*places, getattr(model, "context", None)) if isinstance(n, int) and n > 1]
+def longest_piece(model: nn.Module, called: Collection[str] | None = None) -> int | None:
+    """How many tokens of a text the model can read at once, where it says so; `called`: modules that a text goes through."""
+    config: Any = getattr(model, "config", None)
+    if callable(getattr(config, "get_text_config", None)):  # of a model that also reads images, say
+        config = config.get_text_config(decoder=False)
+    for names in LENGTHS:
+        places = [getattr(config, name, None) for name in names]
+        if known := [n for n in places if isinstance(n, int) and n > 1]:
+            break
+    own = getattr(model, "context", None)
+    known += [own] if isinstance(own, int) and own > 1 else []
     for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding) and "position" in name and "relative" not in name:
+        reads_text = called is None or name in called
+        if reads_text and isinstance(module, nn.Embedding) and "position" in name and "relative" not in name:
             used = (module.padding_idx + 1) if module.padding_idx is not None else 0  # some keep places for padding
             known += [module.num_embeddings - used] if module.num_embeddings > used else []
             break
@@ -82,7 +116,9 @@ def is_encoder_decoder(model: nn.Module) -> bool:
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
-def task_of(model: nn.Module, blocks: BlockStack, device: torch.device, shift: int = 0) -> TaskName:
+def task_of(
+    model: nn.Module, blocks: BlockStack, device: torch.device, shift: int = 0, *, length: int = 16
+) -> TaskName:
     """Which task fits: spans for an encoder-decoder; masked tokens where a later token changes an earlier state.
 
     What other pieces of a batch do to a state is rounding (or a scale that the batch shares), whatever the dtype; a later
@@ -91,7 +127,7 @@ def task_of(model: nn.Module, blocks: BlockStack, device: torch.device, shift: i
     if is_encoder_decoder(model):
         return "span"
     size = vocabulary_of(model)
-    time = min(16, longest_piece(model) or 16)
+    time = min(16, max(length, DRY_TOKENS))
     generator = torch.Generator().manual_seed(0)
     # Padding has a low number, and may hide a token.
     text, beside, others = torch.randint(size // 2, size, (3, time), generator=generator)
@@ -101,8 +137,9 @@ def task_of(model: nn.Module, blocks: BlockStack, device: torch.device, shift: i
     near = slice(max(shift, end - NEAR), end)
     pairs = ((text, beside), (text, others), (later, beside))
     plain, noisy, changed = (_states(model, blocks, torch.stack(p).to(device))[-1][0, near].double() for p in pairs)
-    noise, effect = (((other - plain).norm(dim=-1) / plain.norm(dim=-1).clamp_min(1e-30)).median() for other in (noisy, changed))
-    return "masked" if float(effect) > max(UNREAD, ABOVE_NOISE * float(noise)) else "next"
+    size_of = plain.norm(dim=-1).clamp_min(1e-30)
+    noise, effect = (float(((other - plain).norm(dim=-1) / size_of).median()) for other in (noisy, changed))
+    return "masked" if effect > max(UNREAD, ABOVE_NOISE * noise) else "next"
 
 
 def _states(model: nn.Module, blocks: BlockStack, ids: Tensor) -> list[Tensor]:
@@ -115,10 +152,15 @@ def _states(model: nn.Module, blocks: BlockStack, ids: Tensor) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class TokenPlaces:
-    """The state of a piece's first token stands at `shift`; `longer`: there may be more states than tokens."""
+    """The state of a piece's first token stands at `shift`; `longer`: there may be more states than tokens.
+
+    `most`: the longest piece that the model ran on, where it `failed` on one as long as was wanted.
+    """
 
     shift: int = 0
     longer: bool = False
+    most: int | None = None
+    failed: str = ""
 
     def of(self, hidden: Tensor, shape: tuple[int, int]) -> Tensor:
         """The states (B, T, d) of the tokens (B, T) of the text."""
@@ -146,12 +188,39 @@ def places_of(model: nn.Module, blocks: BlockStack, device: torch.device, length
         why = "blocks with time along axis 0 are not supported. Wrap the model so that batches come first"
         raise CaptureError(f"'{blocks.home}': {expected}: {why}.")
     if blocks.seen[0] == predicted[0] and blocks.seen[1] >= predicted[1]:
-        odd = length - 1 + length % 2  # no multiple of what models pad to
-        if (places := _tried(model, blocks, device, odd)) is not None:
+        try:
+            places = _tried(model, blocks, device, _odd(length))
+        except CaptureError as error:
+            if error.__cause__ is None or str(error).startswith(NO_MEMORY):
+                raise
+            cause = error.__cause__
+            failed = f"{type(cause).__name__}: {' '.join(str(cause).split())[:200]}"
+            length = _longest_that_runs(model, blocks, device, length)
+            places = _tried(model, blocks, device, _odd(length))
+            places = places and replace(places, most=length, failed=failed)
+        if places is not None:
             return places
     came = f"got states {blocks.seen} for tokens {predicted} (batch, time)"
     why = "Blocks that join or split tokens cannot be measured; name others (blocks, or --blocks)"
     raise CaptureError(f"'{blocks.home}': expected one state of each token, {came}. {why}.")
+
+
+def _odd(length: int) -> int:
+    """No multiple of what models pad to."""
+    return length - 1 + length % 2
+
+
+def _longest_that_runs(model: nn.Module, blocks: BlockStack, device: torch.device, length: int) -> int:
+    """The longest piece that the model does not fail on, between that of the dry run and one that it has failed on."""
+    runs, fails = DRY_TOKENS, length
+    while fails - runs > 1:
+        middle = (runs + fails) // 2
+        try:
+            _states(model, blocks, torch.arange(middle, device=device)[None].remainder(vocabulary_of(model)))
+            runs = middle
+        except CaptureError:
+            fails = middle
+    return runs
 
 
 def _tried(model: nn.Module, blocks: BlockStack, device: torch.device, tokens: int) -> TokenPlaces | None:

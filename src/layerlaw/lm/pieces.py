@@ -150,8 +150,11 @@ class UncutText:
         if isinstance(text, Mapping) and "input_ids" in text:
             raise InputError(f"text: expected token ids, got a {type(text).__name__}: pass its 'input_ids'.")
 
-    def cut(self, tokenizer: Any = None, *, wanted: int | None = None) -> Pieces:
-        """Tokenize and cut; the tokenizer is for a text that came without, reading stops at many times `wanted` tokens."""
+    def cut(self, tokenizer: Any = None, *, wanted: int | None = None, bos_id: int | None = None) -> Pieces:
+        """Tokenize and cut; the tokenizer is for a text that came without, reading stops at many times `wanted` tokens.
+
+        bos_id  the BOS of a tokenizer that names none
+        """
         text, first, read = self.text, None, None
         documents: Any = _token_ids(text)
         if documents is not None and self.bos:
@@ -163,7 +166,7 @@ class UncutText:
                 raise InputError(f"tokenizer: expected one for this text, got none. {cure}.")
             if not callable(tokenizer):
                 raise InputError(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}.")
-            first = bos_of(tokenizer, self.bos)
+            first = bos_of(tokenizer, self.bos, bos_id)
             end = getattr(tokenizer, "eos_token_id", None) if self.documents == "pack" else None
             documents, read = _documents(text), partial(_tokenized, tokenizer, end)
         size = self.length - (first is not None)
@@ -225,9 +228,10 @@ def evenly(n: int) -> Iterator[int]:
             yield i
 
 
-def bos_of(tokenizer: Any, wanted: bool | None) -> int | None:
-    """The BOS to put in front of every piece: by the tokenizer's own habit, or as requested."""
+def bos_of(tokenizer: Any, wanted: bool | None, other: int | None = None) -> int | None:
+    """The BOS to put in front of every piece: by the tokenizer's own habit, or as requested; `other`: if it has none."""
     known = getattr(tokenizer, "bos_token_id", None)
+    known = other if known is None else known
     if wanted and known is None:
         raise InputError("bos=True: expected a tokenizer with a BOS token, got one without.")
     if known is None or wanted is False:
