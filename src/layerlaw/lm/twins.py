@@ -159,7 +159,12 @@ def _wrapped_twin(model: nn.Module, seed: int, std: float | None, *, unsaid: boo
                 switch(False)
         generator = torch.Generator().manual_seed(seed)
         for parameter in twin.parameters():
-            if id(parameter) not in mine and parameter.is_floating_point() and parameter.dim() > 1:
+            if (
+                id(parameter) not in mine
+                and parameter.is_floating_point()
+                and parameter.dim() > 1
+                and parameter.numel()
+            ):
                 spread = float(parameter.float().std(correction=0))
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * spread)
     return twin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -26,16 +27,11 @@ def _own_count(module: nn.Module) -> int:
 def packed_count(module: nn.Module) -> int:
     """Out × in of a linear map that has no such parameter, as quantized ones are; 0 for every other module."""
     sides = [getattr(module, name, None) for name in ("in_features", "out_features")]
-    held = getattr(module, "weight", None)
-    plain = isinstance(held, Tensor) and held.dim() > 1
-    if plain or not all(isinstance(side, int) for side in sides) or any(True for _ in module.children() if _weighs(_)):
+    if isinstance(getattr(module, "weight", None), Tensor) or not all(isinstance(side, int) for side in sides):
         return 0
-    return int(sides[0]) * int(sides[1])  # type: ignore[arg-type]
-
-
-def _weighs(module: nn.Module) -> bool:
-    """Whether a child holds the matrix itself (a layer with an adapter keeps the layer it adapts inside)."""
-    return any(isinstance(getattr(part, "in_features", None), int) for part in module.modules())
+    # A layer with an adapter holds the layer that it adapts.
+    inside = any(hasattr(part, "in_features") for part in module.modules() if part is not module)
+    return 0 if inside else int(sides[0] or 0) * int(sides[1] or 0)
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
@@ -72,7 +68,8 @@ def matrix_of(module: nn.Module) -> Tensor | None:
     weight = weight() if callable(weight) and not isinstance(weight, Tensor) else weight
     if isinstance(weight, Tensor) and weight.is_meta:  # offloaded: accelerate knows where it is
         stored: Any = getattr(getattr(module, "_hf_hook", None), "weights_map", None)
-        weight = stored["weight"] if stored is not None and "weight" in set(stored) else None
+        with suppress(KeyError):
+            weight = None if stored is None else stored["weight"]
     if not isinstance(weight, Tensor) or weight.dim() != 2 or weight.is_meta:
         return None
     strange = type(weight).__module__.partition(".")[0] not in ("torch", "builtins")
