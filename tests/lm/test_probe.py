@@ -17,8 +17,8 @@ from layerlaw.capture.network import untrained
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.lab import GPT
 from layerlaw.lm import load, pieces_of, probe_lm
-from layerlaw.lm.twins import untrained_twin
 from layerlaw.lm.loss import loss_note
+from layerlaw.lm.twins import untrained_twin
 
 HERE = Path(__file__).parent
 
@@ -146,14 +146,6 @@ def test_a_model_of_the_lab_is_measured_like_any_other():
     assert probed(masked, walks(), mask_id=MASK).settings["task"] == "masked"
 
 
-def test_pieces_are_as_long_as_the_model_has_places():
-    record = probed(family("gpt2"), walks(20, 300))
-    assert record.settings["length"] == 128
-    assert any("128 tokens instead of 512" in note for note in record.notes)
-    bert = family("bert")
-    assert probed(bert, walks(30, 600), mask_id=MASK).settings["length"] == 512
-
-
 def test_too_few_tokens_for_the_width_are_told():
     record = probed(family("llama"), walks(5, 64), groups=1)
     assert any("Only 9.8 tokens per feature" in note for note in record.notes)
@@ -261,20 +253,26 @@ def test_a_model_spread_and_offloaded_by_accelerate_gives_the_same_record(tmp_pa
 
 def test_a_missing_bos_is_noticed():
     class Led(GPT):
-        """A model that is lost without token 1 in front."""
+        """A model that is lost without token 1 in front, of every text or of one that begins with a certain token."""
+
+        first = None
 
         def forward(self, input_ids, attention_mask=None):
             logits = super().forward(input_ids, attention_mask)
             sure = 20 * torch.nn.functional.one_hot(input_ids.roll(-1, 1), VOCABULARY)
-            return logits + sure * (input_ids[:, :1, None] == 1)
+            helped = (input_ids[:, :1] == 1) & (self.first is None or input_ids[:, 1:2] == self.first)
+            return logits + sure * helped[..., None]
 
     model = Led(vocabulary=VOCABULARY, width=WIDTH, depth=2, heads=4, context=80)
     text = [" ".join(map(str, piece.tolist())) for piece in walks()]
     record = probed(model, text, tokenizer=Numbers())
-    assert any("this model wants it (bos=True, or --bos)" in note for note in record.notes)
+    assert record.notes[0].startswith("No BOS was put in front, but with one the loss on 4 pieces is ")
+    assert record.notes[0].endswith("this model wants it (bos=True, or --bos).")
     record = probed(model, text, tokenizer=Numbers(), bos=True)
     assert record.settings["bos"] == 1
     assert not any("wants it" in note for note in record.notes)
+    model.first = int(text[0].split()[0])  # of one piece, where it helps: an accident
+    assert not any("wants it" in note for note in probed(model, text, tokenizer=Numbers()).notes)
 
 
 class Numbers:

@@ -50,6 +50,9 @@ def lm(
         str, Option(help="id, embedding, onehot, shuffled, rank, previous, current, next2; with commas.")
     ] = "id",
     null: Annotated[bool, Option("--null", help="Also measure an untrained model of the same kind.")] = False,
+    null_std: Annotated[
+        float | None, Option(help="Standard deviation of its weights; default: as the configuration says.")
+    ] = None,
     classes: Annotated[int, Option(help="Also D of so many most frequent next tokens.")] = 0,
     words: Annotated[str, Option(help="Words to picture at every block, e.g. war,game (one token each).")] = "",
     blocks: Annotated[
@@ -88,7 +91,7 @@ def lm(
         pieces = pieces_of(read, length=length, tokens=tokens, groups=groups, bos=bos, **how)
         loaded = chosen_model(model, tokenizer, dtype=dtype, device_map=device_map, name=result.name)
         options: Any = {"targets": target, "normalize": normalize, "task": task, "null": null, "classes": classes}
-        options |= {"blocks": ",".join(blocks) if blocks else None, "seed": seed}
+        options |= {"blocks": ",".join(blocks) if blocks else None, "seed": seed, "null_std": null_std}
         options |= {"words": [word.strip() for word in words.split(",") if word.strip()]}
         options |= {"batch_size": batch_size, "device": process.device, "memory_gib": memory_gib}
         record = probe_lm(loaded, pieces, progress=process.first, **options)

@@ -27,7 +27,7 @@ from layerlaw.lm.loss import Head, LossSample, bos_note, loss_note
 from layerlaw.lm.pieces import UncutText, check_ids, counted, pieces_of
 from layerlaw.lm.stream import FrequentTokens, MomentPass, Normalize, PicturedWords, TextPlan, TextRun
 from layerlaw.lm.tasks import AGAINST_ITS_WAY, TaskName, around, check_task, targets_of, task_for, unnamed_sentinels
-from layerlaw.lm.twins import untrained_twin
+from layerlaw.lm.twins import check_std, untrained_twin
 from layerlaw.lm.weights import dtype_of, packed_count, quantization_of, weight_count
 from layerlaw.measures.residual import Residual, prediction_residuals
 from layerlaw.progress import Progress
@@ -107,6 +107,7 @@ def probe_lm(
     uncut = text if isinstance(text, UncutText) else pieces_of(text)
     tokenizer = load_tokenizer(loaded.tokenizer if uncut.tokenizer is None else uncut.tokenizer)
     network = network_of(loaded.model)
+    check_std(network, null_std)
     if device is not None and hasattr(network, "hf_device_map"):
         raise InputError("device: expected none beside device_map, which says where the parts of the model are.")
     names = [part.strip() for part in targets.split(",")] if isinstance(targets, str) else list(targets)
@@ -126,9 +127,9 @@ def probe_lm(
         # The text: pieces of token ids.
         wanted = stream.tokens_wanted(found.width, task) if uncut.tokens is None else uncut.tokens
         special = sum(map(len, around(tokenizer))) if task == "masked" else 0
-        bos = uncut.bos if uncut.bos is not None or loaded.file is None else loaded.file.bos
-        fitting = replace(uncut, tokenizer=tokenizer, length=most - special, bos=bos if task == "next" else False)
-        pieces = fitting.cut(wanted=wanted, bos_id=loaded.bos(tokenizer))
+        fitting = replace(uncut, tokenizer=tokenizer, length=most - special, bos=uncut.bos if task == "next" else False)
+        habit = None if loaded.file is None or loaded.bos(tokenizer) is None else loaded.file.bos
+        pieces = fitting.cut(wanted=wanted, habit=habit, bos_id=loaded.bos(tokenizer))
         if most < uncut.length and max(map(len, pieces.ids)) >= most - special:
             why = f"it fails on longer ones ({places.failed})" if places.failed else "the model has no places for more"
             pieces = pieces.noted(f"Pieces have {most} tokens instead of {uncut.length}: {why}.")

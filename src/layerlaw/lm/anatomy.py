@@ -26,7 +26,6 @@ UNREAD = (
     1e-5  # of a state: a smaller change by later tokens is that of sums in another order (a convolution by way of FFT)
 )
 ABOVE_NOISE = 10
-WIDER = 2  # so many times the entries of another table has that of the tokens
 TABLE = re.compile(r"emb|wte|tok|vocab|table", re.IGNORECASE)  # names of embeddings that are plain parameters
 LENGTHS = (
     ("max_position_embeddings", "n_positions"),
@@ -48,18 +47,17 @@ def vocabulary_of(model: nn.Module) -> int:
     getter, table = getattr(model, "get_input_embeddings", None), None
     with suppress(NotImplementedError):
         table = getter() if callable(getter) else None
-    if not isinstance(table, nn.Embedding):
-        tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
-        table = max(tables, key=lambda m: m.num_embeddings, default=None)
-    bare = max((len(rows) for rows in _bare_tables(model)), default=0)
+    if isinstance(table, nn.Embedding):
+        return int(table.num_embeddings)
+    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
+    sizes += [len(rows) for rows in _bare_tables(model)]
     known = getattr(getattr(model, "config", None), "vocab_size", None)
-    if table is None and isinstance(known, int) and known > 1:
+    if isinstance(known, int) and known > 1 and (known in sizes or not sizes):
         return known
-    if table is None and not bare:
+    if not sizes:
         expected = "expected a language model with an embedding of token ids (nn.Embedding, or a table as a parameter)"
         raise InputError(f"model: {expected}, found none.")
-    # A table of places may be an nn.Embedding while the tokens' is a parameter.
-    return bare if table is None or bare > WIDER * table.num_embeddings else int(table.num_embeddings)
+    return max(sizes)  # others are of places
 
 
 def _bare_tables(model: nn.Module) -> list[Tensor]:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerlaw.errors import DataError, InputError, MissingExtraError, check_choice, check_whole, needed
+from layerlaw.errors import DataError, InputError, LayerlawError, MissingExtraError, check_choice, check_whole, needed
 from layerlaw.lm.twins import plain_config, seeded
 
 END, MASK = "<|end|>", "<|mask|>"
@@ -207,7 +207,9 @@ def _explained(where: str) -> Iterator[None]:
     except ImportError as error:
         why = f"loading '{where}' ({_line(error)})"
         raise MissingExtraError("transformers and what it asks for", "lm", why) from error
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except LayerlawError:
+        raise
+    except Exception as error:  # the Rust side of tokenizers raises plain ones
         hint = "Is the name right, is there a network? A local folder or a GGUF file needs none."
         if Path(where).exists():
             hint = "Is it whole, and is it a model (a folder with a config.json and weights, or a GGUF file)?"

@@ -150,9 +150,12 @@ class UncutText:
         if isinstance(text, Mapping) and "input_ids" in text:
             raise InputError(f"text: expected token ids, got a {type(text).__name__}: pass its 'input_ids'.")
 
-    def cut(self, tokenizer: Any = None, *, wanted: int | None = None, bos_id: int | None = None) -> Pieces:
+    def cut(
+        self, tokenizer: Any = None, *, wanted: int | None = None, habit: bool | None = None, bos_id: int | None = None
+    ) -> Pieces:
         """Tokenize and cut; the tokenizer is for a text that came without, reading stops at many times `wanted` tokens.
 
+        habit   whether a BOS is put before a text where nothing else was requested; default: as the tokenizer does
         bos_id  the BOS of a tokenizer that names none
         """
         text, first, read = self.text, None, None
@@ -166,7 +169,7 @@ class UncutText:
                 raise InputError(f"tokenizer: expected one for this text, got none. {cure}.")
             if not callable(tokenizer):
                 raise InputError(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}.")
-            first = bos_of(tokenizer, self.bos, bos_id)
+            first = bos_of(tokenizer, habit if self.bos is None else self.bos, bos_id)
             end = getattr(tokenizer, "eos_token_id", None) if self.documents == "pack" else None
             documents, read = _documents(text), partial(_tokenized, tokenizer, end)
         size = self.length - (first is not None)

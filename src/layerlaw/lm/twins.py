@@ -67,6 +67,12 @@ def untrained_twin(
     return Twin(_wrapped_twin(model, seed, std, unsaid=unsaid), value, source, assumed)
 
 
+def check_std(model: nn.Module, std: float | None) -> None:
+    """Before the long work: can weights of this model be drawn with a chosen standard deviation?"""
+    for part in _configured(model):
+        _std_of(plain_config(part), std, unsaid=False)
+
+
 def seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
     """Made while the random numbers start at a seed, and go on afterwards as if nothing had been."""
     with torch.random.fork_rng(devices=[]):
