@@ -98,7 +98,6 @@ def lm(
     if not process.first:
         return
     record.provenance["command"] = {"model": model, "tokenizer": tokenizer, "text": text, "articles": articles}
-    record.provenance["text"] = {"name": read.name, "documents": len(read.documents), "sha256": read.checksum}
     used = int(record.settings["tokens"]) + int(record.settings["pieces"])  # the last of a piece has no next
     if tokens is not None and record.settings["task"] == "next" and used < 0.98 * tokens:
         record.notes.append(f"The text has fewer tokens than were requested: about {used:,} instead of {tokens:,}.")

@@ -190,6 +190,8 @@ def probe_lm(
     }
     if loss is not None and mean is not None and math.isfinite(mean):
         record.settings |= {"loss": round(mean, 4), "loss_tokens": int(loss.sums[1])}
+    if uncut.about is not None:
+        record.provenance["text"] = uncut.about
     record.provenance["seconds"] = round(time.perf_counter() - started, 3)
     return record
 

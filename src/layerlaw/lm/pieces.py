@@ -132,6 +132,7 @@ class UncutText:
     bos: bool | None = None
     tokens: int | None = None
     groups: int | None = None
+    about: dict[str, Any] | None = field(init=False, default=None, repr=False)  # name, documents and checksum of the text
 
     def __post_init__(self) -> None:
         check_choice("documents", self.documents, get_args(Documents))
@@ -141,6 +142,7 @@ class UncutText:
         if self.bos not in (None, True, False):
             raise InputError(f"bos: expected True, False or None (as the tokenizer does), got {self.bos!r}.")
         text: Any = self.text.documents if isinstance(self.text, Text) else self.text
+        object.__setattr__(self, "about", _about(self.text))
         object.__setattr__(self, "text", text)
         short = isinstance(text, str) and len(text) < 300 and "\n" not in text
         if isinstance(text, os.PathLike) or (short and os.path.isfile(text)):  # which minds neither length nor letters
@@ -195,6 +197,16 @@ class UncutText:
             raise InputError(f"text: expected at least {SHORTEST} tokens in a row, got none.{hint}")
         given = len(documents) if hasattr(documents, "__len__") else None
         return Pieces(tuple(found), tuple(owners), bos=first, packed=packed, given=given).noted(note)
+
+
+def _about(text: Any) -> dict[str, Any] | None:
+    """What tells a text from another, whatever tokenizer reads it; `None` of token ids and of what is read only once."""
+    documents = [text] if isinstance(text, str) else text
+    if isinstance(documents, (list, tuple)) and documents and all(isinstance(one, str) for one in documents):
+        text = Text(list(documents), "")
+    if not isinstance(text, Text):
+        return None
+    return {"name": text.name, "documents": len(text.documents), "sha256": text.checksum}
 
 
 pieces_of = UncutText  # as users call it: what is not cut yet
