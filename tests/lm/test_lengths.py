@@ -17,7 +17,7 @@ def test_pieces_are_as_long_as_the_model_has_places():
 
 
 class Limited(torch.nn.Module):
-    """As nanoGPT is written: an assertion ends a forward that is longer than its places, and only a configuration says so."""
+    """As nanoGPT is written: an assertion ends a forward longer than its places, and only a configuration says so."""
 
     def __init__(self, block_size, said=True):
         super().__init__()

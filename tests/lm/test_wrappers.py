@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as tf
-from language_models import DEPTH, VOCABULARY, WIDTH, family, probed, walks
+from language_models import DEPTH, MASK, SIZE, VOCABULARY, WIDTH, family, probed, walks
 from sklearn.linear_model import LinearRegression
 from torch import nn
 
@@ -308,3 +308,26 @@ def test_a_model_whose_states_are_several_per_token_is_refused():
         CaptureError, match=r"\(batch, time, width\), got \(4, 2, 7, 32\) in 'model.layers' \(4 of type Gem"
     ):
         probed(model, IDS)
+
+
+def vision_transformer():
+    shape = {"hidden_size": WIDTH, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    return tf.ViTForImageClassification(tf.ViTConfig(image_size=8, patch_size=4, **shape))
+
+
+def test_a_vision_transformer_is_sent_to_probe(tmp_path):
+    said = "got ViTForImageClassification, which reads images. How layers separate classes is measured by ll.probe"
+    with pytest.raises(InputError, match=said):
+        probed(vision_transformer(), IDS)
+    vision_transformer().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=said):
+        load(tmp_path)
+
+
+def test_an_encoder_for_classes_is_measured_and_told_where_its_classes_are():
+    torch.manual_seed(0)
+    model = tf.BertForSequenceClassification(tf.BertConfig(**{**SIZE, "num_labels": 3})).eval()
+    record = probed(model, IDS, mask_id=MASK, groups=1)
+    assert any(note.startswith("BertForSequenceClassification decides about classes;") for note in record.notes)
+    assert not any("decides about classes" in note for note in probed(family("bert"), IDS, mask_id=MASK).notes)

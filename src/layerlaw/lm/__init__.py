@@ -22,13 +22,29 @@ from layerlaw.capture.network import network_of, placed, probing_state
 from layerlaw.errors import InputError, LayerlawError, check_choice, check_whole, renamed
 from layerlaw.lm import anatomy, stream
 from layerlaw.lm.blocks import BlockStack, find_blocks
-from layerlaw.lm.loading import Loaded, load, load_tokenizer, quiet_transformers
+from layerlaw.lm.loading import Loaded, load, load_tokenizer, quiet_transformers, refuse_images
 from layerlaw.lm.loss import Head, LossSample, bos_note, loss_note
 from layerlaw.lm.pieces import UncutText, check_ids, counted, pieces_of
 from layerlaw.lm.stream import FrequentTokens, MomentPass, Normalize, PicturedWords, TextPlan, TextRun
-from layerlaw.lm.tasks import AGAINST_ITS_WAY, TaskName, around, check_task, targets_of, task_for, unnamed_sentinels
+from layerlaw.lm.tasks import (
+    AGAINST_ITS_WAY,
+    TaskName,
+    around,
+    check_task,
+    decides_classes,
+    targets_of,
+    task_for,
+    unnamed_sentinels,
+)
 from layerlaw.lm.twins import check_std, untrained_twin
-from layerlaw.lm.weights import dtype_of, packed_count, quantization_of, weight_count
+from layerlaw.lm.weights import (
+    dtype_of,
+    output_embedding,
+    packed_count,
+    quantization_of,
+    vocabulary_of,
+    weight_count,
+)
 from layerlaw.measures.residual import Residual, prediction_residuals
 from layerlaw.progress import Progress
 from layerlaw.provenance import model_provenance, provenance
@@ -107,6 +123,7 @@ def probe_lm(
     uncut = text if isinstance(text, UncutText) else pieces_of(text)
     tokenizer = load_tokenizer(loaded.tokenizer if uncut.tokenizer is None else uncut.tokenizer)
     network = network_of(loaded.model)
+    refuse_images(network)
     check_std(network, null_std)
     if device is not None and hasattr(network, "hf_device_map"):
         raise InputError("device: expected none beside device_map, which says where the parts of the model are.")
@@ -137,10 +154,10 @@ def probe_lm(
         if pieces.tokens > wanted:
             limit, note = uncut.tokens, f"{wanted:,} tokens spread over the text were read."
             pieces = pieces.spread(wanted).noted("" if limit else note)
-        vocabulary = anatomy.vocabulary_of(network)
+        vocabulary = vocabulary_of(network)
         check_ids(pieces, vocabulary, tokenizer, loaded.mask_id)
         # What is predicted, and what is measured beside it.
-        head = anatomy.output_embedding(network)
+        head = output_embedding(network)
         chosen = targets_of(names, vocabulary, head, counted(pieces.ids, vocabulary), seed, task)
         # Nothing predicts the first token of a piece.
         predicted = counted([ids[1:] for ids in pieces.ids] if task == "next" else pieces.ids, vocabulary)
@@ -151,6 +168,7 @@ def probe_lm(
         pieces = pieces.noted(
             unnamed_sentinels(tokenizer) if task == "span" else "",
             AGAINST_ITS_WAY[task] if task != fits else "",
+            decides_classes(network),
             NO_HEAD.format(type(network).__name__) if head is None else "",
         )
         if task == "next":  # first of all: every number that follows depends on it
@@ -221,6 +239,8 @@ def _noted(notes: list[str], what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if world_size() > 1:  # the other processes would wait for this one
+            raise
         told = " ".join(str(error).split())
         why = told if isinstance(error, LayerlawError) else f"{type(error).__name__}: {told}"
         notes.append(f"{what} ({why[:300].rstrip('.')}).")

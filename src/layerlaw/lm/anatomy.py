@@ -1,10 +1,8 @@
-"""What a language model is: vocabulary, output embedding, longest piece, fitting task, where a token's state stands."""
+"""What a language model is: its longest piece, the task that fits, where the state of a token stands."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,25 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.hooks import Capture
-from layerlaw.errors import CaptureError, InputError
+from layerlaw.errors import CaptureError
 from layerlaw.lm.blocks import NO_MEMORY, BlockStack, run
 from layerlaw.lm.tasks import TaskName, token_inputs
-from layerlaw.lm.weights import matrix_of
+from layerlaw.lm.weights import vocabulary_of
 
 DRY_TOKENS = 7  # of a piece in the dry run
-CHANGED, NEAR = (
-    4,
-    3,
-)  # tokens that are changed to see who reads them, and the states right before them that are looked at
-UNREAD = (
-    1e-5  # of a state: a smaller change by later tokens is that of sums in another order (a convolution by way of FFT)
-)
+CHANGED, NEAR = 4, 3  # tokens that are changed to see who reads them, and states right before them
+UNREAD = 1e-5  # of a state: later tokens that change less only change the order of sums (a convolution by FFT)
 ABOVE_NOISE = 10
-TABLE = re.compile(r"emb|wte|tok|vocab|table", re.IGNORECASE)  # names of embeddings that are plain parameters
-LENGTHS = (
-    ("max_position_embeddings", "n_positions"),
-    ("block_size", "max_seq_len", "n_ctx"),
-)  # of text, by configuration
+# Names of the longest text in configurations; the second only where there is none of the first.
+LENGTHS = (("max_position_embeddings", "n_positions"), ("block_size", "max_seq_len", "n_ctx"))
 
 
 def dry_inputs(model: nn.Module, device: torch.device) -> dict[str, Any]:
@@ -40,53 +30,6 @@ def dry_inputs(model: nn.Module, device: torch.device) -> dict[str, Any]:
     if is_encoder_decoder(model):
         inputs["decoder_input_ids"] = ids[:, :5]
     return inputs
-
-
-def vocabulary_of(model: nn.Module) -> int:
-    """Entries of the input embedding."""
-    getter, table = getattr(model, "get_input_embeddings", None), None
-    with suppress(NotImplementedError):
-        table = getter() if callable(getter) else None
-    if isinstance(table, nn.Embedding):
-        return int(table.num_embeddings)
-    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
-    sizes += [len(rows) for rows in _bare_tables(model)]
-    known = getattr(getattr(model, "config", None), "vocab_size", None)
-    if isinstance(known, int) and known > 1 and (known in sizes or not sizes):
-        return known
-    if not sizes:
-        expected = "expected a language model with an embedding of token ids (nn.Embedding, or a table as a parameter)"
-        raise InputError(f"model: {expected}, found none.")
-    return max(sizes)  # others are of places
-
-
-def _bare_tables(model: nn.Module) -> list[Tensor]:
-    """Parameters (entries, width) that a module holds without being a layer, as embeddings written by hand are."""
-    layers = (nn.Linear, nn.Embedding, nn.Bilinear, nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention)
-    homes = (m for m in model.modules() if not isinstance(m, layers) and not hasattr(m, "in_features"))
-    named = (item for home in homes for item in home.named_parameters(recurse=False))
-    return [p for name, p in named if p.dim() == 2 and len(p) > p.shape[1] and TABLE.search(name)]
-
-
-def head_module(model: nn.Module) -> str:
-    """The name of the module that gives the scores of the tokens; empty where there is none."""
-    getter = getattr(model, "get_output_embeddings", None)
-    head = getter() if callable(getter) else None
-    if head is None and not callable(getter):
-        size = vocabulary_of(model)
-        layers = [m for m in model.modules() if getattr(m, "out_features", None) == size]
-        head = layers[-1] if layers else None
-    return next((name for name, module in model.named_modules() if module is head), "") if head is not None else ""
-
-
-def output_embedding(model: nn.Module) -> Tensor | None:
-    """The weight (V, d) of the layer that gives the scores of the tokens, where the model has one."""
-    if name := head_module(model):
-        return matrix_of(model.get_submodule(name))
-    if callable(getattr(model, "get_output_embeddings", None)):
-        return None
-    size = vocabulary_of(model)  # a table that is written by hand gives the scores too, where nothing else can
-    return next((rows.detach() for rows in reversed(_bare_tables(model)) if len(rows) == size), None)
 
 
 def longest_piece(model: nn.Module, called: Collection[str] | None = None) -> int | None:

@@ -19,6 +19,7 @@ from torch import nn
 
 from layerlaw.errors import DataError, InputError, LayerlawError, MissingExtraError, check_choice, check_whole, needed
 from layerlaw.lm.twins import plain_config, seeded
+from layerlaw.lm.weights import CLASSES_ELSEWHERE
 
 END, MASK = "<|end|>", "<|mask|>"
 LEAST_ENTRIES = 300  # 256 bytes, two special tokens, and some pairs
@@ -103,6 +104,7 @@ def load(
     with _explained(where):
         config = transformers.AutoConfig.from_pretrained(where)
         found = _class_for(transformers, config).from_pretrained(where, config=config, **options)
+        refuse_images(found)  # before a tokenizer is looked for
         own = transformers.AutoTokenizer.from_pretrained(where) if own is None else own
     return Loaded(found, own, name or (path.name if path.exists() else str(model)), mask_id)
 
@@ -112,6 +114,15 @@ def drawn(kind: str, *, seed: int, **shape: Any) -> nn.Module:
     transformers = needed("transformers", "lm", f"building a model of the kind '{kind}'")
     config = transformers.AutoConfig.for_model(kind, **shape)
     return seeded(seed, lambda: transformers.AutoModel.from_config(config))
+
+
+def refuse_images(model: nn.Module) -> None:
+    """A network that reads pixels and no tokens is not for here; its error says where it is measured."""
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if getattr(model, "main_input_name", "") == "pixel_values" and not getattr(text, "vocab_size", None):
+        expected = f"expected a language model, got {type(model).__name__}, which reads images"
+        raise InputError(f"model: {expected}. {CLASSES_ELSEWHERE}.")
 
 
 def _class_for(transformers: Any, config: Any) -> Any:

@@ -7,7 +7,7 @@ While a model is measured its head sees one place of each piece; what would have
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from layerlaw.capture.modules import modules_of
 from layerlaw.errors import LayerlawError
-from layerlaw.lm.anatomy import TokenPlaces, head_module, vocabulary_of
+from layerlaw.lm.anatomy import TokenPlaces
 from layerlaw.lm.blocks import explained
-from layerlaw.lm.pieces import Pieces, evenly
+from layerlaw.lm.pieces import GOLDEN, Pieces, evenly
 from layerlaw.lm.tasks import TokenBatch, token_inputs
-from layerlaw.lm.weights import weight_count
+from layerlaw.lm.weights import head_module, vocabulary_of, weight_count
 
 ENOUGH = 2048  # tokens: the mean is known to about a tenth of a nat
 LEAST = 256  # tokens, however short the text
@@ -177,12 +177,14 @@ def _map_between(before: Tensor, after: Tensor, config: Any) -> Map | None:
 
 @dataclass
 class LossSample:
-    """The loss on tokens spread evenly over those that are measured: every `step`-th one."""
+    """The loss on tokens spread evenly over those that are measured: every `step`-th one of a piece.
+
+    Where the first of them stands depends on the number of the piece alone, so that batches and ranks choose the same.
+    """
 
     head: Head
     step: int
     places: TokenPlaces
-    seen: int = 0
     kept: list[tuple[Tensor, Tensor]] = field(default_factory=list, repr=False)
     sums: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.float64))  # of −ln p, and how many
     failed: str = ""
@@ -195,17 +197,17 @@ class LossSample:
         afforded = SHARE * tokens * blocks / scoring if scoring else ENOUGH
         return cls(head, max(1, round(tokens / min(ENOUGH, max(LEAST, afforded)))), places)
 
-    def update(self, output: Any, batch: TokenBatch) -> None:
-        """The tokens of one forward; whatever fails here must not cost the measurement."""
-        first = (self.step // 2 - self.seen) % self.step
-        self.seen += len(batch.rows)
-        chosen = batch.rows[first :: self.step]
+    def update(self, output: Any, batch: TokenBatch, numbers: Sequence[int]) -> None:
+        """The tokens of one forward over the pieces of these numbers; whatever fails must not cost the measurement."""
+        time = batch.shape[1]
+        first = torch.tensor([int(number * GOLDEN % 1 * self.step) for number in numbers])
+        chosen = ((batch.rows % time + first[batch.rows // time]) % self.step == 0).nonzero().flatten()
         try:
             rows = self.head.rows(output, batch, self.places)
             if rows is None or not len(chosen) or self.failed:
                 return
-            rows = rows.index_select(0, chosen.to(rows.device))
-            told = batch.around[1][first :: self.step]
+            rows = rows.index_select(0, batch.rows[chosen].to(rows.device))
+            told = batch.around[1][chosen]
             if self.head.spared:
                 self.kept.append((rows, told))
             else:

@@ -132,7 +132,9 @@ class UncutText:
     bos: bool | None = None
     tokens: int | None = None
     groups: int | None = None
-    about: dict[str, Any] | None = field(init=False, default=None, repr=False)  # name, documents and checksum of the text
+    about: dict[str, Any] | None = field(
+        init=False, default=None, repr=False
+    )  # name, documents and checksum of the text
 
     def __post_init__(self) -> None:
         check_choice("documents", self.documents, get_args(Documents))

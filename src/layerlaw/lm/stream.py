@@ -182,7 +182,7 @@ class TextRun:
                     inputs = batch.to(self.device).inputs_of(network)
                     output = run(capture, inputs, where=f"the {len(members)} pieces from {members[0]} on")
                     if loss is not None:
-                        loss.update(output, batch)
+                        loss.update(output, batch, members)
                     del output  # its scores may be larger than all else
                     found.tokens += sum(len(pieces.ids[i]) for i in members)
                 counter.step(f"{found.tokens / (time.perf_counter() - started):,.0f} tokens/s")

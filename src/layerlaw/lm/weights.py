@@ -1,13 +1,19 @@
-"""The weights of a model, however they are held: as parameters, quantized, packed away, or offloaded."""
+"""The weights of a model and its vocabulary, however they are held: as parameters, quantized, packed away, offloaded."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from layerlaw.errors import InputError
+
+CLASSES_ELSEWHERE = "How layers separate classes is measured by ll.probe(model, data) (layerlaw probe)"
+TABLE = re.compile(r"emb|wte|tok|vocab|table", re.IGNORECASE)  # names of embeddings that are plain parameters
 
 
 def weight_count(module: nn.Module) -> int:
@@ -74,3 +80,50 @@ def matrix_of(module: nn.Module) -> Tensor | None:
         return None
     strange = type(weight).__module__.partition(".")[0] not in ("torch", "builtins")
     return (weight.dequantize() if weight.is_quantized or strange else weight).detach()
+
+
+def vocabulary_of(model: nn.Module) -> int:
+    """Entries of the input embedding."""
+    getter, table = getattr(model, "get_input_embeddings", None), None
+    with suppress(NotImplementedError):
+        table = getter() if callable(getter) else None
+    if isinstance(table, nn.Embedding):
+        return int(table.num_embeddings)
+    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
+    sizes += [len(rows) for rows in _bare_tables(model)]
+    known = getattr(getattr(model, "config", None), "vocab_size", None)
+    if isinstance(known, int) and known > 1 and (known in sizes or not sizes):
+        return known
+    if not sizes:
+        expected = "expected a language model with an embedding of token ids (nn.Embedding, or a table as a parameter)"
+        raise InputError(f"model: {expected}, found none. {CLASSES_ELSEWHERE}.")
+    return max(sizes)  # others are of places
+
+
+def _bare_tables(model: nn.Module) -> list[Tensor]:
+    """Parameters (entries, width) that a module holds without being a layer, as embeddings written by hand are."""
+    layers = (nn.Linear, nn.Embedding, nn.Bilinear, nn.modules.conv._ConvNd, nn.RNNBase, nn.MultiheadAttention)
+    homes = (m for m in model.modules() if not isinstance(m, layers) and not hasattr(m, "in_features"))
+    named = (item for home in homes for item in home.named_parameters(recurse=False))
+    return [p for name, p in named if p.dim() == 2 and len(p) > p.shape[1] and TABLE.search(name)]
+
+
+def head_module(model: nn.Module) -> str:
+    """The name of the module that gives the scores of the tokens; empty where there is none."""
+    getter = getattr(model, "get_output_embeddings", None)
+    head = getter() if callable(getter) else None
+    if head is None and not callable(getter):
+        size = vocabulary_of(model)
+        layers = [m for m in model.modules() if getattr(m, "out_features", None) == size]
+        head = layers[-1] if layers else None
+    return next((name for name, module in model.named_modules() if module is head), "") if head is not None else ""
+
+
+def output_embedding(model: nn.Module) -> Tensor | None:
+    """The weight (V, d) of the layer that gives the scores of the tokens, where the model has one."""
+    if name := head_module(model):
+        return matrix_of(model.get_submodule(name))
+    if callable(getattr(model, "get_output_embeddings", None)):
+        return None
+    size = vocabulary_of(model)  # a table that is written by hand gives the scores too, where nothing else can
+    return next((rows.detach() for rows in reversed(_bare_tables(model)) if len(rows) == size), None)
