@@ -31,9 +31,8 @@ def test_a_comparison_shows_loss_bos_every_r_and_relative_depth():
     views, text = read_all([first, second]), text_of(page_html([first, second]))
     table_ = text.split('data-panel="compare"')[1].split("</table>")[0]
     one, two = table_.split("<tr>")[2:]
-    assert '<td>3.06<span class="below">nats per token</span></td>' in one
-    assert "<td>yes</td>" in one
-    assert "<td>no</td>" in two
+    assert '<td>3.06<span class="below">nats, with BOS</span></td>' in one
+    assert '<td>–<span class="below">no BOS</span></td>' in two
     for row, record in ((one, first), (two, second)):
         for column in ("residual", "residual_held_out", "residual_held_out_untrained"):
             assert f"<td>{correlation(record.law(column).pearson)}" in row

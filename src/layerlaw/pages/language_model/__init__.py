@@ -277,8 +277,11 @@ def _loss(view: RecordView) -> str:
 
 
 def _bos(view: RecordView) -> str:
-    known = view.record.settings
-    return ABSENT if "bos" not in known or known.get("task") != "next" else "no" if known["bos"] is None else "yes"
+    """Below the loss, which depends on it more than on much else."""
+    known, unit = view.record.settings, "" if _loss(view) == ABSENT else "nats, "
+    if "bos" not in known or known.get("task") != "next":
+        return unit.removesuffix(", ")
+    return unit + ("no BOS" if known["bos"] is None else "with BOS")
 
 
 COMPARED = (  # of the numbers of a law; then what tells two records of one model apart
@@ -290,8 +293,7 @@ COMPARED = (  # of the numbers of a law; then what tells two records of one mode
     ComparedColumn("r untrained", _untrained, _drawn, yields=11),
     *LAW_COLUMNS,
     ComparedColumn("final PR", of_fit(lambda fit: f"{fit.values[-1]:.3f}"), _first, _lowest, yields=4),
-    ComparedColumn("loss", _loss, lambda view: "" if _loss(view) == ABSENT else "nats per token", yields=8),
-    ComparedColumn("BOS", _bos, yields=None),
+    ComparedColumn("loss", _loss, _bos, yields=8),
     ComparedColumn("task", lambda view: _task(view) or ABSENT, _length, yields=None),
     ComparedColumn("tokens", lambda view: f"{sum(view.record.counts):,}", _per_feature, yields=7),
     ComparedColumn("text", lambda view: shortened(_text_name(view), 20) or ABSENT, title=_text_name, yields=None),
