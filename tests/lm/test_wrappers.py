@@ -266,6 +266,8 @@ def test_an_offloaded_model_has_the_numbers_of_the_same_in_place(name, how, tmp_
         assert a.values == pytest.approx(b.values, rel=1e-5)
     assert record.settings["loss"] == pytest.approx(plain.settings["loss"], abs=1e-3)
     assert record.provenance["parameters_sha256"] is None
+    with pytest.raises(InputError, match="device: expected none beside device_map or offloaded weights"):
+        probed(away, IDS, device="cpu")
 
 
 class ByHand(nn.Module):

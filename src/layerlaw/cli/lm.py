@@ -26,6 +26,7 @@ from layerlaw.files import json_safe
 from layerlaw.lm import Loaded, load, load_tokenizer, pieces_of, probe_lm
 from layerlaw.lm.loading import quiet_transformers
 from layerlaw.lm.pieces import TIMES
+from layerlaw.lm.weights import is_spread
 from layerlaw.measures.columns import describe
 from layerlaw.record import Record
 
@@ -93,7 +94,8 @@ def lm(
         options: Any = {"targets": target, "normalize": normalize, "task": task, "null": null, "classes": classes}
         options |= {"blocks": ",".join(blocks) if blocks else None, "seed": seed, "null_std": null_std}
         options |= {"words": [word.strip() for word in words.split(",") if word.strip()]}
-        options |= {"batch_size": batch_size, "device": process.device, "memory_gib": memory_gib}
+        where = device if is_spread(loaded.model) else process.device  # a model that is spread stays where it is
+        options |= {"batch_size": batch_size, "device": where, "memory_gib": memory_gib}
         record = probe_lm(loaded, pieces, progress=process.first, **options)
     if not process.first:
         return

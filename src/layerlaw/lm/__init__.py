@@ -39,6 +39,7 @@ from layerlaw.lm.tasks import (
 from layerlaw.lm.twins import check_std, untrained_twin
 from layerlaw.lm.weights import (
     dtype_of,
+    is_spread,
     output_embedding,
     packed_count,
     quantization_of,
@@ -125,8 +126,9 @@ def probe_lm(
     network = network_of(loaded.model)
     refuse_images(network)
     check_std(network, null_std)
-    if device is not None and hasattr(network, "hf_device_map"):
-        raise InputError("device: expected none beside device_map, which says where the parts of the model are.")
+    if device is not None and is_spread(network):
+        why = "which say where the parts of the model are"
+        raise InputError(f"device: expected none beside device_map or offloaded weights, {why}.")
     names = [part.strip() for part in targets.split(",")] if isinstance(targets, str) else list(targets)
     with placed(network, device) as home, probing_state(network, "running"), quiet_transformers(), ExitStack() as stack:
         where = home or torch.device("cpu")

@@ -46,6 +46,11 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     return next((t.dtype for t in tensors), torch.float32)
 
 
+def is_spread(model: nn.Module) -> bool:
+    """Whether accelerate decides where its parts are: several devices, or weights that are put away."""
+    return hasattr(model, "hf_device_map") or any(parameter.is_meta for parameter in model.parameters())
+
+
 def quantization_of(model: nn.Module) -> str | None:
     """How its weights are quantized, as its configuration, its parameters or its modules say; `None` where they are not.
 
