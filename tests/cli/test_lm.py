@@ -117,7 +117,9 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return call
 
 
-def test_a_page_that_fails_does_not_cost_the_measurement(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_fails_does_not_cost_the_measurement(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("no room")
 
