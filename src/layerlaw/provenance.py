@@ -48,9 +48,15 @@ def model_provenance(model: nn.Module) -> dict[str, Any]:
 
 
 def parameter_digest(network: nn.Module) -> str | None:
-    """A checksum of all parameters and buffers; `None` where they are elsewhere or larger than is quickly read."""
+    """A checksum of all parameters and buffers; `None` where they are elsewhere or larger than is quickly read.
+
+    Nor is there one where they are held in a form that has no bytes to read, as some quantized weights are.
+    """
     tensors = [*network.parameters(), *network.buffers()]
     elsewhere = any(t.is_meta or hasattr(t, "full_tensor") for t in tensors)  # offloaded or sharded
     if elsewhere or sum(t.numel() * t.element_size() for t in tensors) > DIGEST_BYTES:
         return None
-    return sha256(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for t in tensors)
+    try:
+        return sha256(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for t in tensors)
+    except (NotImplementedError, RuntimeError, TypeError, ValueError):  # a finished measurement is not lost for it
+        return None

@@ -117,6 +117,28 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return call
 
 
+def test_a_page_that_fails_does_not_cost_the_measurement(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("no room")
+
+    monkeypatch.setattr("layerlaw.cli.classifier.write_page", broken)
+    said = run("tiny", "--text", "text.jsonl", *SHORT, "--page", "lost.html", "--out", "kept.json")
+    assert "The page lost.html could not be written (ZeroDivisionError: no room)." in " ".join(said.out.split())
+    record = Record.load(folder / "kept.json")
+    assert "residual" in record.columns
+    assert record.notes[-1].startswith("The page lost.html could not be written")
+
+
+def test_the_standard_deviation_of_the_untrained_weights_is_an_option(run: Run, folder: Path) -> None:
+    run("tiny", "--text", "text.jsonl", *SHORT, "--null", "--null-std", "0.3", "--out", "wide.json")
+    record = Record.load(folder / "wide.json")
+    assert (record.settings["null_std"], record.settings["null_std_from"]) == (0.3, "as requested")
+    said = run("tiny", "--text", "text.jsonl", *SHORT, "--null-std", "0.3", code=1)
+    assert "null_std: expected with null=True" in said.err
+
+
 def test_a_whole_run_prints_blocks_and_table_and_writes_record_and_page(folder: Path) -> None:
     command = [str(Path(sys.executable).parent / "layerlaw"), "lm", "tiny", "--text", "text.jsonl", *SHORT]
     command += ["--null", "--out", "whole.json", "--page", "whole.html"]

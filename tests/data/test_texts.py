@@ -247,3 +247,18 @@ def test_without_the_package_a_dataset_says_what_to_install(monkeypatch: pytest.
 def test_no_name_is_told(source):
     with pytest.raises(DataError, match="text: expected the name of a text, a file or a folder"):
         load_text(source)
+
+
+@pytest.mark.parametrize("most", range(1, 12))
+def test_a_file_that_is_cut_within_a_letter_of_several_bytes_is_still_text(tmp_path: Path, most: int) -> None:
+    text = "\ufeffé𝄞a\r\nß漢𝄞é𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞𝄞"
+    (tmp_path / "letters.txt").write_bytes(text.encode())
+    assert load_text(tmp_path / "letters.txt", characters=most).documents == [text[1:].replace("\r\n", "\n")[:most]]
+
+
+def test_of_a_long_file_the_beginning_is_read_and_that_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one two three")
+    long = load_text(tmp_path / "a.txt", characters=7)
+    assert long.documents == ["one two"]
+    assert str(long) == "a.txt, 1 document, 7 characters; what comes after them was not read"
+    assert not load_text(tmp_path / "a.txt", characters=13).cut

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 import transformers as tf
-from language_models import DEPTH, MASK, WIDTH, family, probed, walks
+from language_models import DEPTH, FAMILIES, MASK, WIDTH, family, probed, walks
 from torch import nn
 
 from layerlaw.errors import CaptureError, InputError
@@ -41,6 +41,16 @@ def test_parts_of_blocks_are_measured_in_the_order_they_end():
     names = [f"model.layers.{i}.{part}" for i in range(DEPTH) for part in ("self_attn", "mlp")]
     assert [site.name for site in record.sites] == names
     assert record.settings["blocks"].startswith("6 blocks of type LlamaAttention, LlamaMLP in 'model.layers'")
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma", "gemma2", "qwen3", "gpt2", "gpt_neox", "gpt1", "bert"])
+@pytest.mark.parametrize("part", ["mlp|output", "attn|attention|self_attn"])
+def test_parts_of_blocks_are_normalized_as_the_blocks_of_their_model_in_every_family(name, part):
+    model, (_, _, _, norm, home) = family(name), FAMILIES[name]
+    here = next(n for n, _ in model.get_submodule(f"{home}.0").named_children() if n in part.split("|"))
+    blocks = found(model, f"{home}.*.{here}")
+    assert (blocks.norm, len(blocks.sites)) == (norm, DEPTH)
+    assert blocks.norm_name == found(model).norm_name
 
 
 @pytest.mark.parametrize(

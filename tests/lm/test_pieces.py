@@ -52,6 +52,43 @@ def test_a_long_string_is_tokenized_in_parts_without_losing_a_letter():
     assert whole.tokens == len(text)
 
 
+def test_of_a_very_long_text_parts_all_over_it_are_tokenized_and_no_more(monkeypatch):
+    monkeypatch.setattr("layerlaw.lm.pieces.READ_WHOLE", 30_000)
+    monkeypatch.setattr("layerlaw.lm.pieces.SAMPLE_PART", 100)
+    text = "".join(f"{i:09d}\n" for i in range(10_000))
+    read = []
+
+    class Watched(Letters):
+        def __call__(self, part, **options):
+            read.append(len(part))
+            return super().__call__(part, **options)
+
+    few = pieces_of(text, Watched(), length=20, wanted=50)
+    assert 32 * 50 <= few.tokens < 32 * 50 + 100
+    assert sum(read) < 32 * 50 + 100
+    lines = ["".join(chr(i) for i in piece.tolist()).split("\n")[0] for piece in few.ids]
+    starts = [int(line) for line in lines if len(line) == 9]
+    assert starts == sorted(starts)
+    assert max(b - a for a, b in itertools.pairwise([0, *starts, 10_000])) < 3 * 10_000 / 16  # spread over the text
+    assert set(few.documents) == {0}
+    assert few.spread(50).tokens == 50
+    read.clear()  # where most of it is wanted it is read whole, in one row
+    assert pieces_of(text, Watched(), length=20, wanted=3000).tokens == len(text)
+    assert pieces_of(text, Watched(), length=20, wanted=50, documents="truncate").tokens == 20
+
+
+def test_of_several_very_long_texts_each_gives_its_share(monkeypatch):
+    monkeypatch.setattr("layerlaw.lm.pieces.READ_WHOLE", 5_000)
+    monkeypatch.setattr("layerlaw.lm.pieces.SAMPLE_PART", 100)
+    books = [letter * 20_000 for letter in "abcd"]
+    few = pieces_of([*books, "short"], Letters(), length=20, wanted=50)
+    sizes = {i: sum(len(p) for p, owner in zip(few.ids, few.documents, strict=True) if owner == i) for i in range(5)}
+    assert sizes.pop(4) == 5
+    assert all(300 <= size <= 700 for size in sizes.values())  # the last one makes up for a short one
+    packed = pieces_of([*books, "short"], Letters(), length=20, wanted=50, documents="pack")
+    assert packed.tokens >= 32 * 50
+
+
 def test_bos_by_the_tokenizers_habit_or_as_told():
     assert texts(pieces_of("abcd", Letters(), length=3)) == ["abc"]
     assert texts(pieces_of("abcd", Letters(habit=True), length=3)) == ["1ab", "1cd"]

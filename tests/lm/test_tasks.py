@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from language_models import MASK, VOCABULARY, family, probed, walks
+from language_models import DEPTH, FAMILIES, MASK, VOCABULARY, WIDTH, family, probed, walks
+from torch import nn
 
 from layerlaw.errors import InputError
 from layerlaw.lm.tasks import SHUFFLES, MaskedTokens, NextToken, Spans, targets_of
@@ -187,6 +188,44 @@ def test_too_few_tokens_are_told_with_what_to_do(options, said):
 def test_options_of_a_wrong_kind_are_told(options, said):
     with pytest.raises(InputError, match=said):
         probed(family("llama"), walks(), progress=False, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "albert", "llama", "gpt2", "mamba", "rwkv"])
+def test_the_task_that_fits_does_not_depend_on_the_dtype(name, dtype):
+    record = probed(family(name).to(dtype), walks(), mask_id=MASK, groups=1)
+    assert record.settings["task"] == FAMILIES[name][2]
+
+
+def test_an_encoder_in_bfloat16_has_the_residuals_of_the_same_in_float32():
+    exact, rounded = (
+        probed(family("bert").to(d or torch.float32), walks(), mask_id=MASK, groups=1) for d in (None, torch.bfloat16)
+    )
+    for a, b in zip(exact.sites, rounded.sites, strict=True):
+        assert a.values["residual"] == pytest.approx(b.values["residual"], abs=0.02)
+
+
+class SharedScale(nn.Module):
+    """A causal model whose states are rounded on a scale that all pieces of a batch share, as int8 activations are."""
+
+    def __init__(self, reach=0.0):
+        super().__init__()
+        torch.manual_seed(0)
+        self.reach, self.table = reach, nn.Embedding(VOCABULARY, WIDTH)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+
+    def forward(self, input_ids):
+        x = self.table(input_ids)
+        for layer in self.layers:
+            x = x + layer(x).tanh() + self.reach * x.roll(-1, 1)
+            step = x.abs().max() / 127
+            x = (x / step).round() * step
+        return x
+
+
+def test_rounding_that_other_pieces_change_too_is_not_taken_for_reading_ahead():
+    assert probed(SharedScale(), walks(), groups=1).settings["task"] == "next"
+    assert probed(SharedScale(0.5), walks(), mask_id=MASK, groups=1).settings["task"] == "masked"
 
 
 def test_ids_beyond_the_vocabulary_are_told():

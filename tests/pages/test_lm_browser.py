@@ -23,7 +23,10 @@ def nasty():
 CASES = {
     "whole": (lm_record, 6),
     "deep": (lambda: lm_record(blocks=96, words=False), 6),
-    "two": (lambda: [lm_record("B", blocks=12, words=False), nasty()], 1),  # the records are folded
+    "two": (
+        lambda: [lm_record("B", blocks=12, words=False), nasty()],
+        2,
+    ),  # by block and relative depth; records are folded
 }
 
 

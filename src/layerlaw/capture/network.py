@@ -51,6 +51,12 @@ def network_of(model: nn.Module) -> nn.Module:
 def device_of(network: nn.Module) -> torch.device | None:
     """The device of the first parameter or buffer that is in place; `None` for a network that has neither."""
     devices = [tensor.device for tensor in itertools.chain(network.parameters(), network.buffers())]
+    hooks = (
+        getattr(module, "_hf_hook", None) for module in network.modules()
+    )  # of weights that accelerate has put away
+    offloaded = [device for hook in hooks if (device := getattr(hook, "execution_device", None)) is not None]
+    if devices and offloaded and any(device.type == "meta" for device in devices):
+        return torch.device(offloaded[0])
     if devices and all(device.type == "meta" for device in devices):
         raise CaptureError("expected a model with its weights in place, got one on the meta device, which holds none.")
     return next((device for device in devices if device.type != "meta"), None)

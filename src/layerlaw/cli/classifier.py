@@ -61,7 +61,13 @@ class ResultOptions:
     def show(self, record: Record, *facts: str, **more: Any) -> None:
         """Write record and page where they were requested, print the record below the facts; `more` is for scripts."""
         written = {"record": str(record.save(self.out))} if self.out is not None else {}
-        written |= {"page": str(write_page(record, self.page))} if self.page is not None else {}
+        if self.page is not None:
+            try:
+                written["page"] = str(write_page(record, self.page))
+            except Exception as error:  # what was measured is still shown
+                record.notes.append(f"The page {self.page} could not be written ({type(error).__name__}: {error}).")
+                if self.out is not None:
+                    record.save(self.out)
         screen = console(self.as_json)
         for fact in facts:
             screen.print(fact, markup=False, highlight=False)

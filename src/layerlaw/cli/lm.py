@@ -26,6 +26,7 @@ from layerlaw.files import json_safe
 from layerlaw.lm import Loaded, load, load_tokenizer, pieces_of, probe_lm
 from layerlaw.lm.loading import quiet_transformers
 from layerlaw.lm.pieces import TIMES
+from layerlaw.lm.weights import is_spread
 from layerlaw.measures.columns import describe
 from layerlaw.record import Record
 
@@ -50,6 +51,9 @@ def lm(
         str, Option(help="id, embedding, onehot, shuffled, rank, previous, current, next2; with commas.")
     ] = "id",
     null: Annotated[bool, Option("--null", help="Also measure an untrained model of the same kind.")] = False,
+    null_std: Annotated[
+        float | None, Option(help="Standard deviation of its weights; default: as the configuration says.")
+    ] = None,
     classes: Annotated[int, Option(help="Also D of so many most frequent next tokens.")] = 0,
     words: Annotated[str, Option(help="Words to picture at every block, e.g. war,game (one token each).")] = "",
     blocks: Annotated[
@@ -88,14 +92,14 @@ def lm(
         pieces = pieces_of(read, length=length, tokens=tokens, groups=groups, bos=bos, **how)
         loaded = chosen_model(model, tokenizer, dtype=dtype, device_map=device_map, name=result.name)
         options: Any = {"targets": target, "normalize": normalize, "task": task, "null": null, "classes": classes}
-        options |= {"blocks": ",".join(blocks) if blocks else None, "seed": seed}
+        options |= {"blocks": ",".join(blocks) if blocks else None, "seed": seed, "null_std": null_std}
         options |= {"words": [word.strip() for word in words.split(",") if word.strip()]}
-        options |= {"batch_size": batch_size, "device": process.device, "memory_gib": memory_gib}
+        where = device if is_spread(loaded.model) else process.device  # a model that is spread stays where it is
+        options |= {"batch_size": batch_size, "device": where, "memory_gib": memory_gib}
         record = probe_lm(loaded, pieces, progress=process.first, **options)
     if not process.first:
         return
     record.provenance["command"] = {"model": model, "tokenizer": tokenizer, "text": text, "articles": articles}
-    record.provenance["text"] = {"name": read.name, "documents": len(read.documents), "sha256": read.checksum}
     used = int(record.settings["tokens"]) + int(record.settings["pieces"])  # the last of a piece has no next
     if tokens is not None and record.settings["task"] == "next" and used < 0.98 * tokens:
         record.notes.append(f"The text has fewer tokens than were requested: about {used:,} instead of {tokens:,}.")

@@ -20,7 +20,8 @@ from layerlaw.data.official import ENVIRONMENT, data_folder, find
 from layerlaw.errors import DataError, needed
 from layerlaw.files import sha256
 
-MOST = 50_000_000  # characters that are taken from JSON lines or a Hugging Face dataset, which may be endless
+MOST = 50_000_000  # characters that are taken from a file or a Hugging Face dataset, which may be endless
+WIDEST = 4  # bytes of a character
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[^:/]+){0,2}")
 # " = Title = " between empty lines; a section is " = = Title = = ", mathematics has no empty lines
 ARTICLE = re.compile(r"(?:\A|(?<=\A\n)|(?<=\A \n)|(?<=\n\n)|(?<=\n \n)) ?= (?!=)[^\n]*[^=\s] = ?(?=\n ?(?:\n|\Z))")
@@ -72,7 +73,7 @@ def load_text(source: str | os.PathLike[str], *, articles: bool = False, charact
     environment variable LAYERLAW_DATA names, and nowhere else: `wikitext-2` (validation and test part as one document;
     `articles=True`: an article is a document), `classic-books` (a book is a document). "owner/name",
     "owner/name:config" and "owner/name:config:split" are Hugging Face datasets with a field "text".
-    `characters`: reading JSON lines or a dataset stops after so many.
+    `characters`: reading a file or a dataset stops after so many.
     """
     if not isinstance(source, (str, os.PathLike)) or not str(source).strip():
         raise DataError(f"text: expected the name of a text, a file or a folder, got {source!r}")
@@ -87,7 +88,11 @@ def load_text(source: str | os.PathLike[str], *, articles: bool = False, charact
         return Text(folder_documents(path), path.resolve().name)
     if path.exists():
         lines = path.name.removesuffix(".gz").endswith(".jsonl")
-        return _upto(characters, json_lines(path), path.name) if lines else Text([read_text(path)], path.name)
+        if lines:
+            return _upto(characters, json_lines(path), path.name)
+        _check_characters(characters)
+        text = read_text(path, most=characters + 1)
+        return Text([text[:characters]], path.name, cut=len(text) > characters)
     if isinstance(source, str) and HUB_NAME.fullmatch(source) and not is_text_name(source) and source[0] != ".":
         return _upto(characters, _dataset(source), source)
     given = os.fspath(source)
@@ -128,10 +133,14 @@ def _found(name: str, places: tuple[str, ...], spellings: tuple[str, ...]) -> Pa
     raise DataError(f"{name}: {expected}. Named texts are not downloaded: {cure}")
 
 
-def _upto(characters: int, documents: Iterable[str], name: str) -> Text:
-    """Whole documents until so many characters are there."""
+def _check_characters(characters: int) -> None:
     if characters < 1:
         raise DataError(f"characters: expected at least 1, got {characters}")
+
+
+def _upto(characters: int, documents: Iterable[str], name: str) -> Text:
+    """Whole documents until so many characters are there."""
+    _check_characters(characters)
     taken, left, rest = [], characters, iter(documents)
     while left > 0 and (document := next(rest, None)) is not None:
         taken.append(document)
@@ -171,17 +180,18 @@ def is_text_name(name: str) -> bool:
     return name.removesuffix(".gz").endswith(SUFFIXES)
 
 
-def read_text(path: Path) -> str:
-    """The content of a text file; a byte-order mark of UTF-8 is dropped."""
+def read_text(path: Path, *, most: int | None = None) -> str:
+    """The content of a text file, or its first `most` characters; a byte-order mark of UTF-8 is dropped."""
     kind = Path(path.name.removesuffix(".gz")).suffix.lower()
     if kind in OTHER_FORMATS:
         expected = "plain text (.txt, .md) or JSON lines (.jsonl) with a field 'text'"
         raise DataError(f"{path}: expected {expected}, got a {kind} file; convert it first")
     with _opened(path) as file:
-        content = file.read()
+        content = file.read(-1 if most is None else WIDEST * most + len(codecs.BOM_UTF8))
+        whole = most is None or not file.read(1)
     _refuse_binary(content[:LOOKED_AT], path)
-    try:
-        text = content.decode("utf-8-sig")
+    try:  # the last character of what was read may be half of one
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(content, final=whole)
     except UnicodeDecodeError as error:
         # The codec drops a mark of three bytes before it counts.
         at = error.start + len(codecs.BOM_UTF8) * content.startswith(codecs.BOM_UTF8)
@@ -189,7 +199,7 @@ def read_text(path: Path) -> str:
         got = f"the byte 0x{content[at]:02x} at position {at} (line {line})"
         cure = f"save the file as UTF-8 (from Latin-1: iconv -f latin1 -t utf-8 {path.name})"
         raise DataError(f"{path}: expected UTF-8, got {got}, which is none; {cure}") from None
-    text = text.replace("\r\n", "\n")
+    text = text.replace("\r\n", "\n")[:most]
     if not text.strip():
         raise DataError(f"{path}: expected text, got {'an empty file' if not content else 'nothing but white space'}")
     return text

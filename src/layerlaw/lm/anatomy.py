@@ -1,21 +1,26 @@
-"""What a language model is: vocabulary, output embedding, longest piece, fitting task, where a token's state stands."""
+"""What a language model is: its longest piece, the task that fits, where the state of a token stands."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.hooks import Capture
-from layerlaw.capture.modules import modules_of
-from layerlaw.errors import CaptureError, InputError
-from layerlaw.lm.blocks import BlockStack, run
+from layerlaw.errors import CaptureError
+from layerlaw.lm.blocks import NO_MEMORY, BlockStack, run
 from layerlaw.lm.tasks import TaskName, token_inputs
+from layerlaw.lm.weights import vocabulary_of
 
 DRY_TOKENS = 7  # of a piece in the dry run
+CHANGED, NEAR = 4, 3  # tokens that are changed to see who reads them, and states right before them
+UNREAD = 1e-5  # of a state: later tokens that change less only change the order of sums (a convolution by FFT)
+ABOVE_NOISE = 10
+# Names of the longest text in configurations; the second only where there is none of the first.
+LENGTHS = (("max_position_embeddings", "n_positions"), ("block_size", "max_seq_len", "n_ctx"))
 
 
 def dry_inputs(model: nn.Module, device: torch.device) -> dict[str, Any]:
@@ -27,47 +32,20 @@ def dry_inputs(model: nn.Module, device: torch.device) -> dict[str, Any]:
     return inputs
 
 
-def vocabulary_of(model: nn.Module) -> int:
-    """Entries of the input embedding."""
-    getter, table = getattr(model, "get_input_embeddings", None), None
-    with suppress(NotImplementedError):
-        table = getter() if callable(getter) else None
-    if not isinstance(table, nn.Embedding):
-        tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
-        table = max(tables, key=lambda m: m.num_embeddings, default=None)
-    if table is None:
-        raise InputError("model: expected a language model with an embedding of token ids (nn.Embedding), found none.")
-    return table.num_embeddings
-
-
-def output_embedding(model: nn.Module) -> Tensor | None:
-    """The weight (V, d) of the layer that gives the scores of the tokens, where the model has one."""
-    getter = getattr(model, "get_output_embeddings", None)
-    head = getter() if callable(getter) else None
-    if head is None and not callable(getter):
-        size = vocabulary_of(model)
-        layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features == size]
-        head = layers[-1] if layers else None
-    weight = getattr(head, "weight", None)
-    return weight.detach() if isinstance(weight, Tensor) and weight.dim() == 2 else None
-
-
-def body_of(model: nn.Module, home: str) -> nn.Module:
-    """The model without its head, where it can be called on its own and holds the blocks: the scores are not needed."""
-    body = getattr(model, "base_model", None)
-    if not isinstance(body, nn.Module) or body is model or is_encoder_decoder(model):
-        return model
-    blocks = modules_of(model)[home]
-    return body if any(module is blocks for module in body.modules()) else model
-
-
-def longest_piece(model: nn.Module) -> int | None:
-    """How many tokens of a text the model can read at once, where it says so."""
-    config = getattr(model, "config", None)
-    places = (getattr(config, "max_position_embeddings", None), getattr(config, "n_positions", None))
-    known = [n for n in (*places, getattr(model, "context", None)) if isinstance(n, int) and n > 1]
+def longest_piece(model: nn.Module, called: Collection[str] | None = None) -> int | None:
+    """How many tokens of a text the model can read at once, where it says so; `called`: modules that a text goes through."""
+    config: Any = getattr(model, "config", None)
+    if callable(getattr(config, "get_text_config", None)):  # of a model that also reads images, say
+        config = config.get_text_config(decoder=False)
+    for names in LENGTHS:
+        places = [getattr(config, name, None) for name in names]
+        if known := [n for n in places if isinstance(n, int) and n > 1]:
+            break
+    own = getattr(model, "context", None)
+    known += [own] if isinstance(own, int) and own > 1 else []
     for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding) and "position" in name and "relative" not in name:
+        reads_text = called is None or name in called
+        if reads_text and isinstance(module, nn.Embedding) and "position" in name and "relative" not in name:
             used = (module.padding_idx + 1) if module.padding_idx is not None else 0  # some keep places for padding
             known += [module.num_embeddings - used] if module.num_embeddings > used else []
             break
@@ -79,21 +57,30 @@ def is_encoder_decoder(model: nn.Module) -> bool:
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
-def task_of(model: nn.Module, blocks: BlockStack, device: torch.device, shift: int = 0) -> TaskName:
-    """Which task fits: spans for an encoder-decoder; masked tokens where a later token changes an earlier state."""
+def task_of(
+    model: nn.Module, blocks: BlockStack, device: torch.device, shift: int = 0, *, length: int = 16
+) -> TaskName:
+    """Which task fits: spans for an encoder-decoder; masked tokens where a later token changes an earlier state.
+
+    What other pieces of a batch do to a state is rounding (or a scale that the batch shares), whatever the dtype; a later
+    token that does much more than they do is read.
+    """
     if is_encoder_decoder(model):
         return "span"
     size = vocabulary_of(model)
-    time = min(16, longest_piece(model) or 16)
+    time = min(16, max(length, DRY_TOKENS))
     generator = torch.Generator().manual_seed(0)
     # Padding has a low number, and may hide a token.
-    ids = torch.randint(size // 2, size, (1, time), generator=generator)
-    other = ids.clone()
-    other[0, -4:] = (ids[0, -4:] - size // 2 + torch.arange(4)) % size
-    early = slice(shift, shift + ids.shape[1] - 4)
-    before, after = (_states(model, blocks, one.to(device))[-1][:, early] for one in (ids, other))
-    moved = float((before - after).abs().max()) / max(float(before.abs().max()), 1e-30)
-    return "masked" if moved > 100 * torch.finfo(before.dtype).eps else "next"  # more than rounding
+    text, beside, others = torch.randint(size // 2, size, (3, time), generator=generator)
+    later = text.clone()
+    later[-CHANGED:] = (text[-CHANGED:] - size // 2 + torch.arange(CHANGED)) % size
+    end = shift + time - CHANGED
+    near = slice(max(shift, end - NEAR), end)
+    pairs = ((text, beside), (text, others), (later, beside))
+    plain, noisy, changed = (_states(model, blocks, torch.stack(p).to(device))[-1][0, near].double() for p in pairs)
+    size_of = plain.norm(dim=-1).clamp_min(1e-30)
+    noise, effect = (float(((other - plain).norm(dim=-1) / size_of).median()) for other in (noisy, changed))
+    return "masked" if effect > max(UNREAD, ABOVE_NOISE * noise) else "next"
 
 
 def _states(model: nn.Module, blocks: BlockStack, ids: Tensor) -> list[Tensor]:
@@ -106,10 +93,15 @@ def _states(model: nn.Module, blocks: BlockStack, ids: Tensor) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class TokenPlaces:
-    """The state of a piece's first token stands at `shift`; `longer`: there may be more states than tokens."""
+    """The state of a piece's first token stands at `shift`; `longer`: there may be more states than tokens.
+
+    `most`: the longest piece that the model ran on, where it `failed` on one as long as was wanted.
+    """
 
     shift: int = 0
     longer: bool = False
+    most: int | None = None
+    failed: str = ""
 
     def of(self, hidden: Tensor, shape: tuple[int, int]) -> Tensor:
         """The states (B, T, d) of the tokens (B, T) of the text."""
@@ -137,12 +129,39 @@ def places_of(model: nn.Module, blocks: BlockStack, device: torch.device, length
         why = "blocks with time along axis 0 are not supported. Wrap the model so that batches come first"
         raise CaptureError(f"'{blocks.home}': {expected}: {why}.")
     if blocks.seen[0] == predicted[0] and blocks.seen[1] >= predicted[1]:
-        odd = length - 1 + length % 2  # no multiple of what models pad to
-        if (places := _tried(model, blocks, device, odd)) is not None:
+        try:
+            places = _tried(model, blocks, device, _odd(length))
+        except CaptureError as error:
+            if error.__cause__ is None or str(error).startswith(NO_MEMORY):
+                raise
+            cause = error.__cause__
+            failed = f"{type(cause).__name__}: {' '.join(str(cause).split())[:200]}"
+            length = _longest_that_runs(model, blocks, device, length)
+            places = _tried(model, blocks, device, _odd(length))
+            places = places and replace(places, most=length, failed=failed)
+        if places is not None:
             return places
     came = f"got states {blocks.seen} for tokens {predicted} (batch, time)"
     why = "Blocks that join or split tokens cannot be measured; name others (blocks, or --blocks)"
     raise CaptureError(f"'{blocks.home}': expected one state of each token, {came}. {why}.")
+
+
+def _odd(length: int) -> int:
+    """No multiple of what models pad to."""
+    return length - 1 + length % 2
+
+
+def _longest_that_runs(model: nn.Module, blocks: BlockStack, device: torch.device, length: int) -> int:
+    """The longest piece that the model does not fail on, between that of the dry run and one that it has failed on."""
+    runs, fails = DRY_TOKENS, length
+    while fails - runs > 1:
+        middle = (runs + fails) // 2
+        try:
+            _states(model, blocks, torch.arange(middle, device=device)[None].remainder(vocabulary_of(model)))
+            runs = middle
+        except CaptureError:
+            fails = middle
+    return runs
 
 
 def _tried(model: nn.Module, blocks: BlockStack, device: torch.device, tokens: int) -> TokenPlaces | None:

@@ -23,11 +23,13 @@ from layerlaw.capture.hooks import Call, Capture, Seen, Trace, trace
 from layerlaw.capture.modules import matching, modules_of
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.errors import CaptureError, InputError, LayerlawError
+from layerlaw.lm.weights import weight_count
 
 Norm = Literal["rms", "layer", "none"]
 LEAST_BLOCKS = 2
 EPSILONS = ("eps", "variance_epsilon", "epsilon", "norm_eps")  # what families call it
 LINES = 60  # of a module tree in an error
+NO_MEMORY = "out of memory"  # how the message begins
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class BlockStack:
 
     `calls` says how often each module is called; `seen`, batch and time of the hidden states in the dry run; `linked`,
     whether every block takes what the one before has given; `whole`, whether they are also all of their list, so that the
-    embedded text enters the first.
+    embedded text enters the first; `called`, all modules that ran.
     """
 
     sites: tuple[Site, ...]
@@ -51,6 +53,7 @@ class BlockStack:
     whole: bool = True
     overwrites_input: bool = False
     others: tuple[str, ...] = field(default=(), repr=False)
+    called: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
     def width(self) -> int:
@@ -63,17 +66,16 @@ class BlockStack:
         home = f" in '{self.home}'" if self.home else ""
         return f"{len(self.sites)} blocks of type {kinds}{home}, width {self.width}, {after}"
 
-    def plan(self, *, embedding: bool, prefix: str = "") -> Plan:
-        """What capture has to know; `embedding`: also what enters the first block; `prefix`: the part that is run alone."""
+    def plan(self, *, embedding: bool) -> Plan:
+        """What capture has to know; `embedding`: also what enters the first block."""
         first = self.sites[0]
         opening = replace(first, name="embedded input", at="input", type="input", in_fit=False, pick=0)
-        sites = (opening,) * embedding + self.sites
         return Plan(
-            sites=tuple(replace(site, module=site.module.removeprefix(prefix)) for site in sites),
+            sites=(opening,) * embedding + self.sites,
             rule="blocks",
             why=str(self),
             overwrites_input=self.overwrites_input,
-            calls={name.removeprefix(prefix): count for name, count in self.calls.items()},
+            calls=self.calls,
         )
 
 
@@ -111,30 +113,59 @@ def find_blocks(model: nn.Module, inputs: Mapping[str, Any], named: str | Sequen
     with torch.no_grad():
         traced = trace(model, _batch(inputs), hint="Does it take token ids as input_ids?")
     steps = [_Step.of(call) for call in traced.calls]
+    lists = _lists(modules, steps)
+    own = _main_list(model, modules, lists) if lists else ""
     if chosen is not None:
         home, mine = _common_home(chosen), _steps_of(chosen, steps)
         siblings = {s.call.name for s in steps if _parent(s.call.name) == home and s.shape == mine[0].shape}
         whole = _linked(mine) and siblings == set(chosen)
-        return _described(traced, steps, mine, home, named=True, whole=whole)
-    lists = _lists(modules, steps)
+        return _described(traced, steps, mine, home, own=lists.get(own), named=True, whole=whole)
+    _refuse_side_branches(modules, steps, own)
     if not lists:
         expected = "a list of at least two modules (nn.ModuleList or nn.Sequential) through which tokens pass as"
         cure = f"If they are in none, name them (blocks, or --blocks). The model's tree:\n{_tree(modules)}"
         raise CaptureError(f"no blocks found: expected {expected} (batch, time, width). {cure}")
-    # An encoder-decoder runs its decoder last; otherwise the list with the most parameters, of those that pass on directly.
-    size = {home: sum(p.numel() for p in modules[home].parameters()) for home in lists}
+    others = tuple(other for other in lists if other != own)
+    return _described(traced, steps, lists[own], own, whole=_linked(lists[own]), others=others)
+
+
+def _main_list(model: nn.Module, modules: Mapping[str, nn.Module], lists: Mapping[str, list[_Step]]) -> str:
+    """An encoder-decoder runs its decoder last; otherwise the list with the most weights, of those that pass on directly."""
+    size = {home: weight_count(modules[home]) for home in lists}
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         large = [home for home in lists if 4 * size[home] >= max(size.values())]
-        home = max(large, key=lambda h: lists[h][-1].call.left)
-    else:
-        home = max(lists, key=lambda h: (_linked(lists[h]), size[h], -lists[h][0].call.entered))
-    others = tuple(other for other in lists if other != home)
-    return _described(traced, steps, lists[home], home, whole=_linked(lists[home]), others=others)
+        return max(large, key=lambda h: lists[h][-1].call.left)
+    return max(lists, key=lambda h: (_linked(lists[h]), size[h], -lists[h][0].call.entered))
 
 
-def _described(traced: Trace, steps: list[_Step], chosen: list[_Step], home: str, **about: Any) -> BlockStack:
+def _refuse_side_branches(modules: Mapping[str, nn.Module], steps: list[_Step], found: str) -> None:
+    """What was found is not the model where a larger list runs whose states are no (batch, time, width)."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for step in steps:
+        home = _parent(step.call.name)
+        seen = step.call.input
+        if home and isinstance(modules[home], nn.ModuleList) and seen is not None and len(seen.shape) > 3:
+            shapes.setdefault(home, seen.shape)
+    most = weight_count(modules[found]) if found else 0
+    larger = [home for home in shapes if weight_count(modules[home]) > most and not found.startswith(f"{home}.")]
+    if not larger:
+        return
+    home = max(larger, key=lambda name: weight_count(modules[name]))
+    children = list(modules[home].children())
+    what = f"'{home}' ({len(children)} of type {type(children[0]).__name__}), which holds most of the model"
+    came = f"got {shapes[home]} in {what}"
+    cure = "Name modules that give one state per token (blocks, or --blocks)"
+    raise CaptureError(
+        f"blocks: expected hidden states (batch, time, width), {came}. {cure}. Its tree:\n{_tree(modules)}"
+    )
+
+
+def _described(
+    traced: Trace, steps: list[_Step], chosen: list[_Step], home: str, *, own: list[_Step] | None = None, **about: Any
+) -> BlockStack:
+    """`own`: the model's blocks where others were named; the norm behind them is that of all states that are named."""
     batch, time, width = chosen[-1].shape
-    norm_name, norm, eps = _norm_after(steps, chosen[-1])
+    norm_name, norm, eps = _norm_after(steps, (own or chosen)[-1])
     sites = tuple(
         Site(c.title, c.name, "output", c.number, type(c.module).__name__, 0, 1, True, (width,), width, pick=step.pick)
         for step in chosen
@@ -142,7 +173,12 @@ def _described(traced: Trace, steps: list[_Step], chosen: list[_Step], home: str
     )
     names = {site.module for site in sites}
     calls = dict(Counter(call.name for call in traced.calls if call.name in names))
-    about |= {"norm_name": norm_name, "home": home, "linked": _linked(chosen)}
+    about |= {
+        "called": frozenset(call.name for call in traced.calls),
+        "norm_name": norm_name,
+        "home": home,
+        "linked": _linked(chosen),
+    }
     return BlockStack(sites, calls, (batch, time), norm, eps, overwrites_input=traced.overwrites_input, **about)
 
 
@@ -159,7 +195,7 @@ def _lists(modules: Mapping[str, nn.Module], steps: list[_Step]) -> dict[str, li
             continue
         inside = [s for s in steps if _parent(s.call.name) == home and len(s.shape) == 3]
         inside = [s for s in inside if s.call.input is not None and s.call.input.shape == s.shape]
-        if len(inside) >= LEAST_BLOCKS and any(p.dim() > 1 for p in inside[0].call.module.parameters()):
+        if len(inside) >= LEAST_BLOCKS and weight_count(inside[0].call.module):
             found[home] = sorted(inside, key=lambda s: s.call.entered)
     return found
 
@@ -255,10 +291,10 @@ def _kind_of_norm(module: nn.Module, d: int) -> Norm | None:
     return ("layer" if near(shifted) else "rms") if near(scaled) else None
 
 
-def run(capture: Capture, inputs: Mapping[str, Any], *, where: str) -> None:
-    """One forward whose hidden states go to the consumer."""
+def run(capture: Capture, inputs: Mapping[str, Any], *, where: str) -> Any:
+    """One forward whose hidden states go to the consumer; returns what the model does."""
     with explained(inputs, where):
-        capture.run(_batch(inputs), where=where)
+        return capture.run(_batch(inputs), where=where)
 
 
 @contextmanager
@@ -269,12 +305,12 @@ def explained(inputs: Mapping[str, Any], where: str) -> Iterator[None]:
             yield
     except LayerlawError:
         raise
-    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+    except Exception as error:  # an assertion of the model's own, say
         no_memory = "not enough memory" in str(error) or "can't allocate" in str(error)
         if no_memory or isinstance(error, torch.OutOfMemoryError):
             smaller = "a smaller batch (batch_size=1), shorter pieces (length=256), a smaller dtype (dtype='bfloat16')"
             cure = f"use {smaller}, or spread the model (device_map='auto')"
-            raise CaptureError(f"out of memory in {where}: {cure}.") from error
+            raise CaptureError(f"{NO_MEMORY} in {where}: {cure}.") from error
         shapes = ", ".join(f"{name} {tuple(v.shape)}" for name, v in inputs.items() if isinstance(v, Tensor))
         said = f"{type(error).__name__}: {error}. Does it take token ids as input_ids?"
         raise CaptureError(f"the model failed in {where} ({shapes}): {said}") from error

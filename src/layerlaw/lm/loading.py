@@ -1,14 +1,15 @@
-"""MODEL → a model and its tokenizer; and what else is needed of transformers: quiet, fresh weights, a vocabulary."""
+"""MODEL → a model and its tokenizer; and what else is needed of transformers: quiet, a model drawn anew, a vocabulary."""
 
 from __future__ import annotations
 
-import copy
 import importlib.util
+import json
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerlaw.errors import DataError, InputError, MissingExtraError, check_choice, check_whole, needed
+from layerlaw.errors import DataError, InputError, LayerlawError, MissingExtraError, check_choice, check_whole, needed
+from layerlaw.lm.twins import plain_config, seeded
+from layerlaw.lm.weights import CLASSES_ELSEWHERE
 
 END, MASK = "<|end|>", "<|mask|>"
 LEAST_ENTRIES = 300  # 256 bytes, two special tokens, and some pairs
@@ -24,13 +27,31 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 @dataclass(frozen=True)
+class GGUFHeader:
+    """What a GGUF file says beside its weights: their quantization, whether a BOS is put before a text, and which."""
+
+    quantization: str
+    bos: bool | None = None
+    bos_id: int | None = None
+
+
+@dataclass(frozen=True)
 class Loaded:
-    """A model, its tokenizer where it has one, what it is called, and its mask token where no tokenizer knows it."""
+    """A model, its tokenizer where it has one, what it is called, and its mask token where no tokenizer knows it.
+
+    `file`: what the file said that it was read from, where that was a GGUF file.
+    """
 
     model: nn.Module
     tokenizer: Any
     name: str
     mask_id: int | None = None
+    file: GGUFHeader | None = None
+
+    def bos(self, tokenizer: Any) -> int | None:
+        """The BOS of this tokenizer, or else of the file."""
+        known = getattr(tokenizer, "bos_token_id", None)
+        return known if known is not None or self.file is None else self.file.bos_id
 
 
 def load(
@@ -43,6 +64,8 @@ def load(
     name: str | None = None,
 ) -> Loaded:
     """A language model and its tokenizer: a loaded model, a local folder, a Hugging Face name, or a GGUF file.
+
+    A folder may hold an adapter of PEFT: it is put on its base, which is loaded too.
 
     tokenizer   one that is loaded, a folder, a name or a tokenizer.json; default: the model's own
     dtype       of the weights; default: float32 on a CPU, as saved where there is a GPU
@@ -71,38 +94,35 @@ def load(
         options["device_map"] = device_map
     path = Path(model).expanduser()
     if path.suffix == ".gguf":
-        found, own = _gguf(transformers, path, own, options["dtype"])
-        return Loaded(found, own, name or path.stem, mask_id)
+        found, own, header = _gguf(transformers, path, own, options["dtype"])
+        return Loaded(found, own, name or path.stem, mask_id, header)
+    if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
+        return _adapted(path, own, name=name or path.name, dtype=dtype, device_map=device_map, mask_id=mask_id)
     where = str(path) if path.exists() else str(model)
     if not path.exists() and (path.is_absolute() or where.startswith((".", "~"))):
         raise DataError(f"{path}: expected a model folder or a GGUF file, found nothing there.")
     with _explained(where):
         config = transformers.AutoConfig.from_pretrained(where)
         found = _class_for(transformers, config).from_pretrained(where, config=config, **options)
+        refuse_images(found)  # before a tokenizer is looked for
         own = transformers.AutoTokenizer.from_pretrained(where) if own is None else own
     return Loaded(found, own, name or (path.name if path.exists() else str(model)), mask_id)
-
-
-def untrained_twin(model: nn.Module, seed: int) -> nn.Module | None:
-    """A model of the same configuration with freshly drawn weights; `None` for one that is not made from a configuration."""
-    if all(kind.__name__ != "PreTrainedModel" for kind in type(model).__mro__):  # a wrapper may carry another's
-        return None
-    first = next(model.parameters())
-    twin = _seeded(seed, lambda: type(model)(_plain_config(model)))
-    return twin.to(device=first.device, dtype=first.dtype)
-
-
-def _seeded(seed: int, make: Callable[[], nn.Module]) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return make()
 
 
 def drawn(kind: str, *, seed: int, **shape: Any) -> nn.Module:
     """A model of a kind that transformers knows ("bert", "gpt2", …) in a shape of one's own, with freshly drawn weights."""
     transformers = needed("transformers", "lm", f"building a model of the kind '{kind}'")
     config = transformers.AutoConfig.for_model(kind, **shape)
-    return _seeded(seed, lambda: transformers.AutoModel.from_config(config))
+    return seeded(seed, lambda: transformers.AutoModel.from_config(config))
+
+
+def refuse_images(model: nn.Module) -> None:
+    """A network that reads pixels and no tokens is not for here; its error says where it is measured."""
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if getattr(model, "main_input_name", "") == "pixel_values" and not getattr(text, "vocab_size", None):
+        expected = f"expected a language model, got {type(model).__name__}, which reads images"
+        raise InputError(f"model: {expected}. {CLASSES_ELSEWHERE}.")
 
 
 def _class_for(transformers: Any, config: Any) -> Any:
@@ -116,7 +136,31 @@ def _class_for(transformers: Any, config: Any) -> Any:
     return next((auto for auto in kinds if type(config) in auto._model_mapping), transformers.AutoModel)
 
 
-def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Module, Any]:
+def _adapted(folder: Path, tokenizer: Any, **options: Any) -> Loaded:
+    """The base that an adapter (PEFT) was trained on, with the adapter on it."""
+    try:
+        base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (ValueError, OSError, AttributeError) as error:
+        raise DataError(f"{folder}: expected an adapter_config.json of PEFT, got: {_line(error)}") from None
+    by_hand = f"load both yourself: lm.load(PeftModel.from_pretrained(base, {str(folder)!r}), tokenizer=…)"
+    if not base:
+        raise DataError(f"{folder}: this is an adapter, and it does not say which model it belongs to; {by_hand}.")
+    peft = needed("peft", "peft", f"putting the adapter {folder} on '{base}'")
+    beside = folder / base
+    try:
+        found = load(beside if beside.exists() else base, tokenizer=tokenizer, **options)
+    except DataError as error:
+        raise DataError(
+            f"{folder}: this is an adapter of '{base}', which was not found; {by_hand}. ({error})"
+        ) from error
+    own = found.tokenizer
+    if tokenizer is None and (folder / "tokenizer_config.json").is_file():
+        own = load_tokenizer(folder)
+    with _explained(str(folder)):
+        return replace(found, model=peft.PeftModel.from_pretrained(found.model, str(folder)), tokenizer=own)
+
+
+def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Module, Any, GGUFHeader]:
     if not path.is_file():
         raise DataError(f"{path}: expected a GGUF file, found none.")
     for package in ("gguf", "accelerate"):
@@ -129,16 +173,20 @@ def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Modul
         elif own is None:
             own = transformers.AutoTokenizer.from_pretrained(**place)
     # A model read from GGUF still calls itself quantized and refuses to change its dtype: a plain one takes its weights.
-    plain: nn.Module = type(packed)(_plain_config(packed))
+    plain: nn.Module = type(packed)(plain_config(packed))
     plain.load_state_dict(packed.state_dict())
-    return plain if dtype == "auto" else plain.to(dtype), own
+    return plain if dtype == "auto" else plain.to(dtype), own, _gguf_header(path)
 
 
-def _plain_config(model: Any) -> Any:
-    config = copy.deepcopy(model.config)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    return config
+def _gguf_header(path: Path) -> GGUFHeader:
+    reader = needed("gguf", "gguf", f"reading the GGUF file {path.name}").GGUFReader(str(path))
+    sizes: Counter[str] = Counter()
+    for tensor in reader.tensors:
+        sizes[tensor.tensor_type.name] += int(tensor.n_elements)
+    kinds = [kind for kind, size in sizes.most_common() if size > 0.01 * sizes.total()]  # norms are always kept whole
+    keys = (reader.fields.get(f"tokenizer.ggml.{name}") for name in ("add_bos_token", "bos_token_id"))
+    bos, bos_id = (None if key is None else key.contents() for key in keys)
+    return GGUFHeader(f"{', '.join(kinds)} (GGUF)", None if bos is None else bool(bos), bos_id)
 
 
 def load_tokenizer(tokenizer: Any) -> Any:
@@ -170,7 +218,9 @@ def _explained(where: str) -> Iterator[None]:
     except ImportError as error:
         why = f"loading '{where}' ({_line(error)})"
         raise MissingExtraError("transformers and what it asks for", "lm", why) from error
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except LayerlawError:
+        raise
+    except Exception as error:  # the Rust side of tokenizers raises plain ones
         hint = "Is the name right, is there a network? A local folder or a GGUF file needs none."
         if Path(where).exists():
             hint = "Is it whole, and is it a model (a folder with a config.json and weights, or a GGUF file)?"

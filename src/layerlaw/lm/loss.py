@@ -1,53 +1,237 @@
-"""The model's own loss on a few tokens: does it know such text, does the tokenizer belong to it, does it want a BOS?"""
+"""The model's own loss on some tokens: does it know such text, does the tokenizer belong to it, does it want a BOS?
+
+The scores of all entries of a vocabulary take more memory than everything else, and nobody needs them at every token.
+While a model is measured its head sees one place of each piece; what would have entered it at the chosen tokens is kept.
+"""
 
 from __future__ import annotations
 
 import math
-from itertools import accumulate
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from layerlaw.capture.modules import modules_of
+from layerlaw.errors import LayerlawError
+from layerlaw.lm.anatomy import TokenPlaces
 from layerlaw.lm.blocks import explained
-from layerlaw.lm.pieces import Pieces, evenly
-from layerlaw.lm.tasks import NextToken, token_inputs
+from layerlaw.lm.pieces import GOLDEN, Pieces, evenly
+from layerlaw.lm.tasks import TokenBatch, token_inputs
+from layerlaw.lm.weights import head_module, vocabulary_of, weight_count
 
 ENOUGH = 2048  # tokens: the mean is known to about a tenth of a nat
-AT_ONCE = 512  # tokens in a forward: the scores of all tokens of the vocabulary take much memory
+LEAST = 256  # tokens, however short the text
+SHARE = 0.06  # of the work of the blocks: so much may the scores cost
+AT_ONCE = 2**24  # scores that are held at a time
 CONTEXT = 16  # tokens that are predicted in a piece, on average: of fewer no model can know much
 CLEARLY = 0.5  # nats
-MUCH = 0.2  # a loss lower by this share is no accident of one piece
-BOS_TOKENS = 256  # of the piece that is tried with and without a BOS
+BOS_PIECES, BOS_TOKENS = 4, 128  # pieces that are tried with and without a BOS, and tokens of each at most
+BOS_SHARE = 0.03  # of the tokens that are measured: so many are tried
+BOS_GAIN = 0.05  # a loss lower by this share, and in every piece, is no accident
+
+Map = Callable[[Tensor], Tensor]
 
 
-def own_loss(model: nn.Module, pieces: Pieces, scores: int, device: torch.device) -> float | None:
-    """Mean −ln p of the next token, in nats, over some pieces; `None` where the model gives no such scores."""
-    task, total, seen = NextToken((1,)), 0.0, 0
-    for members in _some(pieces):
-        batch = task.batch([pieces.ids[i][: AT_ONCE + 1] for i in members], members).to(device)
+class Head:
+    """The layer that gives the scores; as a context, it sees one place of each piece while the model runs.
+
+    `last` is what would have entered it in the last forward, (batch, time, width). Where the model does more with the scores
+    than a factor or a soft cap, or fails on fewer of them, the head is left alone, and the scores are those that the model
+    returns (`spared` is False).
+    """
+
+    def __init__(self, model: nn.Module, name: str, after: Map | None = None) -> None:
+        self.name, self.after, self.spared = name, after, after is not None
+        self.module = modules_of(model)[name] if name else None
+        self.last: Tensor | None = None
+        self._hook: Any = None
+        self._cutting = True
+
+    @classmethod
+    def of(cls, model: nn.Module, inputs: Mapping[str, Any]) -> Head | None:
+        """Found in two dry runs, one as the model is and one with the head spared; `None`: the model gives no scores."""
+        name, entries = head_module(model), vocabulary_of(model)
+        seen: list[tuple[Tensor, Tensor]] = []
+        hook = None
+        if name:
+            hook = modules_of(model)[name].register_forward_hook(lambda m, args, out: seen.append((args[0], out)))
         try:
-            with torch.no_grad():
-                output = model(**batch.inputs_of(model))
-        except RuntimeError:
-            return None  # out of memory: nothing else needs the scores of all tokens
-        logits = getattr(output, "logits", output)
-        if not isinstance(logits, Tensor) or logits.shape != (*batch.shape, scores):
-            return None  # no scores, or not one row for each token
-        rows = logits.reshape(-1, scores).index_select(0, batch.rows.to(logits.device)).float()
-        total += float(F.cross_entropy(rows, batch.around[1].to(logits.device), reduction="sum"))
-        seen += len(rows)
-    return total / seen if seen else None
+            with explained(inputs, "the dry run"):
+                scores = first_scores(model(**inputs))
+        except (LayerlawError, IndexError):  # found again, and told, where the blocks are looked for
+            return None
+        finally:
+            if hook is not None:
+                hook.remove()
+        if scores is None or scores.shape[-1] not in (entries, seen[0][1].shape[-1] if seen else entries):
+            return None  # the states of a model without a head, say
+        if len(seen) != 1 or not all(isinstance(t, Tensor) and t.dim() == 3 for t in seen[0]):
+            return cls(model, "")
+        found = cls(model, name, _map_between(seen[0][1], scores, getattr(model, "config", None)))
+        if found.spared:
+            try:
+                with torch.no_grad(), found:
+                    model(**inputs)
+            except Exception:  # the model needs the scores of every place
+                return cls(model, "")
+        return found if found.spared else cls(model, "")
+
+    def on(self, model: nn.Module) -> Head:
+        """The same of another model of the same build."""
+        return Head(model, self.name, self.after)
+
+    def __enter__(self) -> Head:
+        if self.spared and self.module is not None:
+            self._hook = self.module.register_forward_pre_hook(self._enter)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = self.last = None
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if not (self._cutting and self.spared) or not args or not isinstance(args[0], Tensor) or args[0].dim() != 3:
+            return None
+        self.last = args[0]
+        return (args[0][:, :1], *args[1:])
+
+    def own_scores(self, model: nn.Module, inputs: Mapping[str, Any]) -> Tensor | None:
+        """What the model itself returns, its head not spared."""
+        self._cutting = False
+        try:
+            with explained(inputs, "a trial of its scores"):
+                return first_scores(model(**inputs))
+        finally:
+            self._cutting = True
+
+    def confirm(self, model: nn.Module, piece: Tensor) -> None:
+        """Leave the head alone where the scores of this text are not what it gives: a model may change them by its input."""
+        inputs = token_inputs(model, piece[None])
+        scores = self.own_scores(model, inputs)
+        with explained(inputs, "a trial of its scores"):
+            model(**inputs)
+        last, self.last = self.last, None
+        if not self.spared or scores is None or last is None or last.shape[1] != scores.shape[1]:
+            self.spared = False
+            return
+        mine = self._scores(last[0]).double()
+        tolerance = 1e-3 if scores.dtype in (torch.float32, torch.float64) else 5e-2
+        off = float((mine - scores[0].double()).abs().max())
+        self.spared = not off > tolerance * float(scores.abs().max())  # what is not finite says nothing against it
+
+    def rows(self, output: Any, batch: TokenBatch, places: TokenPlaces) -> Tensor | None:
+        """Of every token (batch × time) of a forward that gave this output: what enters the head, or else its scores."""
+        states = self.last if self.spared else first_scores(output)
+        self.last = None
+        if states is None or states.shape[0] != batch.shape[0] or states.shape[1] < batch.shape[1]:
+            return None
+        if tuple(states.shape[:2]) != batch.shape:
+            states = places.of(states, batch.shape)
+        return states.reshape(-1, states.shape[-1])
+
+    def losses(self, rows: Tensor, tokens: Tensor) -> Tensor:
+        """−ln p (n,) of the tokens (n,) from such rows (n, d), as many scores at a time as memory is spent on."""
+        wide = weight_count(self.module) // rows.shape[1] if self.spared and self.module is not None else rows.shape[1]
+        many = max(1, AT_ONCE // max(1, wide))
+        parts = zip(torch.split(rows, many), torch.split(tokens.to(rows.device), many), strict=True)
+        with torch.no_grad():
+            found = [F.cross_entropy(self._scores(part).float(), aim, reduction="none") for part, aim in parts]
+        return torch.cat(found).double()
+
+    def _scores(self, rows: Tensor) -> Tensor:
+        if not self.spared or self.module is None or self.after is None:
+            return rows
+        self._cutting = False
+        try:
+            scores: Tensor = self.after(self.module(rows[None]))[0]
+        finally:
+            self._cutting = True
+        return scores
 
 
-def _some(pieces: Pieces) -> list[list[int]]:
-    """Pieces spread over the text with enough tokens in all, as many at a time as the longest of them allows."""
-    sizes = {i: min(len(pieces.ids[i]) - 1, AT_ONCE) for i in evenly(len(pieces.ids))}
-    before = accumulate(sizes.values(), initial=0)
-    chosen = [i for i, seen in zip(sizes, before, strict=False) if seen < ENOUGH]
-    many = AT_ONCE // max(sizes[i] for i in chosen)
-    return [chosen[at : at + many] for at in range(0, len(chosen), many)]
+def first_scores(output: Any) -> Tensor | None:
+    """The scores (batch, time, entries) among what a model returns."""
+    scores = getattr(output, "logits", output[0] if isinstance(output, (tuple, list)) and output else output)
+    return scores if isinstance(scores, Tensor) and scores.dim() == 3 else None
+
+
+def _map_between(before: Tensor, after: Tensor, config: Any) -> Map | None:
+    """What turns the head's output into the model's scores: nothing, a factor, or a soft cap; `None`: something else."""
+    if before.shape != after.shape:
+        return None
+    tolerance = 1e-4 if after.dtype in (torch.float32, torch.float64) else 2e-2
+    x, y = before.double(), after.double()
+    factor = float((x * y).sum() / (x * x).sum().clamp_min(1e-300))
+    cap = getattr(config, "final_logit_softcapping", None)
+    maps: list[Map] = [lambda s: s, lambda s: s * factor]
+    if isinstance(cap, (int, float)) and cap:
+        maps.append(lambda s: cap * torch.tanh(s / cap))
+    near = tolerance * float(y.abs().max())
+    return next((m for m in maps if float((m(x) - y).abs().max()) <= near), None)
+
+
+@dataclass
+class LossSample:
+    """The loss on tokens spread evenly over those that are measured: every `step`-th one of a piece.
+
+    Where the first of them stands depends on the number of the piece alone, so that batches and ranks choose the same.
+    """
+
+    head: Head
+    step: int
+    places: TokenPlaces
+    kept: list[tuple[Tensor, Tensor]] = field(default_factory=list, repr=False)
+    sums: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.float64))  # of −ln p, and how many
+    failed: str = ""
+
+    @classmethod
+    def of(cls, head: Head, model: nn.Module, tokens: int, places: TokenPlaces) -> LossSample:
+        """So many of the tokens that the scores cost little beside the blocks."""
+        scoring = weight_count(head.module) if head.module is not None else 0
+        blocks = max(1, weight_count(model) - 2 * scoring)
+        afforded = SHARE * tokens * blocks / scoring if scoring else ENOUGH
+        return cls(head, max(1, round(tokens / min(ENOUGH, max(LEAST, afforded)))), places)
+
+    def update(self, output: Any, batch: TokenBatch, numbers: Sequence[int]) -> None:
+        """The tokens of one forward over the pieces of these numbers; whatever fails must not cost the measurement."""
+        time = batch.shape[1]
+        first = torch.tensor([int(number * GOLDEN % 1 * self.step) for number in numbers])
+        chosen = ((batch.rows % time + first[batch.rows // time]) % self.step == 0).nonzero().flatten()
+        try:
+            rows = self.head.rows(output, batch, self.places)
+            if rows is None or not len(chosen) or self.failed:
+                return
+            rows = rows.index_select(0, batch.rows[chosen].to(rows.device))
+            told = batch.around[1][chosen]
+            if self.head.spared:
+                self.kept.append((rows, told))
+            else:
+                self._add(rows, told)
+        except Exception as error:
+            self.failed = f"{type(error).__name__}: {error}"
+
+    def settle(self) -> None:
+        """Turn what is kept into losses, in one go: the weights of an offloaded head come once."""
+        try:
+            if self.kept and not self.failed:
+                self._add(*(torch.cat(parts) for parts in zip(*self.kept, strict=True)))
+        except Exception as error:
+            self.failed = f"{type(error).__name__}: {error}"
+        self.kept = []
+
+    def _add(self, rows: Tensor, told: Tensor) -> None:
+        losses = self.head.losses(rows, told)
+        self.sums += torch.stack([losses.sum().cpu(), torch.tensor(float(len(losses)))])
+
+    @property
+    def mean(self) -> float | None:
+        """In nats per token; `None` where the model gave no scores of single tokens."""
+        return float(self.sums[0] / self.sums[1]) if self.sums[1] and not self.failed else None
 
 
 def frequency_loss(counts: Tensor) -> float:
@@ -75,28 +259,36 @@ def loss_note(loss: float | None, predicted: Tensor, pieces: int) -> str:
     return f"The model's own loss on this text is {loss:.2f} nats per token; {gives}"
 
 
-def bos_note(model: nn.Module, tokenizer: Any, pieces: Pieces, device: torch.device) -> str:
-    """A sentence where a BOS that the tokenizer does not put lowers the loss on one piece by much, else nothing."""
-    known = getattr(tokenizer, "bos_token_id", None)
-    if known is None or pieces.bos is not None:
+def bos_note(model: nn.Module, head: Head | None, bos: int | None, pieces: Pieces, device: torch.device) -> str:
+    """A sentence where a BOS that was not put lowers the loss clearly, in every one of several pieces; else nothing."""
+    if bos is None or pieces.bos is not None or head is None:
         return ""
-    most = min(BOS_TOKENS, max(map(len, pieces.ids)) - 1)  # a model may have no place for one more
-    piece = pieces.ids[0][:most].to(device)
-    plain = _loss_of_piece(model, piece[None])
-    led = _loss_of_piece(model, torch.cat([torch.tensor([known], device=device), piece])[None])
-    if plain is None or led is None or led > (1 - MUCH) * plain:
+    most = round(BOS_SHARE * pieces.tokens / (2 * BOS_PIECES))
+    long = [i for i in evenly(len(pieces.ids)) if len(pieces.ids[i]) >= CONTEXT][:BOS_PIECES]
+    if not long:
         return ""
-    better = f"with one the loss on the first piece is {led:.2f} instead of {plain:.2f}"
-    return f"The tokenizer puts no BOS in front, but {better}: this model wants it (bos=True, or --bos)."
+    shortest = min(len(pieces.ids[i]) for i in long) - 1  # a model may have no place for one more
+    size = min(shortest, max(CONTEXT, min(BOS_TOKENS, most)))
+    front = torch.tensor([bos])
+    tried: tuple[list[float], list[float]] = ([], [])
+    try:
+        for i in long:
+            plain = pieces.ids[i][:size]
+            for losses, ids in zip(tried, (plain, torch.cat([front, plain])), strict=True):
+                losses.append(_loss_of(model, head, ids.to(device), size - 2))
+    except (LayerlawError, ValueError):  # a trial that fails costs nothing but its answer
+        return ""
+    without, led = (torch.tensor(losses) for losses in tried)
+    before, after = float(without.mean()), float(led.mean())
+    if not bool((led < without).all()) or after > (1 - BOS_GAIN) * before:
+        return ""
+    better = f"with one the loss on {len(long)} piece{'s' * (len(long) > 1)} is {after:.2f} instead of {before:.2f}"
+    return f"No BOS was put in front, but {better}: this model wants it (bos=True, or --bos)."
 
 
-def _loss_of_piece(model: nn.Module, ids: Tensor) -> float | None:
-    """Cross-entropy of all tokens but the first two, which only the version with a BOS could predict."""
-    inputs = token_inputs(model, ids)
-    with explained(inputs, "the loss of one piece"):
-        output = model(**inputs)
-    scores = getattr(output, "logits", output)
-    if not isinstance(scores, Tensor) or scores.dim() != 3 or ids.shape[1] < 8:
-        return None
-    losses = F.cross_entropy(scores[0, :-1].float(), ids[0, 1:], reduction="none")
-    return float(losses[2:].mean())
+def _loss_of(model: nn.Module, head: Head, ids: Tensor, last: int) -> float:
+    """Mean −ln p of the last tokens of a piece: the first two only the version with a BOS could predict."""
+    scores = head.own_scores(model, token_inputs(model, ids[None]))
+    if scores is None or scores.shape[1] < len(ids):
+        raise ValueError("no scores of single tokens")
+    return float(F.cross_entropy(scores[0, -1 - last : -1].float(), ids[-last:].to(scores.device)))

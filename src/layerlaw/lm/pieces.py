@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import partial
-from itertools import chain
 from numbers import Integral
 from typing import Any, Literal, get_args
 
@@ -29,6 +27,9 @@ SHORTEST = 2  # a token and the next
 TIMES = 32  # a text is read up to so many times the tokens that are wanted: those used are spread over it
 GOLDEN = (1 + 5**0.5) / 2
 STRING_PART = 200_000  # characters of a long string that are tokenized at once
+READ_WHOLE = 3_000_000  # characters of a document: some seconds; of a longer one parts spread over it are tokenized
+SAMPLE_PART = 16_000  # characters of such a part
+TRIED = 8  # parts that tell how many tokens the whole has
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,9 @@ class UncutText:
     bos: bool | None = None
     tokens: int | None = None
     groups: int | None = None
+    about: dict[str, Any] | None = field(
+        init=False, default=None, repr=False
+    )  # name, documents and checksum of the text
 
     def __post_init__(self) -> None:
         check_choice("documents", self.documents, get_args(Documents))
@@ -140,6 +144,7 @@ class UncutText:
         if self.bos not in (None, True, False):
             raise InputError(f"bos: expected True, False or None (as the tokenizer does), got {self.bos!r}.")
         text: Any = self.text.documents if isinstance(self.text, Text) else self.text
+        object.__setattr__(self, "about", _about(self.text))
         object.__setattr__(self, "text", text)
         short = isinstance(text, str) and len(text) < 300 and "\n" not in text
         if isinstance(text, os.PathLike) or (short and os.path.isfile(text)):  # which minds neither length nor letters
@@ -150,8 +155,14 @@ class UncutText:
         if isinstance(text, Mapping) and "input_ids" in text:
             raise InputError(f"text: expected token ids, got a {type(text).__name__}: pass its 'input_ids'.")
 
-    def cut(self, tokenizer: Any = None, *, wanted: int | None = None) -> Pieces:
-        """Tokenize and cut; the tokenizer is for a text that came without, reading stops at many times `wanted` tokens."""
+    def cut(
+        self, tokenizer: Any = None, *, wanted: int | None = None, habit: bool | None = None, bos_id: int | None = None
+    ) -> Pieces:
+        """Tokenize and cut; the tokenizer is for a text that came without, reading stops at many times `wanted` tokens.
+
+        habit   whether a BOS is put before a text where nothing else was requested; default: as the tokenizer does
+        bos_id  the BOS of a tokenizer that names none
+        """
         text, first, read = self.text, None, None
         documents: Any = _token_ids(text)
         if documents is not None and self.bos:
@@ -163,16 +174,17 @@ class UncutText:
                 raise InputError(f"tokenizer: expected one for this text, got none. {cure}.")
             if not callable(tokenizer):
                 raise InputError(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}.")
-            first = bos_of(tokenizer, self.bos)
+            first = bos_of(tokenizer, habit if self.bos is None else self.bos, bos_id)
             end = getattr(tokenizer, "eos_token_id", None) if self.documents == "pack" else None
-            documents, read = _documents(text), partial(_tokenized, tokenizer, end)
+            documents, read = _documents(text), _Reader(tokenizer, end)
         size = self.length - (first is not None)
         if size < 1:
             raise InputError(f"length: expected a BOS and at least one token in a piece, got {self.length}.")
         most = size if self.documents == "truncate" else None
         taken, note = _read(documents, read, most, None if wanted is None else TIMES * wanted)
         packed = self.documents == "pack"
-        whole = [(0, torch.cat([ids for _, ids in taken]))] if packed and taken else taken
+        runs = [(number, ids) for number, parts in taken for ids in parts]  # of tokens that follow each other
+        whole = [(0, torch.cat([ids for _, ids in runs]))] if packed and runs else runs
         found, owners = [], []
         for number, ids in whole:
             for cut in torch.split(ids, size):
@@ -189,19 +201,38 @@ class UncutText:
         return Pieces(tuple(found), tuple(owners), bos=first, packed=packed, given=given).noted(note)
 
 
+def _about(text: Any) -> dict[str, Any] | None:
+    """What tells a text from another, whatever tokenizer reads it; `None` of token ids and of what is read only once."""
+    documents = [text] if isinstance(text, str) else text
+    if isinstance(documents, (list, tuple)) and documents and all(isinstance(one, str) for one in documents):
+        text = Text(list(documents), "")
+    if not isinstance(text, Text):
+        return None
+    return {"name": text.name, "documents": len(text.documents), "sha256": text.checksum}
+
+
 pieces_of = UncutText  # as users call it: what is not cut yet
 
 
 def _read(
-    documents: Any, read: Callable[[int, Any], Tensor] | None, most: int | None, enough: int | None
-) -> tuple[list[tuple[int, Tensor]], str]:
-    """Documents with their numbers, evenly over a list, up to `most` tokens of each, until there are enough; a remark."""
+    documents: Any, read: _Reader | None, most: int | None, enough: int | None
+) -> tuple[list[tuple[int, list[Tensor]]], str]:
+    """Documents with their numbers, evenly over a list, up to `most` tokens of each, until there are enough; a remark.
+
+    Of a very long document parts are read that are spread over it, as many as are its share of what is still wanted.
+    """
     listed = hasattr(documents, "__len__")
     order = ((i, documents[i]) for i in evenly(len(documents))) if listed else enumerate(documents)
-    taken, have, note = [], 0, ""
+    taken: list[tuple[int, list[Tensor]]] = []
+    have, note = 0, ""
     for number, document in order:
-        taken.append((number, (document if read is None else read(number, document))[:most]))
-        have += len(taken[-1][1])
+        if read is None:
+            parts = [document[:most]]
+        else:
+            others = len(documents) - len(taken) if listed else 1
+            parts = read.parts(number, document, most, None if enough is None else -(-(enough - have) // others))
+        taken.append((number, parts))
+        have += sum(map(len, parts))
         if enough is not None and have >= enough:
             if not listed:
                 note = f"Reading stopped after {number + 1:,} document{'s' * (number > 0)} with {have:,} tokens."
@@ -225,9 +256,10 @@ def evenly(n: int) -> Iterator[int]:
             yield i
 
 
-def bos_of(tokenizer: Any, wanted: bool | None) -> int | None:
-    """The BOS to put in front of every piece: by the tokenizer's own habit, or as requested."""
+def bos_of(tokenizer: Any, wanted: bool | None, other: int | None = None) -> int | None:
+    """The BOS to put in front of every piece: by the tokenizer's own habit, or as requested; `other`: if it has none."""
     known = getattr(tokenizer, "bos_token_id", None)
+    known = other if known is None else known
     if wanted and known is None:
         raise InputError("bos=True: expected a tokenizer with a BOS token, got one without.")
     if known is None or wanted is False:
@@ -235,23 +267,55 @@ def bos_of(tokenizer: Any, wanted: bool | None) -> int | None:
     return int(known) if wanted or tokenizer("a")["input_ids"][:1] == [known] else None
 
 
-def _tokenized(tokenizer: Any, end: int | None, number: int, document: Any) -> Tensor:
-    """Token ids of a document, without special tokens; `end` closes it where documents are packed."""
-    if isinstance(document, Mapping) and "text" in document:
-        document = document["text"]
-    if not isinstance(document, str):
-        came = f"{type(document).__name__} as document {number}"
-        raise InputError(f"text: expected documents that are strings (or rows with a 'text'), got {came}.")
-    parts = (tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"] for part in _parts(document))
-    ids = [*chain.from_iterable(parts), *(() if end is None else (end,))] if document.strip() else []
-    return torch.tensor(ids, dtype=torch.long)
+@dataclass(frozen=True)
+class _Reader:
+    """Token ids of documents, without special tokens; `end` closes a document where documents are packed."""
+
+    tokenizer: Any
+    end: int | None
+
+    def parts(self, number: int, document: Any, most: int | None, enough: int | None) -> list[Tensor]:
+        """Of one document, runs of tokens in their order: one with all of them, or several that are enough together."""
+        if isinstance(document, Mapping) and "text" in document:
+            document = document["text"]
+        if not isinstance(document, str):
+            came = f"{type(document).__name__} as document {number}"
+            raise InputError(f"text: expected documents that are strings (or rows with a 'text'), got {came}.")
+        long = len(document) > READ_WHOLE and most is None and enough is not None
+        some = self._some(document, enough) if long and enough is not None else None
+        return [self._whole(document, most)] if some is None else some
+
+    def _ids(self, text: str) -> list[int]:
+        found: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return found
+
+    def _whole(self, document: str, most: int | None) -> Tensor:
+        ids: list[int] = []
+        for part in _parts(document) if document.strip() else ():
+            ids += self._ids(part)
+            if most is not None and len(ids) >= most:
+                return torch.tensor(ids[:most], dtype=torch.long)
+        ids += [] if self.end is None or not document.strip() else [self.end]
+        return torch.tensor(ids[:most], dtype=torch.long)
+
+    def _some(self, document: str, enough: int) -> list[Tensor] | None:
+        """Parts spread over a long document with enough tokens; `None` where that would be most of it."""
+        pieces, taken, have = list(_parts(document, SAMPLE_PART)), {}, 0
+        for i in evenly(len(pieces)):
+            taken[i] = torch.tensor(self._ids(pieces[i]), dtype=torch.long)
+            have += len(taken[i])
+            if len(taken) == TRIED and have * len(pieces) < 2 * TRIED * enough:
+                return None
+            if have >= enough:
+                break
+        return [taken[i] for i in sorted(taken)]
 
 
-def _parts(document: str) -> Iterator[str]:
+def _parts(document: str, size: int = STRING_PART) -> Iterator[str]:
     """A long text in parts that end at a line, so that a tokenizer need not hold all of it at once."""
     at = 0
     while at < len(document):
-        end = min(at + STRING_PART, len(document))
+        end = min(at + size, len(document))
         if end < len(document):
             line, word = document.rfind("\n", at, end), document.rfind(" ", at, end)
             end = line + 1 if line > at else word if word > at else end

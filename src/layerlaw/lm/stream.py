@@ -20,8 +20,9 @@ from layerlaw.capture.hooks import Capture
 from layerlaw.capture.network import probing_state
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.errors import CaptureError, InputError
-from layerlaw.lm.anatomy import TokenPlaces, body_of
+from layerlaw.lm.anatomy import TokenPlaces
 from layerlaw.lm.blocks import BlockStack, run
+from layerlaw.lm.loss import LossSample
 from layerlaw.lm.pieces import Pieces, batches
 from layerlaw.lm.tasks import MASKED_SHARE, LanguageTask, Target, TaskName, TokenBatch
 from layerlaw.measures.separation import separation_from_scatter
@@ -49,9 +50,9 @@ class TextPlan:
     frequent: FrequentTokens | None = None
     words: PicturedWords | None = None
 
-    def capture(self, prefix: str = "") -> Plan:
-        """The sites, for capture; `prefix`: of the part of the model that is run alone."""
-        return self.blocks.plan(embedding=self.blocks.whole, prefix=prefix)
+    def capture(self) -> Plan:
+        """The sites, for capture."""
+        return self.blocks.plan(embedding=self.blocks.whole)
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -78,8 +79,8 @@ class TextPlan:
 class MomentPass:
     """The moments of one model over all pieces: of every site and of the targets, and the columns of each target."""
 
-    def __init__(self, plan: TextPlan, groups: int) -> None:
-        self.plan, self.groups = plan, groups
+    def __init__(self, plan: TextPlan, groups: int, loss: LossSample | None = None) -> None:
+        self.plan, self.groups, self.loss = plan, groups, loss
         self.codes = [(target, target.codes()) for target in plan.targets]
         self.columns: dict[str, slice] = {}
         at = 0
@@ -142,6 +143,9 @@ class MomentPass:
         for moments in self.sites.values():
             moments.settle(self.targets)
         more = [] if self.frequent is None else self.frequent.settle(names, self.plan.blocks.width, device)
+        if self.loss is not None:
+            self.loss.settle()
+            more += [self.loss.sums]
         if world_size() > 1:
             more += [] if self.words is None else [self.words.seen]
             all_reduce([*self.targets.tensors, *(t for site in self.sites.values() for t in site.tensors), *more])
@@ -160,25 +164,26 @@ class TextRun:
     device: torch.device
     progress: bool | Progress
 
-    def measure(self, network: nn.Module) -> MomentPass:
-        """Every batch of this rank through the model, without its head where that is possible, then one all-reduce."""
-        body = body_of(network, self.plan.blocks.home)
-        prefix = next(f"{name}." for name, module in network.named_modules() if module is body).removeprefix(".")
-        plan, pieces = self.plan.capture(prefix), self.pieces
-        found = MomentPass(self.plan, max(pieces.groups) + 1)
+    def measure(self, network: nn.Module, loss: LossSample | None = None) -> MomentPass:
+        """Every batch of this rank through the model, then one all-reduce; `loss` looks at what comes out."""
+        plan, pieces = self.plan.capture(), self.pieces
+        found = MomentPass(self.plan, max(pieces.groups) + 1, loss)
         mine = list(batches(pieces, self.batch_size))[rank() :: world_size()]
         counter = Counter(self.progress, len(mine), "tokens")
         started = time.perf_counter()
         with (
             probing_state(network, "running"),
-            Capture(body, plan, plan.sites, reduce=None, consume=found.consume) as capture,
+            Capture(network, plan, plan.sites, reduce=None, consume=found.consume) as capture,
         ):
             for number, (group, members) in enumerate(mine):
                 batch = self.task.batch([pieces.ids[i] for i in members], members)
                 if len(batch.rows):
                     found.begin(group, batch, rank() + number * world_size())
-                    inputs = batch.to(self.device).inputs_of(body)
-                    run(capture, inputs, where=f"the {len(members)} pieces from {members[0]} on")
+                    inputs = batch.to(self.device).inputs_of(network)
+                    output = run(capture, inputs, where=f"the {len(members)} pieces from {members[0]} on")
+                    if loss is not None:
+                        loss.update(output, batch, members)
+                    del output  # its scores may be larger than all else
                     found.tokens += sum(len(pieces.ids[i]) for i in members)
                 counter.step(f"{found.tokens / (time.perf_counter() - started):,.0f} tokens/s")
         counter.close()

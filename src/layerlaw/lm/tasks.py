@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.errors import InputError
+from layerlaw.lm.weights import CLASSES_ELSEWHERE
 
 TaskName = Literal["next", "masked", "span"]
 MASKED_SHARE = 0.15
@@ -29,6 +31,14 @@ AGAINST_ITS_WAY = {  # by task, where another one fits the model
     "next": "The model reads both ways: the next token is among what it reads, so PR says how well it is copied.",
     "masked": "The model reads forward only: a masked token is predicted from what stands before it.",
 }
+
+
+def decides_classes(model: nn.Module) -> str:
+    """A remark on a model that was trained to sort whole inputs into classes."""
+    name = type(model).__name__
+    if not re.search(r"For\w*Classification$", name):
+        return ""
+    return f"{name} decides about classes; here only its states of single tokens are measured. {CLASSES_ELSEWHERE}."
 
 
 def token_inputs(model: nn.Module, ids: Tensor, mask: Tensor | None = None) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def _loaded(place: Path, device: str) -> Loaded:
     files = sorted(place.glob("*.gguf"))
     where = place if (place / "config.json").exists() or not files else files[0]
     loaded = load(where, dtype="float32")
-    return Loaded(loaded.model.to(device), loaded.tokenizer, REAL)
+    return replace(loaded, model=loaded.model.to(device), name=REAL)  # what its file says stays with it
 
 
 def measured(setting: Setting, *, first: int | None = None, tokens: int | None = None, **options: Any) -> Record:

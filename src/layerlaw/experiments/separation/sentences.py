@@ -20,7 +20,8 @@ from layerlaw.data.official import ENVIRONMENT, find, read_bytes
 from layerlaw.errors import DataError
 from layerlaw.experiments.setting import Setting, model_folder
 from layerlaw.lab.trainer import steps
-from layerlaw.lm.loading import Loaded, drawn, load, untrained_twin
+from layerlaw.lm.loading import Loaded, drawn, load
+from layerlaw.lm.twins import untrained_twin
 from layerlaw.probing import probe
 from layerlaw.progress import Progress, choose
 from layerlaw.provenance import parameter_digest
@@ -111,9 +112,7 @@ def encoder_of(setting: Setting, seed: int, *, trained: bool) -> nn.Module:
     setting.checksums["minilm weights"] = parameter_digest(model) or ""
     if trained:
         return copy.deepcopy(model)
-    twin = untrained_twin(model, seed)
-    assert twin is not None  # a model of transformers has a configuration
-    return twin
+    return untrained_twin(model, seed).model
 
 
 @cache

@@ -266,10 +266,14 @@ def _panels(view: RecordView, key: str) -> str:
 
 def _several(views: Sequence[RecordView]) -> str:
     all_of_them = f'<p class="together">{html.unbroken(said)}</p>' if (said := together(views)) else ""
-    body = html.chart("all-compare", compare_figure(views)) + all_of_them + compare_table(views)
+    body = html.chart("all-compare", compare_figure(views)) + _along_relative_depth(views) + all_of_them
+    body += compare_table(views)
     known = {view.record.provenance.get("data_sha256") for view in views} - {None}
     drawn = any("shuffled" in str(record.settings.get("order")) for record in (view.record for view in views))
     told = "may be of the same data: one was shuffled by its loader" if drawn else "were measured on different data"
+    texts = {(view.record.provenance.get("text") or {}).get("sha256") for view in views}
+    if len(texts) == 1 and None not in texts:
+        told = "are of one text, cut into other tokens or pieces"
     other_data = f" The records {told}." if len(known) > 1 else ""
     caption = presentation(views[0]).compared_caption(views) + other_data
     records = [
@@ -283,8 +287,16 @@ def _several(views: Sequence[RecordView]) -> str:
     )
 
 
-def compare_figure(views: Sequence[RecordView]) -> Any:
-    """D or PR along the fit of every record: points, and its line dashed."""
+def _along_relative_depth(views: Sequence[RecordView]) -> str:
+    """The same curves along block / number of blocks, where language models are not equally deep."""
+    deep = {len(view.fit_positions) for view in views}
+    if views[0].record.kind is not LANGUAGE_MODEL or len(deep) < 2 or min(deep) < 2:
+        return ""
+    return html.chart("all-compare-relative", compare_figure(views, relative=True))
+
+
+def compare_figure(views: Sequence[RecordView], *, relative: bool = False) -> Any:
+    """D or PR along the fit of every record: points, and its line dashed; `relative`: all end at depth 1."""
     kind, axis, symbol = views[0].record.kind, presentation(views[0]).AXIS, describe(views[0].column).symbol
     curves = [[view.series(view.column)[p] for p in view.fit_positions] for view in views]
     drawn = [i for i, curve in enumerate(curves) if any(v is not None and v > 0 for v in curve)]
@@ -300,15 +312,19 @@ def compare_figure(views: Sequence[RecordView]) -> Any:
         ends = [view.ends[p] if view.errors is not None else None for p in view.fit_positions]
         every += [*curve, *(end for pair in ends for end in pair or ())]
         counts, names = [kind.first + k for k in range(len(curve))], [view.sites[p].name for p in view.fit_positions]
+        unit = counts[-1] if relative else 1
         points = plotly.line(view.label, curve, color, width=1.2, written=plotly.with_intervals(view, curve, ends))
         points.update(
             name=html.for_plotly(view.label, 32),
             legendgroup=str(i),
-            x=[plotly.rounded(k + aside * (place - (len(drawn) - 1) / 2)) for k in counts],
+            x=[plotly.rounded((k + aside * (place - (len(drawn) - 1) / 2)) / unit) for k in counts],
             mode="markers" if view.fit else "lines+markers",
             marker={"size": 8, "symbol": SYMBOLS[i // len(theme.QUALITATIVE) % len(SYMBOLS)]},
             meta=None,
-            text=[f"{k} · {html.for_plotly(name, 40)}" for k, name in zip(counts, names, strict=True)],
+            text=[
+                f"{f'{k} of {unit}' if relative else k} · {html.for_plotly(name, 40)}"
+                for k, name in zip(counts, names, strict=True)
+            ],
             hovertemplate=f"<b>%{{fullData.name}}</b><br>%{{text}}<br>{symbol} = %{{customdata}}<extra></extra>",
         )
         if any(pair is not None for pair in ends):
@@ -316,9 +332,16 @@ def compare_figure(views: Sequence[RecordView]) -> Any:
         traces.append(points)
         if view.fit:
             law = plotly.fitted_line(view, view.fit, "", 1.3)
-            law.update(x=counts, line={"color": color}, legendgroup=str(i), showlegend=False)
+            law.update(
+                x=[plotly.rounded(k / unit) for k in counts],
+                line={"color": color},
+                legendgroup=str(i),
+                showlegend=False,
+            )
             traces.append(law)
     xaxis = plotly.index_axis(max(len(curves[i]) for i in drawn), kind)
+    if relative:
+        xaxis = {"title": {"text": "relative depth (block / number of blocks)"}, "range": [0, 1.03], "dtick": 0.2}
     yaxis = plotly.log_axis(every, axis, margin=kind.margin)
     return plotly.new_figure(traces, None, height=460, xaxis=xaxis, yaxis=yaxis, showlegend=True)
 

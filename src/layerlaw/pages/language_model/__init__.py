@@ -245,13 +245,55 @@ def _text_name(view: RecordView) -> str:
     return str(text.get("name") or "") if isinstance(text, dict) else ""
 
 
+def _correlation(view: RecordView, column: str) -> str:
+    try:
+        return correlation(view.record.law(column).pearson)
+    except InputError:
+        return ABSENT
+
+
+def _in_sample(view: RecordView) -> str:
+    return _correlation(view, "residual")
+
+
+def _held_out(view: RecordView) -> str:
+    """Said where it does not lead: another record has none."""
+    r = ABSENT if view.column == "residual_held_out" else _correlation(view, "residual_held_out")
+    return "" if r == ABSENT else f"held out {r}"
+
+
+def _untrained(view: RecordView) -> str:
+    return _correlation(view, f"{view.column}_untrained")
+
+
+def _drawn(view: RecordView) -> str:
+    std = view.record.settings.get("null_std")
+    return f"std {std:.3g}" if isinstance(std, (int, float)) else ""
+
+
+def _loss(view: RecordView) -> str:
+    loss = view.record.settings.get("loss")
+    return f"{loss:.2f}" if isinstance(loss, (int, float)) else ABSENT
+
+
+def _bos(view: RecordView) -> str:
+    """Below the loss, which depends on it more than on much else."""
+    known, unit = view.record.settings, "" if _loss(view) == ABSENT else "nats, "
+    if "bos" not in known or known.get("task") != "next":
+        return unit.removesuffix(", ")
+    return unit + ("no BOS" if known["bos"] is None else "with BOS")
+
+
 COMPARED = (  # of the numbers of a law; then what tells two records of one model apart
     ComparedColumn("blocks", of_fit(lambda fit: str(fit.points)), yields=6),
     ComparedColumn("ρ", of_fit(lambda fit: f"{fit.rho:.4f}"), _rho_interval),
     ComparedColumn("r", of_fit(lambda fit: correlation(fit.pearson)), _pearson_interval, yields=2),
     ComparedColumn("r without last", _without_last, yields=9),
+    ComparedColumn("r in-sample", _in_sample, _held_out, yields=10),
+    ComparedColumn("r untrained", _untrained, _drawn, yields=11),
     *LAW_COLUMNS,
     ComparedColumn("final PR", of_fit(lambda fit: f"{fit.values[-1]:.3f}"), _first, _lowest, yields=4),
+    ComparedColumn("loss", _loss, _bos, yields=8),
     ComparedColumn("task", lambda view: _task(view) or ABSENT, _length, yields=None),
     ComparedColumn("tokens", lambda view: f"{sum(view.record.counts):,}", _per_feature, yields=7),
     ComparedColumn("text", lambda view: shortened(_text_name(view), 20) or ABSENT, title=_text_name, yields=None),
@@ -265,6 +307,7 @@ def compared_caption(views: Sequence[RecordView]) -> str:
         f"PR {measured_how(views[0])} along the blocks of each fit; dashed, the fitted law.",
         "Models with different tokenizers predict different ids: compare their shapes rather than their heights.",
         any(view.has(f"{view.column}_log_se") for view in views) and bars,
+        len({len(view.fit_positions) for view in views}) > 1 and "Below, the same along relative depth.",
     )
 
 
