@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.hooks import Capture
-from layerlaw.capture.network import probing_state
 from layerlaw.capture.plan import Plan, Site
-from layerlaw.capture.site_rules import SiteChoice, find_sites
+from layerlaw.capture.site_rules import SiteChoice
 from layerlaw.errors import InputError, LayerlawError
+from layerlaw.lab.losses import plan_sites
 from layerlaw.lab.networks import part_of
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
@@ -59,8 +59,7 @@ class Trainer:
 
     def sites(self, choice: SiteChoice) -> Plan:
         """Where the chosen sites are in the network."""
-        with probing_state(self.network, "running"):
-            return find_sites(self.network, Batch((self.x[:3],), {}, self.y[:3]), choice=choice)
+        return plan_sites(self.network, Batch((self.x[:3],), {}, self.y[:3]), choice)
 
     def train_epoch(self, epoch: int) -> Tensor:
         """Train an epoch, counted from 0; returns the sum of the samples' losses."""
@@ -87,6 +86,8 @@ class Trainer:
             losses = steps(self.network, self.optimizer, batches, loss_of, lambda _: rate)
             for rows, loss in zip(batches, losses, strict=True):
                 total += loss * len(rows)
+        if callable(end := getattr(self.criterion, "end_epoch", None)):
+            end()
         return total
 
 
