@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +14,8 @@ from torch.nn import functional as F
 
 from layerlaw.capture.batches import Batch, Batches
 from layerlaw.capture.hooks import Capture
-from layerlaw.capture.modules import main_input, modules_of
-from layerlaw.capture.network import Randomness, device_of, network_of, probing_state
+from layerlaw.capture.modules import entering, main_input, modules_of, tensors_in
+from layerlaw.capture.network import COMPILERS, Randomness, device_of, network_of, probing_state
 from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.capture.site_rules import RULES, SiteChoice
 from layerlaw.errors import CaptureError, InputError, LabelError
@@ -50,8 +52,9 @@ class SVSL(nn.Module):
 
     `sites` as for `probe`: "auto" and other rules with the logits, as far as they carry a gradient; names of modules mean
     their outputs. The other settings are those of `PenaltySettings`. The first forward makes a dry run, unless an `example`
-    (inputs) was given. `base` is the loss beside the penalty; without gradients (validation) it is all. With `learn_alpha` hand
-    `loss.parameters()` to the optimizer too; means and steps are in `loss.state_dict()`.
+    (inputs) was given. `base` is the loss beside the penalty; without gradients (validation) it is all. With `learn_alpha`
+    hand `loss.parameters()` to the optimizer too; means and steps are in `loss.state_dict()`. Make it before the first call
+    of a compiled model, which would not notice later hooks.
     """
 
     def __init__(
@@ -77,8 +80,10 @@ class SVSL(nn.Module):
         self._choice, self._reduce = with_logits(sites), reduce
         self._capture: Capture | None = None
         self._found: dict[str, Tensor] = {}
-        self._running = False
-        self._forwards = 0
+        self._calls: dict[str, int] = {}
+        self._mask: Tensor | None = None
+        self._listening, self._running, self._forwards = self.criterion.active, False, 0
+        self.register_load_state_dict_post_hook(_listen_again)  # type: ignore[no-untyped-call]
         self._handles = [
             network.register_forward_pre_hook(_Hook(self, "_begin"), with_kwargs=True),
             network.register_forward_hook(_Hook(self, "_end")),
@@ -94,27 +99,35 @@ class SVSL(nn.Module):
     @property
     def alpha(self) -> float:
         """α, as it is now."""
-        return float(self.criterion.alpha)
+        alpha = self.criterion.alpha
+        return alpha.item() if isinstance(alpha, Tensor) else alpha
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of the forward that gave these logits (n, C); labels (n,) are class numbers."""
         check_batch(logits, labels)
         if not torch.is_grad_enabled():
             return self.criterion.base(logits, labels)
-        features, forwards = self._found, self._forwards
+        found, forwards = self._found, self._forwards
         self.reset()
-        if self.criterion.active:
-            if forwards != 1:
-                cure = "call the loss after every forward, or loss.reset() after one that needs no loss"
-                came = f"{forwards} forwards" if forwards else "no forward since the last loss"
-                raise InputError(f"expected one forward of the model for one loss, got {came}: {cure}.")
-            features = {
-                site.name: logits if site.at == "logits" else features[site.name] for site in self._plan.along_depth
-            }
-            if (n := len(next(iter(features.values())))) != len(labels):
-                raise LabelError(f"labels: expected those of the {n} samples of the last forward, got {len(labels)}.")
+        features = self._features(found, forwards, logits, len(labels)) if self.criterion.active else {}
         result: Tensor = self.criterion(logits, labels, features)
+        self._listening = self.criterion.active
         return result
+
+    def _features(self, found: dict[str, Tensor], forwards: int, logits: Tensor, samples: int) -> dict[str, Tensor]:
+        """What the last forward left, as rows (n, d) along depth, the logits among them."""
+        if forwards != 1 or self._capture is None:
+            cure = "call the loss after every forward, or loss.reset() after one that needs no loss"
+            came = f"{forwards} forwards" if forwards else "no forward since the last loss"
+            raise InputError(f"expected one forward of the model for one loss, got {came}: {cure}.")
+        self._capture.counts = Counter(self._calls)
+        self._capture.check_calls("this forward")
+        self._capture.samples, self._capture.mask = samples, self._mask
+        with torch.autocast(logits.device.type, enabled=False):
+            return {
+                site.name: logits if site.at == "logits" else self._capture.features(site, found[site.name])
+                for site in self._plan.along_depth
+            }
 
     def reset(self) -> None:
         """Forget the last forward."""
@@ -125,7 +138,9 @@ class SVSL(nn.Module):
 
         By the train accuracy given, else by the share that the training steps since the last call have decided rightly.
         """
-        return self.criterion.end_epoch(accuracy)
+        begun = self.criterion.end_epoch(accuracy)
+        self._listening = self.criterion.active
+        return begun
 
     def remove(self) -> None:
         """Take the hooks off the model."""
@@ -182,52 +197,73 @@ class SVSL(nn.Module):
         names = [site.name for site in self._plan.along_depth]
         if (start := self.criterion.how.first) is not None and start not in names:
             raise InputError(f"first: expected one of the sites {', '.join(names)}, got {start!r}.")
-        how: Any = {"reduce": self._reduce, "consume": self._keep, "gradients": True}
-        self._capture, modules = Capture(network, self._plan, sites, **how), modules_of(network)
-        for name in self._capture.expected:
+        self._capture = Capture(network, self._plan, sites, reduce=self._reduce, consume=_nothing)
+        self._watched = {(site.module, site.at, site.call): site for site in sites}
+        modules = modules_of(network)
+        self._names = tuple(self._capture.expected)
+        for name in self._names:
             before, after = _Hook(self, "_enter", name), _Hook(self, "_leave", name)
             self._handles.append(modules[name].register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(modules[name].register_forward_hook(after))
 
+    # What follows runs inside the model's forward, and torch.compile traces it: plain and short.
+
     def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """The model is called."""
         self._running = False
-        if not self.criterion.active or not torch.is_grad_enabled():
+        if not self._listening or not torch.is_grad_enabled():
             return
-        if fresh := self._capture is None:
-            self._prepare(module, args, kwargs)
-        assert self._capture is not None
-        first = main_input(args, kwargs)
-        self._capture.begin(Batch(args, kwargs, torch.empty(0 if first is None else len(first), device="meta")))
-        self._found, self._running = {}, True
-        if fresh and "" in self._capture.expected:  # hooks that were added during the call come too late for it
-            self._capture.enter("", module, args, kwargs)
+        fresh = self._capture is None
+        if fresh:
+            prepare = self._prepare
+            if COMPILERS[0] in sys.modules:  # a dry run cannot be traced; loading the compiler takes a second
+                prepare = torch.compiler.disable(prepare)  # type: ignore[no-untyped-call]
+            prepare(module, args, kwargs)
+        if self._reduce != "flatten":
+            self._mask = Batch(args, kwargs, torch.zeros(0)).mask
+        self._found, self._calls, self._running = {}, dict.fromkeys(self._names, 0), True
+        if fresh and "" in self._calls:  # hooks that were added during the call come too late for it
+            self._enter("", module, args, kwargs)
 
     def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self._running and self._capture is not None:
-            self._capture.enter(name, module, args, kwargs)
+        if self._running:
+            site = self._watched.get((name, "input", self._calls[name]))
+            self._calls[name] += 1
+            if site is not None:
+                self._keep(site, entering(args, kwargs))
 
     def _leave(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
-        if self._running and self._capture is not None:
-            self._capture.leave(name, module, args, output)
+        if self._running:
+            site = self._watched.get((name, "output", self._calls[name] - 1))
+            if site is not None:
+                self._keep(site, output if isinstance(output, Tensor) else list(tensors_in(output))[site.pick])
             if not name:
                 self._finish(module)
 
+    def _keep(self, site: Site, tensor: Tensor | None) -> None:
+        if tensor is None:
+            raise CaptureError(f"site '{site.name}': expected a floating-point tensor as in the dry run, got none.")
+        if not torch.is_grad_enabled():
+            cure = "use torch.utils.checkpoint with use_reentrant=False, or sites outside of what is recomputed"
+            raise CaptureError(f"site '{site.name}' carries no gradient: it runs in no_grad mode. {cure}.")
+        self._found[site.name] = tensor.clone()  # an in-place layer behind it may change the tensor itself
+
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         """The model has run; where it is a site itself, the hook that looks at it comes after this one."""
-        if self._running and self._capture is not None and "" not in self._capture.expected:
+        if self._running and "" not in self._calls:
             self._finish(module)
 
     def _finish(self, network: nn.Module) -> None:
         """Stop listening: what is computed again during backward (checkpointing) is not looked at."""
         self._running = False
-        assert self._capture is not None
-        self._capture.check_calls("this forward")
         # In eval mode a forward may be for its own sake: the last one counts.
         self._forwards = self._forwards + 1 if network.training else 1
 
-    def _keep(self, site: Site, features: Tensor) -> None:
-        if not torch.is_grad_enabled():
-            cure = "use torch.utils.checkpoint with use_reentrant=False, or sites outside of what is recomputed"
-            raise CaptureError(f"site '{site.name}' carries no gradient: it runs in no_grad mode. {cure}.")
-        self._found[site.name] = features
+
+def _listen_again(loss: SVSL, keys: Any) -> None:
+    """A loaded state may be before or after the start."""
+    loss._listening = loss.criterion.active
+
+
+def _nothing(site: Site, features: Tensor) -> None:
+    """For a capture that only turns tensors into rows."""

@@ -158,7 +158,10 @@ class VariabilityCriterion(nn.Module):
 
     def penalty(self, features: Mapping[str, Tensor], labels: Tensor, classes: int) -> Tensor:
         """α/(C·m) Σ_j Σ_c (1/n_c) Σ_{i∈c} ‖g_i − μ_c‖², over N as "paper"."""
-        chosen = self.pulled(features)
+        with torch.autocast(labels.device.type, enabled=False):
+            return self._penalty(self.pulled(features), labels, classes)
+
+    def _penalty(self, chosen: Mapping[str, Tensor], labels: Tensor, classes: int) -> Tensor:
         with full_precision():
             counts = one_hot(labels, classes, torch.float32).sum(-1)
             centers = self._centers({name: x.detach() for name, x in chosen.items()}, labels, counts, classes)
