@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from layerlaw.advice.exits import early_exit
     from layerlaw.capture.network import untrained
     from layerlaw.errors import LayerlawError
     from layerlaw.lab import SVSL, EvenSteps
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
     from layerlaw.verdict import find_modules
 
 __all__ = [  # noqa: RUF022 - sorted as Python sorts
-    "EvenSteps", "LawFit", "LayerlawError", "Record", "SVSL", "cdnv", "find_modules", "fit_law", "measure", "nc1",
-    "ncc_accuracy", "plot", "probe", "probe_lm", "report", "separation_fuzziness", "sites", "untrained",
+    "EvenSteps", "LawFit", "LayerlawError", "Record", "SVSL", "cdnv", "early_exit", "find_modules", "fit_law", "measure",
+    "nc1", "ncc_accuracy", "plot", "probe", "probe_lm", "report", "separation_fuzziness", "sites", "untrained",
 ]  # fmt: skip
 
 _HOMES = {name: home for home, names in {
+    "advice.exits": ("early_exit",),
     "capture.network": ("untrained",),
     "errors": ("LayerlawError",),
     "lab": ("SVSL", "EvenSteps"),
