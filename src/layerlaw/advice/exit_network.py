@@ -34,6 +34,7 @@ Kind = Literal["centers", "linear"]
 FORMAT, VERSION = "layerlaw early exit", 1
 STRENGTHS = (1e-1, 1e-3)  # of the L2 penalty of a linear read-out; a fifth of its data chooses
 SECONDS = 8.0  # that one comparison of times may take, beyond its three rounds
+SHORTEST = 0.02  # seconds that the whole network is timed for at once: other programs interrupt shorter ones unevenly
 ITERATIONS = 40  # of L-BFGS, per strength
 
 
@@ -252,8 +253,12 @@ class _Walk:
                             output = kept
                 return output
 
-            handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
-            handles.append(module.register_forward_hook(leave))
+            if any(site.at == "input" or site.call for _, site in sites):  # every hook costs time at small batches
+                handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+            else:
+                self.calls[name] = 1
+            if any(site.at == "output" for _, site in sites):
+                handles.append(module.register_forward_hook(leave))
         try:
             yield
         finally:
@@ -314,13 +319,14 @@ def compared(whole: nn.Module, runs: Mapping[str, nn.Module], example: Batch, si
 
     for net in (whole, *runs.values()):
         seconds(net)
-    taken: dict[str, list[float]] = {name: [] for name in runs}
-    base: list[float] = []
+    inputs *= min(64, 1 + int(SHORTEST / max(seconds(whole), 1e-6)))
+    taken: dict[str, list[float]] = {name: [] for name in ("", *runs)}
     started = time.perf_counter()
-    while runs and (len(base) < 3 or (len(base) < 30 and time.perf_counter() - started < SECONDS)):
-        base.append(seconds(whole))
-        for name, net in runs.items():
+    while len(taken[""]) < 3 or (len(taken[""]) < 30 and time.perf_counter() - started < SECONDS):
+        order = [("", whole), *runs.items()]
+        for name, net in order if len(taken[""]) % 2 else reversed(order):
             taken[name].append(seconds(net))
+    base = taken.pop("")
     return {name: statistics.median(a / b for a, b in zip(mine, base, strict=True)) for name, mine in taken.items()}
 
 

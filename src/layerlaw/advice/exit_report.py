@@ -89,7 +89,8 @@ class ExitReport:
         times = [_speed(size, speed) for size, speed in sorted(found.faster.items())]
         if gone == 0 or (faster is not None and faster < WORTH_IT):
             first = f"the first site within {points(self.tolerance)} of the network is '{found.site}'"
-            return f"Nothing to gain here: {', '.join([first, f'{counted(gone, "layer")} less', *times])}."
+            saved = f"{counted(gone, 'layer')} less"
+            return f"Nothing to gain here: {', '.join([first, saved, *times])}."
         lost = f"test accuracy {minus(f'{-100 * found.drop:+.1f}')} points (± {100 * found.error:.1f})"
         return f"The last {gone} of {self.layers} layers can go: {', '.join([lost, *times])}."
 
@@ -144,13 +145,13 @@ class ExitReport:
         """Accuracy along the sites beside the network's, and accuracy against time for exits of single samples."""
         at = range(1, len(self.sites) + 1)
         lines = [Series(at, [100 * site.judged[k] for site in self.sites], KINDS[k]) for k in KINDS if k in self.sites[0].judged]  # noqa: E501  # fmt: skip
-        whole = Series([1, len(self.sites)], [100 * self.accuracy] * 2, "whole network", style="fit")
+        whole = Series([1, len(self.sites)], [100 * self.accuracy] * 2, "whole network", style="fit", color=2)
         first = Panel("Decided at a site", [*lines, whole], "site", "accuracy, %", log_y=False)
         curves = []
         for kind in KINDS:
             mine = sorted((p for p in self.curve if p.kind == kind), key=lambda point: point.cost)
             curves += [Series([p.cost for p in mine], [100 * p.accuracy for p in mine], KINDS[kind])] if mine else []
-        ends = Series([min([p.cost for p in self.curve], default=0.0), 1.0], [100 * self.accuracy] * 2, "whole network", style="fit")  # noqa: E501  # fmt: skip
+        ends = Series([min([p.cost for p in self.curve], default=0.0), 1.0], [100 * self.accuracy] * 2, "whole network", style="fit", color=2)  # noqa: E501  # fmt: skip
         second = Panel("Each sample on its own", [*curves, ends], "expected time, share of the network's", "accuracy, %", log_y=False)  # noqa: E501  # fmt: skip
         return Sheet("Early exit", [first, second] if curves else [first], columns=2, caption=self.sentence)
 
