@@ -178,6 +178,10 @@ class EarlyExit(nn.Module):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Class means or read-outs, sites and thresholds as one safetensors file; the network's weights are not in it."""
         writer = needed("safetensors.torch", "weights", "Writing .safetensors")
+        if self._scores is not None and self._scores.function is not None:
+            raise InputError(
+                "save: expected scores found by an index or a key, got a function, which no file can hold."
+            )
         tensors = {f"{i}.{name}": value.contiguous() for i, readout in enumerate(self.readouts)
                    for name, value in readout.named_buffers()}  # fmt: skip
         about = {

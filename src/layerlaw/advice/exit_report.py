@@ -85,7 +85,7 @@ class ExitReport:
         if found is None:
             return f"Nothing to gain here: {self._nearest('centers')}."
         gone = self.layers - int(found.layers)
-        faster = found.faster.get(min(found.faster)) if found.faster else None
+        faster = max(found.faster.values(), default=None)
         times = [_speed(size, speed) for size, speed in sorted(found.faster.items())]
         if gone == 0 or (faster is not None and faster < WORTH_IT):
             first = f"the first site within {points(self.tolerance)} of the network is '{found.site}'"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -39,6 +39,8 @@ def early_exit(
     within: Literal["accuracy", "agreement"] = "accuracy",
     sites: SiteChoice = "auto",
     reduce: Reduce = "flatten",
+    scores: str | int | Callable[[Any], Any] = "auto",
+    labels: int | str | None = None,
     batch_size: int | None = None,
     times: Sequence[int] = (1, 256),
     device: str | torch.device | None = None,
@@ -47,8 +49,9 @@ def early_exit(
 ) -> EarlyExit:
     """The network up to the first site that decides as well as all of it, within a tolerance; `report` says what it costs.
 
-    data, test  as for `probe`: class means come from `data`; one half of `test` chooses sites and thresholds, the other
-                judges them. Without `test` half of `data` stands in for it, which flatters a network trained on them
+    data, test  as for `probe`, like all arguments that bear its names. Class means come from `data`; one half of `test`
+                chooses sites and thresholds, the other judges them. Without `test` half of `data` stands in for it, which
+                flatters a network trained on them
     tolerance   accuracy that may be lost, or with within="agreement" the share of decisions that may differ
     by          what decides there: the nearest of the stored class "centers", a "linear" read-out trained on the same
                 samples, or the "best", whichever leaves earlier; both are always measured
@@ -63,12 +66,12 @@ def early_exit(
     check_choice("within", within, ("accuracy", "agreement"))
     network = network_of(model)
     sources = [one.tensors() if isinstance(one, Labeled) else one for one in (data, test)]
-    how: Any = {"batch_size": batch_size, "batchnorm": "running", "network": network}
+    how: Any = {"batch_size": batch_size, "batchnorm": "running", "network": network, "labels_at": labels}
     fitted = Batches(sources[0], where="data", **how)
     held_out = fitted if test is None else Batches(sources[1], where="test", **how)
     with Randomness(*sources) as randomness, placed(network, device) as home, probing_state(network, "running"):
         example = next(iter(fitted)).to(home)
-        plan = find_sites(network, example, choice=sites, reduce=reduce)
+        plan = find_sites(network, example, choice=sites, reduce=reduce, scores_at=scores)
         classes = Classes.of(None, plan, None, first=example.labels)
         study = _Study(network, plan, classes, reduce, home, randomness, seed, shared=test is None)
         study.fit(fitted, int(memory_gib * 2**30))
@@ -243,7 +246,7 @@ def _judged(
     if shares:  # every exit that is passed on the way costs something too
         small = shares[min(shares)]
         look = max(0.0, small["visits"] - 1) / max(1, len(usable))
-        costs = [small[f"site {j}"] + look * sum(k < j for k in usable) for j in range(len(sites))]
+        costs = [small[f"site {j}"] + look * sum(k <= j for k in usable) for j in range(len(sites))]
         costs.append(1 + look * len(usable))
     plans = {kind: per_sample_limits(choosing, kind, usable, costs, tolerance) for kind in choosing.found}
     chosen: dict[str, dict[Kind, Any]] = {"static": dict(static), "per_sample": {}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,8 @@ class Paths:
         for row, image in zip(self.rows(self.last), map(as_image, self.inputs), strict=True):
             right = row["prediction"] == row["label"]
             said = row["prediction"] if right else f"{row['prediction']} (is {row['label']})"
-            note = f"{percent(row['confidence'], 0)} sure, decided at: {row['decided_at']}"
+            when = f"decided at {row['decided_at']}" if row["decided"] < len(self.sites) else "never decided"
+            note = f"{percent(row['confidence'], 0)} sure, {when}"
             panels += [ImagePanel(said, image, note)] if image is not None else []
         if not panels:
             raise InputError(
@@ -167,6 +168,8 @@ def sample_paths(
     batch_size: int | None = None,
     device: str | torch.device | None = None,
     classes: ClassChoice = None,
+    scores: str | int | Callable[[Any], Any] = "auto",
+    labels: int | str | None = None,
     memory_gib: float = 2.0,
     progress: bool | Progress = True,
 ) -> Paths:
@@ -176,13 +179,13 @@ def sample_paths(
     """
     network = network_of(model)
     sources = [one.tensors() if isinstance(one, Labeled) else one for one in (data, test)]
-    how: Any = {"batch_size": batch_size, "batchnorm": "running", "network": network}
+    how: Any = {"batch_size": batch_size, "batchnorm": "running", "network": network, "labels_at": labels}
     train, known = Batches(sources[0], where="data", **how), names_in(data)
     shown = train if test is None else Batches(sources[1], where="test", **how)
     options = Options(reduce, "running", "samples", False, memory_gib, 0, choose(progress))
     with Randomness(*sources) as randomness, placed(network, device) as home, probing_state(network, "running"):
         example = next(iter(train))
-        told: Any = {"scores_at": "auto", "classes_told": told_classes(classes, known)}
+        told: Any = {"scores_at": scores, "classes_told": told_classes(classes, known)}
         plan = find_sites(network, example.to(home), choice=sites, reduce=reduce, **told)
         chosen = Classes.of(classes, plan, train.labels, known, first=example.labels)
         if chosen.undecided or plan.classes is None:
@@ -304,7 +307,7 @@ def auroc(scores: Tensor, positive: Tensor) -> float:
 
 
 def _cross_fitted(x: Tensor, y: Tensor) -> Tensor:
-    """Scores (n,) of y by a logistic regression on x (n, d), each half by the fit of the other; NaN where that has one kind."""
+    """Scores (n,) of y by logistic regression on x (n, d), each half by the fit of the other; NaN where that has one kind."""
     x = (x - x.mean(0)) / x.std(0, correction=0).clamp_min(1e-12)
     x, y = torch.cat([x, torch.ones_like(x[:, :1])], 1), y.double()
     scores = torch.full_like(y, math.nan)

@@ -60,7 +60,8 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
     tallness = 0.68 if across == 1 else 0.82 if across <= 4 else 0.92  # small panels need some height
     squares = [panel for panel in sheet.panels if not isinstance(panel, Panel)]
     if squares and len(squares) == len(sheet.panels):
-        tallness = 1.08  # squares under their titles
+        named = any(isinstance(panel, ImagePanel) and panel.note for panel in sheet.panels)
+        tallness = 1.28 if named else 1.08  # squares under their titles, some with a line below
     figure = new_figure(width * across, width * tallness * down + 0.3, "draw_sheet()")
     if heading and sheet.title:
         figure.suptitle(sentence(clean(sheet.title)), fontsize=11, parse_math=False)
