@@ -135,7 +135,7 @@ class EarlyExit(nn.Module):
         self._scores, self._threshold = scores, threshold  # where scores are; above which a single one means class 1
         self.exits: Tensor | None = None
         self.report: ExitReport | None = None
-        self.alternative: EarlyExit | None = None
+        self._alternative: tuple[EarlyExit, ...] = ()  # no module of its own: it holds the same network
         modules = modules_of(network)
         self._modules_at = {site.module: modules[site.module] for site in sites}
 
@@ -146,9 +146,9 @@ class EarlyExit(nn.Module):
 
     def per_sample(self) -> EarlyExit:
         """The form in which every sample leaves where its margin allows."""
-        if self.alternative is None:
-            raise InputError("per_sample: expected an exit that early_exit has chosen with per-sample exits, got none.")
-        return self.alternative
+        if not self._alternative:
+            raise InputError("per_sample: expected exits of single samples that save time, got none: see the report.")
+        return self._alternative[0]
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Scores (n, K) of the samples."""

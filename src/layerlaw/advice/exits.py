@@ -80,7 +80,9 @@ def early_exit(
     kinds = [kind for kind in KINDS if kind in report.static]
     kind: Kind = by if by != "best" else min(kinds, key=lambda k: report.static[k].layers, default="centers")
     found = study.exit(kind, chosen["static"].get(kind))
-    found.alternative, found.report = chosen["per_sample"].get(kind), report
+    found.report = report
+    if kind in chosen["per_sample"]:
+        found._alternative = (chosen["per_sample"][kind],)
     return found
 
 

@@ -307,7 +307,7 @@ def auroc(scores: Tensor, positive: Tensor) -> float:
 
 
 def _cross_fitted(x: Tensor, y: Tensor) -> Tensor:
-    """Scores (n,) of y by logistic regression on x (n, d), each half by the fit of the other; NaN where that has one kind."""
+    """Scores (n,) of y by logistic regression on x (n, d), each half by the other one's fit; NaN where that has one kind."""
     x = (x - x.mean(0)) / x.std(0, correction=0).clamp_min(1e-12)
     x, y = torch.cat([x, torch.ones_like(x[:, :1])], 1), y.double()
     scores = torch.full_like(y, math.nan)
