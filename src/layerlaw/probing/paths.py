@@ -20,7 +20,7 @@ from layerlaw.capture.plan import Reduce, Site
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
 from layerlaw.errors import InputError, needed
-from layerlaw.files import write_json
+from layerlaw.files import json_safe, write_json
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.probing.classes import ClassChoice, Classes, names_in, told_classes
 from layerlaw.probing.run import Options, Prober, Split
@@ -115,7 +115,8 @@ class Paths:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         answer = {"sentence": self.sentence, "finds_errors": self.finds_errors(), "sites": list(self.sites)}
-        return {**answer, "last": list(self.last), "rows": self.rows(), "provenance": self.provenance}
+        plain = {**answer, "last": list(self.last), "rows": self.rows(), "provenance": self.provenance}
+        return dict(json_safe(plain))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one JSON file, whole or not at all."""
