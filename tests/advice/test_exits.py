@@ -196,6 +196,39 @@ def test_saved_and_loaded_exits_give_the_same_scores(trained: Counted, found: Ea
         EarlyExit.load(tmp_path / "bad.safetensors", trained)
 
 
+def test_exits_of_single_samples_are_saved_with_their_thresholds(trained: Counted, tmp_path: Path) -> None:
+    sites = ll.sites(trained, samples(8, 1)).sites[2:4]
+    readouts = [Readout.nearest_center(ClassSums.of(*samples(80, 1), 4)) for _ in sites]
+    net = EarlyExit(trained, sites, readouts, thresholds=[3.0, float("inf")], kind="linear")
+    again = EarlyExit.load(net.save(tmp_path / "exits.safetensors"), trained)
+    assert again.thresholds == (3.0, float("inf"))
+    assert (again.kind, again.sites) == ("linear", sites)
+    with pytest.raises(InputError, match="expected exits of single samples that save time, got none"):
+        again.per_sample()
+
+
+def test_one_score_for_two_classes_and_models_of_several_inputs_have_exits() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(12, 8), nn.Linear(8, 8), nn.Linear(8, 1)
+
+        def forward(self, left: Tensor, right: Tensor) -> dict[str, Tensor]:
+            return {"logits": self.c(self.b(self.a(left + right).relu()).relu())}
+
+    torch.manual_seed(0)
+    net, (x, y) = Sum().eval(), samples(200, 1)
+    data = [
+        {"left": x[i : i + 50], "right": -0.5 * x[i : i + 50], "labels": y[i : i + 50] % 2} for i in range(0, 200, 50)
+    ]
+    found = ll.early_exit(net, data, test=data, tolerance=0.99, times=(1,))
+    assert found.site == found.report.sites[0].name
+    with torch.no_grad():
+        assert found(left=x, right=-0.5 * x).shape == (200, 2)
+    assert any("Single samples cannot leave" in note for note in found.report.notes)
+    assert found.report.per_sample == {}
+
+
 def test_a_tolerance_that_no_layer_meets_is_an_answer() -> None:
     class Radius(nn.Module):
         """Far or near, whatever the direction: class means say little about that."""

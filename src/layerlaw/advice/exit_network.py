@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import time
@@ -22,7 +23,7 @@ from layerlaw.capture.network import network_of
 from layerlaw.capture.plan import Reduce, Site, reduced, samples_first
 from layerlaw.capture.scores import Scores
 from layerlaw.errors import CaptureError, DataError, InputError, needed
-from layerlaw.files import check_format, replace_whole
+from layerlaw.files import check_format, json_safe, replace_whole
 from layerlaw.provenance import parameter_digest
 from layerlaw.stats import ClassSums
 from layerlaw.stats.precision import at_least_float32
@@ -30,7 +31,7 @@ from layerlaw.stats.precision import at_least_float32
 if TYPE_CHECKING:
     from layerlaw.advice.exit_report import ExitReport
 
-Kind = Literal["centers", "linear"]
+ExitKind = Literal["centers", "linear"]
 FORMAT, VERSION = "layerlaw early exit", 1
 STRENGTHS = (1e-1, 1e-3)  # of the L2 penalty of a linear read-out; a fifth of its data chooses
 SECONDS = 8.0  # that one comparison of times may take, beyond its three rounds
@@ -108,7 +109,7 @@ class _Stop(BaseException):
 
 
 class EarlyExit(nn.Module):
-    """The network up to its exits: scores (n, K) as from the whole network, of which the largest decides.
+    """The network up to its exits: scores (n, K) as from the whole network, of which the largest decides; in eval mode.
 
     With one exit and no threshold all samples leave there. With thresholds a sample leaves at the first exit where its two
     largest scores differ by at least so much, the others go on without it; scores of different exits have different scales.
@@ -126,7 +127,7 @@ class EarlyExit(nn.Module):
         thresholds: Sequence[float] | None = None,
         scores: Scores | None = None,
         threshold: float = 0.0,
-        kind: Kind = "centers",
+        kind: ExitKind = "centers",
     ) -> None:
         super().__init__()
         self.network, self.readouts = network, nn.ModuleList(readouts)
@@ -186,7 +187,7 @@ class EarlyExit(nn.Module):
                    for name, value in readout.named_buffers()}  # fmt: skip
         about = {
             "format": FORMAT, "version": VERSION, "kind": self.kind, "reduce": self.reduce, "threshold": self._threshold,
-            "sites": [asdict(site) for site in self.sites], "thresholds": self.thresholds,
+            "sites": [asdict(site) for site in self.sites], "thresholds": json_safe(self.thresholds),
             "network": type(self.network).__name__, "digest": parameter_digest(self.network),
             "scores": None if self._scores is None else list(self._scores.place or ()),
         }  # fmt: skip
@@ -311,7 +312,8 @@ class _Walk:
 def compared(whole: nn.Module, runs: Mapping[str, nn.Module], example: Batch, size: int) -> dict[str, float]:
     """Time of each run as a share of the whole network's: medians of paired rounds in which they take turns."""
     singles = 1 if size > 1 else min(8, len(example.labels))
-    inputs = [_rows(example, i * size, size) for i in range(singles)]
+    n = len(example.labels)
+    inputs = [example.at(torch.arange(i * size, (i + 1) * size) % n) for i in range(singles)]
 
     def seconds(net: nn.Module) -> float:
         started = time.perf_counter()
@@ -332,9 +334,3 @@ def compared(whole: nn.Module, runs: Mapping[str, nn.Module], example: Batch, si
             taken[name].append(seconds(net))
     base = taken.pop("")
     return {name: statistics.median(a / b for a, b in zip(mine, base, strict=True)) for name, mine in taken.items()}
-
-
-def _rows(batch: Batch, start: int, size: int) -> Batch:
-    n = len(batch.labels)
-    index = torch.arange(start, start + size) % n
-    return batch._each(lambda value: value[index.to(value.device)] if len(value) == n else value)

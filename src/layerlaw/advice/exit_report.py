@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from layerlaw.advice.exit_network import Kind
+from layerlaw.advice.exit_network import ExitKind
 from layerlaw.files import json_safe, write_json
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.wording import counted, minus, percent
 
-KINDS: dict[Kind, str] = {"centers": "nearest class center", "linear": "linear read-out"}
+KINDS: dict[ExitKind, str] = {"centers": "nearest class center", "linear": "linear read-out"}
 WORTH_IT = 1.05  # times faster: less is nothing to gain
 
 
@@ -24,11 +24,11 @@ class ExitSite:
 
     name: str
     layers: int
-    choosing: Mapping[Kind, float]
+    choosing: Mapping[ExitKind, float]
     """Accuracy by kind, on the half of the held-out samples that chooses."""
-    judged: Mapping[Kind, float]
+    judged: Mapping[ExitKind, float]
     """The same on the other half."""
-    agreement: Mapping[Kind, float]
+    agreement: Mapping[ExitKind, float]
     """Share of the judging half on which the network decides the same."""
     time: Mapping[int, float] = field(default_factory=dict)
     """Time up to here with the nearest center, as a share of the whole network's, by batch size."""
@@ -38,7 +38,7 @@ class ExitSite:
 class Realized:
     """A chosen exit on samples that did not choose it: accuracy, its drop and that drop's standard error, and time."""
 
-    kind: Kind
+    kind: ExitKind
     site: str | None
     accuracy: float
     drop: float
@@ -54,7 +54,7 @@ class Realized:
 class CurvePoint:
     """Per-sample exits under one budget, on the judging half: accuracy against expected time (share of the network's)."""
 
-    kind: Kind
+    kind: ExitKind
     budget: float
     accuracy: float
     cost: float
@@ -71,9 +71,9 @@ class ExitReport:
     samples: tuple[int, int, int]
     """That made the class means, that chose, that judged."""
     sites: tuple[ExitSite, ...]
-    static: Mapping[Kind, Realized]
+    static: Mapping[ExitKind, Realized]
     """By kind, the first site within the tolerance; those without one are absent."""
-    per_sample: Mapping[Kind, Realized]
+    per_sample: Mapping[ExitKind, Realized]
     curve: tuple[CurvePoint, ...]
     notes: tuple[str, ...]
     provenance: Mapping[str, Any]
@@ -92,9 +92,11 @@ class ExitReport:
             saved = f"{counted(gone, 'layer')} less"
             return f"Nothing to gain here: {', '.join([first, saved, *times])}."
         lost = f"test accuracy {minus(f'{-100 * found.drop:+.1f}')} points (± {100 * found.error:.1f})"
-        return f"The last {gone} of {self.layers} layers can go: {', '.join([lost, *times])}."
+        more = f"; more than the {points(self.tolerance)} it was chosen for"
+        broken = self.within == "accuracy" and found.drop - found.error > self.tolerance
+        return f"The last {gone} of {self.layers} layers can go: {', '.join([lost, *times])}{more * broken}."
 
-    def _nearest(self, kind: Kind) -> str:
+    def _nearest(self, kind: ExitKind) -> str:
         best = max(self.sites, key=lambda site: site.choosing[kind])
         gap = self.accuracy_choosing - best.choosing[kind]
         return f"no site is within {points(self.tolerance)} of the network; '{best.name}' comes nearest, {points(gap)} below"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from layerlaw.advice.exit_network import EarlyExit, Kind, Readout, compared
+from layerlaw.advice.exit_network import EarlyExit, ExitKind, Readout, compared
 from layerlaw.advice.exit_report import KINDS, CurvePoint, ExitReport, ExitSite, Realized
 from layerlaw.capture.batches import Batch, Batches
 from layerlaw.capture.hooks import Capture, hooked
@@ -78,7 +78,7 @@ def early_exit(
         held = study.decide(held_out)
         report, chosen = _judged(study, held, example, tolerance, within, times)
     kinds = [kind for kind in KINDS if kind in report.static]
-    kind: Kind = by if by != "best" else min(kinds, key=lambda k: report.static[k].layers, default="centers")
+    kind: ExitKind = by if by != "best" else min(kinds, key=lambda k: report.static[k].layers, default="centers")
     found = study.exit(kind, chosen["static"].get(kind))
     found.report = report
     if kind in chosen["per_sample"]:
@@ -92,7 +92,7 @@ class _Held:
 
     labels: Tensor
     network: Tensor
-    found: dict[Kind, tuple[Tensor, Tensor]]
+    found: dict[ExitKind, tuple[Tensor, Tensor]]
     chooses: Tensor
 
     def half(self, chooses: bool) -> _Held:
@@ -115,7 +115,7 @@ class _Study:
     randomness: Randomness
     seed: int
     shared: bool
-    readouts: dict[Kind, list[Readout]] = field(default_factory=dict)
+    readouts: dict[ExitKind, list[Readout]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     fitted: int = 0
     present: Tensor = field(default_factory=lambda: torch.zeros(0))
@@ -124,7 +124,7 @@ class _Study:
     def sites(self) -> list[Site]:
         return [site for site in self.plan.along_depth if site.in_fit]
 
-    def exit(self, kind: Kind, at: int | None = None, limits: Mapping[int, float] | None = None) -> EarlyExit:
+    def exit(self, kind: ExitKind, at: int | None = None, limits: Mapping[int, float] | None = None) -> EarlyExit:
         """At one site for all samples, or at several under thresholds; at none: the network itself."""
         places = list(limits) if limits is not None else [] if at is None else [at]
         sites, readouts = [self.sites[j] for j in places], [self.readouts[kind][j] for j in places]
@@ -183,8 +183,8 @@ class _Study:
 
     def decide(self, data: Batches) -> _Held:
         """What the network and the exits at every site decide on held-out samples."""
-        tops: dict[Kind, list[list[Tensor]]] = {kind: [[] for _ in self.sites] for kind in self.readouts}
-        margins: dict[Kind, list[list[Tensor]]] = {kind: [[] for _ in self.sites] for kind in self.readouts}
+        tops: dict[ExitKind, list[list[Tensor]]] = {kind: [[] for _ in self.sites] for kind in self.readouts}
+        margins: dict[ExitKind, list[list[Tensor]]] = {kind: [[] for _ in self.sites] for kind in self.readouts}
         labels_seen, decided, halves = [], [], []
         place = {site.name: j for j, site in enumerate(self.sites)}
 
@@ -222,11 +222,11 @@ class _Study:
 
 def _judged(
     study: _Study, held: _Held, example: Batch, tolerance: float, within: str, times: Sequence[int]
-) -> tuple[ExitReport, dict[str, dict[Kind, Any]]]:
+) -> tuple[ExitReport, dict[str, dict[ExitKind, Any]]]:
     """Choose on one half, judge on the other, and compare times."""
     choosing, judging = held.half(True), held.half(False)
     sites, base = study.sites, float(choosing.right.mean())
-    static: dict[Kind, int] = {}
+    static: dict[ExitKind, int] = {}
     for kind, (top, _) in choosing.found.items():
         lost = base - (top == choosing.labels).double().mean(1)
         lost = lost if within == "accuracy" else (top != choosing.network).double().mean(1)
@@ -251,7 +251,7 @@ def _judged(
         costs = [small[f"site {j}"] + look * sum(k <= j for k in usable) for j in range(len(sites))]
         costs.append(1 + look * len(usable))
     plans = {kind: per_sample_limits(choosing, kind, usable, costs, tolerance) for kind in choosing.found}
-    chosen: dict[str, dict[Kind, Any]] = {"static": dict(static), "per_sample": {}}
+    chosen: dict[str, dict[ExitKind, Any]] = {"static": dict(static), "per_sample": {}}
     runs = {f"static {kind}": study.exit(kind, j) for kind, j in static.items()}
     for kind, limits in plans.items():
         if limits is not None:
@@ -259,7 +259,7 @@ def _judged(
     for size in sizes:
         shares[size] |= compared(study.network, runs, example, size)
 
-    def realized(kind: Kind, run: str, top: Tensor, site: str | None, done: float, out: Tensor | None) -> Realized:
+    def realized(kind: ExitKind, run: str, top: Tensor, site: str | None, done: float, out: Tensor | None) -> Realized:
         drop = judging.right - (top == judging.labels).double()
         faster = {size: 1 / share[run] for size, share in shares.items()}
         left = () if out is None else tuple(torch.bincount(out, minlength=len(sites) + 1).div(len(out)).tolist())
@@ -267,7 +267,7 @@ def _judged(
         right = float((top == judging.labels).double().mean())
         return Realized(kind, site, right, float(drop.mean()), error, done, faster, left)
 
-    fixed, single, curve = dict[Kind, Realized](), dict[Kind, Realized](), list[CurvePoint]()
+    fixed, single, curve = dict[ExitKind, Realized](), dict[ExitKind, Realized](), list[CurvePoint]()
     for kind, (top, _) in judging.found.items():
         if kind in static:
             j = static[kind]
@@ -281,7 +281,7 @@ def _judged(
             done = float(torch.tensor([*layers, whole], dtype=torch.float64)[out].mean())
             single[kind] = realized(kind, f"sample {kind}", decision, None, done, out)
 
-    def accuracies(half: _Held, truth: Tensor, j: int) -> dict[Kind, float]:
+    def accuracies(half: _Held, truth: Tensor, j: int) -> dict[ExitKind, float]:
         return {kind: float((top[j] == truth).double().mean()) for kind, (top, _) in half.found.items()}
 
     rows = tuple(
@@ -303,7 +303,7 @@ def _judged(
     return ExitReport(tolerance, within, whole, float(judging.right.mean()), counts, *found), chosen
 
 
-def limits_within(half: _Held, kind: Kind, usable: Sequence[int], budget: float) -> dict[int, float]:
+def limits_within(half: _Held, kind: ExitKind, usable: Sequence[int], budget: float) -> dict[int, float]:
     """Margins from which on samples leave: those who leave at one exit lose at most so much accuracy, on this half."""
     top, margin = half.found[kind]
     there, limits = torch.ones(len(half.labels), dtype=torch.bool), {}
@@ -322,7 +322,7 @@ def limits_within(half: _Held, kind: Kind, usable: Sequence[int], budget: float)
 
 
 def per_sample_limits(
-    half: _Held, kind: Kind, usable: Sequence[int], costs: Sequence[float], tolerance: float
+    half: _Held, kind: ExitKind, usable: Sequence[int], costs: Sequence[float], tolerance: float
 ) -> dict[int, float] | None:
     """Of all budgets the cheapest whose loss of accuracy on this half is within the tolerance; `None`: none saves time."""
     best, least = None, 1.0
@@ -336,7 +336,7 @@ def per_sample_limits(
     return best
 
 
-def simulated(half: _Held, kind: Kind, limits: Mapping[int, float]) -> tuple[Tensor, Tensor]:
+def simulated(half: _Held, kind: ExitKind, limits: Mapping[int, float]) -> tuple[Tensor, Tensor]:
     """Decisions (n,) under these limits, and at which site each sample leaves (their number: at the end)."""
     top, margin = half.found[kind]
     decision, out = half.network.clone(), torch.full_like(half.network, len(top))
@@ -358,7 +358,7 @@ def layers_before(study: _Study, example: Batch) -> tuple[list[int], int]:
     def counted_by(net: nn.Module) -> int:
         nonlocal count
         count = 0
-        net(*few.copy().args, **few.kwargs)
+        _called(net, few)
         return count
 
     with hooked(study.network, names, lambda *_: None, leave):
@@ -371,15 +371,21 @@ def drops_rows(study: _Study, j: int, example: Batch) -> bool:
     few = example.first(min(8, len(example.labels)))
     if len(few.tensors()) != 1 or study.sites[j].fold > 1:
         return False
-    net = study.exit("centers", j)
-    scores = net(*few.copy().args, **few.kwargs)
+    scores = _called(study.exit("centers", j), few)
     best = scores.topk(2, 1).values
     margin = best[:, 0] - best[:, 1]
     limit = float(margin.sort().values[len(margin) // 2])
     stay = margin < limit
     try:
-        found = study.exit("centers", limits={j: limit})(*few.copy().args, **few.kwargs)
+        found = _called(study.exit("centers", limits={j: limit}), few)
     except (RuntimeError, ValueError, IndexError, TypeError):  # shapes that no longer fit
         return False
-    expected = study.exit("centers")(*few.copy().args, **few.kwargs)
+    expected = _called(study.exit("centers"), few)
     return torch.allclose(found[stay], expected[stay].to(found.dtype), rtol=1e-3, atol=1e-4)
+
+
+def _called(net: nn.Module, batch: Batch) -> Tensor:
+    """On a copy: a network may overwrite its inputs."""
+    here = batch.copy()
+    scores: Tensor = net(*here.args, **here.kwargs)
+    return scores
