@@ -216,8 +216,10 @@ class EarlyExit(nn.Module):
             Readout(*(tensors[f"{i}.{name}"] for name in ("mean", "weight", "bias"))) for i in range(len(sites))
         ]
         scores = None if about["scores"] is None else Scores(tuple(about["scores"]))
+        limits = about["thresholds"]  # JSON knows no infinity: nobody leaves there
+        limits = None if limits is None else [math.inf if limit is None else limit for limit in limits]
         how: Any = {
-            "thresholds": about["thresholds"],
+            "thresholds": limits,
             "scores": scores,
             "kind": about["kind"],
             "threshold": about["threshold"],
