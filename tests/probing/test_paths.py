@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 
 import layerlaw as ll
 from layerlaw.errors import InputError
-from layerlaw.outcome import Outcome
 from layerlaw.probing.paths import Paths, as_image, auroc, sample_paths
+from layerlaw.sheet import sheet_from_dict
 
 
 def network(dtype: torch.dtype = torch.float64) -> nn.Sequential:
@@ -138,12 +139,9 @@ def test_it_can_be_saved_drawn_and_put_on_a_page(tmp_path: Path) -> None:
     assert table["D classifier" if "D classifier" in table else table.columns[-1]].notna().all()
     figure = paths.plot()
     assert len([ax for ax in figure.axes if ax.images]) == 10
-    outcome = paths.outcome()
-    outcome.save(tmp_path / "outcome.json")
-    assert Outcome.load(tmp_path / "outcome.json") == outcome
-    from layerlaw.pages import outcome_page
-
-    page = outcome_page(outcome, tmp_path / "paths.html").read_text()
+    sheet = paths.sheet()
+    assert sheet_from_dict(json.loads(json.dumps(asdict(sheet)))) == sheet
+    page = paths.page(tmp_path / "paths.html").read_text()
     assert page.count("<image") == 10
     assert "were decided last" in page
 
@@ -157,4 +155,4 @@ def test_bad_input_is_answered() -> None:
     paths = sample_paths(odd, (x, y), progress=False)
     with pytest.raises(InputError, match="expected inputs that are images"):
         paths.sheet()
-    assert paths.outcome().sheets == ()
+    assert not paths.pictured

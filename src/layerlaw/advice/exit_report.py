@@ -10,7 +10,7 @@ from typing import Any
 
 from layerlaw.advice.exit_network import ExitKind
 from layerlaw.files import json_safe, write_json
-from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.outcome import Table
 from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.wording import counted, minus, percent
 
@@ -161,20 +161,16 @@ class ExitReport:
         """That figure, drawn by matplotlib."""
         return self.sheet().plot()
 
-    def outcome(self) -> Outcome:
-        """For a page: the numbers of every exit, the drawing, the table of sites."""
-        rows = [Row("accuracy of the whole network", None, self.accuracy)]
-        for words, group in (("", self.static), (", each sample on its own", self.per_sample)):
-            for kind, one in group.items():
-                what = f"{KINDS[kind]}{words}"
-                low, high = (one.drop + sign * 1.96 * one.error for sign in (-1, 1))
-                rows.append(Row(f"drop of accuracy, {what}", None, one.drop, low, high))
-                rows += [Row(f"times faster, {what}, batch {size}", None, speed) for size, speed in one.faster.items()]
+    def page(self, path: str | os.PathLike[str]) -> Path:
+        """Write one self-contained page: the sentences, the drawing, the table of sites."""
+        from layerlaw.pages.html.outcomes import finding_page  # needs matplotlib
+
         heads, *body = self.rows
         table = Table("Sites", heads, body, "accuracies on samples that chose nothing")
-        how = {"settings": {"tolerance": self.tolerance, "within": self.within}, **self.provenance}
-        notes = [self.sentence, *self.findings, *self.notes]
-        return Outcome("exit", "Early exit", rows, [self.sheet()], [table], notes=notes, provenance=how)
+        about = {"tolerance": f"{points(self.tolerance)} of {self.within}", **self.provenance}
+        lines = [self.sentence, *self.findings]
+        how: Any = {"sheets": [self.sheet()], "tables": [table], "notes": self.notes, "provenance": about}
+        return finding_page(path, "Early exit", lines, **how)
 
     def __str__(self) -> str:
         wide = [max(map(len, column)) for column in zip(*self.rows, strict=True)]

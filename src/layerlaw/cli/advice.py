@@ -37,7 +37,6 @@ from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.errors import DataError, InputError
 from layerlaw.files import made_folder
 from layerlaw.lab import Recipe, Shape
-from layerlaw.pages import outcome_page
 from layerlaw.pages.advice_terminal import print_choice, print_exits, print_forecast
 from layerlaw.probing.paths import SHOWN, sample_paths
 from layerlaw.wording import percent
@@ -241,7 +240,7 @@ def exit(
     assert report is not None
     written = saved(report, "exit", out)
     if out is not None:
-        written["page"] = str(outcome_page(report.outcome(), out / "exit.html"))
+        written["page"] = str(report.page(out / "exit.html"))
         written |= {"exits": str(found.save(out / "exit.safetensors"))} if found.sites else {}
     print_exits(report.sentence, report.findings, report.rows, report.notes, screen)
     conclude(screen, as_json, report.to_dict(), written)
@@ -268,11 +267,11 @@ def paths(
     with explained_inputs():
         names = chosen.class_names
         found = sample_paths(network, chosen.data, test=chosen.test, classes=names, device=device, **where.how())
-    screen, written, outcome = console(as_json), dict[str, str](), found.outcome()
+    screen, written = console(as_json), dict[str, str]()
     if out is not None:
         written = {"paths": str(found.save(made_folder(out) / "paths.json"))}
-        written["page"] = str(outcome_page(outcome, out / "paths.html"))
-        if outcome.sheets:
+        written["page"] = str(found.page(out / "paths.html"))
+        if found.pictured:
             found.plot().savefig(out / "paths.png", dpi=160)
             written["figure"] = str(out / "paths.png")
     heads = ["sample", "label", "prediction", "sure", "decided at"]

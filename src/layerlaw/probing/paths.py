@@ -21,7 +21,7 @@ from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
 from layerlaw.errors import InputError, needed
 from layerlaw.files import json_safe, write_json
-from layerlaw.outcome import Outcome, Row, Table
+from layerlaw.outcome import Table
 from layerlaw.probing.classes import ClassChoice, Classes, names_in, told_classes
 from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.progress import Progress, choose
@@ -143,17 +143,23 @@ class Paths:
         """That figure, drawn by matplotlib."""
         return self.sheet().plot()
 
-    def outcome(self) -> Outcome:
-        """For a page: what the decision layer tells, the images, and a table of their paths."""
-        rows = [
-            Row(f"AUROC of errors by {name.replace('_', ' ')}", None, value, reason="all right, or all wrong")
-            for name, value in self.finds_errors().items()
-        ]
-        table = self.rows(self.last)
-        body = [list(row.values()) for row in table]
-        tables = [Table("Decided last", list(table[0]), body)] if table else []
-        sheets = [self.sheet()] if any(as_image(one) is not None for one in self.inputs) else []
-        return Outcome("paths", "Paths of predictions", rows, sheets, tables, [self.sentence], self.provenance)
+    def page(self, path: str | os.PathLike[str]) -> Path:
+        """Write one self-contained page: what the decision layer tells, the images decided last, a table of their paths."""
+        from layerlaw.pages.html.outcomes import finding_page  # needs matplotlib
+
+        rows = self.rows(self.last)
+        table = Table(
+            "Decided last", list(rows[0]), [list(row.values()) for row in rows], "D at every site, per sample"
+        )
+        sheets = [self.sheet()] if self.pictured else []
+        return finding_page(
+            path, "Paths of predictions", [self.sentence], sheets=sheets, tables=[table], provenance=self.provenance
+        )
+
+    @property
+    def pictured(self) -> bool:
+        """Whether the inputs are images."""
+        return any(as_image(one) is not None for one in self.inputs)
 
     def __str__(self) -> str:
         return self.sentence
