@@ -15,9 +15,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from layerlaw.advice.exits import early_exit
     from layerlaw.capture.network import untrained
     from layerlaw.errors import LayerlawError
-    from layerlaw.lab import EvenSteps
+    from layerlaw.lab import SVSL, EvenSteps
     from layerlaw.law import LawFit, fit_law
     from layerlaw.lm import probe_lm
     from layerlaw.measures import cdnv, measure, nc1, ncc_accuracy, separation_fuzziness
@@ -26,15 +27,16 @@ if TYPE_CHECKING:
     from layerlaw.record import Record
     from layerlaw.verdict import find_modules
 
-__all__ = [
-    "EvenSteps", "LawFit", "LayerlawError", "Record", "cdnv", "find_modules", "fit_law", "measure", "nc1", "ncc_accuracy",
-    "plot", "probe", "probe_lm", "report", "separation_fuzziness", "sites", "untrained",
+__all__ = [  # noqa: RUF022 - sorted as Python sorts
+    "EvenSteps", "LawFit", "LayerlawError", "Record", "SVSL", "cdnv", "early_exit", "find_modules", "fit_law", "measure",
+    "nc1", "ncc_accuracy", "plot", "probe", "probe_lm", "report", "separation_fuzziness", "sites", "untrained",
 ]  # fmt: skip
 
 _HOMES = {name: home for home, names in {
+    "advice.exits": ("early_exit",),
     "capture.network": ("untrained",),
     "errors": ("LayerlawError",),
-    "lab": ("EvenSteps",),
+    "lab": ("SVSL", "EvenSteps"),
     "law": ("LawFit", "fit_law"),
     "lm": ("probe_lm",),
     "measures": ("cdnv", "measure", "nc1", "ncc_accuracy", "separation_fuzziness"),

@@ -1,4 +1,4 @@
-"""A drawing described as plain data: panels of curves or of points in the plane, row by row.
+"""A drawing described as plain data: panels of curves, of points in the plane or of an image, row by row.
 
 Everything is checked and made plain when it is built (tuples, floats, `None` for what is not finite), so what is drawn
 right after a run and what is drawn from its file a year later are the same.
@@ -97,11 +97,29 @@ class PlanePanel:
 
 
 @dataclass(frozen=True)
+class ImagePanel:
+    """An image: rows of pixels from 0 (black) to 1, or of (red, green, blue); `note` stands below it."""
+
+    title: str
+    pixels: Sequence[Sequence[Any]]
+    note: str = ""
+    kind: Literal["image"] = field(default="image", init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        rows = tuple(
+            tuple(tuple(map(float, p)) if isinstance(p, Sequence) else float(p) for p in row) for row in self.pixels
+        )
+        if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
+            raise InputError(f"panel '{self.title}': expected rows of equally many pixels, got {len(rows)} rows.")
+        set_fields(self, pixels=rows)
+
+
+@dataclass(frozen=True)
 class Sheet:
     """One figure in the paper's arrangement: panels row by row, so many columns."""
 
     title: str
-    panels: Sequence[Panel | PlanePanel]
+    panels: Sequence[Panel | PlanePanel | ImagePanel]
     columns: int = 3
     caption: str = ""
     share_y: bool = False
@@ -120,13 +138,13 @@ class Sheet:
 
 def sheet_from_dict(data: Mapping[str, Any]) -> Sheet:
     """A sheet from plain data."""
-    panels = [
-        from_plain(PlanePanel, panel)
-        if panel["kind"] == "plane"
-        else from_plain(Panel, panel, series=[from_plain(Series, series) for series in panel["series"]])
-        for panel in data["panels"]
-    ]
-    return from_plain(Sheet, data, panels=panels)
+    return from_plain(Sheet, data, panels=[_panel_from_dict(panel) for panel in data["panels"]])
+
+
+def _panel_from_dict(panel: Mapping[str, Any]) -> Panel | PlanePanel | ImagePanel:
+    if panel["kind"] in ("plane", "image"):
+        return from_plain(PlanePanel, panel) if panel["kind"] == "plane" else from_plain(ImagePanel, panel)
+    return from_plain(Panel, panel, series=[from_plain(Series, series) for series in panel["series"]])
 
 
 def set_fields(frozen: object, **values: Any) -> None:

@@ -72,6 +72,12 @@ class Batch:
 
         return replace(self._each(cut), labels=self.labels[:n])
 
+    def at(self, rows: Tensor) -> Batch:
+        """Some of the samples, which lie along the first axis of every tensor that has as many entries there."""
+        n = len(self.labels)
+        here = self._each(lambda value: value[rows.to(value.device)] if value.dim() and len(value) == n else value)
+        return replace(here, labels=self.labels[rows.to(self.labels.device)])
+
     @classmethod
     def joined(cls, batches: Sequence[Batch], where: str) -> Batch:
         """Several batches as one."""

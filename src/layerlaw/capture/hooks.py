@@ -284,15 +284,23 @@ class Capture:
             raise CaptureError(f"{where}: expected gradients to be enabled for gradients=True, got no_grad mode.")
         if self.plan.overwrites_input:
             batch = batch.copy()
+        self.begin(batch, rows)
+        output = self.network(*batch.args, **batch.kwargs)
+        self.check_calls(where)
+        return output
+
+    def begin(self, batch: Batch, rows: Tensor | None = None) -> None:
+        """Before a forward, also one that somebody else runs."""
         self.counts.clear()
         self.samples, self.mask, self.rows = len(batch.labels), batch.mask, rows
-        output = self.network(*batch.args, **batch.kwargs)
+
+    def check_calls(self, where: str) -> None:
+        """After a forward: every module with a site was called as often as in the dry run."""
         if self.counts != self.expected:
             name = next(name for name in self.expected if self.counts[name] != self.expected[name])
             times = f"{self.expected[name]} times in the dry run and {self.counts[name]} times in {where}"
             why = "a varying number of calls makes no fixed layers. Choose other sites"
             raise CaptureError(f"module '{name}' was called {times}: {why}.")
-        return output
 
     def enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Before a call: count it, look at its input."""

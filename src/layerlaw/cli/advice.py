@@ -1,5 +1,5 @@
-"""`layerlaw depth | width | shape | imbalance`: which network to take, by training candidates; which classes keep a
-classifier of their own, by the Layer-Peeled Model."""
+"""`layerlaw depth | width | shape | imbalance | exit | paths`: which network to take, by training candidates; which classes
+keep a classifier of their own, by the Layer-Peeled Model; after which layer to stop; how each sample is decided."""
 
 from __future__ import annotations
 
@@ -11,15 +11,35 @@ from typing import Annotated, Any
 from rich.console import Console
 from typer import Option
 
-from layerlaw.advice import Choice, TrainingData, TrainingPlan, choose_depth, choose_shape, choose_width, forecast
+from layerlaw.advice import (
+    Choice,
+    TrainingData,
+    TrainingPlan,
+    choose_depth,
+    choose_shape,
+    choose_width,
+    early_exit,
+    forecast,
+)
 from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
 from layerlaw.advice.imbalance import measured_classifier
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, saved
-from layerlaw.cli.inputs import ImageOptions, Size, explained_inputs, load_model, whole_numbers
+from layerlaw.cli.inputs import (
+    ChosenImages,
+    ImageOptions,
+    SiteOptions,
+    Size,
+    explained_inputs,
+    load_model,
+    whole_numbers,
+)
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.errors import DataError, InputError
+from layerlaw.files import made_folder
 from layerlaw.lab import Recipe, Shape
-from layerlaw.pages.advice_terminal import print_choice, print_forecast
+from layerlaw.pages.advice_terminal import print_choice, print_exits, print_forecast
+from layerlaw.probing.paths import SHOWN, sample_paths
+from layerlaw.wording import percent
 
 HIDDEN = "Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'."
 DEPTHS, WIDTHS = (f"{name}: expected whole numbers and ranges such as 3-12,15" for name in ("depths", "widths"))
@@ -185,6 +205,88 @@ def imbalance(
         has, which = ("has a", "without one (--bias: with one)") if has_bias else ("has no", "with one")
         screen.print(f"The classifier {has} bias; this forecast is that of the model {which}.", markup=False)
     conclude(screen, as_json, found.to_dict(), written)
+
+
+Weights = Annotated[Path | None, Option(help="A .safetensors or .pt file of weights (never unpickled).")]
+Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1, …", show_default="where the model is")]
+
+
+@command
+def exit(
+    where: SiteOptions,
+    images: ImageOptions,
+    *,
+    weights: Weights = None,
+    tolerance: Annotated[float, Option(help="Accuracy that may be lost: 0.01 is one point.")] = 0.01,
+    by: Annotated[str, Option(help="What decides at the exit: centers, linear, or best.")] = "centers",
+    within: Annotated[
+        str, Option(help="What the tolerance is of: accuracy, or agreement with the network.")
+    ] = "accuracy",
+    device: Device = None,
+    out: Annotated[Path | None, Option(help="Folder for exit.json, .png, .html and .safetensors.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """After which layer could MODEL stop? Accuracy and time of early exits, on samples that did not choose them.
+
+    Class means come from the training data; half of the test data chooses where to leave, the other half judges. MODEL
+    names your own Python code, and that code is run.
+    """
+    check_folder(out)
+    network, chosen = _loaded(where, images, weights)
+    with explained_inputs():
+        how: Any = {"tolerance": tolerance, "by": by, "within": within, "device": device}
+        found = early_exit(network, chosen.data, test=chosen.test, **where.how(), **how)
+    report, screen = found.report, console(as_json)
+    assert report is not None
+    written = saved(report, "exit", out)
+    if out is not None:
+        written["page"] = str(report.page(out / "exit.html"))
+        written |= {"exits": str(found.save(out / "exit.safetensors"))} if found.sites else {}
+    print_exits(report.sentence, report.findings, report.rows, report.notes, screen)
+    conclude(screen, as_json, report.to_dict(), written)
+
+
+@command
+def paths(
+    where: SiteOptions,
+    images: ImageOptions,
+    *,
+    weights: Weights = None,
+    device: Device = None,
+    out: Annotated[
+        Path | None, Option(help="Folder for paths.json, .html, and .png of the images decided last.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """How is each sample decided? D of every sample at every layer, and the layer from which on its nearest center stays.
+
+    Of the test data where there are some, else of the training data. MODEL names your own Python code, and that code is run.
+    """
+    check_folder(out)
+    network, chosen = _loaded(where, images, weights)
+    with explained_inputs():
+        names = chosen.class_names
+        found = sample_paths(network, chosen.data, test=chosen.test, classes=names, device=device, **where.how())
+    screen, written = console(as_json), dict[str, str]()
+    if out is not None:
+        written = {"paths": str(found.save(made_folder(out) / "paths.json"))}
+        written["page"] = str(found.page(out / "paths.html"))
+        if found.pictured:
+            found.plot().savefig(out / "paths.png", dpi=160)
+            written["figure"] = str(out / "paths.png")
+    heads = ["sample", "label", "prediction", "sure", "decided at"]
+    rows = [
+        [str(row["sample"]), row["label"], row["prediction"], percent(row["confidence"], 0), row["decided_at"]]
+        for row in found.rows(found.last)
+    ]
+    print_exits(found.sentence, [f"Decided last, at most {SHOWN}:"], [heads, *rows], [], screen)
+    conclude(screen, as_json, found.to_dict(), written)
+
+
+def _loaded(where: SiteOptions, images: ImageOptions, weights: Path | None) -> tuple[Any, ChosenImages]:
+    """The model that was named, with its data and test data."""
+    network, given, given_test = load_model(where.model, weights)
+    return network, images.chosen(given, given_test, network=network, test=True)
 
 
 def class_counts(text: str | None, file: Path | None) -> list[int] | None:

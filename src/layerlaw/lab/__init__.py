@@ -16,12 +16,15 @@ from layerlaw.lab.networks.text_model import load_text_model, save_text_model
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import Measurement, Schedule
+from layerlaw.lab.svsl import SVSL
 from layerlaw.lab.sweeping import sweep
 from layerlaw.lab.text import TextRecipe, text_loss, train_text
 from layerlaw.lab.training import train
+from layerlaw.lab.variability import VariabilityCrossEntropy
 
 __all__ = [
-    "GPT", "Architecture", "ConvolutionalNetwork", "CrossEntropy", "DenseNetwork", "EvenCrossEntropy", "EvenSteps",
+    "GPT", "SVSL", "Architecture", "ConvolutionalNetwork", "CrossEntropy", "DenseNetwork", "EvenCrossEntropy", "EvenSteps",
     "FeedForward", "Fleet", "Loss", "Measurement", "Recipe", "Recurrent", "ResidualNetwork", "Run", "Samples", "Schedule",
-    "Shape", "TextRecipe", "TiedNetwork", "load_text_model", "save_text_model", "sweep", "text_loss", "train", "train_text",
+    "Shape", "TextRecipe", "TiedNetwork", "VariabilityCrossEntropy", "load_text_model", "save_text_model", "sweep",
+    "text_loss", "train", "train_text",
 ]  # fmt: skip

@@ -17,11 +17,10 @@ from torch.nn import functional as F
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.hooks import Capture
-from layerlaw.capture.network import probing_state
 from layerlaw.capture.plan import Site
-from layerlaw.capture.site_rules import SiteChoice, find_sites
+from layerlaw.capture.site_rules import SiteChoice
 from layerlaw.errors import InputError
-from layerlaw.lab.losses import Loss
+from layerlaw.lab.losses import Loss, plan_sites
 from layerlaw.stats.centers import helmert_contrasts
 from layerlaw.stats.labels import one_hot
 
@@ -131,9 +130,7 @@ class EvenSteps:
 
     def __init__(self, model: nn.Module, example: Tensor, *, sites: SiteChoice = "auto") -> None:
         self.model = model
-        with probing_state(model, "running"):
-            batch = Batch((example,), {}, torch.zeros(len(example), dtype=torch.long))
-            self._plan = find_sites(model, batch, choice=sites)
+        self._plan = plan_sites(model, Batch((example,), {}, torch.zeros(len(example), dtype=torch.long)), sites)
         if len(self._plan.along_depth) < 3:
             raise InputError(
                 f"sites: expected at least 3 along depth, got {len(self._plan.along_depth)}: steps to be compared."

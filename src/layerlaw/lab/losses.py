@@ -13,7 +13,10 @@ from typing import Any, ClassVar, Self
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from layerlaw.capture.site_rules import SiteChoice
+from layerlaw.capture.batches import Batch
+from layerlaw.capture.network import Randomness, probing_state
+from layerlaw.capture.plan import Plan, Reduce
+from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.errors import InputError
 
 
@@ -81,7 +84,16 @@ class Loss(Description):
 
     @abstractmethod
     def build(self) -> nn.Module:
-        """A fresh criterion: logits (n, K), labels (n,), {site: (n, d)} → a number; its parameters are trained too."""
+        """A fresh criterion: logits (n, K), labels (n,), {site: (n, d)} → a number; its parameters are trained too.
+
+        One with a method `end_epoch` is told after every epoch.
+        """
+
+
+def plan_sites(network: nn.Module, batch: Batch, choice: SiteChoice, reduce: Reduce = "flatten") -> Plan:
+    """Where a loss looks into the network, by a dry run that leaves network and random numbers as they were."""
+    with Randomness(), probing_state(network, "running"):
+        return find_sites(network, batch, choice=choice, reduce=reduce)
 
 
 @dataclass(frozen=True)

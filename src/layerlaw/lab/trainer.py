@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.hooks import Capture
-from layerlaw.capture.network import probing_state
 from layerlaw.capture.plan import Plan, Site
-from layerlaw.capture.site_rules import SiteChoice, find_sites
+from layerlaw.capture.site_rules import SiteChoice
+from layerlaw.lab.losses import plan_sites
 from layerlaw.lab.networks import Precision
 from layerlaw.lab.recipe import Recipe
 
@@ -93,8 +93,7 @@ class Trainer:
 
     def sites(self, choice: SiteChoice) -> Plan:
         """Where the chosen sites are in the network."""
-        with probing_state(self.network, "running"):
-            return find_sites(self.network, Batch((self.x[:3],), {}, self.y[:3]), choice=choice)
+        return plan_sites(self.network, Batch((self.x[:3],), {}, self.y[:3]), choice)
 
     def train_epoch(self, epoch: int) -> Tensor:
         """Train an epoch, counted from 0; returns the sum of the samples' losses, on the device."""
@@ -116,6 +115,8 @@ class Trainer:
                 for rows in batches:
                     step = self._graphs[len(rows)] if self.captured else self.step
                     step(rows)
+        if callable(end := getattr(self.criterion, "end_epoch", None)):
+            end()
         return self._total.clone()
 
     def step(self, rows: Tensor) -> None:

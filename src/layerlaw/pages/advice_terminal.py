@@ -1,8 +1,9 @@
-"""Advice in the terminal (rich): the choice among candidates, the forecast for rare classes, which module obeys the law."""
+"""Advice in the terminal (rich): the choice among candidates, the forecast for rare classes, which module obeys the law,
+where to leave early."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -50,6 +51,25 @@ def print_modules(finding: ModuleFinding, screen: Console) -> None:
     for i, row in enumerate(rows):
         table.add_row(*(cells[head][i] for head in shown), style="bold" if row[0] == finding.level else None)
     screen.print(table)
+
+
+def print_exits(
+    sentence: str, findings: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str], screen: Console
+) -> None:
+    """The answer, the rivals, a row per site, caveats."""
+    screen.print(Text(sentence, style="bold"))
+    for line in findings:
+        screen.print(point(" ·", line))
+    heads, *body = rows
+    cells = {head: [row[i] for row in body] for i, head in enumerate(heads)}
+    shown = fitting(cells, screen.width, {"agreement": 1, "layers": 2, **{head: 3 for head in heads if "time" in head}})
+    table = new_table(shown, ("site",))
+    for i in range(len(body)):
+        table.add_row(*(cells[head][i] for head in shown))
+    screen.print()
+    screen.print(table)
+    for note in notes:
+        screen.print(point(" ·", note, "dim"))
 
 
 def _choice_table(choice: Mapping[str, Any], width: int) -> Table:

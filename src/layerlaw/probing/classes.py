@@ -23,6 +23,7 @@ from layerlaw.stats.centers import Centers, Weighting
 from layerlaw.stats.labels import check_counts, near_chance
 from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass
 from layerlaw.stats.plane import PlaneSample
+from layerlaw.stats.precision import double
 
 if TYPE_CHECKING:
     from layerlaw.probing.run import Split
@@ -149,6 +150,16 @@ class Classes:
             return None
         chosen = scores if self.ids == tuple(range(scores.shape[1])) else scores[:, list(self.ids)]
         return chosen.argmax(1).masked_fill(chosen.isnan().any(1), -1)
+
+    def confidence(self, output: Any, keep: Tensor | None) -> Tensor | None:
+        """Softmax of the decision among the measured classes, in float64; of one probability p the larger of p and 1 − p."""
+        scores = self._scores(output, keep)
+        if scores is None or scores.shape[1] <= max(self.ids):
+            return None
+        chosen = double(scores[:, list(self.ids)])
+        if self.threshold:  # a single score that is a probability
+            return torch.maximum(chosen[:, 1], 1 - chosen[:, 1])
+        return chosen.softmax(1).amax(1)
 
     def decide_freely(self, output: Any, keep: Tensor | None) -> Tensor | None:
         """Its decision among all of its classes, where fewer are measured: 0 … K−1, or −1 for others.

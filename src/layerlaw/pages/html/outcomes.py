@@ -1,4 +1,4 @@
-"""The page of reproduced figures: numbers beside the paper's, drawings, how it was run.
+"""The page of reproduced figures: numbers beside the paper's, drawings, how it was run; and the page of a finding.
 
 It holds no script, and its policy allows none: drawings are inline SVG, what is folded unfolds without one.
 """
@@ -8,15 +8,15 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from layerlaw.files import write_whole
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.pages import outcome_words as said
-from layerlaw.pages.html import document, escaped, listed, settings, table
+from layerlaw.pages.html import document, escaped, listed, sentences, settings, table
 from layerlaw.pages.sheets import draw_sheet
 from layerlaw.sheet import Panel, Sheet
 from layerlaw.wording import clean, counted, sentence
@@ -56,6 +56,29 @@ def outcome_html(outcomes: Outcome | Sequence[Outcome], *, title: str | None = N
     contents = f'<section data-panel="contents"><nav aria-label="figures"><ol>{items}</ol></nav></section>'
     main = "\n".join(_article(outcome, f"o{i}", alone=alone) for i, outcome in enumerate(chosen))
     return document(head, escaped(facts), f"{'' if alone else contents}\n{main}")
+
+
+def finding_page(
+    path: str | os.PathLike[str],
+    title: str,
+    lines: Sequence[str],
+    *,
+    sheets: Sequence[Sheet] = (),
+    tables: Sequence[Table] = (),
+    notes: Sequence[str] = (),
+    provenance: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write one self-contained page about an answer: its sentences, the first of them large, drawings, tables, caveats."""
+    first, *others = lines
+    about = [(name, str(value)) for name, value in (provenance or {}).items() if value is not None]
+    parts = [
+        ("verdict", "", f'<p class="headline">{escaped(first)}</p>{sentences(others, "notes plain")}'),
+        *(("sheet", sheet.title, _drawing(sheet, f"s{i}")) for i, sheet in enumerate(sheets)),
+        *(("tables", one.title, _table_of(one)) for one in tables),
+        ("notes", "Notes", sentences(notes, "notes plain")),
+        ("provenance", "How it was run", settings(about) if about else ""),
+    ]
+    return write_whole(path, document(title, "", "".join(_section(*part) for part in parts if part[-1])))
 
 
 def _article(outcome: Outcome, key: str, *, alone: bool) -> str:
@@ -176,7 +199,13 @@ def inline_svg(figure: Figure, key: str, *, title: str, description: str = "") -
 
 
 def _folded(folded: Table) -> str:
-    """A supporting table; columns of numbers are set flush right."""
+    """A supporting table, closed until somebody opens it."""
+    summary = f"{escaped(sentence(folded.title))}<span>{counted(len(folded.rows), 'row')}</span>"
+    return f'<details class="table"><summary>{summary}</summary>{_table_of(folded)}</details>'
+
+
+def _table_of(folded: Table) -> str:
+    """A table with its note; columns of numbers are set flush right."""
     words = [any(isinstance(row[i], str) for row in folded.rows) for i in range(len(folded.columns))]
     kinds = [' class="site"' if i == 0 else ' class="words"' if w else "" for i, w in enumerate(words)]
     columns = list(zip(kinds, folded.columns, strict=True))
@@ -184,9 +213,7 @@ def _folded(folded: Table) -> str:
     written = ([(kind, said.written(v, c)) for (kind, c), v in zip(columns, row, strict=True)] for row in folded.rows)
     rows = ("".join(f"<td{kind}>{escaped(text)}</td>" for kind, text in row) for row in written)
     note = f'<p class="note">{escaped(sentence(folded.note))}</p>' if folded.note else ""
-    summary = f"{escaped(sentence(folded.title))}<span>{counted(len(folded.rows), 'row')}</span>"
-    body = table(folded.title, heads, rows, tall=len(folded.rows) > MANY_ROWS)
-    return f'<details class="table"><summary>{summary}</summary>{body}{note}</details>'
+    return f"{table(folded.title, heads, rows, tall=len(folded.rows) > MANY_ROWS)}{note}"
 
 
 def _section(panel: str, title: str, body: str) -> str:

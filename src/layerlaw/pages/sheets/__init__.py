@@ -14,7 +14,7 @@ from layerlaw.pages import theme
 from layerlaw.pages.sheets import curves
 from layerlaw.pages.sheets.curves import Corner, Spot, draw_panel, draw_points, emptiest, spots
 from layerlaw.pages.sheets.scales import Scale, x_scale, y_scale
-from layerlaw.sheet import Panel, PlanePanel, Sheet
+from layerlaw.sheet import ImagePanel, Panel, PlanePanel, Sheet
 from layerlaw.wording import clean, sentence
 
 if TYPE_CHECKING:
@@ -58,8 +58,10 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
     width, size = WIDTHS.get(across, NARROWEST), 1.0 if across <= 3 else 0.92 if across == 4 else 0.84
     planes = [panel for panel in sheet.panels if isinstance(panel, PlanePanel)]
     tallness = 0.68 if across == 1 else 0.82 if across <= 4 else 0.92  # small panels need some height
-    if planes and len(planes) == len(sheet.panels):
-        tallness = 1.08  # squares under their titles
+    squares = [panel for panel in sheet.panels if not isinstance(panel, Panel)]
+    if squares and len(squares) == len(sheet.panels):
+        named = any(isinstance(panel, ImagePanel) and panel.note for panel in sheet.panels)
+        tallness = 1.28 if named else 1.08  # squares under their titles, some with a line below
     figure = new_figure(width * across, width * tallness * down + 0.3, "draw_sheet()")
     if heading and sheet.title:
         figure.suptitle(sentence(clean(sheet.title)), fontsize=11, parse_math=False)
@@ -72,6 +74,10 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
         ax.set_title(_wrapped(panel.title, 0.86 * width, 9 * size), fontsize=9 * size, parse_math=False)
         if isinstance(panel, PlanePanel):
             draw_points(ax, panel.points, [classes[k % len(classes)] for k in panel.labels], rasterized=raster)
+        elif isinstance(panel, ImagePanel):
+            ax.imshow(panel.pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            ax.set_xlabel(_wrapped(panel.note, 0.9 * width, 7.5 * size), fontsize=7.5 * size, parse_math=False)
+            curves.bare(ax)
         elif (x := x_scale(panel)) is not None and (y := y_scale(panel)) is not None:
             shades = curves.colors(panel, known)
             places[i] = Place(panel, ax, x, y, shades)

@@ -1,0 +1,338 @@
+"""A network that stops early: it runs up to a site and decides there by stored class means, or by a linear read-out."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from layerlaw.capture.batches import Batch
+from layerlaw.capture.modules import entering, modules_of, tensors_in
+from layerlaw.capture.network import network_of
+from layerlaw.capture.plan import Reduce, Site, reduced, samples_first
+from layerlaw.capture.scores import Scores
+from layerlaw.errors import CaptureError, DataError, InputError, needed
+from layerlaw.files import check_format, json_safe, replace_whole
+from layerlaw.provenance import parameter_digest
+from layerlaw.stats import ClassSums
+from layerlaw.stats.precision import at_least_float32
+
+if TYPE_CHECKING:
+    from layerlaw.advice.exit_report import ExitReport
+
+ExitKind = Literal["centers", "linear"]
+FORMAT, VERSION = "layerlaw early exit", 1
+STRENGTHS = (1e-1, 1e-3)  # of the L2 penalty of a linear read-out; a fifth of its data chooses
+SECONDS = 8.0  # that one comparison of times may take, beyond its three rounds
+SHORTEST = 0.02  # seconds that the whole network is timed for at once: other programs interrupt shorter ones unevenly
+ITERATIONS = 40  # of L-BFGS, per strength
+
+
+class Readout(nn.Module):
+    """Class scores from features: (x − m)·weightᵀ + bias. Nearest centers: v_c·(x−m) − ‖v_c‖²/2 with v_c = μ_c − m."""
+
+    mean: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, mean: Tensor, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        for name, value in (("mean", mean), ("weight", weight), ("bias", bias)):
+            self.register_buffer(name, value)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(n, d) → (n, K)."""
+        return F.linear(features.to(self.mean.dtype) - self.mean, self.weight, self.bias)
+
+    @classmethod
+    def nearest_center(cls, sums: ClassSums) -> Readout:
+        """The class whose mean is nearest; one without samples never is."""
+        there = sums.counts > 0
+        means = sums.sums / sums.counts.clamp_min(1).unsqueeze(1)
+        mean = means[there].mean(0)
+        away = means - mean  # subtracted in float64: an offset of the features costs no digits
+        dtype = torch.float64 if sums.dtype == torch.float64 else torch.float32
+        bias = (-away.square().sum(1) / 2).masked_fill(~there, -torch.inf)
+        return cls(mean.to(dtype), away.to(dtype), bias.to(dtype))
+
+    @classmethod
+    def trained(cls, features: Tensor, labels: Tensor, classes: int, *, seed: int = 0) -> Readout:
+        """Multinomial logistic regression on (n, d) features, by L-BFGS; a fifth of the samples chooses the L2 penalty."""
+        x = at_least_float32(features)
+        mean = x.mean(0)
+        scale = (x - mean).square().mean().sqrt().clamp_min(torch.finfo(x.dtype).tiny)
+        x = (x - mean) / scale
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).to(x.device)
+        cut = max(1, len(x) // 5)
+        held, rest = order[:cut], order[cut:]
+        start = x.new_zeros(classes, x.shape[1] + 1)
+        tried = []
+        for strength in STRENGTHS:  # from the strongest, each from where the last one ended
+            start = _logistic(x[rest], labels[rest], start, strength)
+            right = ((x[held] @ start[:, :-1].T + start[:, -1]).argmax(1) == labels[held]).sum()
+            tried.append((int(right), strength, start))
+        _, strength, start = max(tried, key=lambda one: one[0])
+        best = _logistic(x, labels, start, strength)
+        return cls(mean, best[:, :-1] / scale, best[:, -1])
+
+
+def _logistic(x: Tensor, y: Tensor, start: Tensor, strength: float) -> Tensor:
+    """Weights and, in the last column, biases (K, d+1)."""
+    with torch.inference_mode(False), torch.enable_grad():
+        weight = start.detach().clone().requires_grad_()
+        optimizer = torch.optim.LBFGS([weight], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
+
+        def loss() -> Tensor:
+            optimizer.zero_grad()
+            found = F.cross_entropy(x @ weight[:, :-1].T + weight[:, -1], y)
+            found = found + strength / 2 * weight[:, :-1].square().sum() / x.shape[1]
+            torch.autograd.backward(found)
+            return found
+
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return weight.detach()
+
+
+class _Stop(BaseException):
+    """Everything that was wanted has been seen; no `except Exception` of a model's own holds it up."""
+
+
+class EarlyExit(nn.Module):
+    """The network up to its exits: scores (n, K) as from the whole network, of which the largest decides; in eval mode.
+
+    With one exit and no threshold all samples leave there. With thresholds a sample leaves at the first exit where its two
+    largest scores differ by at least so much, the others go on without it; scores of different exits have different scales.
+    `exits` says of the last call at which exit each sample left (their number: it ran to the end). Without any exit it is
+    the network itself. `report` is what `early_exit` has measured, where it comes from there.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        sites: Sequence[Site],
+        readouts: Sequence[Readout],
+        *,
+        reduce: Reduce = "flatten",
+        thresholds: Sequence[float] | None = None,
+        scores: Scores | None = None,
+        threshold: float = 0.0,
+        kind: ExitKind = "centers",
+    ) -> None:
+        super().__init__()
+        self.network, self.readouts = network, nn.ModuleList(readouts)
+        self.sites, self.reduce, self.kind = tuple(sites), reduce, kind
+        self.thresholds = None if thresholds is None else tuple(map(float, thresholds))
+        self._scores, self._threshold = scores, threshold  # where scores are; above which a single one means class 1
+        self.exits: Tensor | None = None
+        self.report: ExitReport | None = None
+        self._alternative: tuple[EarlyExit, ...] = ()  # no module of its own: it holds the same network
+        modules = modules_of(network)
+        self._modules_at = {site.module: modules[site.module] for site in sites}
+
+    @property
+    def site(self) -> str | None:
+        """The name of the site where all samples leave; `None` where they do not, or where there is no exit."""
+        return self.sites[0].name if self.thresholds is None and self.sites else None
+
+    def per_sample(self) -> EarlyExit:
+        """The form in which every sample leaves where its margin allows."""
+        if not self._alternative:
+            raise InputError("per_sample: expected exits of single samples that save time, got none: see the report.")
+        return self._alternative[0]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Scores (n, K) of the samples."""
+        return self.walk(args, kwargs)
+
+    def walk(self, args: Any, kwargs: Any, limits: Sequence[float] | None = None) -> Tensor:
+        """The same under other thresholds."""
+        if not self.sites:
+            return self._final(self.network(*args, **kwargs))
+        walk = _Walk(self, self.thresholds if limits is None else limits)
+        with walk.hooks():
+            try:
+                rest = self._final(self.network(*args, **kwargs))
+            except _Stop:
+                rest = None
+        return walk.gathered(rest)
+
+    def _final(self, output: Any) -> Tensor:
+        scores = output if self._scores is None else self._scores.of(output)
+        if not isinstance(scores, Tensor):
+            raise CaptureError("expected class scores (n, K) from the network, got none.")
+        if scores.dim() == 1 or scores.shape[1] == 1:
+            score = scores.reshape(-1)
+            return torch.stack([torch.full_like(score, self._threshold), score], 1)
+        return scores
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Class means or read-outs, sites and thresholds as one safetensors file; the network's weights are not in it."""
+        writer = needed("safetensors.torch", "weights", "Writing .safetensors")
+        if self._scores is not None and self._scores.function is not None:
+            raise InputError(
+                "save: expected scores found by an index or a key, got a function, which no file can hold."
+            )
+        tensors = {f"{i}.{name}": value.contiguous() for i, readout in enumerate(self.readouts)
+                   for name, value in readout.named_buffers()}  # fmt: skip
+        about = {
+            "format": FORMAT, "version": VERSION, "kind": self.kind, "reduce": self.reduce, "threshold": self._threshold,
+            "sites": [asdict(site) for site in self.sites], "thresholds": json_safe(self.thresholds),
+            "network": type(self.network).__name__, "digest": parameter_digest(self.network),
+            "scores": None if self._scores is None else list(self._scores.place or ()),
+        }  # fmt: skip
+        return replace_whole(path, lambda part: writer.save_file(tensors, part, {"layerlaw": json.dumps(about)}))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], model: nn.Module) -> EarlyExit:
+        """The inverse of `save`, for the network that it was made for."""
+        safetensors = needed("safetensors", "weights", "Reading .safetensors")
+        try:
+            with safetensors.safe_open(str(path), "pt") as file:
+                metadata = (file.metadata() or {}).get("layerlaw", "null")
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no dictionary
+        except FileNotFoundError:
+            raise DataError(f"{path}: expected an early exit, found nothing there.") from None
+        except safetensors.SafetensorError as error:
+            raise DataError(f"{path}: expected a safetensors file, got another or a damaged one ({error}).") from None
+        about, network = json.loads(metadata), network_of(model)
+        check_format(about, "early exit", VERSION, where=str(path), writer="EarlyExit.save")
+        digest = parameter_digest(network)
+        if about["digest"] is not None and digest != about["digest"]:
+            came = "one with other weights" if about["network"] == type(network).__name__ else type(network).__name__
+            raise DataError(f"{path}: expected the {about['network']} that the exits were made for, got {came}.")
+        sites = [Site(**{**site, "shape": tuple(site["shape"])}) for site in about["sites"]]
+        readouts = [
+            Readout(*(tensors[f"{i}.{name}"] for name in ("mean", "weight", "bias"))) for i in range(len(sites))
+        ]
+        scores = None if about["scores"] is None else Scores(tuple(about["scores"]))
+        limits = about["thresholds"]  # JSON knows no infinity: nobody leaves there
+        limits = None if limits is None else [math.inf if limit is None else limit for limit in limits]
+        how: Any = {
+            "thresholds": limits,
+            "scores": scores,
+            "kind": about["kind"],
+            "threshold": about["threshold"],
+        }
+        return cls(network, sites, readouts, reduce=about["reduce"], **how)
+
+
+class _Walk:
+    """One call: who is still there, and what those who left were given."""
+
+    def __init__(self, net: EarlyExit, limits: Sequence[float] | None) -> None:
+        self.net, self.limits = net, limits
+        self.rows: Tensor | None = None  # of those still there
+        self.left: list[tuple[Tensor | None, Tensor]] = []
+        self.calls = dict.fromkeys(net._modules_at, 0)
+
+    @contextmanager
+    def hooks(self) -> Iterator[None]:
+        handles = []
+        for name, module in self.net._modules_at.items():
+            sites = [(j, site) for j, site in enumerate(self.net.sites) if site.module == name]
+
+            def enter(module: nn.Module, args: Any, kwargs: Any, name: str = name, sites: Any = sites) -> Any:
+                number, self.calls[name] = self.calls[name], self.calls[name] + 1
+                for j, site in sites:
+                    if site.at == "input" and site.call == number:
+                        tensor = entering(args, kwargs)
+                        if (kept := self.seen(j, site, tensor)) is not None:
+                            args = tuple(kept if value is tensor else value for value in args)
+                            kwargs = {key: kept if value is tensor else value for key, value in kwargs.items()}
+                return args, kwargs
+
+            def leave(module: nn.Module, args: Any, output: Any, name: str = name, sites: Any = sites) -> Any:
+                for j, site in sites:
+                    if site.at == "output" and site.call == self.calls[name] - 1:
+                        found = list(tensors_in(output))
+                        if (kept := self.seen(j, site, found[site.pick])) is not None:
+                            output = kept
+                return output
+
+            if any(site.at == "input" or site.call for _, site in sites):  # every hook costs time at small batches
+                handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+            else:
+                self.calls[name] = 1
+            if any(site.at == "output" for _, site in sites):
+                handles.append(module.register_forward_hook(leave))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def seen(self, j: int, site: Site, tensor: Tensor | None) -> Tensor | None:
+        """Let those leave who may; gives the tensor of the others where some left."""
+        if tensor is None:
+            raise CaptureError(f"site '{site.name}': expected a floating-point tensor as in the dry run, got none.")
+        features = reduced(
+            samples_first(tensor, site.axis, site.fold), self.net.reduce, channels_last=site.channels_last
+        )
+        scores = self.net.readouts[j](features)
+        if self.limits is None:
+            self.left.append((None, scores))
+            raise _Stop
+        first, second = scores.topk(2, 1).values.unbind(1)
+        go = first - second >= self.limits[j]
+        rows = torch.arange(len(scores), device=scores.device) if self.rows is None else self.rows
+        away, stay = go.nonzero().squeeze(1), (~go).nonzero().squeeze(1)
+        self.left.append((rows[away], scores[away]))
+        self.rows = rows[stay]
+        if len(stay) == 0:
+            raise _Stop
+        return tensor.index_select(site.axis, stay) if len(away) else None
+
+    def gathered(self, rest: Tensor | None) -> Tensor:
+        """Scores of all samples in their order; notes where each left."""
+        if self.limits is None:
+            scores = self.left[0][1]
+            self.net.exits = torch.zeros(len(scores), dtype=torch.long, device=scores.device)
+            return scores
+        parts = list(self.left)
+        if rest is not None:
+            parts.append((self.rows, rest))
+        rows = torch.cat([where for where, _ in parts if where is not None])
+        scores = torch.cat([found.to(parts[0][1].dtype) for _, found in parts])
+        ends = [*range(len(self.left)), len(self.net.sites)]
+        exits = [torch.full((len(found),), j, device=scores.device) for j, (_, found) in zip(ends, parts, strict=False)]
+        order = rows.argsort()
+        self.net.exits = torch.cat(exits)[order]
+        return scores[order]
+
+
+def compared(whole: nn.Module, runs: Mapping[str, nn.Module], example: Batch, size: int) -> dict[str, float]:
+    """Time of each run as a share of the whole network's: medians of paired rounds in which they take turns."""
+    singles = 1 if size > 1 else min(8, len(example.labels))
+    n = len(example.labels)
+    inputs = [example.at(torch.arange(i * size, (i + 1) * size) % n) for i in range(singles)]
+
+    def seconds(net: nn.Module) -> float:
+        started = time.perf_counter()
+        for one in inputs:
+            net(*one.args, **one.kwargs)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    for net in (whole, *runs.values()):
+        seconds(net)
+    inputs *= min(64, 1 + int(SHORTEST / max(seconds(whole), 1e-6)))
+    taken: dict[str, list[float]] = {name: [] for name in ("", *runs)}
+    started = time.perf_counter()
+    while len(taken[""]) < 3 or (len(taken[""]) < 30 and time.perf_counter() - started < SECONDS):
+        order = [("", whole), *runs.items()]
+        for name, net in order if len(taken[""]) % 2 else reversed(order):
+            taken[name].append(seconds(net))
+    base = taken.pop("")
+    return {name: statistics.median(a / b for a, b in zip(mine, base, strict=True)) for name, mine in taken.items()}

@@ -1,0 +1,195 @@
+"""What early exits cost and save, in words, as a table, a drawing and a page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from layerlaw.advice.exit_network import ExitKind
+from layerlaw.files import json_safe, write_json
+from layerlaw.outcome import Table
+from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.wording import counted, minus, percent
+
+KINDS: dict[ExitKind, str] = {"centers": "nearest class center", "linear": "linear read-out"}
+WORTH_IT = 1.05  # times faster: less is nothing to gain
+
+
+@dataclass(frozen=True)
+class ExitSite:
+    """One site: what is decided there, on the half that chooses and on the half that judges; layers up to it; time."""
+
+    name: str
+    layers: int
+    choosing: Mapping[ExitKind, float]
+    """Accuracy by kind, on the half of the held-out samples that chooses."""
+    judged: Mapping[ExitKind, float]
+    """The same on the other half."""
+    agreement: Mapping[ExitKind, float]
+    """Share of the judging half on which the network decides the same."""
+    time: Mapping[int, float] = field(default_factory=dict)
+    """Time up to here with the nearest center, as a share of the whole network's, by batch size."""
+
+
+@dataclass(frozen=True)
+class Realized:
+    """A chosen exit on samples that did not choose it: accuracy, its drop and that drop's standard error, and time."""
+
+    kind: ExitKind
+    site: str | None
+    accuracy: float
+    drop: float
+    error: float
+    layers: float
+    faster: Mapping[int, float]
+    """Times faster than the whole network, by batch size."""
+    shares: tuple[float, ...] = ()
+    """Of samples that leave at each exit, and at the end; of per-sample exits only."""
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """Per-sample exits under one budget, on the judging half: accuracy against expected time (share of the network's)."""
+
+    kind: ExitKind
+    budget: float
+    accuracy: float
+    cost: float
+
+
+@dataclass(frozen=True)
+class ExitReport:
+    """What early exits cost and save, in numbers that did not choose them."""
+
+    tolerance: float
+    within: str
+    layers: int
+    accuracy: float
+    samples: tuple[int, int, int]
+    """That made the class means, that chose, that judged."""
+    sites: tuple[ExitSite, ...]
+    static: Mapping[ExitKind, Realized]
+    """By kind, the first site within the tolerance; those without one are absent."""
+    per_sample: Mapping[ExitKind, Realized]
+    curve: tuple[CurvePoint, ...]
+    notes: tuple[str, ...]
+    provenance: Mapping[str, Any]
+
+    @property
+    def sentence(self) -> str:
+        """The answer for nearest centers, in one sentence."""
+        found = self.static.get("centers")
+        if found is None:
+            return f"Nothing to gain here: {self._nearest('centers')}."
+        gone = self.layers - int(found.layers)
+        faster = max(found.faster.values(), default=None)
+        times = [_speed(size, speed) for size, speed in sorted(found.faster.items())]
+        if gone == 0 or (faster is not None and faster < WORTH_IT):
+            first = f"the first site within {points(self.tolerance)} of the network is '{found.site}'"
+            saved = f"{counted(gone, 'layer')} less"
+            return f"Nothing to gain here: {', '.join([first, saved, *times])}."
+        lost = f"test accuracy {minus(f'{-100 * found.drop:+.1f}')} points (± {100 * found.error:.1f})"
+        more = f"; more than the {points(self.tolerance)} it was chosen for"
+        broken = self.within == "accuracy" and found.drop - found.error > self.tolerance
+        return f"The last {gone} of {self.layers} layers can go: {', '.join([lost, *times])}{more * broken}."
+
+    def _nearest(self, kind: ExitKind) -> str:
+        best = max(self.sites, key=lambda site: site.choosing[kind])
+        gap = self.accuracy_choosing - best.choosing[kind]
+        return f"no site is within {points(self.tolerance)} of the network; '{best.name}' comes nearest, {points(gap)} below"
+
+    @property
+    def accuracy_choosing(self) -> float:
+        """Of the whole network, on the half that chooses."""
+        return float(self.provenance["accuracy_choosing"])
+
+    @property
+    def findings(self) -> list[str]:
+        """The rival, and exits of single samples."""
+        out = []
+        if "linear" in self.sites[0].choosing:
+            rival = self.static.get("linear")
+            said = f"none: {self._nearest('linear')}" if rival is None else f"at '{rival.site}', {_result(rival)}"
+            out.append(f"With a linear read-out instead of class means the first exit is {said}.")
+        for kind in self.sites[0].choosing:
+            words = "nothing to gain"
+            if (own := self.per_sample.get(kind)) is not None:
+                words = f"{percent(1 - own.shares[-1], 0)} of the samples leave early, {_result(own)}"
+            out.append(f"Each sample on its own ({KINDS[kind]}): {words}.")
+        return out
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The table with its heads: a row per site."""
+        kinds = list(self.sites[0].judged)
+        sizes = sorted(self.sites[0].time)
+        heads = ["site", "layers", *(f"{KINDS[kind]}" for kind in kinds), "agreement"]
+        out = [[*heads, *(f"time, batch {size}" for size in sizes)]]
+        for site in self.sites:
+            accuracies = [percent(site.judged[kind]) for kind in kinds]
+            times = [percent(site.time[size], 0) for size in sizes]
+            out.append([site.name, str(site.layers), *accuracies, percent(site.agreement["centers"]), *times])
+        whole = [percent(self.accuracy)] * len(kinds)
+        return [*out, ["whole network", str(self.layers), *whole, "100%", *["100%"] * len(sizes)]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return dict(json_safe({"sentence": self.sentence, "findings": self.findings, **asdict(self)}))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write one JSON file, whole or not at all."""
+        return write_json(path, self.to_dict())
+
+    def sheet(self) -> Sheet:
+        """Accuracy along the sites beside the network's, and accuracy against time for exits of single samples."""
+        at = range(1, len(self.sites) + 1)
+        lines = [Series(at, [100 * site.judged[k] for site in self.sites], KINDS[k]) for k in KINDS if k in self.sites[0].judged]  # noqa: E501  # fmt: skip
+        whole = Series([1, len(self.sites)], [100 * self.accuracy] * 2, "whole network", style="fit", color=2)
+        first = Panel("Decided at a site", [*lines, whole], "site", "accuracy, %", log_y=False)
+        curves = []
+        for kind in KINDS:
+            mine = sorted((p for p in self.curve if p.kind == kind), key=lambda point: point.cost)
+            curves += [Series([p.cost for p in mine], [100 * p.accuracy for p in mine], KINDS[kind])] if mine else []
+        ends = Series([min([p.cost for p in self.curve], default=0.0), 1.0], [100 * self.accuracy] * 2, "whole network", style="fit", color=2)  # noqa: E501  # fmt: skip
+        second = Panel("Each sample on its own", [*curves, ends], "expected time, share of the network's", "accuracy, %", log_y=False)  # noqa: E501  # fmt: skip
+        return Sheet("Early exit", [first, second] if curves else [first], columns=2, caption=self.sentence)
+
+    def plot(self) -> Any:
+        """That figure, drawn by matplotlib."""
+        return self.sheet().plot()
+
+    def page(self, path: str | os.PathLike[str]) -> Path:
+        """Write one self-contained page: the sentences, the drawing, the table of sites."""
+        from layerlaw.pages.html.outcomes import finding_page  # needs matplotlib
+
+        heads, *body = self.rows
+        table = Table("Sites", heads, body, "accuracies on samples that chose nothing")
+        about = {"tolerance": f"{points(self.tolerance)} of {self.within}", **self.provenance}
+        lines = [self.sentence, *self.findings]
+        how: Any = {"sheets": [self.sheet()], "tables": [table], "notes": self.notes, "provenance": about}
+        return finding_page(path, "Early exit", lines, **how)
+
+    def __str__(self) -> str:
+        wide = [max(map(len, column)) for column in zip(*self.rows, strict=True)]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=True)).rstrip() for row in self.rows]
+        return "\n".join([self.sentence, *self.findings, *lines])
+
+
+def points(share: float) -> str:
+    """A difference of accuracies: "1 point", "0.2 points"."""
+    text = f"{100 * share:.1f}".removesuffix(".0")
+    return f"{minus(text)} point{'s' * (text != '1')}"
+
+
+def _result(one: Realized) -> str:
+    lost = f"accuracy {minus(f'{-100 * one.drop:+.1f}')} points"
+    return ", ".join([lost, *(_speed(size, speed) for size, speed in sorted(one.faster.items()))])
+
+
+def _speed(size: int, speed: float) -> str:
+    if speed >= WORTH_IT:
+        return f"{speed:.1f}× faster (batch {size})"
+    return f"no faster (batch {size})" if speed > 1 / WORTH_IT else f"{1 / speed:.1f}× slower (batch {size})"

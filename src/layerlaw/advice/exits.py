@@ -1,0 +1,391 @@
+"""Early exit: after which layer could the network stop, what would that cost in accuracy, and what would it save?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from layerlaw.advice.exit_network import EarlyExit, ExitKind, Readout, compared
+from layerlaw.advice.exit_report import KINDS, CurvePoint, ExitReport, ExitSite, Realized
+from layerlaw.capture.batches import Batch, Batches
+from layerlaw.capture.hooks import Capture, hooked
+from layerlaw.capture.modules import is_weight_layer, modules_of
+from layerlaw.capture.network import Randomness, network_of, placed, probing_state
+from layerlaw.capture.plan import Plan, Reduce, Site
+from layerlaw.capture.site_rules import SiteChoice, find_sites
+from layerlaw.data import Labeled
+from layerlaw.errors import InputError, LabelError, check_choice
+from layerlaw.probing.classes import Classes
+from layerlaw.provenance import model_provenance, provenance
+from layerlaw.stats import ClassSums
+
+BUDGETS = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # accuracy that those who leave at one exit may lose
+MOST = 4  # exits of single samples, evenly along depth: to look at one costs time
+FEWEST = 20  # samples that must leave at an exit for its threshold to mean something
+
+
+def early_exit(
+    model: nn.Module,
+    data: Any,
+    *,
+    test: Any = None,
+    tolerance: float = 0.01,
+    by: Literal["centers", "linear", "best"] = "centers",
+    within: Literal["accuracy", "agreement"] = "accuracy",
+    sites: SiteChoice = "auto",
+    reduce: Reduce = "flatten",
+    scores: str | int | Callable[[Any], Any] = "auto",
+    labels: int | str | None = None,
+    batch_size: int | None = None,
+    times: Sequence[int] = (1, 256),
+    device: str | torch.device | None = None,
+    memory_gib: float = 2.0,
+    seed: int = 0,
+) -> EarlyExit:
+    """The network up to the first site that decides as well as all of it, within a tolerance; `report` says what it costs.
+
+    data, test  as for `probe`, like all arguments that bear its names. Class means come from `data`; one half of `test`
+                chooses sites and thresholds, the other judges them. Without `test` half of `data` stands in for it, which
+                flatters a network trained on them
+    tolerance   accuracy that may be lost, or with within="agreement" the share of decisions that may differ
+    by          what decides there: the nearest of the stored class "centers", a "linear" read-out trained on the same
+                samples, or the "best", whichever leaves earlier; both are always measured
+    times       batch sizes at which times are compared with the whole network's, in one run; () for none
+    memory_gib  what the features that train linear read-outs may take; fewer samples train them where more would not fit
+
+    Where no site is within the tolerance the result is the network itself, and the report says how near the best one came.
+    """
+    if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
+        raise InputError(f"tolerance: expected a share from 0 to below 1, got {tolerance!r}.")
+    check_choice("by", by, ("centers", "linear", "best"))
+    check_choice("within", within, ("accuracy", "agreement"))
+    network = network_of(model)
+    sources = [one.tensors() if isinstance(one, Labeled) else one for one in (data, test)]
+    how: Any = {"batch_size": batch_size, "batchnorm": "running", "network": network, "labels_at": labels}
+    fitted = Batches(sources[0], where="data", **how)
+    held_out = fitted if test is None else Batches(sources[1], where="test", **how)
+    with Randomness(*sources) as randomness, placed(network, device) as home, probing_state(network, "running"):
+        example = next(iter(fitted)).to(home)
+        plan = find_sites(network, example, choice=sites, reduce=reduce, scores_at=scores)
+        classes = Classes.of(None, plan, None, first=example.labels)
+        study = _Study(network, plan, classes, reduce, home, randomness, seed, shared=test is None)
+        study.fit(fitted, int(memory_gib * 2**30))
+        held = study.decide(held_out)
+        report, chosen = _judged(study, held, example, tolerance, within, times)
+    kinds = [kind for kind in KINDS if kind in report.static]
+    kind: ExitKind = by if by != "best" else min(kinds, key=lambda k: report.static[k].layers, default="centers")
+    found = study.exit(kind, chosen["static"].get(kind))
+    found.report = report
+    if kind in chosen["per_sample"]:
+        found._alternative = (chosen["per_sample"][kind],)
+    return found
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Decisions on the held-out samples: labels and the network's (n,); by kind, of every site, class and margin (s, n)."""
+
+    labels: Tensor
+    network: Tensor
+    found: dict[ExitKind, tuple[Tensor, Tensor]]
+    chooses: Tensor
+
+    def half(self, chooses: bool) -> _Held:
+        rows = (self.chooses == chooses).nonzero().squeeze(1)
+        found = {kind: (a[:, rows], b[:, rows]) for kind, (a, b) in self.found.items()}
+        return _Held(self.labels[rows], self.network[rows], found, self.chooses[rows])
+
+    @property
+    def right(self) -> Tensor:
+        return (self.network == self.labels).double()
+
+
+@dataclass
+class _Study:
+    network: nn.Module
+    plan: Plan
+    classes: Classes
+    reduce: Reduce
+    device: torch.device | None
+    randomness: Randomness
+    seed: int
+    shared: bool
+    readouts: dict[ExitKind, list[Readout]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    fitted: int = 0
+    present: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    @property
+    def sites(self) -> list[Site]:
+        return [site for site in self.plan.along_depth if site.in_fit]
+
+    def exit(self, kind: ExitKind, at: int | None = None, limits: Mapping[int, float] | None = None) -> EarlyExit:
+        """At one site for all samples, or at several under thresholds; at none: the network itself."""
+        places = list(limits) if limits is not None else [] if at is None else [at]
+        sites, readouts = [self.sites[j] for j in places], [self.readouts[kind][j] for j in places]
+        thresholds = None if limits is None else list(limits.values())
+        how: Any = {"reduce": self.reduce, "thresholds": thresholds, "kind": kind}
+        return EarlyExit(self.network, sites, readouts, scores=self.plan.scores, threshold=self.plan.threshold, **how)
+
+    def batches(self, data: Batches, fitting: bool) -> Iterator[tuple[Batch, Tensor, Tensor, Tensor]]:
+        """Batches with their labels, the rows for fitting (or the others), and a number in 0 … 1 drawn for each."""
+        self.randomness.rewind()
+        drawn = torch.Generator().manual_seed(self.seed)
+        for i, batch in enumerate(data):
+            labels, _ = self.classes.positions(batch.labels, f"labels of {data.where}, batch {i}")
+            part, spare = torch.rand(2, len(labels), generator=drawn, dtype=torch.float64)
+            mine = (part < 0.5) == fitting if self.shared else torch.ones(len(labels), dtype=torch.bool)
+            rows = mine.nonzero().squeeze(1)
+            if len(rows):
+                yield batch.to(self.device), labels[rows.to(labels.device)], rows, spare[rows]
+
+    def fit(self, data: Batches, memory: int) -> None:
+        """Class means of every site, and read-outs trained on as many samples as the memory holds."""
+        sums: dict[str, ClassSums] = {}
+        kept: dict[str, list[Tensor]] = {site.name: [] for site in self.sites}
+        most = memory // max(1, sum(4 * site.features for site in self.sites))
+        expected = (data.samples or 0) / (2 if self.shared else 1)
+        share, used, targets = min(1.0, most / expected) if expected else 1.0, 0, list[Tensor]()
+        labels = chosen = torch.zeros(0, dtype=torch.long)
+
+        def consume(site: Site, features: Tensor) -> None:
+            part = ClassSums.of(features, labels.to(features.device), self.classes.K)
+            sums[site.name].add(part) if site.name in sums else sums.update({site.name: part})
+            kept[site.name].append(features[chosen.to(features.device)])
+
+        with Capture(self.network, self.plan, self.sites, reduce=self.reduce, consume=consume) as capture:
+            for batch, labels, rows, spare in self.batches(data, fitting=True):
+                chosen = (spare < share).nonzero().squeeze(1)[: max(0, most - used)]
+                used += len(chosen)
+                targets.append(labels[chosen.to(labels.device)])
+                capture.run(batch, rows=rows, where="data")
+                self.fitted += len(rows)
+        if not sums:
+            raise LabelError("data: expected samples to take class means from, got none.")
+        self.present = next(iter(sums.values())).counts.cpu() > 0
+        self.readouts["centers"] = [Readout.nearest_center(sums[site.name]) for site in self.sites]
+        y = torch.cat(targets)
+        if len(y) < 5 * self.classes.K:
+            self.notes.append(
+                f"No linear read-out: {len(y)} samples would train it. Give more data, or a larger memory_gib."
+            )
+            return
+        self.readouts["linear"] = [
+            Readout.trained(torch.cat(kept.pop(site.name)), y, self.classes.K, seed=self.seed) for site in self.sites
+        ]
+        if used < self.fitted:
+            self.notes.append(f"Linear read-outs are trained on {used} of {self.fitted} samples, which fit the memory.")
+
+    def decide(self, data: Batches) -> _Held:
+        """What the network and the exits at every site decide on held-out samples."""
+        tops: dict[ExitKind, list[list[Tensor]]] = {kind: [[] for _ in self.sites] for kind in self.readouts}
+        margins: dict[ExitKind, list[list[Tensor]]] = {kind: [[] for _ in self.sites] for kind in self.readouts}
+        labels_seen, decided, halves = [], [], []
+        place = {site.name: j for j, site in enumerate(self.sites)}
+
+        def consume(site: Site, features: Tensor) -> None:
+            for kind, readouts in self.readouts.items():
+                best, top = readouts[place[site.name]](features).topk(2, 1)
+                tops[kind][place[site.name]].append(top[:, 0].cpu())
+                margins[kind][place[site.name]].append((best[:, 0] - best[:, 1]).double().cpu())
+
+        with Capture(self.network, self.plan, self.sites, reduce=self.reduce, consume=consume) as capture:
+            for batch, labels, rows, spare in self.batches(data, fitting=False):
+                decision = self.classes.decide(capture.run(batch, rows=rows, where=data.where), rows)
+                if decision is None:
+                    raise InputError(
+                        "expected a network that gives class scores (n, K), got none: exits replace these."
+                    )
+                decided.append(decision.cpu())
+                labels_seen.append(labels.cpu())
+                halves.append(spare < 0.5)
+        y, chooses = torch.cat(labels_seen or [torch.zeros(0)]), torch.cat(halves or [torch.zeros(0)]).bool()
+        if min(int(chooses.sum()), int((~chooses).sum())) < 2:
+            raise LabelError(f"{data.where}: expected enough samples to choose exits and to judge them, got {len(y)}.")
+        new = [k for k in sorted(set(y.tolist())) if not bool(self.present[k])]
+        if new:
+            name = self.classes.names[new[0]]
+            raise LabelError(
+                f"test: class {name} has no samples in data, so it has no center. Add some, or leave it out."
+            )
+        joined = {
+            kind: tuple(torch.stack([torch.cat(one) for one in many[kind]]) for many in (tops, margins))
+            for kind in tops
+        }
+        return _Held(y, torch.cat(decided), joined, chooses)  # type: ignore[arg-type]
+
+
+def _judged(
+    study: _Study, held: _Held, example: Batch, tolerance: float, within: str, times: Sequence[int]
+) -> tuple[ExitReport, dict[str, dict[ExitKind, Any]]]:
+    """Choose on one half, judge on the other, and compare times."""
+    choosing, judging = held.half(True), held.half(False)
+    sites, base = study.sites, float(choosing.right.mean())
+    static: dict[ExitKind, int] = {}
+    for kind, (top, _) in choosing.found.items():
+        lost = base - (top == choosing.labels).double().mean(1)
+        lost = lost if within == "accuracy" else (top != choosing.network).double().mean(1)
+        first = (lost <= tolerance + 1e-12).nonzero().flatten().tolist()
+        static |= {kind: first[0]} if first else {}
+    layers, whole = layers_before(study, example)
+    usable = [j for j, site in enumerate(sites) if drops_rows(study, j, example)]
+    if len(usable) < len(sites):
+        names = ", ".join(f"'{sites[j].name}'" for j in range(len(sites)) if j not in usable)
+        study.notes.append(f"Single samples cannot leave at {names}: the rest of the batch would not go on alone.")
+    usable = [usable[round(i * (len(usable) - 1) / (MOST - 1))] for i in range(MOST)] if len(usable) > MOST else usable
+    sizes = list(dict.fromkeys(min(size, len(example.labels)) for size in times))
+    runs: dict[str, nn.Module] = {f"site {j}": study.exit("centers", j) for j in range(len(sites))}
+    runs["visits"] = study.exit(
+        "centers", limits=dict.fromkeys(usable, math.inf)
+    )  # looks at every exit, leaves at none
+    shares = {size: compared(study.network, runs, example, size) for size in sizes}
+    costs = [n / max(1, whole) for n in (*layers, whole)]
+    if shares:  # every exit that is passed on the way costs something too
+        small = shares[min(shares)]
+        look = max(0.0, small["visits"] - 1) / max(1, len(usable))
+        costs = [small[f"site {j}"] + look * sum(k <= j for k in usable) for j in range(len(sites))]
+        costs.append(1 + look * len(usable))
+    plans = {kind: per_sample_limits(choosing, kind, usable, costs, tolerance) for kind in choosing.found}
+    chosen: dict[str, dict[ExitKind, Any]] = {"static": dict(static), "per_sample": {}}
+    runs = {f"static {kind}": study.exit(kind, j) for kind, j in static.items()}
+    for kind, limits in plans.items():
+        if limits is not None:
+            chosen["per_sample"][kind] = runs[f"sample {kind}"] = study.exit(kind, limits=limits)
+    for size in sizes:
+        shares[size] |= compared(study.network, runs, example, size)
+
+    def realized(kind: ExitKind, run: str, top: Tensor, site: str | None, done: float, out: Tensor | None) -> Realized:
+        drop = judging.right - (top == judging.labels).double()
+        faster = {size: 1 / share[run] for size, share in shares.items()}
+        left = () if out is None else tuple(torch.bincount(out, minlength=len(sites) + 1).div(len(out)).tolist())
+        error = float(drop.std(correction=0)) / math.sqrt(len(drop))
+        right = float((top == judging.labels).double().mean())
+        return Realized(kind, site, right, float(drop.mean()), error, done, faster, left)
+
+    fixed, single, curve = dict[ExitKind, Realized](), dict[ExitKind, Realized](), list[CurvePoint]()
+    for kind, (top, _) in judging.found.items():
+        if kind in static:
+            j = static[kind]
+            fixed[kind] = realized(kind, f"static {kind}", top[j], sites[j].name, layers[j], None)
+        for budget in BUDGETS:
+            decision, out = simulated(judging, kind, limits_within(choosing, kind, usable, budget))
+            cost = torch.tensor(costs)[out].mean()
+            curve.append(CurvePoint(kind, budget, float((decision == judging.labels).double().mean()), float(cost)))
+        if (limits := plans[kind]) is not None:
+            decision, out = simulated(judging, kind, limits)
+            done = float(torch.tensor([*layers, whole], dtype=torch.float64)[out].mean())
+            single[kind] = realized(kind, f"sample {kind}", decision, None, done, out)
+
+    def accuracies(half: _Held, truth: Tensor, j: int) -> dict[ExitKind, float]:
+        return {kind: float((top[j] == truth).double().mean()) for kind, (top, _) in half.found.items()}
+
+    rows = tuple(
+        ExitSite(
+            site.name,
+            layers[j],
+            accuracies(choosing, choosing.labels, j),
+            accuracies(judging, judging.labels, j),
+            accuracies(judging, judging.network, j),
+            {size: share[f"site {j}"] for size, share in shares.items()},
+        )
+        for j, site in enumerate(sites)
+    )
+    if study.shared:
+        study.notes.append("Judged on samples of the data that the class means come from: pass test= for unseen ones.")
+    about = provenance(study.device, **model_provenance(study.network), accuracy_choosing=base, seed=study.seed)
+    counts = (study.fitted, len(choosing.labels), len(judging.labels))
+    found = (rows, fixed, single, tuple(curve), tuple(study.notes), about)
+    return ExitReport(tolerance, within, whole, float(judging.right.mean()), counts, *found), chosen
+
+
+def limits_within(half: _Held, kind: ExitKind, usable: Sequence[int], budget: float) -> dict[int, float]:
+    """Margins from which on samples leave: those who leave at one exit lose at most so much accuracy, on this half."""
+    top, margin = half.found[kind]
+    there, limits = torch.ones(len(half.labels), dtype=torch.bool), {}
+    for j in usable:
+        lost = half.right - (top[j] == half.labels).double()
+        rows = there.nonzero().squeeze(1)
+        order = rows[margin[j, rows].argsort(descending=True)]
+        n = torch.arange(1, len(order) + 1)
+        mean, square = lost[order].cumsum(0) / n, lost[order].square().cumsum(0) / n
+        error = ((square - mean.square()).clamp_min(0) / n).sqrt()  # of a threshold that suits this half by chance
+        good = (mean + error <= budget + 1e-12).nonzero().flatten()
+        last = int(good[-1]) if len(good) else -1
+        limits[j] = float(margin[j, order[last]]) if last + 1 >= FEWEST else math.inf
+        there &= margin[j] < limits[j]
+    return limits
+
+
+def per_sample_limits(
+    half: _Held, kind: ExitKind, usable: Sequence[int], costs: Sequence[float], tolerance: float
+) -> dict[int, float] | None:
+    """Of all budgets the cheapest whose loss of accuracy on this half is within the tolerance; `None`: none saves time."""
+    best, least = None, 1.0
+    for budget in BUDGETS:
+        limits = limits_within(half, kind, usable, budget)
+        decision, out = simulated(half, kind, limits)
+        lost = float((half.right - (decision == half.labels).double()).mean())
+        cost = float(torch.tensor(costs)[out].mean())
+        if lost <= tolerance + 1e-12 and cost < least:
+            best, least = limits, cost
+    return best
+
+
+def simulated(half: _Held, kind: ExitKind, limits: Mapping[int, float]) -> tuple[Tensor, Tensor]:
+    """Decisions (n,) under these limits, and at which site each sample leaves (their number: at the end)."""
+    top, margin = half.found[kind]
+    decision, out = half.network.clone(), torch.full_like(half.network, len(top))
+    for j in reversed(list(limits)):
+        leaves = margin[j] >= limits[j]
+        decision[leaves], out[leaves] = top[j, leaves], j
+    return decision, out
+
+
+def layers_before(study: _Study, example: Batch) -> tuple[list[int], int]:
+    """How many weight layers have run at each site, and in all."""
+    few, count = example.first(2), 0
+    names = [name for name, module in modules_of(study.network).items() if is_weight_layer(module)]
+
+    def leave(name: str, module: nn.Module, args: Any, output: Any) -> None:
+        nonlocal count
+        count += 1
+
+    def counted_by(net: nn.Module) -> int:
+        nonlocal count
+        count = 0
+        _called(net, few)
+        return count
+
+    with hooked(study.network, names, lambda *_: None, leave):
+        whole = counted_by(study.network)
+        return [counted_by(study.exit("centers", j)) for j in range(len(study.sites))], whole
+
+
+def drops_rows(study: _Study, j: int, example: Batch) -> bool:
+    """Whether the network goes on rightly with a part of the batch, once the others have left at a site."""
+    few = example.first(min(8, len(example.labels)))
+    if len(few.tensors()) != 1 or study.sites[j].fold > 1:
+        return False
+    scores = _called(study.exit("centers", j), few)
+    best = scores.topk(2, 1).values
+    margin = best[:, 0] - best[:, 1]
+    limit = float(margin.sort().values[len(margin) // 2])
+    stay = margin < limit
+    try:
+        found = _called(study.exit("centers", limits={j: limit}), few)
+    except (RuntimeError, ValueError, IndexError, TypeError):  # shapes that no longer fit
+        return False
+    expected = _called(study.exit("centers"), few)
+    return torch.allclose(found[stay], expected[stay].to(found.dtype), rtol=1e-3, atol=1e-4)
+
+
+def _called(net: nn.Module, batch: Batch) -> Tensor:
+    """On a copy: a network may overwrite its inputs."""
+    here = batch.copy()
+    scores: Tensor = net(*here.args, **here.kwargs)
+    return scores

@@ -1,0 +1,269 @@
+"""SVSL in a loop of your own: cross-entropy and the pull to class means, in three lines."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from layerlaw.capture.batches import Batch, Batches
+from layerlaw.capture.hooks import Capture
+from layerlaw.capture.modules import entering, main_input, modules_of, tensors_in
+from layerlaw.capture.network import COMPILERS, Randomness, device_of, network_of, probing_state
+from layerlaw.capture.plan import Plan, Reduce, Site
+from layerlaw.capture.site_rules import RULES, SiteChoice
+from layerlaw.errors import CaptureError, InputError, LabelError
+from layerlaw.lab.losses import plan_sites
+from layerlaw.lab.variability import PenaltySettings, VariabilityCriterion, check_batch, with_logits
+from layerlaw.stats import ClassSums, checked_labels
+from layerlaw.stats.ranks import all_reduce
+
+
+class _Hook:
+    """Calls a method of a loss as long as the loss is there; copies of the network do not take it along."""
+
+    def __init__(self, owner: Any = None, method: str = "", *first: Any) -> None:
+        self._owner, self._method, self._first = weakref.ref(owner) if owner is not None else None, method, first
+
+    def __call__(self, *args: Any) -> None:
+        owner = None if self._owner is None else self._owner()
+        if owner is not None:
+            getattr(owner, self._method)(*self._first, *args)
+
+    def __deepcopy__(self, memo: Any) -> _Hook:
+        return _Hook()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Hook, ()
+
+
+class SVSL(nn.Module):
+    """Cross-entropy and the pull to class means, from hooks in the one forward that runs anyway.
+
+        loss = ll.SVSL(model, alpha=1e-5)
+        for x, y in loader:
+            loss(model(x), y).backward()
+
+    `sites` as for `probe`: "auto" and other rules with the logits, as far as they carry a gradient; names of modules mean
+    their outputs. The other settings are those of `PenaltySettings`. The first forward makes a dry run, unless an `example`
+    (inputs) was given. `base` is the loss beside the penalty; without gradients (validation) it is all. With `learn_alpha`
+    hand `loss.parameters()` to the optimizer too; means and steps are in `loss.state_dict()`. Make it before the first call
+    of a compiled model, which would not notice later hooks.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        alpha: float,
+        sites: SiteChoice = "auto",
+        reduce: Reduce = "flatten",
+        example: Tensor | None = None,
+        base: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+        **how: Any,
+    ) -> None:
+        super().__init__()
+        if isinstance(model, nn.DataParallel):
+            raise InputError("model: expected one network, got DataParallel, which copies it at each step. Use DDP.")
+        self._network = weakref.ref(network := network_of(model))  # not registered: its parameters are not the loss's
+        if not isinstance(sites, str) and isinstance(sites, (list, tuple)) and not sites:
+            raise InputError("sites: expected a rule or names of modules, got an empty list.")
+        self.criterion = VariabilityCriterion(
+            PenaltySettings(alpha, **how), named=not (isinstance(sites, str) and sites in RULES), base=base
+        )
+        self._choice, self._reduce = with_logits(sites), reduce
+        self._capture: Capture | None = None
+        self._found: dict[str, Tensor] = {}
+        self._calls: dict[str, int] = {}
+        self._mask: Tensor | None = None
+        self._listening, self._running, self._forwards = self.criterion.active, False, 0
+        self.register_load_state_dict_post_hook(_listen_again)  # type: ignore[no-untyped-call]
+        self._handles = [
+            network.register_forward_pre_hook(_Hook(self, "_begin"), with_kwargs=True),
+            network.register_forward_hook(_Hook(self, "_end")),
+        ]
+        if example is not None and alpha > 0:
+            self._prepare(network, (example,), {})
+
+    @property
+    def sites(self) -> list[str]:
+        """Where features are pulled, along depth; empty before the first forward or example."""
+        return [] if self._capture is None else [site.name for site in self._plan.along_depth]
+
+    @property
+    def alpha(self) -> float:
+        """α, as it is now."""
+        alpha = self.criterion.alpha
+        return alpha.item() if isinstance(alpha, Tensor) else alpha
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The loss of the forward that gave these logits (n, C); labels (n,) are class numbers."""
+        check_batch(logits, labels)
+        if not torch.is_grad_enabled():
+            return self.criterion.base(logits, labels)
+        found, forwards = self._found, self._forwards
+        self.reset()
+        features = self._features(found, forwards, logits, len(labels)) if self.criterion.active else {}
+        result: Tensor = self.criterion(logits, labels, features)
+        self._listening = self.criterion.active
+        return result
+
+    def _features(self, found: dict[str, Tensor], forwards: int, logits: Tensor, samples: int) -> dict[str, Tensor]:
+        """What the last forward left, as rows (n, d) along depth, the logits among them."""
+        if forwards != 1 or self._capture is None:
+            cure = "call the loss after every forward, or loss.reset() after one that needs no loss"
+            came = f"{forwards} forwards" if forwards else "no forward since the last loss"
+            raise InputError(f"expected one forward of the model for one loss, got {came}: {cure}.")
+        self._capture.counts = Counter(self._calls)
+        self._capture.check_calls("this forward")
+        self._capture.samples, self._capture.mask = samples, self._mask
+        with torch.autocast(logits.device.type, enabled=False):
+            return {
+                site.name: logits if site.at == "logits" else self._capture.features(site, found[site.name])
+                for site in self._plan.along_depth
+            }
+
+    def reset(self) -> None:
+        """Forget the last forward."""
+        self._found, self._forwards = {}, 0
+
+    def end_epoch(self, accuracy: float | None = None) -> bool:
+        """For start="terminal", after every epoch: whether the penalty counts from now on.
+
+        By the train accuracy given, else by the share that the training steps since the last call have decided rightly.
+        """
+        begun = self.criterion.end_epoch(accuracy)
+        self._listening = self.criterion.active
+        return begun
+
+    def remove(self) -> None:
+        """Take the hooks off the model."""
+        for handle in self._handles:
+            handle.remove()
+
+    def measure_means(self, data: Any, *, batch_size: int | None = None) -> None:
+        """For means="whole": class means of all sites over data as for `probe`, in eval mode."""
+        network = self._net()
+        batches = Batches(data, batch_size=batch_size, batchnorm="running", where="data", network=network)
+        sums: dict[str, ClassSums] = {}
+        labels = torch.zeros(0)
+
+        def consume(site: Site, features: Tensor) -> None:
+            part = ClassSums.of(features, labels, classes)
+            sums[site.name].add(part) if site.name in sums else sums.update({site.name: part})
+
+        with Randomness(data), probing_state(network, "running"):
+            first = next(iter(batches)).to(home := device_of(network))
+            if self._capture is None:
+                self._prepare(network, first.args, first.kwargs)
+            classes = self._plan.classes or 0
+            plan, sites = self._plan, self._plan.along_depth
+            with Capture(network, plan, sites, reduce=self._reduce, consume=consume) as capture:
+                for i, batch in enumerate(batches):
+                    here = batch.to(home)
+                    labels, _ = checked_labels(here.labels, classes, where=f"labels of batch {i}")
+                    capture.run(here, where=f"batch {i}")
+        if self.criterion.how.across_ranks:
+            all_reduce([tensor for one in sums.values() for tensor in one.tensors])
+        counts = next(iter(sums.values())).counts
+        if empty := (counts == 0).nonzero().flatten().tolist():
+            raise LabelError(f"data: expected samples of all {classes} classes, got none of class {empty[0]}.")
+        found = {name: one.sums / one.counts.unsqueeze(1) for name, one in sums.items()}
+        self.criterion.means = {name: means if sums[name].dtype == torch.float64 else means.float()
+                                for name, means in found.items()}  # fmt: skip
+
+    def _net(self) -> nn.Module:
+        network = self._network()
+        if network is None:
+            raise InputError("model: it is gone; the loss does not keep it alive.")
+        return network
+
+    def _prepare(self, network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The dry run, and hooks at the sites."""
+        first = main_input(args, kwargs)
+        if first is None:
+            raise CaptureError(
+                "expected the model to be called with a tensor whose first axis are the samples, got none."
+            )
+        batch = Batch(args, kwargs, torch.zeros(len(first), dtype=torch.long))
+        self._plan: Plan = plan_sites(network, batch, self._choice, self._reduce)
+        sites = [site for site in self._plan.along_depth if site.at != "logits"]  # the loss is given those
+        names = [site.name for site in self._plan.along_depth]
+        if (start := self.criterion.how.first) is not None and start not in names:
+            raise InputError(f"first: expected one of the sites {', '.join(names)}, got {start!r}.")
+        self._capture = Capture(network, self._plan, sites, reduce=self._reduce, consume=_nothing)
+        self._watched = {(site.module, site.at, site.call): site for site in sites}
+        modules = modules_of(network)
+        self._names = tuple(self._capture.expected)
+        for name in self._names:
+            before, after = _Hook(self, "_enter", name), _Hook(self, "_leave", name)
+            self._handles.append(modules[name].register_forward_pre_hook(before, with_kwargs=True))
+            self._handles.append(modules[name].register_forward_hook(after))
+
+    # What follows runs inside the model's forward, and torch.compile traces it: plain and short.
+
+    def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """The model is called."""
+        self._running = False
+        if not self._listening or not torch.is_grad_enabled():
+            return
+        fresh = self._capture is None
+        if fresh:
+            prepare = self._prepare
+            if COMPILERS[0] in sys.modules:  # a dry run cannot be traced; loading the compiler takes a second
+                prepare = torch.compiler.disable(prepare)  # type: ignore[no-untyped-call]
+            prepare(module, args, kwargs)
+        if self._reduce != "flatten":
+            self._mask = Batch(args, kwargs, torch.zeros(0)).mask
+        self._found, self._calls, self._running = {}, dict.fromkeys(self._names, 0), True
+        if fresh and "" in self._calls:  # hooks that were added during the call come too late for it
+            self._enter("", module, args, kwargs)
+
+    def _enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._running:
+            site = self._watched.get((name, "input", self._calls[name]))
+            self._calls[name] += 1
+            if site is not None:
+                self._keep(site, entering(args, kwargs))
+
+    def _leave(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
+        if self._running:
+            site = self._watched.get((name, "output", self._calls[name] - 1))
+            if site is not None:
+                self._keep(site, output if isinstance(output, Tensor) else list(tensors_in(output))[site.pick])
+            if not name:
+                self._finish(module)
+
+    def _keep(self, site: Site, tensor: Tensor | None) -> None:
+        if tensor is None:
+            raise CaptureError(f"site '{site.name}': expected a floating-point tensor as in the dry run, got none.")
+        if not torch.is_grad_enabled():
+            cure = "use torch.utils.checkpoint with use_reentrant=False, or sites outside of what is recomputed"
+            raise CaptureError(f"site '{site.name}' carries no gradient: it runs in no_grad mode. {cure}.")
+        self._found[site.name] = tensor.clone()  # an in-place layer behind it may change the tensor itself
+
+    def _end(self, module: nn.Module, args: Any, output: Any) -> None:
+        """The model has run; where it is a site itself, the hook that looks at it comes after this one."""
+        if self._running and "" not in self._calls:
+            self._finish(module)
+
+    def _finish(self, network: nn.Module) -> None:
+        """Stop listening: what is computed again during backward (checkpointing) is not looked at."""
+        self._running = False
+        # In eval mode a forward may be for its own sake: the last one counts.
+        self._forwards = self._forwards + 1 if network.training else 1
+
+
+def _listen_again(loss: SVSL, keys: Any) -> None:
+    """A loaded state may be before or after the start."""
+    loss._listening = loss.criterion.active
+
+
+def _nothing(site: Site, features: Tensor) -> None:
+    """For a capture that only turns tensors into rows."""

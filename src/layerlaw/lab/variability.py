@@ -1,0 +1,286 @@
+"""The penalty of SVSL, the stochastic variability-simplification loss of Ben-Shaul & Dekel: features near their class means.
+
+Cross-entropy + P, P = α/(C·m) Σ_j Σ_c (1/n_c) Σ_{i∈c} ‖g_j(x_i) − μ_c^j‖² over m sites (Def. 10), C the number of logits. As
+"paper", P/N is added, the mean over the batch of Eq. 5; as "authors", P itself, since their code sums it. In a recipe it is
+`VariabilityCrossEntropy`, in a loop of your own `SVSL`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from layerlaw.capture.site_rules import RULES, SiteChoice
+from layerlaw.errors import InputError, LabelError, check_choice, check_whole
+from layerlaw.lab.losses import Loss
+from layerlaw.stats import checked_labels, one_hot
+from layerlaw.stats.precision import at_least_float32, full_precision, row_chunks
+from layerlaw.stats.ranks import all_reduce, world_size
+
+Reduction = Literal["paper", "authors"]
+Means = Literal["batch", "moving", "whole"]
+INTERPOLATION = 0.995  # train accuracy from which an epoch is of the terminal phase (the paper's, for images)
+
+
+@dataclass(frozen=True)
+class PenaltySettings:
+    """The numbers of the penalty, checked.
+
+    alpha        weight α ≥ 0
+    first        name of the site γ from which on features are pulled; default: the first one
+    reduction    "paper" or "authors"; they differ by the factor N, the size of the batch
+    means        of the "batch" (with their gradients), a "moving" average, or of the "whole" data as last measured; the
+                 latter two are constants to the gradient
+    momentum     share of a batch in the moving average
+    start        step from which on it counts, or "terminal": the first epoch after one with 99.5 % train accuracy
+    learn_alpha  α is trained too, towards a penalty of this size: −learn_alpha·ln(α/α₀) is added to the loss
+    across_ranks class means, counts and N of all processes together; else each process has its own
+    """
+
+    alpha: float
+    first: str | None = None
+    reduction: Reduction = "paper"
+    means: Means = "batch"
+    momentum: float = 0.1
+    start: int | Literal["terminal"] = 0
+    learn_alpha: float | None = None
+    across_ranks: bool = False
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.alpha, (int, float)) and not isinstance(self.alpha, bool)
+        if not number or not 0 <= self.alpha < math.inf:
+            raise InputError(f"alpha: expected a finite number ≥ 0, got {self.alpha!r}.")
+        check_choice("reduction", self.reduction, get_args(Reduction))
+        check_choice("means", self.means, get_args(Means))
+        if not 0 < self.momentum <= 1:
+            raise InputError(f"momentum: expected a share above 0 and at most 1, got {self.momentum!r}.")
+        if self.start != "terminal":
+            check_whole(0, start=self.start)
+        if self.learn_alpha is not None and not (0 < self.learn_alpha < math.inf and self.alpha > 0):
+            expected = "expected a positive size of the penalty, and alpha > 0 to start from"
+            raise InputError(f"learn_alpha: {expected}, got {self.learn_alpha!r} with alpha={self.alpha:g}.")
+
+
+class _WeightedSquares(torch.autograd.Function):
+    """Σ_i w_i ‖x_i − μ_{y_i}‖² with the gradient 2 w_i (x_i − μ_{y_i}), in float32 at least.
+
+    It is also the gradient through batch means: the residuals of a class sum to 0. Only x and μ are kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, labels: Tensor, weights: Tensor, means: Tensor) -> Tensor:
+        ctx.save_for_backward(x, labels, weights, means)
+        lengths = [
+            torch.linalg.vector_norm(_residual(x[rows], labels[rows], means), dim=1)
+            for rows in row_chunks(len(x), 4 * x.shape[1], x.device)
+        ]
+        return torch.cat(lengths).square_() @ weights
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *above: Tensor) -> tuple[Tensor | None, ...]:
+        x, labels, weights, means = ctx.saved_tensors
+        scale = 2 * above[0].to(weights.dtype) * weights.unsqueeze(1)  # (n, 1)
+        slope = torch.empty_like(x)
+        for rows in row_chunks(len(x), 4 * x.shape[1], x.device):
+            torch.mul(_residual(x[rows], labels[rows], means), scale[rows], out=slope[rows])
+        return slope, None, None, None
+
+
+def _residual(x: Tensor, labels: Tensor, means: Tensor) -> Tensor:
+    """x − mean of its class (n, d), in memory of its own; never ‖x‖² − ‖μ‖², which loses all digits near collapse."""
+    center = means.index_select(0, labels)
+    return torch.sub(x, center, out=center)
+
+
+class VariabilityCriterion(nn.Module):
+    """Cross-entropy and the penalty on given features; counts steps, keeps moving and whole-set means in its state."""
+
+    def __init__(
+        self, how: PenaltySettings, *, named: bool = False, base: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
+    ) -> None:
+        super().__init__()
+        self.how, self.named, self.base = how, named, base
+        learned = how.learn_alpha is not None
+        self.log_ratio = nn.Parameter(torch.zeros(())) if learned else None  # ln(α/α₀): weight decay draws it to α₀
+        self.means: dict[str, Tensor] = {}  # moving or of the whole set, (C, d)
+        self.known: dict[str, Tensor] = {}  # which classes have one (C,)
+        self.steps, self.terminal = 0, False
+        self._right: Tensor | None = None
+        self._seen = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether the penalty counts now."""
+        begun = self.terminal if self.how.start == "terminal" else self.steps >= self.how.start
+        return begun and self.how.alpha > 0
+
+    @property
+    def alpha(self) -> Tensor | float:
+        """α, as it is now."""
+        return self.how.alpha if self.log_ratio is None else self.how.alpha * self.log_ratio.exp()
+
+    def forward(self, logits: Tensor, labels: Tensor, features: Mapping[str, Tensor]) -> Tensor:
+        """logits (n, C), labels (n,), {site: (n, d)} → the loss."""
+        loss = self.base(logits, labels)
+        active = self.active
+        if self.training:
+            self.steps += 1
+            if self.how.start == "terminal" and not self.terminal:
+                right = (logits.detach().argmax(1) == labels).sum()
+                self._right, self._seen = (
+                    right if self._right is None else self._right + right,
+                    self._seen + len(labels),
+                )
+        if not active:
+            return loss
+        penalty = self.penalty(features, labels, logits.shape[1])
+        if self.log_ratio is not None:
+            penalty = penalty - (self.how.learn_alpha or 0.0) * self.log_ratio
+        return loss + penalty.to(loss.dtype)
+
+    def end_epoch(self, accuracy: float | None = None) -> bool:
+        """For start="terminal": whether it counts from now on, by this accuracy or by what training has decided rightly."""
+        if accuracy is None and self._right is not None:
+            right = torch.stack([self._right.double(), torch.full_like(self._right, self._seen, dtype=torch.float64)])
+            all_reduce([right])
+            accuracy = float(right[0] / right[1])
+        self._right, self._seen = None, 0
+        self.terminal = self.terminal or (accuracy is not None and accuracy >= INTERPOLATION)
+        return self.terminal
+
+    def penalty(self, features: Mapping[str, Tensor], labels: Tensor, classes: int) -> Tensor:
+        """α/(C·m) Σ_j Σ_c (1/n_c) Σ_{i∈c} ‖g_i − μ_c‖², over N as "paper"."""
+        with torch.autocast(labels.device.type, enabled=False):
+            return self._penalty(self.pulled(features), labels, classes)
+
+    def _penalty(self, chosen: Mapping[str, Tensor], labels: Tensor, classes: int) -> Tensor:
+        with full_precision():
+            counts = one_hot(labels, classes, torch.float32).sum(-1)
+            centers = self._centers({name: x.detach() for name, x in chosen.items()}, labels, counts, classes)
+        n, ranks = counts.sum(), world_size() if self.how.across_ranks else 1
+        parts = []
+        for name, x in chosen.items():
+            # DistributedDataParallel averages gradients over the ranks: times their number it is their sum.
+            weights = (ranks / counts.to(centers[name].dtype)).index_select(0, labels)
+            parts.append(_WeightedSquares.apply(x, labels, weights, centers[name]))  # type: ignore[no-untyped-call]
+        home = parts[0]
+        total = torch.stack([part.to(home) for part in parts]).sum() * (self.alpha / (classes * len(parts)))
+        return total / n if self.how.reduction == "paper" else total
+
+    def pulled(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The features from the first site on that carry a gradient; a named site without one is an error."""
+        names = list(features)
+        if self.how.first is not None and self.how.first not in names:
+            raise InputError(f"first: expected one of the sites {', '.join(names)}, got {self.how.first!r}.")
+        names = names[names.index(self.how.first) if self.how.first is not None else 0 :]
+        fixed = [name for name in names if not features[name].requires_grad]
+        if fixed and (self.named or len(fixed) == len(names)):
+            why = "no trained parameter lies before it"
+            raise InputError(f"site '{fixed[0]}' carries no gradient: {why}. Choose other sites, or unfreeze layers.")
+        return {name: features[name] for name in names if name not in fixed}
+
+    def _centers(
+        self, features: Mapping[str, Tensor], labels: Tensor, counts: Tensor, classes: int
+    ) -> dict[str, Tensor]:
+        """Class means of every site, in float32 at least; with `across_ranks` they and the counts become those of all."""
+        kind, ranks = self.how.means, self.how.across_ranks
+        if kind == "whole":
+            if missing := [name for name in features if name not in self.means]:
+                cure = "call measure_means(data) before the first step, and again as often as you like"
+                raise InputError(f"means='whole': expected class means of site '{missing[0]}', got none: {cure}.")
+            if ranks:
+                all_reduce([counts])
+            return {name: self.means[name].to(_kept_as(x)) for name, x in features.items()}
+        sums = {name: one_hot(labels, classes, at_least_float32(x[:0]).dtype) @ at_least_float32(x)
+                for name, x in features.items()}  # fmt: skip
+        if ranks:
+            all_reduce([counts, *sums.values()])
+        found = {}
+        for name, total in sums.items():
+            n = counts.to(total).unsqueeze(1)
+            now = total / n.clamp_min(1)
+            found[name] = now if kind == "batch" else self._moved(name, now, n > 0)
+        return found
+
+    def _moved(self, name: str, now: Tensor, present: Tensor) -> Tensor:
+        """The moving average with this batch in it; of a class that is seen for the first time the batch's own mean."""
+        before = self.means.get(name, torch.zeros_like(now)).to(now)
+        known = self.known.get(name, torch.zeros_like(present)).to(present.device)
+        share = torch.where(known, self.how.momentum, 1.0) * present
+        after = before + share * (now - before)
+        if self.training:
+            self.means[name], self.known[name] = after, known | present
+        return after
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Steps, means, and whether the terminal phase has begun: they go into the state_dict."""
+        return {"steps": self.steps, "terminal": self.terminal, "means": self.means, "known": self.known}
+
+    def set_extra_state(self, state: Mapping[str, Any]) -> None:
+        """The inverse."""
+        self.steps, self.terminal = int(state["steps"]), bool(state["terminal"])
+        self.means, self.known = dict(state["means"]), dict(state["known"])
+
+
+def _kept_as(x: Tensor) -> Tensor:
+    """Nothing, in the dtype in which statistics of these features are kept, and on their device."""
+    return at_least_float32(x[:0])
+
+
+@dataclass(frozen=True)
+class VariabilityCrossEntropy(Loss, PenaltySettings):
+    """SVSL in a recipe: cross-entropy and the penalty at the sites `where`; a rule such as "auto" takes the logits too."""
+
+    where: str | tuple[str, ...] = "auto"
+
+    kind: ClassVar[str] = "svsl"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.means == "whole":
+            raise InputError(
+                "means: expected 'batch' or 'moving' in a recipe, got 'whole', which needs a loop of its own."
+            )
+
+    @property
+    def sites(self) -> SiteChoice | None:
+        """None where there is no penalty: plain training."""
+        return with_logits(self.where) if self.alpha else None
+
+    def build(self) -> nn.Module:
+        """With the state of moving means and of the terminal phase."""
+        return VariabilityCriterion(self, named=self.where not in RULES)
+
+    def __str__(self) -> str:
+        return f"SVSL (α {self.alpha:g}, {self.reduction})"
+
+
+def with_logits(choice: SiteChoice) -> SiteChoice:
+    """A rule means the logits too; names mean themselves."""
+    if isinstance(choice, str) and choice in RULES:
+        return [choice, "logits"]
+    return list(choice) if isinstance(choice, tuple) else choice
+
+
+def check_batch(logits: Any, labels: Any) -> None:
+    """Raise unless these are class scores (n, C) and class numbers (n,)."""
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or logits.shape[1] < 2:
+        came = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(f"logits: expected class scores of shape (n, C) with C ≥ 2, got {came}.")
+    if not isinstance(labels, Tensor):
+        raise LabelError(
+            f"labels: expected a tensor of class numbers (n,), got {type(labels).__name__}: SVSL needs them."
+        )
+    if labels.dim() != 1 or labels.is_floating_point() or len(labels) != len(logits):
+        came = f"{labels.dtype} of shape {tuple(labels.shape)} for {len(logits)} samples"
+        raise LabelError(f"labels: expected class numbers of shape (n,), got {came}.")
+    if labels.device.type == "cpu":  # elsewhere a look at them would wait for the device
+        checked_labels(labels, logits.shape[1])

@@ -1,0 +1,331 @@
+"""The path of one prediction: how far a sample is from its class at every layer, and from which layer on it is decided."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerlaw.capture.batches import Batches
+from layerlaw.capture.modules import main_input
+from layerlaw.capture.network import Randomness, network_of, placed, probing_state
+from layerlaw.capture.plan import Reduce, Site
+from layerlaw.capture.site_rules import SiteChoice, find_sites
+from layerlaw.data import Labeled
+from layerlaw.errors import InputError, needed
+from layerlaw.files import json_safe, write_json
+from layerlaw.outcome import Table
+from layerlaw.probing.classes import ClassChoice, Classes, names_in, told_classes
+from layerlaw.probing.run import Options, Prober, Split
+from layerlaw.progress import Progress, choose
+from layerlaw.provenance import model_provenance, provenance
+from layerlaw.sheet import ImagePanel, Sheet
+from layerlaw.stats import Frame, project
+from layerlaw.stats.precision import double
+from layerlaw.wording import counted, number, percent
+
+SHOWN = 10  # samples that are pictured
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """Of every sample (n): label, prediction, confidence (softmax), and at every site (n, s) its D and its nearest center.
+
+    separation  D_i = (x_i − μ_y)ᵀ SS_b⁺ (x_i − μ_y), around the class means of the data; their mean over the data is D
+    decided     number of the site from which on every nearest center is the prediction; s: not even at the last one
+    last        numbers of the samples that were decided last, the least confident first among equals; `inputs` are theirs
+    """
+
+    sites: tuple[str, ...]
+    classes: tuple[str, ...]
+    labels: Tensor
+    predictions: Tensor
+    confidence: Tensor
+    separation: Tensor
+    nearest: Tensor
+    last: tuple[int, ...]
+    inputs: tuple[Tensor, ...]
+    provenance: dict[str, Any]
+
+    @property
+    def decided(self) -> Tensor:
+        """(n,)"""
+        agrees = (self.nearest == self.predictions.unsqueeze(1)).long()
+        return len(self.sites) - agrees.flip(1).cumprod(1).sum(1)
+
+    @property
+    def wrong(self) -> Tensor:
+        """Which predictions are not the label (n,)."""
+        return self.predictions != self.labels
+
+    def finds_errors(self) -> dict[str, float]:
+        """How well wrong predictions are told from right ones (AUROC, .5 by chance, 1 at best).
+
+        By low confidence, by a late decision, and by both: a logistic regression on them that each half of the samples fits
+        for the other half. NaN where there are too few wrong or right ones.
+        """
+        doubt, late = (1 - self.confidence).clamp_min(1e-12).log(), self.decided.double()
+        both = _cross_fitted(torch.stack([doubt, late], 1), self.wrong)
+        scores = {"confidence": doubt, "decision_layer": late, "both": both}
+        return {name: auroc(values, self.wrong) for name, values in scores.items()}
+
+    @property
+    def sentence(self) -> str:
+        """When right and wrong predictions are decided."""
+        late, wrong, n = self.decided, self.wrong, len(self.sites)
+        words = []
+        for name, of in (("right", ~wrong), ("wrong", wrong)):
+            if bool(of.any()):
+                at = int(late[of].median())
+                words.append(f"the median {name} one " + (f"from site {at + 1} on" if at < n else "at none"))
+        found = self.finds_errors()
+        begin = f"Of {counted(n, 'site')}, predictions are decided: {', '.join(words)}"
+        if math.isnan(found["both"]):
+            return f"{begin}."
+        more = f"{number(found['confidence'])} by confidence alone, {number(found['both'])} with the decision layer"
+        return f"{begin}. Errors are found with an AUROC of {more}."
+
+    def rows(self, samples: Sequence[int] | None = None) -> list[dict[str, Any]]:
+        """One row per sample, all or some: number, label, prediction, confidence, decided at, D at every site."""
+        decided, names = self.decided, (*self.sites, "never")
+        return [
+            {
+                "sample": i,
+                "label": self.classes[int(self.labels[i])],
+                "prediction": self.classes[int(self.predictions[i])],
+                "confidence": float(self.confidence[i]),
+                "decided": int(decided[i]),
+                "decided_at": names[int(decided[i])],
+                **{f"D {site}": float(self.separation[i, j]) for j, site in enumerate(self.sites)},
+            }
+            for i in (range(len(self.labels)) if samples is None else samples)
+        ]
+
+    def to_pandas(self) -> Any:
+        """The same as a table."""
+        return needed("pandas", "tables", "Paths.to_pandas()").DataFrame(self.rows())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        answer = {"sentence": self.sentence, "finds_errors": self.finds_errors(), "sites": list(self.sites)}
+        plain = {**answer, "last": list(self.last), "rows": self.rows(), "provenance": self.provenance}
+        return dict(json_safe(plain))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write one JSON file, whole or not at all."""
+        return write_json(path, self.to_dict())
+
+    def sheet(self) -> Sheet:
+        """The images that were decided last."""
+        panels = []
+        for row, image in zip(self.rows(self.last), map(as_image, self.inputs), strict=True):
+            right = row["prediction"] == row["label"]
+            said = row["prediction"] if right else f"{row['prediction']} (is {row['label']})"
+            when = f"decided at {row['decided_at']}" if row["decided"] < len(self.sites) else "never decided"
+            note = f"{percent(row['confidence'], 0)} sure, {when}"
+            panels += [ImagePanel(said, image, note)] if image is not None else []
+        if not panels:
+            raise InputError(
+                "sheet: expected inputs that are images, (c, h, w) with one or three channels, got others."
+            )
+        return Sheet(
+            f"These {len(panels)} were decided last", panels, columns=min(5, len(panels)), caption=self.sentence
+        )
+
+    def plot(self) -> Any:
+        """That figure, drawn by matplotlib."""
+        return self.sheet().plot()
+
+    def page(self, path: str | os.PathLike[str]) -> Path:
+        """Write one self-contained page: what the decision layer tells, the images decided last, a table of their paths."""
+        from layerlaw.pages.html.outcomes import finding_page  # needs matplotlib
+
+        rows = self.rows(self.last)
+        table = Table(
+            "Decided last", list(rows[0]), [list(row.values()) for row in rows], "D at every site, per sample"
+        )
+        sheets = [self.sheet()] if self.pictured else []
+        return finding_page(
+            path, "Paths of predictions", [self.sentence], sheets=sheets, tables=[table], provenance=self.provenance
+        )
+
+    @property
+    def pictured(self) -> bool:
+        """Whether the inputs are images."""
+        return any(as_image(one) is not None for one in self.inputs)
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def sample_paths(
+    model: nn.Module,
+    data: Any,
+    *,
+    test: Any = None,
+    sites: SiteChoice = "auto",
+    reduce: Reduce = "flatten",
+    batch_size: int | None = None,
+    device: str | torch.device | None = None,
+    classes: ClassChoice = None,
+    scores: str | int | Callable[[Any], Any] = "auto",
+    labels: int | str | None = None,
+    memory_gib: float = 2.0,
+    progress: bool | Progress = True,
+) -> Paths:
+    """How each sample goes through the network: the samples of `test` where it is given, else those of `data`.
+
+    Class means are those of `data`; arguments are as for `probe`. Side branches are left out.
+    """
+    network = network_of(model)
+    sources = [one.tensors() if isinstance(one, Labeled) else one for one in (data, test)]
+    how: Any = {"batch_size": batch_size, "batchnorm": "running", "network": network, "labels_at": labels}
+    train, known = Batches(sources[0], where="data", **how), names_in(data)
+    shown = train if test is None else Batches(sources[1], where="test", **how)
+    options = Options(reduce, "running", "samples", False, memory_gib, 0, choose(progress))
+    with Randomness(*sources) as randomness, placed(network, device) as home, probing_state(network, "running"):
+        example = next(iter(train))
+        told: Any = {"scores_at": scores, "classes_told": told_classes(classes, known)}
+        plan = find_sites(network, example.to(home), choice=sites, reduce=reduce, **told)
+        chosen = Classes.of(classes, plan, train.labels, known, first=example.labels)
+        if chosen.undecided or plan.classes is None:
+            raise InputError(
+                f"expected a network that decides among the classes, got none: {chosen.undecided or 'no scores'}."
+            )
+        prober = Prober(network, plan, chosen, options, randomness, home)
+        found = _Walked(prober, prober.measure(train, "data"), own=test is None)
+        found.go(shown)
+    about = provenance(home, **model_provenance(network), data="data" if test is None else "test")
+    return found.paths(about)
+
+
+class _Walked:
+    """What a pass over the samples leaves of each of them."""
+
+    def __init__(self, prober: Prober, split: Split, *, own: bool) -> None:
+        self.prober, self.split, self.own = prober, split, own
+        self.sites = [site for site in prober.plan.along_depth if site.in_fit]
+        self.frames = {site: Frame.of(split.around[site].centers) for site in self.sites}
+        self.separation: dict[str, list[Tensor]] = {site.name: [] for site in self.sites}
+        self.nearest: dict[str, list[Tensor]] = {site.name: [] for site in self.sites}
+        self.labels: list[Tensor] = []
+        self.decisions: list[Tensor] = []
+        self.confidence: list[Tensor] = []
+        self.latest: list[tuple[tuple[int, float], int, Tensor]] = []  # a heap: the earliest of the latest on top
+
+    def go(self, data: Batches) -> None:
+        """One pass."""
+        classes = self.prober.classes
+        assert isinstance(classes, Classes)
+        at = 0
+        with self.prober.capturing(self.sites, self.consume) as capture:
+            for step in self.prober.steps(data, "paths", None):
+                self.here = step.labels
+                output = capture.run(step.batch, rows=step.rows, where=step.where)
+                decision, sure = classes.decide(output, step.rows), classes.confidence(output, step.rows)
+                if decision is None or sure is None:
+                    raise InputError(f"{step.where}: expected class scores (n, K), got none.")
+                self.labels.append(step.labels.cpu())
+                self.decisions.append(decision.cpu())
+                self.confidence.append(sure.cpu())
+                self._remember(main_input(step.batch.args, step.batch.kwargs), step.rows, at)
+                at += len(step.labels)
+
+    def consume(self, site: Site, features: Tensor) -> None:
+        """D of each sample, and which center is nearest to it."""
+        centers = self.split.around[site].centers
+        labels = self.here.to(features.device)
+        z = double(project(features, labels, self.frames[site])[0])  # (r, n)
+        hot = torch.nn.functional.one_hot(labels, len(centers.counts)).T.to(z)
+        points = centers.coordinates.mT @ hot + z
+        self.nearest[site.name].append((centers.coordinates @ points - centers.half_norms).argmax(0).cpu())
+        if self.own:  # the class mean of pass 1 is a rounded number: its rest is taken off, as D does
+            scatter = self.split.scatters[site]
+            z = z - (scatter.residuals / scatter.counts.unsqueeze(1)).mT @ hot
+        self.separation[site.name].append((z * centers.inverse_scales.unsqueeze(1)).square().sum(0).cpu())
+
+    def _remember(self, inputs: Tensor | None, rows: Tensor | None, at: int) -> None:
+        """Keep the inputs of those that are decided last so far."""
+        nearest = torch.stack([self.nearest[site.name][-1] for site in self.sites])
+        agrees = (nearest == self.decisions[-1]).long()
+        decided = (len(self.sites) - agrees.flip(0).cumprod(0).sum(0)).tolist()
+        mine = None if inputs is None else inputs if rows is None else inputs[rows.to(inputs.device)]
+        for i, (late, confidence) in enumerate(zip(decided, self.confidence[-1].tolist(), strict=True)):
+            entry = ((late, -confidence), -(at + i))
+            if len(self.latest) < SHOWN or entry > self.latest[0][:2]:
+                kept = torch.zeros(0) if mine is None else mine[i].detach().cpu().clone()
+                (heapq.heappush if len(self.latest) < SHOWN else heapq.heapreplace)(self.latest, (*entry, kept))
+
+    def paths(self, about: dict[str, Any]) -> Paths:
+        """All of it."""
+        last = sorted(self.latest, key=lambda entry: entry[:2], reverse=True)
+        return Paths(
+            sites=tuple(site.name for site in self.sites),
+            classes=self.prober.classes.names,
+            labels=torch.cat(self.labels),
+            predictions=torch.cat(self.decisions),
+            confidence=torch.cat(self.confidence),
+            separation=torch.stack([torch.cat(self.separation[site.name]) for site in self.sites], 1),
+            nearest=torch.stack([torch.cat(self.nearest[site.name]) for site in self.sites], 1),
+            last=tuple(-number for _, number, _ in last),
+            inputs=tuple(inputs for _, _, inputs in last),
+            provenance=about,
+        )
+
+
+def as_image(inputs: Tensor) -> list[list[Any]] | None:
+    """Pixels from 0 to 1 of (c, h, w) with one or three channels, or of such an image in one row; else `None`."""
+    x = inputs.double()
+    if x.dim() == 1:
+        side = next((s for c in (1, 3) if c * (s := math.isqrt(len(x) // c)) ** 2 == len(x) and s > 1), None)
+        x = x.reshape(-1, side, side) if side else x
+    if x.dim() != 3 or x.shape[0] not in (1, 3):
+        return None
+    x = (x - x.min()) / (x.max() - x.min()).clamp_min(1e-12)
+    plain: list[list[Any]] = (x[0] if len(x) == 1 else x.permute(1, 2, 0)).tolist()
+    return plain
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Mean ranks (n,), equal for equal values."""
+    _, place, counts = values.unique(return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
+    mean: Tensor = counts.cumsum(0).double() - (counts - 1) / 2
+    return mean[place]
+
+
+def auroc(scores: Tensor, positive: Tensor) -> float:
+    """Chance that a positive sample scores higher than another one, ties counted half; NaN where one kind is absent.
+
+    >>> auroc(torch.tensor([1.0, 2.0, 2.0, 3.0]), torch.tensor([False, False, True, True]))
+    0.875
+    """
+    P = int(positive.sum())
+    N = len(scores) - P
+    if not P or not N or bool(scores.isnan().any()):
+        return math.nan
+    return float((_ranks(scores)[positive].sum() - P * (P + 1) / 2) / (P * N))
+
+
+def _cross_fitted(x: Tensor, y: Tensor) -> Tensor:
+    """Scores (n,) of y by logistic regression on x (n, d), each half by the other one's fit; NaN where that has one kind."""
+    x = (x - x.mean(0)) / x.std(0, correction=0).clamp_min(1e-12)
+    x, y = torch.cat([x, torch.ones_like(x[:, :1])], 1), y.double()
+    scores = torch.full_like(y, math.nan)
+    for own in (slice(0, None, 2), slice(1, None, 2)):
+        other = slice(1 - (own.start or 0), None, 2)
+        if not 0 < float(y[other].sum()) < len(y[other]):
+            continue
+        w, ridge = x.new_zeros(x.shape[1]), 1e-3 * torch.eye(x.shape[1]).to(x)
+        for _ in range(30):  # Newton
+            p = (x[other] @ w).sigmoid()
+            slope = x[other].T @ (p - y[other]) + ridge @ w
+            w = w - torch.linalg.solve((x[other] * (p * (1 - p)).unsqueeze(1)).T @ x[other] + ridge, slope)
+        scores[own] = x[own] @ w
+    return scores

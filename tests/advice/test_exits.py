@@ -1,0 +1,320 @@
+"""Early exits: what they decide, that they stop, what is chosen on which half, files, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import layerlaw as ll
+from layerlaw.advice import EarlyExit
+from layerlaw.advice.exit_network import Readout
+from layerlaw.advice.exits import _Held, limits_within, simulated
+from layerlaw.errors import DataError, InputError, LabelError
+from layerlaw.stats import ClassSums
+
+
+class Counted(nn.Module):
+    """A stack of linear layers with ReLU that counts how often each of them runs, and for how many samples."""
+
+    def __init__(self, depth: int = 6, width: int = 12, classes: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.head = nn.Linear(width, classes)
+        self.seen: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = []
+        for layer in self.layers:
+            self.seen.append(len(x))
+            x = layer(x).relu()
+        self.seen.append(len(x))
+        return self.head(x)
+
+
+def samples(n: int, seed: int, spread: float = 1.0, d: int = 12, K: int = 4) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    places = 2.0 * torch.randn(K, d, generator=torch.Generator().manual_seed(7))
+    y = torch.arange(n) % K
+    return places[y] + spread * torch.randn(n, d, generator=g), y
+
+
+@pytest.fixture(scope="module")
+def trained() -> Counted:
+    torch.manual_seed(0)
+    net = Counted()
+    x, y = samples(400, 1)
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    return net.eval()
+
+
+@pytest.fixture(scope="module")
+def found(trained: Counted) -> EarlyExit:
+    return ll.early_exit(trained, samples(400, 1), test=samples(600, 2), tolerance=0.02, times=(1, 64))
+
+
+def test_a_readout_of_centers_is_the_nearest_class_mean_also_far_from_the_origin() -> None:
+    x, y = samples(200, 3)
+    for offset in (0.0, 1e3):
+        shifted = (x + offset).double()
+        readout = Readout.nearest_center(ClassSums.of((x + offset), y, 4))
+        means = np.stack([shifted[y == k].numpy().mean(0) for k in range(4)])
+        expected = ((shifted.numpy()[:, None] - means) ** 2).sum(-1).argmin(1)
+        assert (readout(x + offset).argmax(1).numpy() == expected).mean() > 0.99
+
+
+def test_a_class_without_samples_is_never_the_nearest() -> None:
+    x, y = samples(60, 3)
+    readout = Readout.nearest_center(ClassSums.of(x, y, 5))
+    assert int(readout(x).argmax(1).max()) < 4
+
+
+def test_a_linear_readout_is_a_logistic_regression() -> None:
+    x, y = samples(300, 3, spread=3.0)
+    readout = Readout.trained(x, y, 4)
+    from sklearn.linear_model import LogisticRegression
+
+    theirs = LogisticRegression(max_iter=500).fit(x.numpy(), y.numpy())
+    ours = float((readout(x).argmax(1) == y).double().mean())
+    assert ours == pytest.approx(theirs.score(x.numpy(), y.numpy()), abs=0.03)
+
+
+def test_the_network_stops_at_its_exit_and_decides_by_stored_means(trained: Counted, found: EarlyExit) -> None:
+    x, _ = samples(50, 5)
+    assert found.site is not None
+    trained.seen = []
+    with torch.no_grad():
+        scores = found(x)
+    assert len(trained.seen) < 7  # not all layers ran
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in trained.modules())
+    features, fitted = [], samples(400, 1)
+    for batch, out in ((fitted[0], []), (x, [])):
+        name = found.sites[0].module
+        hook = trained.get_submodule(name).register_forward_pre_hook(lambda m, a, out=out: out.append(a[0].detach()))
+        with torch.no_grad():
+            trained(batch)
+        hook.remove()
+        features.append(out[0].double())
+    means = torch.stack([features[0][fitted[1] == k].mean(0) for k in range(4)])
+    assert torch.equal(scores.argmax(1), torch.cdist(features[1], means).argmin(1))
+
+
+def test_what_chooses_does_not_judge_and_the_drop_is_that_of_the_judging_half(found: EarlyExit) -> None:
+    report = found.report
+    assert report is not None
+    assert report.samples[0] == 400
+    assert report.samples[1] + report.samples[2] == 600
+    one = report.static["centers"]
+    assert one.accuracy == pytest.approx(report.accuracy - one.drop, abs=1e-9)
+    first = next(site for site in report.sites if site.choosing["centers"] >= report.accuracy_choosing - 0.02 - 1e-9)
+    assert one.site == first.name == found.site
+    assert one.accuracy == pytest.approx(first.judged["centers"])
+
+
+def test_layers_are_counted_and_times_are_shares_of_the_whole(found: EarlyExit) -> None:
+    report = found.report
+    assert [site.layers for site in report.sites] == list(range(7))
+    assert report.layers == 7
+    assert set(report.sites[0].time) == {1, 64}
+    assert report.sites[0].time[64] < report.sites[-1].time[64]
+    gone = 7 - int(report.static["centers"].layers)
+    assert (
+        f"The last {gone} of 7 layers can go: test accuracy" in report.sentence or "Nothing to gain" in report.sentence
+    )
+
+
+def test_single_samples_leave_and_the_others_go_on_alone(trained: Counted) -> None:
+    (x, _), fitted = samples(80, 6, spread=2.0), samples(400, 1)
+    sites = [site for site in ll.sites(trained, fitted).sites if site.name in ("layers.2", "layers.4")]
+    readouts, limits = [], []
+    for site in sites:
+        out: list[Tensor] = []
+        hook = trained.get_submodule(site.module).register_forward_pre_hook(lambda m, a, out=out: out.append(a[0]))
+        with torch.no_grad():
+            trained(fitted[0])
+            trained(x)
+        hook.remove()
+        readouts.append(Readout.nearest_center(ClassSums.of(out[0], fitted[1], 4)))
+        best = readouts[-1](out[1]).topk(2, 1).values
+        limits.append(float((best[:, 0] - best[:, 1]).quantile(0.6)))
+    net = EarlyExit(trained, sites, readouts, thresholds=limits)
+    with torch.no_grad():
+        whole = trained(x)
+        alone = torch.cat([net(row.unsqueeze(0)) for row in x])
+        scores = net(x)
+    assert set(net.exits.tolist()) == {0, 1, 2}
+    torch.testing.assert_close(scores, alone, rtol=1e-4, atol=1e-4)  # a sample does not depend on its batch
+    torch.testing.assert_close(scores[net.exits == 2], whole[net.exits == 2], rtol=1e-4, atol=1e-4)
+    assert trained.seen[-1] == int((net.exits == 2).sum()) < 80  # the rest of the network ran for them alone
+
+
+def test_thresholds_hold_their_budget_on_the_half_that_chose_them() -> None:
+    g = torch.Generator().manual_seed(0)
+    n = 2000
+    y = torch.randint(4, (n,), generator=g)
+    margin = torch.rand(2, n, generator=g, dtype=torch.float64)
+    wrong = torch.rand(2, n, generator=g) > margin  # the surer, the more often right
+    top = torch.where(wrong, (y + 1) % 4, y)
+    half = _Held(y, y.clone(), {"centers": (top, margin)}, torch.ones(n, dtype=torch.bool))
+    left = []
+    for budget in (0.0, 0.05, 0.2):
+        limits = limits_within(half, "centers", [0, 1], budget)
+        decision, out = simulated(half, "centers", limits)
+        for j in (0, 1):
+            mine = out == j
+            assert not mine.any() or float((decision[mine] != y[mine]).double().mean()) <= budget
+        left.append(float((out < 2).double().mean()))
+        assert torch.equal(decision[out == 2], y[out == 2])
+    assert left == sorted(left)
+    assert left[0] < left[2]
+
+
+def test_saved_and_loaded_exits_give_the_same_scores(trained: Counted, found: EarlyExit, tmp_path: Path) -> None:
+    x, _ = samples(30, 8)
+    path = found.save(tmp_path / "exit.safetensors")
+    again = EarlyExit.load(path, trained)
+    with torch.no_grad():
+        assert torch.equal(again(x), found(x))
+    assert again.site == found.site
+    with pytest.raises(
+        DataError, match="expected the Counted that the exits were made for, got one with other weights"
+    ):
+        EarlyExit.load(path, Counted())
+    with pytest.raises(DataError, match="found nothing there"):
+        EarlyExit.load(tmp_path / "none.safetensors", trained)
+    (tmp_path / "bad.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match="another or a damaged one"):
+        EarlyExit.load(tmp_path / "bad.safetensors", trained)
+
+
+def test_exits_of_single_samples_are_saved_with_their_thresholds(trained: Counted, tmp_path: Path) -> None:
+    sites = ll.sites(trained, samples(8, 1)).sites[2:4]
+    readouts = [Readout.nearest_center(ClassSums.of(*samples(80, 1), 4)) for _ in sites]
+    net = EarlyExit(trained, sites, readouts, thresholds=[3.0, float("inf")], kind="linear")
+    again = EarlyExit.load(net.save(tmp_path / "exits.safetensors"), trained)
+    assert again.thresholds == (3.0, float("inf"))
+    assert (again.kind, again.sites) == ("linear", sites)
+    with pytest.raises(InputError, match="expected exits of single samples that save time, got none"):
+        again.per_sample()
+
+
+def test_one_score_for_two_classes_and_models_of_several_inputs_have_exits() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(12, 8), nn.Linear(8, 8), nn.Linear(8, 1)
+
+        def forward(self, left: Tensor, right: Tensor) -> dict[str, Tensor]:
+            return {"logits": self.c(self.b(self.a(left + right).relu()).relu())}
+
+    torch.manual_seed(0)
+    net, (x, y) = Sum().eval(), samples(200, 1)
+    data = [
+        {"left": x[i : i + 50], "right": -0.5 * x[i : i + 50], "labels": y[i : i + 50] % 2} for i in range(0, 200, 50)
+    ]
+    found = ll.early_exit(net, data, test=data, tolerance=0.99, times=(1,))
+    assert found.site == found.report.sites[0].name
+    with torch.no_grad():
+        assert found(left=x, right=-0.5 * x).shape == (200, 2)
+    assert any("Single samples cannot leave" in note for note in found.report.notes)
+    assert found.report.per_sample == {}
+
+
+def test_a_tolerance_that_no_layer_meets_is_an_answer() -> None:
+    class Radius(nn.Module):
+        """Far or near, whatever the direction: class means say little about that."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(12, 12), nn.Linear(12, 2)
+            nn.init.eye_(self.first.weight)
+            nn.init.zeros_(self.first.bias)
+            self.second.weight.data, self.second.bias.data = torch.stack([-torch.ones(12), torch.ones(12)]), torch.tensor([11.0, -11.0])  # noqa: E501  # fmt: skip
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(self.first(x).square())
+
+    net = Radius().eval()
+    x = torch.randn(800, 12, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        y = net(x).argmax(1)
+    found = ll.early_exit(net, (x[:400], y[:400]), test=(x[400:], y[400:]), tolerance=0.0, times=())
+    assert found.site is None
+    assert "centers" not in found.report.static
+    assert (
+        "Nothing to gain here: no site is within 0 points of the network; 'second' comes nearest"
+        in found.report.sentence
+    )
+    with torch.no_grad():
+        assert torch.equal(found(x), net(x))
+
+
+def test_agreement_is_stricter_than_accuracy(trained: Counted) -> None:
+    how = {"test": samples(600, 2, spread=2.0), "tolerance": 0.02, "times": ()}
+    loose = ll.early_exit(trained, samples(400, 1, spread=2.0), **how).report.static["centers"]
+    strict = ll.early_exit(trained, samples(400, 1, spread=2.0), within="agreement", **how).report.static.get("centers")
+    assert strict is None or strict.layers >= loose.layers
+
+
+def test_a_residual_network_lets_single_samples_leave_behind_its_blocks_only() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(12, 12), nn.Linear(12, 12)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.b(self.a(x).relu())
+
+    torch.manual_seed(0)
+    net = nn.Sequential(*(Block() for _ in range(4)), nn.Linear(12, 4)).eval()
+    data, test = samples(200, 1), samples(300, 2)
+    blocks = ll.early_exit(net, data, test=test, sites="blocks", times=()).report
+    assert not any("cannot leave" in note for note in blocks.notes)
+    inside = ll.early_exit(net, data, test=test, sites=["0.a", "1"], times=()).report
+    assert any("Single samples cannot leave at '0.a'" in note for note in inside.notes)
+
+
+def test_without_test_data_parts_of_the_data_choose_and_judge(trained: Counted) -> None:
+    report = ll.early_exit(trained, samples(800, 1), times=()).report
+    assert sum(report.samples) == 800
+    assert 300 < report.samples[0] < 500
+    assert any("pass test=" in note for note in report.notes)
+
+
+def test_the_report_can_be_saved_drawn_and_put_on_a_page(found: EarlyExit, tmp_path: Path) -> None:
+    report = found.report
+    data = json.loads(report.save(tmp_path / "exit.json").read_text())
+    assert data["sentence"] == report.sentence
+    report.plot().savefig(tmp_path / "exit.png")
+    page = report.page(tmp_path / "exit.html").read_text()
+    assert all(site.name in page for site in report.sites)
+    assert "nearest class center" in page
+    assert str(report).count("\n") >= len(report.sites)
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "words"),
+    [
+        ({"tolerance": -0.1}, InputError, "tolerance: expected a share from 0 to below 1, got -0.1"),
+        ({"tolerance": float("nan")}, InputError, "tolerance: expected a share"),
+        ({"by": "magic"}, InputError, "by: expected one of centers, linear, best"),
+        ({"within": "loss"}, InputError, "within: expected one of accuracy, agreement"),
+    ],
+)
+def test_bad_settings_are_answered(trained: Counted, how: dict, error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        ll.early_exit(trained, samples(100, 1), test=samples(100, 2), **how)
+
+
+def test_a_class_that_only_the_test_data_have_is_an_error(trained: Counted) -> None:
+    x, y = samples(100, 1)
+    with pytest.raises(LabelError, match="test: class 3 has no samples in data, so it has no center"):
+        ll.early_exit(trained, (x[y < 3], y[y < 3]), test=samples(100, 2), times=())

@@ -1,0 +1,386 @@
+"""SVSL: value and gradient against direct autograd, one forward, and every way in which a loop may run it."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from svsl_parts import NAMES, SmallNet, batch, direct, features_of, gradients
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import layerlaw as ll
+from layerlaw.errors import CaptureError, InputError, LabelError
+from layerlaw.lab import CrossEntropy, Recipe, Samples, Shape, VariabilityCrossEntropy, sweep
+
+HERE = Path(__file__).resolve().parent
+TIGHT = {"rtol": 1e-12, "atol": 1e-12}
+
+
+def network(dtype: torch.dtype = torch.float64) -> SmallNet:
+    torch.manual_seed(0)
+    return SmallNet().to(dtype)
+
+
+def assert_equal(one: list[torch.Tensor], other: list[torch.Tensor], **how: float) -> None:
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, **how)
+
+
+@pytest.mark.parametrize("reduction", ["paper", "authors"])
+def test_value_and_gradient_are_those_of_direct_autograd(reduction: str) -> None:
+    net, (x, y) = network(), batch()
+    loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES), reduction=reduction)
+    found, expected = loss(net(x), y), direct(features_of(net, x), y, 0.3, reduction)
+    torch.testing.assert_close(found, expected, **TIGHT)
+    assert_equal(gradients(found, net), gradients(expected, net), **TIGHT)
+    assert loss.sites == list(NAMES)
+
+
+@pytest.mark.parametrize("reduction", ["paper", "authors"])
+def test_moving_means_are_constants_that_follow_the_batches(reduction: str) -> None:
+    net = network()
+    loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES), reduction=reduction, means="moving", momentum=0.25)
+    means: list[dict[int, torch.Tensor]] = [{} for _ in NAMES]
+    for seed in range(3):
+        x, y = batch(seed=seed)
+        y = y if seed < 2 else (y + 1) % 4  # class 3 comes later
+        features = features_of(net, x)
+        for known, g in zip(means, features, strict=True):
+            for c in y.unique().tolist():
+                now = g[y == c].mean(0).detach()
+                known[c] = now if c not in known else 0.75 * known[c] + 0.25 * now
+        expected = direct(features, y, 0.3, reduction, means=means)
+        found = loss(net(x), y)
+        torch.testing.assert_close(found, expected, **TIGHT)
+        assert_equal(gradients(found, net), gradients(expected, net), **TIGHT)
+
+
+@pytest.mark.parametrize("reduction", ["paper", "authors"])
+def test_means_of_the_whole_set_are_measured_once(reduction: str) -> None:
+    net, (x, y) = network(), batch()
+    xs = torch.randn(40, 1, 8, 8, dtype=torch.float64)
+    ys = torch.arange(40) % 4
+    loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES), reduction=reduction, means="whole")
+    loss.measure_means((xs, ys), batch_size=7)
+    with torch.no_grad():
+        means = [torch.stack([g[ys == c].mean(0) for c in range(4)]) for g in features_of(net, xs)]
+    found, expected = loss(net(x), y), direct(features_of(net, x), y, 0.3, reduction, means=means)
+    torch.testing.assert_close(found, expected, **TIGHT)
+    assert_equal(gradients(found, net), gradients(expected, net), **TIGHT)
+
+
+def test_the_gradient_agrees_with_differences() -> None:
+    from layerlaw.lab.variability import PenaltySettings, VariabilityCriterion
+
+    criterion = VariabilityCriterion(PenaltySettings(0.7))
+    y = torch.tensor([0, 1, 0, 2, 1])
+    g = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda v: criterion.penalty({"a": v, "b": v.sin()}, y, 4), (g,))
+
+
+def test_single_samples_and_absent_classes_add_exactly_nothing() -> None:
+    net, (x, _) = network(torch.float32), batch(4, dtype=torch.float32)
+    y = torch.arange(4)
+    found = ll.SVSL(net, alpha=5.0)(net(x), y)
+    assert torch.equal(found, F.cross_entropy(net(x), y))
+
+
+def test_one_class_in_the_batch_is_defined() -> None:
+    net, (x, _) = network(), batch()
+    y = torch.full((12,), 3)
+    found = ll.SVSL(net, alpha=0.3, sites=list(NAMES), reduction="authors")(net(x), y)
+    torch.testing.assert_close(found, direct(features_of(net, x), y, 0.3, "authors"), **TIGHT)
+
+
+def test_the_first_site_leaves_out_those_before_and_c_is_the_number_of_logits() -> None:
+    net, (x, y) = network(), batch()
+    found = ll.SVSL(net, alpha=0.3, sites=list(NAMES), first="conv2", reduction="authors")(net(x), y)
+    expected = direct(features_of(net, x)[1:], y, 0.3, "authors")
+    torch.testing.assert_close(found, expected, **TIGHT)
+
+
+def test_a_rule_takes_the_logits_and_leaves_out_what_cannot_learn() -> None:
+    net, (x, y) = network(), batch()
+    loss = ll.SVSL(net, alpha=0.3, reduction="authors")
+    found = loss(net(x), y)
+    assert loss.sites == ["conv1", "conv2", "fc", "logits"]  # what enters the layers; the raw input is no penalty
+    a, b, logits = features_of(net, x)
+    torch.testing.assert_close(
+        found, direct([F.relu(a), F.relu(b), logits], y, 0.3, "authors"), **TIGHT
+    )  # m = 3: the raw input does not count
+    for parameter in net.conv1.parameters():
+        parameter.requires_grad_(False)
+    frozen = ll.SVSL(net, alpha=0.3, reduction="authors")
+    torch.testing.assert_close(frozen(net(x), y), direct([F.relu(b), logits], y, 0.3, "authors"), **TIGHT)
+
+
+def trained(loss_of, dtype: torch.dtype = torch.float32, steps: int = 4) -> list[torch.Tensor]:
+    net = network(dtype)
+    net.add_module("drop", nn.Dropout(0.5))
+    torch.manual_seed(5)
+    criterion = loss_of(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for seed in range(steps):
+        x, y = batch(seed=seed, dtype=dtype)
+        optimizer.zero_grad()
+        criterion(net.drop(net(x)), y).backward()
+        optimizer.step()
+    return [p.detach().clone() for p in net.parameters()]
+
+
+def test_alpha_zero_is_plain_training_bit_for_bit() -> None:
+    plain = trained(lambda net: F.cross_entropy)
+    assert all(torch.equal(a, b) for a, b in zip(trained(lambda net: ll.SVSL(net, alpha=0.0)), plain, strict=True))
+    pulled = trained(lambda net: ll.SVSL(net, alpha=1e-2))
+    assert not torch.equal(pulled[0], plain[0])
+
+
+def test_before_its_start_it_is_plain_training_too_and_the_dry_run_draws_no_random_numbers() -> None:
+    plain = trained(lambda net: F.cross_entropy, steps=3)
+    late = trained(lambda net: ll.SVSL(net, alpha=1e-2, start=3), steps=3)
+    assert all(torch.equal(a, b) for a, b in zip(late, plain, strict=True))
+    assert not torch.equal(trained(lambda net: ll.SVSL(net, alpha=1e-2, start=2), steps=3)[0], plain[0])
+    tiny = trained(lambda net: ll.SVSL(net, alpha=1e-30), torch.float64, steps=3)
+    for a, b in zip(tiny, trained(lambda net: F.cross_entropy, torch.float64, steps=3), strict=True):
+        torch.testing.assert_close(a, b, **TIGHT)  # the same dropout masks
+
+
+def test_the_terminal_phase_begins_after_an_epoch_of_right_decisions() -> None:
+    net, (x, y) = network(), batch()
+    loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES), start="terminal")
+    assert torch.equal(loss(net(x), y), F.cross_entropy(net(x), y))
+    loss.reset()
+    assert not loss.end_epoch()
+    right = net(x).argmax(1)
+    loss(net(x), right)
+    assert loss.end_epoch()
+    torch.testing.assert_close(loss(net(x), y), direct(features_of(net, x), y, 0.3, "paper"), **TIGHT)
+    other = ll.SVSL(network(), alpha=0.3, start="terminal")
+    assert [other.end_epoch(a) for a in (0.9, 0.995, 0.5)] == [False, True, True]
+
+
+def test_a_learned_alpha_settles_where_the_penalty_has_the_size_that_was_named() -> None:
+    net, (x, y) = network(), batch()
+    loss = ll.SVSL(net, alpha=1e-3, sites=list(NAMES), learn_alpha=0.2)
+    optimizer = torch.optim.SGD(loss.parameters(), lr=1.0)
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss(net(x), y).backward()
+        optimizer.step()
+    features = features_of(net, x)
+    size = direct(features, y, loss.alpha, "paper") - F.cross_entropy(features[-1], y)
+    assert float(size.detach()) == pytest.approx(0.2, rel=1e-3)
+    assert [p.shape for p in loss.parameters()] == [torch.Size([])]  # the network's are not its own
+
+
+def test_under_autocast_statistics_are_in_float32() -> None:
+    net, (x, y) = network(torch.float32), batch(dtype=torch.float32)
+    seen = {}
+    handles = [net.get_submodule(n).register_forward_hook(lambda m, a, o, n=n: seen.update({n: o.detach().clone()}))
+               for n in NAMES]  # fmt: skip
+    loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES), reduction="authors", example=x)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = net(x)
+        found = loss(logits, y)
+    assert logits.dtype == torch.bfloat16
+    features = [seen[name].double().flatten(1).requires_grad_() for name in NAMES]
+    expected = direct(features, y, 0.3, "authors")
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)  # bfloat16 statistics would be off by 1e-3
+    found.backward()
+    assert all(p.grad.dtype == torch.float32 and bool(p.grad.isfinite().all()) for p in net.parameters())
+    for handle in handles:
+        handle.remove()
+
+
+@pytest.mark.parametrize("where", ["whole", "part"])
+def test_gradient_checkpointing_changes_nothing(where: str) -> None:
+    net, (x, y) = network(), batch()
+
+    class Outer(nn.Module):
+        def __init__(self, reentrant: bool) -> None:
+            super().__init__()
+            self.inner, self.reentrant = net, reentrant
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if where == "whole":
+                return checkpoint(self.inner, x, use_reentrant=self.reentrant)
+            a = checkpoint(lambda v: net.relu(net.conv1(v)), x, use_reentrant=self.reentrant)
+            return net.fc(net.relu(net.conv2(a)).flatten(1))
+
+    names = [f"inner.{name}" for name in NAMES]
+    outer = Outer(reentrant=False)
+    loss = ll.SVSL(outer, alpha=0.3, sites=names)
+    for _ in range(2):
+        found, expected = loss(outer(x), y), direct(features_of(net, x), y, 0.3, "paper")
+        torch.testing.assert_close(found, expected, **TIGHT)
+        net.zero_grad()
+        found.backward()
+        assert_equal([p.grad for p in net.parameters()], gradients(expected, net), **TIGHT)
+    outer = Outer(reentrant=True)
+    again = ll.SVSL(outer, alpha=0.3, sites=names)
+    message = r"carries no gradient: it runs in no_grad mode\. use torch\.utils\.checkpoint with use_reentrant=False"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of the dry run without gradients
+        with pytest.raises(CaptureError, match=message):
+            again(outer(x.requires_grad_()), y)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch.compile's own
+@pytest.mark.parametrize("whole", [True, False])
+def test_compiled_networks_give_the_same_loss(whole: bool) -> None:
+    net, (x, y) = network(), batch()
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=whole)
+    loss = ll.SVSL(compiled, alpha=0.3, sites=list(NAMES), example=x if whole else None)
+    for _ in range(3):
+        found, expected = loss(compiled(x), y), direct(features_of(net, x), y, 0.3, "paper")
+        torch.testing.assert_close(found, expected, **TIGHT)
+        assert_equal(gradients(found, net), gradients(expected, net), **TIGHT)
+
+
+def test_accumulated_gradients_are_the_mean_over_the_parts() -> None:
+    net = network()
+    loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES))
+    parts = [batch(seed=seed) for seed in range(3)]
+    for x, y in parts:
+        (loss(net(x), y) / 3).backward()
+    expected = sum(direct(features_of(net, x), y, 0.3, "paper") for x, y in parts) / 3
+    assert_equal([p.grad for p in net.parameters()], gradients(expected, net), **TIGHT)
+
+
+@pytest.mark.parametrize("means", ["batch", "moving", "whole"])
+def test_two_processes_give_the_gradient_of_the_joined_batch(means: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(HERE / "svsl_on_ranks.py"), means, str(tmp_path)]
+    ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+             for rank in range(2)]  # fmt: skip
+    for rank in ranks:
+        out, err = rank.communicate(timeout=120)
+        assert rank.returncode == 0, err
+        assert out.strip() == "equal"
+
+
+def test_validation_is_the_base_loss_and_does_not_disturb_training() -> None:
+    net, (x, y) = network(), batch()
+    loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES))
+    logits = net(x)
+    with torch.no_grad():
+        assert float(loss(net(x), y)) == float(F.cross_entropy(net(x), y))
+    ll.probe(net, (torch.randn(16, 1, 8, 8, dtype=torch.float64), torch.arange(16) % 4), progress=False)
+    torch.testing.assert_close(loss(logits, y), direct(features_of(net, x), y, 0.3, "paper"), **TIGHT)
+
+
+def test_copies_of_the_network_are_free_of_hooks_and_removal_is_complete(tmp_path: Path) -> None:
+    net, (x, y) = network(), batch()
+    loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES))
+    loss(net(x), y)
+    twin = copy.deepcopy(net)
+    twin(x)
+    assert loss._forwards == 0
+    torch.save(net, tmp_path / "net.pt")
+    loss.remove()
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+
+
+def test_moving_means_and_steps_go_on_from_a_saved_state(tmp_path: Path) -> None:
+    net, (x, y) = network(), batch()
+    how = {"alpha": 0.3, "sites": list(NAMES), "means": "moving", "start": 1}
+    loss = ll.SVSL(net, **how)
+    for seed in range(3):
+        loss(net(batch(seed=seed)[0]), batch(seed=seed)[1])
+    torch.save(loss.state_dict(), tmp_path / "loss.pt")
+    expected = loss(net(x), y)
+    again = ll.SVSL(net, **how)
+    again.load_state_dict(torch.load(tmp_path / "loss.pt", weights_only=True))
+    assert torch.equal(again(net(x), y), expected)
+
+
+def test_any_base_loss_stands_beside_the_penalty() -> None:
+    net, (x, y) = network(), batch()
+    base = nn.CrossEntropyLoss(label_smoothing=0.1)
+    found = ll.SVSL(net, alpha=0.3, sites=list(NAMES), base=base)(net(x), y)
+    features = features_of(net, x)
+    expected = direct(features, y, 0.3, "paper") - F.cross_entropy(features[-1], y) + base(features[-1], y)
+    torch.testing.assert_close(found, expected, **TIGHT)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"alpha": -1.0}, "alpha: expected a finite number ≥ 0, got -1.0"),
+        ({"alpha": float("nan")}, "alpha: expected a finite number ≥ 0, got nan"),
+        ({"alpha": 1.0, "reduction": "sum"}, "reduction: expected one of paper, authors, got 'sum'"),
+        ({"alpha": 1.0, "means": "all"}, "means: expected one of batch, moving, whole"),
+        ({"alpha": 1.0, "momentum": 0.0}, "momentum: expected a share above 0"),
+        ({"alpha": 1.0, "start": -1}, "start: expected a whole number of at least 0"),
+        ({"alpha": 0.0, "learn_alpha": 0.1}, "learn_alpha: expected a positive size"),
+        ({"alpha": 1.0, "first": "conv9"}, "first: expected one of the sites conv1, conv2, fc, logits, got 'conv9'"),
+        ({"alpha": 1.0, "sites": []}, "sites: expected a rule or names of modules, got an empty list"),
+        ({"alpha": 1.0, "sites": ["conv9"]}, "'conv9' matches no module"),
+    ],
+)
+def test_bad_settings_are_answered(how: dict, words: str) -> None:
+    with pytest.raises((InputError, CaptureError), match=words):
+        ll.SVSL(network(), example=batch()[0], **how)
+
+
+def test_bad_batches_are_answered() -> None:
+    net, (x, y) = network(), batch()
+    loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES))
+    with pytest.raises(InputError, match="expected one forward of the model for one loss, got no forward"):
+        loss(torch.randn(12, 4), y)
+    net(x)
+    with pytest.raises(InputError, match="got 2 forwards: call the loss after every forward"):
+        loss(net(x), y)
+    with pytest.raises(LabelError, match="got NoneType: SVSL needs them"):
+        loss(net(x), None)
+    loss.reset()
+    with pytest.raises(LabelError, match=r"expected labels in 0 … 3 .*got 6"):
+        loss(net(x), y + 4)
+    loss.reset()
+    with pytest.raises(LabelError, match=r"expected class numbers of shape \(n,\), got torch\.float64"):
+        loss(net(x), F.one_hot(y, 4).double())
+    with pytest.raises(InputError, match=r"expected class scores of shape \(n, C\) with C ≥ 2, got \(12, 1\)"):
+        loss(torch.randn(12, 1), y)
+    with pytest.raises(InputError, match="expected one network, got DataParallel"):
+        ll.SVSL(nn.DataParallel(net), alpha=1.0)
+    for parameter in net.conv1.parameters():
+        parameter.requires_grad_(False)
+    loss.reset()
+    with pytest.raises(InputError, match="site 'conv1' carries no gradient: no trained parameter lies before it"):
+        loss(net(x), y)
+    whole = ll.SVSL(net, alpha=0.3, means="whole")
+    with pytest.raises(InputError, match="call measure_means"):
+        whole(net(x), y)
+    with pytest.raises(LabelError, match="expected samples of all 4 classes, got none of class 3"):
+        whole.measure_means((x, y))
+
+
+def test_a_recipe_names_the_loss_and_alpha_zero_is_the_control() -> None:
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(80) % 4
+    x = torch.randn(4, 10, generator=g)[y] + torch.randn(80, 10, generator=g)
+    shape = Shape(10, (12, 12, 12), 4)
+    losses = (
+        CrossEntropy(),
+        VariabilityCrossEntropy(0.0),
+        VariabilityCrossEntropy(0.5, reduction="authors"),
+        VariabilityCrossEntropy(0.5, reduction="authors", means="moving", start="terminal"),
+    )
+    recipes = Recipe(shape, epochs=40, batch_size=20).grid(loss=losses)
+    assert [Recipe.from_dict(r.to_dict()) for r in recipes] == recipes
+    plain, control, pulled, late = sweep(recipes, Samples.of((x, y)), progress=False)
+    assert control.losses == pytest.approx(plain.losses, rel=1e-3)
+    spread = {}
+    for name, run in (("plain", plain), ("pulled", pulled), ("late", late)):
+        record = ll.probe(run.network(), (x, y), progress=False)
+        spread[name] = record.sites[-1].values["compression"]
+    assert spread["pulled"] < 0.8 * spread["plain"]
+    assert late.losses[:3] == pytest.approx(control.losses[:3], rel=1e-6)
+    with pytest.raises(InputError, match="expected 'batch' or 'moving' in a recipe"):
+        VariabilityCrossEntropy(1.0, means="whole")
