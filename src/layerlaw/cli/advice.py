@@ -233,7 +233,7 @@ def exit(
     """
     check_folder(out)
     network, chosen = _loaded(where, images, weights)
-    with explained_inputs():
+    with explained_inputs(network, chosen, images.flat):
         how: Any = {"tolerance": tolerance, "by": by, "within": within, "device": device}
         found = early_exit(network, chosen.data, test=chosen.test, **where.how(), **how)
     report, screen = found.report, console(as_json)
@@ -264,7 +264,7 @@ def paths(
     """
     check_folder(out)
     network, chosen = _loaded(where, images, weights)
-    with explained_inputs():
+    with explained_inputs(network, chosen, images.flat):
         names = chosen.class_names
         found = sample_paths(network, chosen.data, test=chosen.test, classes=names, device=device, **where.how())
     screen, written = console(as_json), dict[str, str]()

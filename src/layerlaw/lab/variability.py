@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from layerlaw.capture.site_rules import RULES, SiteChoice
+from layerlaw.capture.choice import RULES
+from layerlaw.capture.site_rules import SiteChoice
 from layerlaw.errors import InputError, LabelError, check_choice, check_whole
 from layerlaw.lab.losses import Loss
 from layerlaw.stats import checked_labels, one_hot
