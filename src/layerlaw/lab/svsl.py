@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from layerlaw.capture.batches import Batch, Batches
+from layerlaw.capture.choice import RULES
 from layerlaw.capture.hooks import Capture
 from layerlaw.capture.modules import entering, main_input, modules_of, tensors_in
 from layerlaw.capture.network import COMPILERS, Randomness, device_of, network_of, probing_state
 from layerlaw.capture.plan import Plan, Reduce, Site
-from layerlaw.capture.choice import RULES
 from layerlaw.capture.site_rules import SiteChoice
 from layerlaw.errors import CaptureError, InputError, LabelError
 from layerlaw.lab.losses import plan_sites
