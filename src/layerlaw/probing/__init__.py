@@ -219,6 +219,7 @@ def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: 
             "sites": run.plan.rule,
             "sites_why": run.plan.why,
             **({"blocks": list(run.plan.blocks)} if run.plan.blocks and run.plan.rule != "blocks" else {}),
+            **({"in_front": {k: list(v) for k, v in run.plan.in_front.items()}} if run.plan.in_front else {}),
             "reduce": options.reduce,
             "batchnorm": options.batchnorm,
             "batch_size": data.batch_size,
