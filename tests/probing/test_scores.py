@@ -179,8 +179,15 @@ def test_nothing_is_said_from_the_logits_of_another_data_set(classes: object, me
 
 
 def test_a_network_that_chooses_other_outputs_may_have_got_inputs_of_another_scale() -> None:
-    (note,) = [note for note in ll.probe(plain(1000), (X, Y), classes=range(K), progress=False).notes if "of all" in note]
-    for cause in ("the labels are not its own classes", "inputs are scaled otherwise", "(--normalize)", "it is untrained"):
+    (note,) = [
+        note for note in ll.probe(plain(1000), (X, Y), classes=range(K), progress=False).notes if "of all" in note
+    ]
+    for cause in (
+        "the labels are not its own classes",
+        "inputs are scaled otherwise",
+        "(--normalize)",
+        "it is untrained",
+    ):
         assert cause in note
 
 

@@ -330,8 +330,8 @@ def collapsing(test: list[float] | None) -> Record:
         ),
         (
             [0.5, 0.8, 0.85, 0.87, 0.9, 0.9, 0.9],
-            "least 99% of the training data; on test data it is right on 85.0% there and on 90.0% at 's6'. Within 1 point of "
-            "that it is only from 's4' on (site 4 of 6): a candidate for early exit",
+            "least 99% of the training data; on test data it is right on 85.0% there and on 90.0% at 's6'. Within 1 point "
+            "of that it is only from 's4' on (site 4 of 6): a candidate for early exit",
         ),
         (
             [0.5, 0.8, 0.85, 0.92, 0.8, 0.88, 0.9],

@@ -77,6 +77,7 @@ def find_sites(
     classes, threshold = told_by(scores, 2, from_layer=end is not None)
     sites = told_apart(sites)
     made_of, lost = finder.parts(batch) if parts else ([], [])
+    tokens = finder.token_use(sites)
     places = [*sites, *(site for part in made_of for site in (part.before, part.after))]
     return Plan(
         sites=tuple(sites),
@@ -95,6 +96,7 @@ def find_sites(
         no_sites=finder.no_sites(sites, rule, finder.sides()),
         no_trunk=finder.no_trunk,
         blocks=tuple(finder.block_modules()),
+        tokens=tokens,
         in_front=finder.in_front if rule == "blocks" else {},
     )
 
@@ -117,7 +119,9 @@ class _Finder(DryRun):
         self.trunk = self._find_trunk(scores)
         self.no_trunk = ""
         self.blocks: Blocks | None = None
-        self.in_front: dict[str, tuple[str, ...]] = {}  # by row of a block: layers in no block whose work its step holds
+        self.in_front: dict[
+            str, tuple[str, ...]
+        ] = {}  # by row of a block: layers in no block whose work its step holds
         if isinstance(self.trunk, str):
             self.no_trunk = self.trunk
         else:
@@ -192,7 +196,9 @@ class _Finder(DryRun):
         for title, kind, end in zip(titles, kinds, ends, strict=True):
             sites += self._end_of_block(title, kind, end)
         for i, run in enumerate(runs if self.blocks is not None else ()):
-            enters = i == 0 and bool(sites) and sites[0].name == "embedded input"  # what a first layer gives is that row
+            enters = (
+                i == 0 and bool(sites) and sites[0].name == "embedded input"
+            )  # what a first layer gives is that row
             if not enters and (layers := tuple(self.blocks.in_front(run))):  # type: ignore[union-attr]
                 self.in_front[run.title] = layers
         if self.classifier is not None and not (sites and self.feeds_classifier(sites[-1])):

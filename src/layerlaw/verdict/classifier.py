@@ -366,7 +366,10 @@ def _early_exit(record: Record, sites: list[SiteRow]) -> list[str]:
     known = [test for test in tests[first:] if test is not None]
     tested = len(known) == len(tests[first:])
     worse = [i for i, test in enumerate(known, first + 1) if tested and test < known[-1] - AS_GOOD]
-    depth, right_on = max(worse, default=first), f"the nearest class center is right on at least {RIGHT:.0%} of {_the(record)}"
+    depth, right_on = (
+        max(worse, default=first),
+        f"the nearest class center is right on at least {RIGHT:.0%} of {_the(record)}",
+    )
     here, exits = _site_counted(record, sites[first]), "a candidate for early exit, or for fewer layers"
     if depth == first:
         also = f", and on test data within {100 * AS_GOOD:.0f} point of that at '{sites[-1].name}'" * tested

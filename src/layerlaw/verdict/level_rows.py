@@ -69,8 +69,9 @@ def row_levels(rows: Sequence[SiteRow], blocks: Sequence[str] = ()) -> list[str]
 
     A step from one row to the next belongs to the block that holds the module which does its work; steps in no block (a
     stem, a layer between two stages, a head) are modules of their own at every level, so that all levels share the drop of
-    the law. Rows at blocks alone have no step between a stem and the first block: there the step is that of the block. `blocks` are names of modules; without them the module tree tells: the innermost numbered modules that hold
-    most layers, in twos or more. The blocks of one parent are a stage.
+    the law. Rows at blocks alone have no step between a stem and the first block: there the step is that of the block.
+    `blocks` are names of modules; without them the module tree tells: the innermost numbered modules that hold most layers,
+    in twos or more. The blocks of one parent are a stage.
 
     >>> rows = [SiteRow(name, "Conv2d", (4,), 4, at="input") for name in ("conv", "1.0.a", "1.0.b", "1.1.a", "1.1.b", "fc")]
     >>> row_levels(rows)
