@@ -104,7 +104,9 @@ def test_another_reduction_than_the_networks_own_is_noted() -> None:
 
 
 def test_where_no_reduction_matches_the_words_are_general() -> None:
-    reads = "while the classifier reads as many numbers as one token has: reduce='first', 'last' or 'mean' may be nearer"
+    reads = (
+        "while the classifier reads as many numbers as one token has: reduce='first', 'last' or 'mean' may be nearer"
+    )
     for record in (probed(Tokens("patches")), probed(Recurrent(both=True), SEQUENCES)):
         assert said(record) == [f"Tokens were flattened, {reads} to what it uses."]
     assert said(probed(Tokens("patches"), reduce="mean")) == []  # what it uses is not known

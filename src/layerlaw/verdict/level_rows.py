@@ -24,7 +24,8 @@ _NUMBERED = re.compile(r"\d+$")
 class LevelCurve:
     """One level of one network: its law, how many of the finest steps each of its modules holds, how many are no blocks.
 
-    `led` counts blocks whose step begins with a layer in no block, since a record by blocks has no row between the two.
+    `led` counts blocks whose step begins with a layer in no block, since a record by blocks has no row between the two;
+    `cut`: the last point lies inside the last block, since the row behind that block is no point.
     """
 
     fit: LawFit
@@ -32,6 +33,7 @@ class LevelCurve:
     sizes: tuple[int, ...]
     outside: int
     led: int = 0
+    cut: bool = False
 
 
 def level_curves(record: Record, column: str, *, branches: bool) -> dict[str, LevelCurve]:
@@ -53,6 +55,7 @@ def level_curves(record: Record, column: str, *, branches: bool) -> dict[str, Le
     marks = row_levels(rows, blocks)
     in_front = record.settings.get("in_front", {})
     led = {i for i, at in enumerate(working_sites(rows)) if record.by_blocks and rows[at].name in in_front}
+    inside = homes[-1] is not None and rows[-1].at == "input" and _inside(_CALL.sub("", rows[-1].name), homes[-1])
     out: dict[str, LevelCurve] = {}
     for k, (level, following) in enumerate(zip(LEVELS, [*LEVELS[1:], None], strict=True)):
         at, coarser = ([i for i, mark in enumerate(marks) if LEVELS.index(mark) >= j] for j in (k, k + 1))
@@ -60,7 +63,8 @@ def level_curves(record: Record, column: str, *, branches: bool) -> dict[str, Le
             continue  # no such modules, or the same as those of the coarser level
         fit = fit_law([values[i] for i in at], quantity=describe(column).quantity)
         outside = 0 if level == "layers" else sum(homes[i] is None for i in at[:-1])
-        out[level] = LevelCurve(fit, fine, tuple(b - a for a, b in pairwise(at)), outside, len(led.intersection(at)))
+        sizes = tuple(b - a for a, b in pairwise(at))
+        out[level] = LevelCurve(fit, fine, sizes, outside, len(led.intersection(at)), inside and level != "layers")
     return out
 
 

@@ -53,6 +53,8 @@ class ModuleLevel:
     shares: tuple[tuple[float, ...] | None, ...]
     led: tuple[int, ...] = ()
     """How many blocks have a step that begins with a layer in no block: of records by blocks, which have no row there."""
+    cut: tuple[bool, ...] = ()
+    """Whether the last point lies inside the last block: the row behind it was set aside."""
 
     @property
     def passes(self) -> bool:
@@ -61,11 +63,20 @@ class ModuleLevel:
 
     @property
     def counted(self) -> str:
-        """How many modules: "4 blocks", "4 blocks and 1 other layer", "4 blocks (1 with the layers in front)"."""
+        """How many modules: "4 blocks", "4 blocks and 1 other layer", "4 blocks, 1 with the layers in front"."""
         inside = [all_ - out for all_, out in zip(self.modules, self.outside, strict=True)]
         others = f" and {_counted(self.outside, 'other layer')}" if any(self.outside) else ""
-        led = f" ({_span(self.led)} with the layers in front)" if any(self.led) else ""
-        return f"{_counted(inside, self.name[:-1])}{led}{others}"
+        return f"{_counted(inside, self.name[:-1])}{self._limits}{',' * bool(self._limits and others)}{others}"
+
+    @property
+    def subject(self) -> str:
+        """The same in front of a verb."""
+        return f"The {self.counted}{',' * (bool(self._limits) and not any(self.outside))}"
+
+    @property
+    def _limits(self) -> str:
+        led = f", {_span(self.led)} with the layers in front" if any(self.led) else ""
+        return led + ", the last without its end" * any(self.cut)
 
 
 def _span(counts: Sequence[int]) -> str:
@@ -105,8 +116,11 @@ class ModuleFinding:
         several = len(self.networks) > 1
         if self.level is not None:
             *finer, found = self.levels[: 1 + [level.name for level in self.levels].index(self.level)]
-            others = [f"the {level.counted} do not (p {p_value(level.p, relation=True)})" for level in finer]
-            share = f"The {found.counted} share the drop of log {self.quantity} more evenly than a random split would"
+            others = [
+                f"{level.subject.replace('The', 'the', 1)} do not (p {p_value(level.p, relation=True)})"
+                for level in finer
+            ]
+            share = f"{found.subject} share the drop of log {self.quantity} more evenly than a random split would"
             against = f"; {joined(others)}" if others else ""
             any_groups = found.permutation_p is not None and found.permutation_p >= CHANCE
             doubt = f" Any groups of so many {self.levels[0].name} would be as even: these are not shown to be special."
@@ -301,4 +315,5 @@ def _level(name: str, curves: Sequence[LevelCurve]) -> ModuleLevel:
         holds=sum(fit.holds is True for fit in fits),
         shares=tuple(fit.shares if falls else None for fit, falls in zip(fits, falling, strict=True)),
         led=tuple(curve.led for curve in curves),
+        cut=tuple(curve.cut for curve in curves),
     )
