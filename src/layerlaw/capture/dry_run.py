@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from layerlaw.capture.hooks import Call, Seen, Trace, sample_axis
 from layerlaw.capture.modules import features_last, kind_without_layer, modules_of, owns_weights, weight_layers
-from layerlaw.capture.plan import Reduce, Site, TokenUse, reduced, samples_first
+from layerlaw.capture.plan import Reduce, Site, reduced, samples_first
 from layerlaw.capture.scores import are_probabilities
 from layerlaw.capture.trunk import DataFlow
 from layerlaw.errors import CaptureError
@@ -86,74 +86,6 @@ class DryRun:
         if name in self.applied:
             return f"applies its parameter '{self.applied[name] or 'weight'}' between layers of its own"
         return kind_without_layer(self.modules[name])
-
-    def token_use(self, sites: Sequence[Site]) -> TokenUse | None:
-        """What the network goes on with of its last tokens; `None` where it uses all of them or has none.
-
-        The dry run's own numbers tell: what is read behind the last tokens is compared with each reduction of them.
-        """
-        end, moments = self.classifier, list[tuple[int, Call, Literal["input", "output"], Seen]]()
-        for call in self.two.calls:
-            moments += [(call.entered, call, "input", call.input)] if call.input is not None else []
-            moments += [(call.left, call, "output", call.output)] if call.output is not None else []
-        moments = [moment for moment in moments if end is None or moment[0] < end.entered]
-        latest = sorted(moments, key=lambda moment: -moment[0])
-        found = ((seen.key, got) for _, call, at, seen in latest if (got := self._tokens_at(call, at)) is not None)
-        if (last := next(found, None)) is None:
-            return None
-        key, tokens = last
-        when = min(time for time, _, _, seen in moments if seen.key == key)  # encoders hand on what a norm gave
-        rows = tuple(site.name for site in sites if self._moment(site) > when and self._narrower(site, tokens))
-        if not rows and end is None:
-            return None
-        read = [call.input for call in self.two.calls if call.entered > when] + [self.two.root.output]
-        alike = (self._reductions(tokens, seen) for seen in read if seen is not None)
-        layer = min((call for call in self.layer_calls if call.entered > when), key=lambda c: c.entered, default=None)
-        by_classifier = layer is not None and layer is end
-        if (how := next((ways for ways in alike if len(ways) == 1), None)) is not None:
-            return TokenUse(how[0], by_classifier, rows)
-        as_wide = layer is not None and layer.input is not None and layer.input.shape == tokens[:, 0].shape
-        return TokenUse("", by_classifier, rows) if as_wide else None
-
-    def _moment(self, site: Site) -> int:
-        """When the tensor of a site passed."""
-        call = next((c for c in self.two.calls if (c.name, c.number) == (site.module, site.call)), self.two.root)
-        return call.entered if site.at == "input" else call.left
-
-    @staticmethod
-    def _narrower(site: Site, tokens: Tensor) -> bool:
-        return site.at != "logits" and len(site.shape) == 1 and site.features < tokens[0].numel()
-
-    def _tokens_at(self, call: Call, at: Literal["input", "output"]) -> Tensor | None:
-        """The tokens (n, T, d) that a call got or gave, where they are several and still as they were."""
-        seen = call.tensor(at)
-        if seen is None or seen.tensor.dim() != 3 or not seen.unchanged:
-            return None
-        kept = dict(self.seen)
-        try:
-            site = self.site(call, at)
-        except CaptureError:  # it cannot be said which axis are the samples, or the mask is that of other tokens
-            return None
-        finally:
-            self.seen = kept
-        if isinstance(site, str) or not site.tokens or site.shape[0] < 2:
-            return None
-        return samples_first(seen.tensor, site.axis, site.fold)
-
-    def _reductions(self, tokens: Tensor, read: Seen) -> list[Reduce]:
-        """By which reductions of the tokens (n, T, d) this tensor is what it is."""
-        if read.shape != tokens[:, 0].shape or not read.unchanged or read.tensor.is_meta:
-            return []
-        given, found = read.tensor.float(), list[Reduce]()
-        near = (1e-5 if read.tensor.element_size() >= 4 else 2e-2) * float(given.abs().max())
-        ways: tuple[Reduce, ...] = ("first", "last", "mean", "max")
-        for how in ways:
-            try:
-                made = reduced(tokens, how, channels_last=True, mask=self.mask)
-            except CaptureError:  # other tokens than those of the mask
-                return []
-            found += [how] if float((made.float() - given).abs().max()) <= near else []
-        return found
 
     def feeds_classifier(self, site: Site) -> bool:
         """Whether the site's features are what the classifier reads."""

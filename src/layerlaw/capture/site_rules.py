@@ -21,6 +21,7 @@ from layerlaw.capture.modules import (
 from layerlaw.capture.parts import along_trunk, find_parts
 from layerlaw.capture.plan import Part, Plan, Reduce, Site
 from layerlaw.capture.scores import ScoreChoice, find_scores, main_output, told_by
+from layerlaw.capture.tokens import token_use
 from layerlaw.capture.trunk import Trunk
 from layerlaw.errors import CaptureError, check_choice
 
@@ -77,7 +78,6 @@ def find_sites(
     classes, threshold = told_by(scores, 2, from_layer=end is not None)
     sites = told_apart(sites)
     made_of, lost = finder.parts(batch) if parts else ([], [])
-    tokens = finder.token_use(sites)
     places = [*sites, *(site for part in made_of for site in (part.before, part.after))]
     return Plan(
         sites=tuple(sites),
@@ -96,7 +96,7 @@ def find_sites(
         no_sites=finder.no_sites(sites, rule, finder.sides()),
         no_trunk=finder.no_trunk,
         blocks=tuple(finder.block_modules()),
-        tokens=tokens,
+        tokens=token_use(finder, sites),
         in_front=finder.in_front if rule == "blocks" else {},
     )
 
