@@ -303,6 +303,22 @@ def test_records_of_several_seeds_are_pooled_on_their_page():
     assert panels(page_html([blocks_record(0), full_record()])).count("modules") == 1
 
 
+def test_records_of_other_architectures_are_not_pooled():
+    def pooled(*records):
+        return "pooled over" in text_of(page_html(list(records)))
+
+    first, other = blocks_record(0), blocks_record(1)
+    assert pooled(first, other)
+    other.sites[2].name = "blocks.0.conv9"
+    assert not pooled(first, other)
+    other = blocks_record(1)
+    other.sites[2].type = "Linear"
+    assert not pooled(first, other)
+    other = blocks_record(1)
+    other.provenance["model"] = "Mixer"
+    assert not pooled(first, other)
+
+
 def test_rows_that_are_no_points_are_gray_and_explained():
     record = full_record(logits=False)
     record.sites[0].in_fit, record.sites[0].aside = False, "3 features do not hold the 9 dimensions of 10 class means"

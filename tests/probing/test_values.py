@@ -325,6 +325,7 @@ def test_a_record_says_how_it_was_measured() -> None:
     assert record.settings == {
         "sites": "blocks",
         "sites_why": "auto: 9 blocks of type ShortcutBlock",
+        "in_front": {"layer1.0": ["conv1"]},
         "reduce": "flatten",
         "batchnorm": "running",
         "batch_size": 30,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -61,8 +61,11 @@ class DryRun:
                 if side is not None and seen is not None:
                     self._sides.setdefault(seen.key, side)
 
-    def no_sites(self, sites: Sequence[Site], rule: str) -> dict[str, str]:
-        """The modules that are called and own a parameter of two or more dimensions but are no site, and why."""
+    def no_sites(self, sites: Sequence[Site], rule: str, sides: Mapping[str, str]) -> dict[str, str]:
+        """The modules that are called and own a parameter of two or more dimensions but are no site, and why.
+
+        `sides` says of layers whether they are inside, in front of, between or behind the blocks.
+        """
         measured, rows = {site.module for site in sites}, {}
         for site in sites:
             if site.at == "input":
@@ -72,14 +75,14 @@ class DryRun:
         found = {}
         for name, module in self.modules.items():
             if name in self.counts and name not in measured and name not in left_out and owns_weights(module):
-                found[name or "the model itself"] = self._why_no_site(name, reads.get(name), rule)
+                found[name or "the model itself"] = self._why_no_site(name, reads.get(name), rule, sides)
         return found
 
-    def _why_no_site(self, name: str, row: str | None, rule: str) -> str:
+    def _why_no_site(self, name: str, row: str | None, rule: str, sides: Mapping[str, str]) -> str:
         if row is not None:
             return f"reads what '{row}' reads" if rule == "layers" else f"reads the row '{row}'"
         if name in self.layers:
-            return "a layer inside the blocks" if rule == "blocks" else "not chosen"
+            return f"a layer {sides.get(name, 'inside')} the blocks" if rule == "blocks" else "not chosen"
         if name in self.applied:
             return f"applies its parameter '{self.applied[name] or 'weight'}' between layers of its own"
         return kind_without_layer(self.modules[name])

@@ -21,6 +21,7 @@ from layerlaw.capture.modules import (
 from layerlaw.capture.parts import along_trunk, find_parts
 from layerlaw.capture.plan import Part, Plan, Reduce, Site
 from layerlaw.capture.scores import ScoreChoice, find_scores, main_output, told_by
+from layerlaw.capture.tokens import token_use
 from layerlaw.capture.trunk import Trunk
 from layerlaw.errors import CaptureError, check_choice
 
@@ -92,9 +93,11 @@ def find_sites(
         scores=read,
         overwrites_input=two.overwrites_input,
         calls={name: finder.counts[name] for name in {site.module for site in places}},
-        no_sites=finder.no_sites(sites, rule),
+        no_sites=finder.no_sites(sites, rule, finder.sides()),
         no_trunk=finder.no_trunk,
         blocks=tuple(finder.block_modules()),
+        tokens=token_use(finder, sites),
+        in_front=finder.in_front if rule == "blocks" else {},
     )
 
 
@@ -116,6 +119,9 @@ class _Finder(DryRun):
         self.trunk = self._find_trunk(scores)
         self.no_trunk = ""
         self.blocks: Blocks | None = None
+        self.in_front: dict[
+            str, tuple[str, ...]
+        ] = {}  # by row of a block: layers in no block whose work its step holds
         if isinstance(self.trunk, str):
             self.no_trunk = self.trunk
         else:
@@ -189,6 +195,12 @@ class _Finder(DryRun):
             sites = [replace(opening, name="embedded input")] if isinstance(opening, Site) else []
         for title, kind, end in zip(titles, kinds, ends, strict=True):
             sites += self._end_of_block(title, kind, end)
+        for i, run in enumerate(runs if self.blocks is not None else ()):
+            enters = (
+                i == 0 and bool(sites) and sites[0].name == "embedded input"
+            )  # what a first layer gives is that row
+            if not enters and (layers := tuple(self.blocks.in_front(run))):  # type: ignore[union-attr]
+                self.in_front[run.title] = layers
         if self.classifier is not None and not (sites and self.feeds_classifier(sites[-1])):
             sites += self._read_by_classifier(sites[-1] if sites else None)
         return sites, f"{len(titles)} blocks of type {', '.join(dict.fromkeys(kinds))}{why}"
@@ -240,6 +252,11 @@ class _Finder(DryRun):
         if self.blocks is not None and not self.no_trunk:
             return list(dict.fromkeys(run.name for run in self.blocks.runs))
         return block_names(self.modules, set(self.counts), self.layers)
+
+    def sides(self) -> dict[str, str]:
+        """Of each weight layer whether it is inside, in front of, between or behind the blocks."""
+        known = self.blocks if self.blocks is not None and not self.no_trunk else None
+        return {} if known is None else {call.name: known.side(call) for call in self.layer_calls}
 
     def _end_of_block(self, title: str, kind: str, end: TensorPlace | None) -> list[Site]:
         if end is None:

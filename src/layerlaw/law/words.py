@@ -38,7 +38,8 @@ def law_claim(
     if fit.points == 2:
         return f"Two {points} make no law: {what} {falls}, from {fit.values[0]:.3g} to {fit.values[1]:.3g}"
     if fit.holds is None:
-        return f"Too few {points} to call it a law: {what} {falls} over {fit.points} of them"
+        but = f" as a whole, but {rises}" if rises and falls == "falls" else ""
+        return f"Too few {points} to call it a law: {what} {falls} over {fit.points} of them{but}"
     if fit.rho >= 1 or fit.steps is None or fit.greenwood_p is None:
         ends = "does not fall with depth" if fit.rho >= 1 else "ends no lower than it begins"
         return f"No law: {_fall_and_jump(fit, what, layer, places) or f'{what} {ends}'}"
@@ -84,13 +85,18 @@ def rises_counted(fit: LawFit, layer: str = "layer") -> str:
 
 
 def fit_numbers(fit: LawFit, layer: str = "layer") -> list[str]:
-    """The numbers of the line, then those that say whether the law holds.
+    """The numbers of the line, then those that say whether the law holds."""
+    return line_numbers(fit, layer) + law_numbers(fit)
+
+
+def line_numbers(fit: LawFit, layer: str = "layer") -> list[str]:
+    """The numbers of the line alone.
 
     ρ has the same digits on both sides of 1; of a residual 1 − ρ is a few thousandths, so with one more, and no network is
     so deep that its residual is halved.
 
     >>> from layerlaw.law import fit_law
-    >>> fit_numbers(fit_law([8.0, 4.0, 2.0]), "block")[:3]
+    >>> line_numbers(fit_law([8.0, 4.0, 2.0]), "block")
     ['ρ = 0.500 per block', 'half-life 1.00 blocks', 'r = −1.000']
     """
     rho = f"{fit.rho:.{4 if fit.quantity == RESIDUAL else 3}f}" if fit.rho < 1000 else f"{fit.rho:.3g}"
@@ -99,18 +105,18 @@ def fit_numbers(fit: LawFit, layer: str = "layer") -> list[str]:
         found.append(f"half-life {f'{fit.half_life:.2f}' if fit.half_life < 100 else 'over 100'} {layer}s")
     if fit.pearson is not None:
         found.append(f"r = {correlation(fit.pearson)}")
-    return found + law_numbers(fit)
+    return found
 
 
 def law_numbers(fit: LawFit) -> list[str]:
-    """The three numbers that say whether the law holds; none where there is no drop to share, or a single step.
+    """The three numbers that say whether the law holds; none where there is no drop to share, or too few points.
 
     >>> from layerlaw.law import fit_law
-    >>> law_numbers(fit_law([8.0, 4.0, 2.0, 1.0])), law_numbers(fit_law([1.0, 2.0, 4.0]))
+    >>> law_numbers(fit_law([8.0, 4.0, 2.0, 1.0])), law_numbers(fit_law([8.0, 4.0, 2.0]))
     (['evenness 1.00', 'trend 1.00', 'Greenwood p < 0.0001'], [])
     """
     even, trend, p = law_numbers_written(fit)
-    if even == ABSENT or p == ABSENT:
+    if even == ABSENT or p == ABSENT or fit.holds is None:
         return []
     best = f" as the best of {fit.chosen_from}" if fit.chosen_from > 1 else ""
     relation = "" if p.startswith("<") else "= "

@@ -63,9 +63,19 @@ def step_places(record: Record) -> list[str]:
     """
     at = [i for i, site in enumerate(record.sites) if site.in_fit]
     points = [record.sites[i] for i in at]
-    alone = [f"at '{name}'" for name in workers(points)]
+    alone = [f"at {with_what_leads(record, name)}" for name in workers(points)]
     across = [f"between '{a.name}' and '{b.name}'" for a, b in pairwise(points)]
     return [across[k] if j > i + 1 else alone[k] for k, (i, j) in enumerate(pairwise(at))]
+
+
+def with_what_leads(record: Record, name: str) -> str:
+    """The module that does a step's work; in a record by blocks with the layers in no block, such as a stem, before it.
+
+    No row lies between a stem and the first block, so that their step is one.
+    """
+    layers = record.settings.get("in_front", {}).get(name, ())
+    shown = f"'{layers[0]}' … '{layers[-1]}'" if len(layers) > 2 else " and ".join(f"'{layer}'" for layer in layers)
+    return f"{shown} and '{name}'" if layers else f"'{name}'"
 
 
 def listed_places(places: Sequence[str]) -> str:

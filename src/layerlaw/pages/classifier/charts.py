@@ -14,7 +14,7 @@ from layerlaw.pages.html import chart, escaped, for_plotly, plotly, section, tab
 from layerlaw.pages.record_view import RecordView, strided
 from layerlaw.pages.sheets.scales import log_ticks
 from layerlaw.record import SiteRow
-from layerlaw.verdict.levels import ModuleFinding, finding_of
+from layerlaw.verdict.levels import ModuleFinding, pooled_finding
 from layerlaw.verdict.parts import layer_changes
 from layerlaw.wording import beginning, finite, number, p_value, percent, short_names, shortened, signed
 
@@ -139,7 +139,7 @@ def modules_words(view: RecordView) -> str:
 
 def pooled_modules(views: Sequence[RecordView]) -> list[str]:
     """A section on which module obeys the law in all of these records, where they have several levels in common."""
-    if (found := finding_of(*(view.record for view in views))) is None:
+    if (found := pooled_finding(*(view.record for view in views))) is None:
         return []
     pooled = f"{unbroken(found.sentence)} Pooled as networks that were trained independently, say from several seeds."
     return [
