@@ -153,7 +153,7 @@ COMPARED = (
 
 def compared_caption(views: Sequence[RecordView]) -> str:
     """How to read the comparison."""
-    return "D_reg along the layers of each fit; dashed, the fitted law."
+    return "D<sub>reg</sub> at the points of each fit; dashed, the fitted law."
 
 
 def formulas(views: Sequence[RecordView]) -> str:

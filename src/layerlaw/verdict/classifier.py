@@ -21,7 +21,6 @@ from layerlaw.verdict.steps import (
     rises_named,
     samples_needed,
     step_places,
-    within_errors,
 )
 from layerlaw.wording import counted
 
@@ -47,14 +46,11 @@ def judge_classifier(record: Record) -> Verdict:
 
 def _headline(record: Record, fit: LawFit) -> str:
     """Whether the law holds, and in brackets the numbers that say so."""
-    step = record.step_name
-    within = fit.rising and all(within_errors(record, fit).values())
-    rises = rises_counted(fit, step) + ", within its errors" * bool(within)
-    places = step_places(record)
-    claim = law_claim(fit, fit.quantity, layer=step, rises=rises, clear=not within, places=places)
+    rises, clear = rises_counted(fit), not fit.rises_within_errors
+    claim = law_claim(fit, fit.quantity, rises=rises, clear=clear, places=step_places(record))
     if (enough := samples_needed(record)) is not None:
         claim = _cannot_tell(record, fit, enough)
-    return f"{claim} ({', '.join(fit_numbers(fit, step))})."
+    return f"{claim} ({', '.join(fit_numbers(fit))})."
 
 
 def _cannot_tell(record: Record, fit: LawFit, enough: float) -> str:

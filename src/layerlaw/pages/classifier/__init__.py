@@ -241,7 +241,7 @@ def parts_caption(view: RecordView) -> str:
 
 def compared_caption(views: Sequence[RecordView]) -> str:
     """How to read the comparison."""
-    return "D along the layers of each fit; dashed, the fitted law."
+    return "D at the points of each fit; dashed, the fitted law."
 
 
 def formulas(views: Sequence[RecordView]) -> str:

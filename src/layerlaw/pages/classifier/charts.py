@@ -78,7 +78,7 @@ def law_figure(view: RecordView) -> Any:
         )
     traces = [plotly.along_trunk(view, trace) for trace in traces] + plotly.branch_points(view)
     if view.fit is not None:
-        traces.append(plotly.fitted_line(view, view.fit, f"law: ρ = {number(view.fit.rho)} per layer"))
+        traces.append(plotly.fitted_line(view, view.fit, f"law: ρ = {number(view.fit.rho)} per {view.fit.step}"))
     traces.append(plotly.law_points(view, shortened(view.record.data_name, 40), thickness=1.2, width=4))
     ends = [view.ends[i] for i in view.along]
     yaxis = plotly.log_axis([*every, *(end for pair in ends for end in pair or ())], about.label)

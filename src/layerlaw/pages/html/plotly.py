@@ -13,7 +13,6 @@ from layerlaw.pages import theme
 from layerlaw.pages.html import for_plotly
 from layerlaw.pages.record_view import Parts, RecordView, block_ticks, site_ticks, strided
 from layerlaw.pages.sheets.scales import close_scale, tick_text
-from layerlaw.record import Kind
 from layerlaw.wording import number, short_names
 
 go, offline = (needed(f"plotly.{part}", "pages", "report()") for part in ("graph_objects", "offline"))
@@ -60,11 +59,13 @@ def block_axis(view: RecordView, *drawn: Values) -> Axis:
     return {"tickvals": ticks, "ticktext": names, "range": limits, "title": {"text": title}}
 
 
-def index_axis(count: int, kind: Kind) -> Axis:
-    """An x axis that counts the points of a fit as their kind does: layers from 0, blocks from 1."""
-    first = kind.first
+def index_axis(views: Sequence[RecordView]) -> Axis:
+    """An x axis that counts the points of fits as their kind does: from 0, blocks of language models from 1."""
+    first, count = views[0].record.kind.first, max(len(view.fit_positions) for view in views)
+    steps = {view.record.step_name for view in views}
+    counted = steps.pop() if len(steps) == 1 else "points"
     shown = block_ticks([str(first + i) for i in range(count)]) if first else strided(count, 13)
-    title = {"text": kind.site if first else f"{kind.site}, counted along the fit"}
+    title = {"text": counted if first else f"{counted}, counted along the fit"}
     limits = [first - 0.5, first + count - 0.5]
     return {"tickvals": [first + i for i in shown], "tickangle": 0, "range": limits, "title": title}
 

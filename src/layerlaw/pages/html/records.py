@@ -315,10 +315,11 @@ def compare_figure(views: Sequence[RecordView]) -> Any:
             points.error_y = plotly.error_bars(curve, ends, color=color, thickness=1, width=0)
         traces.append(points)
         if view.fit:
+            every += view.fit.line
             law = plotly.fitted_line(view, view.fit, "", 1.3)
             law.update(x=counts, line={"color": color}, legendgroup=str(i), showlegend=False)
             traces.append(law)
-    xaxis = plotly.index_axis(max(len(curves[i]) for i in drawn), kind)
+    xaxis = plotly.index_axis([views[i] for i in drawn])
     yaxis = plotly.log_axis(every, axis, margin=kind.margin)
     return plotly.new_figure(traces, None, height=460, xaxis=xaxis, yaxis=yaxis, showlegend=True)
 
