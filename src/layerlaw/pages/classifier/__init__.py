@@ -9,6 +9,7 @@ from layerlaw.measures.columns import REGISTRY, Column, describe
 from layerlaw.pages.html import cards, definitions, escaped, paragraph, table
 from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
 from layerlaw.pages.record_view import BRANCH, Parts, RecordView, TableColumn
+from layerlaw.pages.sheets.scales import close_scale
 from layerlaw.record import Record, SiteRow
 from layerlaw.verdict.parts import part_sums
 from layerlaw.wording import ABSENT, clean, correlation, counted, finite, number, percent, signed
@@ -179,6 +180,29 @@ def collapse_cards(view: RecordView) -> str:
     return cards(tile for tile in tiles if tile.value != ABSENT)
 
 
+def chance_is_far(view: RecordView) -> bool:
+    """Whether what permuted labels give lies so far above the rest that it would press the chart of the law flat."""
+    floor = [v for v in view.series(f"{view.column}_permuted") if v is not None]
+    own = view.series(view.column)
+    rest = [v for v in (*(own[i] for i in view.fit_positions), *_compared_values(view)) if v is not None]
+    return bool(floor and rest) and min(floor) > 3 * max(rest)
+
+
+def law_span(view: RecordView) -> tuple[list[float | None], list[float | None]]:
+    """What the chart of the law has to show whole, and what as far as there is room: rows that are no points of the law."""
+    own, inside = view.series(view.column), set(view.fit_positions)
+    front = [*(own[i] for i in inside), *(end for i in inside for end in view.ends[i] or ()), *_compared_values(view)]
+    front += [] if chance_is_far(view) else [view.series(f"{view.column}_permuted")[i] for i in view.trunk]
+    front += [] if view.fit is None else view.fit.line
+    return front, [v for i, v in enumerate(own) if i not in inside]
+
+
+def _compared_values(view: RecordView) -> list[float | None]:
+    """Of the untrained network, of test data and of the best linear map, along the trunk."""
+    names = (f"{view.column}_untrained", f"test_{view.column}", "separation_linear")
+    return [view.series(name)[i] for name in names for i in view.trunk]
+
+
 def law_caption(view: RecordView) -> str:
     """How to read the chart of the law."""
     return paragraph(
@@ -189,7 +213,17 @@ def law_caption(view: RecordView) -> str:
         and "Bars: 95% intervals by jackknife, for other samples through this same network.",
         any(not view.sites[i].in_fit for i in view.along) and "Hollow points are not part of the fit.",
         bool(view.beside) and "Small gray points lie on side branches, which are not part of it; lines pass them by.",
+        _beyond(view) and "Triangles at the edge: beyond the axis, which is that of the law.",
     )
+
+
+def _beyond(view: RecordView) -> bool:
+    """Whether a value lies beyond the axis of the chart of the law."""
+    front, behind = ([v for v in some if v is not None and v > 0] for some in law_span(view))
+    if not front or not behind:
+        return False
+    scale, _ = close_scale(front, view.record.kind.margin, behind)
+    return min(behind) < scale.low or max(behind) > scale.high
 
 
 def shares_caption(view: RecordView) -> str:
