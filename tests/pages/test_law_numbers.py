@@ -40,7 +40,7 @@ def test_key_numbers_stand_in_cards():
     found = tiles(page_html(full_record()))
     assert found["law holds"] == ("yes", "evenness, trend and chance are as asked for")
     assert found["evenness"] == ("0.95", "asked for: ≥\u00a00.8<br>6.6 effective layers of 7")
-    assert found["trend"] == ("1.03", "asked for: 1/1.75\u00a0…\u00a01.75<br>last over first step")
+    assert found["trend"] == ("1.03", "asked for: 1/1.75\u00a0…\u00a01.75<br>last over first step of a curve fitted to all steps")
     assert found["Greenwood p"] == ("0.00067", "asked for: &lt;\u00a00.05<br>chance of a split as even")
     assert found["single steps"] == ("0.74 … 1.39", "of the even step; all within a factor of 2: yes")
     assert found["ρ"] == ("0.541", "factor per layer<br>half-life 1.13 layers")
@@ -132,7 +132,7 @@ def test_tiles_carry_intervals_of_evenness_and_trend():
     assert "<dt>law holds</dt><dd>no</dd><dd class='tail'>not as asked for: evenness, chance</dd>" in text
     below = f"asked for: ≥\u00a00.8<br>95%&nbsp;interval {even}<br>– effective blocks: PR rises at 3 of 29</dd>"
     assert f"<dt>evenness</dt><dd>{record.law().evenness:.2f}</dd><dd class='tail'>{below}" in text
-    below = f"asked for: 1/1.75\u00a0…\u00a01.75<br>95%&nbsp;interval {trend}<br>last over first step</dd>"
+    below = f"asked for: 1/1.75\u00a0…\u00a01.75<br>95%&nbsp;interval {trend}<br>last over first step of a curve fitted to all steps</dd>"
     assert f"<dt>trend</dt><dd>{record.law().trend:.2f}</dd><dd class='tail'>{below}" in text
     assert "95%&nbsp;interval" not in text_of(page_html(bare_lm_record()))
     assert "for other text through this same model" in text

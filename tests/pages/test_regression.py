@@ -62,7 +62,7 @@ def test_the_page_has_the_panels_of_a_regression() -> None:
     for panel in ("ncc", "collapse", "classes"):
         assert f'data-panel="{panel}"' not in page, panel
     assert "a <b>" not in page.split("</style>")[1].split("<script>")[0]
-    assert "final D_reg" in page
+    assert "final D<sub>reg</sub>" in page
     assert "permuted targets (chance)" in page
     assert "H. He and W. J. Su" in page
 
@@ -112,5 +112,5 @@ def test_parts_have_their_panel_and_data_their_name() -> None:
     record = ll.probe(seeded(FNN, (12, 20, 16, 16, 2)), (x, x[:, :2].sin()), **how)
     page = page_html(record)
     assert 'data-panel="parts"' in page
-    assert "change of ln D_reg" in page
+    assert "change of ln D<sub>reg</sub>" in page
     assert "300 samples of clouds of May" in printed(record)

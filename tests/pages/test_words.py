@@ -102,7 +102,7 @@ def test_names_below_a_chart_differ_and_drop_what_they_have_in_common(longest):
 def test_short_names_stay_as_they_are_and_equal_ones_stay_equal():
     assert short_names(["layers.1.relu", "layers.2.relu"], 17) == ["layers.1.relu", "layers.2.relu"]
     assert short_names([], 17) == []
-    assert short_names(["a" * 40, "a" * 40, ""], 17) == ["aaaaaa", "aaaaaa", ""]
+    assert short_names(["a" * 40, "a" * 40, ""], 17) == ["aaaaaa…", "aaaaaa…", ""]
 
 
 def test_the_axis_of_56_sites_names_the_last_one():

@@ -17,7 +17,7 @@ from layerlaw.record import INPUT, Record, SiteRow
 from layerlaw.verdict import IDLE_SHARE, Verdict, judge, law_holds, working_sites
 from layerlaw.verdict.levels import ModuleFinding, finding_of
 from layerlaw.verdict.shape import NO_INTERVALS, ShapeIntervals, shape_intervals
-from layerlaw.wording import ABSENT, NOTHING, clean, finite, interval_factor, percent, shortened
+from layerlaw.wording import ABSENT, NOTHING, clean, factor_words, finite, interval_factor, shortened
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class RecordView:
         error = finite(site.values.get(f"{self.column}_log_se"))
         if error is None:
             return ABSENT
-        return f"±{percent(interval_factor(error, self.t) - 1, int(error < 0.05 or self.record.kind.first > 0))}"
+        return factor_words(interval_factor(error, self.t), int(error < 0.05 or self.record.kind.first > 0))
 
     def series(self, column: str) -> list[float | None]:
         """A column along depth; `None` where it was not measured or is not finite."""

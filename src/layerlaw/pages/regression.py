@@ -83,7 +83,7 @@ def table_columns(view: RecordView) -> list[TableColumn]:
     return [
         TableColumn("features", "numbers per sample at this site", lambda s: f"{s.features:,}", yields=5, on_page=False),
         measured_column(lead),
-        TableColumn("±", "95% interval of D_reg by jackknife, relative", view.interval),
+        TableColumn("±", "95% interval of D_reg by jackknife, relative; ×/÷ 3: from a third to three times", view.interval),
         TableColumn("D / D<sub>perm</sub>", "D_reg over that of permuted targets; near 1: noise", against_floor(lead.name)),
         TableColumn(SHARE, "share of the total drop of ln D_reg", lambda s: ABSENT, "share of drop", 0),  # filled from parts
         _residual("1 − R²", f"{held}, held out", "residual_held_out", 1),
@@ -153,7 +153,7 @@ COMPARED = (
 
 def compared_caption(views: Sequence[RecordView]) -> str:
     """How to read the comparison."""
-    return "D<sub>reg</sub> at the points of each fit; dashed, the fitted law."
+    return "D_reg at the points of each fit; dashed, the fitted law."
 
 
 def formulas(views: Sequence[RecordView]) -> str:

@@ -7,6 +7,7 @@ import math
 from layerlaw.errors import InputError
 from layerlaw.law import FEWEST_POINTS, LawFit
 from layerlaw.law.words import fit_numbers, law_claim, rises_counted
+from layerlaw.measures.collapse import rare_classes
 from layerlaw.measures.columns import describe
 from layerlaw.record import Record, SiteRow
 from layerlaw.stats.labels import near_chance
@@ -227,7 +228,7 @@ def _collapse(record: Record, sites: list[SiteRow]) -> list[str]:
 
 
 def _balance(record: Record) -> list[str]:
-    if not record.counts or max(record.counts) < 3 * min(record.counts):
+    if not record.counts or rare_classes(record.counts) is None:
         return []
     weighs = "by their size" if record.settings.get("weighting", "samples") == "samples" else "equally"
     return [

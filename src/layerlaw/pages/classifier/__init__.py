@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from layerlaw.law import LawFit
+from layerlaw.measures.collapse import rare_classes
 from layerlaw.measures.columns import REGISTRY, Column, describe
-from layerlaw.pages.html import cards, definitions, escaped, paragraph, table
+from layerlaw.pages.html import cards, definitions, escaped, paragraph, symbols, table
 from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
 from layerlaw.pages.record_view import BRANCH, Parts, RecordView, TableColumn
 from layerlaw.pages.sheets.scales import close_scale
@@ -115,7 +116,7 @@ def table_columns(view: RecordView) -> list[TableColumn]:
     return [
         TableColumn("features", "numbers per sample at this site", lambda s: f"{s.features:,}", yields=5, on_page=False),
         first,
-        TableColumn("±", "95% interval of D by jackknife, relative", view.interval),
+        TableColumn("±", "95% interval of D by jackknife, relative; ×/÷ 3: from a third of it to three times", view.interval),
         TableColumn("D / D<sub>perm</sub>", "D over what permuted labels give; near 1 is noise", against_floor(view.column)),
         TableColumn(SHARE, "share of the total drop of ln D", lambda s: ABSENT, "share of drop", 0),  # filled from parts
         *others,
@@ -176,7 +177,9 @@ def key_numbers(view: RecordView, fit: LawFit) -> list[Tile]:
 
 def collapse_cards(view: RecordView) -> str:
     """Numbers that exist only at the classifier."""
-    tiles = (Tile(c.label, c.text(view.last(c.name)), c.card) for c in REGISTRY.values() if c.card)
+    balanced = bool(view.record.counts) and rare_classes(view.record.counts) is None  # then there are no rare classes
+    shown = (c for c in REGISTRY.values() if c.card and not (balanced and c.needs == "imbalance"))
+    tiles = (Tile(c.label, c.text(view.last(c.name)), c.card) for c in shown)
     return cards(tile for tile in tiles if tile.value != ABSENT)
 
 
@@ -238,7 +241,7 @@ def parts_table(view: RecordView) -> str:
     """What all parts of one kind change together."""
     sums = {branch: part_sums(view.record, branch=branch) for branch in (False, True)}
     linear = any(one.linear is not None for some in sums.values() for one in some)
-    heads = [("part", "site"), ("count", ""), (f"change of ln {describe(view.column).symbol}", ""), ("per part", "")]
+    heads = [("part", "site"), ("count", ""), (symbols(f"change of ln {describe(view.column).symbol}"), ""), ("per part", "")]
     heads += [("change of ln D<sub>lin</sub>", ""), ("at most, per part", "")] if linear else []
     head = "".join(f'<th scope="col"{f" class={kind}" if kind else ""}>{text}</th>' for text, kind in heads)
     rows = []

@@ -11,7 +11,7 @@ from layerlaw.errors import needed
 from layerlaw.law import LawFit
 from layerlaw.measures.columns import describe
 from layerlaw.pages import theme
-from layerlaw.pages.html import for_plotly
+from layerlaw.pages.html import for_plotly, symbols
 from layerlaw.pages.record_view import Parts, RecordView, block_ticks, site_ticks, strided
 from layerlaw.pages.sheets.scales import close_scale, tick_text
 from layerlaw.wording import number, short_names
@@ -20,7 +20,7 @@ go, offline = (needed(f"plotly.{part}", "pages", "report()") for part in ("graph
 Values = Sequence[float | None]
 Ends = Sequence[tuple[float, float] | None]
 Axis = dict[str, Any]
-LONGEST_NAME = 20  # of a site below a chart
+LONGEST_NAME = 22  # of a site below a chart
 EDGE = 0.02  # of the axis: so far from its end what lies beyond is drawn
 CLOSEST = 0.45  # two names stand no closer, in steps of the law
 WORK = {"rise": theme.RISE, "idle": theme.PALE, "work": theme.TRAIN}  # colors of what a site contributes
@@ -42,6 +42,8 @@ def new_figure(traces: Sequence[Any], view: RecordView | None, *, level: float |
         names = [f"<b>{count} · {for_plotly(site.name, 60)}</b>" for count, site in pairs]
         layout["meta"] = {"sites": names, "places": view.places}
     figure.update_layout(template=go.layout.Template(), **layout)
+    if title := figure.layout.yaxis.title.text:
+        figure.layout.yaxis.title.text = symbols(title)
     if level is not None:
         figure.add_hline(y=level, line={"color": theme.TEXT, "width": 1, "dash": "dash"})
     return figure
