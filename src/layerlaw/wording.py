@@ -208,7 +208,7 @@ def short_names(names: Sequence[str], longest: int) -> list[str]:
         shorter = shorten(parts, too_long)
         if len(set(map(tuple, shorter))) == len(set(map(tuple, parts))):  # what was told apart still is
             parts = shorter
-    return [shortened(_dotted(part), longest) for part in parts]
+    return [re.sub("…[.…]*…", "…", shortened(_dotted(part), longest)) for part in parts]
 
 
 def _dotted(part: list[str]) -> str:
@@ -240,10 +240,11 @@ def _words_cut(letters: int) -> Callable[[NameParts, list[bool]], NameParts]:
     """Every run of letters of the long names cut to so many and an ellipsis, where that takes less room."""
 
     def short(run: re.Match[str]) -> str:
-        return f"{run[0][:letters]}…" if len(run[0]) >= letters + FEWEST_CUT else run[0]
+        word, more = run[1], len(run[1]) - letters
+        return f"{word[:letters]}…" if more >= (1 if run[2] else FEWEST_CUT) else run[0]
 
     def cut(part: list[str]) -> list[str]:
-        return [re.sub(r"[^\W\d_…]+(?!…)", short, word) for word in part]
+        return [re.sub(r"([^\W\d_…]+)(…?)", short, word) for word in part]
 
     return lambda parts, too_long: [cut(p) if long else p for p, long in zip(parts, too_long, strict=True)]
 

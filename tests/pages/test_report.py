@@ -311,6 +311,12 @@ def test_rows_that_are_no_points_are_gray_and_explained():
     assert "no point: 3 features do not hold the 9 dimensions of 10 class means" in text
 
 
+def test_a_name_that_is_a_number_stands_alone_in_the_table():
+    text = text_of(page_html(full_record(sites=["input", *map(str, range(1, 22, 3))], logits=False)))
+    assert '<th scope="row" class="site" title="4">4</th>' in text
+    assert '<th scope="row" class="site" title="input"><span class="index">0</span>input</th>' in text
+
+
 def test_side_branches_are_drawn_apart_and_lines_pass_them_by():
     view = read(resnet56_record())
     branches = [i for i, site in enumerate(view.sites) if site.branch]

@@ -7,7 +7,7 @@
 
   // Site names lie flat where there is room, lean where there is less, stand where there is little; where they would
   // overprint each other even so, only some stand there, and always the last.
-  const standing = 15;
+  const standing = 18; // pixels, beside a color bar some fewer
   const ticks = ({ tickvals, ticktext, range }, width) => {
     const pixels = (0.8 * width) / (range[1] - range[0]);
     const slot = Math.min(...tickvals.slice(1).map((x, i) => pixels * (x - tickvals[i])), 0.8 * width);

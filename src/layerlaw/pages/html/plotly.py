@@ -92,7 +92,7 @@ def index_axis(views: Sequence[RecordView]) -> Axis:
 def log_axis(values: Iterable[float | None], title: str, *, margin: float = 0.08, behind: Values = ()) -> Axis:
     """A log axis that spans the positive values and at least a `margin` of decades about them, with round ticks.
 
-    What is `behind` them moves its ends as far as it does not press them flat.
+    What is `behind` them moves its ends where it is near enough not to press them flat.
     """
     positive, back = ([v for v in some if v is not None and v > 0 and math.isfinite(v)] for some in (values, behind))
     scale, ticks = close_scale(positive or back or (0.1, 10.0), margin, back)

@@ -105,9 +105,11 @@ def tick_text(value: float) -> str:
 def close_scale(values: Iterable[float], margin: float, behind: Sequence[float] = ()) -> tuple[Scale, list[float]]:
     """A log scale with at least a `margin` of decades about the values, and its ticks: more where the margin is small.
 
-    What is `behind` moves its ends as far as it does not press the values flat.
+    What is `behind` moves its ends where it is near enough not to press the values flat.
     """
-    scale = before(padded(list(values), True, 0.06, margin), behind)
+    scale = padded(list(values), True, 0.06, margin)
+    reach = scale.stretched(MOST_BEYOND, MOST_BEYOND)
+    scale = before(scale, [v for v in behind if reach.low <= v <= reach.high])
     return scale, log_ticks(math.log10(scale.low), math.log10(scale.high), 7 if margin < 0.01 else 4)
 
 
