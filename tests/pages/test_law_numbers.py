@@ -133,7 +133,8 @@ def test_tiles_carry_intervals_of_evenness_and_trend():
     assert "<dt>law holds</dt><dd>no</dd><dd class='tail'>not as asked for: evenness, chance</dd>" in text
     below = f"asked for: ≥\u00a00.8<br>95%&nbsp;interval {even}<br>– effective blocks: PR rises at 3 of 29</dd>"
     assert f"<dt>evenness</dt><dd>{record.law().evenness:.2f}</dd><dd class='tail'>{below}" in text
-    below = f"asked for: 1/1.75\u00a0…\u00a01.75<br>95%&nbsp;interval {trend}<br>last over first step of a curve fitted to all steps</dd>"
+    what = "last over first step of a curve fitted to all steps"
+    below = f"asked for: 1/1.75\u00a0…\u00a01.75<br>95%&nbsp;interval {trend}<br>{what}</dd>"
     assert f"<dt>trend</dt><dd>{record.law().trend:.2f}</dd><dd class='tail'>{below}" in text
     assert "95%&nbsp;interval" not in text_of(page_html(bare_lm_record()))
     assert "for other text through this same model" in text
@@ -180,3 +181,11 @@ def test_rare_classes_have_tiles_only_where_there_are_some():
         text = text_of(page_html(record))
         assert ("<dt>rare cosine</dt>" in text) is shown
         assert ("<dt>rare norm</dt>" in text) is shown
+
+
+def test_a_comparison_explains_an_infinite_trend_where_there_is_one():
+    late = full_record(separation=[9.0, 9.1, 9.2, 8.8, 7.0, 3.0, 1.0, 0.2])
+    assert compared(page_html([late, full_record()]))[0]["trend"] == "∞"
+    said = "Trend ∞: a curve fitted to all steps does not fall at its first one."
+    assert said in page_html([late, full_record()])
+    assert said not in page_html([full_record(), full_record()])

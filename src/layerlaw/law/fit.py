@@ -115,7 +115,9 @@ class LawFit:
     @property
     def rises_within_errors(self) -> bool:
         """Whether it rises, and nowhere by more than two standard errors; those of neighbors are taken as independent."""
-        errors = [math.inf if error is None else error for error in self.log_errors]  # what is not known excuses nothing
+        errors = [
+            math.inf if error is None else error for error in self.log_errors
+        ]  # what is not known excuses nothing
         return bool(errors and self.rising) and all(
             math.log(self.values[i + 1] / self.values[i]) < 2 * math.hypot(*errors[i : i + 2]) < math.inf
             for i in self.rising

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-
 UNBALANCED = 2  # the largest class has so many times the samples of the smallest, or none is rare
 
 

@@ -47,7 +47,8 @@ def rule_formula(symbol: str, layers: str, more: str) -> tuple[str, str, str]:
         "When it holds",
         f"evenness = 1 / (({layers}) Σ p<sub>l</sub><sup>2</sup>)".replace("(m)", "m"),
         "1 when all steps are equal; rises count against it. Trend: last over first step of the parabola fitted to "
-        f"ln {symbol}<sub>l</sub>; ∞ where it does not fall at its first step. Chance: Greenwood’s p, how often a random split of the same drop is at least as even. "
+        f"ln {symbol}<sub>l</sub>; ∞ where it does not fall at its first step. "
+        "Chance: Greenwood’s p, how often a random split of the same drop is at least as even. "
         f"{RULE[0].upper()}{RULE[1:].replace('<', '&lt;')}.{more}",
     )
 

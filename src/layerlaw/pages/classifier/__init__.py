@@ -24,6 +24,7 @@ PART_NAMES = {
     "other": "the rest",
 }
 SHARE, RANK_MARK = "share", "†"
+FACTOR_WORDS = "×/÷ 3: from a third of it to three times"
 COMPARED_LAW = (
     ComparedColumn("steps", of_fit(lambda fit: str(fit.layers)), yields=6),
     ComparedColumn("ρ", of_fit(lambda fit: number(fit.rho))),
@@ -116,7 +117,7 @@ def table_columns(view: RecordView) -> list[TableColumn]:
     return [
         TableColumn("features", "numbers per sample at this site", lambda s: f"{s.features:,}", yields=5, on_page=False),
         first,
-        TableColumn("±", "95% interval of D by jackknife, relative; ×/÷ 3: from a third of it to three times", view.interval),
+        TableColumn("±", f"95% interval of D by jackknife, relative; {FACTOR_WORDS}", view.interval),
         TableColumn("D / D<sub>perm</sub>", "D over what permuted labels give; near 1 is noise", against_floor(view.column)),
         TableColumn(SHARE, "share of the total drop of ln D", lambda s: ABSENT, "share of drop", 0),  # filled from parts
         *others,
@@ -241,7 +242,8 @@ def parts_table(view: RecordView) -> str:
     """What all parts of one kind change together."""
     sums = {branch: part_sums(view.record, branch=branch) for branch in (False, True)}
     linear = any(one.linear is not None for some in sums.values() for one in some)
-    heads = [("part", "site"), ("count", ""), (symbols(f"change of ln {describe(view.column).symbol}"), ""), ("per part", "")]
+    change = symbols(f"change of ln {describe(view.column).symbol}")
+    heads = [("part", "site"), ("count", ""), (change, ""), ("per part", "")]
     heads += [("change of ln D<sub>lin</sub>", ""), ("at most, per part", "")] if linear else []
     head = "".join(f'<th scope="col"{f" class={kind}" if kind else ""}>{text}</th>' for text, kind in heads)
     rows = []

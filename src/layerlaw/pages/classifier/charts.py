@@ -245,7 +245,9 @@ def classes_note(view: RecordView) -> str:
         return ""
     K, where = len(deepest.by_class["separation"]), escaped(deepest.name)
     of = f"The {MOST_CLASSES} worst of {K:,} classes" if K > MOST_CLASSES else "Classes"
-    aside = " Colors span the points of the law; other sites may lie beyond." * (len(view.fit_positions) < len(view.sites))
+    aside = " Colors span the points of the law; other sites may lie beyond." * (
+        len(view.fit_positions) < len(view.sites)
+    )
     return f"{of}, ordered by D<sub>k</sub> at '{where}', the worst separated on top. Darker is fuzzier.{aside}"
 
 
@@ -265,7 +267,8 @@ def classes_figure(view: RecordView) -> Any:
     names = [known[k] if k < len(known) else f"class {k}" for k in order]  # a number where the record names fewer
     height = 110 + (28 if len(order) <= 20 else 20) * max(len(order), 4)
     heat = plotly.go.Heatmap(
-        z=logs, zmin=low, zmax=high, xgap=1 if len(view.sites) <= 40 else 0, ygap=1, colorscale=[list(stop) for stop in theme.SEQUENTIAL],
+        z=logs, zmin=low, zmax=high, xgap=1 if len(view.sites) <= 40 else 0, ygap=1,
+        colorscale=[list(stop) for stop in theme.SEQUENTIAL],
         text=[[number(v, 2 if v and v < 100 else 3) for v in row] for row in rows],
         texttemplate="%{text}" if len(view.sites) <= 14 and len(order) <= 20 else "", textfont={"size": 12},
         meta="grid", hovertemplate="%{customdata}<br>D<sub>k</sub> = %{text}<extra></extra>",

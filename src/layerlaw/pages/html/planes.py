@@ -69,7 +69,9 @@ def _drawing(view: RecordView, position: int, short: str, colors: list[str]) -> 
     site = view.sites[position]
     step, name, value = _step(view, site), html.escaped(short), site.values.get(view.column)
     known = value is not None and not view.record.words  # PR has nothing to do with the words
-    measured = f'<span class="num">{html.symbols(describe(view.column).symbol)} = {number(value)}</span>' if known else ""
+    measured = (
+        f'<span class="num">{html.symbols(describe(view.column).symbol)} = {number(value)}</span>' if known else ""
+    )
     return (
         f'<figure><svg viewBox="0 0 {SIDE} {SIDE}" role="img" aria-label="principal components at {name}">'
         f"{svg_paths(site.plane[::step], view.record.plane_labels[::step], colors)}</svg><figcaption "

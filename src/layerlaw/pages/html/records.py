@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -285,7 +286,11 @@ def _several(views: Sequence[RecordView]) -> str:
 
 def compare_figure(views: Sequence[RecordView]) -> Any:
     """D or PR along the fit of every record: points, and its line dashed."""
-    kind, axis, symbol = views[0].record.kind, presentation(views[0]).AXIS, describe(views[0].column).symbol
+    kind, axis, symbol = (
+        views[0].record.kind,
+        presentation(views[0]).AXIS,
+        html.symbols(describe(views[0].column).symbol),
+    )
     curves = [[view.series(view.column)[p] for p in view.fit_positions] for view in views]
     drawn = [i for i, curve in enumerate(curves) if any(v is not None and v > 0 for v in curve)]
     if not drawn:
@@ -309,7 +314,7 @@ def compare_figure(views: Sequence[RecordView]) -> Any:
             marker={"size": 8, "symbol": SYMBOLS[i // len(theme.QUALITATIVE) % len(SYMBOLS)]},
             meta=None,
             text=[f"{k} · {html.for_plotly(name, 40)}" for k, name in zip(counts, names, strict=True)],
-            hovertemplate=f"<b>%{{fullData.name}}</b><br>%{{text}}<br>{html.symbols(symbol)} = %{{customdata}}<extra></extra>",
+            hovertemplate=f"<b>%{{fullData.name}}</b><br>%{{text}}<br>{symbol} = %{{customdata}}<extra></extra>",
         )
         if any(pair is not None for pair in ends):
             points.error_y = plotly.error_bars(curve, ends, color=color, thickness=1, width=0)
@@ -331,14 +336,17 @@ def _color(i: int) -> str:
 def compare_table(views: Sequence[RecordView]) -> str:
     """The numbers of each law, one row per record."""
     columns, crowded = presentation(views[0]).COMPARED, presentation(views[0]).CROWDED
-    heads = '<th scope="col" class=site>record</th>' + "".join(f'<th scope="col">{html.symbols(c.head)}</th>' for c in columns)
+    named = "".join(f'<th scope="col">{html.symbols(c.head)}</th>' for c in columns)
+    heads = f'<th scope="col" class=site>record</th>{named}'
     rows = (
         f'<th scope="row" class="site" title="{html.escaped(view.label)}"><i class="dot" style="background:{_color(i)}"></i>'
         f"{html.escaped(shortened(view.label, 40))}</th>" + "".join(_compared_cell(column, view) for column in columns)
         for i, view in enumerate(views)
     )
     kind = "many" if 1 + len(columns) > crowded else ""
-    rule = f'<p class="note">{html.escaped(RULE[0].upper() + RULE[1:])}.</p>'
+    bent = any(view.fit is not None and view.fit.trend == math.inf for view in views)
+    infinite = " Trend ∞: a curve fitted to all steps does not fall at its first one." * bent
+    rule = f'<p class="note">{html.escaped(RULE[0].upper() + RULE[1:])}.{infinite}</p>'
     return html.table("law numbers per record", heads, rows, kind=kind) + rule
 
 
