@@ -6,7 +6,7 @@ import difflib
 import html
 import itertools
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from layerlaw.errors import DataError, InputError, needed
@@ -224,13 +224,17 @@ class Record(Saved):
         if not describe(column).law:
             raise InputError(f"{where}: expected a column that is 0 at collapse, got {column!r}, which is not.")
         values: list[float] = []
-        for site in self.points(first=first, last=last, drop_last=drop_last, branches=branches):
+        points = self.points(first=first, last=last, drop_last=drop_last, branches=branches)
+        for site in points:
             if (value := site.values.get(column)) is None:
                 raise InputError(f"{where}: expected {column} at every site of the fit, none at '{site.name}'.")
             values.append(value)
         if len(values) < 2:
             raise InputError(f"{where}: expected at least 2 points of the law, got {len(values)}.{self._why_few()}")
-        return fit_law(values, quantity=describe(column).quantity)
+        errors: tuple[float | None, ...] = ()
+        if self.kind != LANGUAGE_MODEL:  # blocks see the same tokens: the errors of steps are not those of their ends
+            errors = tuple(site.values.get(f"{column}_log_se") for site in points)
+        return replace(fit_law(values, quantity=describe(column).quantity), step=self.step_name, log_errors=errors)
 
     def law_errors(
         self,

@@ -327,22 +327,29 @@ def test_rows_that_are_no_points_are_gray_and_explained():
     assert "no point: 3 features do not hold the 9 dimensions of 10 class means" in text
 
 
+def test_a_name_that_is_a_number_stands_alone_in_the_table():
+    text = text_of(page_html(full_record(sites=["input", *map(str, range(1, 22, 3))], logits=False)))
+    assert '<th scope="row" class="site" title="4">4</th>' in text
+    assert '<th scope="row" class="site" title="input"><span class="index">0</span>input</th>' in text
+
+
 def test_side_branches_are_drawn_apart_and_lines_pass_them_by():
     view = read(resnet56_record())
     branches = [i for i, site in enumerate(view.sites) if site.branch]
     law = {trace.name: trace for trace in law_figure(view).data}
-    assert list(law["side branches"].x) == branches
+    assert list(law["side branches"].x) == [view.places[i] for i in branches]
+    assert [place % 1 for place in law["side branches"].x] == [0.5] * len(branches)
     assert list(law["side branches"].y) == pytest.approx(
         [view.sites[i].values["separation"] for i in branches], rel=1e-4
     )
     points = next(trace for name, trace in law.items() if trace.legendrank == 1)
-    assert not set(points.x) & set(branches)
+    assert sorted(points.x) == [*range(len(view.along))]  # at equal distances
     assert 0 in points.x  # set aside, but no branch: hollow
     drawn = [*law.values(), *nearest_figure(view).data, *collapse_figure(view).data]
     lines = [trace for trace in drawn if "lines" in trace.mode]
     assert len(lines) > 5
     for trace in lines:
-        assert list(trace.x) == [i for i, site in enumerate(view.sites) if site.in_fit]
+        assert list(trace.x) == [view.places[i] for i in view.fit_positions]
         assert len(trace.x) == len(trace.y)
     page = text_of(page_html(resnet56_record()))
     assert "Small gray points lie on side branches" in page

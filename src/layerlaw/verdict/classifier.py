@@ -7,6 +7,7 @@ import math
 from layerlaw.errors import InputError
 from layerlaw.law import FEWEST_POINTS, LawFit
 from layerlaw.law.words import fit_numbers, law_claim, line_numbers, rises_counted
+from layerlaw.measures.collapse import rare_classes
 from layerlaw.measures.columns import describe
 from layerlaw.record import Record, SiteRow
 from layerlaw.stats.labels import near_chance
@@ -21,7 +22,6 @@ from layerlaw.verdict.steps import (
     rises_named,
     samples_needed,
     step_places,
-    within_errors,
 )
 from layerlaw.wording import counted
 
@@ -48,14 +48,11 @@ def judge_classifier(record: Record) -> Verdict:
 
 def _headline(record: Record, fit: LawFit) -> str:
     """Whether the law holds, and in brackets the numbers that say so."""
-    step = record.step_name
-    within = fit.rising and all(within_errors(record, fit).values())
-    rises = rises_counted(fit, step) + ", within its errors" * bool(within)
-    places = step_places(record)
-    claim = law_claim(fit, fit.quantity, layer=step, rises=rises, clear=not within, places=places)
+    rises, clear = rises_counted(fit), not fit.rises_within_errors
+    claim = law_claim(fit, fit.quantity, rises=rises, clear=clear, places=step_places(record))
     if (enough := samples_needed(record)) is not None:  # so its evenness says nothing either
-        return f"{_cannot_tell(record, fit, enough)} ({', '.join(line_numbers(fit, step))})."
-    return f"{claim} ({', '.join(fit_numbers(fit, step))})."
+        return f"{_cannot_tell(record, fit, enough)} ({', '.join(line_numbers(fit))})."
+    return f"{claim} ({', '.join(fit_numbers(fit))})."
 
 
 def _cannot_tell(record: Record, fit: LawFit, enough: float) -> str:
@@ -232,7 +229,7 @@ def _collapse(record: Record, sites: list[SiteRow]) -> list[str]:
 
 
 def _balance(record: Record) -> list[str]:
-    if not record.counts or max(record.counts) < 3 * min(record.counts):
+    if not record.counts or rare_classes(record.counts) is None:
         return []
     weighs = "by their size" if record.settings.get("weighting", "samples") == "samples" else "equally"
     return [

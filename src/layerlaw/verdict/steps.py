@@ -118,16 +118,8 @@ def rises_named(record: Record, fit: LawFit) -> list[str]:
         for i, ratio in ratios.items()
     ]
     each = "each " * (len(shown) > 1)
-    within = f", {each}within two standard errors" if all(within_errors(record, fit).values()) else ""
+    within = f", {each}within two standard errors" if fit.rises_within_errors else ""
     return [f"{fit.quantity} rises {listed_places(shown)}{within}."]
-
-
-def within_errors(record: Record, fit: LawFit) -> dict[int, bool]:
-    """Of each rise whether it is within two standard errors; those of neighbors are taken as independent."""
-    known = [site.values.get(f"{record.leading}_log_se") for site in record.points()]
-    errors = [math.inf if error is None else error for error in known]  # what is not known excuses nothing
-    rises = {i: math.log(fit.values[i + 1] / fit.values[i]) for i in fit.rising}
-    return {i: rise < 2 * math.hypot(*errors[i : i + 2]) < math.inf for i, rise in rises.items()}
 
 
 @dataclass(frozen=True)
