@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from torch import Tensor, nn
+from torch import nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.block_rules import Blocks, TensorPlace, works_behind
+from layerlaw.capture.block_rules import TensorPlace, works_behind
 from layerlaw.capture.choice import RULES, chosen_by, told_apart, without_ends
 from layerlaw.capture.dry_run import DryRun, place
-from layerlaw.capture.hooks import Call, Trace, same_features, trace, trace_flow
+from layerlaw.capture.hooks import Call, same_features, trace, trace_flow
 from layerlaw.capture.modules import (
     block_names,
     logits_of,
@@ -22,7 +22,6 @@ from layerlaw.capture.parts import along_trunk, find_parts
 from layerlaw.capture.plan import Part, Plan, Reduce, Site
 from layerlaw.capture.scores import ScoreChoice, find_scores, main_output, told_by
 from layerlaw.capture.tokens import token_use
-from layerlaw.capture.trunk import Trunk
 from layerlaw.errors import CaptureError, check_choice
 
 Pattern = str | type[nn.Module] | Callable[[str, nn.Module], bool]
@@ -103,30 +102,6 @@ def find_sites(
 
 class _Finder(DryRun):
     """The rules, applied to what a dry run has shown."""
-
-    def __init__(
-        self,
-        network: nn.Module,
-        two: Trace,
-        three: Trace | None,
-        scores: Tensor | None,
-        reduce: Reduce,
-        mask: Tensor | None,
-        *,
-        headless: bool = False,
-    ) -> None:
-        super().__init__(network, two, three, scores, reduce, mask, headless=headless)
-        self.trunk = self._find_trunk(scores)
-        self.no_trunk = ""
-        self.blocks: Blocks | None = None
-        self.in_front: dict[
-            str, tuple[str, ...]
-        ] = {}  # by row of a block: layers in no block whose work its step holds
-        if isinstance(self.trunk, str):
-            self.no_trunk = self.trunk
-        else:
-            self.blocks = Blocks(self.trunk, two.calls, self.layer_calls, self.modules)
-            self.no_trunk = self.blocks.trouble(block_names(self.modules, set(self.counts), self.layers))
 
     def find(self, choice: SiteChoice) -> tuple[str, str, list[Site]]:
         """The rule that was used, why, and the sites in depth order."""
@@ -295,16 +270,6 @@ class _Finder(DryRun):
             replace(site, branch=not self.no_trunk and self._shows(site)[0] is None) for site in front + sites + end
         ]
         return [replace(site, in_fit=not self.gives_logits(self.seen[place(site)])) for site in marked]
-
-    def _find_trunk(self, scores: Tensor | None) -> Trunk | str:
-        flow = self.two.flow
-        if isinstance(flow, str):
-            return flow
-        end = None if scores is None else flow.node(scores)  # a user's own function may make scores of its own
-        if end is None:
-            nodes = [node for tensor in tensors_in(self.two.output) if (node := flow.node(tensor)) is not None]
-            end = max(nodes, default=None)
-        return flow.trunk(end)
 
     def _shows(self, site: Site) -> tuple[int | None, bool]:
         """The point of the trunk that a site shows, and whether it is that point itself."""
