@@ -13,7 +13,7 @@ NEEDS = {
     "permuted": "permuted labels",
     "classifier": "the classifier's rows",
     "network": "the classifier's rows",
-    "imbalance": "its rows, unequal counts",
+    "imbalance": "its rows, where the largest class has twice the samples of the smallest",
     "small": "the classifier's rows",
     "untrained": "`null=True`",
     "tokens": "a language model",

@@ -448,7 +448,7 @@ def test_held_out_residuals_lead_where_there_are_any() -> None:
 def test_the_last_sites_can_be_left_out_of_the_law() -> None:
     record = language_model(residual=[0.95, 0.9, 0.8, 0.7, 0.75])
     assert record.law("residual", drop_last=1).values == (0.9, 0.8, 0.7)
-    assert record.law("residual", drop_last=2) == fit_law([0.9, 0.8], quantity="PR")
+    assert record.law("residual", drop_last=2) == replace(fit_law([0.9, 0.8], quantity="PR"), step="block")
     for too_many in (3, 4, 5, 50):
         with pytest.raises(InputError, match="at least 2 points"):
             record.law("residual", drop_last=too_many)
@@ -564,3 +564,10 @@ def test_why_a_row_is_no_point_comes_back_from_a_file(tmp_path: Path) -> None:
     again = Record.load(made.save(tmp_path / "record.json"))
     assert again.sites[0].aside == "3 features"
     assert again == made
+
+
+def test_the_name_of_a_module_is_answered_with_the_sites_inside_of_it() -> None:
+    names = ["stage1.0", "stage1.1", "stage2.1", "stage3.1"]
+    made = Record(name="net", classes=[], sites=[SiteRow(name, "Block", (4,), 4) for name in names])
+    with pytest.raises(InputError, match=r"got 'stage1'\. Did you mean 'stage1\.0' or 'stage1\.1'\?"):
+        made.points(first="stage1")

@@ -6,7 +6,7 @@ import difflib
 import html
 import itertools
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from layerlaw.errors import DataError, InputError, needed
@@ -224,13 +224,17 @@ class Record(Saved):
         if not describe(column).law:
             raise InputError(f"{where}: expected a column that is 0 at collapse, got {column!r}, which is not.")
         values: list[float] = []
-        for site in self.points(first=first, last=last, drop_last=drop_last, branches=branches):
+        points = self.points(first=first, last=last, drop_last=drop_last, branches=branches)
+        for site in points:
             if (value := site.values.get(column)) is None:
                 raise InputError(f"{where}: expected {column} at every site of the fit, none at '{site.name}'.")
             values.append(value)
         if len(values) < 2:
             raise InputError(f"{where}: expected at least 2 points of the law, got {len(values)}.{self._why_few()}")
-        return fit_law(values, quantity=describe(column).quantity)
+        errors: tuple[float | None, ...] = ()
+        if self.kind != LANGUAGE_MODEL:  # blocks see the same tokens: the errors of steps are not those of their ends
+            errors = tuple(site.values.get(f"{column}_log_se") for site in points)
+        return replace(fit_law(values, quantity=describe(column).quantity), step=self.step_name, log_errors=errors)
 
     def law_errors(
         self,
@@ -277,7 +281,10 @@ class Record(Saved):
         """Where a site stands in `sites`, from its name or its number."""
         known = self.numbers if isinstance(site, int) else [row.name for row in self.sites]
         if isinstance(site, bool) or str(site) not in known:
-            near = difflib.get_close_matches(str(site), known, n=3, cutoff=0.5)
+            begin = [
+                name for name in known if name.startswith(f"{site}.")
+            ]  # what lies inside the module that was named
+            near = begin[:3] or difflib.get_close_matches(str(site), known, n=3, cutoff=0.5)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near and isinstance(site, str) else ""
             ends = f"from '{self.sites[0].name}' to '{self.sites[-1].name}', " if self.sites else ""
             counts = [number for number in self.numbers if number.isdecimal()]
@@ -285,8 +292,14 @@ class Record(Saved):
             raise InputError(f"record '{self.name}': expected the name of a site, {span}, got {site!r}.{hint}")
         return known.index(str(site))
 
+    def beside(self, site: SiteRow) -> bool:
+        """Whether a row is no point already because it lies on a side branch, where the user did not choose it."""
+        return site.branch and self.settings.get("sites") != "chosen"
+
     def _why_few(self) -> str:
-        reasons = [f"'{site.name}' is none: {site.aside}" for site in self.sites if site.aside]
+        reasons = [
+            f"'{site.name}' is none: {site.aside}" for site in self.sites if site.aside and not self.beside(site)
+        ]
         return f" {'; '.join(reasons[:3])}." if reasons else ""
 
     def effective_depth(self, epsilon: float = 0.01) -> int | None:

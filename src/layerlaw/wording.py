@@ -14,6 +14,8 @@ NOTHING = 1e-6  # a residual below this is zero but for rounding
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _SCIENTIFIC = re.compile(r"(?<![\w.'-])(\d+(?:\.\d+)?)e([+-]?\d+)\b")
 _HYPHEN_MINUS = re.compile(r"(?<=[\s(=])-(?=\d)")
+MOST_SYMMETRIC = 0.5  # an interval from 1/1.5 to 1.5 is still written as ±50%
+FEWEST_CUT = 3  # letters that an ellipsis stands for, at least
 NameParts = list[list[str]]  # of names: what stands between the dots
 
 
@@ -71,6 +73,15 @@ def power(exponent: int) -> str:
 def interval_factor(log_error: float, t: float = 1.96) -> float:
     """exp(t · standard error of ln D): D times and over this is a 95% interval."""
     return math.exp(min(t * abs(log_error), 100.0))
+
+
+def factor_words(factor: float, digits: int = 1) -> str:
+    """A multiplicative interval: in percent while that is about the same up and down, else as the factor itself.
+
+    >>> factor_words(1.042), factor_words(1.5, 0), factor_words(14.56)
+    ('±4.2%', '±50%', '×/÷ 15')
+    """
+    return f"±{percent(factor - 1, digits)}" if factor <= 1 + MOST_SYMMETRIC else f"×/÷ {number(factor, 2)}"
 
 
 def percent(share: float | None, digits: int = 1) -> str:
@@ -175,26 +186,33 @@ def short_names(names: Sequence[str], longest: int) -> list[str]:
     """Names for a chart that still differ: where one is too long, what tells least apart goes first.
 
     That is what all names with dots begin with, then what all end with, then words that most of them share, then, in the
-    long names alone, the ends of words; what is still too long loses its middle.
+    long names alone, the ends of words; what is still too long loses its middle. Behind the beginning an ellipsis stands for
+    what was left out; and no name becomes a mere number.
 
     >>> short_names(["input", "layer3.8.conv2", "fc"], 17)
     ['input', 'layer3.8.conv2', 'fc']
     >>> short_names(["input", "backbone.body.layer3.8.conv1", "backbone.body.layer4.0.conv2"], 17)
     ['input', 'layer3.8.conv1', 'layer4.0.conv2']
     >>> short_names([f"encoder.stages.{i}.layers.8.layer.{j}.convolution" for i in (1, 2) for j in (0, 1)], 10)
-    ['1.8.0', '1.8.1', '2.8.0', '2.8.1']
+    ['1…8…0…', '1…8…1…', '2…8…0…', '2…8…1…']
+    >>> short_names(["bert.encoder.layer.0", "bert.encoder.layer.1", "classifier"], 14)
+    ['layer.0', 'layer.1', 'classifier']
     >>> short_names([f"denseblock{i}.denselayer{j}.conv{j}" for i in (3, 4) for j in (1, 2)], 17)
-    ['dens3.dens1.conv1', 'dens3.dens2.conv2', 'dens4.dens1.conv1', 'dens4.dens2.conv2']
+    ['den…3.den…1.conv1', 'den…3.den…2.conv2', 'den…4.den…1.conv1', 'den…4.den…2.conv2']
     """
     parts = [clean(name).split(".") for name in names]
     for shorten in (_without_beginning, _without_ending, _without_common_words, *map(_words_cut, (6, 4, 3, 2))):
-        too_long = [len(".".join(part)) > longest for part in parts]
+        too_long = [len(_dotted(part)) > longest for part in parts]
         if not any(too_long):
             break
         shorter = shorten(parts, too_long)
         if len(set(map(tuple, shorter))) == len(set(map(tuple, parts))):  # what was told apart still is
             parts = shorter
-    return [shortened(".".join(part), longest) for part in parts]
+    return [re.sub("…[.…]*…", "…", shortened(_dotted(part), longest)) for part in parts]
+
+
+def _dotted(part: list[str]) -> str:
+    return re.sub(r"(?:^|\.)…(?:\.…)*(?:\.|$)", "…", ".".join(part))
 
 
 def _without_beginning(parts: NameParts, _: list[bool]) -> NameParts:
@@ -202,24 +220,31 @@ def _without_beginning(parts: NameParts, _: list[bool]) -> NameParts:
     same = 0
     while len(dotted) > 1 and all(len(part) > same and part[same] == dotted[0][same] for part in dotted):
         same += 1
+    while same and any(len(part) == same + 1 and part[-1].isdecimal() for part in parts):  # a mere number
+        same -= 1
     return [part[same:] if len(part) > 1 else part for part in parts]
 
 
 def _without_ending(parts: NameParts, too_long: list[bool]) -> NameParts:
-    return [part[::-1] for part in _without_beginning([part[::-1] for part in parts], too_long)]
+    ends = [part[::-1] for part in _without_beginning([part[::-1] for part in parts], too_long)]
+    return [[*end, "…"] if end != part else part for end, part in zip(ends, parts, strict=True)]
 
 
 def _without_common_words(parts: NameParts, _: list[bool]) -> NameParts:
     shared = Counter(word for part in parts for word in set(part) if not word.isdecimal())
     common = {word for word, count in shared.items() if 2 * count > len(parts)}
-    return [[word for word in part if word not in common] or part for part in parts]
+    return [["…" if word in common else word for word in part] if set(part) - common else part for part in parts]
 
 
 def _words_cut(letters: int) -> Callable[[NameParts, list[bool]], NameParts]:
-    """Every run of letters of the long names cut to so many."""
+    """Every run of letters of the long names cut to so many and an ellipsis, where that takes less room."""
+
+    def short(run: re.Match[str]) -> str:
+        word, more = run[1], len(run[1]) - letters
+        return f"{word[:letters]}…" if more >= (1 if run[2] else FEWEST_CUT) else run[0]
 
     def cut(part: list[str]) -> list[str]:
-        return [re.sub(r"[^\W\d_]+", lambda run: run[0][:letters], word) for word in part]
+        return [re.sub(r"([^\W\d_…]+)(…?)", short, word) for word in part]
 
     return lambda parts, too_long: [cut(p) if long else p for p, long in zip(parts, too_long, strict=True)]
 

@@ -405,6 +405,37 @@ def test_layers_inside_blocks_are_listed_together() -> None:
     assert "and 15 more (a layer inside the blocks)" in str(plan)
 
 
+def test_layers_in_front_of_between_and_behind_the_blocks_are_not_said_to_be_inside() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(8, 12), nn.Linear(12, 8)
+
+        def forward(self, x):
+            return x + self.down(torch.relu(self.up(x)))
+
+    class Framed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.mid, self.top = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+            self.blocks = nn.ModuleList(Residual() for _ in range(4))
+            self.unused_end, self.fc = nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            x = self.stem(x * 2.0)  # no row shows what it reads
+            for i, block in enumerate(self.blocks):
+                x = block(x if i != 2 else torch.relu(self.mid(x)))
+            self.unused_end(x + 1.0)  # off the way to the scores
+            return self.fc(torch.relu(self.top(x + 2.0)))
+
+    plan = ll.sites(Framed(), clouds(6, 6)[0], sites="blocks")
+    asked = ("stem", "blocks.0.up", "blocks.3.down", "mid", "top", "unused_end")
+    sides = ("in front of", "inside", "inside", "between", "behind", "behind")
+    assert [plan.no_sites[name] for name in asked] == [f"a layer {side} the blocks" for side in sides]
+    assert plan.in_front == {"blocks.0": ("stem",), "blocks.2": ("mid",)}
+    assert ll.sites(Framed(), clouds(6, 6)[0], sites="layers").in_front == {}
+
+
 def test_a_model_that_is_one_layer_has_its_row() -> None:
     assert [site.features for site in ll.sites(nn.Linear(6, 3), clouds(6, 6)[0]).sites] == [6]
     assert [site.features for site in ll.sites(Named(6, 3), clouds(6, 6)[0]).sites] == [6]

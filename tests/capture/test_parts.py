@@ -140,6 +140,27 @@ def test_gates_are_side_branches_whose_parts_are_not_of_the_trunk() -> None:
     ]  # fmt: skip
 
 
+class Excited(nn.Module):
+    """A squeeze-and-excitation gate that is a module of its own, inside a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, padding=1)
+        self.block = nn.ModuleDict({"dw": nn.Conv2d(16, 16, 3, padding=1), "project": nn.Conv2d(16, 16, 1)})
+        self.block["se"] = nn.ModuleDict({"fc1": nn.Conv2d(16, 4, 1), "fc2": nn.Conv2d(4, 16, 1)})
+        self.fc = nn.Linear(16, 3)
+
+    def forward(self, x):
+        x = self.block["dw"](self.stem(x).relu()).relu()
+        gate = self.block["se"]["fc2"](self.block["se"]["fc1"](x.mean((2, 3), keepdim=True)).relu())
+        return self.fc(self.block["project"](x * gate.sigmoid()).mean((2, 3)))
+
+
+def test_a_gate_bears_the_name_of_the_module_that_holds_its_layers() -> None:
+    parts = on_trunk(parts_of(Excited(), 3, 8, 8))
+    assert [layer for layer, kind, _ in parts if kind == "branches"] == ["block.se"]
+
+
 @pytest.mark.parametrize("skip", [True, False])
 def test_the_parts_of_the_trunk_follow_each_other(skip: bool) -> None:
     trunk = [part for part in parts_of(Gated(skip), 3, 8, 8).parts if not part.branch]

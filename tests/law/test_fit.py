@@ -223,6 +223,15 @@ def test_an_even_drop_over_few_points_is_said_to_be_too_short() -> None:
     assert fit_law([8.0, 4.0, 2.0, 1.0]).verdict.startswith(HOLDS)
 
 
+def test_few_points_with_a_rise_are_not_said_to_fall_over_all_of_them() -> None:
+    verdict = fit_law([8.914, 9.482, 4.764]).verdict
+    said = (
+        "Too few points to call it a law: D falls over 3 of them as a whole, but it rises at 1 of 2 layers (ρ = 0.731"
+    )
+    assert verdict.startswith(said)
+    assert not any(word in verdict for word in ("evenness", "trend", "Greenwood"))
+
+
 def test_two_points_make_no_law() -> None:
     assert fit_law([4.0, 1.0]).verdict.startswith("Two points make no law: D falls, from 4 to 1 (ρ = 0.250")
 

@@ -1,5 +1,7 @@
 """One wording of a law, by evenness, trend and chance; a jump behind a fall is named."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -53,7 +55,7 @@ def test_a_fall_that_a_jump_undoes_is_told_with_both_factors() -> None:
     assert fit.rho < 1  # and yet it ends no lower than it begins
     assert fit.verdict.startswith("No law: D falls 37-fold over 5 layers, then rises 41-fold at layer 6 of 6 (")
     places = [f"at '{name}'" for name in "abcdef"]
-    claim = law_claim(fit, "D", layer="block", places=places)
+    claim = law_claim(replace(fit, step="block"), "D", places=places)
     assert claim == "No law: D falls 37-fold over 5 blocks, then rises 41-fold at 'f'"
     named = judge(measured(CURVES["jump"])).headline
     assert named.startswith("No law: D falls 37-fold over 5 layers, then rises 41-fold at 's6' (")
@@ -63,3 +65,22 @@ def test_a_fall_that_a_jump_undoes_is_told_with_both_factors() -> None:
 def test_without_a_fall_or_a_jump_it_just_does_not_fall(values: list[float]) -> None:
     assert "-fold" not in fit_law(values).verdict
     assert fit_law(values).verdict.startswith("No law: D ")
+
+
+@pytest.mark.parametrize("settings", [{}, {"sites": "blocks"}])
+@pytest.mark.parametrize("error", [None, 0.001, 0.3])
+def test_a_records_law_and_its_headline_are_one_sentence(settings: dict[str, object], error: float | None) -> None:
+    record = measured([9.0, 8.9, 8.8, 2.0, 2.1, 1.0, 0.9], **settings)
+    for site in record.sites:
+        site.values["separation_log_se"] = error
+    said, step = str(record.law()), "block" if settings else "layer"
+    assert said == judge(record).headline
+    assert f"per {step}" in said
+    assert f"{step}s share the drop" in said
+    assert ("layer" in said) is (step == "layer")
+    assert (f"; it rises at 1 of 6 {step}s, within its errors (" in said) is (error == 0.3)
+
+
+def test_a_law_of_plain_numbers_has_layers_and_no_errors() -> None:
+    fit = fit_law([4.0, 4.2, 1.0])
+    assert (fit.step, fit.log_errors, fit.rises_within_errors) == ("layer", (), False)

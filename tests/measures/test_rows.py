@@ -75,3 +75,8 @@ def test_rare_is_what_lies_below_the_geometric_middle() -> None:
     assert rare_classes([5000, 50, 5000, 50]) == [1, 3]
     assert rare_classes([1000, 900, 101, 10]) == [3]
     assert rare_classes([3, 3, 3]) is None
+
+
+@pytest.mark.parametrize(("counts", "rare"), [([98, 104, 100], None), ([51, 100], None), ([50, 100], [0])])
+def test_no_class_is_rare_unless_another_has_twice_its_samples(counts: list[int], rare: list[int] | None) -> None:
+    assert rare_classes(counts) == rare

@@ -197,3 +197,20 @@ def three_records() -> list[Record]:
     untrained = full_record("FNN", separation=[36.8, 38.1, 40.4, 44.0, 47.9, 55.0, 58.2, 66.0], seed=2)
     untrained.accuracy, untrained.test_accuracy = 0.101, None
     return [full_record("FNN"), full_record("FNN, 20 layers", separation=falling(20, seed=1)), untrained]
+
+
+def gated_record() -> Record:
+    """An EfficientNet-like network by layers: between points of the law one, two or four rows of gates, one of them of too
+    few features, with an enormous D and an interval to match."""
+    names = ["stem.0", "stage1.0.dw.0", "stage1.0.se.fc1", "stage1.0.se.fc2", "stage1.0.project.0", "stage1.1.expand.0"]
+    names += ["stage2.0.dw.0", "stage2.0.se.fc1", "stage2.0.project.0", "stage3.0.expand.0", "top.0", "fc"]
+    aside = {"stage1.0.se.fc1", "stage1.0.se.fc2", "stage1.0.project.0", "stage2.0.se.fc1"}
+    line = iter(falling(8, 9, 0.2, seed=1))
+    D = [{"stage1.0.se.fc2": 15_470.0}.get(name, 12.0) if name in aside else next(line) for name in names]
+    record = full_record("EfficientNet, by layers", separation=D, sites=names, logits=False)
+    for site in record.sites:
+        site.at = "input"
+        site.branch, site.in_fit = site.name in aside, site.name not in aside
+    gate = record.sites[3]
+    gate.aside, gate.values["separation_log_se"] = "4 features do not hold the 9 dimensions of 10 class means", 1.36
+    return record

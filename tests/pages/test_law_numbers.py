@@ -40,7 +40,8 @@ def test_key_numbers_stand_in_cards():
     found = tiles(page_html(full_record()))
     assert found["law holds"] == ("yes", "evenness, trend and chance are as asked for")
     assert found["evenness"] == ("0.95", "asked for: ≥\u00a00.8<br>6.6 effective layers of 7")
-    assert found["trend"] == ("1.03", "asked for: 1/1.75\u00a0…\u00a01.75<br>last over first step")
+    asked = "asked for: 1/1.75\u00a0…\u00a01.75<br>"
+    assert found["trend"] == ("1.03", f"{asked}last over first step of a curve fitted to all steps")
     assert found["Greenwood p"] == ("0.00067", "asked for: &lt;\u00a00.05<br>chance of a split as even")
     assert found["single steps"] == ("0.74 … 1.39", "of the even step; all within a factor of 2: yes")
     assert found["ρ"] == ("0.541", "factor per layer<br>half-life 1.13 layers")
@@ -132,7 +133,8 @@ def test_tiles_carry_intervals_of_evenness_and_trend():
     assert "<dt>law holds</dt><dd>no</dd><dd class='tail'>not as asked for: evenness, chance</dd>" in text
     below = f"asked for: ≥\u00a00.8<br>95%&nbsp;interval {even}<br>– effective blocks: PR rises at 3 of 29</dd>"
     assert f"<dt>evenness</dt><dd>{record.law().evenness:.2f}</dd><dd class='tail'>{below}" in text
-    below = f"asked for: 1/1.75\u00a0…\u00a01.75<br>95%&nbsp;interval {trend}<br>last over first step</dd>"
+    what = "last over first step of a curve fitted to all steps"
+    below = f"asked for: 1/1.75\u00a0…\u00a01.75<br>95%&nbsp;interval {trend}<br>{what}</dd>"
     assert f"<dt>trend</dt><dd>{record.law().trend:.2f}</dd><dd class='tail'>{below}" in text
     assert "95%&nbsp;interval" not in text_of(page_html(bare_lm_record()))
     assert "for other text through this same model" in text
@@ -160,3 +162,30 @@ def test_steps_of_a_record_by_blocks_are_called_blocks_and_the_end_is_the_last_p
     assert found["final D"][1].startswith(f"at {last.name}, the last point of the law")
     where = f'<span title="at {last.name}, the last point of the law">{number(last.values["separation"])}</span>'
     assert compared(page_html([record, again]))[0]["final D"] == where
+
+
+def test_a_trend_that_is_no_plain_ratio_says_why():
+    late, early = [9.0, 9.1, 9.2, 8.8, 7.0, 3.0, 1.0, 0.2], [9.0, 2.0, 0.8, 0.45, 0.4, 0.41, 0.42, 0.43]
+    ratio = "last over first step of a curve fitted to all steps, which does not fall at its "
+    for values, value, where in ((late, "∞", "first step"), (early, "0.00", "last step")):
+        trend = tiles(page_html(full_record(separation=values)))["trend"]
+        assert trend[0] == value
+        assert trend[1].endswith(ratio + where)
+
+
+def test_rare_classes_have_tiles_only_where_there_are_some():
+    for counts, shown in (([98] * 5 + [104] * 5, False), ([50] * 5 + [100] * 5, True), ([], True)):
+        record = full_record()
+        record.counts = counts
+        record.sites[-1].values |= {"classifier_cosine_minority": 0.2, "classifier_norm_minority": 1.1}
+        text = text_of(page_html(record))
+        assert ("<dt>rare cosine</dt>" in text) is shown
+        assert ("<dt>rare norm</dt>" in text) is shown
+
+
+def test_a_comparison_explains_an_infinite_trend_where_there_is_one():
+    late = full_record(separation=[9.0, 9.1, 9.2, 8.8, 7.0, 3.0, 1.0, 0.2])
+    assert compared(page_html([late, full_record()]))[0]["trend"] == "∞"
+    said = "Trend ∞: a curve fitted to all steps does not fall at its first one."
+    assert said in page_html([late, full_record()])
+    assert said not in page_html([full_record(), full_record()])

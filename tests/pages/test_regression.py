@@ -1,6 +1,7 @@
 """How a regression and several labels are shown: page, terminal, comparison, figure."""
 
 import functools
+import re
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import layerlaw as ll
 from layerlaw.errors import InputError
 from layerlaw.pages import plot_planes, print_comparison, print_record, report
 from layerlaw.pages.html.records import page_html
+from layerlaw.verdict import judge
 
 
 @functools.cache
@@ -62,7 +64,7 @@ def test_the_page_has_the_panels_of_a_regression() -> None:
     for panel in ("ncc", "collapse", "classes"):
         assert f'data-panel="{panel}"' not in page, panel
     assert "a <b>" not in page.split("</style>")[1].split("<script>")[0]
-    assert "final D_reg" in page
+    assert "final D<sub>reg</sub>" in page
     assert "permuted targets (chance)" in page
     assert "H. He and W. J. Su" in page
 
@@ -112,5 +114,14 @@ def test_parts_have_their_panel_and_data_their_name() -> None:
     record = ll.probe(seeded(FNN, (12, 20, 16, 16, 2)), (x, x[:, :2].sin()), **how)
     page = page_html(record)
     assert 'data-panel="parts"' in page
-    assert "change of ln D_reg" in page
+    assert "change of ln D<sub>reg</sub>" in page
     assert "300 samples of clouds of May" in printed(record)
+
+
+def test_symbols_have_their_index_below_them_on_the_page_and_not_in_the_terminal() -> None:
+    record = numbers()
+    page = page_html([record, record])
+    shown = re.sub(r'title="[^"]*"', "", page.split("</style>")[1])
+    assert "D_reg" not in re.sub(r"<script>.*", "", shown, flags=re.S)
+    assert "separation fuzziness D\\u003csub\\u003ereg" in page
+    assert "D_reg" in str(judge(record))

@@ -303,6 +303,22 @@ def test_records_of_several_seeds_are_pooled_on_their_page():
     assert panels(page_html([blocks_record(0), full_record()])).count("modules") == 1
 
 
+def test_records_of_other_architectures_are_not_pooled():
+    def pooled(*records):
+        return "pooled over" in text_of(page_html(list(records)))
+
+    first, other = blocks_record(0), blocks_record(1)
+    assert pooled(first, other)
+    other.sites[2].name = "blocks.0.conv9"
+    assert not pooled(first, other)
+    other = blocks_record(1)
+    other.sites[2].type = "Linear"
+    assert not pooled(first, other)
+    other = blocks_record(1)
+    other.provenance["model"] = "Mixer"
+    assert not pooled(first, other)
+
+
 def test_rows_that_are_no_points_are_gray_and_explained():
     record = full_record(logits=False)
     record.sites[0].in_fit, record.sites[0].aside = False, "3 features do not hold the 9 dimensions of 10 class means"
@@ -311,22 +327,29 @@ def test_rows_that_are_no_points_are_gray_and_explained():
     assert "no point: 3 features do not hold the 9 dimensions of 10 class means" in text
 
 
+def test_a_name_that_is_a_number_stands_alone_in_the_table():
+    text = text_of(page_html(full_record(sites=["input", *map(str, range(1, 22, 3))], logits=False)))
+    assert '<th scope="row" class="site" title="4">4</th>' in text
+    assert '<th scope="row" class="site" title="input"><span class="index">0</span>input</th>' in text
+
+
 def test_side_branches_are_drawn_apart_and_lines_pass_them_by():
     view = read(resnet56_record())
     branches = [i for i, site in enumerate(view.sites) if site.branch]
     law = {trace.name: trace for trace in law_figure(view).data}
-    assert list(law["side branches"].x) == branches
+    assert list(law["side branches"].x) == [view.places[i] for i in branches]
+    assert [place % 1 for place in law["side branches"].x] == [0.5] * len(branches)
     assert list(law["side branches"].y) == pytest.approx(
         [view.sites[i].values["separation"] for i in branches], rel=1e-4
     )
     points = next(trace for name, trace in law.items() if trace.legendrank == 1)
-    assert not set(points.x) & set(branches)
+    assert sorted(points.x) == [*range(len(view.along))]  # at equal distances
     assert 0 in points.x  # set aside, but no branch: hollow
     drawn = [*law.values(), *nearest_figure(view).data, *collapse_figure(view).data]
     lines = [trace for trace in drawn if "lines" in trace.mode]
     assert len(lines) > 5
     for trace in lines:
-        assert list(trace.x) == [i for i, site in enumerate(view.sites) if site.in_fit]
+        assert list(trace.x) == [view.places[i] for i in view.fit_positions]
         assert len(trace.x) == len(trace.y)
     page = text_of(page_html(resnet56_record()))
     assert "Small gray points lie on side branches" in page

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import pytest
 from pages_records import broken_record, deep_record, full_record, minimal_record, resnet50_record, three_records
@@ -9,6 +10,7 @@ from pages_records import broken_record, deep_record, full_record, minimal_recor
 from layerlaw.pages.html import escaped, for_plotly
 from layerlaw.pages.html.planes import plane_positions
 from layerlaw.pages.html.plotly import log_axis, site_axis
+from layerlaw.pages.html.records import page_html
 from layerlaw.pages.record_view import read, read_all, strided
 from layerlaw.pages.sheets.scales import log_ticks, tick_text
 from layerlaw.pages.theme import class_colors
@@ -102,7 +104,39 @@ def test_names_below_a_chart_differ_and_drop_what_they_have_in_common(longest):
 def test_short_names_stay_as_they_are_and_equal_ones_stay_equal():
     assert short_names(["layers.1.relu", "layers.2.relu"], 17) == ["layers.1.relu", "layers.2.relu"]
     assert short_names([], 17) == []
-    assert short_names(["a" * 40, "a" * 40, ""], 17) == ["aaaaaa", "aaaaaa", ""]
+    assert short_names(["a" * 40, "a" * 40, ""], 17) == ["aaaaaa…", "aaaaaa…", ""]
+
+
+def test_a_cut_word_ends_in_an_ellipsis_that_stands_for_three_letters_or_more():
+    names = ["stem.0", "stage1.0.project.0", "stage1.1.expand.0", "stage2.0.project.0", "stage2.1.squeeze.fc1", "fc"]
+    assert short_names(names, 22) == names  # there is room
+    for longest in (14, 15, 16, 17, 19):
+        short = short_names(names, longest)
+        assert len(set(short)) == len(names)
+        assert max(map(len, short)) <= longest
+        for name, brief in zip(names, short, strict=True):
+            kept = [re.escape(piece) for piece in brief.split("…")]
+            found = re.fullmatch("(.{3,})".join(kept), name)  # what is left out, and nothing else is changed
+            assert found, (name, brief)
+    assert short_names(names, 17)[1] == "stage1.0.proj….0"
+
+
+def test_no_name_becomes_a_mere_number():
+    names = ["embedded input", *(f"bert.encoder.layer.{i}" for i in range(3)), "classifier"]
+    assert short_names(names, 17) == ["embedded input", "layer.0", "layer.1", "layer.2", "classifier"]
+    assert short_names(["0", "3", "6"], 14) == ["0", "3", "6"]
+
+
+def test_a_wide_interval_is_a_factor_and_a_narrow_one_is_percent():
+    record = full_record()
+    errors = {0: 0.02, 1: 0.2, 2: 0.21, 3: 1.366}
+    for i, error in errors.items():
+        record.sites[i].values["separation_log_se"] = error
+    view = read(record)
+    assert [view.interval(view.sites[i]) for i in errors] == ["±4.0%", "±48%", "×/÷ 1.5", "×/÷ 15"]
+    page = page_html(record)
+    assert "<td>×/÷ 15</td>" in page
+    assert "×/÷ 3: from a third of it to three times" in page
 
 
 def test_the_axis_of_56_sites_names_the_last_one():

@@ -276,10 +276,12 @@ def test_a_whole_image_is_no_point_beside_tokens(token: str, sites: str) -> None
 
 
 def test_layers_of_a_transformer_are_answered_with_the_advice_to_take_blocks() -> None:
-    said = "In a transformer the blocks are what papers draw: sites='blocks' measures behind each of the 5."
+    said = (
+        "In networks of blocks on tokens the blocks are what papers draw: sites='blocks' measures behind each of the 5."
+    )
     x, y = separated(200, 3, 8, 8)
     assert said in judge(probed(TinyViT(), x, y, sites="layers", reduce="first")).advice
     assert said not in judge(probed(TinyViT(), x, y, sites="blocks", reduce="first")).advice
     torch.manual_seed(0)
     deep = probed(ResNet20(), *separated(200, 3, 32, 32), sites="layers")
-    assert not any("transformer" in line for line in judge(deep).advice)
+    assert not any("papers draw" in line for line in judge(deep).advice)

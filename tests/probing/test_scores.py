@@ -178,6 +178,19 @@ def test_nothing_is_said_from_the_logits_of_another_data_set(classes: object, me
     assert plainly.column("separation") == pytest.approx(record.column("separation"))
 
 
+def test_a_network_that_chooses_other_outputs_may_have_got_inputs_of_another_scale() -> None:
+    (note,) = [
+        note for note in ll.probe(plain(1000), (X, Y), classes=range(K), progress=False).notes if "of all" in note
+    ]
+    for cause in (
+        "the labels are not its own classes",
+        "inputs are scaled otherwise",
+        "(--normalize)",
+        "it is untrained",
+    ):
+        assert cause in note
+
+
 def test_some_of_the_own_classes_of_a_trained_network_are_measured_with_its_decisions() -> None:
     network = fitted(plain(K), lambda out: out)
     for classes in ([2, 5, 7], {2: "two", 5: "five", 7: "seven"}, {"two": 2, "five": 5, "seven": 7}):

@@ -72,7 +72,9 @@ def test_the_headline_is_the_answer_of_the_fit_with_its_objections(values: list[
     assert headline.startswith(says)
     assert law_holds(r, fit) is fit.holds
     assert headline.startswith("The law holds") == (fit.holds is True)
-    if fit.greenwood_p is not None:
+    if fit.holds is None:
+        assert not any(word in headline for word in ("evenness", "trend", "Greenwood"))
+    elif fit.greenwood_p is not None:
         assert f"evenness {fit.evenness:.2f}" in headline
         assert f"trend {fit.trend:.2f}".replace("inf", "∞") in headline
 
@@ -227,11 +229,11 @@ def test_an_early_right_center_advises_an_exit() -> None:
 def test_data_are_called_by_their_name_and_training_data_only_where_there_are_test_data() -> None:
     r = record(EVEN, ncc_accuracy=[0.5, 0.8, 0.97, 0.992, 1.0, 1.0, 1.0, 1.0])
     r.accuracy, r.counts = 1.0, [50, 50]
-    assert any("at least 99 % of the data:" in line for line in judge(r).advice)
+    assert any("at least 99% of the data:" in line for line in judge(r).advice)
     r.test_counts = [20, 20]
-    assert any("at least 99 % of the training data:" in line for line in judge(r).advice)
+    assert any("at least 99% of the training data:" in line for line in judge(r).advice)
     r.settings["data_name"] = "CIFAR-10 test"
-    assert any("at least 99 % of CIFAR-10 test:" in line for line in judge(r).advice)
+    assert any("at least 99% of CIFAR-10 test:" in line for line in judge(r).advice)
     assert not any("training" in line for line in str(judge(r)).splitlines())
 
 
@@ -308,3 +310,59 @@ def test_the_verdict_reads_as_lines() -> None:
     assert str(verdict) == "Headline.\n· One.\n· Two."
     with pytest.raises(dataclasses.FrozenInstanceError):
         verdict.headline = "other"
+
+
+def collapsing(test: list[float] | None) -> Record:
+    """Nearest centers are right on the training data from 's2' on, and on test data as given."""
+    right = [0.5, 0.9, 0.995, 0.996, 1.0, 1.0, 1.0]
+    columns = {"ncc_accuracy": right} | ({} if test is None else {"test_ncc_accuracy": test})
+    made = record(EVEN[:7], **columns)  # type: ignore[arg-type]
+    return dataclasses.replace(made, counts=[100, 100], test_counts=[100, 100] * (test is not None), accuracy=1.0)
+
+
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [
+        (None, "least 99% of the data: a candidate for early exit"),
+        (
+            [0.5, 0.8, 0.89, 0.9, 0.9, 0.9, 0.9],
+            "least 99% of the training data, and on test data within 1 point of that at 's6': a candidate for early exit",
+        ),
+        (
+            [0.5, 0.8, 0.85, 0.87, 0.9, 0.9, 0.9],
+            "least 99% of the training data; on test data it is right on 85.0% there and on 90.0% at 's6'. Within 1 point "
+            "of that it is only from 's4' on (site 4 of 6): a candidate for early exit",
+        ),
+        (
+            [0.5, 0.8, 0.85, 0.92, 0.8, 0.88, 0.9],
+            "least 99% of the training data, but on test data it is right on 85.0% there and on 90.0% at 's6': no candidate",
+        ),
+    ],
+    ids=["no test data", "test data agree", "test data agree later", "test data never agree"],
+)
+def test_an_early_exit_names_the_same_site_as_the_effective_depth_and_what_test_data_object(
+    test: list[float] | None, said: str
+) -> None:
+    made = collapsing(test)
+    [line] = [line for line in judge(made).advice if "early exit" in line]
+    assert line.startswith("From 's2' on (site 2 of 6) the nearest class center is right on at ")
+    assert said in line
+    assert made.effective_depth(0.01) == 2
+
+
+def test_an_early_exit_is_counted_as_in_the_table_where_other_rows_are_no_points() -> None:
+    made = collapsing(None)
+    made.sites.insert(1, SiteRow("side", "Conv2d", (4,), 4, in_fit=False, branch=True, values={"ncc_accuracy": 1.0}))
+    [line] = [line for line in judge(made).advice if "early exit" in line]
+    assert line.startswith("From 's2' on (site 3 of 7) ")
+    assert made.effective_depth(0.01) == 3
+
+
+def test_a_row_of_a_side_branch_is_not_said_to_be_left_out_once_more() -> None:
+    made = record(EVEN)
+    why = "2 features do not hold the 9 dimensions of 10 class means"
+    made.sites.insert(2, SiteRow("se.fc2", "Conv2d", (2, 1, 1), 2, in_fit=False, branch=True, aside=why))
+    made.settings["sites"] = "layers"
+    assert "Left out" not in words(judge(made))
+    made.settings["sites"] = "chosen"  # a user who has named it may wonder
+    assert f"Left out of the law: 'se.fc2' is no point: {why}." in judge(made).findings

@@ -147,6 +147,38 @@ def test_numbers_of_a_level_are_those_of_its_law() -> None:
     assert found.rows[1][6] == "1 of 8"
 
 
+def test_a_record_by_blocks_says_that_the_step_of_its_first_block_is_also_that_of_the_stem() -> None:
+    rows = [SiteRow(n, "Block", (8,), 8, at="output") for n in ("input", *(f"blocks.{i}" for i in range(4)), "fc")]
+    for i, row in enumerate(rows):
+        row.values["separation"] = 40 * 0.5**i * (0.1 if i else 1.0)
+    rows[0].at = rows[0].type = rows[-1].at = "input"
+    settings: dict[str, Any] = {"sites": "blocks", "in_front": {"blocks.0": ["stem.0"]}}
+    made = Record(name="net", sites=rows, classes=["a", "b"], settings=settings)
+    assert find_modules(made).levels[0].counted == "4 blocks, 1 with the layers in front, and 1 other layer"
+    findings = judge(made).findings
+    assert any(
+        line.startswith("The largest step is at 'stem.0' and 'blocks.0', by a factor of 20") for line in findings
+    )
+    settings["in_front"]["blocks.0"] = ["stem.0", "stem.3", "stem.6"]
+    assert "at 'stem.0' … 'stem.6' and 'blocks.0'" in judge(made).findings[0]
+    rows[0].in_fit = False  # then there is no such step
+    assert find_modules(made).levels[0].counted == "3 blocks and 1 other layer"
+
+
+def test_a_block_whose_end_is_no_point_is_said_to_be_cut() -> None:
+    made = pairs([0.9, 1.1] * 4)
+    assert find_modules(made).levels[1].counted == "4 blocks"
+    made.sites[-1].in_fit, made.sites[-1].aside = False, "made of the first token, beside all tokens of other rows"
+    layers, blocks = find_modules(made).levels
+    assert (layers.counted, blocks.counted) == ("7 layers", "4 blocks, the last without its end")
+    assert blocks.modules == (4,)
+    made = pairs([1.9, 0.1, 0.2, 1.8, 1.95, 0.05, 2.0, 0.1])
+    made.sites[-1].in_fit = False
+    assert find_modules(made).sentence.startswith(
+        "Modules: blocks. The 4 blocks, the last without its end, share the drop"
+    )
+
+
 def test_the_stem_and_the_head_are_modules_of_their_own_at_every_level() -> None:
     """All levels share the drop of the law: what the headline says of its steps holds of the finest level."""
     names = ["conv1", *(f"{i // 2}.{'ab'[i % 2]}" for i in range(8)), "head"]

@@ -124,6 +124,26 @@ class Blocks:
         picks = (pick for pick, seen in enumerate(root.outputs) if seen.node == node)
         return next((TensorPlace(root, "output", pick) for pick in picks), None)
 
+    def in_front(self, run: TrunkRun) -> list[str]:
+        """The layers of the trunk in no block between the block before (the input) and this one, such as a stem."""
+        begin = max((other.last for other in self.runs if other.last <= run.first), default=0)
+        return [call.name for part in range(begin, run.first) for call in self.layers.get(part, ())]
+
+    def side(self, layer: Call) -> str:
+        """Where a layer is: "inside", "in front of", "between" or "behind" the blocks."""
+        if any(run.first <= self._part_of.get(layer.entered, -1) < run.last for run in self.runs):
+            return "inside"
+        spans = [(run.call.entered, run.call.left) for run in self.runs if run.call is not None]
+        if any(entered < layer.entered < left for entered, left in spans):  # what no path to the output passes
+            return "inside"
+        last = max((call.left for run in self.runs for call in self._layers_of(run)), default=0)
+        if layer.entered < min((run.entered for run in self.runs), default=0):
+            return "in front of"
+        return "behind" if layer.entered > last else "between"
+
+    def _layers_of(self, run: TrunkRun) -> list[Call]:
+        return [call for part in range(run.first, run.last) for call in self.layers.get(part, ())]
+
     @cached_property
     def _places(self) -> dict[int, TensorPlace]:
         found: dict[int, TensorPlace] = {}

@@ -1,18 +1,27 @@
-"""What a dry run shows: the modules that are called, the weight layers, the classifier, and the sites that could be made."""
+"""What a dry run shows: modules that are called, weight layers, classifier, trunk and blocks, and what could be a site."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from layerlaw.capture.block_rules import Blocks
 from layerlaw.capture.hooks import Call, Seen, Trace, sample_axis
-from layerlaw.capture.modules import features_last, kind_without_layer, modules_of, owns_weights, weight_layers
+from layerlaw.capture.modules import (
+    block_names,
+    features_last,
+    kind_without_layer,
+    modules_of,
+    owns_weights,
+    tensors_in,
+    weight_layers,
+)
 from layerlaw.capture.plan import Reduce, Site, reduced, samples_first
 from layerlaw.capture.scores import are_probabilities
-from layerlaw.capture.trunk import DataFlow
+from layerlaw.capture.trunk import DataFlow, Trunk
 from layerlaw.errors import CaptureError
 
 AFTER_LAST = "no weight layer's output is the model's output (a softmax or pooling may follow the last layer)"
@@ -53,6 +62,15 @@ class DryRun:
             self.classifier_why = "" if ends else AFTER_LAST
             if headless and not ends and not are_probabilities(scores):
                 self._scores = None  # features, whatever their shape
+        self.trunk = self._find_trunk(scores)
+        self.no_trunk = ""
+        self.blocks: Blocks | None = None
+        self.in_front: dict[str, tuple[str, ...]] = {}  # by row of a block: layers in no block that its step holds
+        if isinstance(self.trunk, str):
+            self.no_trunk = self.trunk
+        else:
+            self.blocks = Blocks(self.trunk, two.calls, self.layer_calls, self.modules)
+            self.no_trunk = self.blocks.trouble(block_names(self.modules, set(self.counts), self.layers))
         self.seen: dict[tuple[str, str, int], Seen] = {}
         self._sides: dict[Any, bool] = {}  # where the modules that touch a tensor keep its features
         for call in two.calls:
@@ -61,8 +79,21 @@ class DryRun:
                 if side is not None and seen is not None:
                     self._sides.setdefault(seen.key, side)
 
-    def no_sites(self, sites: Sequence[Site], rule: str) -> dict[str, str]:
-        """The modules that are called and own a parameter of two or more dimensions but are no site, and why."""
+    def _find_trunk(self, scores: Tensor | None) -> Trunk | str:
+        flow = self.two.flow
+        if isinstance(flow, str):
+            return flow
+        end = None if scores is None else flow.node(scores)  # a user's own function may make scores of its own
+        if end is None:
+            nodes = [node for tensor in tensors_in(self.two.output) if (node := flow.node(tensor)) is not None]
+            end = max(nodes, default=None)
+        return flow.trunk(end)
+
+    def no_sites(self, sites: Sequence[Site], rule: str, sides: Mapping[str, str]) -> dict[str, str]:
+        """The modules that are called and own a parameter of two or more dimensions but are no site, and why.
+
+        `sides` says of layers whether they are inside, in front of, between or behind the blocks.
+        """
         measured, rows = {site.module for site in sites}, {}
         for site in sites:
             if site.at == "input":
@@ -72,14 +103,14 @@ class DryRun:
         found = {}
         for name, module in self.modules.items():
             if name in self.counts and name not in measured and name not in left_out and owns_weights(module):
-                found[name or "the model itself"] = self._why_no_site(name, reads.get(name), rule)
+                found[name or "the model itself"] = self._why_no_site(name, reads.get(name), rule, sides)
         return found
 
-    def _why_no_site(self, name: str, row: str | None, rule: str) -> str:
+    def _why_no_site(self, name: str, row: str | None, rule: str, sides: Mapping[str, str]) -> str:
         if row is not None:
             return f"reads what '{row}' reads" if rule == "layers" else f"reads the row '{row}'"
         if name in self.layers:
-            return "a layer inside the blocks" if rule == "blocks" else "not chosen"
+            return f"a layer {sides.get(name, 'inside')} the blocks" if rule == "blocks" else "not chosen"
         if name in self.applied:
             return f"applies its parameter '{self.applied[name] or 'weight'}' between layers of its own"
         return kind_without_layer(self.modules[name])

@@ -124,8 +124,10 @@ def _joined(parts: Sequence[Part], fork: Site, join: Site) -> Part:
     """All that happens between two points of the trunk, named after the module that holds it, or its first layer."""
     first = next((i for i, part in enumerate(parts) if part.before == fork), len(parts))
     last = max((i for i, part in enumerate(parts) if part.after == join), default=-1)
-    if not (inside := [part.layer for part in parts[first : last + 1]]):  # functions that no layer comes with
+    if not (held := parts[first : last + 1]):  # functions that no layer comes with
         return Part(join.module or join.name, "other", "", "functions", fork, join)
+    # functions at the fork go by the layer before it, which is not inside
+    inside = [part.layer for part in held if part.module] or [part.layer for part in held]
     steps = zip(*(layer.split(".") for layer in inside), strict=False)
     holder = ".".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, steps))
     return Part(holder or inside[0], "branches", "", "branches", fork, join)

@@ -75,6 +75,18 @@ class Part:
 
 
 @dataclass(frozen=True)
+class TokenUse:
+    """What a network goes on with of its last tokens: as `reduce` names it, or "" where it is none of these.
+
+    `by_classifier`: the classifier is the first layer that reads it; `rows` are the sites behind it.
+    """
+
+    reduce: Reduce | Literal[""]
+    by_classifier: bool
+    rows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Plan:
     """Which sites are measured, by which rule and why, what was left out, and which layer is the classifier.
 
@@ -82,8 +94,9 @@ class Plan:
     which means class 1 above the `threshold`), `scores` how they are read from the model's output; `calls` says how often
     each module with a site is called. `no_sites` are the modules that are called and own a parameter of two or more
     dimensions but are no site, and why; `no_trunk` says why side branches could not be told from the trunk ("": they were).
-    `blocks` are the modules of its blocks, whatever the rule; `parts` are what
-    the layers are made of, where that was asked.
+    `blocks` are the modules of its blocks, whatever the rule; `in_front` names, by the row of a block, layers in no block
+    (a stem) between the row before and it; `tokens` says what it goes on with of tokens, unless with all of them; `parts`
+    are what the layers are made of, where that was asked.
     """
 
     sites: tuple[Site, ...]
@@ -101,6 +114,8 @@ class Plan:
     no_sites: dict[str, str] = field(default_factory=dict)
     no_trunk: str = ""
     blocks: tuple[str, ...] = ()
+    in_front: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    tokens: TokenUse | None = None
     parts: tuple[Part, ...] = ()
 
     @property

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from torch import Tensor, nn
+from torch import nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.block_rules import Blocks, TensorPlace, works_behind
+from layerlaw.capture.block_rules import TensorPlace, works_behind
 from layerlaw.capture.choice import RULES, chosen_by, told_apart, without_ends
 from layerlaw.capture.dry_run import DryRun, place
-from layerlaw.capture.hooks import Call, Trace, same_features, trace, trace_flow
+from layerlaw.capture.hooks import Call, same_features, trace, trace_flow
 from layerlaw.capture.modules import (
     block_names,
     logits_of,
@@ -21,7 +21,7 @@ from layerlaw.capture.modules import (
 from layerlaw.capture.parts import along_trunk, find_parts
 from layerlaw.capture.plan import Part, Plan, Reduce, Site
 from layerlaw.capture.scores import ScoreChoice, find_scores, main_output, told_by
-from layerlaw.capture.trunk import Trunk
+from layerlaw.capture.tokens import token_use
 from layerlaw.errors import CaptureError, check_choice
 
 Pattern = str | type[nn.Module] | Callable[[str, nn.Module], bool]
@@ -92,35 +92,16 @@ def find_sites(
         scores=read,
         overwrites_input=two.overwrites_input,
         calls={name: finder.counts[name] for name in {site.module for site in places}},
-        no_sites=finder.no_sites(sites, rule),
+        no_sites=finder.no_sites(sites, rule, finder.sides()),
         no_trunk=finder.no_trunk,
         blocks=tuple(finder.block_modules()),
+        tokens=token_use(finder, sites),
+        in_front=finder.in_front if rule == "blocks" else {},
     )
 
 
 class _Finder(DryRun):
     """The rules, applied to what a dry run has shown."""
-
-    def __init__(
-        self,
-        network: nn.Module,
-        two: Trace,
-        three: Trace | None,
-        scores: Tensor | None,
-        reduce: Reduce,
-        mask: Tensor | None,
-        *,
-        headless: bool = False,
-    ) -> None:
-        super().__init__(network, two, three, scores, reduce, mask, headless=headless)
-        self.trunk = self._find_trunk(scores)
-        self.no_trunk = ""
-        self.blocks: Blocks | None = None
-        if isinstance(self.trunk, str):
-            self.no_trunk = self.trunk
-        else:
-            self.blocks = Blocks(self.trunk, two.calls, self.layer_calls, self.modules)
-            self.no_trunk = self.blocks.trouble(block_names(self.modules, set(self.counts), self.layers))
 
     def find(self, choice: SiteChoice) -> tuple[str, str, list[Site]]:
         """The rule that was used, why, and the sites in depth order."""
@@ -189,6 +170,12 @@ class _Finder(DryRun):
             sites = [replace(opening, name="embedded input")] if isinstance(opening, Site) else []
         for title, kind, end in zip(titles, kinds, ends, strict=True):
             sites += self._end_of_block(title, kind, end)
+        for i, run in enumerate(runs if self.blocks is not None else ()):
+            enters = (
+                i == 0 and bool(sites) and sites[0].name == "embedded input"
+            )  # what a first layer gives is that row
+            if not enters and (layers := tuple(self.blocks.in_front(run))):  # type: ignore[union-attr]
+                self.in_front[run.title] = layers
         if self.classifier is not None and not (sites and self.feeds_classifier(sites[-1])):
             sites += self._read_by_classifier(sites[-1] if sites else None)
         return sites, f"{len(titles)} blocks of type {', '.join(dict.fromkeys(kinds))}{why}"
@@ -241,6 +228,11 @@ class _Finder(DryRun):
             return list(dict.fromkeys(run.name for run in self.blocks.runs))
         return block_names(self.modules, set(self.counts), self.layers)
 
+    def sides(self) -> dict[str, str]:
+        """Of each weight layer whether it is inside, in front of, between or behind the blocks."""
+        known = self.blocks if self.blocks is not None and not self.no_trunk else None
+        return {} if known is None else {call.name: known.side(call) for call in self.layer_calls}
+
     def _end_of_block(self, title: str, kind: str, end: TensorPlace | None) -> list[Site]:
         if end is None:
             self.dropped.append(f"{title} (its end is the input or output of no module)")
@@ -278,16 +270,6 @@ class _Finder(DryRun):
             replace(site, branch=not self.no_trunk and self._shows(site)[0] is None) for site in front + sites + end
         ]
         return [replace(site, in_fit=not self.gives_logits(self.seen[place(site)])) for site in marked]
-
-    def _find_trunk(self, scores: Tensor | None) -> Trunk | str:
-        flow = self.two.flow
-        if isinstance(flow, str):
-            return flow
-        end = None if scores is None else flow.node(scores)  # a user's own function may make scores of its own
-        if end is None:
-            nodes = [node for tensor in tensors_in(self.two.output) if (node := flow.node(tensor)) is not None]
-            end = max(nodes, default=None)
-        return flow.trunk(end)
 
     def _shows(self, site: Site) -> tuple[int | None, bool]:
         """The point of the trunk that a site shows, and whether it is that point itself."""

@@ -73,6 +73,10 @@ class LawFit:
     """Arithmetic over geometric mean of D_{l−1}/D_l, ≥ 1; 1 when all ratios are equal (Proposition 1)."""
     chosen_from: int = 1
     """Of how many curves (learning rates, …) this one is the best."""
+    step: str = "layer"
+    """What a step from one value to the next is called in a sentence."""
+    log_errors: tuple[float | None, ...] = ()
+    """Standard error of each ln D, as far as a record knows them."""
 
     @property
     def points(self) -> int:
@@ -107,6 +111,17 @@ class LawFit:
     def rising(self) -> list[int]:
         """Layers (counted from 0) at which the value rises by more than a thousandth: less is rounding."""
         return [i for i, (a, b) in enumerate(pairwise(self.values)) if b > a * (1 + UNCHANGED)]
+
+    @property
+    def rises_within_errors(self) -> bool:
+        """Whether it rises, and nowhere by more than two standard errors; those of neighbors are taken as independent."""
+        errors = [
+            math.inf if error is None else error for error in self.log_errors
+        ]  # what is not known excuses nothing
+        return bool(errors and self.rising) and all(
+            math.log(self.values[i + 1] / self.values[i]) < 2 * math.hypot(*errors[i : i + 2]) < math.inf
+            for i in self.rising
+        )
 
     @property
     def line(self) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ FOLD = 2.0  # a value that falls or rises by this factor is said to do so so-man
 
 def law_sentence(fit: LawFit) -> str:
     """What the points allow to say, and in brackets the numbers; a record's verdict knows the names of its steps too."""
-    claim = law_claim(fit, fit.quantity, rises=rises_counted(fit))
+    claim = law_claim(fit, fit.quantity, rises=rises_counted(fit), clear=not fit.rises_within_errors)
     return f"{claim} ({', '.join(fit_numbers(fit))})."
 
 
@@ -23,7 +23,6 @@ def law_claim(
     what: str,
     *,
     points: str = "points",
-    layer: str = "layer",
     on: str = "",
     rises: str = "",
     clear: bool = True,
@@ -34,17 +33,19 @@ def law_claim(
     `rises` says in words where the value rises, `clear` whether that is more than error, `places` where each step is ("at
     'fc1'"). The numbers follow in brackets.
     """
+    layer = fit.step
     falls = "falls" if fit.rho < 1 and fit.shares is not None else "does not fall"
     if fit.points == 2:
         return f"Two {points} make no law: {what} {falls}, from {fit.values[0]:.3g} to {fit.values[1]:.3g}"
     if fit.holds is None:
-        return f"Too few {points} to call it a law: {what} {falls} over {fit.points} of them"
+        but = f" as a whole, but {rises}" if rises and falls == "falls" else ""
+        return f"Too few {points} to call it a law: {what} {falls} over {fit.points} of them{but}"
     if fit.rho >= 1 or fit.steps is None or fit.greenwood_p is None:
         ends = "does not fall with depth" if fit.rho >= 1 else "ends no lower than it begins"
-        return f"No law: {_fall_and_jump(fit, what, layer, places) or f'{what} {ends}'}"
+        return f"No law: {_fall_and_jump(fit, what, places) or f'{what} {ends}'}"
     if fit.little:
         little = f"{fit.objections[0]} over {fit.layers} {layer}s"
-        return f"No law to speak of: {_fall_and_jump(fit, what, layer, places) or little}"
+        return f"No law to speak of: {_fall_and_jump(fit, what, places) or little}"
     if fit.holds and fit.equal_steps and not rises:
         return f"The law holds{on}: every {layer} takes about the same share of log {what}"
     if fit.holds:
@@ -60,11 +61,11 @@ def law_claim(
     return f"The law {verdict}{on}: {what} falls with depth as a whole, but {'; '.join(against)}{tail}"
 
 
-def _fall_and_jump(fit: LawFit, what: str, layer: str, places: Sequence[str]) -> str:
+def _fall_and_jump(fit: LawFit, what: str, places: Sequence[str]) -> str:
     """Where a fall is undone by a jump behind it: how far, and where; "" where there is no such thing.
 
     >>> from layerlaw.law import fit_law
-    >>> _fall_and_jump(fit_law([37.0, 6.0, 1.0, 41.0]), "D", "layer", ["at 'a'", "at 'b'", "at 'c'"])
+    >>> _fall_and_jump(fit_law([37.0, 6.0, 1.0, 41.0]), "D", ["at 'a'", "at 'b'", "at 'c'"])
     "D falls 37-fold over 2 layers, then rises 41-fold at 'c'"
     """
     lowest = min(range(fit.points), key=lambda i: fit.values[i])
@@ -73,44 +74,50 @@ def _fall_and_jump(fit: LawFit, what: str, layer: str, places: Sequence[str]) ->
     fall = fit.values[0] / fit.values[lowest]
     if fall < FOLD or rises.get(jump, 0.0) < FOLD:
         return ""
-    over = f"{lowest} {layer}{'s' * (lowest > 1)}"
-    where = places[jump] if places else f"at {layer} {jump + 1} of {fit.layers}"
+    over = f"{lowest} {fit.step}{'s' * (lowest > 1)}"
+    where = places[jump] if places else f"at {fit.step} {jump + 1} of {fit.layers}"
     return f"{what} falls {number(fall, 2)}-fold over {over}, then rises {number(rises[jump], 2)}-fold {where}"
 
 
-def rises_counted(fit: LawFit, layer: str = "layer") -> str:
-    """At how many steps the value rises; "" where it does nowhere."""
-    return f"it rises at {len(fit.rising)} of {fit.layers} {layer}s" if fit.rising else ""
+def rises_counted(fit: LawFit) -> str:
+    """At how many steps the value rises, and whether that is error; "" where it does nowhere."""
+    within = ", within its errors" * fit.rises_within_errors
+    return f"it rises at {len(fit.rising)} of {fit.layers} {fit.step}s{within}" if fit.rising else ""
 
 
-def fit_numbers(fit: LawFit, layer: str = "layer") -> list[str]:
-    """The numbers of the line, then those that say whether the law holds.
+def fit_numbers(fit: LawFit) -> list[str]:
+    """The numbers of the line, then those that say whether the law holds."""
+    return line_numbers(fit) + law_numbers(fit)
+
+
+def line_numbers(fit: LawFit) -> list[str]:
+    """The numbers of the line alone.
 
     ρ has the same digits on both sides of 1; of a residual 1 − ρ is a few thousandths, so with one more, and no network is
     so deep that its residual is halved.
 
     >>> from layerlaw.law import fit_law
-    >>> fit_numbers(fit_law([8.0, 4.0, 2.0]), "block")[:3]
-    ['ρ = 0.500 per block', 'half-life 1.00 blocks', 'r = −1.000']
+    >>> line_numbers(fit_law([8.0, 4.0, 2.0]))
+    ['ρ = 0.500 per layer', 'half-life 1.00 layers', 'r = −1.000']
     """
     rho = f"{fit.rho:.{4 if fit.quantity == RESIDUAL else 3}f}" if fit.rho < 1000 else f"{fit.rho:.3g}"
-    found = [f"ρ = {rho} per {layer}"]
+    found = [f"ρ = {rho} per {fit.step}"]
     if fit.half_life is not None and fit.quantity != RESIDUAL:
-        found.append(f"half-life {f'{fit.half_life:.2f}' if fit.half_life < 100 else 'over 100'} {layer}s")
+        found.append(f"half-life {f'{fit.half_life:.2f}' if fit.half_life < 100 else 'over 100'} {fit.step}s")
     if fit.pearson is not None:
         found.append(f"r = {correlation(fit.pearson)}")
-    return found + law_numbers(fit)
+    return found
 
 
 def law_numbers(fit: LawFit) -> list[str]:
-    """The three numbers that say whether the law holds; none where there is no drop to share, or a single step.
+    """The three numbers that say whether the law holds; none where there is no drop to share, or too few points.
 
     >>> from layerlaw.law import fit_law
-    >>> law_numbers(fit_law([8.0, 4.0, 2.0, 1.0])), law_numbers(fit_law([1.0, 2.0, 4.0]))
+    >>> law_numbers(fit_law([8.0, 4.0, 2.0, 1.0])), law_numbers(fit_law([8.0, 4.0, 2.0]))
     (['evenness 1.00', 'trend 1.00', 'Greenwood p < 0.0001'], [])
     """
     even, trend, p = law_numbers_written(fit)
-    if even == ABSENT or p == ABSENT:
+    if even == ABSENT or p == ABSENT or fit.holds is None:
         return []
     best = f" as the best of {fit.chosen_from}" if fit.chosen_from > 1 else ""
     relation = "" if p.startswith("<") else "= "

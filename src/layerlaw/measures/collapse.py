@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+UNBALANCED = 2  # the largest class has so many times the samples of the smallest, or none is rare
+
 
 def geometry(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """NC2 of centered class means or of classifier rows (…, K, d), all 0 at collapse.
@@ -85,15 +87,16 @@ def used_budget(means: Tensor, rows: Tensor) -> Tensor:
 
 
 def rare_classes(counts: Sequence[float]) -> list[int] | None:
-    """Which classes are rare: those below the geometric middle of the smallest and the largest count; `None` when equal.
+    """Which classes are rare: those below the geometric middle of the smallest and the largest count.
 
-    With two sizes these are the classes of the smaller size.
+    With two sizes these are the classes of the smaller size. `None` where the largest has less than twice the samples of the
+    smallest: such differences are those of any sample.
 
-    >>> rare_classes([5000, 50, 4000, 60]), rare_classes([7, 7])
+    >>> rare_classes([5000, 50, 4000, 60]), rare_classes([98, 104])
     ([1, 3], None)
     """
     low, high = min(counts), max(counts)
-    if low == high:
+    if high < UNBALANCED * low or not high:
         return None
     middle = math.sqrt(low) * math.sqrt(high)
     return [k for k, n in enumerate(counts) if n < middle]

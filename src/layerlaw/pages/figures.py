@@ -13,10 +13,10 @@ from layerlaw.law import RESIDUAL, LawFit
 from layerlaw.measures.columns import describe
 from layerlaw.pages import theme
 from layerlaw.pages.html import listed
-from layerlaw.pages.record_view import RecordView, read_all, site_ticks
+from layerlaw.pages.record_view import RecordView, read_all, site_places, site_ticks
 from layerlaw.pages.sheets import new_figure
 from layerlaw.pages.sheets.curves import draw_points
-from layerlaw.pages.sheets.scales import close_scale, tick_text
+from layerlaw.pages.sheets.scales import Scale, close_scale, tick_text
 from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, Record
 from layerlaw.wording import clean, correlation, finite, number, shortened
 
@@ -42,27 +42,29 @@ def plot(records: Record | Iterable[Record], column: str | None = None, *, ax: A
     column = column or views[0].column
     about, curves = describe(column), [_Curve.of(view, column) for view in views]
     ax = ax or new_figure(4.2, 3.4, "plot()").add_subplot()
-    several = len(curves) > 1
-    for i, curve in enumerate(curves):
-        color = theme.QUALITATIVE[i % len(theme.QUALITATIVE)] if several else theme.TRAIN
-        curve.draw(ax, color, theme.RISE if not several else color)
-    known = [v for curve in curves for v in curve.values if v is not None]
+    several, scale = len(curves) > 1, None
+    known, behind = ([v for curve in curves for v in curve.of_sites(in_fit)] for in_fit in (True, False))
     fitted = [v for curve in curves if curve.fit is not None for v in curve.fit.line]
-    if min(known) > 0 and about.log:
+    if min([*known, *behind]) > 0 and about.log:
         flat = bool(fitted) and about.format == "residual"  # it hardly moves: its line and ticks need every digit
-        spanned = [*known, *fitted] if flat else known
-        scale, levels = close_scale(spanned, (LANGUAGE_MODEL if flat else CLASSIFIER).margin)
+        margin = (LANGUAGE_MODEL if flat else CLASSIFIER).margin
+        scale, levels = close_scale([*known, *fitted] or behind, margin, behind)
         ax.set_yscale("log")
         ax.set_ylim(scale.low, scale.high)
         ax.set_yticks(levels, [tick_text(level) for level in levels])
         ax.yaxis.set_minor_formatter("")  # matplotlib would label everything between decades
-    deepest = max(curves, key=lambda curve: len(curve.values))
+    for i, curve in enumerate(curves):
+        color = theme.QUALITATIVE[i % len(theme.QUALITATIVE)] if several else theme.TRAIN
+        curve.draw(ax, color, theme.RISE if not several else color, scale)
+    deepest = max(curves, key=lambda curve: curve.places[-1])
     shown = any(curve.values[0] is not None for curve in curves)
     ticks, names, counted, first = site_ticks(deepest.record, with_input=shown)
+    if any(curve.counted.items() - deepest.counted.items() for curve in curves if curve is not deepest):
+        names, counted = [f"{tick:.0f}" for tick in ticks], f"{one.step_name}, side branches not counted"
     ax.set_ylabel(clean(about.label), parse_math=False)
     ax.set_xlabel(counted)
     ax.set_xticks(ticks, names)
-    ax.set_xlim(first - 0.4, len(deepest.values) - 0.6)
+    ax.set_xlim(first - 0.4, deepest.places[-1] + 0.4)
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=9)
     if several:
@@ -84,6 +86,21 @@ class _Curve:
     values: list[float | None]
     fit: LawFit | None
 
+    @property
+    def places(self) -> list[float]:
+        """Where each site stands on the horizontal axis."""
+        return site_places(self.record.sites)
+
+    @property
+    def counted(self) -> dict[float, str]:
+        """How the sites that a tick may name are counted, by their places; of several records those they share."""
+        return {place: n for place, n in zip(self.places, self.record.numbers, strict=True) if place.is_integer()}
+
+    def of_sites(self, in_fit: bool) -> list[float]:
+        """The values at the points of the law, or at all other sites."""
+        pairs = zip(self.values, self.record.sites, strict=True)
+        return [v for v, site in pairs if v is not None and site.in_fit is in_fit]
+
     @classmethod
     def of(cls, view: RecordView, column: str) -> _Curve:
         record, fit = view.record, None
@@ -95,29 +112,26 @@ class _Curve:
                 fit = record.law(column)
         return cls(record, view.label, values, fit)
 
-    def draw(self, ax: Axes, color: str, line: str) -> None:
-        """Points, hollow where they are no point of the law, and the fitted line."""
+    def draw(self, ax: Axes, color: str, line: str, scale: Scale | None) -> None:
+        """Points, hollow where they are no point of the law, as triangles at the edge where beyond it; the fitted line."""
         size, label = (5.5 if len(self.values) <= 24 else 3.5), ", ".join(filter(None, (self.label, self.numbers())))
-        sites = self.record.sites
-        beside = [
-            (i, v) for i, v in enumerate(self.values) if v is not None and sites[i].branch and not sites[i].in_fit
-        ]
-        if beside:
-            ax.plot(*zip(*beside, strict=True), "o", ms=0.6 * size, color=theme.NULL, mfc="white", zorder=1)
-        for in_fit in (True, False):
-            chosen = [
-                (i, v)
-                for i, v in enumerate(self.values)
-                if v is not None and sites[i].in_fit is in_fit and (i, v) not in beside
-            ]
-            if chosen:
-                named: Any = {"label": shortened(label, 60)} if label else {}
-                face, label = (color if in_fit else "white"), ""
-                places = zip(*chosen, strict=True)
-                ax.plot(*places, "o", ms=size, color=color, mfc=face, zorder=3, clip_on=False, **named)
+        low, high = (scale.low, scale.high) if scale is not None else (-math.inf, math.inf)
+        groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        for site, place, value in zip(self.record.sites, self.places, self.values, strict=True):
+            if value is not None:
+                role = "point" if site.in_fit else "branch" if site.branch else "aside"
+                mark = "^" if value > high else "v" if value < low else "o"
+                groups.setdefault((role, mark), []).append((place, min(max(value, low), high)))
+        for (role, mark), chosen in sorted(groups.items(), key=lambda group: group[0][0] != "point"):
+            style: Any = {"color": color, "mfc": color if role == "point" else "white", "ms": size, "zorder": 3}
+            if role == "branch":
+                style |= {"color": theme.NULL, "ms": 0.6 * size, "zorder": 1}
+            elif label:  # on what comes first: the points of the law, where there are any
+                style["label"], label = shortened(label, 60), ""
+            ax.plot(*zip(*chosen, strict=True), mark, clip_on=False, **style)
         if self.fit is not None:
-            positions = [i for i, site in enumerate(self.record.sites) if site.in_fit]
-            ax.plot(positions, self.fit.line, "--", color=line, lw=1.4, zorder=2)
+            at = [place for place, site in zip(self.places, self.record.sites, strict=True) if site.in_fit]
+            ax.plot(at, self.fit.line, "--", color=line, lw=1.4, zorder=2)
 
     def numbers(self) -> str:
         """ρ and r of its law."""

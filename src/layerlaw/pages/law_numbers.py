@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -46,7 +47,8 @@ def rule_formula(symbol: str, layers: str, more: str) -> tuple[str, str, str]:
         "When it holds",
         f"evenness = 1 / (({layers}) Σ p<sub>l</sub><sup>2</sup>)".replace("(m)", "m"),
         "1 when all steps are equal; rises count against it. Trend: last over first step of the parabola fitted to "
-        f"ln {symbol}<sub>l</sub>. Chance: Greenwood’s p, how often a random split of the same drop is at least as even. "
+        f"ln {symbol}<sub>l</sub>; ∞ where it does not fall at its first step. "
+        "Chance: Greenwood’s p, how often a random split of the same drop is at least as even. "
         f"{RULE[0].upper()}{RULE[1:].replace('<', '&lt;')}.{more}",
     )
 
@@ -73,13 +75,12 @@ def law_tiles(view: RecordView, fit: LawFit) -> list[Tile]:
     even_ends, trend_ends = (
         ends and "95%&nbsp;interval {}&nbsp;…&nbsp;{}".format(*ends_written(ends)) for ends in view.shape
     )
-    ratio = "last over first step" if fit.trend is not None else f"no end of the fitted ln {_symbol(view)} falls"
     of = f"of the even step; all within a factor of {FACTOR:g}: {ANSWERS[fit.equal_steps]}"
     best = f", best of {fit.chosen_from}" if fit.chosen_from > 1 else ""
     return [
         holds,
         Tile("evenness", evenness, _lines(_asked("evenness"), even_ends, _effective(view, fit))),
-        Tile("trend", trend, _lines(_asked("trend"), trend_ends, ratio)),
+        Tile("trend", trend, _lines(_asked("trend"), trend_ends, _trend_words(fit))),
         Tile("Greenwood p", p, _lines(_asked("chance"), f"chance of a split as even{best}")),
         Tile("single steps", steps_words(fit, "…"), of),
     ]  # fmt: skip
@@ -91,6 +92,15 @@ def _asked(name: str) -> str:
 
 def _lines(*parts: str | None) -> str:
     return "<br>".join(part for part in parts if part)
+
+
+def _trend_words(fit: LawFit) -> str:
+    """What the trend is, and where it is no plain ratio, why."""
+    of = "of a curve fitted to all steps"
+    if fit.trend is None:
+        return f"{of}: it falls at neither end"
+    ends = {math.inf: ", which does not fall at its first step", 0.0: ", which does not fall at its last step"}
+    return f"last over first step {of}{ends.get(fit.trend, '')}"
 
 
 def _effective(view: RecordView, fit: LawFit) -> str:

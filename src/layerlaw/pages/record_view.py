@@ -17,7 +17,7 @@ from layerlaw.record import INPUT, Record, SiteRow
 from layerlaw.verdict import IDLE_SHARE, Verdict, judge, law_holds, working_sites
 from layerlaw.verdict.levels import ModuleFinding, finding_of
 from layerlaw.verdict.shape import NO_INTERVALS, ShapeIntervals, shape_intervals
-from layerlaw.wording import ABSENT, NOTHING, clean, finite, interval_factor, percent, shortened
+from layerlaw.wording import ABSENT, NOTHING, clean, factor_words, finite, interval_factor, shortened
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,16 @@ class RecordView:
     def along(self) -> list[int]:
         """Positions of all other sites."""
         return [i for i in range(len(self.sites)) if i not in set(self.beside)]
+
+    @property
+    def trunk(self) -> list[int]:
+        """Positions of the sites that compare with each other: on no side branch, and not set aside for another reason."""
+        return [i for i in self.along if not self.sites[i].aside]
+
+    @cached_property
+    def places(self) -> list[float]:
+        """Where each site stands on a horizontal axis."""
+        return site_places(self.sites)
 
     @property
     def shares(self) -> dict[int, float]:
@@ -109,7 +119,7 @@ class RecordView:
         error = finite(site.values.get(f"{self.column}_log_se"))
         if error is None:
             return ABSENT
-        return f"±{percent(interval_factor(error, self.t) - 1, int(error < 0.05 or self.record.kind.first > 0))}"
+        return factor_words(interval_factor(error, self.t), int(error < 0.05 or self.record.kind.first > 0))
 
     def series(self, column: str) -> list[float | None]:
         """A column along depth; `None` where it was not measured or is not finite."""
@@ -191,17 +201,44 @@ def _text(record: Record) -> str:
     return shortened(Path(str(text.get("name") or "")).name, 24) if isinstance(text, dict) else ""
 
 
-def site_ticks(record: Record, *, with_input: bool) -> tuple[list[int], list[str], str, int]:
-    """Positions and names of the ticks along the sites, what they count, and the first position drawn.
+def site_places(sites: Sequence[SiteRow]) -> list[float]:
+    """Where each site stands on a horizontal axis: points of the law at equal distances, as its line counts them.
 
-    The embedded input of a language model has a place only if asked for.
+    Rows between two points share the room there; before the first and behind the last each takes as much as a point.
+
+    >>> rows = [SiteRow(str(i), "Linear", (4,), 4, in_fit=i in (1, 2, 4)) for i in range(6)]
+    >>> site_places(rows)
+    [0.0, 1.0, 2.0, 2.5, 3.0, 4.0]
     """
-    names = record.numbers
+    at = [i for i, site in enumerate(sites) if site.in_fit]
+    if not at:
+        return [float(i) for i in range(len(sites))]
+    place = {i: at[0] + k for k, i in enumerate(at)}
+    out = []
+    for i in range(len(sites)):
+        before = max((p for p in at if p <= i), default=None)
+        after = min((p for p in at if p >= i), default=None)
+        if before is None or after is None:
+            out.append(float(i if before is None else place[before] + i - before))
+        else:
+            out.append(round(place[before] + (i - before) / max(1, after - before), 4))
+    return out
+
+
+def site_ticks(record: Record, *, with_input: bool) -> tuple[list[float], list[str], str, int]:
+    """Places and names of the ticks along the sites, what they count, and the first position drawn.
+
+    Sites between two points of the law have none. The embedded input of a language model has a place only if asked for.
+    """
+    names, places = record.numbers, site_places(record.sites)
     first = int(names[:1] == [INPUT] and not with_input)
-    shown = [first + i for i in (block_ticks(names[first:]) if record.kind.first else strided(len(names), 12))]
+    whole = [i for i, place in enumerate(places) if place.is_integer()]
+    shown = [whole[i] for i in strided(len(whole), 12)]
+    if record.kind.first:
+        shown = [first + i for i in block_ticks(names[first:])]
     blocks = "block (in: embedded input)" if INPUT in names[first:] else "block"
     title = blocks if record.kind.first else f"{record.step_name} index"
-    return shown, [names[i] for i in shown], title, first
+    return [places[i] for i in shown], [names[i] for i in shown], title, first
 
 
 def strided(count: int, most: int) -> list[int]:

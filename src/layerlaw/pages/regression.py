@@ -10,6 +10,7 @@ from layerlaw.pages import theme
 from layerlaw.pages.classifier import (
     CITATIONS,
     COMPARED_LAW,
+    FACTOR_WORDS,
     RANK_MARK,
     SHARE,
     against_floor,
@@ -83,7 +84,7 @@ def table_columns(view: RecordView) -> list[TableColumn]:
     return [
         TableColumn("features", "numbers per sample at this site", lambda s: f"{s.features:,}", yields=5, on_page=False),
         measured_column(lead),
-        TableColumn("±", "95% interval of D_reg by jackknife, relative", view.interval),
+        TableColumn("±", f"95% interval of D_reg by jackknife, relative; {FACTOR_WORDS}", view.interval),
         TableColumn("D / D<sub>perm</sub>", "D_reg over that of permuted targets; near 1: noise", against_floor(lead.name)),
         TableColumn(SHARE, "share of the total drop of ln D_reg", lambda s: ABSENT, "share of drop", 0),  # filled from parts
         _residual("1 − R²", f"{held}, held out", "residual_held_out", 1),
@@ -153,7 +154,7 @@ COMPARED = (
 
 def compared_caption(views: Sequence[RecordView]) -> str:
     """How to read the comparison."""
-    return "D_reg along the layers of each fit; dashed, the fitted law."
+    return "D_reg at the points of each fit; dashed, the fitted law."
 
 
 def formulas(views: Sequence[RecordView]) -> str:

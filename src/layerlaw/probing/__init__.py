@@ -19,7 +19,7 @@ from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
 from layerlaw.errors import FeatureError, InputError, check_choice, renamed
-from layerlaw.probing.aside import set_aside
+from layerlaw.probing.aside import set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores, names_in
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
@@ -219,6 +219,7 @@ def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: 
             "sites": run.plan.rule,
             "sites_why": run.plan.why,
             **({"blocks": list(run.plan.blocks)} if run.plan.blocks and run.plan.rule != "blocks" else {}),
+            **({"in_front": {k: list(v) for k, v in run.plan.in_front.items()}} if run.plan.in_front else {}),
             "reduce": options.reduce,
             "batchnorm": options.batchnorm,
             "batch_size": data.batch_size,
@@ -353,11 +354,7 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     if train.free_accuracy is not None and train.accuracy is not None and train.free_accuracy < train.accuracy:
         free = f"of all its outputs the network chooses that of the label for {train.free_accuracy:.1%}"
         notes.append(f"Accuracy ({train.accuracy:.1%}) is among the {run.classes.K} chosen classes alone; {free}.")
-    tokens = [site for site in run.plan.sites if site.tokens]
-    ends = [site for site in run.plan.sites if site.name == run.plan.reads or site.in_fit]
-    if run.options.reduce == "flatten" and tokens and ends and ends[-1].shape == tokens[-1].shape[1:]:
-        flattened = "Tokens were flattened, while the classifier reads the width of one token"
-        notes.append(f"{flattened}: reduce='first' or 'mean' measures what it uses.")
+    notes += token_notes(run)
     if train.no_extras_why:
         notes.append(f"No standard errors and permuted-label floor: {train.no_extras_why}.")
     for why, left_out in train.no_linear_why.items():

@@ -9,6 +9,14 @@ from layerlaw.record import SiteRow
 
 SAME = 1e-5  # of the largest class mean: two ways to the same features differ by rounding
 
+TAKEN = {
+    "flatten": "all tokens",
+    "first": "the first token",
+    "last": "the last token",
+    "mean": "the mean over tokens",
+    "max": "the maximum over tokens",
+}
+
 
 def set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
     """Set aside what is of another kind or of lower rank than the other rows, or the row before once more."""
@@ -23,6 +31,7 @@ def set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
                 why = f"the {token} token, which is still the same in all samples"
             starts = starts and bool(why or not row.in_fit)
             row.in_fit, row.aside = (False, why) if row.in_fit and why else (row.in_fit, row.aside)
+    _set_aside_one_token(run, rows)
     full = [row.values.get("rank") == span for row in rows if row.in_fit]
     most = sum(full) > len(full) / 2  # where most are short of it, they compare with each other
     before: Site | None = None
@@ -36,6 +45,39 @@ def set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
             row.in_fit, row.aside = False, f"the same features as '{before.name}'"
         elif row.in_fit:
             before = site
+
+
+def _set_aside_one_token(run: Prober, rows: list[SiteRow]) -> None:
+    """Set aside what is made of one token, or of a mean over them, beside rows that are measured in another way.
+
+    Tokens stay as many from block to block, so that the step to one of them is a change of what is measured, not the work of
+    a layer: with `reduce` as the network itself reduces them, the row is a point. A convolutional network is another matter:
+    strides and pools make its maps smaller all along, each row is what is left of them, and the mean over space in front of
+    its classifier is the last of these steps, as it is drawn in papers.
+    """
+    used, reduce = run.plan.tokens, run.options.reduce
+    if used is None or used.reduce in ("", reduce) or run.plan.rule == "chosen":
+        return
+    tokens = [site for site in run.plan.sites if site.tokens and site.in_fit]
+    behind = [row for row in rows if row.name in used.rows and row.in_fit]
+    if len(tokens) > len(behind):  # where most points lie behind, these compare with each other
+        for row in behind:
+            row.in_fit, row.aside = False, f"made of {TAKEN[used.reduce]}, beside {TAKEN[reduce]} of other rows"
+
+
+def token_notes(run: Prober) -> list[str]:
+    """A note where tokens were reduced otherwise than the network itself goes on with them."""
+    used, reduce = run.plan.tokens, run.options.reduce
+    if used is None or used.reduce == reduce or not any(site.tokens for site in run.plan.sites):
+        return []
+    measured = "Tokens were flattened" if reduce == "flatten" else f"{TAKEN[reduce].capitalize()} was measured"
+    goes_on = "the classifier reads" if used.by_classifier else "the network goes on with"
+    if used.reduce:
+        alone = " alone" * (used.reduce in ("first", "last"))
+        cure = f"reduce='{used.reduce}' measures what it uses"
+        return [f"{measured}, while {goes_on} {TAKEN[used.reduce]}{alone}: {cure}."]
+    cure = "reduce='first', 'last' or 'mean' may be nearer to what it uses"
+    return [f"{measured}, while {goes_on} as many numbers as one token has: {cure}."] * (reduce == "flatten")
 
 
 def _again(run: Prober, train: Split, before: Site, site: Site) -> bool:

@@ -294,8 +294,9 @@ def foreign_scores(free_accuracy: float | None, columns: int | None) -> str:
     if free_accuracy is None or columns is None or not near_chance(free_accuracy, columns):
         return ""
     found = f"of all its {columns} outputs the network chooses that of the label for {free_accuracy:.1%} of the samples"
-    why = "the labels are not its own classes, or it is untrained"
-    return f"{found}: {why}. If they are, pass scores='output'"
+    scaled = "its inputs are scaled otherwise than in training (--normalize)"
+    why = f"the labels are not its own classes, {scaled}, or it is untrained"
+    return f"{found}: {why}. If they are its classes, pass scores='output'"
 
 
 def told_classes(classes: ClassChoice, known: Sequence[str] | None) -> int | None:

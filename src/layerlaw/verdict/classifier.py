@@ -6,7 +6,8 @@ import math
 
 from layerlaw.errors import InputError
 from layerlaw.law import FEWEST_POINTS, LawFit
-from layerlaw.law.words import fit_numbers, law_claim, rises_counted
+from layerlaw.law.words import fit_numbers, law_claim, line_numbers, rises_counted
+from layerlaw.measures.collapse import rare_classes
 from layerlaw.measures.columns import describe
 from layerlaw.record import Record, SiteRow
 from layerlaw.stats.labels import near_chance
@@ -21,11 +22,11 @@ from layerlaw.verdict.steps import (
     rises_named,
     samples_needed,
     step_places,
-    within_errors,
 )
 from layerlaw.wording import counted
 
 CLOSER = 0.2  # a mean cosine of rare classes' rows so much above the frequent ones' is no accident of similar classes
+RIGHT, AS_GOOD = 0.99, 0.01  # of the samples, by the nearest class center; on test data, below the last site
 READABLE = 0.5  # of the targets: a regression that leaves less reads them well
 FEWEST_BLOCKS = 3  # so many give points enough for a law, with the input
 UNREAD = 0.9  # a residual above this share of the first one has hardly fallen
@@ -47,14 +48,11 @@ def judge_classifier(record: Record) -> Verdict:
 
 def _headline(record: Record, fit: LawFit) -> str:
     """Whether the law holds, and in brackets the numbers that say so."""
-    step = record.step_name
-    within = fit.rising and all(within_errors(record, fit).values())
-    rises = rises_counted(fit, step) + ", within its errors" * bool(within)
-    places = step_places(record)
-    claim = law_claim(fit, fit.quantity, layer=step, rises=rises, clear=not within, places=places)
-    if (enough := samples_needed(record)) is not None:
-        claim = _cannot_tell(record, fit, enough)
-    return f"{claim} ({', '.join(fit_numbers(fit, step))})."
+    rises, clear = rises_counted(fit), not fit.rises_within_errors
+    claim = law_claim(fit, fit.quantity, rises=rises, clear=clear, places=step_places(record))
+    if (enough := samples_needed(record)) is not None:  # so its evenness says nothing either
+        return f"{_cannot_tell(record, fit, enough)} ({', '.join(line_numbers(fit))})."
+    return f"{claim} ({', '.join(fit_numbers(fit))})."
 
 
 def _cannot_tell(record: Record, fit: LawFit, enough: float) -> str:
@@ -153,7 +151,7 @@ def _own_output(record: Record, sites: list[SiteRow]) -> list[str]:
 def _set_aside(record: Record) -> list[str]:
     rows: dict[str, list[str]] = {}
     for site in record.sites:
-        if site.aside:
+        if site.aside and not record.beside(site):
             rows.setdefault(site.aside, []).append(site.name)
     said = [
         f"{listed(names)} {'is no point' if len(names) == 1 else 'are no points'}: {why}" for why, names in rows.items()
@@ -231,7 +229,7 @@ def _collapse(record: Record, sites: list[SiteRow]) -> list[str]:
 
 
 def _balance(record: Record) -> list[str]:
-    if not record.counts or max(record.counts) < 3 * min(record.counts):
+    if not record.counts or rare_classes(record.counts) is None:
         return []
     weighs = "by their size" if record.settings.get("weighting", "samples") == "samples" else "equally"
     return [
@@ -257,14 +255,8 @@ def _rare_rows(record: Record) -> list[str]:
 
 
 def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
-    worse, depth = _worse_than_input(record), _early_exit(record, sites)
-    out = [*worse, *_better_sites(record)]
-    if depth is not None:
-        out.append(
-            f"From '{sites[depth].name}' on (site {depth} of {len(sites) - 1}) the nearest class center is right on at "
-            f"least 99 % of {_the(record)}: a candidate for early exit, or for fewer layers."
-        )
-    out += _idle(record, fit)
+    worse = _worse_than_input(record)
+    out = [*worse, *_better_sites(record), *_early_exit(record, sites), *_idle(record, fit)]
     falls = fit.values[-1] < fit.values[0] / 2
     if (
         record.accuracy is not None
@@ -293,14 +285,15 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
 
 
 def _by_blocks(record: Record) -> list[str]:
-    """Layers of transformers lie on residual branches, or read what a norm has made of the stream."""
+    """Layers of transformers and mixers lie on residual branches, or read what a norm has made of the stream."""
     blocks = record.settings.get("blocks") or ()
     inside = [site for site in record.sites if any(site.name.startswith(f"{block}.") for block in blocks)]
     tokens = sum(len(site.shape) == 2 for site in inside)
     if record.settings.get("sites") != "layers" or len(blocks) < FEWEST_BLOCKS or 2 * tokens <= len(inside):
         return []
     return [
-        f"In a transformer the blocks are what papers draw: sites='blocks' measures behind each of the {len(blocks)}."
+        "In networks of blocks on tokens the blocks are what papers draw: sites='blocks' measures behind each of the "
+        f"{len(blocks)}."
     ]
 
 
@@ -354,15 +347,38 @@ def _worse_than_input(record: Record) -> list[str]:
     return []
 
 
-def _early_exit(record: Record, sites: list[SiteRow]) -> int | None:
-    """First site after the input from which the nearest center stays right, where that is known and can be trusted."""
+def _early_exit(record: Record, sites: list[SiteRow]) -> list[str]:
+    """From which site after the input on the nearest center stays right, and whether test data agree, where it is known.
+
+    Test data agree where its accuracy on them is within a point of that at the last site.
+    """
     accuracies = [site.values.get("ncc_accuracy") for site in sites]
     if (record.accuracy or 0.0) < 0.9 or not record.counts or min(record.counts) < 20 or None in accuracies:
-        return None
-    right = [a is not None and a >= 0.99 for a in accuracies]
+        return []
+    right = [a is not None and a >= RIGHT for a in accuracies]
+    first = next((i for i in range(len(sites)) if all(right[i:])), None)
+    if first is None or right[0] or first >= len(sites) - 2:
+        return []
     tests = [site.values.get("test_ncc_accuracy") for site in sites]
-    for i in range(1, len(sites) - 2):
-        as_good = tests[i] is None or tests[-1] is None or tests[i] >= tests[-1] - 0.01  # type: ignore[operator]
-        if all(right[i:]) and as_good and not right[0]:
-            return i
-    return None
+    known = [test for test in tests[first:] if test is not None]
+    tested = len(known) == len(tests[first:])
+    worse = [i for i, test in enumerate(known, first + 1) if tested and test < known[-1] - AS_GOOD]
+    depth, right_on = (
+        max(worse, default=first),
+        f"the nearest class center is right on at least {RIGHT:.0%} of {_the(record)}",
+    )
+    here, exits = _site_counted(record, sites[first]), "a candidate for early exit, or for fewer layers"
+    if depth == first:
+        also = f", and on test data within {100 * AS_GOOD:.0f} point of that at '{sites[-1].name}'" * tested
+        return [f"From '{sites[first].name}' on ({here}) {right_on}{also}: {exits}."]
+    falls = f"on test data it is right on {known[0]:.1%} there and on {known[-1]:.1%} at '{sites[-1].name}'"
+    if depth >= len(sites) - 2:
+        return [f"From '{sites[first].name}' on ({here}) {right_on}, but {falls}: no candidate for early exit."]
+    near = f"Within {100 * AS_GOOD:.0f} point of that it is only from '{sites[depth].name}' on"
+    there = _site_counted(record, sites[depth])
+    return [f"From '{sites[first].name}' on ({here}) {right_on}; {falls}. {near} ({there}): {exits}."]
+
+
+def _site_counted(record: Record, site: SiteRow) -> str:
+    """Which of all rows it is, counted as in the table and by `record.effective_depth`."""
+    return f"site {record.sites.index(site)} of {len(record.sites) - 1}"

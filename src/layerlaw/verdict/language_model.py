@@ -110,7 +110,7 @@ def _claim(fit: LawFit, errors: LawErrors | None, what: str) -> str:
             rises += (
                 f", clearly at {len(clear)}" if clear else ", not clearly" if len(fit.rising) == 1 else ", none clearly"
             )
-    return law_claim(fit, what, points="blocks", layer="block", on=" on this text", rises=rises, clear=clear != [])
+    return law_claim(fit, what, points="blocks", on=" on this text", rises=rises, clear=clear != [])
 
 
 def holds_on_text(record: Record, fit: LawFit, errors: LawErrors | None) -> bool | None:

@@ -22,12 +22,18 @@ _NUMBERED = re.compile(r"\d+$")
 
 @dataclass(frozen=True)
 class LevelCurve:
-    """One level of one network: its law, how many of the finest steps each of its modules holds, how many are no blocks."""
+    """One level of one network: its law, how many of the finest steps each of its modules holds, how many are no blocks.
+
+    `led` counts blocks whose step begins with a layer in no block, since a record by blocks has no row between the two;
+    `cut`: the last point lies inside the last block, since the row behind that block is no point.
+    """
 
     fit: LawFit
     fine: tuple[float, ...]
     sizes: tuple[int, ...]
     outside: int
+    led: int = 0
+    cut: bool = False
 
 
 def level_curves(record: Record, column: str, *, branches: bool) -> dict[str, LevelCurve]:
@@ -47,6 +53,9 @@ def level_curves(record: Record, column: str, *, branches: bool) -> dict[str, Le
     fine = tuple(math.log(a / b) for a, b in pairwise(values))
     homes = _homes(rows, blocks)
     marks = row_levels(rows, blocks)
+    in_front = record.settings.get("in_front", {})
+    led = {i for i, at in enumerate(working_sites(rows)) if record.by_blocks and rows[at].name in in_front}
+    inside = homes[-1] is not None and rows[-1].at == "input" and _inside(_CALL.sub("", rows[-1].name), homes[-1])
     out: dict[str, LevelCurve] = {}
     for k, (level, following) in enumerate(zip(LEVELS, [*LEVELS[1:], None], strict=True)):
         at, coarser = ([i for i, mark in enumerate(marks) if LEVELS.index(mark) >= j] for j in (k, k + 1))
@@ -54,7 +63,8 @@ def level_curves(record: Record, column: str, *, branches: bool) -> dict[str, Le
             continue  # no such modules, or the same as those of the coarser level
         fit = fit_law([values[i] for i in at], quantity=describe(column).quantity)
         outside = 0 if level == "layers" else sum(homes[i] is None for i in at[:-1])
-        out[level] = LevelCurve(fit, fine, tuple(b - a for a, b in pairwise(at)), outside)
+        sizes = tuple(b - a for a, b in pairwise(at))
+        out[level] = LevelCurve(fit, fine, sizes, outside, len(led.intersection(at)), inside and level != "layers")
     return out
 
 
@@ -63,8 +73,9 @@ def row_levels(rows: Sequence[SiteRow], blocks: Sequence[str] = ()) -> list[str]
 
     A step from one row to the next belongs to the block that holds the module which does its work; steps in no block (a
     stem, a layer between two stages, a head) are modules of their own at every level, so that all levels share the drop of
-    the law. `blocks` are names of modules; without them the module tree tells: the innermost numbered modules that hold
-    most layers, in twos or more. The blocks of one parent are a stage.
+    the law. Rows at blocks alone have no step between a stem and the first block: there the step is that of the block.
+    `blocks` are names of modules; without them the module tree tells: the innermost numbered modules that hold most layers,
+    in twos or more. The blocks of one parent are a stage.
 
     >>> rows = [SiteRow(name, "Conv2d", (4,), 4, at="input") for name in ("conv", "1.0.a", "1.0.b", "1.1.a", "1.1.b", "fc")]
     >>> row_levels(rows)

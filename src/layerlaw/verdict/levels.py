@@ -51,6 +51,10 @@ class ModuleLevel:
     holds: int
     """Networks in which `LawFit.holds`: beside p it asks for an evenness of .8 and no trend."""
     shares: tuple[tuple[float, ...] | None, ...]
+    led: tuple[int, ...] = ()
+    """How many blocks have a step that begins with a layer in no block: of records by blocks, which have no row there."""
+    cut: tuple[bool, ...] = ()
+    """Whether the last point lies inside the last block: the row behind it was set aside."""
 
     @property
     def passes(self) -> bool:
@@ -59,10 +63,20 @@ class ModuleLevel:
 
     @property
     def counted(self) -> str:
-        """How many modules: "4 blocks", "4 blocks and 1 other layer"."""
+        """How many modules: "4 blocks", "4 blocks and 1 other layer", "4 blocks, 1 with the layers in front"."""
         inside = [all_ - out for all_, out in zip(self.modules, self.outside, strict=True)]
         others = f" and {_counted(self.outside, 'other layer')}" if any(self.outside) else ""
-        return f"{_counted(inside, self.name[:-1])}{others}"
+        return f"{_counted(inside, self.name[:-1])}{self._limits}{',' * bool(self._limits and others)}{others}"
+
+    @property
+    def subject(self) -> str:
+        """The same in front of a verb."""
+        return f"The {self.counted}{',' * (bool(self._limits) and not any(self.outside))}"
+
+    @property
+    def _limits(self) -> str:
+        led = f", {_span(self.led)} with the layers in front" if any(self.led) else ""
+        return led + ", the last without its end" * any(self.cut)
 
 
 def _span(counts: Sequence[int]) -> str:
@@ -102,8 +116,11 @@ class ModuleFinding:
         several = len(self.networks) > 1
         if self.level is not None:
             *finer, found = self.levels[: 1 + [level.name for level in self.levels].index(self.level)]
-            others = [f"the {level.counted} do not (p {p_value(level.p, relation=True)})" for level in finer]
-            share = f"The {found.counted} share the drop of log {self.quantity} more evenly than a random split would"
+            others = [
+                f"{level.subject.replace('The', 'the', 1)} do not (p {p_value(level.p, relation=True)})"
+                for level in finer
+            ]
+            share = f"{found.subject} share the drop of log {self.quantity} more evenly than a random split would"
             against = f"; {joined(others)}" if others else ""
             any_groups = found.permutation_p is not None and found.permutation_p >= CHANCE
             doubt = f" Any groups of so many {self.levels[0].name} would be as even: these are not shown to be special."
@@ -244,6 +261,21 @@ def finding_of(*records: Record) -> ModuleFinding | None:
     return found if len(found.levels) + len(found.too_few) > 1 else None
 
 
+def pooled_finding(*records: Record) -> ModuleFinding | None:
+    """The same of records that nobody said are seeds of one architecture: of none that are not.
+
+    Seeds have rows of the same names and types, and are of one class of models.
+    """
+    seeds: dict[Any, set[Any]] = {}
+    for record in records:
+        rows = tuple((site.name, site.type) for site in record.sites)
+        seeds.setdefault(record.provenance.get("parameters_sha256") or id(record), set()).add(
+            (record.provenance.get("model"), rows)
+        )
+    first, *others = seeds.values()
+    return finding_of(*records) if all(other == first for other in others) else None
+
+
 def module_sentence(record: Record) -> list[str]:
     """The answer for a verdict, where there is one: not where the samples are too few to tell of any law."""
     found = finding_of(record) if samples_needed(record) is None else None
@@ -282,4 +314,6 @@ def _level(name: str, curves: Sequence[LevelCurve]) -> ModuleLevel:
         rises=sum(len(fit.rising) for fit in fits),
         holds=sum(fit.holds is True for fit in fits),
         shares=tuple(fit.shares if falls else None for fit, falls in zip(fits, falling, strict=True)),
+        led=tuple(curve.led for curve in curves),
+        cut=tuple(curve.cut for curve in curves),
     )

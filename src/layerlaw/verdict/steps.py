@@ -63,9 +63,19 @@ def step_places(record: Record) -> list[str]:
     """
     at = [i for i, site in enumerate(record.sites) if site.in_fit]
     points = [record.sites[i] for i in at]
-    alone = [f"at '{name}'" for name in workers(points)]
+    alone = [f"at {with_what_leads(record, name)}" for name in workers(points)]
     across = [f"between '{a.name}' and '{b.name}'" for a, b in pairwise(points)]
     return [across[k] if j > i + 1 else alone[k] for k, (i, j) in enumerate(pairwise(at))]
+
+
+def with_what_leads(record: Record, name: str) -> str:
+    """The module that does a step's work; in a record by blocks with the layers in no block, such as a stem, before it.
+
+    No row lies between a stem and the first block, so that their step is one.
+    """
+    layers = record.settings.get("in_front", {}).get(name, ())
+    shown = f"'{layers[0]}' … '{layers[-1]}'" if len(layers) > 2 else " and ".join(f"'{layer}'" for layer in layers)
+    return f"{shown} and '{name}'" if layers else f"'{name}'"
 
 
 def listed_places(places: Sequence[str]) -> str:
@@ -108,16 +118,8 @@ def rises_named(record: Record, fit: LawFit) -> list[str]:
         for i, ratio in ratios.items()
     ]
     each = "each " * (len(shown) > 1)
-    within = f", {each}within two standard errors" if all(within_errors(record, fit).values()) else ""
+    within = f", {each}within two standard errors" if fit.rises_within_errors else ""
     return [f"{fit.quantity} rises {listed_places(shown)}{within}."]
-
-
-def within_errors(record: Record, fit: LawFit) -> dict[int, bool]:
-    """Of each rise whether it is within two standard errors; those of neighbors are taken as independent."""
-    known = [site.values.get(f"{record.leading}_log_se") for site in record.points()]
-    errors = [math.inf if error is None else error for error in known]  # what is not known excuses nothing
-    rises = {i: math.log(fit.values[i + 1] / fit.values[i]) for i in fit.rising}
-    return {i: rise < 2 * math.hypot(*errors[i : i + 2]) < math.inf for i, rise in rises.items()}
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from layerlaw.law import LawFit
+from layerlaw.measures.collapse import rare_classes
 from layerlaw.measures.columns import REGISTRY, Column, describe
-from layerlaw.pages.html import cards, definitions, escaped, paragraph, table
+from layerlaw.pages.html import cards, definitions, escaped, paragraph, symbols, table
 from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
 from layerlaw.pages.record_view import BRANCH, Parts, RecordView, TableColumn
+from layerlaw.pages.sheets.scales import close_scale
 from layerlaw.record import Record, SiteRow
 from layerlaw.verdict.parts import part_sums
 from layerlaw.wording import ABSENT, clean, correlation, counted, finite, number, percent, signed
@@ -22,6 +24,7 @@ PART_NAMES = {
     "other": "the rest",
 }
 SHARE, RANK_MARK = "share", "†"
+FACTOR_WORDS = "×/÷ 3: from a third of it to three times"
 COMPARED_LAW = (
     ComparedColumn("steps", of_fit(lambda fit: str(fit.layers)), yields=6),
     ComparedColumn("ρ", of_fit(lambda fit: number(fit.rho))),
@@ -114,7 +117,7 @@ def table_columns(view: RecordView) -> list[TableColumn]:
     return [
         TableColumn("features", "numbers per sample at this site", lambda s: f"{s.features:,}", yields=5, on_page=False),
         first,
-        TableColumn("±", "95% interval of D by jackknife, relative", view.interval),
+        TableColumn("±", f"95% interval of D by jackknife, relative; {FACTOR_WORDS}", view.interval),
         TableColumn("D / D<sub>perm</sub>", "D over what permuted labels give; near 1 is noise", against_floor(view.column)),
         TableColumn(SHARE, "share of the total drop of ln D", lambda s: ABSENT, "share of drop", 0),  # filled from parts
         *others,
@@ -175,8 +178,33 @@ def key_numbers(view: RecordView, fit: LawFit) -> list[Tile]:
 
 def collapse_cards(view: RecordView) -> str:
     """Numbers that exist only at the classifier."""
-    tiles = (Tile(c.label, c.text(view.last(c.name)), c.card) for c in REGISTRY.values() if c.card)
+    balanced = bool(view.record.counts) and rare_classes(view.record.counts) is None  # then there are no rare classes
+    shown = (c for c in REGISTRY.values() if c.card and not (balanced and c.needs == "imbalance"))
+    tiles = (Tile(c.label, c.text(view.last(c.name)), c.card) for c in shown)
     return cards(tile for tile in tiles if tile.value != ABSENT)
+
+
+def chance_is_far(view: RecordView) -> bool:
+    """Whether what permuted labels give lies so far above the rest that it would press the chart of the law flat."""
+    floor = [v for v in view.series(f"{view.column}_permuted") if v is not None]
+    own = view.series(view.column)
+    rest = [v for v in (*(own[i] for i in view.fit_positions), *_compared_values(view)) if v is not None]
+    return bool(floor and rest) and min(floor) > 3 * max(rest)
+
+
+def law_span(view: RecordView) -> tuple[list[float | None], list[float | None]]:
+    """What the chart of the law has to show whole, and what as far as there is room: rows that are no points of the law."""
+    own, inside = view.series(view.column), set(view.fit_positions)
+    front = [*(own[i] for i in inside), *(end for i in inside for end in view.ends[i] or ()), *_compared_values(view)]
+    front += [] if chance_is_far(view) else [view.series(f"{view.column}_permuted")[i] for i in view.trunk]
+    front += [] if view.fit is None else view.fit.line
+    return front, [v for i, v in enumerate(own) if i not in inside]
+
+
+def _compared_values(view: RecordView) -> list[float | None]:
+    """Of the untrained network, of test data and of the best linear map, along the trunk."""
+    names = (f"{view.column}_untrained", f"test_{view.column}", "separation_linear")
+    return [view.series(name)[i] for name in names for i in view.trunk]
 
 
 def law_caption(view: RecordView) -> str:
@@ -189,7 +217,17 @@ def law_caption(view: RecordView) -> str:
         and "Bars: 95% intervals by jackknife, for other samples through this same network.",
         any(not view.sites[i].in_fit for i in view.along) and "Hollow points are not part of the fit.",
         bool(view.beside) and "Small gray points lie on side branches, which are not part of it; lines pass them by.",
+        _beyond(view) and "Triangles at the edge: beyond the axis, which is that of the law.",
     )
+
+
+def _beyond(view: RecordView) -> bool:
+    """Whether a value lies beyond the axis of the chart of the law."""
+    front, behind = ([v for v in some if v is not None and v > 0] for some in law_span(view))
+    if not front or not behind:
+        return False
+    scale, _ = close_scale(front, view.record.kind.margin, behind)
+    return min(behind) < scale.low or max(behind) > scale.high
 
 
 def shares_caption(view: RecordView) -> str:
@@ -204,7 +242,8 @@ def parts_table(view: RecordView) -> str:
     """What all parts of one kind change together."""
     sums = {branch: part_sums(view.record, branch=branch) for branch in (False, True)}
     linear = any(one.linear is not None for some in sums.values() for one in some)
-    heads = [("part", "site"), ("count", ""), (f"change of ln {describe(view.column).symbol}", ""), ("per part", "")]
+    change = symbols(f"change of ln {describe(view.column).symbol}")
+    heads = [("part", "site"), ("count", ""), (change, ""), ("per part", "")]
     heads += [("change of ln D<sub>lin</sub>", ""), ("at most, per part", "")] if linear else []
     head = "".join(f'<th scope="col"{f" class={kind}" if kind else ""}>{text}</th>' for text, kind in heads)
     rows = []
@@ -241,7 +280,7 @@ def parts_caption(view: RecordView) -> str:
 
 def compared_caption(views: Sequence[RecordView]) -> str:
     """How to read the comparison."""
-    return "D along the layers of each fit; dashed, the fitted law."
+    return "D at the points of each fit; dashed, the fitted law."
 
 
 def formulas(views: Sequence[RecordView]) -> str:

@@ -9,12 +9,12 @@ from typing import Any
 
 from layerlaw.measures.columns import REGISTRY, describe
 from layerlaw.pages import theme
-from layerlaw.pages.classifier import PART_NAMES, parts
+from layerlaw.pages.classifier import PART_NAMES, chance_is_far, law_span, parts
 from layerlaw.pages.html import chart, escaped, for_plotly, plotly, section, table, unbroken
 from layerlaw.pages.record_view import RecordView, strided
 from layerlaw.pages.sheets.scales import log_ticks
 from layerlaw.record import SiteRow
-from layerlaw.verdict.levels import ModuleFinding, finding_of
+from layerlaw.verdict.levels import ModuleFinding, pooled_finding
 from layerlaw.verdict.parts import layer_changes
 from layerlaw.wording import beginning, finite, number, p_value, percent, short_names, shortened, signed
 
@@ -58,13 +58,10 @@ def law_figure(view: RecordView) -> Any:
         return f"No separation {about.symbol} was measured, so there is nothing to draw."
     traces: list[Any] = []
     untrained, test, floor = map(view.series, (f"{lead}_untrained", f"test_{lead}", f"{lead}_permuted"))
-    every = [*train, *untrained, *test]
     if chance := [v for v in floor if v is not None]:
         name = f"permuted {'labels' if view.record.kind.of_classes else 'targets'} (chance)"
-        if min(chance) > 3 * max(v for v in every if v is not None):  # within the axis it would press the rest flat
+        if chance_is_far(view):
             name += f", above: {number(min(chance))} to {number(max(chance))}"
-        else:
-            every += floor
         traces.append(plotly.line(name, floor, theme.NULL, dash="dot", symbol=None, width=1.5))
     if view.has(f"{lead}_untrained"):
         traces.append(plotly.untrained_line("untrained network", untrained))
@@ -72,16 +69,17 @@ def law_figure(view: RecordView) -> Any:
         traces.append(plotly.line("test data", test, theme.TEST, symbol="diamond", width=1.2))
     if view.has("separation_linear"):
         linear = view.series("separation_linear")
-        every += linear
         traces.append(
             plotly.line("best linear map", linear, theme.QUALITATIVE[2], symbol="triangle-up", width=1, size=6)
         )
-    traces = [plotly.along_trunk(view, trace) for trace in traces] + plotly.branch_points(view)
+    front, behind = law_span(view)
+    yaxis = plotly.log_axis(front, about.label, behind=behind)
+    traces = [plotly.along_trunk(view, trace) for trace in traces]
+    traces += [plotly.at_the_edge(points, yaxis) for points in plotly.branch_points(view)]
     if view.fit is not None:
-        traces.append(plotly.fitted_line(view, view.fit, f"law: ρ = {number(view.fit.rho)} per layer"))
-    traces.append(plotly.law_points(view, shortened(view.record.data_name, 40), thickness=1.2, width=4))
-    ends = [view.ends[i] for i in view.along]
-    yaxis = plotly.log_axis([*every, *(end for pair in ends for end in pair or ())], about.label)
+        traces.append(plotly.fitted_line(view, view.fit, f"law: ρ = {number(view.fit.rho)} per {view.fit.step}"))
+    points = plotly.law_points(view, shortened(view.record.data_name, 40), thickness=1.2, width=4)
+    traces.append(plotly.at_the_edge(points, yaxis))
     return plotly.new_figure(traces, view, height=440, xaxis=plotly.site_axis(view), yaxis=yaxis)
 
 
@@ -139,7 +137,7 @@ def modules_words(view: RecordView) -> str:
 
 def pooled_modules(views: Sequence[RecordView]) -> list[str]:
     """A section on which module obeys the law in all of these records, where they have several levels in common."""
-    if (found := finding_of(*(view.record for view in views))) is None:
+    if (found := pooled_finding(*(view.record for view in views))) is None:
         return []
     pooled = f"{unbroken(found.sentence)} Pooled as networks that were trained independently, say from several seeds."
     return [
@@ -247,7 +245,10 @@ def classes_note(view: RecordView) -> str:
         return ""
     K, where = len(deepest.by_class["separation"]), escaped(deepest.name)
     of = f"The {MOST_CLASSES} worst of {K:,} classes" if K > MOST_CLASSES else "Classes"
-    return f"{of}, ordered by D<sub>k</sub> at '{where}', the worst separated on top. Darker is fuzzier."
+    aside = " Colors span the points of the law; other sites may lie beyond." * (
+        len(view.fit_positions) < len(view.sites)
+    )
+    return f"{of}, ordered by D<sub>k</sub> at '{where}', the worst separated on top. Darker is fuzzier.{aside}"
 
 
 def classes_figure(view: RecordView) -> Any:
@@ -258,15 +259,16 @@ def classes_figure(view: RecordView) -> Any:
     columns = [site.by_class.get("separation", []) for site in view.sites]
     rows = [[finite(values[k]) if k < len(values) else None for values in columns] for k in order]
     logs = [[round(math.log(v), 3) if v and v > 0 else None for v in row] for row in rows]
-    seen = [v for row in logs for v in row if v is not None]
-    if not seen:
+    if not (seen := _class_span(view, logs)):
         return "Every class is collapsed exactly (D_k = 0): there is no logarithm to draw."
-    ticks = log_ticks(min(seen) / math.log(10), max(seen) / math.log(10) + 1e-9)
+    low, high = min(seen), max(seen)
+    ticks = log_ticks(low / math.log(10), high / math.log(10) + 1e-9)
     known = view.record.classes
     names = [known[k] if k < len(known) else f"class {k}" for k in order]  # a number where the record names fewer
     height = 110 + (28 if len(order) <= 20 else 20) * max(len(order), 4)
     heat = plotly.go.Heatmap(
-        z=logs, xgap=1 if len(view.sites) <= 40 else 0, ygap=1, colorscale=[list(stop) for stop in theme.SEQUENTIAL],
+        z=logs, zmin=low, zmax=high, xgap=1 if len(view.sites) <= 40 else 0, ygap=1,
+        colorscale=[list(stop) for stop in theme.SEQUENTIAL],
         text=[[number(v, 2 if v and v < 100 else 3) for v in row] for row in rows],
         texttemplate="%{text}" if len(view.sites) <= 14 and len(order) <= 20 else "", textfont={"size": 12},
         meta="grid", hovertemplate="%{customdata}<br>D<sub>k</sub> = %{text}<extra></extra>",
@@ -282,10 +284,17 @@ def classes_figure(view: RecordView) -> Any:
         "ticktext": [html.escape(beginning(name, 22), quote=False) for name in names],
         "autorange": "reversed", "showgrid": False, "ticks": "outside", "ticklen": 8, "tickcolor": "rgba(0,0,0,0)",
     }  # fmt: skip
-    xaxis = {**plotly.site_axis(view), "showline": False, "ticks": ""}
+    xaxis = {**plotly.site_axis(view, grid=True), "showline": False, "ticks": ""}
     figure = plotly.new_figure([heat], view, height=height, xaxis=xaxis, yaxis=yaxis)
     figure.layout.meta["rows"] = [for_plotly(name, 60) for name in names]
     return figure
+
+
+def _class_span(view: RecordView, logs: list[list[float | None]]) -> list[float]:
+    """What the colors span: ln D_k at the points of the law; other rows, some of too few features, would wash them out."""
+    inside = set(view.fit_positions)
+    points = [v for row in logs for i, v in enumerate(row) if v is not None and i in inside]
+    return points or [v for row in logs for v in row if v is not None]
 
 
 def _deepest(view: RecordView) -> SiteRow | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 from collections.abc import Iterable
 from importlib import resources
 from typing import Any, TypeVar
@@ -35,6 +36,15 @@ def listed(given: One | Iterable[One], of: type[One], caller: str) -> list[One]:
 def escaped(text: str) -> str:
     """A name or sentence for HTML text and attributes."""
     return html.escape(clean(text))
+
+
+def symbols(text: str) -> str:
+    """Words in which a symbol has its index below it; in HTML and in Plotly's labels, in no attribute.
+
+    >>> symbols("final D_reg")
+    'final D<sub>reg</sub>'
+    """
+    return re.sub(r"\bD_(reg|lin)\b", r"D<sub>\1</sub>", text)
 
 
 def for_plotly(text: str, longest: int = 80) -> str:
@@ -81,13 +91,13 @@ def source(name: str) -> str:
 def section(panel: str, key: str, heading: str, body: str, caption: str = "") -> str:
     """A section; `key` makes its id unique on the page, `caption` stands below the heading."""
     head = f"<h2>{heading}</h2>" if heading else ""
-    note = f'<p class="caption">{caption}</p>' if caption else ""
+    note = f'<p class="caption">{symbols(caption)}</p>' if caption else ""
     return f'<section id="{key}-{panel}-panel" data-panel="{panel}">{head}{note}{body}</section>'
 
 
 def empty(words: str) -> str:
     """What stands where something could not be shown."""
-    return f'<p class="empty">{escaped(words)}</p>'
+    return f'<p class="empty">{symbols(escaped(words))}</p>'
 
 
 def chart(key: str, figure: Any) -> str:
@@ -114,7 +124,7 @@ def table(label: str, heads: str, rows: Iterable[str], *, kind: str = "", tall: 
 def cards(items: Iterable[tuple[str, str, str]]) -> str:
     """A strip of numbers: (what, number, in other words)."""
     inner = "".join(
-        f"<div><dt>{what}</dt><dd>{escaped(value)}</dd><dd class='tail'>{tail}</dd></div>"
+        f"<div><dt>{symbols(what)}</dt><dd>{escaped(value)}</dd><dd class='tail'>{symbols(tail)}</dd></div>"
         for what, value, tail in items
     )
     return f'<dl class="cards">{inner}</dl>' if inner else ""
@@ -148,4 +158,4 @@ def paragraph(*lines: str | bool) -> str:
 
 def unbroken(text: str) -> str:
     """A sentence in which no line ends at an equals sign."""
-    return escaped(sentence(text)).replace(" = ", "&nbsp;=&nbsp;")
+    return symbols(escaped(sentence(text)).replace(" = ", "&nbsp;=&nbsp;"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from layerlaw.measures.columns import describe
 from layerlaw.pages import html, theme
 from layerlaw.pages.record_view import RecordView
 from layerlaw.record import SiteRow
@@ -68,7 +69,9 @@ def _drawing(view: RecordView, position: int, short: str, colors: list[str]) -> 
     site = view.sites[position]
     step, name, value = _step(view, site), html.escaped(short), site.values.get(view.column)
     known = value is not None and not view.record.words  # PR has nothing to do with the words
-    measured = f'<span class="num">D = {number(value)}</span>' if known else ""
+    measured = (
+        f'<span class="num">{html.symbols(describe(view.column).symbol)} = {number(value)}</span>' if known else ""
+    )
     return (
         f'<figure><svg viewBox="0 0 {SIDE} {SIDE}" role="img" aria-label="principal components at {name}">'
         f"{svg_paths(site.plane[::step], view.record.plane_labels[::step], colors)}</svg><figcaption "

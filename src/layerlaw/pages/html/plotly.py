@@ -4,36 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from layerlaw.errors import needed
 from layerlaw.law import LawFit
 from layerlaw.measures.columns import describe
 from layerlaw.pages import theme
-from layerlaw.pages.html import for_plotly
+from layerlaw.pages.html import for_plotly, symbols
 from layerlaw.pages.record_view import Parts, RecordView, block_ticks, site_ticks, strided
 from layerlaw.pages.sheets.scales import close_scale, tick_text
-from layerlaw.record import Kind
 from layerlaw.wording import number, short_names
 
 go, offline = (needed(f"plotly.{part}", "pages", "report()") for part in ("graph_objects", "offline"))
 Values = Sequence[float | None]
 Ends = Sequence[tuple[float, float] | None]
 Axis = dict[str, Any]
-LONGEST_NAME = 17  # of a site below a chart
+LONGEST_NAME = 22  # of a site below a chart
+EDGE = 0.02  # of the axis: so far from its end what lies beyond is drawn
+CLOSEST = 0.45  # two names stand no closer, in steps of the law
 WORK = {"rise": theme.RISE, "idle": theme.PALE, "work": theme.TRAIN}  # colors of what a site contributes
 
 
 def new_figure(traces: Sequence[Any], view: RecordView | None, *, level: float | None = None, **layout: Any) -> Any:
     """A figure without a template: the page holds the template once and hands it to all; dashed, a line at some level.
 
-    The names of the sites, which page.js writes over the hover text of traces with `meta="sites"`, stand once in it.
+    Traces with `meta="sites"` count positions of sites, which here become places on the axis. The names of the sites, which
+    page.js writes over the hover text of such traces, stand once in the figure.
     """
     figure = go.Figure(list(traces))
     if view is not None:
+        for trace in figure.data:
+            if trace.meta == "sites":  # positions so far
+                positions = range(len(view.places)) if trace.x is None else trace.x
+                trace.x = [None if i is None else view.places[i] for i in positions]
         pairs = zip(view.record.numbers, view.sites, strict=True)
-        layout["meta"] = {"sites": [f"<b>{count} · {for_plotly(site.name, 60)}</b>" for count, site in pairs]}
+        names = [f"<b>{count} · {for_plotly(site.name, 60)}</b>" for count, site in pairs]
+        layout["meta"] = {"sites": names, "places": view.places}
     figure.update_layout(template=go.layout.Template(), **layout)
+    if title := figure.layout.yaxis.title.text:
+        figure.layout.yaxis.title.text = symbols(title)
     if level is not None:
         figure.add_hline(y=level, line={"color": theme.TEXT, "width": 1, "dash": "dash"})
     return figure
@@ -44,35 +54,48 @@ def rounded(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
 
 
-def site_axis(view: RecordView, *, most: int = 18) -> Axis:
-    """An x axis with site names; beyond `most` sites only some of them are named, and none on a side branch."""
-    shown = [view.along[i] for i in strided(len(view.along), most)]
+def site_axis(view: RecordView, *, most: int = 18, grid: bool = False) -> Axis:
+    """An x axis with site names; beyond `most` sites only some of them are named, and none on a side branch.
+
+    Sites stand at their places; in a `grid` one beside the other.
+    """
+    places = [float(i) for i in range(len(view.sites))] if grid else view.places
+    named = view.along
+    if len(named) > most or any(places[b] - places[a] < CLOSEST for a, b in pairwise(named)):
+        named = [i for i in named if places[i].is_integer()]
+    shown = [named[i] for i in strided(len(named), most)]
     names = short_names([site.name for site in view.sites], LONGEST_NAME)
     texts = [for_plotly(names[i], LONGEST_NAME) for i in shown]
-    return {"tickvals": shown, "ticktext": texts, "tickangle": -45, "range": [-0.5, len(view.sites) - 0.5]}
+    limits = [-0.5, max(places, default=0.0) + 0.5]
+    return {"tickvals": [places[i] for i in shown], "ticktext": texts, "tickangle": -45, "range": limits}
 
 
 def block_axis(view: RecordView, *drawn: Values) -> Axis:
     """An x axis of blocks, counted 1 … L; the embedded input has a place where one of the series `drawn` has it."""
     with_input = any(series and (series[0] or 0) > 0 for series in drawn)
     ticks, names, title, first = site_ticks(view.record, with_input=with_input)
-    limits = [first - 0.5, len(view.sites) - 0.5]
+    limits = [first - 0.5, view.places[-1] + 0.5]
     return {"tickvals": ticks, "ticktext": names, "range": limits, "title": {"text": title}}
 
 
-def index_axis(count: int, kind: Kind) -> Axis:
-    """An x axis that counts the points of a fit as their kind does: layers from 0, blocks from 1."""
-    first = kind.first
+def index_axis(views: Sequence[RecordView]) -> Axis:
+    """An x axis that counts the points of fits as their kind does: from 0, blocks of language models from 1."""
+    first, count = views[0].record.kind.first, max(len(view.fit_positions) for view in views)
+    steps = {view.record.step_name for view in views}
+    counted = steps.pop() if len(steps) == 1 else "points"
     shown = block_ticks([str(first + i) for i in range(count)]) if first else strided(count, 13)
-    title = {"text": kind.site if first else f"{kind.site}, counted along the fit"}
+    title = {"text": counted if first else f"{counted}, counted along the fit"}
     limits = [first - 0.5, first + count - 0.5]
     return {"tickvals": [first + i for i in shown], "tickangle": 0, "range": limits, "title": title}
 
 
-def log_axis(values: Iterable[float | None], title: str, *, margin: float = 0.08) -> Axis:
-    """A log axis that spans the positive values and at least a `margin` of decades about them, with round ticks."""
-    positive = [v for v in values if v is not None and v > 0 and math.isfinite(v)]
-    scale, ticks = close_scale(positive or (0.1, 10.0), margin)
+def log_axis(values: Iterable[float | None], title: str, *, margin: float = 0.08, behind: Values = ()) -> Axis:
+    """A log axis that spans the positive values and at least a `margin` of decades about them, with round ticks.
+
+    What is `behind` them moves its ends where it is near enough not to press them flat.
+    """
+    positive, back = ([v for v in some if v is not None and v > 0 and math.isfinite(v)] for some in (values, behind))
+    scale, ticks = close_scale(positive or back or (0.1, 10.0), margin, back)
     limits = [round(math.log10(scale.low), 4), round(math.log10(scale.high), 4)]
     texts = [tick_text(t) for t in ticks]
     return {"type": "log", "range": limits, "tickvals": ticks, "ticktext": texts, "title": {"text": title}}
@@ -124,9 +147,25 @@ def law_points(view: RecordView, name: str, **bars: Any) -> Any:
 def along_trunk(view: RecordView, trace: Any) -> Any:
     """The same series without sites that do not compare with the others: between side branches and the trunk it would jump
     to and fro, and to what was set aside as another kind of features it would fall."""
-    at = [i for i in view.along if not view.sites[i].aside]
+    at = view.trunk
     if len(at) < len(view.sites):
         trace.update(x=at, y=[trace.y[i] for i in at], customdata=[trace.customdata[i] for i in at])
+    return trace
+
+
+def at_the_edge(trace: Any, axis: Axis) -> Any:
+    """The points of a trace with those beyond a log axis as triangles at its edge; on hover they say their number."""
+    (bottom, top), y = axis["range"], trace.y
+    inside = [bottom + EDGE * (top - bottom), top - EDGE * (top - bottom)]
+    beyond = {i: math.log10(v) > top for i, v in enumerate(y) if v and not bottom <= math.log10(v) <= top}
+    if beyond:
+        own = trace.marker.symbol
+        pointing = [f"triangle-{'up' if beyond[i] else 'down'}" + "-open" * own.endswith("-open") if i in beyond else own
+                    for i in range(len(y))]  # fmt: skip
+        trace.marker.symbol = pointing
+        trace.y = [rounded(10 ** inside[beyond[i]]) if i in beyond else v for i, v in enumerate(y)]
+        for side in ("array", "arrayminus") if trace.error_y.array is not None else ():
+            trace.error_y[side] = [0.0 if i in beyond else v for i, v in enumerate(trace.error_y[side])]
     return trace
 
 
@@ -145,7 +184,8 @@ def fitted_line(view: RecordView, fit: LawFit, name: str, width: float = 1.5) ->
     """The line of a law, dashed."""
     style = {"color": theme.TRAIN, "dash": "dash", "width": width}
     y = [rounded(v) for v in fit.line]
-    return go.Scatter(name=name, x=view.fit_positions, y=y, mode="lines", line=style, hoverinfo="skip", legendrank=2)
+    x = [view.places[i] for i in view.fit_positions]
+    return go.Scatter(name=name, x=x, y=y, mode="lines", line=style, hoverinfo="skip", legendrank=2)
 
 
 def work_bars(parts: Parts, words: Sequence[str], hollow: int | None = None) -> Any:

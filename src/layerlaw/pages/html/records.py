@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -23,7 +24,7 @@ from layerlaw.wording import ABSENT, clean, percent, sentence, setting, short_na
 
 PLANE_POINTS = 20_000  # on the whole page, about ten bytes each: Plotly itself takes 4.8 of the 6 MB
 MOST_ASIDE, MOST_SPREAD = 0.08, 0.4  # blocks: between the points of two records, and of all
-LONGEST_BLOCK, LONGEST_SITE = 17, (17, 14)  # characters in a table; of a site, on a desk and on a telephone
+LONGEST_BLOCK, LONGEST_SITE = 17, (22, 17)  # characters in a table; of a site, on a desk and on a telephone
 MANY_SITES = 60  # more than that scroll in a box of their own
 TYPE_HEADS = (
     '<th scope="col" class="site">site</th><th scope="col" class="text">type</th>'
@@ -61,7 +62,7 @@ def verdict_html(view: RecordView) -> str:
     (headline, numbers), verdict = view.headline, view.verdict
     notes = [note for note in view.record.notes if note not in verdict.findings]
     return (
-        f'<p class="headline">{html.escaped(sentence(headline))}</p>'
+        f'<p class="headline">{html.symbols(html.escaped(sentence(headline)))}</p>'
         + (f'<p class="facts">{html.unbroken(numbers)}</p>' if numbers else "")
         + html.sentences(verdict.findings, "findings")
         + (f"<h3>What to do</h3>{html.sentences(verdict.advice, 'advice')}" if verdict.advice else "")
@@ -95,7 +96,7 @@ def layers_html(view: RecordView) -> str:
     long_names = not view.alike and max(len(site.name) for site in view.sites) > LONGEST_SITE[1]
     many = len(cells) + long_names > shows.CROWDED  # long names take the room of a column
     titled = [(html.escaped(c.meaning), c.short if many and c.short else c.head) for c in cells]
-    heads = "".join(f'<th scope="col" title="{meaning}">{head}</th>' for meaning, head in titled)
+    heads = "".join(f'<th scope="col" title="{meaning}">{html.symbols(head)}</th>' for meaning, head in titled)
     rows, names = [], _table_names(view)
     for i, (site, count) in enumerate(zip(view.sites, view.record.numbers, strict=True)):
         mark = RANK_MARK if site.values.get("full_rank") == 0.0 else ""
@@ -108,7 +109,7 @@ def layers_html(view: RecordView) -> str:
     gray = ["Sites in gray are shown but are no points of the law."] * any(not site.in_fit for site in view.sites)
     far = bool(view.shares) and any(b > a + 1 for a, b in pairwise(view.fit_positions))
     gray += ["Where gray rows lie between two points of the law, a share is that of all layers between the two."] * far
-    below = "".join(f'<p class="note">{note}</p>' for note in [*shows.table_notes(view), *gray])
+    below = "".join(f'<p class="note">{html.symbols(note)}</p>' for note in [*shows.table_notes(view), *gray])
     kind, tall = "many" if many else "", len(view.sites) > MANY_SITES
     return html.table("per-layer table", first + heads, rows, kind=kind, tall=tall) + below
 
@@ -134,8 +135,8 @@ def _table_names(view: RecordView) -> list[str]:
 
 
 def _site_cells(site: SiteRow, count: str, name: str, *, short: bool) -> str:
-    """Name, type and features; of blocks all alike the name alone."""
-    title, index = html.escaped(site.name), f'<span class="index">{count}</span>'
+    """Name, type and features; of blocks all alike the name alone. Beside a name that is a number no other stands."""
+    title, index = html.escaped(site.name), "" if site.name.isdecimal() else f'<span class="index">{count}</span>'
     head = f'<th scope="row" class="site" title="{title}">{index}{name}</th>'
     return (
         head
@@ -278,7 +279,7 @@ def _several(views: Sequence[RecordView]) -> str:
     caption = presentation(views[0]).compared_caption(views) + other_data
     records = [
         f'<details class="record"><summary><b>{html.escaped(view.label)}</b>'
-        f"<span>{html.escaped(sentence(view.headline[0]))}</span></summary>"
+        f"<span>{html.symbols(html.escaped(sentence(view.headline[0])))}</span></summary>"
         f'<p class="subtitle">{_facts(view)}</p>{_panels(view, f"r{i}")}</details>'
         for i, view in enumerate(views)
     ]
@@ -297,7 +298,11 @@ def _along_relative_depth(views: Sequence[RecordView]) -> str:
 
 def compare_figure(views: Sequence[RecordView], *, relative: bool = False) -> Any:
     """D or PR along the fit of every record: points, and its line dashed; `relative`: all end at depth 1."""
-    kind, axis, symbol = views[0].record.kind, presentation(views[0]).AXIS, describe(views[0].column).symbol
+    kind, axis, symbol = (
+        views[0].record.kind,
+        presentation(views[0]).AXIS,
+        html.symbols(describe(views[0].column).symbol),
+    )
     curves = [[view.series(view.column)[p] for p in view.fit_positions] for view in views]
     drawn = [i for i, curve in enumerate(curves) if any(v is not None and v > 0 for v in curve)]
     if not drawn:
@@ -331,6 +336,7 @@ def compare_figure(views: Sequence[RecordView], *, relative: bool = False) -> An
             points.error_y = plotly.error_bars(curve, ends, color=color, thickness=1, width=0)
         traces.append(points)
         if view.fit:
+            every += view.fit.line
             law = plotly.fitted_line(view, view.fit, "", 1.3)
             law.update(
                 x=[plotly.rounded(k / unit) for k in counts],
@@ -339,7 +345,7 @@ def compare_figure(views: Sequence[RecordView], *, relative: bool = False) -> An
                 showlegend=False,
             )
             traces.append(law)
-    xaxis = plotly.index_axis(max(len(curves[i]) for i in drawn), kind)
+    xaxis = plotly.index_axis([views[i] for i in drawn])
     if relative:
         xaxis = {"title": {"text": "relative depth (block / number of blocks)"}, "range": [0, 1.03], "dtick": 0.2}
     yaxis = plotly.log_axis(every, axis, margin=kind.margin)
@@ -353,14 +359,17 @@ def _color(i: int) -> str:
 def compare_table(views: Sequence[RecordView]) -> str:
     """The numbers of each law, one row per record."""
     columns, crowded = presentation(views[0]).COMPARED, presentation(views[0]).CROWDED
-    heads = '<th scope="col" class=site>record</th>' + "".join(f'<th scope="col">{c.head}</th>' for c in columns)
+    named = "".join(f'<th scope="col">{html.symbols(c.head)}</th>' for c in columns)
+    heads = f'<th scope="col" class=site>record</th>{named}'
     rows = (
         f'<th scope="row" class="site" title="{html.escaped(view.label)}"><i class="dot" style="background:{_color(i)}"></i>'
         f"{html.escaped(shortened(view.label, 40))}</th>" + "".join(_compared_cell(column, view) for column in columns)
         for i, view in enumerate(views)
     )
     kind = "many" if 1 + len(columns) > crowded else ""
-    rule = f'<p class="note">{html.escaped(RULE[0].upper() + RULE[1:])}.</p>'
+    bent = any(view.fit is not None and view.fit.trend == math.inf for view in views)
+    infinite = " Trend ∞: a curve fitted to all steps does not fall at its first one." * bent
+    rule = f'<p class="note">{html.escaped(RULE[0].upper() + RULE[1:])}.{infinite}</p>'
     return html.table("law numbers per record", heads, rows, kind=kind) + rule
 
 

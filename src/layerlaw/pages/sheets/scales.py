@@ -102,9 +102,14 @@ def tick_text(value: float) -> str:
     return f"10{power(exponent)}" if abs(value / 10.0**exponent - 1) < 1e-9 else number(value, 2)
 
 
-def close_scale(values: Iterable[float], margin: float) -> tuple[Scale, list[float]]:
-    """A log scale with at least a `margin` of decades about the values, and its ticks: more where the margin is small."""
+def close_scale(values: Iterable[float], margin: float, behind: Sequence[float] = ()) -> tuple[Scale, list[float]]:
+    """A log scale with at least a `margin` of decades about the values, and its ticks: more where the margin is small.
+
+    What is `behind` moves its ends where it is near enough not to press the values flat.
+    """
     scale = padded(list(values), True, 0.06, margin)
+    reach = scale.stretched(MOST_BEYOND, MOST_BEYOND)
+    scale = before(scale, [v for v in behind if reach.low <= v <= reach.high])
     return scale, log_ticks(math.log10(scale.low), math.log10(scale.high), 7 if margin < 0.01 else 4)
 
 
@@ -131,11 +136,16 @@ def y_scale(panel: Panel) -> Scale | None:
     if not front and not back:
         return None
     scale = padded(front or back, panel.log_y, 0.06, 0.004 if panel.tight else 0.08)
-    if not front or not back:
+    return before(scale, back) if front else scale
+
+
+def before(scale: Scale, background: Sequence[float]) -> Scale:
+    """The scale, longer for what is in the background, but by no more than a share of its length at either end."""
+    if not background:
         return scale
     reach = scale.stretched(MOST_BEYOND, MOST_BEYOND)
-    behind = padded([min(max(v, reach.low), reach.high) for v in back], panel.log_y, 0.03, 0.0)
-    return Scale(min(scale.low, behind.low), max(scale.high, behind.high), panel.log_y)
+    behind = padded([min(max(v, reach.low), reach.high) for v in background], scale.log, 0.03, 0.0)
+    return Scale(min(scale.low, behind.low), max(scale.high, behind.high), scale.log)
 
 
 def smallest_gap(values: Sequence[float]) -> float:
