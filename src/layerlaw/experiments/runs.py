@@ -282,9 +282,9 @@ def record_of(
     """A trained network measured once more: on other images, in another order, or with D corrected for their number."""
     pair = (data.inputs, data.labels) if isinstance(data, Samples) else data
     errors: Any = "jackknife" if jackknife else False
-    how: dict[str, Any] = {"batchnorm": batchnorm, "batch_size": CHUNK, "uncertainty": errors, "device": device, "sites": sites}
+    how: dict[str, Any] = {"batchnorm": batchnorm, "batch_size": CHUNK, "uncertainty": errors}
     with _one_thread():
-        return probe(run.network(), pair, test=test, progress=False, **how)
+        return probe(run.network(), pair, test=test, sites=sites, device=device, progress=False, **how)
 
 
 def half_life_on(run: Run, data: Samples) -> float | None:

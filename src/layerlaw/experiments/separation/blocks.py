@@ -1,15 +1,16 @@
 """Figures 7, 8 and 10: residual and dense networks, whose module is the block, on images of 32×32 pixels.
 
-Images, training and learning rates as in `convolutions`. The authors drop the raw input of these networks and reduce wide
-features to 100 principal components; D needs no reduction, so the exact one is judged and stands beside that of the components.
-D with the raw input stands beside, too. All levels are measured in one training: every ReLU, those that end a block, the input.
+Images, training and learning rates as in `convolutions`. The authors drop the raw input of these networks and reduce
+wide features to 100 principal components; D needs no reduction, so the exact one is judged and stands beside that of
+the components. D with the raw input stands beside, too. All levels are measured in one training: every ReLU, those
+that end a block, the input.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -25,13 +26,10 @@ from layerlaw.capture.network import probing_state
 from layerlaw.capture.site_rules import find_sites
 from layerlaw.errors import LayerlawError
 from layerlaw.experiments.numbers import Claim, above, below, does_not_hold, holds, law_along, minus, of_laws, row
-from layerlaw.experiments.runs import ENDS, FLAT, LAW, NO_RUN, PROTOCOLS, Runs, protocol_words, record_of
+from layerlaw.experiments.runs import ENDS, FLAT, NO_RUN, PROTOCOLS, Runs, protocol_words, record_of
 from layerlaw.experiments.separation.convolutions import (
     BESIDE,
-    NETWORK_TITLES,
     QUICK_RATES,
-    SETS,
-    Cell,
     Cells,
     Claims,
     at_one_rate,
@@ -61,6 +59,7 @@ TITLES = {
 }
 FOUR_BLOCKS = ("resnet_2layer", "resnet_3layer", "resnet_mixed")
 COMPONENTS = 100
+COLUMNS = 8192  # of features that are in float64 at a time
 RELUS = replace(PROTOCOLS, sites=("input", "*relu*"))
 DENSE = replace(PROTOCOLS, sites=("input", "conv", "stage?"))
 MIXED = Claim("law", tolerance="not judged: blocks of two sizes are also said to have two slopes")
@@ -75,18 +74,20 @@ def fig7(setting: Setting) -> Outcome:
         layerlaw reproduce fig7            3 networks × 2 data sets × 5 learning rates: 30 networks per seed (on a GPU)
         layerlaw reproduce fig7 --quick    16×16 pixels, 200 images, two learning rates, 10 epochs
 
-    8 channels, input channels repeated 8 times, filters of 5×5 in blocks of three layers. The paper: where the law is lost
-    in residual networks, it comes back once a block, not a layer, is the module; and blocks with more layers reduce D more. Judged:
-    `LawFit.holds` of blocks in every seed; that it does not hold of layers; and in the mixed network the mean drop of log D of
-    a 3-layer block minus that of a 2-layer block, above 0 by a t test over seeds (whether blocks of the mixed network have one
-    slope is not judged then; its 3-layer blocks also come first, so this may be their place and not their layers).
+    8 channels, input channels repeated 8 times, filters of 5×5 in blocks of three layers. The paper: where the law is
+    lost in residual networks, it comes back once a block, not a layer, is the module; and blocks with more layers
+    reduce D more. Judged: `LawFit.holds` of blocks in every seed; that it does not hold of layers; and in the mixed
+    network the mean drop of log D of a 3-layer block minus that of a 2-layer block, above 0 by a t test over seeds
+    (whether blocks of the mixed network have one slope is not judged then; its 3-layer blocks also come first, so
+    this may be their place and not their layers).
 
-    Four blocks without the raw input leave three steps. With a choice among five learning rates equal steps with noise of 20 %
-    would pass in 28 % of cases, so these claims are judged without a choice: at the rate whose training loss is lowest on the first
-    seed. The rate with the best law of each seed, how the paper chose, stands beside with the choice repeated in its test.
+    Four blocks without the raw input leave three steps. With a choice among five learning rates equal steps with
+    noise of 20 % would pass in 28 % of cases, so these claims are judged without a choice: at the rate whose training
+    loss is lowest on the first seed. The rate with the best law of each seed, how the paper chose, stands beside with
+    the choice repeated in its test.
     """
     data = images_of(setting, 16 if setting.quick else 32)
-    cells = [(name, network) for network in FOUR_BLOCKS for name in SETS]
+    cells = [(name, network) for network in FOUR_BLOCKS for name in data]
     grid = grids(setting, data, cells, RELUS, quick_epochs=10)
     shown = {cell: lowest_loss(some) for cell, some in grid.items()}
     choices = len(QUICK_RATES if setting.quick else ADAM)
@@ -121,13 +122,13 @@ def fig8(setting: Setting) -> Outcome:
         layerlaw reproduce fig8            2 networks per seed, after 10 short ones (on a GPU: hours on a CPU)
         layerlaw reproduce fig8 --quick    four blocks of two layers, 200 images, 10 epochs
 
-    The CIFAR form. The paper: the law holds of densely connected networks with the block as the module. Points: the output of
-    the first convolution and of each of the four dense blocks, in front of the transition; the raw input is dropped. Judged by
-    `LawFit.holds` in every seed. One learning rate per data set, that of the lowest training loss after a tenth of the epochs on the
-    first seed.
+    The CIFAR form. The paper: the law holds of densely connected networks with the block as the module. Points: the
+    output of the first convolution and of each of the four dense blocks, in front of the transition; the raw input is
+    dropped. Judged by `LawFit.holds` in every seed. One learning rate per data set, that of the lowest training loss
+    after a tenth of the epochs on the first seed.
     """
     data = images_of(setting, 16 if setting.quick else 32)
-    shown, short = at_one_rate(setting, data, [(name, "densenet161") for name in SETS], DENSE, quick_epochs=10)
+    shown, short = at_one_rate(setting, data, [(name, "densenet161") for name in data], DENSE, quick_epochs=10)
     found: list[Row] = []
     for cell, some in shown.items():
         name = name_of(cell)
@@ -151,15 +152,16 @@ def fig10(setting: Setting) -> Outcome:
         layerlaw reproduce fig10            2 networks per seed, after 10 short ones, and those of Fig. 7 with 2-layer blocks
         layerlaw reproduce fig10 --quick    few channels, 16×16 pixels, 200 images, 10 epochs
 
-    The CIFAR form. The paper: the law is less pronounced, less clear in deeper residual networks. Points: the output of the stem
-    and of the eight blocks. Judged: evenness minus that of the network of four 2-layer blocks (Fig. 7, the same seed and images),
-    below 0 by a t test over seeds. A random split of the drop over m steps has an evenness of about (m + 1) / 2m, .56 at 8 steps and
-    .67 at 3: so the difference is given again with that subtracted, and for r. One learning rate per network: that of the lowest
-    training loss on the first seed, of ResNet18 after a tenth of the epochs, of the shallow one after all (as in Fig. 7).
+    The CIFAR form. The paper: the law is less pronounced, less clear in deeper residual networks. Points: the output
+    of the stem and of the eight blocks. Judged: evenness minus that of the network of four 2-layer blocks (Fig. 7,
+    the same seed and images), below 0 by a t test over seeds. A random split of the drop over m steps has an evenness
+    of about (m + 1) / 2m, .56 at 8 steps and .67 at 3: so the difference is given again with that subtracted, and for
+    r. One learning rate per network: that of the lowest training loss on the first seed, of ResNet18 after a tenth of
+    the epochs, of the shallow one after all (as in Fig. 7).
     """
     data = images_of(setting, 16 if setting.quick else 32)
-    shallow = grids(setting, data, [(name, "resnet_2layer") for name in SETS], RELUS, quick_epochs=10, shared="fig7")
-    shown, short = at_one_rate(setting, data, [(name, "resnet18") for name in SETS], RELUS, quick_epochs=10)
+    shallow = grids(setting, data, [(name, "resnet_2layer") for name in data], RELUS, quick_epochs=10, shared="fig7")
+    shown, short = at_one_rate(setting, data, [(name, "resnet18") for name in data], RELUS, quick_epochs=10)
     found: list[Row] = []
     claims: Claims = {}
     for (cell, some), others in zip(shown.items(), shallow.values(), strict=True):
@@ -205,8 +207,9 @@ def seen(runs: Runs, keep: Keep) -> Runs:
     def at(found: Measurement) -> Measurement:
         places = [i for i, site in enumerate(found.sites) if keep(site)]
         names = ("separation", "nearest", "rank", "sites", "widths", "by_class")
-        lists: dict[str, Any] = {name: getattr(found, name) for name in names}
-        return replace(found, **{n: v and tuple(v[i] for i in places) for n, v in lists.items()})
+        lists = {name: getattr(found, name) for name in names}
+        kept: dict[str, Any] = {name: some and tuple(some[i] for i in places) for name, some in lists.items()}
+        return replace(found, **kept)
 
     return Runs(replace(run, measurements=tuple(map(at, run.measurements))) for run in runs)
 
@@ -244,7 +247,7 @@ def principal_law(run: Run, data: Samples, keep: Keep, device: str = "cpu") -> L
             probing_state(network, "batch"),
             Capture(network, plan, [site], reduce="flatten", consume=lambda _, x: parts.append(x.clone())) as capture,  # noqa: B023
         ):
-            for x, y in zip(there.inputs.split(CHUNK), there.labels.split(CHUNK), strict=True):
+            for x, y in zip(torch.split(there.inputs, CHUNK), torch.split(there.labels, CHUNK), strict=True):
                 capture.run(Batch((x,), {}, y), where="measuring")
         try:
             values.append(measure(principal(torch.cat(parts)), there.labels)["separation"])
@@ -261,7 +264,10 @@ def principal(features: Tensor, components: int = COMPONENTS) -> Tensor:
     if features.shape[1] <= components:
         return features
     centered = features - features.double().mean(0).to(features.dtype)
-    gram = sum(part.double() @ part.double().T for part in centered.split(8192, 1))  # (n, n)
+    gram = torch.zeros(len(features), len(features), dtype=torch.float64, device=features.device)
+    for start in range(0, features.shape[1], COLUMNS):
+        part = centered[:, start : start + COLUMNS].double()
+        gram += part @ part.T  # (n, n)
     strengths, directions = torch.linalg.eigh(gram)
     kept = min(components, len(features))
     return directions[:, -kept:] * strengths[-kept:].clamp(min=0).sqrt()
