@@ -270,7 +270,8 @@ def principal(features: Tensor, components: int = COMPONENTS) -> Tensor:
         gram += part @ part.T  # (n, n)
     strengths, directions = torch.linalg.eigh(gram)
     kept = min(components, len(features))
-    return directions[:, -kept:] * strengths[-kept:].clamp(min=0).sqrt()
+    scores: Tensor = directions[:, -kept:] * strengths[-kept:].clamp(min=0).sqrt()
+    return scores
 
 
 def drop_gap(run: Run, batchnorm: BatchNormMode = "batch", keep: Keep = is_block) -> float | None:
