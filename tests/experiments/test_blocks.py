@@ -100,19 +100,18 @@ def test_principal_scores_are_those_of_numpys_svd() -> None:
     assert blocks.principal(x, 12) is x  # no wider: left alone
 
 
-def test_all_components_have_the_exact_d(fig7: Quick) -> None:
+def test_all_components_have_the_exact_d(fig7: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(1)
     labels = torch.arange(40) % 4
     x = torch.randn(40, 300, generator=generator) + 3 * torch.randn(4, 300, generator=generator)[labels]
     exact = float(separation_fuzziness(x, labels))
     assert float(separation_fuzziness(blocks.principal(x, 40), labels)) == pytest.approx(exact, rel=1e-5)
     run, samples = fig7.setting.runs["grid"][0], fig7.setting.data["fashion_mnist"]
-    monkeypatch = pytest.MonkeyPatch()
-    with monkeypatch.context() as patch:
-        patch.setattr(blocks.principal, "__defaults__", (10_000,))
-        law = blocks.principal_law(run, samples, blocks.is_block)
-    (ends,) = blocks.seen(Runs([run]), blocks.is_block)
-    assert law.values == pytest.approx(ends.measurement().separation, rel=1e-4)
+    monkeypatch.setattr(blocks.principal, "__defaults__", (10_000,))
+    reduced = blocks.principal_separation(run, samples)
+    (layers,) = blocks.seen(Runs([run]), blocks.is_layer)
+    assert tuple(reduced) == layers.measurement().sites
+    assert tuple(reduced.values()) == pytest.approx(layers.measurement().separation, rel=1e-4)
 
 
 def test_components_stand_beside_the_exact_d(fig7: Quick, fig8: Quick, fig10: Quick) -> None:
@@ -122,7 +121,8 @@ def test_components_stand_beside_the_exact_d(fig7: Quick, fig8: Quick, fig10: Qu
         assert row.ours is not None
         assert row.ours != quick.row(f"fashion_mnist-{network}/block/pearson").ours
     lost = replace(mixed_run([5.0] * 5), diverged=1)
-    assert blocks.principal_law(lost, fig7.setting.data["fashion_mnist"], blocks.is_block) is None
+    assert blocks.principal_separation(lost, fig7.setting.data["fashion_mnist"]) == {}
+    assert fig7.row("fashion_mnist-resnet_2layer/layer-100-components/pearson").kind is None
 
 
 def test_the_points_of_a_dense_network_are_its_blocks(fig8: Quick) -> None:

@@ -46,7 +46,7 @@ from layerlaw.experiments.separation.convolutions import (
 from layerlaw.experiments.setting import ADAM, Images, Setting
 from layerlaw.lab import ResidualNetwork, Run, Samples
 from layerlaw.lab.schedule import CHUNK, BatchNormMode, Measurement
-from layerlaw.law import LawFit
+from layerlaw.lab.trainer import arithmetic
 from layerlaw.measures import measure
 from layerlaw.outcome import Outcome, Row
 from layerlaw.sheet import Sheet
@@ -65,7 +65,27 @@ DENSE = replace(PROTOCOLS, sites=("input", "conv", "stage?"))
 MIXED = Claim("law", tolerance="not judged: blocks of two sizes are also said to have two slopes")
 MORE = above(0.0, "blocks with more layers reduce D more")
 WEAKER = below(0.0, "not as pronounced")
+COMPONENT_NUMBERS = ("holds", "pearson", "rho", "evenness")
 Keep = Callable[[str], bool]
+
+
+def is_block(site: str) -> bool:
+    """The end of a residual block, or what enters the first one."""
+    return re.fullmatch(r"relu|stage\d+\.\d+\.relu", site) is not None
+
+
+def is_block_or_input(site: str) -> bool:
+    """Blocks, and the raw input."""
+    return site == "input" or is_block(site)
+
+
+def is_layer(site: str) -> bool:
+    """Every ReLU, also those inside of blocks."""
+    return site != "input"
+
+
+is_stage = is_layer  # of a dense network only its first convolution and its blocks are measured
+LEVELS: Mapping[str, Keep] = {"block": is_block, "layer": is_layer}
 
 
 def fig7(setting: Setting) -> Outcome:
@@ -99,7 +119,7 @@ def fig7(setting: Setting) -> Outcome:
         mixed = cell[1] == "resnet_mixed"
         found += law_rows(f"{name}/block", blocks, {"holds": MIXED if mixed else holds()})
         found += law_rows(f"{name}/layer", layers, {"holds": does_not_hold(steps_of(layers))})
-        found += levels_beside(name, some, data[cell[0]], setting.device)
+        found += levels_beside(name, some, data[cell[0]], setting.device, input_too=is_block_or_input)
         best = seen(grid[cell], is_block).best(trained=not setting.quick)
         found += best.rows(f"{name}/block-best-of-grid", BESIDE, choices=choices)
         found += [rate_row(f"{name}/learning-rate", some), rate_row(f"{name}/block-best-of-grid/learning-rate", best)]
@@ -133,7 +153,9 @@ def fig8(setting: Setting) -> Outcome:
     for cell, some in shown.items():
         name = name_of(cell)
         found += law_rows(f"{name}/block", seen(some, is_stage), {"holds": holds()})
-        found += levels_beside(name, some, data[cell[0]], setting.device, keep=is_stage, beside=lambda _: True)
+        found += levels_beside(
+            name, some, data[cell[0]], setting.device, levels={"block": is_stage}, input_too=lambda _: True
+        )
         found.append(rate_row(f"{name}/learning-rate", some))
     claims: Claims = {
         f"Fig. 8: the law of blocks, {title}": seen(shown[cell], is_stage).mostly_hold
@@ -174,31 +196,13 @@ def fig10(setting: Setting) -> Outcome:
         found += law_rows(f"{name}/block", blocks)
         found += other.rows(f"{cell[0]}-resnet_2layer/block", BESIDE)
         found += seen(some, is_layer).rows(f"{name}/layer", BESIDE)
-        found += levels_beside(name, some, data[cell[0]], setting.device)
+        found += levels_beside(name, some, data[cell[0]], setting.device, input_too=is_block_or_input)
         found.append(rate_row(f"{name}/learning-rate", some))
         claims[f"Fig. 10: the law weaker than in four blocks, {title}"] = partial(_weaker, blocks, other)
     notes = [f"Data sets with a weaker law, {protocol_words(claims)}.", *answers(setting, shown, data, "layers")]
     beside = {cell: lowest_loss(some) for cell, some in shallow.items()}
     sheets, tables = _drawn({**shown, **beside}, {**short, **shallow}, claims)
     return Outcome("fig10", TITLES["fig10"], found, sheets, tables, [*notes, *more_notes(setting, shown)])
-
-
-def is_block(site: str) -> bool:
-    """The end of a residual block, or what enters the first one."""
-    return re.fullmatch(r"relu|stage\d+\.\d+\.relu", site) is not None
-
-
-def is_block_or_input(site: str) -> bool:
-    """Blocks, and the raw input."""
-    return site == "input" or is_block(site)
-
-
-def is_layer(site: str) -> bool:
-    """Every ReLU, also those inside of blocks."""
-    return site != "input"
-
-
-is_stage = is_layer  # of a dense network only its first convolution and its blocks are measured
 
 
 def seen(runs: Runs, keep: Keep) -> Runs:
@@ -220,40 +224,48 @@ def steps_of(runs: Runs) -> int:
 
 
 def levels_beside(
-    name: str, runs: Runs, images: Images, device: str, *, keep: Keep = is_block, beside: Keep = is_block_or_input
+    name: str, runs: Runs, images: Images, device: str, *, levels: Mapping[str, Keep] = LEVELS, input_too: Keep
 ) -> list[Row]:
-    """The law of blocks with the raw input, and that of 100 principal components without it."""
-    laws = [principal_law(run, images(run.recipe.seed), keep, device) for run in runs]
-    names = ("holds", "pearson", "rho", "evenness")
+    """The law of blocks with the raw input, and that of 100 principal components at every level without it."""
+    found = seen(runs, input_too).rows(f"{name}/block-from-input", BESIDE)
+    reduced = [principal_separation(run, images(run.recipe.seed), device) for run in runs]
     why = runs.trouble() or FLAT
-    return [
-        *seen(runs, beside).rows(f"{name}/block-from-input", BESIDE),
-        *(row(f"{name}/block-{COMPONENTS}-components/{what}", of_laws(laws, what), reason=why) for what in names),
-    ]
+    for level, keep in levels.items():
+        laws = [law_along([D for site, D in some.items() if keep(site)]) if some else None for some in reduced]
+        rows = f"{name}/{level}-{COMPONENTS}-components"
+        found += [row(f"{rows}/{what}", of_laws(laws, what), reason=why) for what in COMPONENT_NUMBERS]
+    return found
 
 
-def principal_law(run: Run, data: Samples, keep: Keep, device: str = "cpu") -> LawFit | None:
-    """The law of D of the first principal components at these sites, in the authors' BatchNorm mode."""
+def principal_separation(run: Run, data: Samples, device: str = "cpu") -> dict[str, float | None]:
+    """D of the first principal components at every site but the input, in the authors' BatchNorm mode; none if diverged."""
     if run.diverged is not None:
-        return None
+        return {}
     network, there = run.network().to(device), data.to(device)
+    names = [site for site in run.measurements[0].sites if site != "input"]
     with probing_state(network, "running"):
-        sites = run.measurements[0].sites
-        plan = find_sites(network, Batch((there.inputs[:3],), {}, there.labels[:3]), choice=sites)
-    values = []
-    for site in (site for site in plan.sites if keep(site.name)):  # one at a time: they are large
+        plan = find_sites(network, Batch((there.inputs[:3],), {}, there.labels[:3]), choice=names)
+    chunks = list(zip(torch.split(there.inputs, CHUNK), torch.split(there.labels, CHUNK), strict=True))
+    found: dict[str, float | None] = {}
+    for site in plan.sites:  # one at a time: they are large
         parts: list[Tensor] = []
+        take = partial(_take, parts)
         with (
+            arithmetic("float32", torch.device(device)),
             probing_state(network, "batch"),
-            Capture(network, plan, [site], reduce="flatten", consume=lambda _, x: parts.append(x.clone())) as capture,  # noqa: B023
+            Capture(network, plan, [site], reduce="flatten", consume=take) as capture,
         ):
-            for x, y in zip(torch.split(there.inputs, CHUNK), torch.split(there.labels, CHUNK), strict=True):
+            for x, y in chunks:
                 capture.run(Batch((x,), {}, y), where="measuring")
         try:
-            values.append(measure(principal(torch.cat(parts)), there.labels)["separation"])
+            found[site.name] = measure(principal(torch.cat(parts)), there.labels)["separation"]
         except LayerlawError:  # features that are not finite, or huge
-            values.append(None)
-    return law_along(values)
+            found[site.name] = None
+    return found
+
+
+def _take(parts: list[Tensor], site: Any, features: Tensor) -> None:
+    parts.append(features.clone())
 
 
 def principal(features: Tensor, components: int = COMPONENTS) -> Tensor:
