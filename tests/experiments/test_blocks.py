@@ -157,5 +157,9 @@ def test_a_weaker_law_is_a_t_test_of_evenness() -> None:
     row = blocks.weaker(uneven, even, "batch", "x")
     assert (row.reproduced, row.kind) == (True, "direction")
     assert blocks._weaker(even, uneven, "batch") is False
+    rising = of([2.0, 2.1, 2.2])
+    assert blocks.evenness(rising[0]) == 0.0
+    assert blocks._weaker(rising, even, "running") is True  # no law at all is no stronger one
+    assert blocks._weaker(even, rising, "running") is False
     assert blocks.above_chance(even[0]) == pytest.approx(1 - 9 / 16)
     assert blocks.above_chance(made_run({9: [1.0, None, 0.5]})) is None

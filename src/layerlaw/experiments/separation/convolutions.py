@@ -117,7 +117,7 @@ def s2(setting: Setting) -> Outcome:
     """Figure S2: a fuzzy law in VGG11, VGG13, VGG16 and VGG19, on Fashion-MNIST and CIFAR-10.
 
         layerlaw reproduce s2            8 networks per seed, after 40 short ones (on a GPU)
-        layerlaw reproduce s2 --quick    few channels, 200 images of Fashion-MNIST, 20 epochs
+        layerlaw reproduce s2 --quick    few channels, 200 images of Fashion-MNIST, 15 epochs
 
     The usual filters of 3×3. The paper says "fuzzy" in the caption and "approximate" in the text, and that larger
     filters and more input channels make it sharper (Fig. 4). As in Fig. S8 a fuzzy law need not pass the rule of the
@@ -127,7 +127,7 @@ def s2(setting: Setting) -> Outcome:
     """
     data = images_of(setting)
     shown, short = at_one_rate(
-        setting, data, [(name, network) for network in VGG for name in data], LAYERS, quick_epochs=20
+        setting, data, [(name, network) for network in VGG for name in data], LAYERS, quick_epochs=15
     )
     found = []
     for cell, some in shown.items():
@@ -147,7 +147,7 @@ def s3(setting: Setting) -> Outcome:
     """Figure S3: convolutions alone ("pure CNNs"): VGG11 without pools, all layers equally wide, and one linear layer.
 
         layerlaw reproduce s3            2 networks per seed and the VGG11 of Fig. S2 (on a GPU)
-        layerlaw reproduce s3 --quick    few channels, 200 images of Fashion-MNIST, 20 epochs
+        layerlaw reproduce s3 --quick    few channels, 200 images of Fashion-MNIST, 15 epochs
 
     64 channels on Fashion-MNIST, 16 on CIFAR-10. The paper: the law is there if the number of channels is right, but
     D of the last layer is considerably higher than in feed-forward networks, AlexNet or VGG. Judged: `LawFit.holds`
@@ -157,8 +157,8 @@ def s3(setting: Setting) -> Outcome:
     epochs on the first seed.
     """
     data = images_of(setting)
-    others, _ = at_one_rate(setting, data, [(name, "vgg11") for name in data], LAYERS, quick_epochs=20, shared="s2")
-    shown, short = at_one_rate(setting, data, [(name, PURE[name]) for name in data], LAYERS, quick_epochs=20)
+    others, _ = at_one_rate(setting, data, [(name, "vgg11") for name in data], LAYERS, quick_epochs=15, shared="s2")
+    shown, short = at_one_rate(setting, data, [(name, PURE[name]) for name in data], LAYERS, quick_epochs=15)
     found = []
     claims: Claims = {}
     for (cell, some), other in zip(shown.items(), others.values(), strict=True):
