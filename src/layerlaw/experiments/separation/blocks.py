@@ -26,7 +26,7 @@ from layerlaw.capture.network import probing_state
 from layerlaw.capture.site_rules import find_sites
 from layerlaw.errors import LayerlawError
 from layerlaw.experiments.numbers import Claim, above, below, does_not_hold, holds, law_along, minus, of_laws, row
-from layerlaw.experiments.runs import ENDS, FLAT, NO_RUN, PROTOCOLS, Runs, protocol_words, record_of
+from layerlaw.experiments.runs import ENDS, FLAT, NO_RUN, PROTOCOLS, Runs, law_of, protocol_words, record_of
 from layerlaw.experiments.separation.convolutions import (
     BESIDE,
     QUICK_RATES,
@@ -47,6 +47,7 @@ from layerlaw.experiments.setting import ADAM, Images, Setting
 from layerlaw.lab import ResidualNetwork, Run, Samples
 from layerlaw.lab.schedule import CHUNK, BatchNormMode, Measurement
 from layerlaw.lab.trainer import arithmetic
+from layerlaw.law import LawFit
 from layerlaw.measures import measure
 from layerlaw.outcome import Outcome, Row
 from layerlaw.sheet import Sheet
@@ -101,15 +102,16 @@ def fig7(setting: Setting) -> Outcome:
     (whether blocks of the mixed network have one slope is not judged then; its 3-layer blocks also come first, so
     this may be their place and not their layers).
 
-    Four blocks without the raw input leave three steps. With a choice among five learning rates equal steps with
-    noise of 20 % would pass in 28 % of cases, so these claims are judged without a choice: at the rate whose training
-    loss is lowest on the first seed. The rate with the best law of each seed, how the paper chose, stands beside with
-    the choice repeated in its test.
+    As the paper chose: at the rate with the best law of blocks among the trained networks, anew for every seed. Four
+    blocks without the raw input leave three steps; were the test of each seed to allow for a choice among five rates,
+    equal steps with noise of 20 % would pass it in 28 % of cases. So it does not, and the chance beside the row does:
+    how often most seeds have a random split that passes among five. Beside, without any choice: the rate whose
+    training loss is lowest on the first seed.
     """
     data = images_of(setting, 16 if setting.quick else 32)
     cells = [(name, network) for network in FOUR_BLOCKS for name in data]
     grid = grids(setting, data, cells, RELUS, quick_epochs=10)
-    shown = {cell: lowest_loss(some) for cell, some in grid.items()}
+    shown = {cell: best_blocks(some, setting) for cell, some in grid.items()}
     choices = len(QUICK_RATES if setting.quick else ADAM)
     found: list[Row] = []
     claims: Claims = {}
@@ -117,16 +119,20 @@ def fig7(setting: Setting) -> Outcome:
         name, title = name_of(cell), titles_of([cell])[cell]
         blocks, layers = seen(some, is_block), seen(some, is_layer)
         mixed = cell[1] == "resnet_mixed"
-        found += law_rows(f"{name}/block", blocks, {"holds": MIXED if mixed else holds()})
-        found += law_rows(f"{name}/layer", layers, {"holds": does_not_hold(steps_of(layers))})
+        found += law_rows(f"{name}/block", blocks, {"holds": MIXED if mixed else holds(best_of=choices)})
+        found.append(row(f"{name}/block/holds-allowing-for-the-choice", blocks.values("holds", choices), reason=NO_RUN))
+        no_law = does_not_hold(len(layers[0].measurement().separation) - 1) if layers else Claim("no law")
+        found += law_rows(f"{name}/layer", layers, {"holds": no_law})
         found += levels_beside(name, some, data[cell[0]], setting.device, input_too=is_block_or_input)
-        best = seen(grid[cell], is_block).best(trained=not setting.quick)
-        found += best.rows(f"{name}/block-best-of-grid", BESIDE, choices=choices)
-        found += [rate_row(f"{name}/learning-rate", some), rate_row(f"{name}/block-best-of-grid/learning-rate", best)]
+        lowest = lowest_loss(grid[cell])
+        for level, keep in LEVELS.items():
+            found += seen(lowest, keep).rows(f"{name}/{level}-lowest-loss", BESIDE)
+        found += [rate_row(f"{name}/learning-rate", some), rate_row(f"{name}/lowest-loss/learning-rate", lowest)]
         if mixed:
             found += [larger_drop(some, mode, f"{name}/3-layer-minus-2-layer-drop{end}") for mode, end in ENDS.items()]
             both = some.values(partial(drop_gap, keep=is_block_or_input))
             found.append(row(f"{name}/3-layer-minus-2-layer-drop-from-input", both, reason=NO_RUN))
+            found.append(row(f"{name}/3-layer-minus-2-layer-drop-lowest-loss", lowest.values(drop_gap), reason=NO_RUN))
             claims[f"Fig. 7: blocks with more layers reduce D more, {title}"] = partial(_more, some)
         else:
             claims[f"Fig. 7: the law of blocks, {title}"] = blocks.mostly_hold
@@ -176,10 +182,11 @@ def fig10(setting: Setting) -> Outcome:
 
     The CIFAR form. The paper: the law is less pronounced, less clear in deeper residual networks. Points: the output
     of the stem and of the eight blocks. Judged: evenness minus that of the network of four 2-layer blocks (Fig. 7,
-    the same seed and images), below 0 by a t test over seeds. A random split of the drop over m steps has an evenness
-    of about (m + 1) / 2m, .56 at 8 steps and .67 at 3: so the difference is given again with that subtracted, and for
-    r. One learning rate per network: that of the lowest training loss on the first seed, of ResNet18 after a tenth of
-    the epochs, of the shallow one after all (as in Fig. 7).
+    the same seed and images), below 0 by a t test over seeds (evenness is 0 where D does not fall). A random split of
+    the drop over m steps has an evenness of about (m + 1) / 2m, .56 at 8 steps and .67 at 3: so the difference is
+    given again with that subtracted, and for r. One learning rate per network: that of the lowest training loss on
+    the first seed, of ResNet18 after a tenth of the epochs, of the shallow one after all; beside, the shallow one at
+    the rate with its best law.
     """
     data = images_of(setting, 16 if setting.quick else 32)
     shallow = grids(setting, data, [(name, "resnet_2layer") for name in data], RELUS, quick_epochs=10, shared="fig7")
@@ -193,6 +200,8 @@ def fig10(setting: Setting) -> Outcome:
         why = blocks.trouble() or FLAT
         found.append(row(f"{name}-minus-2layer/evenness-above-chance", blocks.minus(other, above_chance), reason=why))
         found.append(row(f"{name}-minus-2layer/pearson", blocks.minus(other, "pearson"), reason=why))
+        best = seen(best_blocks(others, setting), is_block)
+        found.append(row(f"{name}-minus-2layer-best/evenness", blocks.minus(best, evenness), reason=why))
         found += law_rows(f"{name}/block", blocks)
         found += other.rows(f"{cell[0]}-resnet_2layer/block", BESIDE)
         found += seen(some, is_layer).rows(f"{name}/layer", BESIDE)
@@ -218,9 +227,14 @@ def seen(runs: Runs, keep: Keep) -> Runs:
     return Runs(replace(run, measurements=tuple(map(at, run.measurements))) for run in runs)
 
 
-def steps_of(runs: Runs) -> int:
-    """How many steps the curves of D have."""
-    return len(runs[0].measurement().separation) - 1
+def best_blocks(runs: Runs, setting: Setting) -> Runs:
+    """Per seed the run with the best law of blocks among the trained ones, with all its sites."""
+
+    def law(run: Run) -> LawFit | None:
+        (one,) = seen(Runs([run]), is_block)
+        return law_of(one)
+
+    return runs.best(law, trained=not setting.quick)
 
 
 def levels_beside(
