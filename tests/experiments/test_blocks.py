@@ -63,6 +63,7 @@ def test_blocks_are_judged_to_have_the_law_and_layers_not_to(fig7: Quick) -> Non
     assert len(fig7.table(PROTOCOL_TITLE).rows) == 6
     assert sum(note.startswith("Module finder") for note in fig7.outcome.notes) == 3
     assert [sheet.title for sheet in fig7.outcome.sheets][:2] == ["D along blocks", "D along layers"]
+    assert [sheet.panels[0].xlabel for sheet in fig7.outcome.sheets] == ["block", "layer", "block", "block"]
 
 
 def test_the_best_law_is_that_of_blocks(fig7: Quick) -> None:

@@ -171,6 +171,7 @@ def fig8(setting: Setting) -> Outcome:
     notes += answers(setting, shown, data, "blocks")
     blocks, behind = ({c: seen(some, is_stage) for c, some in cells.items()} for cells in (shown, short))
     sheets, tables = drawn(blocks, behind, claims)
+    sheets = list(map(_of_blocks, sheets))
     return Outcome("fig8", TITLES["fig8"], found, sheets, tables, [*notes, *more_notes(setting, shown)])
 
 
@@ -375,4 +376,10 @@ def _drawn(shown: Cells, grid: Cells, claims: Claims) -> tuple[list[Sheet], list
     sheets, tables = drawn(blocks, behind, claims)
     layers, others = ({c: seen(some, is_layer) for c, some in cells.items()} for cells in (shown, grid))
     by_layer, *_ = drawn(layers, others, claims)[0]
-    return [replace(sheets[0], title="D along blocks"), replace(by_layer, title="D along layers"), *sheets[1:]], tables
+    along, *others_of = map(_of_blocks, sheets)
+    return [replace(along, title="D along blocks"), replace(by_layer, title="D along layers"), *others_of], tables
+
+
+def _of_blocks(sheet: Sheet) -> Sheet:
+    """The same with blocks along the axis."""
+    return replace(sheet, panels=[replace(panel, xlabel="block") for panel in sheet.panels])
