@@ -50,7 +50,7 @@ from layerlaw.lab.trainer import arithmetic
 from layerlaw.law import LawFit
 from layerlaw.measures import measure
 from layerlaw.outcome import Outcome, Row
-from layerlaw.sheet import Sheet
+from layerlaw.sheet import Panel, Sheet
 from layerlaw.verdict.levels import find_modules
 
 TITLES = {
@@ -382,4 +382,5 @@ def _drawn(shown: Cells, grid: Cells, claims: Claims) -> tuple[list[Sheet], list
 
 def _of_blocks(sheet: Sheet) -> Sheet:
     """The same with blocks along the axis."""
-    return replace(sheet, panels=[replace(panel, xlabel="block") for panel in sheet.panels])
+    curves = [panel for panel in sheet.panels if isinstance(panel, Panel)]
+    return replace(sheet, panels=[replace(panel, xlabel="block") for panel in curves])
