@@ -52,10 +52,10 @@ class Quick:
         return found
 
 
-def quick_fixture(name: str, most: int = 60) -> Any:
+def quick_fixture(name: str, most: int = 60, called: str = "quick") -> Any:
     """A fixture for all tests of a module: the quick experiment, run once; its outcome survives JSON."""
 
-    @pytest.fixture(scope="module", name="quick")
+    @pytest.fixture(scope="module", name=called)
     def quick(tmp_path_factory: pytest.TempPathFactory) -> Quick:
         setting = Recording(most=most)
         outcome = find(name).run(setting)

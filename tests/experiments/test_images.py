@@ -91,5 +91,5 @@ def test_seeds_begin_with_the_authors() -> None:
 
 
 def test_an_unknown_figure_is_answered() -> None:
-    with pytest.raises(ValueError, match=r"fig1, fig2.*got 'fig4'"):
-        reproduce("fig4")
+    with pytest.raises(ValueError, match=r"fig1, fig2.*got 'fig40'"):
+        reproduce("fig40")

@@ -52,3 +52,12 @@ def test_that_a_law_is_missed_is_the_chance_of_a_claim_of_none() -> None:
 def test_another_kind_of_the_same_claim() -> None:
     assert row("x", [1.0], holds().of("other model")).kind == "other model"
     assert row("x", [1.0], Claim("words")).kind is None
+
+
+def test_the_chance_of_a_best_network_counts_every_network_it_was_chosen_from() -> None:
+    rate = 1 - 0.95**5
+    assert holds(best_of=5).chance(3) == pytest.approx(3 * rate**2 * (1 - rate) + rate**3)
+    generator = np.random.default_rng(3)
+    curves = np.exp(-np.cumsum(np.pad(generator.exponential(size=(5_000, 3)), ((0, 0), (1, 0))), 1))
+    passed = np.array([fit_law(curve).holds is True for curve in curves]).reshape(-1, 5).any(1)
+    assert passed.mean() <= rate + 0.03  # random splits, three steps

@@ -1,6 +1,7 @@
 """Experiments: the figures of the papers. `run(setting) → Outcome`: numbers beside the paper's, figures, tables.
 
-A file per figure in separation/; in next_token/ a function per figure, in a file for each kind of model.
+A file per figure in separation/, but for those of convolutional networks; there, and in next_token/, a function per figure
+in a file for each kind of network or model.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from layerlaw.progress import Progress
 from layerlaw.provenance import provenance
 from layerlaw.wording import sentence
 
+CONVOLUTIONS, BLOCKS = ("fig4", "s2", "s3"), ("fig7", "fig8", "fig10")
 OWN_MODELS = ("lm_training", "lm_sizes", "lm_task")
 PAPERS = {
     "separation": (
-        *("fig1", "fig2", "fig3", "fig5", "fig6", "fig9"),
-        *("s1", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "linearized"),
+        *("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "fig10"),
+        *("s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "linearized"),
         *("performance", "reactivation"),
     ),
     "next_token": (
@@ -55,7 +57,11 @@ class Experiment(NamedTuple):
 def find(name: str) -> Experiment:
     """A figure by its name."""
     if name in PAPERS["separation"]:
-        module = importlib.import_module(f"layerlaw.experiments.separation.{name}")
+        file = "convolutions" if name in CONVOLUTIONS else "blocks" if name in BLOCKS else name
+        module = importlib.import_module(f"layerlaw.experiments.separation.{file}")
+        if file != name:
+            run = getattr(module, name)
+            return Experiment(module.TITLES[name], run.__doc__, run)
         return Experiment(module.TITLE, module.__doc__ or "", module.run)
     if name in PAPERS["next_token"]:
         file = "own_models" if name in OWN_MODELS else "smollm2"
@@ -80,7 +86,7 @@ def code_digest(name: str) -> str:
     unseen = {*(part / "__init__.py" for part in parts), root / "lab" / "processes.py"}
     files = [path for part in parts for path in sorted(part.rglob("*.py")) if path not in unseen]
     files += [root / "experiments" / f"{part}.py" for part in ("numbers", "runs", "setting", "moments")]
-    shared = ["language"] * (name in PAPERS["next_token"])
+    shared = ["language"] * (name in PAPERS["next_token"]) + ["convolutions"] * (name in BLOCKS)
     files += [
         root.joinpath(*place).with_suffix(".py") for place in (*((*figure[1:-1], one) for one in shared), figure[1:])
     ]

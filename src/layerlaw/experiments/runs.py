@@ -276,14 +276,15 @@ def record_of(
     test: Any = None,
     batchnorm: BatchNormMode = "batch",
     jackknife: bool = False,
+    sites: str = "auto",
     device: str = "cpu",
 ) -> Record:
     """A trained network measured once more: on other images, in another order, or with D corrected for their number."""
     pair = (data.inputs, data.labels) if isinstance(data, Samples) else data
     errors: Any = "jackknife" if jackknife else False
-    how: dict[str, Any] = {"batchnorm": batchnorm, "batch_size": CHUNK, "uncertainty": errors, "device": device}
+    how: dict[str, Any] = {"batchnorm": batchnorm, "batch_size": CHUNK, "uncertainty": errors}
     with _one_thread():
-        return probe(run.network(), pair, test=test, progress=False, **how)
+        return probe(run.network(), pair, test=test, sites=sites, device=device, progress=False, **how)
 
 
 def half_life_on(run: Run, data: Samples) -> float | None:
