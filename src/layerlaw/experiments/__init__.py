@@ -1,6 +1,7 @@
 """Experiments: the figures of the papers. `run(setting) → Outcome`: numbers beside the paper's, figures, tables.
 
-A file per figure in separation/; in next_token/ a function per figure, in a file for each kind of model.
+A file per figure in separation/; in next_token/ a function per figure, in a file for each kind of model; in layer_peeled/ a
+function per network.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ PAPERS = {
         *("lm_law", "lm_targets", "lm_normalization", "lm_flow", "lm_tokens", "lm_words"),
         *OWN_MODELS,
     ),
+    "layer_peeled": ("minority", "minority_vgg13", "minority_resnet18", "minority_resnet18_cifar10"),
 }
 """Every figure by the folder of its paper. To add one: its file there, its name here, its test; the ledger
 shows it once scripts/ledger.py has its record of a full run."""
@@ -57,9 +59,11 @@ def find(name: str) -> Experiment:
     if name in PAPERS["separation"]:
         module = importlib.import_module(f"layerlaw.experiments.separation.{name}")
         return Experiment(module.TITLE, module.__doc__ or "", module.run)
+    file = "layer_peeled.minority" if name in PAPERS["layer_peeled"] else ""
     if name in PAPERS["next_token"]:
-        file = "own_models" if name in OWN_MODELS else "smollm2"
-        module = importlib.import_module(f"layerlaw.experiments.next_token.{file}")
+        file = f"next_token.{'own_models' if name in OWN_MODELS else 'smollm2'}"
+    if file:
+        module = importlib.import_module(f"layerlaw.experiments.{file}")
         run = getattr(module, name)
         return Experiment(module.TITLES[name], run.__doc__, run)
     raise InputError(f"expected one of the experiments {', '.join(NAMES)} (or all), got {name!r}.")
@@ -76,7 +80,17 @@ def code_digest(name: str) -> str:
     How jobs are dealt to processes changes no number.
     """
     root, figure = Path(__file__).parents[1], find(name).run.__module__.split(".")
-    parts = [root / part for part in ("stats", "measures", "law", "lab", *["lm"] * (name in PAPERS["next_token"]))]
+    parts = [
+        root / part
+        for part in (
+            "stats",
+            "measures",
+            "law",
+            "lab",
+            *["lm"] * (name in PAPERS["next_token"]),
+            *["peeled", "advice"] * (name in PAPERS["layer_peeled"]),
+        )
+    ]
     unseen = {*(part / "__init__.py" for part in parts), root / "lab" / "processes.py"}
     files = [path for part in parts for path in sorted(part.rglob("*.py")) if path not in unseen]
     files += [root / "experiments" / f"{part}.py" for part in ("numbers", "runs", "setting", "moments")]
