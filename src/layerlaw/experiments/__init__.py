@@ -80,17 +80,12 @@ def code_digest(name: str) -> str:
     How jobs are dealt to processes changes no number.
     """
     root, figure = Path(__file__).parents[1], find(name).run.__module__.split(".")
-    parts = [
-        root / part
-        for part in (
-            "stats",
-            "measures",
-            "law",
-            "lab",
-            *["lm"] * (name in PAPERS["next_token"]),
-            *["peeled", "advice"] * (name in PAPERS["layer_peeled"]),
-        )
-    ]
+    more = {
+        "next_token": ("lm",),
+        "layer_peeled": ("peeled", "advice"),
+    }  # what a paper's experiments need beside the rest
+    own = [part for paper, needed in more.items() if name in PAPERS[paper] for part in needed]
+    parts = [root / part for part in ("stats", "measures", "law", "lab", *own)]
     unseen = {*(part / "__init__.py" for part in parts), root / "lab" / "processes.py"}
     files = [path for part in parts for path in sorted(part.rglob("*.py")) if path not in unseen]
     files += [root / "experiments" / f"{part}.py" for part in ("numbers", "runs", "setting", "moments")]

@@ -127,7 +127,8 @@ class Samples:
         if len(values) != self.classes:
             raise LabelError(f"{name}: expected {self.classes} numbers, one per class, got {len(values)}.")
         for k, value in enumerate(values):
-            check_whole(least, **{f"{name}[{k}]": value})
+            named: dict[str, Any] = {f"{name}[{k}]": value}
+            check_whole(least, **named)
 
 
 def _tensor(values: Any, where: str) -> Tensor:

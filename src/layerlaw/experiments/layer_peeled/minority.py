@@ -190,7 +190,10 @@ def collapse(setting: Setting, name: str, network: str, data: str, plan: Plan | 
     recipes = how.grid(data=given, seed=setting.seeds())
     runs = setting.train("counts", recipes, given, Schedule(batchnorm=("running",)))
     cells = {case: runs.at(data=case.name) for case in plan.cases}
-    found = {case: [_reading_of(run, case, images, setting.device) for run in some] for case, some in cells.items()}
+    found = {
+        case: [reading(run, case, images(run.recipe.seed).imbalanced(case.counts), setting.device) for run in some]
+        for case, some in cells.items()
+    }
     rows = [r for case, some in found.items() for r in _case_rows(plan, case, some, found)]
     rows += [r for K_A in plan.K_A for r in _direction_rows(plan, K_A, found)]
     tables = [_table(found, cells)]
@@ -207,23 +210,17 @@ def _network(setting: Setting, name: str, data: str) -> Architecture:
 Readings = Mapping[Case, Sequence[ClassifierReading | None]]
 
 
-def _reading_of(run: Run, case: Case, images: Images, device: str) -> ClassifierReading | None:
+def reading(run: Run, case: Case, data: Samples, device: str = "cpu") -> ClassifierReading | None:
+    """What a trained network shows on these images, each once, however often it was shown; `None` where it diverged."""
     if run.diverged is not None:
         return None
-    return reading(run, case, images(run.recipe.seed).imbalanced(case.counts), device)
-
-
-def reading(run: Run, case: Case, data: Samples, device: str = "cpu") -> ClassifierReading:
-    """What a trained network shows on these images, each of them once, however often it was shown."""
     x, y = held_out(data)
-    network = run.network()
-    layer = network.get_submodule("classifier")
+    network, rare = run.network(), y >= case.K_A
     features, decided = _forward(network, data.inputs, device)
     tested = _forward(network, x, device)[1]
-    layer, rare = layer.cpu(), y >= case.K_A
-    W = layer.weight.detach().double()
+    W = network.get_parameter("classifier.weight").detach().cpu().double()
     few, many = W[case.K_A :], W[: case.K_A]
-    predicted, in_use = predictions(case, layer, features, data.labels)
+    predicted, in_use = predictions(case, W, features.double(), data.labels)
     return ClassifierReading(
         cosine=finite(float(mean_cosine(few))),
         centered=finite(float(mean_cosine(few - W.mean(0)))),
@@ -237,7 +234,7 @@ def reading(run: Run, case: Case, data: Samples, device: str = "cpu") -> Classif
     )
 
 
-def predictions(case: Case, layer: nn.Module, features: Tensor, labels: Tensor) -> tuple[float | None, float | None]:
+def predictions(case: Case, W: Tensor, features: Tensor, labels: Tensor) -> tuple[float | None, float | None]:
     """The model's minority cosine at the norms of a network, and at the norm that its class means use; `None`: vanished.
 
     Without rare images it is the limit of R → ∞: rare features cost nothing, and their rows are one unless they vanish.
@@ -245,34 +242,33 @@ def predictions(case: Case, layer: nn.Module, features: Tensor, labels: Tensor) 
     if case.shown[0] == case.shown[-1]:
         return -1 / (K - 1), -1 / (K - 1)  # balanced: the simplex, at any norm
     if math.isfinite(case.ratio):
-        return tuple(at.cosine for at in forecast(case.shown, classifier=layer, features=(features, labels)).outlooks)  # type: ignore[return-value]
-    W, h = layer.weight.detach().double(), features.double()  # type: ignore[operator, union-attr]
-    squares = [float(h[labels == k].square().sum(1).mean()) for k in range(case.K_A)]
-    means = torch.zeros(K, h.shape[1], dtype=torch.float64)
-    means[: case.K_A] = torch.stack([h[labels == k].mean(0) for k in range(case.K_A)])
-    used = float(used_budget(means, W))
-    budgets = ((float(mean_square(W)), sum(squares) / K), (used, used))
-    ends = [vanish_ratio(case.K_A, case.K_B, E_W=E_W, E_H=E_H, log=True) for E_W, E_H in budgets]
-    return tuple(1.0 if math.isinf(end) else None for end in ends)  # type: ignore[return-value]
+        found = forecast(case.shown, classifier=W, features=(features, labels), progress=False)
+        return found.by_norms.cosine, None if found.by_use is None else found.by_use.cosine
+    own = [features[labels == k] for k in range(case.K_A)]
+    means = torch.cat([torch.stack([h.mean(0) for h in own]), W.new_zeros(case.K_B, W.shape[1])])
+    E_H, used = sum(float(mean_square(h)) for h in own) / K, float(used_budget(means, W))
+    by_norms, by_use = (
+        vanish_ratio(case.K_A, case.K_B, E_W=a, E_H=b, log=True)
+        for a, b in ((float(mean_square(W)), E_H), (used, used))
+    )
+    return (1.0 if math.isinf(by_norms) else None), (1.0 if math.isinf(by_use) else None)
 
 
 def _forward(network: nn.Module, x: Tensor, device: str) -> tuple[Tensor, Tensor]:
     """What the classifier gets, and the class it decides for; on the CPU, in float32."""
     features: list[Tensor] = []
-    decided: list[Tensor] = []
     network = network.to(device).eval()
-    keep = network.get_submodule("classifier").register_forward_pre_hook(lambda _, given: features.append(given[0]))
+    hook = network.get_submodule("classifier").register_forward_pre_hook(lambda _, got: features.append(got[0].cpu()))
     with torch.no_grad(), arithmetic("float32", torch.device(device)):
-        for part in x.split(AT_ONCE):
-            decided.append(network(part.to(device)).argmax(1).cpu())
-            features[-1] = features[-1].cpu()
-    keep.remove()
+        decided = [network(part.to(device)).argmax(1).cpu() for part in torch.split(x, AT_ONCE)]
+    hook.remove()
     return torch.cat(features), torch.cat(decided)
 
 
 def _shares(right: Tensor, rare: Tensor) -> tuple[float | None, float | None]:
     """Share of right images of the majority and of the minority classes; `None` of none."""
-    return tuple(float(own.double().mean()) if len(own) else None for own in (right[~rare], right[rare]))  # type: ignore[return-value]
+    many, few = (finite(float(own.double().mean())) for own in (right[~rare], right[rare]))
+    return many, few
 
 
 NUMBERS: dict[str, Callable[[ClassifierReading], float | None]] = {
@@ -339,6 +335,7 @@ def _direction_rows(plan: Plan, K_A: int, found: Readings) -> list[Row]:
 
 def _sheets(plan: Plan, found: Readings) -> list[Sheet]:
     end = 10 * plan.largest  # where R = ∞ is drawn
+    ratio = "ratio of images shown" + f" (∞ at {end:,g})" * (math.inf in plan.ratios)
     panels = []
     for K_A in plan.K_A:
         plain = {min(c.ratio, end): found[c] for c in found if c.K_A == K_A and c.times == 1}
@@ -346,7 +343,7 @@ def _sheets(plan: Plan, found: Readings) -> list[Sheet]:
             c.ratio / c.times: found[c] for c in found if c.K_A == K_A and (c.times > 1 or c.ratio == plan.largest)
         }
         again = dict(sorted(again.items()))
-        title, ratio = f"K_A = {K_A}", "ratio of images shown"
+        title = f"K_A = {K_A}"
         cosines = [
             _series("measured", plain, "cosine"),
             _series("predicted by norms", plain, "cosine-predicted", style="line"),
@@ -361,8 +358,7 @@ def _sheets(plan: Plan, found: Readings) -> list[Sheet]:
             Series(list(plain), [1 / (K - K_A)] * len(plain), "1/K_B", style="null"),
         ]
         panels.append(Panel(f"{title}: accuracy", shares, ratio, "share right", False, True))
-    infinite = f" R = ∞ is drawn at {end:g}." if math.inf in plan.ratios else ""
-    caption = f"Mean and range over seeds; predictions from each network's own norms.{infinite}"
+    caption = "Mean and range over seeds; predictions from each network's own norms."
     return [Sheet("Minority collapse", panels, columns=2, caption=caption)]
 
 
