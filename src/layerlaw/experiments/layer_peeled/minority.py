@@ -257,7 +257,7 @@ def predictions(case: Case, W: Tensor, features: Tensor, labels: Tensor) -> tupl
 def _forward(network: nn.Module, x: Tensor, device: str) -> tuple[Tensor, Tensor]:
     """What the classifier gets, and the class it decides for; on the CPU, in float32."""
     features: list[Tensor] = []
-    network = network.to(device).eval()
+    network.to(device)
     hook = network.get_submodule("classifier").register_forward_pre_hook(lambda _, got: features.append(got[0].cpu()))
     with torch.no_grad(), arithmetic("float32", torch.device(device)):
         decided = [network(part.to(device)).argmax(1).cpu() for part in torch.split(x, AT_ONCE)]
