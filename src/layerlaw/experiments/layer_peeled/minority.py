@@ -50,6 +50,7 @@ SIZE, QUICK_SIZE = 32, 16  # pixels
 AT_ONCE = 500  # images of a forward
 COLLAPSED = 0.9  # mean cosine from which on rows count as one
 NOTHING = "no network of these counts was trained to its end"
+MERGED = "not judged: the model's 1/K_B, once rows have merged"
 VANISHED = "the model's rare rows are 0, and have no angle"
 RISES, FALLS, HELPS = above(0, "rises with R"), below(0, "falls"), above(0, "rises")
 ONE_ROW = between(COLLAPSED, 1.0, "all collapse: 1").of("direction")
@@ -73,8 +74,8 @@ class Plan:
     def __post_init__(self) -> None:
         for R in self.ratios:
             if math.isfinite(R) and (R < 1 or self.majority % R):
-                at_most = f"whole parts of {self.majority}, at most {self.majority}, or math.inf"
-                raise InputError(f"ratios: expected {at_most}, got {R:g}.")
+                whole = f"whole parts of {self.majority}, at most {self.majority}, or math.inf"
+                raise InputError(f"ratios: expected {whole}, got {R:g}.")
 
     @property
     def largest(self) -> float:
@@ -294,10 +295,7 @@ def values(readings: Sequence[ClassifierReading | None], what: str) -> list[floa
 def _case_rows(plan: Plan, case: Case, readings: Sequence[ClassifierReading | None], found: Readings) -> list[Row]:
     claims: dict[str, Claim] = {}
     if case.times == 1 and case.ratio >= plan.largest:
-        claims["cosine"] = ONE_ROW
-    if case.times == 1 and case.ratio == plan.largest:
-        words = "not judged: the model's 1/K_B, once rows have merged"
-        claims["train-accuracy-minority"] = Claim(1 / case.K_B, tolerance=words)
+        claims = {"cosine": ONE_ROW, "train-accuracy-minority": Claim(1 / case.K_B, tolerance=MERGED)}
     lower = [c for c in found if c.K_A == case.K_A and c.times == 1 and c.ratio < plan.largest]
     among = [v for c in lower for v in values(found[c], "cosine")]
     missing = {
