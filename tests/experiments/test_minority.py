@@ -12,7 +12,7 @@ from torch import nn
 from layerlaw.errors import InputError
 from layerlaw.experiments import code_digest, find
 from layerlaw.experiments.layer_peeled import minority
-from layerlaw.experiments.layer_peeled.minority import QUICK, Case, ClassifierReading, Plan, predictions, reading
+from layerlaw.experiments.layer_peeled.minority import QUICK, Case, ClassifierReading, CountPlan, predictions, reading
 from layerlaw.experiments.setting import Setting, samples
 from layerlaw.lab import Run
 from layerlaw.peeled import solve
@@ -161,8 +161,8 @@ def test_directions_are_tests_over_seeds() -> None:
 
 def test_a_plan_wants_whole_counts_and_the_published_one_is_the_authors() -> None:
     with pytest.raises(InputError, match=r"ratios: expected whole parts of 500, at most 500, or .*, got 1000"):
-        Plan(500)
-    theirs = Plan.published("cifar10")
+        CountPlan(500)
+    theirs = CountPlan.published("cifar10")
     assert (theirs.majority, theirs.K_A, theirs.epochs, len(theirs.cases)) == (5000, (3, 5, 7), 350, 24)
     assert theirs.cases[3].counts == (5000,) * 3 + (5,) * 7
     assert theirs.cases[-1].shown == (5000,) * 10

@@ -4,7 +4,7 @@ K_A of ten classes (the first ones) have n_A training images, the others n_A/R; 
 keeps rows for them. SGD with momentum 0.9, rate 0.1 divided by ten at 1/3 and 2/3 of 350 epochs, weight decay 5e-4, batches
 of 128, as the authors had it. They have n_A = 6000 (Fashion-MNIST) and 5000 (CIFAR-10) and K_A = 3, 5, 7. Here n_A = 1000
 and K_A = 5 (`SCALED`): a sixth or a fifth of the steps, and a single image per rare class at R = 1000. The authors' counts
-are `Plan.published(data)`; `collapse(setting, name, network, plan)` takes any plan.
+are `CountPlan.published(data)`; `collapse(setting, name, network, plan)` takes any plan.
 
 Judged: the cosine between rare rows of the classifier rises with R (rank correlation in every seed, t test over seeds); it
 is 0.9 or more at the largest ratio and at R = ∞; showing every rare image w times (the authors' remedy, at R = 1000) lowers
@@ -57,7 +57,7 @@ ONE_ROW = between(COLLAPSED, 1.0, "all collapse: 1").of("direction")
 
 
 @dataclass(frozen=True)
-class Plan:
+class CountPlan:
     """Class counts and length of a training: `majority` is n_A, `times` how often rare images are shown at the largest R."""
 
     majority: int = 1000
@@ -67,7 +67,7 @@ class Plan:
     epochs: int = 350
 
     @classmethod
-    def published(cls, data: str) -> "Plan":
+    def published(cls, data: str) -> "CountPlan":
         """The authors' counts."""
         return cls({"fashion_mnist": 6000, "cifar10": 5000}[data], (3, 5, 7), times=(10, 100, 1000))
 
@@ -89,8 +89,8 @@ class Plan:
         return [Case(self.majority, a, R, w) for a in self.K_A for R, w in (*((R, 1) for R in self.ratios), *again)]
 
 
-SCALED = Plan()
-QUICK = Plan(100, ratios=(1, 10, 100, math.inf), times=(100,), epochs=60)
+SCALED = CountPlan()
+QUICK = CountPlan(100, ratios=(1, 10, 100, math.inf), times=(100,), epochs=60)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def minority_resnet18_cifar10(setting: Setting) -> Outcome:
     return collapse(setting, "minority_resnet18_cifar10", "resnet18", "cifar10")
 
 
-def collapse(setting: Setting, name: str, network: str, data: str, plan: Plan | None = None) -> Outcome:
+def collapse(setting: Setting, name: str, network: str, data: str, plan: CountPlan | None = None) -> Outcome:
     """Train a network on all class counts of a plan, read its classifiers, report what came out."""
     plan = plan or (QUICK if setting.quick else SCALED)
     size = QUICK_SIZE if setting.quick else SIZE
@@ -198,7 +198,8 @@ def collapse(setting: Setting, name: str, network: str, data: str, plan: Plan | 
     rows = [r for case, some in found.items() for r in _case_rows(plan, case, some, found)]
     rows += [r for K_A in plan.K_A for r in _direction_rows(plan, K_A, found)]
     tables = [_table(found, cells)]
-    notes = [*_notes(setting, plan, data), *stand_in(setting, data)]
+    small = setting.note(f"Quick run: {how.network} on {size}×{size} pixels instead of {network}.")
+    notes = [*_notes(setting, plan, data), *small, *stand_in(setting, data)]
     return Outcome(name, TITLES[name], rows, _sheets(plan, found), tables, notes)
 
 
@@ -292,7 +293,7 @@ def values(readings: Sequence[ClassifierReading | None], what: str) -> list[floa
     return [None if r is None else NUMBERS[what](r) for r in readings]
 
 
-def _case_rows(plan: Plan, case: Case, readings: Sequence[ClassifierReading | None], found: Readings) -> list[Row]:
+def _case_rows(plan: CountPlan, case: Case, readings: Sequence[ClassifierReading | None], found: Readings) -> list[Row]:
     claims: dict[str, Claim] = {}
     if case.times == 1 and case.ratio >= plan.largest:
         claims = {"cosine": ONE_ROW, "train-accuracy-minority": Claim(1 / case.K_B, tolerance=MERGED)}
@@ -314,7 +315,7 @@ def _case_rows(plan: Plan, case: Case, readings: Sequence[ClassifierReading | No
     ]
 
 
-def _direction_rows(plan: Plan, K_A: int, found: Readings) -> list[Row]:
+def _direction_rows(plan: CountPlan, K_A: int, found: Readings) -> list[Row]:
     """What changes with R, and what showing rare images again does, seed by seed."""
     plain = {c.ratio: found[c] for c in found if c.K_A == K_A and c.times == 1}
     ranks = []
@@ -331,7 +332,7 @@ def _direction_rows(plan: Plan, K_A: int, found: Readings) -> list[Row]:
     return rows
 
 
-def _sheets(plan: Plan, found: Readings) -> list[Sheet]:
+def _sheets(plan: CountPlan, found: Readings) -> list[Sheet]:
     end = 10 * plan.largest  # where R = ∞ is drawn
     ratio = "ratio of images shown" + f" (∞ at {end:,g})" * (math.inf in plan.ratios)
     panels = []
@@ -383,8 +384,8 @@ def _table(found: Readings, cells: Mapping[Case, Runs]) -> Table:
     )
 
 
-def _notes(setting: Setting, plan: Plan, data: str) -> list[str]:
-    theirs = Plan.published(data)
+def _notes(setting: Setting, plan: CountPlan, data: str) -> list[str]:
+    theirs = CountPlan.published(data)
     left = [f"n_A = {plan.majority:,} instead of {theirs.majority:,}"] if plan.majority != theirs.majority else []
     absent = [K_A for K_A in theirs.K_A if K_A not in plan.K_A]
     left += [f"K_A = {' and '.join(map(str, absent))} not trained"] if absent else []
