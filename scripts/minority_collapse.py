@@ -31,6 +31,7 @@ SEEDS = (3, 4, 5)  # the norm in use was chosen on 0, 1, 2
 DECAYS = (5e-4, 5e-3)
 SETTINGS = ((1, 1), (10, 1), (100, 1), (100, 10), (100, 100))  # (R, times every rare image is shown)
 MOST = 500
+IMAGES = "## Networks for images"
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,9 @@ def main() -> None:
     started = time.perf_counter()
     runs = trained(parser.parse_args().folder)
     found = {key: [measured(*one) for one in ones] for key, ones in runs.items()}
-    (DOCS / "minority_collapse.md").write_text(page(found), encoding="utf-8")
+    file = DOCS / "minority_collapse.md"
+    others = file.read_text(encoding="utf-8").partition(IMAGES)  # written by hand, from `layerlaw reproduce minority`
+    file.write_text(page(found) + "\n" + "".join(others[1:]) if others[1] else page(found), encoding="utf-8")
     figure(found).plot().savefig(DOCS / "minority_collapse.png", dpi=110)
     print(f"{time.perf_counter() - started:.0f} s")
 

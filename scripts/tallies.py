@@ -91,7 +91,10 @@ def main() -> int:
     }
     papers = {
         "separation": [
-            rows for name, record in records.items() if not name.startswith("lm_") for rows in record["rows"]
+            rows
+            for name, record in records.items()
+            if not name.startswith(("lm_", "minority"))
+            for rows in record["rows"]
         ],
         "next_token": [rows for name, record in records.items() if name.startswith("lm_") for rows in record["rows"]],
     }

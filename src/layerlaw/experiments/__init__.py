@@ -1,7 +1,6 @@
 """Experiments: the figures of the papers. `run(setting) → Outcome`: numbers beside the paper's, figures, tables.
 
-A file per figure in separation/, but for those of convolutional networks; there, and in next_token/, a function per figure
-in a file for each kind of network or model.
+A figure has a file of its own, or is a function in a file of several (`FILES`).
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ from layerlaw.progress import Progress
 from layerlaw.provenance import provenance
 from layerlaw.wording import sentence
 
-CONVOLUTIONS, BLOCKS = ("fig4", "s2", "s3"), ("fig7", "fig8", "fig10")
-OWN_MODELS = ("lm_training", "lm_sizes", "lm_task")
 PAPERS = {
     "separation": (
         *("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "fig10"),
@@ -38,12 +35,21 @@ PAPERS = {
     ),
     "next_token": (
         *("lm_law", "lm_targets", "lm_normalization", "lm_flow", "lm_tokens", "lm_words"),
-        *OWN_MODELS,
+        *("lm_training", "lm_sizes", "lm_task"),
     ),
+    "layer_peeled": ("minority", "minority_vgg13", "minority_resnet18", "minority_resnet18_cifar10"),
 }
 """Every figure by the folder of its paper. To add one: its file there, its name here, its test; the ledger
 shows it once scripts/ledger.py has its record of a full run."""
 NAMES = tuple(name for names in PAPERS.values() for name in names)
+FILES = {
+    "separation.convolutions": ("fig4", "s2", "s3"),
+    "separation.blocks": ("fig7", "fig8", "fig10"),
+    "next_token.smollm2": ("lm_law", "lm_targets", "lm_normalization", "lm_flow", "lm_tokens", "lm_words"),
+    "next_token.own_models": ("lm_training", "lm_sizes", "lm_task"),
+    "layer_peeled.minority": PAPERS["layer_peeled"],
+}
+"""The files that hold several figures, a function each."""
 
 
 class Experiment(NamedTuple):
@@ -56,18 +62,15 @@ class Experiment(NamedTuple):
 
 def find(name: str) -> Experiment:
     """A figure by its name."""
-    if name in PAPERS["separation"]:
-        file = "convolutions" if name in CONVOLUTIONS else "blocks" if name in BLOCKS else name
-        module = importlib.import_module(f"layerlaw.experiments.separation.{file}")
-        if file != name:
+    for file, names in FILES.items():
+        if name in names:
+            module = importlib.import_module(f"layerlaw.experiments.{file}")
             run = getattr(module, name)
             return Experiment(module.TITLES[name], run.__doc__, run)
-        return Experiment(module.TITLE, module.__doc__ or "", module.run)
-    if name in PAPERS["next_token"]:
-        file = "own_models" if name in OWN_MODELS else "smollm2"
-        module = importlib.import_module(f"layerlaw.experiments.next_token.{file}")
-        run = getattr(module, name)
-        return Experiment(module.TITLES[name], run.__doc__, run)
+    for folder, names in PAPERS.items():
+        if name in names:
+            module = importlib.import_module(f"layerlaw.experiments.{folder}.{name}")
+            return Experiment(module.TITLE, module.__doc__ or "", module.run)
     raise InputError(f"expected one of the experiments {', '.join(NAMES)} (or all), got {name!r}.")
 
 
@@ -82,11 +85,16 @@ def code_digest(name: str) -> str:
     How jobs are dealt to processes changes no number.
     """
     root, figure = Path(__file__).parents[1], find(name).run.__module__.split(".")
-    parts = [root / part for part in ("stats", "measures", "law", "lab", *["lm"] * (name in PAPERS["next_token"]))]
+    more = {
+        "next_token": ("lm",),
+        "layer_peeled": ("peeled", "advice"),
+    }  # what a paper's experiments need beside the rest
+    own = [part for paper, needed in more.items() if name in PAPERS[paper] for part in needed]
+    parts = [root / part for part in ("stats", "measures", "law", "lab", *own)]
     unseen = {*(part / "__init__.py" for part in parts), root / "lab" / "processes.py"}
     files = [path for part in parts for path in sorted(part.rglob("*.py")) if path not in unseen]
     files += [root / "experiments" / f"{part}.py" for part in ("numbers", "runs", "setting", "moments")]
-    shared = ["language"] * (name in PAPERS["next_token"]) + ["convolutions"] * (name in BLOCKS)
+    shared = ["language"] * (name in PAPERS["next_token"]) + ["convolutions"] * (figure[-1] == "blocks")
     files += [
         root.joinpath(*place).with_suffix(".py") for place in (*((*figure[1:-1], one) for one in shared), figure[1:])
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlaw.errors import FeatureError, LabelError
+from layerlaw.errors import FeatureError, LabelError, check_whole
 from layerlaw.files import sha256
-from layerlaw.stats.labels import check_counts, checked_labels
+from layerlaw.stats.labels import check_counts, checked_labels, one_hot
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +94,41 @@ class Samples:
             kept[index[torch.randperm(len(index), generator=generator)[:out]]] = False
         x, y = self.inputs, self.labels
         return replace(self, inputs=x[kept], labels=y[kept], test_inputs=x[~kept], test_labels=y[~kept])
+
+    def imbalanced(self, counts: Sequence[int]) -> Samples:
+        """The first `counts[k]` training samples of class k, in their order; 0 leaves a class to the classifier alone.
+
+        >>> some = Samples.of((torch.zeros(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])))
+        >>> some.imbalanced([2, 1, 0]).labels.tolist(), some.imbalanced([2, 1, 0]).classes
+        ([0, 1, 0], 3)
+        """
+        self._check_whole_numbers("counts", counts, 0)
+        for k, (wanted, there) in enumerate(zip(counts, self.counts, strict=True)):
+            if wanted > there:
+                raise LabelError(f"counts: expected at most {there} samples of class {k}, got {wanted}.")
+        check_counts(torch.tensor([count for count in counts if count]), where="counts")
+        hot = one_hot(self.labels, self.classes, torch.int64)
+        rank = hot.cumsum(1).gather(0, self.labels.unsqueeze(0)).squeeze(0)  # how many of its class, itself included
+        kept = rank <= torch.tensor(counts, device=rank.device)[self.labels]
+        return replace(self, inputs=self.inputs[kept], labels=self.labels[kept])
+
+    def repeated(self, times: Sequence[int]) -> Samples:
+        """Every training sample of class k `times[k]` times, one behind the other: oversampling.
+
+        >>> some = Samples.of((torch.zeros(3, 2), torch.tensor([0, 1, 0])))
+        >>> some.repeated([1, 3]).labels.tolist()
+        [0, 1, 1, 1, 0]
+        """
+        self._check_whole_numbers("times", times, 1)
+        each = torch.tensor(times, device=self.labels.device)[self.labels]
+        return replace(self, inputs=self.inputs.repeat_interleave(each, 0), labels=self.labels.repeat_interleave(each))
+
+    def _check_whole_numbers(self, name: str, values: Sequence[int], least: int) -> None:
+        if len(values) != self.classes:
+            raise LabelError(f"{name}: expected {self.classes} numbers, one per class, got {len(values)}.")
+        for k, value in enumerate(values):
+            named: dict[str, Any] = {f"{name}[{k}]": value}
+            check_whole(least, **named)
 
 
 def _tensor(values: Any, where: str) -> Tensor:

@@ -91,8 +91,9 @@ class Schedule:
 class Measurement:
     """What was measured of one network at one time: numbers along depth, one per site.
 
-    `separation` is D (`None` where it is not defined), `nearest` the share of samples nearest to their own class mean (for
-    test samples: among the class means of the training samples); `rank` is the number of dimensions the class means span
+    `separation` is D (`None` where it is not defined; of the classes that have samples), `nearest` the share of samples
+    nearest to their own class mean (for test samples: among the class means of the training samples; `None` where a class
+    of the classifier has no training sample, so no mean); `rank` is the number of dimensions the class means span
     (where it falls below the others', D falls without anything being separated better); `by_class` D of every class;
     `sites` and `widths` are the names of the sites and their numbers of features. Of a feed-forward network the sites are
     the input and the output of each hidden layer. Loss (cross-entropy) and accuracy are those of the network on these
@@ -232,10 +233,12 @@ def _two_passes(
     for name, scatter in second.scatters().items():
         centers = around[name].centers
         near = scatter.near if references is None else second.near_reference[name]
+        means = centers if references is None else references[name]
+        nearest = None if bool((means.counts == 0).any()) else float(near.hits.sum() / scatter.counts.sum())
         rank, per_class = int(centers.rank), class_separation(centers, scatter)
         D = float((centers.weights * per_class.nan_to_num()).sum()) if rank else math.nan
         each = tuple(finite(value) if rank else None for value in per_class.tolist())
-        values[str(name)] = finite(D), float(near.hits.sum() / scatter.counts.sum()), rank, each
+        values[str(name)] = finite(D), nearest, rank, each
     n = sum(len(batch.labels) for batch in batches)
     return values, {name: each.centers for name, each in around.items()}, total / n, right / n
 

@@ -131,6 +131,11 @@ def _members(
                 f"sweep: expected a classifier of {samples.classes} outputs for samples of {samples.classes} classes, got "
                 f"{network.classes}. {type(network).__name__}(…, classes={samples.classes})."
             )
+        if 0 in samples.counts and fleet_takes(recipe, schedule):
+            raise InputError(
+                f"sweep: expected samples of every class for {network}, got none of class {samples.counts.index(0)} in "
+                f"{recipe.data!r}. Classes without samples are for networks outside fleets (convolutional, residual, …)."
+            )
         if schedule.test and samples.test_labels is None:
             raise InputError(f"schedule: expected held-out samples to measure on, but {recipe.data!r} has none.")
         if copied is not None:
