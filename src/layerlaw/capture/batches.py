@@ -55,12 +55,14 @@ class Batch:
         """The same on a device; data that already live on another accelerator are refused, not moved back silently."""
         if device is None:
             return self
-        away = next((value for value in self.tensors() if value.device.type not in ("cpu", device.type)), None)
-        if away is not None:
-            came, cure = f"the model on {device} and the data on {away.device}", f"pass device='{away.device}'"
-            raise DataError(f"expected model and data on one device, got {came}. Move one of them, or {cure}.")
-        moved = self._each(lambda value: value.to(device, non_blocking=True))
-        return replace(moved, labels=self.labels.to(device))
+
+        def moved(value: Tensor) -> Tensor:
+            if value.device.type not in ("cpu", device.type):
+                came, cure = f"the model on {device} and the data on {value.device}", f"pass device='{value.device}'"
+                raise DataError(f"expected model and data on one device, got {came}. Move one of them, or {cure}.")
+            return value.to(device, non_blocking=True)
+
+        return replace(self._each(moved), labels=self.labels.to(device))
 
     def copy(self) -> Batch:
         """The same in memory of its own."""
