@@ -24,6 +24,7 @@ from layerlaw.lab import (
     TiedNetwork,
     sweep,
 )
+from layerlaw.lab.networks.convolutional import CopiedConv2d
 from layerlaw.lab.trainer import Trainer
 from layerlaw.lab.training import SingleEngine, batch_that_fits
 
@@ -73,6 +74,17 @@ def count(network: nn.Module) -> int:
 def test_they_have_as_many_parameters_as_published(name: str, classes: int, published: int) -> None:
     with torch.device("meta"):
         assert count(Architecture.named(name, classes=classes).build()) == published
+
+
+@pytest.mark.parametrize("copies", [1, 4])
+def test_copies_of_channels_are_convolved_as_if_they_had_been_made(copies: int) -> None:
+    torch.manual_seed(0)
+    ours = CopiedConv2d(3 * copies, 5, 3, copies).double()
+    x, upstream = torch.randn(2, 3, 6, 6, dtype=torch.float64), torch.randn(2, 5, 6, 6, dtype=torch.float64)
+    plain = F.conv2d(x.repeat(1, copies, 1, 1), ours.weight, ours.bias, padding=1)
+    assert torch.allclose(ours(x), plain, rtol=0, atol=1e-12)
+    for a, b in zip(*(torch.autograd.grad(y, ours.parameters(), upstream) for y in (ours(x), plain)), strict=True):
+        assert torch.allclose(a, b, rtol=0, atol=1e-12)
 
 
 def test_resnet20_with_convolutions_as_shortcuts_has_the_other_published_size() -> None:

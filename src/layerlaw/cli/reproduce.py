@@ -28,6 +28,9 @@ def reproduce_command(
         Option(help="Seeds (666, 1, 2, …): 3, or 1 in a quick run; paired comparisons take at least 5 or 10."),
     ] = None,
     device: Annotated[str, Option(help="cpu, cuda, cuda:1, …")] = "cpu",
+    workers: Annotated[
+        int | None, Option(help="Processes that train: one per core, or 1 on a GPU (where MPS lets several share it).")
+    ] = None,
     out: Annotated[Path, Option(help="Folder for records, figures and pages.")] = Path("layerlaw-reproduce"),
     listed: Annotated[bool, Option("--list", help="List the figures and leave.")] = False,
     as_json: JsonFlag = False,
@@ -57,7 +60,8 @@ def reproduce_command(
     outcomes = []
     for name in names:
         try:
-            outcome = reproduce(name, quick=quick, seeds=seeds, device=device, folder=place / "sweeps")
+            how: dict[str, Any] = {"seeds": seeds, "device": device, "workers": workers}
+            outcome = reproduce(name, quick=quick, folder=place / "sweeps", **how)
         except KeyboardInterrupt:
             screen.print(f"Stopped; what was trained is kept in {place}. Start it again to go on.", soft_wrap=True)
             raise typer.Exit(130) from None

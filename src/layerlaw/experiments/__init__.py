@@ -124,15 +124,16 @@ def reproduce(
     device: str = "cpu",
     folder: str | Path | None = None,
     progress: bool | Progress = True,
+    workers: int | None = None,
 ) -> Outcome:
-    """Run one experiment; with a folder, an interrupted one goes on where it was.
+    """Run one experiment; with a folder, an interrupted one goes on where it was. `workers` as in `sweep`.
 
     A quick run takes few epochs and one seed (unless more are requested): it shows that everything works, and nothing is
     judged by it.
     """
     experiment = find(name)
     place = None if folder is None else Path(folder) / name
-    setting = Setting(quick, seeds, device, place, progress)
+    setting = Setting(quick, seeds, device, place, progress, workers)
     clock = None if place is None else place / "seconds"  # of earlier calls in the same folder
     began = time.monotonic() - (float(clock.read_text()) if clock is not None and clock.exists() else 0.0)
     try:

@@ -34,7 +34,7 @@ Data = Mapping[str, Samples | Callable[[int], Samples]]
 
 @dataclass
 class Setting:
-    """Quick or full, seeds, device, folder for the sweeps (to go on after an interruption), progress.
+    """Quick or full, seeds, device, folder for the sweeps (to go on after an interruption), progress, processes.
 
     Every sweep of an experiment goes through `train`, which notes what the outcome's provenance needs.
     """
@@ -44,6 +44,7 @@ class Setting:
     device: str = "cpu"
     folder: Path | None = None
     progress: bool | Progress = True
+    workers: int | None = None
     checksums: dict[str, str] = field(default_factory=dict)
     used_seeds: set[int] = field(default_factory=set)
     networks: int = 0
@@ -92,7 +93,7 @@ class Setting:
         self.used_seeds |= {recipe.seed for recipe in recipes}
         self.networks += len(recipes)
         folder = None if self.folder is None else (self.folder.parent / shared if shared else self.folder) / name
-        how: dict[str, Any] = {"schedule": schedule, "start": start, "copied": copied}
+        how: dict[str, Any] = {"schedule": schedule, "start": start, "copied": copied, "workers": self.workers}
         return Runs(sweep(recipes, data, folder=folder, device=self.device, progress=self.progress, **how))
 
     def measure(self, runs: Runs, data: Data, schedule: Schedule) -> Runs:

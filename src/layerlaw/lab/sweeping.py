@@ -54,8 +54,9 @@ def sweep(
     from, or, with `copied=(a, b)`, its layers a … b−1 alone. With a `folder` the sweep is saved there every minute,
     after whole epochs (a network outside a fleet after every epoch, unless saving would take more than a twentieth of the
     time): called again after an interruption it goes on where it was, and finished members are never trained again.
-    `members` is the most that are trained at once; `workers` the number of processes on a CPU (1: none beside this one);
-    `compile`, on CUDA, puts networks outside fleets through `torch.compile`.
+    `members` is the most that are trained at once; `workers` the number of processes (by default one for each core of a
+    CPU, and none beside this one on a GPU, which small networks leave idle most of the time: there NVIDIA's MPS lets
+    several share it); `compile`, on CUDA, puts networks outside fleets through `torch.compile`.
     """
     template = Job([], schedule, copied, None, str(device), compile=compile)
     for name, value in (("members", members), ("workers", workers)):
@@ -248,7 +249,7 @@ def _train(jobs: list[Job], progress: bool | Progress, workers: int | None) -> t
     with _stopping() as stop:
         bar = Counter(progress, total, f"{len(members)} network{'s' * (len(members) > 1)}")
         try:
-            processes = 1 if torch.device(jobs[0].device).type != "cpu" else workers or cores()
+            processes = workers or (cores() if torch.device(jobs[0].device).type == "cpu" else 1)
             worth = workers is not None or sum(work(m.recipe, m.samples) for m in members) > WORTH_PROCESSES
             if processes > 1 and len(jobs) > 1 and worth and found_elsewhere(jobs):
                 return run_in_processes(jobs, processes, bar, stop)
