@@ -76,6 +76,7 @@ def test_tf32_is_the_default_and_switches_are_as_before() -> None:
     assert switches() == before
 
 
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's own, when it first compiles
 def test_a_compiled_network_learns_the_same() -> None:
     recipe = replace(EXACT, optimizer="momentum")
     plain, compiled = quiet([recipe])[0], quiet([recipe], compile=True)[0]

@@ -341,9 +341,7 @@ def _labels(labels: Any, where: str) -> Tensor:
     if y.dim() == 2 and y.shape[1] == 1 and not are_targets(y):
         y = y.squeeze(1)
     if y.dim() != 1 and not are_targets(y):
-        others = (
-            "of a regression floating-point numbers (n,) or (n, q) (y.float()), of several labels zeros and ones (n, q)"
-        )
+        others = "of a regression floating-point numbers (n,) or (n, q) (y.float()), of several labels 0 and 1 (n, q)"
         came = f"{y.dtype} of shape {tuple(y.shape)}"
         raise LabelError(f"{where}: expected one label per sample, shape (n,), or {others}; got {came}.")
     return y

@@ -87,7 +87,7 @@ def holds(paper: Paper = "law", *, kind: Kind = "direction", best_of: int = 1) -
 
     `best_of`: in every seed the best of so many networks was taken, which the values themselves do not allow for.
     """
-    rate = 1 - (1 - CHANCE) ** best_of
+    rate = CHANCE if best_of == 1 else 1 - (1 - CHANCE) ** best_of
     words = "> half of the seeds" + f", each the best of {best_of}" * (best_of > 1)
     return Claim(paper, lambda v: fmean(v) > 0.5, words, kind, lambda n: _majority(n, rate))
 

@@ -143,7 +143,8 @@ class SingleEngine:
         with torch.random.fork_rng(self._cuda):
             if self._random:
                 torch.set_rng_state(self._random[0])
-                for device, state in zip(self._cuda, self._random[1:], strict=True):
+                # fewer or more where it was trained on another device before
+                for device, state in zip(self._cuda, self._random[1:], strict=False):
                     torch.cuda.set_rng_state(state, device)
             yield
             self._random = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._cuda)]

@@ -161,17 +161,17 @@ def minority(setting: Setting) -> Outcome:
 
 
 def minority_vgg13(setting: Setting) -> Outcome:
-    """VGG13 on CIFAR-10 with rare classes, otherwise as `minority`: 7 networks per seed, n_A = 1000."""
+    """VGG13 on CIFAR-10 with rare classes, otherwise as `minority`: `layerlaw reproduce minority_vgg13`."""
     return collapse(setting, "minority_vgg13", "vgg13", "cifar10")
 
 
 def minority_resnet18(setting: Setting) -> Outcome:
-    """ResNet18 on Fashion-MNIST with rare classes, otherwise as `minority`: 7 networks per seed, n_A = 1000."""
+    """ResNet18 on Fashion-MNIST with rare classes, otherwise as `minority`: `layerlaw reproduce minority_resnet18`."""
     return collapse(setting, "minority_resnet18", "resnet18", "fashion_mnist")
 
 
 def minority_resnet18_cifar10(setting: Setting) -> Outcome:
-    """ResNet18 on CIFAR-10 with rare classes, otherwise as `minority`: 7 networks per seed, n_A = 1000."""
+    """ResNet18 on CIFAR-10 with rare classes, otherwise as `minority`: `layerlaw reproduce minority_resnet18_cifar10`."""
     return collapse(setting, "minority_resnet18_cifar10", "resnet18", "cifar10")
 
 

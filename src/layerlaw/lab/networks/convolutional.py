@@ -189,8 +189,10 @@ class CopiedConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, inputs / copies, height, width) → (n, outputs, height, width)."""
-        weight = self.weight if self.copies == 1 else self.weight.unflatten(1, (self.copies, -1)).sum(1)
-        return self._conv_forward(x, weight, self.bias)
+        weight = self.weight
+        if self.copies > 1:  # (outputs, copies, inputs / copies, kernel, kernel)
+            weight = weight.view(len(weight), self.copies, -1, *weight.shape[2:]).sum(1)
+        return self._conv_forward(x, weight, self.bias)  # type: ignore[no-any-return]
 
 
 class PlainNetwork(nn.Sequential):

@@ -216,11 +216,6 @@ def _pearson_interval(view: RecordView) -> str:
     return _intervals(view, correlation)[1]
 
 
-def _without_last(view: RecordView) -> str:
-    known = view.fit is not None and view.fit.points > 2
-    return correlation(view.record.law(view.column, drop_last=1).pearson) if known else ABSENT
-
-
 def _first(view: RecordView) -> str:
     return "" if view.fit is None else f"from {view.fit.values[0]:.3f}"
 
@@ -288,15 +283,13 @@ COMPARED = (  # of the numbers of a law; then what tells two records of one mode
     ComparedColumn("blocks", of_fit(lambda fit: str(fit.points)), yields=6),
     ComparedColumn("ρ", of_fit(lambda fit: f"{fit.rho:.4f}"), _rho_interval),
     ComparedColumn("r", of_fit(lambda fit: correlation(fit.pearson)), _pearson_interval, yields=2),
-    ComparedColumn("r without last", _without_last, yields=9),
     ComparedColumn("r in-sample", _in_sample, _held_out, yields=10),
     ComparedColumn("r untrained", _untrained, _drawn, yields=11),
     *LAW_COLUMNS,
     ComparedColumn("final PR", of_fit(lambda fit: f"{fit.values[-1]:.3f}"), _first, _lowest, yields=4),
     ComparedColumn("loss", _loss, _bos, yields=8),
-    ComparedColumn("task", lambda view: _task(view) or ABSENT, _length, yields=None),
-    ComparedColumn("tokens", lambda view: f"{sum(view.record.counts):,}", _per_feature, yields=7),
-    ComparedColumn("text", lambda view: shortened(_text_name(view), 20) or ABSENT, title=_text_name, yields=None),
+    ComparedColumn("tokens", lambda view: f"{sum(view.record.counts):,}", _length, _per_feature, yields=7),
+    ComparedColumn("text", lambda v: shortened(_text_name(v), 20) or ABSENT, _task, _text_name, yields=None),
 )
 
 
