@@ -72,7 +72,7 @@ def test_streamed_equals_kept_equals_grouped(kind: str) -> None:
         assert other.settings["jackknife_groups"] == 10
         for mine, theirs in zip(kept.sites, other.sites, strict=True):
             np.testing.assert_allclose(mine.plane, theirs.plane, rtol=1e-6, atol=1e-6)
-        assert other.provenance["data_sha256"] == kept.provenance["data_sha256"]
+        assert other.provenance["data_fingerprint"] == kept.provenance["data_fingerprint"]
         assert other.notes == kept.notes
 
 
