@@ -101,7 +101,7 @@ def row_numbers(values: Tensor) -> Tensor:
     """A number (n,) for every row (n, d), with its dtype and length in it."""
     kind, length = str(values.dtype), values.shape[1]
     values = _integers(values)
-    pieces = values.split(COLUMNS, 1)
+    pieces = torch.split(values, COLUMNS, 1)
     total = _weighted(pieces[0])
     for at, piece in enumerate(pieces[1:], 1):
         total += _weighted(piece) * _signed(pow(NEXT, at, BITS))
@@ -143,7 +143,8 @@ def _scrambled(x: Tensor) -> Tensor:
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
     """To the right, zeros from the left: `>>` would repeat the sign."""
-    return (x >> bits) & (2 ** (64 - bits) - 1)
+    found: Tensor = (x >> bits) & (2 ** (64 - bits) - 1)
+    return found
 
 
 @lru_cache(maxsize=16)
