@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--small", type=int, default=1000, help="images of 32 pixels that are trained on")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--networks", nargs="+", default=["resnet18_7x7", "resnet50_7x7"])
+    parser.add_argument("--networks", nargs="*", default=["resnet18_7x7", "resnet50_7x7"])
     parser.add_argument("--trained", nargs="*", default=["resnet_2layer", "resnet18"])
     parser.add_argument("--out", help="a file for the numbers")
     given = parser.parse_args()
