@@ -34,6 +34,7 @@ from layerlaw.probing.memory import (
     KeptFeatures,
     linear_sites,
     one_batch,
+    out_of_memory,
     scatter_bytes,
 )
 from layerlaw.probing.targets import Targets
@@ -240,8 +241,10 @@ def _forward(capture: Capture, step: Step) -> Any:
     """The model's output for a batch, which may be unlike the one of the dry run."""
     try:
         return capture.run(step.batch, rows=step.rows, where=step.where)
-    except (LayerlawError, torch.OutOfMemoryError):
+    except LayerlawError:
         raise
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory(capture.network, step.batch, step.where) from error
     except Exception as error:  # a user's model raises anything
         raise CaptureError(failed(f"in {step.where}", step.batch, error)) from error
 
