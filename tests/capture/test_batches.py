@@ -8,7 +8,7 @@ import torch
 from capture_networks import clouds
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from layerlaw.capture.batches import Batch, Batches, Checksum, as_batch
+from layerlaw.capture.batches import Batch, Batches, as_batch
 from layerlaw.errors import DataError, LabelError
 
 X, Y = clouds(50, 6)
@@ -293,29 +293,3 @@ def test_data_on_another_device_are_refused() -> None:
         DataError, match=r"expected model and data on one device, got the model on cpu and the data on meta"
     ):
         as_batch((X.to("meta"), Y), "data").to(torch.device("cpu"))
-
-
-def test_a_checksum_sees_every_byte() -> None:
-    def digest(*args: object) -> str:
-        checksum = Checksum()
-        batch = as_batch(args, "data")
-        checksum.update(batch.labels, *batch.tensors())
-        return checksum.hexdigest()
-
-    assert digest(X, Y) == digest(X.clone(), Y)
-    assert digest(X, Y) != digest(X, Y.flip(0))
-    changed = X.clone()
-    changed[3, 2] += 1e-6
-    assert digest(X, Y) != digest(changed, Y)
-    for dtype in (torch.bfloat16, torch.bool, torch.uint8):
-        assert digest(X.to(dtype), Y)
-
-
-def test_a_checksum_does_not_depend_on_the_batches() -> None:
-    def digest(size: int) -> str:
-        checksum = Checksum()
-        for x, y in zip(X.split(size), Y.split(size), strict=True):
-            checksum.update(y, x)
-        return checksum.hexdigest()
-
-    assert digest(len(X)) == digest(2) == digest(3)

@@ -26,7 +26,7 @@ from layerlaw.lab import (
 )
 from layerlaw.lab.networks.convolutional import CopiedConv2d
 from layerlaw.lab.trainer import Trainer
-from layerlaw.lab.training import SingleEngine, batch_that_fits
+from layerlaw.lab.training import SingleEngine, batch_that_fits, train
 
 SMALL: dict[str, dict[str, Any]] = {  # the same shapes with fewer channels and pixels
     "vgg13_5x5": {"stages": ((4, 4), (8, 8), (8,)), "hidden": (16, 16), "side": 16, "repeat": 2},
@@ -390,6 +390,25 @@ def test_out_of_memory_says_which_batch_would_fit(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("layerlaw.lab.jobs.batch_that_fits", lambda *given: 1)
     with pytest.raises(MemoryBudgetError, match=r"not even batches of 2 would fit\. Choose a smaller network\."):
         sweep([recipe], samples, progress=False)
+
+
+def test_a_network_of_ones_own_gets_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Architecture.named("vgg11", stages=((4,), (4,)), side=8, classes=4).build()
+    x, y, recipe = torch.randn(12, 3, 8, 8), torch.arange(12) % 4, Recipe(batch_size=4, epochs=1)
+    with pytest.raises(InputError, match=r"expected one that takes samples of shape \(3, 4, 4\).*fails in epoch 1"):
+        train(network, x[:, :, :4, :4], y, recipe, progress=False)
+    with pytest.raises(InputError, match=r"shape \(1, 8, 8\).*to have 3 channels"):
+        train(network, x[:, :1], y, recipe, progress=False)
+    with pytest.raises(InputError, match="at least 2 samples for BatchNorm, but 9 samples in batches of 4 leave one"):
+        train(network, x[:9], y[:9], recipe, progress=False)
+
+    def full(*given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr(Trainer, "train_epoch", full)
+    words = r"training in batches of 4 ran out of memory on cpu: about 2 would fit. Pass batch_size=2\."
+    with pytest.raises(MemoryBudgetError, match=words):
+        train(network, x, y, recipe, progress=False)
 
 
 def test_the_batch_that_fits_is_what_autograd_keeps() -> None:

@@ -253,9 +253,14 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(package, call)
 def test_records_of_different_data_are_said_to_be():
     records = three_records()
     assert "different data" not in page_html(records)
-    for i, record in enumerate(records):
-        record.provenance["data_sha256"] = str(i)
-    assert "The records were measured on different data." in page_html(records)
+    records[0].provenance["data_sha256"] = "1"  # of an older record: nothing to compare it with
+    for record in records[1:]:
+        record.provenance["data_fingerprint"] = "sums64:2"
+    assert "different data" not in page_html(records)
+    for kind in ("data_sha256", "data_fingerprint"):
+        for i, record in enumerate(records):
+            record.provenance = {**record.provenance, "data_sha256": "1", "data_fingerprint": "sums64:2", kind: str(i)}
+        assert "The records were measured on different data." in page_html(records)
     records[0].settings["order"] = "shuffled by the loader"  # then the checksum depends on the order
     assert "The records may be of the same data: one was shuffled by its loader." in page_html(records)
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from probe_on_ranks import IMAGES, LABELS, TARGETS, cases, probed, sharded
+from probe_on_ranks import IMAGES, LABELS, TARGETS, batches, cases, probed, sharded
 
 import layerlaw as ll
+from layerlaw.capture.fingerprint import Fingerprint
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "probe_on_ranks.py"
@@ -72,6 +73,15 @@ def test_two_processes_give_the_record_of_one(name: str, folder: Path, alone: di
         assert record.provenance["processes"] == 2
     first, second = records(folder, name)
     assert [site.values for site in first.sites] == [site.values for site in second.sites]
+    assert first.provenance["data_fingerprint"] == second.provenance["data_fingerprint"]
+
+
+def test_the_fingerprint_of_the_data_is_that_of_the_shards_one_after_the_other(folder: Path) -> None:
+    whole = Fingerprint()
+    for rank in range(2):
+        for x, y in batches(rank, 2):
+            whole.update(y, x)
+    assert records(folder, "float32")[0].provenance["data_fingerprint"] == whole.text()
 
 
 @pytest.mark.parametrize("name", list(TARGETS))

@@ -10,7 +10,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import layerlaw as ll
+from layerlaw.capture.hooks import Capture
 from layerlaw.capture.plan import statistic_bytes
+from layerlaw.errors import MemoryBudgetError
 
 X, Y = clouds(120, 12)
 X = X.double()  # in float64 only the order of additions differs; float32 has a test of its own
@@ -72,7 +74,7 @@ def test_streamed_equals_kept_equals_grouped(kind: str) -> None:
         assert other.settings["jackknife_groups"] == 10
         for mine, theirs in zip(kept.sites, other.sites, strict=True):
             np.testing.assert_allclose(mine.plane, theirs.plane, rtol=1e-6, atol=1e-6)
-        assert other.provenance["data_sha256"] == kept.provenance["data_sha256"]
+        assert other.provenance["data_fingerprint"] == kept.provenance["data_fingerprint"]
         assert other.notes == kept.notes
 
 
@@ -245,3 +247,15 @@ def test_the_network_may_run_under_autocast() -> None:
     assert h.dtype == torch.bfloat16
     assert record.sites[0].values["separation"] == pytest.approx(oracle.separation(x, Y, 3), rel=1e-6)
     assert record.sites[1].values["separation"] == pytest.approx(oracle.separation(h, Y, 3), rel=1e-6)
+
+
+def test_out_of_memory_says_how_many_samples_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object, **how: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr(Capture, "run", full)
+    words = r"data, batch 0: 50 samples at once ran out of memory on cpu: about 25 would fit. Pass batch_size=25"
+    with pytest.raises(MemoryBudgetError, match=words):
+        probe((X, Y), net(), batch_size=50)
+    with pytest.raises(MemoryBudgetError, match="ran out of memory on cpu: about 1 would fit"):
+        probe((X[:6], Y[:6]), net(), batch_size=3)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Number
@@ -114,30 +112,6 @@ class Batch:
             return {k: changed(v) for k, v in value.items()} if isinstance(value, dict) else value
 
         return replace(self, args=changed(self.args), kwargs=changed(self.kwargs))
-
-
-class Checksum:
-    """A sha256 of samples in their order that does not depend on how they are cut into batches.
-
-    >>> whole, cut = Checksum(), Checksum()
-    >>> whole.update(torch.arange(4))
-    >>> cut.update(torch.arange(2)), cut.update(torch.arange(2, 4))
-    (None, None)
-    >>> whole.hexdigest() == cut.hexdigest()
-    True
-    """
-
-    def __init__(self) -> None:
-        self._parts: dict[int, hashlib._Hash] = defaultdict(hashlib.sha256)
-
-    def update(self, *tensors: Tensor) -> None:
-        """Add the labels, the first input, the second input …, each of which is one stream of bytes."""
-        for part, values in enumerate(tensors):
-            self._parts[part].update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-
-    def hexdigest(self) -> str:
-        """64 characters."""
-        return hashlib.sha256(b"".join(part.digest() for part in self._parts.values())).hexdigest()
 
 
 class Batches:

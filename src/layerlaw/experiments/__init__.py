@@ -31,7 +31,7 @@ PAPERS = {
     "separation": (
         *("fig1", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9", "fig10"),
         *("s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "linearized"),
-        *("performance", "reactivation"),
+        *("performance", "reactivation", "conv_measures", "conv_grid", "weight_tied"),
     ),
     "next_token": (
         *("lm_law", "lm_targets", "lm_normalization", "lm_flow", "lm_tokens", "lm_words"),
@@ -45,6 +45,7 @@ NAMES = tuple(name for names in PAPERS.values() for name in names)
 FILES = {
     "separation.convolutions": ("fig4", "s2", "s3"),
     "separation.blocks": ("fig7", "fig8", "fig10"),
+    "separation.open_questions": ("conv_grid", "weight_tied"),
     "next_token.smollm2": ("lm_law", "lm_targets", "lm_normalization", "lm_flow", "lm_tokens", "lm_words"),
     "next_token.own_models": ("lm_training", "lm_sizes", "lm_task"),
     "layer_peeled.minority": PAPERS["layer_peeled"],
@@ -94,7 +95,9 @@ def code_digest(name: str) -> str:
     unseen = {*(part / "__init__.py" for part in parts), root / "lab" / "processes.py"}
     files = [path for part in parts for path in sorted(part.rglob("*.py")) if path not in unseen]
     files += [root / "experiments" / f"{part}.py" for part in ("numbers", "runs", "setting", "moments")]
-    shared = ["language"] * (name in PAPERS["next_token"]) + ["convolutions"] * (figure[-1] == "blocks")
+    needs = {"blocks": ["convolutions"], "conv_measures": ["convolutions", "blocks"]}  # other files of figures
+    needs["open_questions"] = [*needs["conv_measures"], "conv_measures"]
+    shared = ["language"] * (name in PAPERS["next_token"]) + needs.get(figure[-1], [])
     files += [
         root.joinpath(*place).with_suffix(".py") for place in (*((*figure[1:-1], one) for one in shared), figure[1:])
     ]

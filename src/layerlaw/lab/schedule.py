@@ -220,15 +220,16 @@ def _two_passes(
             first.end(lambda _: "measuring")
     with full_precision():
         around = Around.all_of(first, "samples", references)
-    second, total, right = SecondPass(around), 0.0, 0.0
+    second, device = SecondPass(around), batches[0].labels.device
+    total, right = torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), device=device)
     with hooks(consume=lambda site, features: second.update(site.name, features)) as capture:
         for batch in batches:
             second.begin(Dealt(batch.labels), None)
             logits = capture.run(batch, where="measuring").float()
             with full_precision():
                 second.end()
-            total += float(F.cross_entropy(logits, batch.labels, reduction="sum"))
-            right += float((logits.argmax(1) == batch.labels).sum())
+            total += F.cross_entropy(logits, batch.labels, reduction="sum")  # not fetched: a GPU would wait
+            right += (logits.argmax(1) == batch.labels).sum()
     values: dict[str, _Values] = {}
     for name, scatter in second.scatters().items():
         centers = around[name].centers
@@ -240,7 +241,7 @@ def _two_passes(
         each = tuple(finite(value) if rank else None for value in per_class.tolist())
         values[str(name)] = finite(D), nearest, rank, each
     n = sum(len(batch.labels) for batch in batches)
-    return values, {name: each.centers for name, each in around.items()}, total / n, right / n
+    return values, {name: each.centers for name, each in around.items()}, float(total) / n, float(right) / n
 
 
 def _sound(network: nn.Module, plan: Plan, sites: list[Site], batches: list[Batch]) -> list[Site]:

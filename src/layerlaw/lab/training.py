@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.network import probing_state
+from layerlaw.capture.network import has_batchnorm, probing_state
 from layerlaw.capture.site_rules import find_sites
-from layerlaw.errors import InputError, LayerlawError
-from layerlaw.lab.networks import part_of
+from layerlaw.errors import InputError, LayerlawError, MemoryBudgetError
+from layerlaw.lab.networks import check_batches, part_of
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import Measurement, Schedule, measure_network
@@ -24,8 +25,10 @@ from layerlaw.progress import Progress, choose
 B = TypeVar("B")
 
 
-def batch_that_fits(recipe: Recipe, samples: Samples, device: str) -> int:
-    """About how many samples per batch the device would hold while the recipe's network is trained."""
+def batch_that_fits(
+    recipe: Recipe, samples: Samples, device: str | torch.device, network: nn.Module | None = None
+) -> int:
+    """About how many samples per batch the device would hold while the recipe's network is trained, or this one."""
     where = torch.device(device)
     memory = torch.cuda.get_device_properties(where).total_memory if where.type == "cuda" else 4 * 2**30
     found: dict[int, Tensor] = {}
@@ -35,7 +38,7 @@ def batch_that_fits(recipe: Recipe, samples: Samples, device: str) -> int:
         return tensor
 
     with torch.random.fork_rng(devices=[]), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        network = recipe.network.build().train()
+        network = (recipe.network.build() if network is None else copy.deepcopy(network).cpu()).train()
         network(samples.inputs[:2].cpu())
     weights = {parameter.untyped_storage().data_ptr(): parameter for parameter in network.parameters()}
     each = sum(t.untyped_storage().nbytes() for at, t in found.items() if at not in weights) / 2
@@ -73,11 +76,22 @@ def train(
 
     Training stops early when `visit` returns `True`. The network may be any; of the recipe, network and layers are not used.
     """
+    check_batches(has_batchnorm(network), len(y), recipe.batch_size)
     precision = None if recipe.precision is None else recipe.precision_on(y.device)
     trainer, epochs = Trainer(network, x, y, recipe, precision=precision), range(1, recipe.epochs + 1)
 
     def loss_of(epoch: int) -> float:
-        loss = float(trainer.train_epoch(epoch - 1)) / len(y)
+        try:
+            loss = float(trainer.train_epoch(epoch - 1)) / len(y)
+        except torch.OutOfMemoryError as error:
+            fit = min(recipe.batch_size // 2, batch_that_fits(recipe, Samples(x, y), y.device, network))
+            cure = f"about {fit} would fit. Pass batch_size={fit}" if fit > 1 else "choose a smaller network"
+            what = f"training in batches of {recipe.batch_size} ran out of memory on {y.device}"
+            raise MemoryBudgetError(f"{what}: {cure}.") from error
+        except RuntimeError as error:
+            came = f"one that fails in epoch {epoch}: {error}"
+            takes = f"takes samples of shape {tuple(x.shape[1:])} and gives class scores"
+            raise InputError(f"network: expected one that {takes}, got {came}") from error
         if math.isnan(loss):
             raise LayerlawError(f"training diverged in epoch {epoch} (the loss is NaN): use a lower learning rate.")
         return loss

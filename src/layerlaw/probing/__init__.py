@@ -238,8 +238,8 @@ def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: 
             run.device,
             processes=world_size(),
             **model_provenance(run.network),
-            data_sha256=train.checksum,
-            test_sha256=test.checksum if test else None,
+            data_fingerprint=train.fingerprint,
+            test_fingerprint=test.fingerprint if test else None,
         ),
     )
 

@@ -7,9 +7,9 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from layerlaw.capture.batches import Batches
+from layerlaw.capture.batches import Batch, Batches
 from layerlaw.capture.plan import Site, statistic_bytes
 from layerlaw.errors import InputError, MemoryBudgetError
 from layerlaw.stats.ranks import all_reduce, world_size
@@ -204,3 +204,31 @@ def _views(jackknife: bool, permuted: bool) -> int:  # how often the statistics 
 
 def _gib(size: float) -> str:
     return f"{size / 2**30:.2g}"
+
+
+def out_of_memory(network: nn.Module, batch: Batch, where: str) -> MemoryBudgetError:
+    """That a forward did not fit the device, and how many samples at a time would."""
+    n, fit = len(batch.labels), samples_that_fit(network, batch)
+    cure = (
+        f"about {fit} would fit. Pass batch_size={fit}, or a loader of such batches" if fit else "choose another device"
+    )
+    return MemoryBudgetError(f"{where}: {n} samples at once ran out of memory on {batch.labels.device}: {cure}.")
+
+
+@torch.no_grad()
+def samples_that_fit(network: nn.Module, batch: Batch) -> int:
+    """About how many samples a forward has room for, fewer than the batch has, by what two of them take; 0: not even one."""
+    n, device = len(batch.labels), batch.labels.device
+    if device.type != "cuda" or n < 3:
+        return n // 2
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    try:
+        few = batch.first(2)
+        network(*few.args, **few.kwargs)
+    except torch.OutOfMemoryError:
+        return 0
+    each = max(1, torch.cuda.max_memory_allocated(device) - before) / 2
+    torch.cuda.empty_cache()
+    return max(1, min(n // 2, int(0.8 * torch.cuda.mem_get_info(device)[0] / each)))

@@ -9,7 +9,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture.batches import Batch, Batches, Checksum
+from layerlaw.capture.batches import Batch, Batches
+from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.hooks import Capture, Consume, failed
 from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, recalibrating, untrained
 from layerlaw.capture.plan import Plan, Reduce, Site
@@ -33,6 +34,7 @@ from layerlaw.probing.memory import (
     KeptFeatures,
     linear_sites,
     one_batch,
+    out_of_memory,
     scatter_bytes,
 )
 from layerlaw.probing.targets import Targets
@@ -103,7 +105,7 @@ class Split:
     free_accuracy: float | None = None  # among all classes of the network, where fewer are measured
     r_squared: float | None = None
     targets: FirstRegression | None = None  # what pass 1 knows of targets
-    checksum: str = ""
+    fingerprint: str = ""
     one_forward: bool = False
     no_extras_why: str = ""
     no_linear_why: dict[str, list[str]] = field(default_factory=dict)  # by reason, the sites without D_lin
@@ -203,15 +205,15 @@ class Prober:
                 _forward(capture, step)
         return list(bad)
 
-    def steps(self, data: Batches, title: str, checksum: Checksum | None) -> Iterator[Step]:
-        """The batches with samples of measured classes; the bytes of all data are added to the checksum."""
+    def steps(self, data: Batches, title: str, fingerprint: Fingerprint | None) -> Iterator[Step]:
+        """The batches with samples of measured classes; all data are added to the fingerprint."""
         self.randomness.rewind()
         alone = self.options.batchnorm == "batch" and has_batchnorm(self.network)
         for i, batch in enumerate(self.options.progress(data, title, data.length)):
             where = f"{data.where}, batch {i}"
-            given, batch = batch, batch.to(self.device)
-            if checksum is not None:
-                checksum.update(given.labels, *given.tensors())
+            batch = batch.to(self.device)
+            if fingerprint is not None:
+                fingerprint.update(batch.labels, *batch.tensors())
             labels, rows = self.classes.positions(batch.labels, f"labels of {where}")
             if alone:
                 _check_normalized_alone(batch.labels, where)
@@ -239,8 +241,10 @@ def _forward(capture: Capture, step: Step) -> Any:
     """The model's output for a batch, which may be unlike the one of the dry run."""
     try:
         return capture.run(step.batch, rows=step.rows, where=step.where)
-    except (LayerlawError, torch.OutOfMemoryError):
+    except LayerlawError:
         raise
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory(capture.network, step.batch, step.where) from error
     except Exception as error:  # a user's model raises anything
         raise CaptureError(failed(f"in {step.where}", step.batch, error)) from error
 
@@ -259,7 +263,7 @@ class State:
     sample: PlaneSample | None
     why_not: str
     linear: frozenset[str] = frozenset()  # sites whose within-class scatter is kept
-    checksum: Checksum = field(default_factory=Checksum)
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
     spoilt: str = ""  # which scores are no numbers, and in which batch first
     free: Tensor = field(
         default_factory=lambda: torch.zeros(2, dtype=torch.float64)
@@ -298,7 +302,7 @@ def first_pass(prober: Prober, state: State) -> None:
 
     empty = True
     with prober.capturing(state.sites, consume) as capture:
-        for step in prober.steps(state.data, f"{state.label}, pass 1", state.checksum):
+        for step in prober.steps(state.data, f"{state.label}, pass 1", state.fingerprint):
             empty = False
             if kept.whole and not kept.fits(len(step.labels)):
                 _stop_keeping(prober, state)
@@ -356,14 +360,14 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
 
 def _second_forward(prober: Prober, state: State, second: SecondPass | SecondRegression) -> None:
     ordered = bool(state.dealer.groups or state.dealer.permuted)
-    again = Checksum() if ordered else None
+    again = Fingerprint() if ordered else None
     with prober.capturing(state.sites, lambda site, features: second.update(site.name, features)) as capture:
         for step in prober.steps(state.data, f"{state.label}, pass 2", again):
             second.begin(state.dealer.deal(step.labels), None)
             second.decision = prober.decide(capture, step, state)
             with full_precision():
                 second.end()
-    if again is not None and again.hexdigest() != state.checksum.hexdigest():
+    if again is not None and again.text() != state.fingerprint.text():
         why = "changed between the two passes, which standard errors and permuted labels do not allow"
         cure = "pass data that do not change, or uncertainty=False"
         raise PassError(f"{state.label}: the samples or their order {why}: {cure}.")
@@ -378,7 +382,8 @@ def _leave(state: State, second: SecondPass | SecondRegression, split: Split) ->
     if split.accuracy is not None:
         all_reduce([state.free])
         split.free_accuracy = float(state.free[0] / state.free[1]) if state.free[1] else None
-    split.checksum, split.no_extras_why = state.checksum.hexdigest(), state.why_not
+    state.fingerprint.all_reduce()
+    split.fingerprint, split.no_extras_why = state.fingerprint.text(), state.why_not
     split.one_forward = state.kept.whole
     state.kept.drop()
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -254,29 +254,43 @@ def levels_beside(
 
 def principal_separation(run: Run, data: Samples, device: str = "cpu") -> dict[str, float | None]:
     """D of the first principal components at every site but the input, in the authors' BatchNorm mode; none if diverged."""
-    if run.diverged is not None:
-        return {}
-    network, there = run.network().to(device), data.to(device)
-    names = [site for site in run.measurements[0].sites if site != "input"]
-    with probing_state(network, "running"):
-        plan = find_sites(network, Batch((there.inputs[:3],), {}, there.labels[:3]), choice=names)
-    chunks = list(zip(torch.split(there.inputs, CHUNK), torch.split(there.labels, CHUNK), strict=True))
     found: dict[str, float | None] = {}
-    for site in plan.sites:  # one at a time: they are large
-        parts: list[Tensor] = []
-        take = partial(_take, parts)
-        with (
-            arithmetic("float32", torch.device(device)),
-            probing_state(network, "batch"),
-            Capture(network, plan, [site], reduce="flatten", consume=take) as capture,
-        ):
-            for x, y in chunks:
-                capture.run(Batch((x,), {}, y), where="measuring")
+    for site in site_features(run, data, device):
         try:
-            found[site.name] = measure(principal(torch.cat(parts)), there.labels)["separation"]
+            found[site.name] = measure(principal(site.features.flatten(1)), site.labels)["separation"]
         except LayerlawError:  # features that are not finite, or huge
             found[site.name] = None
     return found
+
+
+class AtSite(NamedTuple):
+    """What a network gives at one site: features (n, channels, …), the labels and its own decisions (n,)."""
+
+    name: str
+    features: Tensor
+    labels: Tensor
+    decisions: Tensor
+
+
+def site_features(run: Run, data: Samples, device: str = "cpu") -> Iterator[AtSite]:
+    """Every site but the input, one at a time as they are large, in the authors' BatchNorm mode; none if it diverged."""
+    if run.diverged is not None:
+        return
+    network, there = run.network().to(device), data.to(device)
+    names = [site for site in run.measurements[0].sites if site != "input"]
+    modules = list(dict.fromkeys(name.partition("#")[0] for name in names))  # of several calls, too
+    with probing_state(network, "running"):
+        plan = find_sites(network, Batch((there.inputs[:3],), {}, there.labels[:3]), choice=modules)
+    chunks = list(zip(torch.split(there.inputs, CHUNK), torch.split(there.labels, CHUNK), strict=True))
+    for site in (site for site in plan.sites if site.name in names):
+        parts: list[Tensor] = []
+        with (
+            arithmetic("float32", torch.device(device)),
+            probing_state(network, "batch"),
+            Capture(network, plan, [site], reduce=None, consume=partial(_take, parts)) as capture,
+        ):
+            decided = [capture.run(Batch((x,), {}, y), where="measuring").argmax(1) for x, y in chunks]
+        yield AtSite(site.name, torch.cat(parts), there.labels, torch.cat(decided))
 
 
 def _take(parts: list[Tensor], site: Any, features: Tensor) -> None:

@@ -77,6 +77,7 @@ QUICK: dict[str, dict[str, Any]] = {  # what is smaller in quick runs
 Cell = tuple[str, str]  # a data set and the name of a network
 Cells = Mapping[Cell, Runs]
 Claims = dict[str, Callable[[BatchNormMode], bool | None]]
+ShapeOf = Callable[[Setting, str, int], Architecture]  # by the name of a network and the channels of the images
 
 
 def fig4(setting: Setting) -> Outcome:
@@ -210,29 +211,38 @@ def at_one_rate(
     *,
     quick_epochs: int,
     shared: str = "",
+    shape: ShapeOf | None = None,
 ) -> tuple[dict[Cell, Runs], dict[Cell, Runs]]:
-    """A short sweep over the rates on the first seed, then every seed at the rate that it chose; both are returned."""
+    """A short sweep over the rates on the first seed, then every seed at the rate that it chose; both are returned.
+
+    `shape`: what a cell's name stands for, where it is no network of that name.
+    """
     rates, (first, *_) = QUICK_RATES if setting.quick else ADAM, setting.seeds()
     epochs = setting.epochs(quick=quick_epochs)
-    bases = _bases(setting, data, cells, max(1, epochs // SHORT))
+    bases = _bases(setting, data, cells, max(1, epochs // SHORT), shape)
     recipes = [r for base in bases.values() for r in base.grid(learning_rate=rates, seed=[first])]
     loss_alone = Schedule(batchnorm=("running", "batch"), sites=schedule.sites)
     short = _by_cell(setting.train("rates", recipes, data, loss_alone, shared=shared), bases)
-    bases = _bases(setting, data, cells, epochs)
+    bases = _bases(setting, data, cells, epochs, shape)
     chosen = {cell: lowest_loss(some)[0].recipe.learning_rate for cell, some in short.items()}
     recipes = [r for c, base in bases.items() for r in base.grid(learning_rate=[chosen[c]], seed=setting.seeds())]
     return _by_cell(setting.train("seeds", recipes, data, schedule, shared=shared), bases), short
 
 
-def _bases(setting: Setting, data: Mapping[str, Images], cells: Iterable[Cell], epochs: int) -> dict[Cell, Recipe]:
+def _bases(
+    setting: Setting, data: Mapping[str, Images], cells: Iterable[Cell], epochs: int, shape: ShapeOf | None = None
+) -> dict[Cell, Recipe]:
     found = {}
     for name, network in cells:
         channels = data[name](setting.seeds()[0]).inputs.shape[1]
-        changes = QUICK[network] if setting.quick else {}
-        shape = Architecture.named(network, inputs=channels, **changes)
+        made = (shape or _named)(setting, network, channels)
         batch = QUICK_BATCH if setting.quick else Recipe.batch_size
-        found[name, network] = Recipe(shape, data=name, epochs=epochs, batch_size=batch)
+        found[name, network] = Recipe(made, data=name, epochs=epochs, batch_size=batch)
     return found
+
+
+def _named(setting: Setting, network: str, channels: int) -> Architecture:
+    return Architecture.named(network, inputs=channels, **(QUICK[network] if setting.quick else {}))
 
 
 def _by_cell(runs: Runs, bases: Mapping[Cell, Recipe]) -> dict[Cell, Runs]:

@@ -93,10 +93,14 @@ class Architecture(Description):
         self.check_inputs(tuple(samples.inputs.shape[1:]))
         if samples.classes > self.classes:
             raise InputError(f"network: expected at most {self.classes} classes, got samples of {samples.classes}.")
-        n = len(samples.labels)
-        if (n % batch_size == 1 or batch_size == 1) and self.norm:
-            alone = f"{n} samples in batches of {batch_size} leave one alone. Choose another batch size"
-            raise InputError(f"network: expected batches of at least 2 samples for BatchNorm, but {alone}.")
+        check_batches(self.norm, len(samples.labels), batch_size)
+
+
+def check_batches(normalized: bool, n: int, batch_size: int) -> None:
+    """Raise where BatchNorm, if there is any, would be trained on a batch of one sample."""
+    if normalized and (n % batch_size == 1 or batch_size == 1):
+        alone = f"{n} samples in batches of {batch_size} leave one alone. Choose another batch size"
+        raise InputError(f"network: expected batches of at least 2 samples for BatchNorm, but {alone}.")
 
 
 @lru_cache(4)

@@ -219,8 +219,7 @@ class TiedSteps(nn.Module):
 
     def __init__(self, shape: TiedNetwork) -> None:
         super().__init__()
-        C, self.repeat = shape.channels, shape.repeat
-        self.steps, self.size = shape.steps, shape.time / shape.steps
+        C, self.repeat, self.steps = shape.channels, shape.repeat, shape.steps
         self.conv = nn.Conv2d(shape.inputs * shape.repeat, C, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(C) if shape.norms == "batch" else nn.GroupNorm(1, C)
         self.change = StepChange(shape)
@@ -231,16 +230,16 @@ class TiedSteps(nn.Module):
         """(n, channels, height, width) → (n, classes)."""
         x = self.norm(self.conv(x.repeat(1, self.repeat, 1, 1)))
         for step in range(self.steps):
-            x = x + self.size * self.change(x, step)
+            x = self.change(x, step)
         return self.classifier(self.average(x).flatten(1))  # type: ignore[no-any-return]
 
 
 class StepChange(nn.Module):
-    """f of x → x + h·f(x): the same convolutions at every step, norms as described."""
+    """x → x + h·f(x): the same convolutions at every step, norms as described; what it gives is the state of the ODE."""
 
     def __init__(self, shape: TiedNetwork) -> None:
         super().__init__()
-        C, k = shape.channels, shape.kernel
+        C, k, self.size = shape.channels, shape.kernel, shape.time / shape.steps
         self.conv1 = nn.Conv2d(C, C, k, padding=k // 2, bias=False)
         self.conv2 = nn.Conv2d(C, C, k, padding=k // 2, bias=False)
         own = shape.norms == "batch"
@@ -253,4 +252,4 @@ class StepChange(nn.Module):
         """(n, c, h, w) → the same shape."""
         step = step if len(self.norms1) > 1 else 0
         y = self.norms1[step](self.conv1(F.relu(x)))
-        return self.norms2[step](self.conv2(F.relu(y)))  # type: ignore[no-any-return]
+        return x + self.size * self.norms2[step](self.conv2(F.relu(y)))  # type: ignore[no-any-return]

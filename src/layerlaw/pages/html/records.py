@@ -26,6 +26,7 @@ PLANE_POINTS = 20_000  # on the whole page, about ten bytes each: Plotly itself 
 MOST_ASIDE, MOST_SPREAD = 0.08, 0.4  # blocks: between the points of two records, and of all
 LONGEST_BLOCK, LONGEST_SITE = 17, (22, 17)  # characters in a table; of a site, on a desk and on a telephone
 MANY_SITES = 60  # more than that scroll in a box of their own
+FINGERPRINTS = ("data_sha256", "data_fingerprint")  # of language models and of older records; of all others
 TYPE_HEADS = (
     '<th scope="col" class="site">site</th><th scope="col" class="text">type</th>'
     '<th scope="col" title="numbers per sample at this site">features</th>'
@@ -269,13 +270,13 @@ def _several(views: Sequence[RecordView]) -> str:
     all_of_them = f'<p class="together">{html.unbroken(said)}</p>' if (said := together(views)) else ""
     body = html.chart("all-compare", compare_figure(views)) + _along_relative_depth(views) + all_of_them
     body += compare_table(views)
-    known = {view.record.provenance.get("data_sha256") for view in views} - {None}
+    of_kind = ({view.record.provenance.get(kind) for view in views} - {None} for kind in FINGERPRINTS)
     drawn = any("shuffled" in str(record.settings.get("order")) for record in (view.record for view in views))
     told = "may be of the same data: one was shuffled by its loader" if drawn else "were measured on different data"
     texts = {(view.record.provenance.get("text") or {}).get("sha256") for view in views}
     if len(texts) == 1 and None not in texts:
         told = "are of one text, cut into other tokens or pieces"
-    other_data = f" The records {told}." if len(known) > 1 else ""
+    other_data = f" The records {told}." if any(len(known) > 1 for known in of_kind) else ""
     caption = presentation(views[0]).compared_caption(views) + other_data
     records = [
         f'<details class="record"><summary><b>{html.escaped(view.label)}</b>'

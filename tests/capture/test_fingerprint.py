@@ -1,0 +1,174 @@
+"""The fingerprint of data: what it sees, and what it does not depend on."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from layerlaw.capture import fingerprint as module
+from layerlaw.capture.fingerprint import Fingerprint
+
+X = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(12) % 3
+TWO_64 = 2**64
+
+
+def of(*batches: Sequence[Tensor]) -> str:
+    found = Fingerprint()
+    for batch in batches:
+        found.update(*batch)
+    return found.text()
+
+
+def by_hand(*streams: np.ndarray) -> str:
+    """From the definition, in Python's whole numbers."""
+
+    def scrambled(x: int) -> int:
+        x = (x ^ (x >> 30)) * module.FIRST % TWO_64
+        x = (x ^ (x >> 27)) * module.SECOND % TWO_64
+        return x ^ (x >> 31)
+
+    told = []
+    for values in streams:
+        rows = values.reshape(len(values), -1)
+        words = rows.view({4: np.int32, 8: np.uint64}[values.dtype.itemsize])
+        salt = hashlib.sha256(f"torch.{values.dtype} {rows.shape[1]}".encode()).digest()[:8]
+        total = 0
+        for i, row in enumerate(words.tolist()):
+            number = int.from_bytes(salt, "little") * module.KINDS
+            for j, word in enumerate(row):
+                word = word ^ (word >> 32) if values.dtype.itemsize == 8 else word
+                number += (scrambled((j + 1) * module.STEP % TWO_64) | 1) * word
+            total += pow(module.ROW, i, TWO_64) * scrambled(number % TWO_64)
+        told.append(f"{len(values)} {total % TWO_64}")
+    return "sums64:" + hashlib.sha256("|".join(told).encode()).hexdigest()[:32]
+
+
+def test_it_is_what_whole_numbers_of_any_size_give() -> None:
+    x, y = X[:4, :, :2, :3].contiguous(), Y[:4]
+    assert of((y, x)) == by_hand(y.numpy(), x.numpy())
+    assert of((y, -x.double())) == by_hand(y.numpy(), -x.double().numpy())
+
+
+def test_it_does_not_depend_on_the_batches() -> None:
+    whole = of((Y, X))
+    for size in (1, 2, 5, 7):
+        assert of(*zip(Y.split(size), X.split(size), strict=True)) == whole
+
+
+def test_it_does_not_depend_on_memory_layout_or_on_how_many_numbers_are_widened_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = of((Y, X))
+    assert of((Y, X.contiguous(memory_format=torch.channels_last))) == whole
+    assert of((Y, torch.cat([X, X], 1)[:, :3])) == whole
+    monkeypatch.setattr(module, "AT_ONCE", 7)
+    assert of((Y, X)) == whole
+
+
+def test_samples_longer_than_the_weights_are_seen_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COLUMNS", 50)
+    module._weights.cache_clear()
+    whole, changed = of((Y, X)), X.clone()
+    changed[3, 2, 7, 7] += 1e-6
+    swapped = X.flatten(1).clone()
+    swapped[:, [3, 53]] = swapped[:, [53, 3]]  # of equal places in two pieces
+    assert len({whole, of((Y, changed)), of((Y, swapped))}) == 3
+    assert of(*zip(Y.split(5), X.split(5), strict=True)) == whole
+    module._weights.cache_clear()
+
+
+def pixel(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.clone()
+    x[5, 1, 2, 3] = torch.nextafter(x[5, 1, 2, 3], torch.tensor(9.0))
+    return x, y
+
+
+CHANGES: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
+    "one pixel by one bit": pixel,
+    "the sign of a zero": lambda x, y: (torch.where(x.abs() < 0.5, -0.0, 0.0), y),
+    "two labels swapped": lambda x, y: (x, y[[1, 0, *range(2, 12)]]),
+    "two rows swapped": lambda x, y: (x[[1, 0, *range(2, 12)]], y),
+    "the order of everything": lambda x, y: (x.flip(0), y.flip(0)),
+    "two pixels swapped": lambda x, y: (x.flip(3), y),
+    "the dtype of the inputs": lambda x, y: (x.double(), y),
+    "the dtype of the labels": lambda x, y: (x, y.int()),
+    "a sample less": lambda x, y: (x[:-1], y[:-1]),
+    "a sample twice": lambda x, y: (torch.cat([x, x[-1:]]), torch.cat([y, y[-1:]])),
+    "one channel less": lambda x, y: (x[:, :2], y),
+    "zeros added at the end": lambda x, y: (torch.nn.functional.pad(x, (0, 1)), y),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_accidental_change_is_seen(change: str) -> None:
+    assert of((CHANGES[change](X, Y))[::-1]) != of((Y, X))
+
+
+def test_zeros_and_ones_that_change_places_are_seen_whatever_holds_them() -> None:
+    """Numbers with few bits, all of them high: what a product modulo 2⁶⁴ could lose."""
+    generator = torch.Generator().manual_seed(1)
+    ones = torch.rand(40, 64, generator=generator) < 0.5
+    for dtype in (
+        torch.bool,
+        torch.uint8,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+    ):
+        x, y = ones.to(dtype), torch.zeros(40)
+        orders = (torch.randperm(64, generator=generator) for _ in range(300))
+        assert len({of((y, x)), *(of((y, x[:, order])) for order in orders)}) == 301
+        pairs = (torch.randperm(40, generator=generator) for _ in range(300))
+        assert len({of((y, x)), *(of((y, x[order])) for order in pairs)}) == 301
+
+
+def test_labels_and_inputs_are_told_apart_and_shared_tensors_count_once_a_batch() -> None:
+    a, b = torch.arange(6), torch.arange(6, 12)
+    assert of((a, b)) != of((b, a))
+    assert of((a, b)) != of((a, b, b))
+    mask = torch.ones(4, 4)
+    assert of((a, b, mask)) != of((a, b, mask.tril()))
+    assert of((a, b, torch.tensor(3.0))) != of((a, b, torch.tensor(4.0)))
+    assert of((a[:0], X[:0])) == of((a[:0], X[:0]))
+
+
+@pytest.mark.parametrize("cuts", [(4, 8), (0, 5), (12, 12)])
+def test_merged_over_ranks_is_one_after_the_other(cuts: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, last = cuts
+    shards = [Fingerprint() for _ in range(3)]
+    for shard, part in zip(shards, (slice(first), slice(first, last), slice(last, None)), strict=True):
+        if len(Y[part]):
+            shard.update(Y[part], X[part])
+    asked: list[list[Tensor]] = []
+
+    def all_reduce(tensors: list[Any]) -> None:
+        """What every rank would add, in the order in which they ask."""
+        asked.append(tensors)
+        (mine,) = tensors
+        others = given[len(asked) - 1]
+        mine += sum(others)
+
+    monkeypatch.setattr(module, "world_size", lambda: 3)
+    monkeypatch.setattr(module, "rank", lambda: 0)
+    given: list[list[Tensor]] = [[torch.zeros(3, dtype=torch.float64)], [torch.zeros(3, 2, 3, dtype=torch.float64)]]
+    for i in (1, 2):
+        given[0][0][i] = len(shards[i].streams)
+        for at, stream in enumerate(shards[i].streams):
+            given[1][0][i, at] = torch.tensor([stream.rows, stream.number >> 32, stream.number % 2**32]).double()
+    monkeypatch.setattr(module, "all_reduce", all_reduce)
+    shards[0].all_reduce()
+    assert shards[0].text() == of((Y, X))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_the_same() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.uint8, torch.float64):
+        x = (50 * X.abs()).to(dtype)
+        assert of((Y.cuda(), x.cuda())) == of((Y, x))
