@@ -38,6 +38,7 @@ PAPERS = {
         *("lm_training", "lm_sizes", "lm_task"),
     ),
     "layer_peeled": ("minority", "minority_vgg13", "minority_resnet18", "minority_resnet18_cifar10"),
+    "collapse": ("svsl_mnist", "svsl_fashion_mnist", "svsl_cifar10", "svsl_random_labels"),
 }
 """Every figure by the folder of its paper. To add one: its file there, its name here, its test; the ledger
 shows it once scripts/ledger.py has its record of a full run."""
@@ -48,6 +49,7 @@ FILES = {
     "next_token.smollm2": ("lm_law", "lm_targets", "lm_normalization", "lm_flow", "lm_tokens", "lm_words"),
     "next_token.own_models": ("lm_training", "lm_sizes", "lm_task"),
     "layer_peeled.minority": PAPERS["layer_peeled"],
+    "collapse.svsl": PAPERS["collapse"],
 }
 """The files that hold several figures, a function each."""
 
