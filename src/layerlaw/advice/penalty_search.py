@@ -1,4 +1,4 @@
-"""α and the first site of SVSL for a recipe, searched by Bayesian optimization on a validation split (never on test data)."""
+"""α and the first site of SVSL for a recipe: a Bayesian search on a validation split, never on test data."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def svsl_search(
 ) -> PenaltySearch:
     """Search α (log scale) and the first site with Optuna's TPE, seeded by the recipe; each trial is one training.
 
-    A `share` of the training samples is held back and judges the trials; test samples are not looked at. `sites` are those of
-    the penalty along depth, the logits last; the first one may be any but the last. With a `folder` an interrupted search
-    goes on where it was.
+    A `share` of the training samples is held back and judges the trials; test samples are not looked at. `sites` are
+    those of the penalty along depth, the logits last; the first one may be any but the last. With a `folder` an
+    interrupted search goes on where it was.
     """
     check_whole(1, trials=trials)
     low, high = alphas

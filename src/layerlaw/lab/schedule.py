@@ -125,7 +125,7 @@ class Measurement:
 
     @property
     def mismatch(self) -> tuple[float | None, ...]:
-        """Share of samples whose nearest class mean (of the training samples) is not the network's decision, at every site."""
+        """At every site: share of samples whose nearest class mean (of training samples) is not the network's decision."""
         if self.collapse is None:
             raise InputError("mismatch: expected a measurement with it, got one without. Use Schedule(collapse=True).")
         return self.collapse["ncc_mismatch"]
@@ -133,7 +133,9 @@ class Measurement:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Measurement:
         """The inverse of `asdict`, also after a trip through JSON."""
-        lists: dict[str, Any] = {k: tuple(data.get(k, ())) for k in ("separation", "nearest", "rank", "sites", "widths")}
+        lists: dict[str, Any] = {
+            k: tuple(data.get(k, ())) for k in ("separation", "nearest", "rank", "sites", "widths")
+        }
         by_class, collapse = data.get("by_class"), data.get("collapse")
         lists["by_class"] = None if by_class is None else tuple(map(tuple, by_class))
         lists["collapse"] = None if collapse is None else {name: tuple(values) for name, values in collapse.items()}
@@ -225,7 +227,7 @@ def measure_network(
                     sound = _sound(network, plan, sites, batches)
                     values, centers, *scores = _two_passes(network, plan, sound, batches, samples.classes, **how)
             trained = centers if split == "train" else trained
-            nothing = None, None, 0, (None,) * samples.classes, {}
+            nothing: _Values = None, None, 0, (None,) * samples.classes, {}
             along = [values.get(name, nothing) for name in names]
             separation, nearest, rank, by_class, extra = zip(*along, strict=True)
             collapse = {n: tuple(one.get(n) for one in extra) for n in COLLAPSE} if schedule.collapse and real else None

@@ -8,7 +8,7 @@ layer it falls from IT to the end; 11: SVSL lowers it at every layer; 12: SVSL i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 from typing import Any
@@ -30,7 +30,7 @@ Along = tuple[float | None, ...]  # one number per site
 
 @dataclass(frozen=True)
 class TrainingCourse:
-    """A training at its measured epochs: mismatch of every site on both splits, accuracies, and how many samples there were."""
+    """A training at its measured epochs: mismatch of every site and accuracy by split, and how many samples there were."""
 
     epochs: tuple[int, ...]
     sites: tuple[str, ...]
@@ -81,12 +81,14 @@ def training_course(
     """The course of a training from what was measured on the way; `batchnorm` chooses among the measurements of a run."""
     if isinstance(history, Mapping):
         return _of_records(dict(sorted(history.items())), threshold)
-    measurements: Iterable[Any] = getattr(history, "measurements", history)
+    measurements: Any = getattr(history, "measurements", history)
     found = [m for m in measurements if m.batchnorm == batchnorm and m.split in ("train", "test")]
     by_split = {s: sorted((m for m in found if m.split == s), key=lambda m: m.epoch) for s in ("train", "test")}
     by_split = {split: some for split, some in by_split.items() if some}
     if not by_split.get("train"):
-        raise InputError(f"course: expected measurements of training samples in BatchNorm mode {batchnorm!r}, got none.")
+        raise InputError(
+            f"course: expected measurements of training samples in BatchNorm mode {batchnorm!r}, got none."
+        )
     first = by_split["train"][0]
     return TrainingCourse(
         tuple(m.epoch for m in by_split["train"]),
@@ -229,7 +231,9 @@ def _falls_in_time(courses: Sequence[TrainingCourse], split: str) -> ConjectureV
         end = courses[0].epochs[-1]
         for i, layer in enumerate(courses[0].sites):
             both = zip(courses, starts, strict=True)
-            pairs = [(course.at(split, end)[i], course.at(split, start)[i]) for course, start in both if start is not None]
+            pairs = [
+                (course.at(split, end)[i], course.at(split, start)[i]) for course, start in both if start is not None
+            ]
             found += _differences(courses, split, layer, end, pairs)
     return _judged(8, split, found, lambda far: _everywhere(found, far), "not at every layer beyond the noise")
 
@@ -242,7 +246,9 @@ def _lowers(plain: Sequence[TrainingCourse], svsl: Sequence[TrainingCourse], spl
             here = _differences(plain, split, layer, epoch, [(theirs[i], ours[i]) for theirs, ours in rows])
             found += here
             last += here if epoch == terminal[-1] else []
-    return _judged(11, split, found, lambda far: _everywhere(last, far), "not at every layer beyond the noise at the end")
+    return _judged(
+        11, split, found, lambda far: _everywhere(last, far), "not at every layer beyond the noise at the end"
+    )
 
 
 def _improves(plain: Sequence[TrainingCourse], svsl: Sequence[TrainingCourse]) -> ConjectureVerdict:
@@ -250,7 +256,8 @@ def _improves(plain: Sequence[TrainingCourse], svsl: Sequence[TrainingCourse]) -
     gains = [b - a for b, a in pairs if a is not None and b is not None]
     if len(gains) < 2:
         why = "one pair of trainings has no interval"
-        return ConjectureVerdict(12, "test", None, (), len(gains), sum(g < 0 for g in gains), why, *gains[:1])
+        only = gains[0] if gains else None
+        return ConjectureVerdict(12, "test", None, (), len(gains), sum(g < 0 for g in gains), why, only)
     gain, error = fmean(gains), stdev(gains) / math.sqrt(len(gains))
     half = t_quantile(len(gains) - 1) * error
     low, high = gain - half, gain + half

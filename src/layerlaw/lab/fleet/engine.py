@@ -207,8 +207,8 @@ def measure_fleet(fleet: Fleet, schedule: Schedule, epoch: int) -> list[list[Mea
                     by_class = tuple(map(_all_finite, classes)) if schedule.by_class and real else None
                     about = epoch, batchnorm, split, _all_finite(separation), _all_finite(near), tuple(ranks)
                     scores = loss, None if loss is None else right, by_class
-                    more = fleet.shape.layer_names, widths, collapse[member], labels.shape[-1]
-                    measured = Measurement(*about, *scores, *more)
+                    size: dict[str, Any] = {"collapse": collapse[member], "samples": labels.shape[-1]}
+                    measured = Measurement(*about, *scores, fleet.shape.layer_names, widths, **size)
                     found[members.start + member].append(measured)
     return found
 
