@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from layerlaw.capture.batches import Batch
 from layerlaw.errors import InputError, LayerlawError, check_whole, needed
 from layerlaw.lab import Recipe, Samples, Schedule, sweep
-from layerlaw.lab.losses import CrossEntropy
-from layerlaw.lab.variability import Reduction, VariabilityCrossEntropy
+from layerlaw.lab.losses import CrossEntropy, plan_sites
+from layerlaw.lab.variability import Reduction, VariabilityCrossEntropy, with_logits
 from layerlaw.progress import Progress
 from layerlaw.wording import counted, percent
 
@@ -54,6 +55,11 @@ class PenaltySearch:
         p = self.best.accuracy or 0.0
         return math.sqrt(max(p * (1 - p), 1 / self.validation) / self.validation)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        more = {"standard_error": self.standard_error, "sentence": self.sentence}
+        return {"format": "layerlaw svsl search", "version": 1, **asdict(self), **more}
+
     @property
     def sentence(self) -> str:
         """What was found, in words."""
@@ -70,7 +76,7 @@ def svsl_search(
     recipe: Recipe,
     samples: Samples,
     *,
-    sites: Sequence[str],
+    sites: str | Sequence[str] = "auto",
     trials: int = 12,
     alphas: tuple[float, float] = ALPHAS,
     reduction: Reduction = "authors",
@@ -82,25 +88,25 @@ def svsl_search(
     """Search α (log scale) and the first site with Optuna's TPE, seeded by the recipe; each trial is one training.
 
     A `share` of the training samples is held back and judges the trials; test samples are not looked at. `sites` are
-    those of the penalty along depth, the logits last; the first one may be any but the last. With a `folder` an
-    interrupted search goes on where it was.
+    those of the penalty as for `SVSL` (a rule takes the logits too); the first one may be any but the last. With a
+    `folder` an interrupted search goes on where it was.
     """
     check_whole(1, trials=trials)
     low, high = alphas
     if not 0 < low < high < math.inf:
         raise InputError(f"alphas: expected a range of positive numbers, got {alphas}.")
-    if isinstance(sites, str) or len(sites) < 2:
-        raise InputError(f"sites: expected at least two names of modules along depth, got {sites!r}.")
+    where = sites if isinstance(sites, str) else tuple(sites)
+    names = _first_sites(recipe, samples, where)
     optuna: Any = needed("optuna", "search", "searching α")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     split = samples.held_back(share, recipe.seed)
     assert split.test_labels is not None
-    schedule = Schedule(batchnorm=("running",), test=True, sites=tuple(sites))
+    schedule = Schedule(batchnorm=("running",), test=True)
     place = None if folder is None else Path(folder)
 
     def accuracy_of(loss: Any, name: str) -> float | None:
-        where = None if place is None else place / name
-        how: dict[str, Any] = {"schedule": schedule, "folder": where, "device": device, "progress": progress}
+        kept = None if place is None else place / name
+        how: dict[str, Any] = {"schedule": schedule, "folder": kept, "device": device, "progress": progress}
         (run,) = sweep([replace(recipe, loss=loss)], {recipe.data: split}, **how)
         return None if run.diverged is not None else run.measurement(batchnorm="running", split="test").accuracy
 
@@ -109,8 +115,8 @@ def svsl_search(
 
     def objective(trial: Any) -> float:
         alpha = trial.suggest_float("alpha", low, high, log=True)
-        first = trial.suggest_categorical("first", list(sites[:-1]))
-        loss = VariabilityCrossEntropy(alpha, first=first, reduction=reduction, where=tuple(sites))
+        first = trial.suggest_categorical("first", names)
+        loss = VariabilityCrossEntropy(alpha, first=first, reduction=reduction, where=where)
         found.append(PenaltyTrial(alpha, first, accuracy_of(loss, f"trial-{trial.number}")))
         return found[-1].accuracy or 0.0
 
@@ -121,3 +127,13 @@ def svsl_search(
         raise LayerlawError(f"search: all {trials} trials diverged. Use a lower learning rate, or smaller alphas.")
     best = max(known, key=lambda trial: trial.accuracy or 0.0)
     return PenaltySearch(best.alpha, best.first, reduction, tuple(found), plain, len(split.test_labels))
+
+
+def _first_sites(recipe: Recipe, samples: Samples, where: str | tuple[str, ...]) -> list[str]:
+    """Where the penalty may begin: every site that has another behind it, but the input, which has no gradient."""
+    batch = Batch((samples.inputs[:3],), {}, samples.labels[:3])
+    plan = plan_sites(recipe.network.build(), batch, with_logits(where))
+    names = [site.name for site in plan.along_depth if site.name != "input"][:-1]
+    if not names:
+        raise InputError(f"sites: expected at least two along depth, got {where!r}.")
+    return names

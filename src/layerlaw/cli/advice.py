@@ -1,12 +1,13 @@
-"""`layerlaw depth | width | shape | imbalance | exit | paths`: which network to take, by training candidates; which classes
-keep a classifier of their own, by the Layer-Peeled Model; after which layer to stop; how each sample is decided."""
+"""`layerlaw depth | width | shape | imbalance | exit | paths | svsl-search`: which network to take, by training candidates;
+which classes keep a classifier of their own, by the Layer-Peeled Model; after which layer to stop; how each sample is
+decided; how strong SVSL should be."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from rich.console import Console
 from typer import Option
@@ -21,6 +22,7 @@ from layerlaw.advice import (
     early_exit,
     forecast,
 )
+from layerlaw.advice import svsl_search as search_penalty
 from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
 from layerlaw.advice.imbalance import measured_classifier
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, saved
@@ -34,9 +36,10 @@ from layerlaw.cli.inputs import (
     whole_numbers,
 )
 from layerlaw.data import DEFAULT, Labeled, load, names
-from layerlaw.errors import DataError, InputError
-from layerlaw.files import made_folder
-from layerlaw.lab import Recipe, Shape
+from layerlaw.errors import DataError, InputError, check_choice
+from layerlaw.files import made_folder, write_json
+from layerlaw.lab import Architecture, Recipe, Samples, Shape
+from layerlaw.lab.variability import Reduction
 from layerlaw.pages.advice_terminal import print_choice, print_exits, print_forecast
 from layerlaw.probing.paths import SHOWN, sample_paths
 from layerlaw.wording import percent
@@ -134,6 +137,40 @@ class TrainingOptions:
         return QUICK_SIZE if self.quick and self.size is None else self.size
 
 
+@dataclass(frozen=True)
+class ImageTrainingOptions:
+    """One network for images, and how it is trained."""
+
+    network: Annotated[str, Option(help="resnet18, resnet18_7x7, vgg11, …: a network of layerlaw.lab.")] = "resnet18"
+    data: Annotated[str, Option(help=f"{', '.join(names())}, or a folder of class folders of images.")] = DEFAULT
+    size: Size = None
+    per_class: Annotated[int | None, Option(help="Use this many images of each class.", show_default="all")] = None
+    rate: Annotated[float, Option(help="Learning rate, of SGD with momentum.")] = 0.05
+    epochs: Annotated[int, Option(help="Epochs of each training.")] = 60
+    batch_size: Annotated[int, Option(help="Images of a step.")] = 128
+    validation: Annotated[float, Option(help="Share of every class held back to judge by.")] = 0.1
+    seed: Annotated[int, Option(help="Of initial weights, orders and the search.")] = 0
+    device: Annotated[str, Option(help="cpu, cuda, cuda:1, …")] = "cpu"
+    out: Annotated[Path | None, Option(help="Folder for results and networks; a second call continues there.")] = None
+    as_json: JsonFlag = False
+
+    def samples(self) -> Samples:
+        """The training images, normalized by their own mean and deviation."""
+        images = pictures(self.data, self.size)
+        images = images if self.per_class is None else images.balanced(self.per_class)
+        images = images if self.size is None else images.resized(self.size)
+        pixels = images.images.double() / 255
+        mean, std = float(pixels.mean()), float(pixels.std())
+        return Samples.of(images.tensors((mean, std)), class_names=images.class_names)
+
+    def recipe(self) -> Recipe:
+        """For these images."""
+        given = self.samples()
+        network = Architecture.named(self.network, inputs=given.inputs.shape[1], classes=given.classes)
+        how: dict[str, Any] = {"epochs": self.epochs, "batch_size": self.batch_size, "seed": self.seed}
+        return Recipe(network, optimizer="momentum", learning_rate=self.rate, **how)
+
+
 @command
 def depth(
     options: TrainingOptions,
@@ -205,6 +242,34 @@ def imbalance(
         has, which = ("has a", "without one (--bias: with one)") if has_bias else ("has no", "with one")
         screen.print(f"The classifier {has} bias; this forecast is that of the model {which}.", markup=False)
     conclude(screen, as_json, found.to_dict(), written)
+
+
+@command
+def svsl_search(
+    options: ImageTrainingOptions,
+    trials: Annotated[int, Option(help="Trainings of the search, beside one without the penalty.")] = 12,
+    reduction: Annotated[str, Option(help="authors (summed over the batch) or paper (averaged).")] = "authors",
+    sites: Annotated[str, Option(help="Sites of the penalty: auto, blocks, layers, or names with commas.")] = "auto",
+) -> None:
+    """How strong should SVSL be, and from which layer on? Searched with Optuna on images held back from training.
+
+    Test images are not looked at. Every trial trains the same network from the same initial weights.
+    """
+    check_choice("reduction", reduction, get_args(Reduction))
+    check_folder(options.out)
+    folder = None if options.out is None else options.out / "search"
+    chosen: Any = tuple(sites.split(",")) if "," in sites else sites
+    how: dict[str, Any] = {"reduction": reduction, "sites": chosen, "trials": trials, "share": options.validation}
+    found = search_penalty(options.recipe(), options.samples(), folder=folder, device=options.device, **how)
+    screen, plain = console(options.as_json), found.to_dict()
+    rows = [["α", "first site", "validation accuracy"], ["0", "–", percent(found.plain, 2)]]
+    rows += [[f"{t.alpha:.3g}", t.first, percent(t.accuracy, 2)] for t in found.trials]
+    written = {}
+    if options.out is not None:
+        write_json(made_folder(options.out) / "search.json", plain)
+        written = {"search": str(options.out / "search.json")}
+    print_exits(found.sentence, [], rows, [], screen)
+    conclude(screen, options.as_json, plain, written)
 
 
 Weights = Annotated[Path | None, Option(help="A .safetensors or .pt file of weights (never unpickled).")]

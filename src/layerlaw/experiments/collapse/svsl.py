@@ -28,6 +28,7 @@ from layerlaw.lab import Architecture, CrossEntropy, Recipe, Run, Samples, Sched
 from layerlaw.lab.schedule import COLLAPSE
 from layerlaw.lab.variability import VariabilityCrossEntropy
 from layerlaw.law import CHANCE, t_quantile
+from layerlaw.measures.columns import REGISTRY
 from layerlaw.outcome import Cell, Outcome, Row, Table
 from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.verdict.conjectures import ConjectureVerdict, TrainingCourse, check_conjectures, training_course
@@ -362,11 +363,12 @@ def _sheets(arms: Mapping[str, Runs]) -> list[Sheet]:
         )
     numbers = {"D": None, **{n: n for n in COLLAPSE if n not in ("ncc_mismatch", "nc2_angles")}}
     collapse = []
-    for title, column in numbers.items():
+    for name, column in numbers.items():
+        title = "D" if column is None else REGISTRY[name].label
         series = [
             s for label, runs in sound.items() for s in _panel("", runs, {label: _of(column, 4, "train")}, "").series
         ]
-        collapse.append(Panel(title, series, "epoch", title, title != "nc4"))
+        collapse.append(Panel(title, series, "epoch", title, name != "nc4"))
     shade = "Shaded: the terminal phase, from 99.5 % train accuracy on, of the first seed."
     return [
         Sheet("Mismatch of the nearest class center over training (Figure 2)", mismatch, 2, shade, share_y=True),
