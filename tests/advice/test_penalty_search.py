@@ -1,4 +1,4 @@
-"""The search of α: what it trains, what it judges by, what it answers; with a stand-in for Optuna, and with Optuna itself."""
+"""The search of α: what it trains, judges by and answers; with a stand-in for Optuna, and with Optuna itself."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def samples() -> Samples:
     return Samples.of((x, y), (x[:30] + 100, y[:30]))  # test samples that would show if they were looked at
 
 
-RECIPE = Recipe(Shape(6, (8, 8), 3), epochs=3, batch_size=20, seed=4)
+RECIPE = Recipe(Shape(6, (8, 8), 3), epochs=8, batch_size=15, learning_rate=0.02, seed=4)
 
 
 class Sampled:
     """A study that draws at random, with the methods of Optuna's that the search calls."""
 
     def __init__(self, **how: Any) -> None:
-        self.random = random.Random(how["seed"] if "seed" in how else 0)
+        self.random = random.Random(how.get("seed", 0))
 
     def optimize(self, objective: Any, n_trials: int) -> None:
         for number in range(n_trials):
@@ -61,7 +61,9 @@ def test_the_best_trial_on_held_back_training_samples_is_chosen(tmp_path: Path) 
     assert len(found.trials) == 3
     assert found.validation == 30
     assert found.best.accuracy == max(trial.accuracy for trial in found.trials)
-    assert all(1e-4 <= trial.alpha <= 1e-1 and trial.first in ("linear1", "linear2", "classifier") for trial in found.trials)
+    assert all(
+        1e-4 <= trial.alpha <= 1e-1 and trial.first in ("linear1", "linear2", "classifier") for trial in found.trials
+    )
     assert found.plain is not None
     assert found.plain > 0.5  # on samples like those of the training: the test samples are far away
     assert "is the best of 3 trials" in found.sentence

@@ -33,7 +33,10 @@ def changed(epoch: int, site: int, value: float, rows=FALLING):
 
 def test_the_terminal_phase_begins_after_the_threshold() -> None:
     assert (course().interpolation, course().terminal) == (4, (8, 16))
-    assert (replace(course(), threshold=0.9).interpolation, replace(course(), threshold=0.9).terminal) == (2, (4, 8, 16))
+    assert (replace(course(), threshold=0.9).interpolation, replace(course(), threshold=0.9).terminal) == (
+        2,
+        (4, 8, 16),
+    )
     never = course(right=(0.5,) * 5)
     assert (never.interpolation, never.terminal) == (None, ())
     verdicts = check_conjectures(never)
@@ -140,7 +143,9 @@ def test_courses_come_from_records_by_epoch() -> None:
             SiteRow(s, "Linear", (4,), 4, values={"ncc_mismatch": m, "test_ncc_mismatch": m + 0.1})
             for s, m in zip(SITES, FALLING[at], strict=True)
         ]
-        return Record("toy", rows, ["x", "y"], counts=[40, 60], test_counts=[5, 5], accuracy=FITTED[at], test_accuracy=0.8)
+        return Record(
+            "toy", rows, ["x", "y"], counts=[40, 60], test_counts=[5, 5], accuracy=FITTED[at], test_accuracy=0.8
+        )
 
     made = training_course({epoch: record(epoch) for epoch in reversed(EPOCHS)})
     assert (made.epochs, made.sites, made.interpolation) == (EPOCHS, SITES, 4)

@@ -1,6 +1,8 @@
-"""`layerlaw depth | width | shape | imbalance | exit | paths | svsl-search`: which network to take, by training candidates;
-which classes keep a classifier of their own, by the Layer-Peeled Model; after which layer to stop; how each sample is
-decided; how strong SVSL should be."""
+"""`layerlaw depth | width | shape | imbalance | exit | paths | svsl-search | difficulty`.
+
+Which network to take, by training candidates; which classes keep a classifier of their own, by the Layer-Peeled Model;
+after which layer to stop; how each sample is decided; how strong SVSL should be; which data set is harder.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from rich.console import Console
-from typer import Option
+from typer import Argument, Option
 
 from layerlaw.advice import (
     Choice,
@@ -19,6 +21,7 @@ from layerlaw.advice import (
     choose_depth,
     choose_shape,
     choose_width,
+    compare_difficulty,
     early_exit,
     forecast,
 )
@@ -42,6 +45,7 @@ from layerlaw.lab import Architecture, Recipe, Samples, Shape
 from layerlaw.lab.variability import Reduction
 from layerlaw.pages.advice_terminal import print_choice, print_exits, print_forecast
 from layerlaw.probing.paths import SHOWN, sample_paths
+from layerlaw.record import Record
 from layerlaw.wording import percent
 
 HIDDEN = "Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'."
@@ -270,6 +274,28 @@ def svsl_search(
         written = {"search": str(options.out / "search.json")}
     print_exits(found.sentence, [], rows, [], screen)
     conclude(screen, options.as_json, plain, written)
+
+
+@command
+def difficulty(
+    records: Annotated[list[Path], Argument(help="Record files (JSON) of one architecture, trained on each data set.")],
+    names: Annotated[
+        str | None, Option(help="Names of the data sets, with commas.", show_default="those of the files")
+    ] = None,
+    out: Annotated[Path | None, Option(help="Folder for difficulty.json, .png and .html.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Which data set is harder for an architecture? By the nearest-class-center mismatch of its first layer."""
+    check_folder(out)
+    called = names.split(",") if names is not None else [path.stem for path in records]
+    if len(called) != len(records) or len(set(called)) < len(called):
+        raise InputError(f"names: expected {len(records)} different ones, one per record, got {', '.join(called)}.")
+    found = compare_difficulty({name: Record.load(path) for name, path in zip(called, records, strict=True)})
+    screen, written = console(as_json), saved(found, "difficulty", out)
+    if out is not None:
+        written["page"] = str(found.page(out / "difficulty.html"))
+    print_exits(found.sentence, [], found.rows, found.notes, screen)
+    conclude(screen, as_json, found.to_dict(), written)
 
 
 Weights = Annotated[Path | None, Option(help="A .safetensors or .pt file of weights (never unpickled).")]

@@ -100,6 +100,8 @@ def code_digest(name: str) -> str:
     files += [
         root.joinpath(*place).with_suffix(".py") for place in (*((*figure[1:-1], one) for one in shared), figure[1:])
     ]
+    if name in PAPERS["collapse"]:
+        files += [root / "verdict" / "conjectures.py", root / "advice" / "penalty_search.py"]
     return hashlib.sha256("\n".join(_bare(path.read_text(encoding="utf-8")) for path in files).encode()).hexdigest()[
         :16
     ]

@@ -49,6 +49,7 @@ MEASURED = (
 QUICK_EPOCHS, QUICK_MEASURED = 30, (1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 25, 30)
 QUICK_SHAPE: dict[str, Any] = {"widths": (16, 32, 32, 64), "blocks": (1, 1, 1, 1)}
 QUICK_COUNT, QUICK_RANDOM = 30, 10  # images of a class: few enough to be fitted in so few epochs
+QUICK_TESTS = 20
 QUICK_ALPHA = 1e-3
 WHOLE = 10_000  # images of a class: all there are
 RANDOM_COUNT = 500  # images of a class with random labels: few enough to be learned by heart
@@ -208,7 +209,7 @@ def _penalty(alpha: float, first: str) -> VariabilityCrossEntropy:
 def _images(setting: Setting, name: str, about: Published, count: int) -> Samples:
     """All images in their order (of every class so many); few and small ones in a quick run."""
     few = QUICK_RANDOM if count == RANDOM_COUNT else QUICK_COUNT
-    counts, size, tests = (few, 16, 50) if setting.quick else (count, about.size, WHOLE)
+    counts, size, tests = (few, 16, QUICK_TESTS) if setting.quick else (count, about.size, WHOLE)
     return samples(setting, name, counts, size=size, tests=tests, flat=False)(None)
 
 
