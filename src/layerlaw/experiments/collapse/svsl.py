@@ -20,17 +20,24 @@ from typing import Any
 
 from layerlaw.advice.penalty_search import PenaltySearch, svsl_search
 from layerlaw.errors import MissingExtraError
-from layerlaw.experiments.drawing import spread_series
+from layerlaw.experiments.collapse.courses import (
+    FOUND,
+    LABELS,
+    PLAIN,
+    SITES,
+    SVSL,
+    at_threshold,
+    best_epoch,
+    course_sheets,
+    course_tables,
+)
 from layerlaw.experiments.numbers import UNCLAIMED, Claim, above, below, paired_rows, row, standard_error, within
 from layerlaw.experiments.runs import Runs
 from layerlaw.experiments.setting import Data, Setting, samples, stand_in
-from layerlaw.lab import Architecture, CrossEntropy, Recipe, Run, Samples, Schedule
-from layerlaw.lab.schedule import COLLAPSE
+from layerlaw.lab import Architecture, CrossEntropy, Recipe, Samples, Schedule
 from layerlaw.lab.variability import VariabilityCrossEntropy
 from layerlaw.law import CHANCE, t_quantile
-from layerlaw.measures.columns import REGISTRY
 from layerlaw.outcome import Cell, Outcome, Row, Table
-from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.verdict.conjectures import ConjectureVerdict, TrainingCourse, check_conjectures, training_course
 from layerlaw.wording import percent
 
@@ -40,7 +47,6 @@ TITLES = {
     "svsl_cifar10": "SVSL beside plain training: ResNet18 on CIFAR-10",
     "svsl_random_labels": "Nearest class centers with random labels: ResNet18 on Fashion-MNIST",
 }
-SITES = ("stage1", "stage2", "stage3", "stage4", "average", "classifier")
 EPOCHS = 350
 MEASURED = (
     *(1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64, 84, 100, 116, 118, 120, 124, 130),
@@ -53,8 +59,6 @@ QUICK_TESTS = 20
 QUICK_ALPHA = 1e-3
 WHOLE = 10_000  # images of a class: all there are
 RANDOM_COUNT = 500  # images of a class with random labels: few enough to be learned by heart
-PLAIN, SVSL, FOUND = "plain", "svsl", "svsl-searched"
-LABELS = {PLAIN: "plain", SVSL: "SVSL", FOUND: "SVSL, α searched"}
 NOTHING = "no training came to its end"
 NO_TERMINAL = "the training images were not fitted: no terminal phase"
 
@@ -155,8 +159,8 @@ def svsl_random_labels(setting: Setting) -> Outcome:
         "svsl_random_labels",
         TITLES["svsl_random_labels"],
         found,
-        _sheets({name.replace("-", " "): some for name, some in arms.items()}),
-        _tables(arms, verdicts),
+        course_sheets({name.replace("-", " "): some for name, some in arms.items()}),
+        course_tables(arms, verdicts),
         [*words, *_how(arms)],
     )
 
@@ -197,8 +201,8 @@ def beside(setting: Setting, name: str) -> Outcome:
         notes.append(f"Search: {searched.sentence}")
     notes += [f"No search of α: {missing}"] if missing else []
     notes += [*_how(arms), *stand_in(setting, name)]
-    tables = [*_tables(arms, verdicts), *([_search_table(searched)] if searched else [])]
-    sheets = _sheets({LABELS[arm]: some for arm, some in arms.items()})
+    tables = [*course_tables(arms, verdicts), *([_search_table(searched)] if searched else [])]
+    sheets = course_sheets({LABELS[arm]: some for arm, some in arms.items()})
     return Outcome(f"svsl_{name}", TITLES[f"svsl_{name}"], found, sheets, tables, notes)
 
 
@@ -255,18 +259,6 @@ def _paired(plain: Runs, others: Runs) -> tuple[list[TrainingCourse], list[Train
     known = {run.recipe.seed: run for run in plain.sound}
     pairs = [(known[run.recipe.seed], run) for run in others.sound if run.recipe.seed in known]
     return [training_course(a) for a, _ in pairs], [training_course(b) for _, b in pairs]
-
-
-def at_threshold(run: Run) -> float | None:
-    """Test accuracy at the interpolation threshold."""
-    epoch = training_course(run).interpolation
-    return None if epoch is None else run.measurement(epoch=epoch, batchnorm="running", split="test").accuracy
-
-
-def best_epoch(run: Run) -> int:
-    """The measured epoch with the best test accuracy, the first of equals."""
-    course = training_course(run)
-    return max(course.epochs, key=lambda e: (course.accuracy["test"][course.epochs.index(e)] or 0.0, -e))
 
 
 def _claims(name: str, about: Published, arm: str) -> dict[str, Claim]:
@@ -341,102 +333,6 @@ def _verdict_rows(arm: str, verdicts: Sequence[ConjectureVerdict], *, judged: bo
             row(f"{name}/counter-examples", [float(len(v.counter_examples))] if v.checked else [], reason=v.why)
         )
     return rows
-
-
-def _sheets(arms: Mapping[str, Runs]) -> list[Sheet]:
-    """Figure 2: mismatch over the epochs; Figure 1: accuracy; then D and NC1 to NC4 where the classifier reads."""
-    sound = {label: runs.sound for label, runs in arms.items() if runs.sound}
-    mismatch = [
-        _panel(f"{label}, {split}", runs, {s: _of("ncc_mismatch", i, split) for i, s in enumerate(SITES)}, "mismatch")
-        for label, runs in sound.items()
-        for split in ("train", "test")
-    ]
-    accuracy = []
-    for split in ("train", "test"):
-        series = [
-            s
-            for label, runs in sound.items()
-            for s in _panel("", runs, {label: lambda run, e, sp=split: _at(run, e, sp).accuracy}, "").series
-        ]
-        first = next(iter(sound.values()), None)
-        accuracy.append(
-            Panel(f"{split} accuracy", series, "epoch", "share right", False, shaded=_shaded(first) if first else None)
-        )
-    numbers = {"D": None, **{n: n for n in COLLAPSE if n not in ("ncc_mismatch", "nc2_angles")}}
-    collapse = []
-    for name, column in numbers.items():
-        title = "D" if column is None else REGISTRY[name].label
-        series = [
-            s for label, runs in sound.items() for s in _panel("", runs, {label: _of(column, 4, "train")}, "").series
-        ]
-        collapse.append(Panel(title, series, "epoch", title, name != "nc4"))
-    shade = "Shaded: the terminal phase, from 99.5 % train accuracy on, of the first seed."
-    return [
-        Sheet("Mismatch of the nearest class center over training (Figure 2)", mismatch, 2, shade, share_y=True),
-        Sheet("Accuracy over training (Figure 1)", accuracy, 2, shade),
-        Sheet("D and NC1 to NC4 where the classifier reads, training images", collapse, 3),
-    ]
-
-
-def _at(run: Run, epoch: int, split: Any) -> Any:
-    return run.measurement(epoch=epoch, batchnorm="running", split=split)
-
-
-def _of(column: str | None, site: int, split: str) -> Any:
-    def value(run: Run, epoch: int) -> float | None:
-        found = _at(run, epoch, split)
-        one: float | None = found.separation[site] if column is None else found.collapse[column][site]
-        return one
-
-    return value
-
-
-def _panel(title: str, runs: Runs, curves: Mapping[str, Any], ylabel: str) -> Panel:
-    epochs = training_course(runs[0]).epochs
-    series: list[Series] = [
-        spread_series(
-            label, epochs, [[value(run, e) for run in runs] for e in epochs], several=len(runs) > 1, style="line"
-        )
-        for label, value in curves.items()
-    ]
-    return Panel(title, series, "epoch", ylabel, False, shaded=_shaded(runs))
-
-
-def _shaded(runs: Runs) -> tuple[float, float] | None:
-    course = training_course(runs[0])
-    return None if course.interpolation is None else (course.interpolation, course.epochs[-1])
-
-
-def _tables(arms: Mapping[str, Runs], verdicts: Mapping[str, Sequence[ConjectureVerdict]]) -> list[Table]:
-    every: list[tuple[Cell, ...]] = []
-    ends: list[tuple[Cell, ...]] = []
-    for arm, runs in arms.items():
-        for run in runs:
-            about = (LABELS.get(arm, arm.replace("-", " ")), str(run.recipe.loss), run.recipe.seed)
-            if run.diverged is not None:
-                every.append((*about, None, None, None, None, f"diverged in epoch {run.diverged}"))
-                continue
-            course, last = training_course(run), run.measurement(batchnorm="running", split="test")
-            best = best_epoch(run)
-            every.append(
-                (*about, course.interpolation, at_threshold(run), _at(run, best, "test").accuracy, best, last.accuracy)
-            )
-            ends += [(*about, split, *_at(run, run.epoch, split).mismatch) for split in ("train", "test")]
-    examples = [
-        (LABELS.get(arm, arm.replace("-", " ")), v.number, e.split, e.layer, e.epoch, e.size, e.standard_error)
-        for arm, some in verdicts.items()
-        for v in some
-        for e in v.counter_examples[:10]
-    ]
-    names = ("training", "loss", "seed")
-    numbers = ("interpolation epoch", "test acc. there", "best test acc.", "best epoch", "test acc. at the end")
-    columns = ("training", "conjecture", "split", "layer", "epoch", "size", "standard error")
-    note = "Differences beyond the noise that contradict a conjecture, at most ten of each, largest first."
-    return [
-        Table("Every training", (*names, *numbers), every),
-        Table("Mismatch at the end", (*names, "split", *SITES), ends),
-        *([Table("Counter-examples", columns, examples, note)] if examples else []),
-    ]
 
 
 def _search_table(search: PenaltySearch) -> Table:
