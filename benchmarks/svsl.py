@@ -19,40 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import layerlaw as ll
+from layerlaw.lab import Architecture
 
-SITES = ("layer1", "layer2", "layer3", "layer4", "avgpool", "fc")
+SITES = ("stage1", "stage2", "stage3", "stage4", "average", "classifier")
 ALPHA = 1e-5
-
-
-class Block(nn.Module):
-    def __init__(self, before: int, after: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
-        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
-        self.bn1, self.bn2 = nn.BatchNorm2d(after), nn.BatchNorm2d(after)
-        self.down = None
-        if stride > 1 or before != after:
-            self.down = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
-
-    def forward(self, x: Tensor) -> Tensor:
-        short = x if self.down is None else self.down(x)
-        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + short)
-
-
-class ResNet18(nn.Module):
-    def __init__(self, channels: int = 3, classes: int = 10) -> None:
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(channels, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64)
-        widths = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
-        for i, (before, after, stride) in enumerate(widths, 1):
-            self.add_module(f"layer{i}", nn.Sequential(Block(before, after, stride), Block(after, after, 1)))
-        self.avgpool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(512, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(x)))
-        for i in range(1, 5):
-            x = self.get_submodule(f"layer{i}")(x)
-        return self.fc(self.avgpool(x).flatten(1))
 
 
 def published_penalty(network: nn.Module, x: Tensor, y: Tensor, classes: int) -> Tensor:
@@ -71,12 +41,12 @@ def published_penalty(network: nn.Module, x: Tensor, y: Tensor, classes: int) ->
     return ALPHA * total / (classes * len(SITES))
 
 
-def steps(size: int, batch: int, device: str) -> dict[str, Callable[[], None]]:
+def steps(name: str, size: int, batch: int, device: str) -> dict[str, Callable[[], None]]:
     x, y = torch.randn(batch, 3, size, size, device=device), torch.randint(10, (batch,), device=device)
 
     def step(make: Callable[[nn.Module], Callable[[], Tensor]]) -> Callable[[], None]:
         torch.manual_seed(0)
-        network = ResNet18().to(device)
+        network = Architecture.named(name).build().to(device)
         optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
         loss_of = make(network)
 
@@ -102,32 +72,33 @@ def steps(size: int, batch: int, device: str) -> dict[str, Callable[[], None]]:
     }
 
 
-def measured(size: int, batch: int, rounds: int, device: str, only: set[str]) -> dict[str, object]:
-    kinds = {name: run for name, run in steps(size, batch, device).items() if name in only}
+def measured(name: str, size: int, batch: int, rounds: int, device: str, only: set[str]) -> dict[str, object]:
+    kinds = {kind: run for kind, run in steps(name, size, batch, device).items() if kind in only}
     for run in kinds.values():
         run()  # the dry run, and memory
-    wall: dict[str, list[float]] = {name: [] for name in kinds}
-    work: dict[str, list[float]] = {name: [] for name in kinds}
+    wall: dict[str, list[float]] = {kind: [] for kind in kinds}
+    work: dict[str, list[float]] = {kind: [] for kind in kinds}
     for i in range(rounds):
         order = list(kinds) if i % 2 else list(reversed(kinds))
-        for name in order:
+        for kind in order:
             start, begun = time.perf_counter(), time.process_time()
-            kinds[name]()
-            wall[name].append(time.perf_counter() - start)
-            work[name].append(time.process_time() - begun)
+            kinds[kind]()
+            wall[kind].append(time.perf_counter() - start)
+            work[kind].append(time.process_time() - begun)
 
     def over_plain(times: dict[str, list[float]]) -> dict[str, float]:
-        others = [name for name in kinds if name != "plain"]
-        pairs = {name: zip(times[name], times["plain"], strict=True) for name in others}
-        return {name: round(statistics.median(a / b for a, b in pair), 4) for name, pair in pairs.items()}
+        others = [kind for kind in kinds if kind != "plain"]
+        pairs = {kind: zip(times[kind], times["plain"], strict=True) for kind in others}
+        return {kind: round(statistics.median(a / b for a, b in pair), 4) for kind, pair in pairs.items()}
 
-    about = {"network": "ResNet18", "size": size, "batch": batch, "rounds": rounds, "device": device}
+    about = {"network": name, "size": size, "batch": batch, "rounds": rounds, "device": device}
     about |= {"threads": torch.get_num_threads(), "plain_seconds": round(statistics.median(wall["plain"]), 4)}
     return about | {"time_over_plain": over_plain(wall), "processor_time_over_plain": over_plain(work)}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", default="resnet18", help="resnet18 (3×3 stem) or resnet18_7x7")
     parser.add_argument("--size", type=int, default=16)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=7)
@@ -135,4 +106,4 @@ if __name__ == "__main__":
     parser.add_argument("--only", default="plain,svsl,published", help="the kinds of steps to compare")
     given = parser.parse_args()
     kinds = set(given.only.split(","))
-    print(json.dumps(measured(given.size, given.batch, given.rounds, given.device, kinds), indent=1))
+    print(json.dumps(measured(given.network, given.size, given.batch, given.rounds, given.device, kinds), indent=1))

@@ -53,7 +53,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `note` is a short text inside, `marked` an x with a vertical line through it.
+    """One pair of axes. `note` is a short text inside, `marked` an x with a vertical line through it, `shaded` a range of x.
 
     `tight`: a log axis keeps close to numbers that move little; otherwise a nearly flat curve is drawn flat.
     """
@@ -67,10 +67,16 @@ class Panel:
     note: str = ""
     marked: float | None = None
     tight: bool = False
+    shaded: tuple[float, float] | None = None
     kind: Literal["axes"] = field(default="axes", init=False, repr=False)
 
     def __post_init__(self) -> None:
         set_fields(self, series=tuple(self.series), marked=number_or_none(self.marked))
+        if self.shaded is not None:
+            low, high = map(float, self.shaded)
+            if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+                raise InputError(f"panel '{self.title}': expected a range of finite x, got {self.shaded}.")
+            set_fields(self, shaded=(low, high))
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from seam_parts import Pull, TinyConv
 from torch import nn
 
 from layerlaw.errors import MemoryBudgetError
-from layerlaw.lab import Architecture, Recipe, Run, Samples, Schedule, jobs, sweep
+from layerlaw.lab import Architecture, CrossEntropy, Recipe, Run, Samples, Schedule, jobs, sweep
 from layerlaw.lab.trainer import Trainer
 from layerlaw.lab.training import SingleEngine
+from layerlaw.lab.variability import VariabilityCrossEntropy
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -159,6 +160,26 @@ def test_a_loss_that_looks_inside_is_run_as_it_is() -> None:
     there, here = quiet([recipe])[0], quiet([recipe], device="cpu")[0]
     assert "graph" not in there.how[0]
     assert there.losses == pytest.approx(here.losses, rel=1e-3)
+
+
+@pytest.mark.parametrize("learn", [None, 1e-3])
+def test_the_penalty_of_svsl_is_recorded_and_gives_the_losses_of_the_cpu(learn: float | None) -> None:
+    loss = VariabilityCrossEntropy(0.05, reduction="authors", where=("2", "5", "9"), learn_alpha=learn)
+    recipe = replace(EXACT, network=TinyConv(), optimizer="momentum", loss=loss)
+    there, here = quiet([recipe])[0], quiet([recipe], device="cpu")[0]
+    assert there.how[0].startswith("float32, graph")
+    assert there.losses == pytest.approx(here.losses, rel=1e-3)
+    plain = quiet([replace(recipe, loss=CrossEntropy())])[0]
+    assert there.losses[-1] != pytest.approx(plain.losses[-1], rel=1e-2)
+
+
+def test_a_penalty_that_changes_in_python_is_not_recorded() -> None:
+    for how in ({"start": 3}, {"means": "moving"}, {"start": "terminal"}):
+        loss = VariabilityCrossEntropy(0.05, where=("2", "5"), **how)
+        recipe = replace(EXACT, network=TinyConv(), optimizer="momentum", loss=loss)
+        there, here = quiet([recipe])[0], quiet([recipe], device="cpu")[0]
+        assert "graph" not in there.how[0]
+        assert there.losses == pytest.approx(here.losses, rel=1e-3)
 
 
 def test_a_network_that_diverges_is_reported() -> None:

@@ -1,10 +1,12 @@
 """Sheets: the paper's arrangement, readable ticks, notes beside the data, and no harm around them."""
 
 import io
+import json
 import math
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,7 +20,7 @@ from layerlaw.pages import draw_sheet, theme
 from layerlaw.pages.html.outcomes import inline_svg
 from layerlaw.pages.sheets.curves import along, corner_box, emptiest
 from layerlaw.pages.sheets.scales import Scale, y_scale
-from layerlaw.sheet import Panel, PlanePanel, Series, Sheet
+from layerlaw.sheet import Panel, PlanePanel, Series, Sheet, sheet_from_dict
 
 INF = math.inf
 
@@ -256,6 +258,17 @@ def test_bars_stand_side_by_side_on_zero():
     assert spans[0][1] == pytest.approx(spans[2][0])
     assert all(bottom == 0 for *_, bottom in spans)
     assert ax.get_ylim()[0] < -0.1
+
+
+def test_a_shaded_range_is_drawn_and_survives_plain_data():
+    plain, shaded = (alone(Series((0, 10), (1, 2)), shaded=between) for between in (None, (4, 10)))
+    assert len(shaded.patches) == len(plain.patches) + 1
+    box = shaded.patches[-1].get_extents().transformed(shaded.transData.inverted())
+    assert (box.x0, box.x1) == pytest.approx((4, 10))
+    sheet = Sheet("s", [Panel("p", [Series((0, 1), (1, 2))], shaded=(0, 1))])
+    assert sheet_from_dict(json.loads(json.dumps(asdict(sheet)))) == sheet
+    with pytest.raises(InputError, match="expected a range of finite x"):
+        Panel("p", [], shaded=(2, 1))
 
 
 def test_the_marked_x_is_within_the_axes():

@@ -8,13 +8,16 @@ from layerlaw.advice.candidates import Candidate, Trial
 from layerlaw.advice.choice import Choice
 from layerlaw.advice.choosing import TrainingData, TrainingPlan, choose_depth, choose_shape, choose_width
 from layerlaw.advice.collapse import Forecast
+from layerlaw.advice.difficulty import Difficulty, compare_difficulty
 from layerlaw.advice.exit_network import EarlyExit
 from layerlaw.advice.exits import early_exit
 from layerlaw.advice.imbalance import forecast
+from layerlaw.advice.penalty_search import PenaltySearch, svsl_search
 from layerlaw.advice.perturbation import Robustness, robustness
 from layerlaw.advice.transfer import Balance, transfer_balance
 
 __all__ = [
-    "Balance", "Candidate", "Choice", "EarlyExit", "Forecast", "Robustness", "TrainingData", "TrainingPlan", "Trial",
-    "choose_depth", "choose_shape", "choose_width", "early_exit", "forecast", "robustness", "transfer_balance",
+    "Balance", "Candidate", "Choice", "Difficulty", "EarlyExit", "Forecast", "PenaltySearch", "Robustness", "TrainingData",
+    "TrainingPlan", "Trial", "choose_depth", "choose_shape", "choose_width", "compare_difficulty", "early_exit", "forecast",
+    "robustness", "svsl_search", "transfer_balance",
 ]  # fmt: skip

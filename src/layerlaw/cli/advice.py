@@ -1,15 +1,18 @@
-"""`layerlaw depth | width | shape | imbalance | exit | paths`: which network to take, by training candidates; which classes
-keep a classifier of their own, by the Layer-Peeled Model; after which layer to stop; how each sample is decided."""
+"""`layerlaw depth | width | shape | imbalance | exit | paths | svsl-search | difficulty`.
+
+Which network to take, by training candidates; which classes keep a classifier of their own, by the Layer-Peeled Model;
+after which layer to stop; how each sample is decided; how strong SVSL should be; which data set is harder.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from rich.console import Console
-from typer import Option
+from typer import Argument, Option
 
 from layerlaw.advice import (
     Choice,
@@ -18,15 +21,18 @@ from layerlaw.advice import (
     choose_depth,
     choose_shape,
     choose_width,
+    compare_difficulty,
     early_exit,
     forecast,
 )
+from layerlaw.advice import svsl_search as search_penalty
 from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
 from layerlaw.advice.imbalance import measured_classifier
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, saved
 from layerlaw.cli.inputs import (
     ChosenImages,
     ImageOptions,
+    ImageTrainingOptions,
     SiteOptions,
     Size,
     explained_inputs,
@@ -34,11 +40,13 @@ from layerlaw.cli.inputs import (
     whole_numbers,
 )
 from layerlaw.data import DEFAULT, Labeled, load, names
-from layerlaw.errors import DataError, InputError
-from layerlaw.files import made_folder
+from layerlaw.errors import DataError, InputError, check_choice
+from layerlaw.files import made_folder, write_json
 from layerlaw.lab import Recipe, Shape
+from layerlaw.lab.variability import Reduction
 from layerlaw.pages.advice_terminal import print_choice, print_exits, print_forecast
 from layerlaw.probing.paths import SHOWN, sample_paths
+from layerlaw.record import Record
 from layerlaw.wording import percent
 
 HIDDEN = "Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'."
@@ -204,6 +212,56 @@ def imbalance(
     if has_bias is not None and has_bias != bias:
         has, which = ("has a", "without one (--bias: with one)") if has_bias else ("has no", "with one")
         screen.print(f"The classifier {has} bias; this forecast is that of the model {which}.", markup=False)
+    conclude(screen, as_json, found.to_dict(), written)
+
+
+@command
+def svsl_search(
+    options: ImageTrainingOptions,
+    trials: Annotated[int, Option(help="Trainings of the search, beside one without the penalty.")] = 12,
+    reduction: Annotated[str, Option(help="authors (summed over the batch) or paper (averaged).")] = "authors",
+    sites: Annotated[str, Option(help="Sites of the penalty: auto, blocks, layers, or names with commas.")] = "auto",
+) -> None:
+    """How strong should SVSL be, and from which layer on? Searched with Optuna on images held back from training.
+
+    Test images are not looked at. Every trial trains the same network from the same initial weights.
+    """
+    check_choice("reduction", reduction, get_args(Reduction))
+    check_folder(options.out)
+    folder = None if options.out is None else options.out / "search"
+    chosen: Any = tuple(sites.split(",")) if "," in sites else sites
+    how: dict[str, Any] = {"reduction": reduction, "sites": chosen, "trials": trials, "share": options.validation}
+    found = search_penalty(options.recipe(), options.samples(), folder=folder, device=options.device, **how)
+    screen, plain = console(options.as_json), found.to_dict()
+    rows = [["α", "first site", "validation accuracy"], ["0", "–", percent(found.plain, 2)]]
+    rows += [[f"{t.alpha:.3g}", t.first, percent(t.accuracy, 2)] for t in found.trials]
+    written = {}
+    if options.out is not None:
+        write_json(made_folder(options.out) / "search.json", plain)
+        written = {"search": str(options.out / "search.json")}
+    print_exits(found.sentence, [], rows, [], screen)
+    conclude(screen, options.as_json, plain, written)
+
+
+@command
+def difficulty(
+    records: Annotated[list[Path], Argument(help="Record files (JSON) of one architecture, trained on each data set.")],
+    names: Annotated[
+        str | None, Option(help="Names of the data sets, with commas.", show_default="those of the files")
+    ] = None,
+    out: Annotated[Path | None, Option(help="Folder for difficulty.json, .png and .html.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Which data set is harder for an architecture? By the nearest-class-center mismatch of its first layer."""
+    check_folder(out)
+    called = names.split(",") if names is not None else [path.stem for path in records]
+    if len(called) != len(records) or len(set(called)) < len(called):
+        raise InputError(f"names: expected {len(records)} different ones, one per record, got {', '.join(called)}.")
+    found = compare_difficulty({name: Record.load(path) for name, path in zip(called, records, strict=True)})
+    screen, written = console(as_json), saved(found, "difficulty", out)
+    if out is not None:
+        written["page"] = str(found.page(out / "difficulty.html"))
+    print_exits(found.sentence, [], found.rows, found.notes, screen)
     conclude(screen, as_json, found.to_dict(), written)
 
 

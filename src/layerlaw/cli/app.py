@@ -114,7 +114,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     run_command.__doc__, run_command.__name__ = function.__doc__, function.__name__
     run_command.__signature__ = inspect.Signature(list(options.values()))  # type: ignore[attr-defined]
     run_command.__annotations__ = {name: option.annotation for name, option in options.items()}
-    app.command(function.__name__)(run_command)
+    app.command(function.__name__.replace("_", "-"))(run_command)
     return function
 
 

@@ -38,6 +38,7 @@ PAPERS = {
         *("lm_training", "lm_sizes", "lm_task"),
     ),
     "layer_peeled": ("minority", "minority_vgg13", "minority_resnet18", "minority_resnet18_cifar10"),
+    "collapse": ("svsl_mnist", "svsl_fashion_mnist", "svsl_cifar10", "svsl_random_labels"),
 }
 """Every figure by the folder of its paper. To add one: its file there, its name here, its test; the ledger
 shows it once scripts/ledger.py has its record of a full run."""
@@ -49,6 +50,7 @@ FILES = {
     "next_token.smollm2": ("lm_law", "lm_targets", "lm_normalization", "lm_flow", "lm_tokens", "lm_words"),
     "next_token.own_models": ("lm_training", "lm_sizes", "lm_task"),
     "layer_peeled.minority": PAPERS["layer_peeled"],
+    "collapse.svsl": PAPERS["collapse"],
 }
 """The files that hold several figures, a function each."""
 
@@ -101,6 +103,9 @@ def code_digest(name: str) -> str:
     files += [
         root.joinpath(*place).with_suffix(".py") for place in (*((*figure[1:-1], one) for one in shared), figure[1:])
     ]
+    if name in PAPERS["collapse"]:
+        files += [root / "verdict" / "conjectures.py", root / "advice" / "penalty_search.py"]
+        files.append(root / "experiments" / "collapse" / "courses.py")
     return hashlib.sha256("\n".join(_bare(path.read_text(encoding="utf-8")) for path in files).encode()).hexdigest()[
         :16
     ]

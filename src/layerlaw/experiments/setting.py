@@ -216,7 +216,7 @@ def _prepared(key: str, make: Callable[[], Labeled]) -> Labeled:
 
 def _tensors(images: Labeled, size: int, flat: bool) -> tuple[torch.Tensor, torch.Tensor]:
     if size > SMALL:
-        return images.tensors("dataset" if images.name == "cifar10" else (0.2860, 0.3530), flat=flat)
+        return images.tensors("dataset", flat=flat)
     if images.name == "cifar10":
         return images.tensors("dataset", flat=flat, channel=1)
     return images.tensors("half", flat=flat)

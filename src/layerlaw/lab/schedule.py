@@ -15,11 +15,15 @@ from torch.nn import functional as F
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.hooks import Capture
+from layerlaw.capture.modules import classifier_weight, modules_of
 from layerlaw.capture.network import has_batchnorm, probing_state
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.errors import FeatureError, InputError, PassError
 from layerlaw.lab.samples import Samples
+from layerlaw.measures.columns import REGISTRY
 from layerlaw.measures.separation import class_separation
+from layerlaw.measures.site import SiteStatistics
+from layerlaw.measures.site import number as plain_number
 from layerlaw.stats import Centers
 from layerlaw.stats.labels import one_hot
 from layerlaw.stats.passes import Around, Dealt, FirstPass, SecondPass
@@ -42,9 +46,10 @@ class Schedule:
     in a random order, "balanced" chunks in which every class has its share, "running" takes the running statistics,
     "whole" the statistics of all samples at once (what recalibrated running statistics would be). `permuted` also
     measures with shuffled labels: the level that noise alone reaches. `by_class` keeps D of each class, `keep` the
-    networks themselves, so that they can be probed afterwards as they were then. `sites` are those of `probe`: "auto",
-    "layers", "blocks", or names and globs of modules; `branches` takes in those on side branches, such as the layers inside
-    a residual block.
+    networks themselves, so that they can be probed afterwards as they were then. `collapse` adds the mismatch between
+    nearest class center and network, and NC1 to NC4. `sites` are those of `probe`: "auto", "layers", "blocks", or names and
+    globs of modules (the classifier, or "logits", only by its name); `branches` takes in those on side branches, such as
+    the layers inside a residual block.
     """
 
     epochs: tuple[int, ...] = ()
@@ -55,6 +60,7 @@ class Schedule:
     keep: bool = False
     sites: str | tuple[str, ...] = "auto"
     branches: bool = False
+    collapse: bool = False
 
     def __post_init__(self) -> None:
         epochs: Any = self.epochs
@@ -76,8 +82,9 @@ class Schedule:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         plain = asdict(self)
-        if not self.branches:  # as schedules were before they had it: files of their sweeps are still theirs
-            del plain["branches"]
+        for later in ("branches", "collapse"):
+            if not plain[later]:  # as schedules were before they had it: files of their sweeps are still theirs
+                del plain[later]
         return plain
 
     @property
@@ -97,7 +104,9 @@ class Measurement:
     (where it falls below the others', D falls without anything being separated better); `by_class` D of every class;
     `sites` and `widths` are the names of the sites and their numbers of features. Of a feed-forward network the sites are
     the input and the output of each hidden layer. Loss (cross-entropy) and accuracy are those of the network on these
-    samples; `None` for permuted labels.
+    samples; `None` for permuted labels. `collapse` has the columns of `COLLAPSE` along depth, where the schedule wants them:
+    `ncc_mismatch` by the class means of the training samples, NC3 and NC4 at the site that the classifier reads;
+    `samples` is how many there are.
     """
 
     epoch: int
@@ -111,13 +120,37 @@ class Measurement:
     by_class: tuple[tuple[float | None, ...], ...] | None = None
     sites: tuple[str, ...] = ()
     widths: tuple[int, ...] = ()
+    collapse: dict[str, tuple[float | None, ...]] | None = None
+    samples: int = 0
+
+    @property
+    def mismatch(self) -> tuple[float | None, ...]:
+        """At every site: share of samples whose nearest class mean (of training samples) is not the network's decision."""
+        if self.collapse is None:
+            raise InputError("mismatch: expected a measurement with it, got one without. Use Schedule(collapse=True).")
+        return self.collapse["ncc_mismatch"]
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Measurement:
         """The inverse of `asdict`, also after a trip through JSON."""
-        lists = {k: tuple(data.get(k, ())) for k in ("separation", "nearest", "rank", "sites", "widths")}
-        by_class = data.get("by_class")
-        return cls(**{**data, **lists, "by_class": None if by_class is None else tuple(map(tuple, by_class))})
+        lists: dict[str, Any] = {
+            k: tuple(data.get(k, ())) for k in ("separation", "nearest", "rank", "sites", "widths")
+        }
+        by_class, collapse = data.get("by_class"), data.get("collapse")
+        lists["by_class"] = None if by_class is None else tuple(map(tuple, by_class))
+        lists["collapse"] = None if collapse is None else {name: tuple(values) for name, values in collapse.items()}
+        return cls(**{**data, **lists})
+
+
+COLLAPSE = ("ncc_mismatch", "nc1", "nc2_norms", "nc2_angles", "nc2_equiangularity", "nc3", "nc4")
+"""Columns of the registry that `Schedule(collapse=True)` adds."""
+
+
+def collapse_columns(site: SiteStatistics) -> dict[str, Tensor | float | None]:
+    """Those that the statistics allow, also with leading dimensions; NC3 and NC4 where the classifier reads."""
+    read = ("classes", "decision") if site.rows is None else ("classes", "decision", "classifier", "network")
+    columns = ((name, REGISTRY[name]) for name in COLLAPSE)
+    return {name: c.compute(site) for name, c in columns if c.compute is not None and c.needs in read}
 
 
 def held_out(samples: Samples) -> tuple[Tensor, Tensor]:
@@ -162,7 +195,10 @@ def measure_network(
 
     At a site whose features are not finite or huge, in a network that has diverged, nothing is defined.
     """
-    sites = [site for site in plan.sites if site.in_fit or (site.branch and schedule.branches)]
+    named = () if isinstance(schedule.sites, str) else schedule.sites
+    sites = [s for s in plan.sites if s.in_fit or s.name in named or (s.branch and schedule.branches)]
+    classifier = None if plan.classifier is None else classifier_weight(modules_of(network)[plan.classifier])
+    readers = {plan.reads: classifier} if schedule.collapse and plan.reads and classifier is not None else {}
     names, widths = tuple(site.name for site in sites), tuple(site.features for site in sites)
     normalized = has_batchnorm(network)
     x, y = samples.inputs, samples.labels
@@ -182,24 +218,27 @@ def measure_network(
                 data = data[0][order], data[1][order]
             size = {"running": AT_ONCE, "whole": len(data[1])}.get(batchnorm, CHUNK)
             batches, known = _cut(*data, size), trained if split == "test" else None
+            real = split != "permuted"
+            how: dict[str, Any] = {"references": known, "readers": readers if schedule.collapse and real else None}
             with probing_state(network, "running" if batchnorm == "running" else "batch"):
                 try:
-                    values, centers, *scores = _two_passes(network, plan, sites, batches, samples.classes, known)
+                    values, centers, *scores = _two_passes(network, plan, sites, batches, samples.classes, **how)
                 except (FeatureError, PassError):
                     sound = _sound(network, plan, sites, batches)
-                    values, centers, *scores = _two_passes(network, plan, sound, batches, samples.classes, known)
+                    values, centers, *scores = _two_passes(network, plan, sound, batches, samples.classes, **how)
             trained = centers if split == "train" else trained
-            nothing = None, None, 0, (None,) * samples.classes
-            separation, nearest, rank, by_class = zip(*(values.get(name, nothing) for name in names), strict=True)
-            real = split != "permuted"
+            nothing: _Values = None, None, 0, (None,) * samples.classes, {}
+            along = [values.get(name, nothing) for name in names]
+            separation, nearest, rank, by_class, extra = zip(*along, strict=True)
+            collapse = {n: tuple(one.get(n) for one in extra) for n in COLLAPSE} if schedule.collapse and real else None
             loss, accuracy = scores if real and finite(scores[0]) is not None else (None, None)
             each = by_class if schedule.by_class and real else None
             about = epoch, batchnorm, split, separation, nearest, rank
-            found.append(Measurement(*about, loss, accuracy, each, names, widths))
+            found.append(Measurement(*about, loss, accuracy, each, names, widths, collapse, len(data[1])))
     return found
 
 
-_Values = tuple[float | None, float | None, int, tuple[float | None, ...]]
+_Values = tuple[float | None, float | None, int, tuple[float | None, ...], dict[str, float | None]]
 
 
 def _two_passes(
@@ -208,9 +247,14 @@ def _two_passes(
     sites: list[Site],
     batches: list[Batch],
     K: int,
+    *,
     references: Mapping[Hashable, Centers] | None,
+    readers: Mapping[str, Tensor] | None = None,
 ) -> tuple[dict[str, _Values], dict[Hashable, Centers], float, float]:
-    """At every site D, share nearest (to the reference), rank, D of each class; the centers; then loss and accuracy."""
+    """At every site D, share nearest (to the reference), rank, D of each class, collapse; the centers; loss and accuracy.
+
+    `readers` are the rows of the classifier by the site it reads; `None`: no measures of collapse.
+    """
     sites = sites if references is None else [site for site in sites if site.name in references]
     hooks, first = partial(Capture, network, plan, sites, reduce="flatten"), FirstPass(K)
     with hooks(consume=lambda site, features: first.update(site.name, features)) as capture:
@@ -226,6 +270,7 @@ def _two_passes(
         for batch in batches:
             second.begin(Dealt(batch.labels), None)
             logits = capture.run(batch, where="measuring").float()
+            second.decision = None if readers is None else logits.argmax(1)
             with full_precision():
                 second.end()
             total += F.cross_entropy(logits, batch.labels, reduction="sum")  # not fetched: a GPU would wait
@@ -239,7 +284,12 @@ def _two_passes(
         rank, per_class = int(centers.rank), class_separation(centers, scatter)
         D = float((centers.weights * per_class.nan_to_num()).sum()) if rank else math.nan
         each = tuple(finite(value) if rank else None for value in per_class.tolist())
-        values[str(name)] = finite(D), nearest, rank, each
+        extra: dict[str, float | None] = {}
+        if readers is not None and nearest is not None:
+            rows = readers.get(str(name))
+            whole = SiteStatistics(centers, scatter, near=near, weight=rows, undefined=not rank)
+            extra = {n: plain_number(value) for n, value in collapse_columns(whole).items()}
+        values[str(name)] = finite(D), nearest, rank, each, extra
     n = sum(len(batch.labels) for batch in batches)
     return values, {name: each.centers for name, each in around.items()}, float(total) / n, float(right) / n
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import Any, TypeVar
@@ -51,7 +51,8 @@ class Trainer:
 
     `precision`: `None` leaves torch's settings alone. `captured`: on CUDA the whole step (forward, backward, optimizer) is
     recorded once as a graph for each size of batch and replayed, images and their weights are kept channels last; a step
-    that cannot be recorded is run as it is. A loss that looks into the network is always run as it is.
+    that cannot be recorded is run as it is. So is one with a loss that looks into the network, unless its criterion says
+    that it does the same at every step (`recordable`): a replay runs no Python.
     """
 
     def __init__(
@@ -67,15 +68,18 @@ class Trainer:
     ) -> None:
         self.device, self.precision, self.compiled = y.device, precision, compile and recipe.loss.sites is None
         cuda = captured and self.device.type == "cuda"
-        self.captured, self.channels_last = cuda and recipe.loss.sites is None, cuda and x.dim() == 4
+        self.criterion = recipe.loss.build().to(self.device)
+        recordable = recipe.loss.sites is None or bool(getattr(self.criterion, "recordable", False))
+        self.captured, self.channels_last = cuda and recordable, cuda and x.dim() == 4
         if self.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network, self.x, self.y, self.recipe = network, x, y, recipe
-        self.criterion = recipe.loss.build().to(self.device)
         self.optimizer = recipe.optimizer_for(network, self.criterion, capturable=self.captured)
         self.orders = torch.Generator().manual_seed(recipe.seed)
         self._plan = None if recipe.loss.sites is None else self.sites(recipe.loss.sites)
+        self._inside: Capture | None = None
+        self._features: dict[str, Tensor] = {}  # of the last forward, for a loss that looks inside
         self._forward = torch.compile(network, dynamic=False) if self.compiled else network
         self._whole = min(recipe.batch_size, len(y))  # it is compiled for such batches, not for the last of an epoch
         # What the recorded steps read and write must stay where it is.
@@ -101,7 +105,7 @@ class Trainer:
         self.criterion.train()
         order = torch.randperm(len(self.y), generator=self.orders).to(self.device, non_blocking=True)
         batches = torch.split(order, self.recipe.batch_size)
-        with arithmetic(self.precision, self.device, benchmark=self.captured):
+        with arithmetic(self.precision, self.device, benchmark=self.captured), self._looking_inside():
             if self.captured and not self._graphs:
                 self._capture(sorted({len(rows) for rows in batches}, reverse=True))
             if isinstance(self._rate, Tensor):
@@ -109,47 +113,46 @@ class Trainer:
             else:
                 self._rate = self.recipe.rate_at(epoch)
             self._total.zero_()
-            if self._plan is not None:
-                self._steps_looking_inside(batches, self._plan)
-            else:
-                for rows in batches:
-                    step = self._graphs[len(rows)] if self.captured else self.step
-                    step(rows)
+            for rows in batches:
+                step = self._graphs[len(rows)] if self.captured else self.step
+                step(rows)
         if callable(end := getattr(self.criterion, "end_epoch", None)):
             end()
         return self._total.clone()
 
     def step(self, rows: Tensor) -> None:
         """One step on these samples."""
-        forward = self._forward if len(rows) == self._whole else self.network
-        self._steps([rows], lambda rows: self._loss_of(lambda x, _: forward(x), rows, {}))
-
-    def _steps_looking_inside(self, batches: Sequence[Tensor], plan: Plan) -> None:
-        found: dict[str, Tensor] = {}
-
-        def consume(site: Site, features: Tensor) -> None:
-            found[site.name] = features
-
-        how: dict[str, Any] = {"reduce": "flatten", "consume": consume, "gradients": True}
-        with Capture(self.network, plan, plan.along_depth, **how) as capture:
-
-            def forward(x: Tensor, y: Tensor) -> Any:
-                return capture.run(Batch((x,), {}, y), where="training")
-
-            self._steps(batches, lambda rows: self._loss_of(forward, rows, found))
-
-    def _steps(self, batches: Sequence[Tensor], loss_of: Callable[[Tensor], Tensor]) -> None:
-        losses = steps(self.network, self.optimizer, batches, loss_of, lambda _: self._rate)
-        for rows, loss in zip(batches, losses, strict=True):
+        losses = steps(self.network, self.optimizer, [rows], self._loss_of, lambda _: self._rate)
+        for loss in losses:
             self._total += loss * len(rows)
 
-    def _loss_of(
-        self, forward: Callable[[Tensor, Tensor], Any], rows: Tensor, features: Mapping[str, Tensor]
-    ) -> Tensor:
+    @contextmanager
+    def _looking_inside(self) -> Iterator[None]:
+        """Hooks for the loss, as long as steps are made or recorded; none where it needs no features."""
+        if self._plan is None:
+            yield
+            return
+
+        def consume(site: Site, features: Tensor) -> None:
+            self._features[site.name] = features
+
+        how: dict[str, Any] = {"reduce": "flatten", "consume": consume, "gradients": True}
+        with Capture(self.network, self._plan, self._plan.along_depth, **how) as self._inside:
+            try:
+                yield
+            finally:
+                self._inside, self._features = None, {}
+
+    def _logits(self, x: Tensor, y: Tensor) -> Any:
+        if self._inside is not None:
+            return self._inside.run(Batch((x,), {}, y), where="training")
+        return (self._forward if len(y) == self._whole else self.network)(x)
+
+    def _loss_of(self, rows: Tensor) -> Tensor:
         x, y = self.x[rows], self.y[rows]
         with nullcontext() if self.precision != "bf16" else self._half():
-            logits = forward(x, y)
-            return self.criterion(logits, y, dict(features))  # type: ignore[no-any-return]
+            logits = self._logits(x, y)
+            return self.criterion(logits, y, dict(self._features))  # type: ignore[no-any-return]
 
     def _half(self) -> torch.autocast:
         """bfloat16, without a cache of weights: a recorded step must cast them anew."""

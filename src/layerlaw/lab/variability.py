@@ -124,6 +124,11 @@ class VariabilityCriterion(nn.Module):
         return begun and self.how.alpha > 0
 
     @property
+    def recordable(self) -> bool:
+        """Whether every step does the same with tensors that stay where they are, so that one can be replayed for all."""
+        return self.how.start == 0 and self.how.means == "batch" and not self.how.across_ranks
+
+    @property
     def alpha(self) -> Tensor | float:
         """α, as it is now."""
         return self.how.alpha if self.log_ratio is None else self.how.alpha * self.log_ratio.exp()

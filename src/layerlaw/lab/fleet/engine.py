@@ -14,8 +14,20 @@ from layerlaw.lab.losses import CrossEntropy
 from layerlaw.lab.networks.feed_forward import Shape
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
-from layerlaw.lab.schedule import CHUNK, Measurement, Schedule, SplitName, chunk_order, held_out, permuted_order
+from layerlaw.lab.schedule import (
+    CHUNK,
+    COLLAPSE,
+    Measurement,
+    Schedule,
+    SplitName,
+    chunk_order,
+    collapse_columns,
+    held_out,
+    permuted_order,
+)
+from layerlaw.measures.collapse import self_duality
 from layerlaw.measures.separation import class_separation
+from layerlaw.measures.site import SiteStatistics
 from layerlaw.stats import Centers, ClassSums, Frame, NearestCenter, Scatter, find_centers, project
 from layerlaw.stats.precision import double, full_precision
 from layerlaw.wording import finite
@@ -171,23 +183,32 @@ def measure_fleet(fleet: Fleet, schedule: Schedule, epoch: int) -> list[list[Mea
                     x, labels = x.gather(1, order.unsqueeze(-1).expand_as(x)), labels.gather(1, order)
                 inputs = x.mT  # (E, d, n)
                 *features, logits = [inputs, *fleet.site_features(inputs, chunk=chunk, members=members)]
-                columns = []
+                columns, real = [], split != "permuted"
+                extras: list[dict[str, Tensor]] = []
                 for i, run in enumerate(_alike(features)):
-                    read, centers = _measured(run, labels, K, known[members.start][i] if split == "test" else None)
+                    looked_up = known[members.start][i] if split == "test" else None
+                    decision = logits.argmax(1) if schedule.collapse and real else None
+                    read, centers, extra = _measured(run, labels, K, looked_up, decision)
                     columns += read
+                    extras += extra
                     if split == "train" and schedule.test:
                         known.setdefault(members.start, []).append(centers)
+                if extras:  # the last site is what the classifiers read, and the last rows of its group are theirs
+                    E, rows = len(labels), fleet.weights[-1][members].double()
+                    means = (centers.means - centers.mean.unsqueeze(-2))[-E:]
+                    extras[-1] |= {"nc3": self_duality(means, rows), "nc4": extras[-1]["ncc_mismatch"]}
                 D, nearest, rank, per_class = (torch.stack(c, -1) for c in zip(*columns, strict=True))  # (E, …, sites)
                 losses = -torch.log_softmax(logits, 1).gather(1, labels.unsqueeze(1)).mean((1, 2))
                 hits = (logits.argmax(1) == labels).double().mean(-1)
                 plain = [t.cpu().tolist() for t in (D, nearest, rank, losses, hits, per_class.mT)]
-                real = split != "permuted"
+                collapse = [_collapse_of(extras, member) for member in range(len(labels))]
                 for member, (separation, near, ranks, loss, right, classes) in enumerate(zip(*plain, strict=True)):
                     loss = finite(loss) if real else None
                     by_class = tuple(map(_all_finite, classes)) if schedule.by_class and real else None
                     about = epoch, batchnorm, split, _all_finite(separation), _all_finite(near), tuple(ranks)
                     scores = loss, None if loss is None else right, by_class
-                    measured = Measurement(*about, *scores, fleet.shape.layer_names, widths)
+                    size: dict[str, Any] = {"collapse": collapse[member], "samples": labels.shape[-1]}
+                    measured = Measurement(*about, *scores, fleet.shape.layer_names, widths, **size)
                     found[members.start + member].append(measured)
     return found
 
@@ -225,11 +246,26 @@ def _alike(features: list[Tensor]) -> Iterator[list[Tensor]]:
             yield list(run)
 
 
+def _collapse_of(sites: Sequence[Mapping[str, Tensor]], member: int) -> dict[str, tuple[float | None, ...]] | None:
+    """One member's columns along depth; `None` where they were not measured."""
+    if not sites:
+        return None
+    return {n: tuple(finite(float(one[n][member])) if n in one else None for one in sites) for n in COLLAPSE}
+
+
 def _measured(
-    sites: list[Tensor], labels: Tensor, classes: int, reference: Centers | None
-) -> tuple[list[tuple[Tensor, ...]], Centers]:
-    """At each site (E, d, n): D, share nearest (to the reference), rank (E,), D of each class (E, K); and the centers."""
+    sites: list[Tensor],
+    labels: Tensor,
+    classes: int,
+    reference: Centers | None,
+    decision: Tensor | None,
+) -> tuple[list[tuple[Tensor, ...]], Centers, list[dict[str, Tensor]]]:
+    """At each site (E, d, n): D, share nearest (to the reference), rank (E,), D of each class (E, K); and the centers.
+
+    With the `decision` (E, n) of the networks the columns of collapse too, but NC3 and NC4.
+    """
     E = len(labels)
+    decision = None if decision is None else decision.repeat(len(sites), 1)
     features = sites[0].mT if len(sites) == 1 else torch.stack(sites).flatten(0, 1).mT  # (sites·E, n, d)
     labels = labels.repeat(len(sites), 1)
     sound = features.isfinite().all(-1).all(-1)  # (E,)
@@ -238,14 +274,14 @@ def _measured(
     # Thousands of small factorizations: a GPU would do them one after the other, slower than the CPU.
     centers = find_centers(sums.to("cpu")).to(features.device)
     coordinates, lengths = project(features, labels, Frame.of(centers))
-    scatter = Scatter.of(coordinates, lengths, labels, centers)
+    scatter = Scatter.of(coordinates, lengths, labels, centers, decision)
     per_class = class_separation(centers, scatter)
     D = (centers.weights * per_class.nan_to_num()).sum(-1)
     defined = sound & (centers.rank > 0)
     near = scatter.near
     if reference is not None:
         points = reference.basis.to(features) @ (features - reference.mean.to(features).unsqueeze(-2)).mT  # (…, r, n)
-        near = NearestCenter.of(double(points), reference, labels, None)
+        near = NearestCenter.of(double(points), reference, labels, decision)
     nearest = near.hits.sum(-1) / scatter.counts.sum(-1)
     nan = D.new_tensor(float("nan"))
     columns = (
@@ -255,7 +291,11 @@ def _measured(
         torch.where(defined.unsqueeze(-1), per_class, nan),
     )
     found = list(zip(*(column.view(len(sites), E, *column.shape[1:]) for column in columns), strict=True))
-    return found, centers
+    if decision is None:
+        return found, centers, []
+    extra = collapse_columns(SiteStatistics(centers, scatter, near=near))
+    known = {n: torch.where(defined, v, nan).view(len(sites), E) for n, v in extra.items() if isinstance(v, Tensor)}
+    return found, centers, [{name: values[i] for name, values in known.items()} for i in range(len(sites))]
 
 
 def _all_finite(values: list[float]) -> tuple[float | None, ...]:

@@ -67,8 +67,10 @@ def colors(panel: Panel, known: dict[str, str]) -> list[str]:
 
 
 def draw_panel(ax: Axes, panel: Panel, shades: Sequence[str], y: Scale, size: float) -> None:
-    """All series, and the marked x."""
+    """All series, the shaded range and the marked x."""
     bars = itertools.count()
+    if panel.shaded is not None and (panel.shaded[0] > 0 or not panel.log_x):
+        ax.axvspan(*panel.shaded, color=theme.MUTED, alpha=0.12, lw=0, zorder=0.5)
     for series, color in zip(panel.series, shades, strict=True):
         if series.style == "bars":
             _draw_bars(ax, series, color, y, next(bars), panel)

@@ -1,0 +1,139 @@
+"""α and the first site of SVSL for a recipe: a Bayesian search on a validation split, never on test data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from layerlaw.capture.batches import Batch
+from layerlaw.errors import InputError, LayerlawError, check_whole, needed
+from layerlaw.lab import Recipe, Samples, Schedule, sweep
+from layerlaw.lab.losses import CrossEntropy, plan_sites
+from layerlaw.lab.variability import Reduction, VariabilityCrossEntropy, with_logits
+from layerlaw.progress import Progress
+from layerlaw.wording import counted, percent
+
+ALPHAS = (5e-8, 5e-5)  # the authors' range of α, for their summed penalty
+RANDOM_TRIALS = 4  # before the search learns from what it has seen
+
+
+@dataclass(frozen=True)
+class PenaltyTrial:
+    """One training of a search; `accuracy` is that on the validation split, `None` where it diverged."""
+
+    alpha: float
+    first: str
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class PenaltySearch:
+    """What a search found: the best `alpha` and `first` site, all trials, and the same training without the penalty.
+
+    The best of several trials is better than itself by chance alone: `standard_error` is that of an accuracy on so many
+    validation samples, and a gain of fewer than two of them is called noise.
+    """
+
+    alpha: float
+    first: str
+    reduction: Reduction
+    trials: tuple[PenaltyTrial, ...]
+    plain: float | None
+    validation: int
+
+    @property
+    def best(self) -> PenaltyTrial:
+        """The trial that was chosen."""
+        return next(t for t in self.trials if (t.alpha, t.first) == (self.alpha, self.first))
+
+    @property
+    def standard_error(self) -> float:
+        """Of the best accuracy, by the number of validation samples."""
+        p = self.best.accuracy or 0.0
+        return math.sqrt(max(p * (1 - p), 1 / self.validation) / self.validation)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        more = {"standard_error": self.standard_error, "sentence": self.sentence}
+        return {"format": "layerlaw svsl search", "version": 1, **asdict(self), **more}
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in words."""
+        chosen = f"α = {self.alpha:.3g} from {self.first} on ({self.reduction}) is the best of "
+        found = f"{chosen}{counted(len(self.trials), 'trial')}: {percent(self.best.accuracy, 2)} of validation samples"
+        if self.plain is None or self.best.accuracy is None:
+            return f"{found}; training without the penalty diverged."
+        gain = self.best.accuracy - self.plain
+        noise = ", inside the noise" if abs(gain) < 2 * math.sqrt(2) * self.standard_error else ""
+        return f"{found}, {percent(self.plain, 2)} without the penalty{noise}."
+
+
+def svsl_search(
+    recipe: Recipe,
+    samples: Samples,
+    *,
+    sites: str | Sequence[str] = "auto",
+    trials: int = 12,
+    alphas: tuple[float, float] = ALPHAS,
+    reduction: Reduction = "authors",
+    share: float = 0.1,
+    folder: str | Path | None = None,
+    device: str = "cpu",
+    progress: bool | Progress = True,
+) -> PenaltySearch:
+    """Search α (log scale) and the first site with Optuna's TPE, seeded by the recipe; each trial is one training.
+
+    A `share` of the training samples is held back and judges the trials; test samples are not looked at. `sites` are
+    those of the penalty as for `SVSL` (a rule takes the logits too); the first one may be any but the last. With a
+    `folder` an interrupted search goes on where it was.
+    """
+    check_whole(1, trials=trials)
+    low, high = alphas
+    if not 0 < low < high < math.inf:
+        raise InputError(f"alphas: expected a range of positive numbers, got {alphas}.")
+    where = sites if isinstance(sites, str) else tuple(sites)
+    names = _first_sites(recipe, samples, where)
+    optuna: Any = needed("optuna", "search", "searching α")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    split = samples.held_back(share, recipe.seed)
+    assert split.test_labels is not None
+    schedule = Schedule(batchnorm=("running",), test=True)
+    place = None if folder is None else Path(folder)
+
+    def accuracy_of(loss: Any, name: str) -> float | None:
+        kept = None if place is None else place / name
+        how: dict[str, Any] = {"schedule": schedule, "folder": kept, "device": device, "progress": progress}
+        (run,) = sweep([replace(recipe, loss=loss)], {recipe.data: split}, **how)
+        return None if run.diverged is not None else run.measurement(batchnorm="running", split="test").accuracy
+
+    plain = accuracy_of(CrossEntropy(), "plain")
+    found: list[PenaltyTrial] = []
+
+    def objective(trial: Any) -> float:
+        alpha = trial.suggest_float("alpha", low, high, log=True)
+        first = trial.suggest_categorical("first", names)
+        loss = VariabilityCrossEntropy(alpha, first=first, reduction=reduction, where=where)
+        found.append(PenaltyTrial(alpha, first, accuracy_of(loss, f"trial-{trial.number}")))
+        return found[-1].accuracy or 0.0
+
+    sampler = optuna.samplers.TPESampler(seed=recipe.seed, n_startup_trials=RANDOM_TRIALS)
+    optuna.create_study(direction="maximize", sampler=sampler).optimize(objective, n_trials=trials)
+    known = [trial for trial in found if trial.accuracy is not None]
+    if not known:
+        raise LayerlawError(f"search: all {trials} trials diverged. Use a lower learning rate, or smaller alphas.")
+    best = max(known, key=lambda trial: trial.accuracy or 0.0)
+    return PenaltySearch(best.alpha, best.first, reduction, tuple(found), plain, len(split.test_labels))
+
+
+def _first_sites(recipe: Recipe, samples: Samples, where: str | tuple[str, ...]) -> list[str]:
+    """Where the penalty may begin: every site that has another behind it, but the input, which has no gradient."""
+    batch = Batch((samples.inputs[:3],), {}, samples.labels[:3])
+    plan = plan_sites(recipe.network.build(), batch, with_logits(where))
+    names = [site.name for site in plan.along_depth if site.name != "input"][:-1]
+    if not names:
+        raise InputError(f"sites: expected at least two along depth, got {where!r}.")
+    return names

@@ -1,0 +1,348 @@
+"""Nearest class centers over training, and SVSL beside plain training: ResNet18 on MNIST, Fashion-MNIST and CIFAR-10.
+
+SGD with momentum 0.9, weight decay 5e-4, batches of 128, 350 epochs, the rate divided by ten at 1/3 and 2/3, no
+augmentation; CIFAR-10 with ImageNet's 7×7 stem, one-channel images with a 3×3 one, as the authors had it. Both trainings
+of a pair have one seed: the same initial weights, the same order of the images. SVSL has the authors' α and first site,
+with the penalty summed over the batch as in their code (averaged as in their formula it would be 128 times weaker), and
+again α and first site from a search of our own on a tenth of the training images (where the extra "search" is there).
+
+At 30 epochs: mismatch of the nearest class center (means of the training images), D, NC1 to NC4 at the four stages, the
+average pool and the logits, on training and test images, with running statistics. Judged: conjectures 7, 8 and 11
+(`check_conjectures`, pooled over the seeds), and the gain in test accuracy at the end over the pairs (t test). One seed
+shows the conjectures, but no gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from layerlaw.advice.penalty_search import PenaltySearch, svsl_search
+from layerlaw.errors import MissingExtraError
+from layerlaw.experiments.collapse.courses import (
+    FOUND,
+    LABELS,
+    PLAIN,
+    SITES,
+    SVSL,
+    at_threshold,
+    best_epoch,
+    course_sheets,
+    course_tables,
+)
+from layerlaw.experiments.numbers import UNCLAIMED, Claim, above, below, paired_rows, row, standard_error, within
+from layerlaw.experiments.runs import Runs
+from layerlaw.experiments.setting import Data, Setting, samples, stand_in
+from layerlaw.lab import Architecture, CrossEntropy, Recipe, Samples, Schedule
+from layerlaw.lab.variability import VariabilityCrossEntropy
+from layerlaw.law import CHANCE, t_quantile
+from layerlaw.outcome import Cell, Outcome, Row, Table
+from layerlaw.verdict.conjectures import ConjectureVerdict, TrainingCourse, check_conjectures, training_course
+from layerlaw.wording import percent
+
+TITLES = {
+    "svsl_mnist": "SVSL beside plain training: ResNet18 on MNIST",
+    "svsl_fashion_mnist": "SVSL beside plain training: ResNet18 on Fashion-MNIST",
+    "svsl_cifar10": "SVSL beside plain training: ResNet18 on CIFAR-10",
+    "svsl_random_labels": "Nearest class centers with random labels: ResNet18 on Fashion-MNIST",
+}
+EPOCHS = 350
+MEASURED = (
+    *(1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64, 84, 100, 116, 118, 120, 124, 130),
+    *(145, 165, 190, 215, 232, 235, 240, 260, 300, 350),
+)
+QUICK_EPOCHS, QUICK_MEASURED = 30, (1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 25, 30)
+QUICK_SHAPE: dict[str, Any] = {"widths": (16, 32, 32, 64), "blocks": (1, 1, 1, 1)}
+QUICK_COUNT, QUICK_RANDOM = 30, 10  # images of a class: few enough to be fitted in so few epochs
+QUICK_TESTS = 20
+QUICK_ALPHA = 1e-3
+WHOLE = 10_000  # images of a class: all there are
+RANDOM_COUNT = 500  # images of a class with random labels: few enough to be learned by heart
+NOTHING = "no training came to its end"
+NO_TERMINAL = "the training images were not fitted: no terminal phase"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A setting of the authors and their numbers: accuracies at the end and at the threshold, first-layer mismatch."""
+
+    rate: float
+    alpha: float
+    first: str
+    at_end: tuple[float, float]  # plain, SVSL
+    at_threshold: tuple[float, float]
+    first_mismatch: float | None = None
+    network: str = "resnet18"
+    size: int = 28
+    search: tuple[int, int] = (8, 30)  # trials and their epochs
+
+    @property
+    def gain(self) -> float:
+        """Of SVSL at the end."""
+        return round(self.at_end[1] - self.at_end[0], 6)
+
+
+PUBLISHED = {
+    "mnist": Published(0.0096, 1e-5, "stage1", (0.9961, 0.9969), (0.9937, 0.9936), 0.16),
+    "fashion_mnist": Published(0.0255, 1e-5, "stage1", (0.9382, 0.9388), (0.9178, 0.9313)),
+    "cifar10": Published(
+        0.180, 4e-6, "average", (0.8096, 0.8119), (0.8064, 0.8056), 0.6, "resnet18_7x7", 32, search=(12, 60)
+    ),
+}
+NEAR = {"mnist": 0.002, "fashion_mnist": 0.01, "cifar10": 0.02}  # tolerance of accuracies, written before any run
+
+
+def svsl_mnist(setting: Setting) -> Outcome:
+    """SVSL beside plain training on MNIST (their Table 1 and Figure 2).
+
+        layerlaw reproduce svsl_mnist            3 pairs of 350 epochs and the search (on a GPU)
+        layerlaw reproduce svsl_mnist --quick    a small ResNet, 300 images of Fashion-MNIST, 30 epochs
+
+    The paper: 99.61 % plain, 99.69 % with SVSL at the end; first-layer mismatch about .16.
+    """
+    return beside(setting, "mnist")
+
+
+def svsl_fashion_mnist(setting: Setting) -> Outcome:
+    """SVSL beside plain training on Fashion-MNIST (their Table 1 and Figure 2).
+
+        layerlaw reproduce svsl_fashion_mnist            3 pairs of 350 epochs and the search (on a GPU)
+        layerlaw reproduce svsl_fashion_mnist --quick    a small ResNet, 300 images, 30 epochs
+
+    The paper: 93.82 % plain, 93.88 % with SVSL at the end.
+    """
+    return beside(setting, "fashion_mnist")
+
+
+def svsl_cifar10(setting: Setting) -> Outcome:
+    """SVSL beside plain training on CIFAR-10 (their Table 1 and Figure 2).
+
+        layerlaw reproduce svsl_cifar10            3 pairs of 350 epochs and the search (on a GPU)
+        layerlaw reproduce svsl_cifar10 --quick    a small ResNet, 300 images of Fashion-MNIST, 30 epochs
+
+    The paper: 80.96 % plain, 81.19 % with SVSL at the end; first-layer mismatch about .6.
+    """
+    return beside(setting, "cifar10")
+
+
+def svsl_random_labels(setting: Setting) -> Outcome:
+    """The control that the paper names: the mismatch collapses with random labels too.
+
+        layerlaw reproduce svsl_random_labels            2 networks per seed, 350 epochs on 5000 images (on a GPU)
+        layerlaw reproduce svsl_random_labels --quick    a small ResNet, 100 images, 30 epochs
+
+    Fashion-MNIST, 500 images of every class, with their labels and with shuffled ones, otherwise as svsl_fashion_mnist.
+    Judged: conjectures 7 and 8 on the training images with random labels, and that at the end the network's nearest
+    center agrees with it at the last layers (mismatch of the average pool below 1 %). Test images have their true
+    labels; their accuracy is that of guessing.
+    """
+    about = PUBLISHED["fashion_mnist"]
+    true = _images(setting, "fashion_mnist", about, RANDOM_COUNT)
+    data: Data = {"true-labels": true, "random-labels": true.with_random_labels}
+    bases = {name: replace(_recipe(setting, about, true), data=name) for name in data}
+    recipes = [r for base in bases.values() for r in base.grid(seed=setting.seeds())]
+    runs = setting.train("labels", recipes, data, _schedule(setting))
+    arms = {name: runs.at(data=name) for name in data}
+    found: list[Row] = []
+    courses = {name: _courses(some) for name, some in arms.items()}
+    verdicts = {name: check_conjectures(some) if some else [] for name, some in courses.items()}
+    for name, some in arms.items():
+        judged = name == "random-labels"
+        found += _ends(name, some, {})
+        ends = [m.collapse["ncc_mismatch"][4] for m in _last(some, "train") if m.collapse]
+        claim = below(0.01, "collapse occurs") if judged else UNCLAIMED
+        found.append(row(f"{name}/average/train-mismatch", ends, claim, reason=NOTHING))
+        found += _verdict_rows(name, [v for v in verdicts[name] if v.split == "train"], judged=judged)
+    words = [f"{name.replace('-', ' ')}: {v.sentence}" for name in arms for v in verdicts[name] if v.split == "train"]
+    return Outcome(
+        "svsl_random_labels",
+        TITLES["svsl_random_labels"],
+        found,
+        course_sheets({name.replace("-", " "): some for name, some in arms.items()}),
+        course_tables(arms, verdicts),
+        [*words, *_how(arms)],
+    )
+
+
+def beside(setting: Setting, name: str) -> Outcome:
+    """Plain training, SVSL as published, SVSL as searched: pairs of one seed."""
+    about = PUBLISHED[name]
+    images = _images(setting, name, about, WHOLE)
+    base = replace(_recipe(setting, about, images), data=name)
+    alpha = QUICK_ALPHA if setting.quick else about.alpha
+    losses: dict[str, Any] = {PLAIN: CrossEntropy(), SVSL: _penalty(alpha, about.first)}
+    recipes = [replace(r, loss=loss) for r in base.grid(seed=setting.seeds()) for loss in losses.values()]
+    runs = setting.train("pairs", recipes, {name: images}, _schedule(setting))
+    searched, missing = (None, "") if setting.quick else _searched(setting, base, images, about)
+    if searched is not None:
+        losses[FOUND] = _penalty(searched.alpha, searched.first)
+        recipes = [replace(r, loss=losses[FOUND]) for r in base.grid(seed=setting.seeds())]
+        runs = Runs((*runs, *setting.train("searched", recipes, {name: images}, _schedule(setting))))
+    arms = {arm: runs.at(loss=loss) for arm, loss in losses.items()}
+    courses = {arm: _courses(some) for arm, some in arms.items()}
+    found, notes = [], []
+    verdicts: dict[str, list[ConjectureVerdict]] = {}
+    for arm, some in arms.items():
+        found += _ends(arm, some, _claims(name, about, arm))
+        pairs = [_paired(arms[PLAIN], some)] if arm != PLAIN else []
+        others = pairs[0][1] if pairs and pairs[0][1] else None
+        ours = pairs[0][0] if others else courses[arm]
+        verdicts[arm] = check_conjectures(ours, others) if ours else []
+        kept = (11, 12) if others else (7, 8)
+        verdicts[arm] = [v for v in verdicts[arm] if v.number in kept]
+        if others:
+            verdicts[arm] += check_conjectures(others)
+        found += _verdict_rows(arm, [v for v in verdicts[arm] if v.number != 12], judged=arm in (PLAIN, SVSL))
+        if arm != PLAIN:
+            found += _gain_rows(arm, some, arms[PLAIN], about)
+        notes += [f"{LABELS[arm]}: {v.sentence}" for v in verdicts[arm]]
+    if searched is not None:
+        notes.append(f"Search: {searched.sentence}")
+    notes += [f"No search of α: {missing}"] if missing else []
+    notes += [*_how(arms), *stand_in(setting, name)]
+    tables = [*course_tables(arms, verdicts), *([_search_table(searched)] if searched else [])]
+    sheets = course_sheets({LABELS[arm]: some for arm, some in arms.items()})
+    return Outcome(f"svsl_{name}", TITLES[f"svsl_{name}"], found, sheets, tables, notes)
+
+
+def _penalty(alpha: float, first: str) -> VariabilityCrossEntropy:
+    return VariabilityCrossEntropy(alpha, first=first, reduction="authors", where=SITES)
+
+
+def _images(setting: Setting, name: str, about: Published, count: int) -> Samples:
+    """All images in their order (of every class so many); few and small ones in a quick run."""
+    few = QUICK_RANDOM if count == RANDOM_COUNT else QUICK_COUNT
+    counts, size, tests = (few, 16, QUICK_TESTS) if setting.quick else (count, about.size, WHOLE)
+    return samples(setting, name, counts, size=size, tests=tests, flat=False)(None)
+
+
+def _recipe(setting: Setting, about: Published, images: Samples) -> Recipe:
+    changes: dict[str, Any] = {"inputs": images.inputs.shape[1], **(QUICK_SHAPE if setting.quick else {})}
+    network = Architecture.named("resnet18" if setting.quick else about.network, **changes)
+    how: dict[str, Any] = {"optimizer": "momentum", "learning_rate": about.rate, "batch_size": 128}
+    if setting.quick:
+        how |= (
+            {"learning_rate": 0.02, "batch_size": 10}
+            if len(images.labels) < 200
+            else {"learning_rate": 0.05, "batch_size": 20}
+        )
+    return Recipe(network, epochs=setting.epochs(EPOCHS, QUICK_EPOCHS), **how)
+
+
+def _schedule(setting: Setting) -> Schedule:
+    epochs = QUICK_MEASURED if setting.quick else MEASURED
+    return Schedule(epochs, batchnorm=("running",), test=True, collapse=True, sites=SITES)
+
+
+def _searched(setting: Setting, base: Recipe, images: Samples, about: Published) -> tuple[PenaltySearch | None, str]:
+    """α and first site on a tenth of the training images; `None` and why, where Optuna is not there."""
+    trials, epochs = about.search
+    folder = None if setting.folder is None else setting.folder / "search"
+    how: dict[str, Any] = {"folder": folder, "device": setting.device, "progress": setting.progress}
+    try:
+        return svsl_search(replace(base, epochs=epochs), images, sites=SITES, trials=trials, **how), ""
+    except MissingExtraError as error:
+        return None, f"{error}."
+
+
+def _last(runs: Runs, split: Any) -> list[Any]:
+    return [run.measurement(batchnorm="running", split=split) for run in runs.sound]
+
+
+def _courses(runs: Runs) -> list[TrainingCourse]:
+    return [training_course(run) for run in runs.sound]
+
+
+def _paired(plain: Runs, others: Runs) -> tuple[list[TrainingCourse], list[TrainingCourse]]:
+    """Courses of the seeds that came to their end in both."""
+    known = {run.recipe.seed: run for run in plain.sound}
+    pairs = [(known[run.recipe.seed], run) for run in others.sound if run.recipe.seed in known]
+    return [training_course(a) for a, _ in pairs], [training_course(b) for _, b in pairs]
+
+
+def _claims(name: str, about: Published, arm: str) -> dict[str, Claim]:
+    """The paper's numbers; those at the end are judged, on the authors' own settings."""
+    if arm == FOUND:
+        return {}
+    i = int(arm == SVSL)
+    claims = {
+        "test-accuracy": within(about.at_end[i], NEAR[name]),
+        "test-accuracy-at-threshold": Claim(about.at_threshold[i]),
+    }
+    if about.first_mismatch is not None and arm == PLAIN:
+        claims["stage1/train-mismatch"] = Claim(f"about {about.first_mismatch:g}")
+    return claims
+
+
+def _ends(arm: str, runs: Runs, claims: Mapping[str, Claim]) -> list[Row]:
+    """What comes out at the end and on the way."""
+    sound = runs.sound
+    test, train = (_last(runs, split) for split in ("test", "train"))
+    courses = _courses(runs)
+    values: dict[str, Sequence[float | None]] = {
+        "test-accuracy": [m.accuracy for m in test],
+        "test-accuracy-at-threshold": [at_threshold(run) for run in sound],
+        "test-accuracy-best": [
+            run.measurement(epoch=best_epoch(run), batchnorm="running", split="test").accuracy for run in sound
+        ],
+        "best-epoch-is-terminal": [float(best_epoch(run) in c.terminal) for run, c in zip(sound, courses, strict=True)],
+        "interpolation-epoch": [course.interpolation for course in courses],
+        "stage1/train-mismatch": [m.mismatch[0] for m in train],
+        "stage1/test-mismatch": [m.mismatch[0] for m in test],
+        "average/nc1": [m.collapse["nc1"][4] for m in train],
+        "average/nc3": [m.collapse["nc3"][4] for m in train],
+    }
+    why = {"test-accuracy-at-threshold": NO_TERMINAL, "interpolation-epoch": NO_TERMINAL}
+    return [
+        row(
+            f"{arm}/{what}",
+            found,
+            claims.get(what, UNCLAIMED),
+            reason=runs.trouble(batchnorm="running") or why.get(what, NOTHING),
+        )
+        for what, found in values.items()
+    ]
+
+
+def _gain_rows(arm: str, runs: Runs, plain: Runs, about: Published) -> list[Row]:
+    """The gain over the pairs with its standard error and 95 % interval."""
+    gains = [g for g in runs.sound.minus(plain.sound, "test-accuracy") if g is not None]
+    claim = above(0, about.gain) if arm == SVSL else UNCLAIMED
+    name, error = f"{arm}-minus-plain/test-accuracy", standard_error(gains)
+    rows = paired_rows(name, gains, claim, reason=NOTHING)
+    for side, sign in (("low", -1), ("high", 1)):
+        end = None if error is None else sum(gains) / len(gains) + sign * t_quantile(len(gains) - 1) * error
+        rows.append(row(f"{name}-interval-{side}", [end], reason="one seed has no interval"))
+    return rows
+
+
+def _verdict_rows(arm: str, verdicts: Sequence[ConjectureVerdict], *, judged: bool) -> list[Row]:
+    """1 where a conjecture holds, 0 where it fails, none where it is open; counter-examples beside it."""
+    rows = []
+    for v in verdicts:
+        name, ours = f"{arm}/conjecture-{v.number}/{v.split}", None if v.holds is None else float(v.holds)
+        about: dict[str, Any] = {
+            "tolerance": "no counter-example beyond the noise",
+            "reason": v.why if ours is None else "",
+        }
+        if judged and v.checked:
+            about |= {"reproduced": v.holds is True, "kind": "direction", "chance": CHANCE}
+        rows.append(Row(name, "holds", ours, **about))
+        rows.append(
+            row(f"{name}/counter-examples", [float(len(v.counter_examples))] if v.checked else [], reason=v.why)
+        )
+    return rows
+
+
+def _search_table(search: PenaltySearch) -> Table:
+    lines: list[tuple[Cell, ...]] = [(0.0, "", search.plain), *((t.alpha, t.first, t.accuracy) for t in search.trials)]
+    return Table("Search of α and the first site", ("α", "first site", "validation accuracy"), lines, search.sentence)
+
+
+def _how(arms: Mapping[str, Runs]) -> list[str]:
+    ways = sorted({way for runs in arms.values() for run in runs for way in run.how})
+    lost = sum(len(runs) - len(runs.sound) for runs in arms.values())
+    fitted = [r for runs in arms.values() for r in runs.sound if training_course(r).interpolation is None]
+    open_ = [f"Training images not fitted to {percent(0.995)} in {len(fitted)} trainings: no terminal phase."]
+    return [*([f"Diverged: {lost}."] if lost else []), *(open_ if fitted else []), f"Trained: {'; '.join(ways)}."]

@@ -1,0 +1,315 @@
+"""The conjectures of Ben-Shaul & Dekel over a training: does the nearest class center come to agree with the network?
+
+Λ is the share of samples whose nearest class mean (of the training samples) is not the network's decision. From the
+interpolation threshold (IT) on a training is in its terminal phase. Conjecture 7: there Λ falls with depth; 8: at each
+layer it falls from IT to the end; 11: SVSL lowers it at every layer; 12: SVSL improves the test accuracy at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean, stdev
+from typing import Any
+
+from layerlaw.errors import InputError
+from layerlaw.law import CHANCE, t_quantile
+from layerlaw.record import Record
+from layerlaw.wording import counted, percent
+
+INTERPOLATED = 0.995  # train accuracy of the interpolation threshold, for images; the authors have .985 for language
+STATEMENTS = {
+    7: "in the terminal phase the mismatch falls with depth",
+    8: "at each layer the mismatch falls from the interpolation threshold to the end",
+    11: "in the terminal phase SVSL lowers the mismatch at every layer",
+    12: "SVSL improves the test accuracy at the end",
+}
+Along = tuple[float | None, ...]  # one number per site
+
+
+@dataclass(frozen=True)
+class TrainingCourse:
+    """A training at its measured epochs: mismatch of every site and accuracy by split, and how many samples there were."""
+
+    epochs: tuple[int, ...]
+    sites: tuple[str, ...]
+    mismatch: Mapping[str, tuple[Along, ...]]  # by split; per epoch
+    accuracy: Mapping[str, tuple[float | None, ...]]
+    samples: Mapping[str, int]
+    threshold: float = INTERPOLATED
+
+    def __post_init__(self) -> None:
+        if list(self.epochs) != sorted(set(self.epochs)):
+            raise InputError(f"course: expected rising epochs, each once, got {self.epochs}.")
+        for split, rows in self.mismatch.items():
+            if len(rows) != len(self.epochs) or any(len(row) != len(self.sites) for row in rows):
+                expected = f"{len(self.sites)} numbers at each of {len(self.epochs)} epochs"
+                raise InputError(f"course: expected the {split} mismatch as {expected}, got {[len(r) for r in rows]}.")
+            wrong = [v for row in rows for v in row if v is not None and not 0 <= v <= 1]
+            if wrong or self.samples.get(split, 0) < 1:
+                came = f"{wrong[0]}" if wrong else f"{self.samples.get(split)} samples"
+                raise InputError(f"course: expected shares from 0 to 1 of {split} samples, got {came}.")
+
+    @property
+    def interpolation(self) -> int | None:
+        """IT: the first measured epoch at which the train accuracy reaches the threshold; `None`: it never does."""
+        pairs = zip(self.epochs, self.accuracy["train"], strict=True)
+        return next((epoch for epoch, right in pairs if right is not None and right >= self.threshold), None)
+
+    @property
+    def terminal(self) -> tuple[int, ...]:
+        """The measured epochs of the terminal phase: those after IT."""
+        start = self.interpolation
+        return () if start is None else tuple(epoch for epoch in self.epochs if epoch > start)
+
+    def at(self, split: str, epoch: int) -> Along:
+        """The mismatch along depth after an epoch."""
+        return self.mismatch[split][self.epochs.index(epoch)]
+
+
+History = Mapping[int, Record] | Any
+"""Epochs → records of `probe`; or a `lab.Run` whose schedule had collapse=True, or its measurements."""
+
+
+def training_course(
+    history: History,
+    *,
+    threshold: float = INTERPOLATED,
+    batchnorm: str = "running",
+) -> TrainingCourse:
+    """The course of a training from what was measured on the way; `batchnorm` chooses among the measurements of a run."""
+    if isinstance(history, Mapping):
+        return _of_records(dict(sorted(history.items())), threshold)
+    measurements: Any = getattr(history, "measurements", history)
+    found = [m for m in measurements if m.batchnorm == batchnorm and m.split in ("train", "test")]
+    by_split = {s: sorted((m for m in found if m.split == s), key=lambda m: m.epoch) for s in ("train", "test")}
+    by_split = {split: some for split, some in by_split.items() if some}
+    if not by_split.get("train"):
+        raise InputError(
+            f"course: expected measurements of training samples in BatchNorm mode {batchnorm!r}, got none."
+        )
+    first = by_split["train"][0]
+    return TrainingCourse(
+        tuple(m.epoch for m in by_split["train"]),
+        first.sites,
+        {split: tuple(m.mismatch for m in some) for split, some in by_split.items()},
+        {split: tuple(m.accuracy for m in some) for split, some in by_split.items()},
+        {split: some[0].samples for split, some in by_split.items()},
+        threshold,
+    )
+
+
+def _of_records(records: Mapping[int, Record], threshold: float) -> TrainingCourse:
+    if not records:
+        raise InputError("course: expected records by their epochs, {1: record, …}, got none.")
+    last = list(records.values())[-1]
+    names = [site.name for site in last.sites if not site.branch and "ncc_mismatch" in site.values]
+    mismatch, accuracy, counts = {}, {}, {}
+    for split, beginning in (("train", ""), ("test", "test_")):
+        rows = []
+        for epoch, record in records.items():
+            values = {site.name: site.values.get(f"{beginning}ncc_mismatch") for site in record.sites}
+            if any(name not in values for name in names):
+                raise InputError(f"course: expected the sites {', '.join(names)} in epoch {epoch}, got {list(values)}.")
+            rows.append(tuple(values[name] for name in names))
+        if any(value is not None for row in rows for value in row):
+            mismatch[split] = tuple(rows)
+            accuracy[split] = tuple(getattr(record, f"{beginning}accuracy") for record in records.values())
+            counts[split] = sum(getattr(last, f"{beginning}counts"))
+    if "train" not in mismatch:
+        raise InputError("course: expected records with ncc_mismatch, got none: was the network's decision looked at?")
+    return TrainingCourse(tuple(records), tuple(names), mismatch, accuracy, counts, threshold)
+
+
+@dataclass(frozen=True)
+class CounterExample:
+    """Where a conjecture fails: `size` is by how much the mismatch is too high (of 12: the accuracy too low)."""
+
+    layer: str
+    epoch: int
+    split: str
+    size: float
+    standard_error: float
+
+    def __str__(self) -> str:
+        where = f"{self.layer}, epoch {self.epoch}, {self.split}" if self.layer else f"epoch {self.epoch}, {self.split}"
+        return f"{where}: {percent(self.size, 2)} ± {percent(self.standard_error, 2)}"
+
+
+@dataclass(frozen=True)
+class ConjectureVerdict:
+    """Whether a conjecture holds: `True`, `False` with counter-examples, or `None` where the noise leaves it open.
+
+    `checked` comparisons were made, `rises` of them went the wrong way at all; counter-examples are those of them that are
+    beyond the noise, largest first. `gain` (of 12) is the mean difference in accuracy, `interval` its 95 % interval.
+    """
+
+    number: int
+    split: str
+    holds: bool | None
+    counter_examples: tuple[CounterExample, ...]
+    checked: int
+    rises: int
+    why: str = ""
+    gain: float | None = None
+    interval: tuple[float, float] | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in words."""
+        word = {True: "holds", False: "fails", None: "is open"}[self.holds]
+        found = f"Conjecture {self.number} ({STATEMENTS[self.number]}) {word} on {self.split} samples"
+        if self.counter_examples:
+            many = counted(len(self.counter_examples), "counter-example")
+            return f"{found}: {many} in {self.checked} comparisons, the largest {self.counter_examples[0]}."
+        return f"{found}{': ' * bool(self.why)}{self.why}."
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """One comparison: mean over trainings of a difference, its standard error, and whether there was room to fall."""
+
+    layer: str
+    epoch: int
+    size: float
+    error: float
+    room: bool = True
+
+
+def check_conjectures(
+    courses: TrainingCourse | Sequence[TrainingCourse],
+    others: TrainingCourse | Sequence[TrainingCourse] | None = None,
+) -> list[ConjectureVerdict]:
+    """Conjectures 7 and 8 of some trainings (seeds of one recipe); with `others`, trained with SVSL in pairs, 11 and 12.
+
+    A difference is beyond the noise at more than so many standard errors that one of all comparisons would pass by chance in
+    5 % of cases. The error is that of shares of so many samples, or that over the trainings where it is larger; a single
+    training shows nothing of the noise of training itself.
+    """
+    plain = _several(courses)
+    found = [check(plain, split) for split in plain[0].mismatch for check in (_falls_with_depth, _falls_in_time)]
+    if others is not None:
+        svsl = _several(others)
+        if len(svsl) != len(plain) or (svsl[0].epochs, svsl[0].sites) != (plain[0].epochs, plain[0].sites):
+            raise InputError(
+                f"conjectures: expected pairs of trainings with equal epochs and sites, got {len(plain)} and {len(svsl)}."
+            )
+        found += [_lowers(plain, svsl, split) for split in plain[0].mismatch]
+        found += [_improves(plain, svsl)] if "test" in plain[0].accuracy else []
+    return found
+
+
+def _several(courses: TrainingCourse | Sequence[TrainingCourse]) -> Sequence[TrainingCourse]:
+    some = [courses] if isinstance(courses, TrainingCourse) else list(courses)
+    if not some or any((c.epochs, c.sites) != (some[0].epochs, some[0].sites) for c in some):
+        raise InputError("conjectures: expected courses with the same epochs and sites, got none or others.")
+    return some
+
+
+def _terminal(courses: Sequence[TrainingCourse]) -> tuple[int, ...]:
+    """Epochs that are terminal in all of them."""
+    return tuple(epoch for epoch in courses[0].terminal if all(epoch in course.terminal for course in courses))
+
+
+def _falls_with_depth(courses: Sequence[TrainingCourse], split: str) -> ConjectureVerdict:
+    found = []
+    for epoch in (terminal := _terminal(courses)):
+        rows = [course.at(split, epoch) for course in courses]
+        for i in range(1, len(courses[0].sites)):
+            pairs = [(row[i], row[i - 1]) for row in rows]
+            found += _differences(courses, split, courses[0].sites[i], epoch, pairs)
+    ends = [(row[-1], row[0]) for row in (course.at(split, terminal[-1]) for course in courses)] if terminal else []
+    whole = _differences(courses, split, "", 0, ends)
+    return _judged(7, split, found, lambda far: bool(whole) and far(whole[0]), "it does not fall beyond the noise")
+
+
+def _falls_in_time(courses: Sequence[TrainingCourse], split: str) -> ConjectureVerdict:
+    found = []
+    starts = [course.interpolation for course in courses]
+    if all(start is not None and course.terminal for start, course in zip(starts, courses, strict=True)):
+        end = courses[0].epochs[-1]
+        for i, layer in enumerate(courses[0].sites):
+            both = zip(courses, starts, strict=True)
+            pairs = [
+                (course.at(split, end)[i], course.at(split, start)[i]) for course, start in both if start is not None
+            ]
+            found += _differences(courses, split, layer, end, pairs)
+    return _judged(8, split, found, lambda far: _everywhere(found, far), "not at every layer beyond the noise")
+
+
+def _lowers(plain: Sequence[TrainingCourse], svsl: Sequence[TrainingCourse], split: str) -> ConjectureVerdict:
+    found, last = [], []
+    for epoch in (terminal := _terminal([*plain, *svsl])):
+        rows = [(b.at(split, epoch), a.at(split, epoch)) for a, b in zip(plain, svsl, strict=True)]
+        for i, layer in enumerate(plain[0].sites):
+            here = _differences(plain, split, layer, epoch, [(theirs[i], ours[i]) for theirs, ours in rows])
+            found += here
+            last += here if epoch == terminal[-1] else []
+    return _judged(
+        11, split, found, lambda far: _everywhere(last, far), "not at every layer beyond the noise at the end"
+    )
+
+
+def _improves(plain: Sequence[TrainingCourse], svsl: Sequence[TrainingCourse]) -> ConjectureVerdict:
+    pairs = [(b.accuracy["test"][-1], a.accuracy["test"][-1]) for a, b in zip(plain, svsl, strict=True)]
+    gains = [b - a for b, a in pairs if a is not None and b is not None]
+    if len(gains) < 2:
+        why = "one pair of trainings has no interval"
+        only = gains[0] if gains else None
+        return ConjectureVerdict(12, "test", None, (), len(gains), sum(g < 0 for g in gains), why, only)
+    gain, error = fmean(gains), stdev(gains) / math.sqrt(len(gains))
+    half = t_quantile(len(gains) - 1) * error
+    low, high = gain - half, gain + half
+    words = f"a gain of {percent(gain, 2)}, 95 % interval {percent(low, 2)} to {percent(high, 2)}, is inside the noise"
+    worse = (CounterExample("", plain[0].epochs[-1], "test", -gain, error),) if high < 0 else ()
+    holds = True if low > 0 else False if worse else None
+    why = words if holds is None else words.rpartition(", is")[0]
+    return ConjectureVerdict(12, "test", holds, worse, len(gains), sum(g < 0 for g in gains), why, gain, (low, high))
+
+
+def _differences(
+    courses: Sequence[TrainingCourse],
+    split: str,
+    layer: str,
+    epoch: int,
+    pairs: Sequence[tuple[float | None, float | None]],
+) -> list[_Difference]:
+    """One comparison over the trainings, later minus earlier; none where a number is missing."""
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if not known or len(known) < len(pairs):
+        return []
+    n, m = courses[0].samples[split], len(known)
+    # Both shares are of the same samples, and mostly the same ones differ: as of independent ones is an upper bound.
+    spread = [max(a * (1 - a) + b * (1 - b), (1 - 1 / n) / n) for a, b in known]  # not 0 where no sample differs
+    of_samples = math.sqrt(fmean(spread) / n / m)
+    sizes = [a - b for a, b in known]
+    over_runs = stdev(sizes) / math.sqrt(m) if m > 1 else 0.0
+    room = fmean(b for _, b in known)
+    return [_Difference(layer, epoch, fmean(sizes), max(of_samples, over_runs), room > 2 * of_samples)]
+
+
+def _judged(
+    number: int,
+    split: str,
+    found: Sequence[_Difference],
+    confirmed: Callable[[Callable[[_Difference], bool]], bool],
+    open_words: str,
+) -> ConjectureVerdict:
+    """The verdict: counter-examples beyond the noise, else whether it is `confirmed` by differences that fall beyond it."""
+    if not found:
+        return ConjectureVerdict(number, split, None, (), 0, 0, "no epoch of the terminal phase was measured")
+    limit = NormalDist().inv_cdf(1 - CHANCE / len(found))
+    wrong = sorted((d for d in found if d.size > limit * d.error), key=lambda d: -d.size)
+    examples = tuple(CounterExample(d.layer, d.epoch, split, d.size, d.error) for d in wrong)
+    rises = sum(d.size > 0 for d in found)
+    far = NormalDist().inv_cdf(1 - CHANCE)
+    holds = False if examples else True if confirmed(lambda d: -d.size > far * d.error) else None
+    inside = f"{counted(rises, 'rise')} inside the noise in {counted(len(found), 'comparison')}"
+    return ConjectureVerdict(number, split, holds, examples, len(found), rises, inside if holds else open_words)
+
+
+def _everywhere(found: Sequence[_Difference], far: Callable[[_Difference], bool]) -> bool:
+    """Whether it falls beyond the noise at every layer that has room to fall, and at one at least."""
+    with_room = [d for d in found if d.room]
+    return bool(with_room) and all(map(far, with_room))

@@ -1,0 +1,63 @@
+"""Data sets in the order of their difficulty, from records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from layerlaw.advice import compare_difficulty
+from layerlaw.errors import InputError
+from layerlaw.record import Record, SiteRow
+
+
+def record(first: float, *, n: int = 10_000, right: float = 1.0, sites: tuple[str, ...] = ("a", "b")) -> Record:
+    values = (first, first / 2)
+    rows = [SiteRow("input", "Input", (4,), 4, values={"ncc_mismatch": 0.9})]
+    rows += [
+        SiteRow(s, "Linear", (4,), 4, values={"ncc_mismatch": v, "test_ncc_mismatch": v + 0.01})
+        for s, v in zip(sites, values, strict=True)
+    ]
+    return Record("net", rows, ["x", "y"], counts=[n // 2] * 2, test_counts=[5, 5], accuracy=right, test_accuracy=0.8)
+
+
+def test_data_sets_are_ordered_by_the_first_layer_behind_the_input() -> None:
+    found = compare_difficulty({"hard": record(0.6), "easy": record(0.16), "middle": record(0.3)})
+    assert [s.name for s in found.sets] == ["easy", "middle", "hard"]
+    assert [s.first for s in found.sets] == [0.16, 0.3, 0.6]
+    assert found.sets[0].standard_error == pytest.approx((0.16 * 0.84 / 10_000) ** 0.5)
+    assert found.sets[0].test_first == pytest.approx(0.17)
+    assert "easy (16.0%) < middle (30.0%) < hard (60.0%)" in found.sentence
+    assert len(found.notes) == 1
+
+
+def test_differences_inside_the_noise_and_unfitted_networks_are_said() -> None:
+    found = compare_difficulty({"one": record(0.30, n=100), "other": record(0.32, n=100, right=0.9)})
+    assert "one (30.0%) ≈ other (32.0%)" in found.sentence
+    assert "Not fitted to 99.5%: other (90.0%)" in found.notes[0]
+
+
+def test_it_is_saved_drawn_and_shown(tmp_path: Path) -> None:
+    found = compare_difficulty({"one": record(0.2), "other": record(0.4)})
+    plain = json.loads(found.save(tmp_path / "difficulty.json").read_text())
+    assert plain["sets"][1]["first"] == 0.4
+    assert plain["sentence"] == found.sentence
+    page = found.page(tmp_path / "difficulty.html").read_text(encoding="utf-8")
+    assert "Difficulty of data sets" in page
+    assert "other" in page
+    first, along = found.sheet().panels
+    assert [series.y for series in first.series] == [(20.0,), (40.0,)]
+    assert [series.y for series in along.series] == [(20.0, 10.0), (40.0, 20.0)]
+
+
+def test_records_that_cannot_be_compared_are_answered() -> None:
+    with pytest.raises(InputError, match="expected those of two or more data sets"):
+        compare_difficulty({"one": record(0.2)})
+    with pytest.raises(InputError, match=r"expected the sites of 'one' \(a, b\), got a, c of 'other'"):
+        compare_difficulty({"one": record(0.2), "other": record(0.2, sites=("a", "c"))})
+    empty = record(0.2)
+    for site in empty.sites:
+        site.values.clear()
+    with pytest.raises(InputError, match="record 'other': expected ncc_mismatch"):
+        compare_difficulty({"one": record(0.2), "other": empty})

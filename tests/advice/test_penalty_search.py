@@ -1,0 +1,105 @@
+"""The search of α: what it trains, judges by and answers; with a stand-in for Optuna, and with Optuna itself."""
+
+from __future__ import annotations
+
+import random
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from layerlaw.advice import PenaltySearch, svsl_search
+from layerlaw.advice.penalty_search import PenaltyTrial
+from layerlaw.errors import InputError, MissingExtraError
+from layerlaw.lab import Recipe, Samples, Shape
+from layerlaw.lab.variability import VariabilityCrossEntropy
+
+
+def samples() -> Samples:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(120) % 3
+    x = torch.randn(120, 6, generator=generator) + 2 * torch.eye(6)[y]
+    return Samples.of((x, y), (x[:30] + 100, y[:30]))  # test samples that would show if they were looked at
+
+
+RECIPE = Recipe(Shape(6, (8, 8), 3), epochs=8, batch_size=15, learning_rate=0.02, seed=4)
+
+
+class Sampled:
+    """A study that draws at random, with the methods of Optuna's that the search calls."""
+
+    def __init__(self, **how: Any) -> None:
+        self.random = random.Random(how.get("seed", 0))
+
+    def optimize(self, objective: Any, n_trials: int) -> None:
+        for number in range(n_trials):
+            objective(types.SimpleNamespace(number=number, suggest_float=self.number, suggest_categorical=self.one))
+
+    def number(self, name: str, low: float, high: float, *, log: bool) -> float:
+        assert (name, log) == ("alpha", True)
+        return low * (high / low) ** self.random.random()
+
+    def one(self, name: str, choices: list[str]) -> str:
+        assert name == "first"
+        return self.random.choice(choices)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = types.ModuleType("optuna")
+    module.logging = types.SimpleNamespace(set_verbosity=lambda level: None, WARNING=30)
+    module.samplers = types.SimpleNamespace(TPESampler=lambda **how: how)
+    module.create_study = lambda direction, sampler: Sampled(**sampler)
+    monkeypatch.setitem(__import__("sys").modules, "optuna", module)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_the_best_trial_on_held_back_training_samples_is_chosen(tmp_path: Path) -> None:
+    found = svsl_search(RECIPE, samples(), trials=3, share=0.25, alphas=(1e-4, 1e-1), folder=tmp_path, progress=False)
+    assert len(found.trials) == 3
+    assert found.validation == 30
+    assert found.best.accuracy == max(trial.accuracy for trial in found.trials)
+    assert all(
+        1e-4 <= trial.alpha <= 1e-1 and trial.first in ("linear1", "linear2", "classifier") for trial in found.trials
+    )
+    assert found.plain is not None
+    assert found.plain > 0.5  # on samples like those of the training: the test samples are far away
+    assert "is the best of 3 trials" in found.sentence
+    assert "without the penalty" in found.sentence
+    before = sorted(path.stat().st_mtime_ns for path in tmp_path.rglob("*.pt"))
+    again = svsl_search(RECIPE, samples(), trials=3, share=0.25, alphas=(1e-4, 1e-1), folder=tmp_path, progress=False)
+    assert again == found
+    assert sorted(path.stat().st_mtime_ns for path in tmp_path.rglob("*.pt")) == before  # nothing is trained again
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_bad_searches_are_answered() -> None:
+    with pytest.raises(InputError, match="trials: expected"):
+        svsl_search(RECIPE, samples(), trials=0)
+    with pytest.raises(InputError, match="alphas: expected a range of positive numbers"):
+        svsl_search(RECIPE, samples(), alphas=(0.0, 1.0))
+    with pytest.raises(InputError, match="sites: expected at least two along depth"):
+        svsl_search(RECIPE, samples(), sites=("relu1",))
+
+
+def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    with pytest.raises(MissingExtraError, match=r"needs the package 'optuna': pip install 'layerlaw\[search\]'"):
+        svsl_search(RECIPE, samples())
+
+
+def test_a_gain_inside_the_noise_is_called_that() -> None:
+    trials = (PenaltyTrial(1e-5, "a", 0.81), PenaltyTrial(1e-6, "b", None))
+    small = PenaltySearch(1e-5, "a", "authors", trials, 0.80, 100)
+    assert "inside the noise" in small.sentence
+    assert "inside the noise" not in PenaltySearch(1e-5, "a", "authors", trials, 0.80, 1_000_000).sentence
+    assert "diverged" in PenaltySearch(1e-5, "a", "authors", trials, None, 100).sentence
+
+
+def test_with_optuna_itself() -> None:
+    pytest.importorskip("optuna")
+    found = svsl_search(RECIPE, samples(), trials=2, share=0.25, progress=False)
+    assert 5e-8 <= found.alpha <= 5e-5
+    assert isinstance(VariabilityCrossEntropy(found.alpha, first=found.first).build(), torch.nn.Module)

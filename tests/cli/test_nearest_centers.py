@@ -1,0 +1,47 @@
+"""`layerlaw svsl-search` and `layerlaw difficulty` through the real entry point."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from command_line import layerlaw
+
+from layerlaw.record import Record, SiteRow
+
+
+def record(first: float) -> Record:
+    rows = [
+        SiteRow(f"layer{i}", "Linear", (4,), 4, values={"ncc_mismatch": first / i, "separation": 1.0 / i})
+        for i in (1, 2, 3)
+    ]
+    return Record("net", rows, ["x", "y"], counts=[500, 500], accuracy=1.0)
+
+
+def test_difficulty_orders_records_and_leaves_a_page(tmp_path: Path) -> None:
+    record(0.6).save(tmp_path / "hard.json")
+    record(0.2).save(tmp_path / "easy.json")
+    done = layerlaw("difficulty", "hard.json", "easy.json", "--out", "found", cwd=tmp_path)
+    assert "easy (20.0%) < hard (60.0%)" in " ".join(done.stdout.split())
+    assert json.loads((tmp_path / "found" / "difficulty.json").read_text())["sets"][0]["name"] == "easy"
+    assert (tmp_path / "found" / "difficulty.png").read_bytes().startswith(b"\x89PNG")
+    assert "Difficulty of data sets" in (tmp_path / "found" / "difficulty.html").read_text()
+    wrong = layerlaw("difficulty", "hard.json", "easy.json", "--names", "one", cwd=tmp_path, code=1)
+    assert "expected 2 different ones" in wrong.stdout + wrong.stderr
+
+
+def test_the_search_needs_its_extra_and_says_so(tmp_path: Path) -> None:
+    if importlib.util.find_spec("optuna"):
+        pytest.skip("Optuna is here")
+    done = layerlaw("svsl-search", "--per-class", "10", "--size", "16", "--epochs", "1", cwd=tmp_path, code=1)
+    assert "layerlaw[search]" in done.stdout + done.stderr
+    wrong = layerlaw("svsl-search", "--reduction", "mean", cwd=tmp_path, code=1)
+    assert "reduction: expected" in wrong.stdout + wrong.stderr
+
+
+def test_the_search_prints_its_sentence_and_leaves_a_file(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    small = ("--network", "resnet20", "--per-class", "10", "--size", "12", "--epochs", "1", "--trials", "1")
+    done = layerlaw("svsl-search", *small, "--batch-size", "30", "--out", "found", cwd=tmp_path)
+    assert "is the best of 1 trial" in " ".join(done.stdout.split())
+    assert json.loads((tmp_path / "found" / "search.json").read_text())["trials"][0]["alpha"] > 0
