@@ -13,6 +13,7 @@ from layerlaw.errors import DataError, InputError, needed
 from layerlaw.files import Saved, from_plain
 from layerlaw.law import LawErrors, LawFit, fit_law, law_errors
 from layerlaw.measures.columns import REGISTRY, describe
+from layerlaw.record_rules import check_record
 from layerlaw.wording import counted, joined
 
 if TYPE_CHECKING:
@@ -334,6 +335,10 @@ class Record(Saved):
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {"format": "layerlaw record", **asdict(self), "kind": self.kind.name}
+
+    @classmethod
+    def _check(cls, data: dict[str, Any]) -> None:
+        check_record(data)
 
     @classmethod
     def _made(cls, data: dict[str, Any], version: int) -> Record:
