@@ -155,12 +155,12 @@ def check_format(data: Any, what: str, version: int, *, where: str, writer: str 
         writer = writer or f"{what.capitalize()}.save"
         raise DataError(f"{where}: expected a layerlaw {what}, got {came}. Was it written by {writer}?")
     found = data.get("version")
-    whole = isinstance(found, int) and not isinstance(found, bool)
-    if not (whole and 1 <= found <= version):
-        newer = " It was written by a newer layerlaw: pip install --upgrade layerlaw" if whole and found > version else ""
-        expected = f"expected a layerlaw {what} of version ≤ {version}"
-        raise DataError(f"{where}: {expected}, got version {shown(found)}.{newer}")
-    return found
+    if isinstance(found, int) and not isinstance(found, bool) and 1 <= found <= version:
+        return found
+    newer = isinstance(found, int) and found > version
+    cure = " It was written by a newer layerlaw: pip install --upgrade layerlaw" if newer else ""
+    expected = f"expected a layerlaw {what} of version ≤ {version}"
+    raise DataError(f"{where}: {expected}, got version {shown(found)}.{cure}")
 
 
 def sha256(parts: Iterable[bytes | npt.NDArray[Any]]) -> str:

@@ -28,9 +28,10 @@ Rule = Callable[[Any, str], None]
 class Misfit(DataError):
     """A value that its rule refuses; the message says where it stands."""
 
-    def __init__(self, where: str, expected: str, *came: Any) -> None:
-        got = "".join(f", got {shown(value)}" for value in came)
-        super().__init__(f"{where}: expected {expected}{got}")
+
+def misfit(where: str, expected: str, *came: Any) -> Misfit:
+    """The error: where, what was expected, and what came."""
+    return Misfit(f"{where}: expected {expected}" + "".join(f", got {shown(value)}" for value in came))
 
 
 def parse(content: bytes) -> Any:
@@ -81,36 +82,36 @@ def check_plain(value: Any, where: str = "", depth: int = 0) -> None:
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         check_number(value, where)
     elif value is not None and not isinstance(value, bool):
-        raise Misfit(where, "plain data (text, a number, a list, an object, true, false or null)", value)
+        raise misfit(where, "plain data (text, a number, a list, an object, true, false or null)", value)
 
 
 def check_text(value: Any, where: str) -> None:
     """Text that can be written to a file: no half of a surrogate pair."""
     if not isinstance(value, str):
-        raise Misfit(where, "text", value)
+        raise misfit(where, "text", value)
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise Misfit(where, "text of whole characters", value) from None
+            raise misfit(where, "text of whole characters", value) from None
 
 
 def check_number(value: Any, where: str) -> None:
     """A number of Python that is finite as a float, and no boolean."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise Misfit(where, "a number", value)
+        raise misfit(where, "a number", value)
     try:
         finite = math.isfinite(value)
     except OverflowError:  # a whole number beyond all floats
         finite = False
     if not finite:
-        raise Misfit(where, "a finite number", value)
+        raise misfit(where, "a finite number", value)
 
 
 def check_truth(value: Any, where: str) -> None:
     """True or false, and not a word or number that stands for it."""
     if not isinstance(value, bool):
-        raise Misfit(where, "true or false", value)
+        raise misfit(where, "true or false", value)
 
 
 def anything(value: Any, where: str) -> None:
@@ -134,7 +135,7 @@ def number_from(least: float = -math.inf, most: float = math.inf, *, slack: floa
     def check(value: Any, where: str) -> None:
         check_number(value, where)
         if not least - slack <= value <= most + slack:
-            raise Misfit(where, ends, value)
+            raise misfit(where, ends, value)
 
     return check
 
@@ -145,7 +146,7 @@ def whole_from(least: int, most: int = LARGEST_WHOLE) -> Rule:
 
     def check(value: Any, where: str) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise Misfit(where, ends, value)
+            raise misfit(where, ends, value)
 
     return check
 
@@ -156,7 +157,7 @@ def one_of(*choices: Any) -> Rule:
 
     def check(value: Any, where: str) -> None:
         if not any(type(value) is type(choice) and value == choice for choice in choices):
-            raise Misfit(where, f"one of {listed}", value)
+            raise misfit(where, f"one of {listed}", value)
 
     return check
 
@@ -167,9 +168,9 @@ def several(rule: Rule, least: int = 0, most: int = MOST_VALUES) -> Rule:
 
     def check(value: Any, where: str) -> None:
         if not isinstance(value, (list, tuple)):
-            raise Misfit(where, "a list", value)
+            raise misfit(where, "a list", value)
         if not least <= len(value) <= most:
-            raise Misfit(where, f"a list of {length} entries", value)
+            raise misfit(where, f"a list of {length} entries", value)
         for i, inner in enumerate(value):
             rule(inner, f"{where}[{i}]")
 
@@ -184,12 +185,12 @@ def named(rule: Rule | Callable[[str], Rule], *, by_name: bool = False, plain: b
 
     def check(value: Any, where: str) -> None:
         if not isinstance(value, Mapping):
-            raise Misfit(where, "an object", value)
+            raise misfit(where, "an object", value)
         for name, inner in value.items():
             check_text(name, f"a name in {where}")
             if plain and not PLAIN_NAME.fullmatch(name):
-                raise Misfit(where, "names of at most 100 letters, digits and underscores", name)
-            follow: Any = rule(name) if by_name else rule  # type: ignore[call-arg, arg-type]
+                raise misfit(where, "names of at most 100 letters, digits and underscores", name)
+            follow: Any = rule(name) if by_name else rule  # type: ignore[call-arg]
             follow(inner, _inside(where, name))
 
     return check
@@ -215,10 +216,10 @@ def fields(needed: Mapping[str, Rule], others: Mapping[str, Rule]) -> Rule:
 
     def check(value: Any, where: str) -> None:
         if not isinstance(value, Mapping):
-            raise Misfit(where or "the file", "an object", value)
+            raise misfit(where or "the file", "an object", value)
         for name in needed:
             if name not in value:
-                raise Misfit(_inside(where, name), "this field, which is missing")
+                raise misfit(_inside(where, name), "this field, which is missing")
         for name, inner in value.items():
             if name in rules:
                 rules[name](inner, _inside(where, name))

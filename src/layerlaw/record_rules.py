@@ -8,7 +8,6 @@ from typing import Any
 
 from layerlaw.measures.columns import REGISTRY, describe
 from layerlaw.plain import (
-    Misfit,
     Rule,
     anything,
     check_number,
@@ -16,6 +15,7 @@ from layerlaw.plain import (
     check_truth,
     either,
     fields,
+    misfit,
     named,
     nothing_or,
     number_from,
@@ -103,22 +103,22 @@ def check_record(data: Mapping[str, Any]) -> None:
     of_classes = data.get("kind", "classifier") == "classifier"
     for name in ("counts", "test_counts"):
         if of_classes and data.get(name) and len(data[name]) != len(classes):
-            raise Misfit(name, f"a count for each of the {len(classes)} classes", data[name])
+            raise misfit(name, f"a count for each of the {len(classes)} classes", data[name])
     labels, known = data.get("plane_labels", ()), len(words or classes)
     if labels and max(labels) >= max(known, 1):
-        raise Misfit("plane_labels", f"labels below {max(known, 1)}, the number of names for them", max(labels))
+        raise misfit("plane_labels", f"labels below {max(known, 1)}, the number of names for them", max(labels))
     seen: set[tuple[str, str]] = set()
     groups: dict[str, int] = {}
     for i, site in enumerate(data["sites"]):
         where, place = f"sites[{i}]", (site["name"], site.get("at", ""))
         if place in seen:
-            raise Misfit(f"{where}.name", "every site once", site["name"])
+            raise misfit(f"{where}.name", "every site once", site["name"])
         seen.add(place)
         if labels and site.get("plane") and len(site["plane"]) != len(labels):
-            raise Misfit(f"{where}.plane", f"a point for each of the {len(labels)} plane_labels", site["plane"])
+            raise misfit(f"{where}.plane", f"a point for each of the {len(labels)} plane_labels", site["plane"])
         for name, values in site.get("by_class", {}).items():
             if len(values) != len(classes):
-                raise Misfit(f"{where}.by_class.{name}", f"a number for each of the {len(classes)} classes", values)
+                raise misfit(f"{where}.by_class.{name}", f"a number for each of the {len(classes)} classes", values)
         for name, values in site.get("left_out", {}).items():
             if values and len(values) != groups.setdefault(name, len(values)):
-                raise Misfit(f"{where}.left_out.{name}", f"{groups[name]} numbers, as at other sites", values)
+                raise misfit(f"{where}.left_out.{name}", f"{groups[name]} numbers, as at other sites", values)

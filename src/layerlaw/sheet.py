@@ -124,7 +124,9 @@ class ImagePanel:
         if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
             raise InputError(f"panel '{self.title}': expected rows of equally many pixels, got {len(rows)} rows.")
         if len({isinstance(p, tuple) for row in rows for p in row}) > 1:
-            raise InputError(f"panel '{self.title}': expected pixels that are all gray or all of three colors, got both.")
+            raise InputError(
+                f"panel '{self.title}': expected pixels that are all gray or all of three colors, got both."
+            )
         set_fields(self, pixels=rows)
 
 
