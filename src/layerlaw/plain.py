@@ -131,6 +131,7 @@ def nothing_or(rule: Rule) -> Rule:
 def number_from(least: float = -math.inf, most: float = math.inf, *, slack: float = 1e-6) -> Rule:
     """A number between two ends; rounding may pass them by a little."""
     ends = f"a number from {least:g} to {most:g}" if most < math.inf else f"a number of at least {least:g}"
+    ends = f"a number of at most {most:g}" if least == -math.inf else ends
 
     def check(value: Any, where: str) -> None:
         check_number(value, where)
@@ -138,6 +139,9 @@ def number_from(least: float = -math.inf, most: float = math.inf, *, slack: floa
             raise misfit(where, ends, value)
 
     return check
+
+
+coordinate = number_from(-1e150, 1e150, slack=0)  # beyond that no axis can be made
 
 
 def whole_from(least: int, most: int = LARGEST_WHOLE) -> Rule:
@@ -244,7 +248,7 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int) and abs(value) >= 10**20:
-        return f"a whole number of {int(value.bit_length() * math.log10(2)) + 1} digits"
+        return f"a whole number of about {int(value.bit_length() * math.log10(2)) + 1} digits"
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, Mapping):

@@ -13,6 +13,7 @@ from layerlaw.plain import (
     check_number,
     check_text,
     check_truth,
+    coordinate,
     either,
     fields,
     misfit,
@@ -57,7 +58,7 @@ def class_rule(name: str) -> Rule:
 VALUES = named(column_rule, by_name=True, plain=True)
 LISTS = named(class_rule, by_name=True, plain=True)
 SHARE, SCORE = nothing_or(number_from(0, 1)), nothing_or(number_from(-float("inf"), 1))
-POINT = several(nothing_or(check_number), 2, 2)
+POINT = several(nothing_or(coordinate), 2, 2)
 NAMES = several(check_text)
 
 SITE = fields(

@@ -18,6 +18,7 @@ from layerlaw.plain import (
     check_number,
     check_text,
     check_truth,
+    coordinate,
     either,
     fields,
     nothing_or,
@@ -153,10 +154,10 @@ class Sheet:
 
 
 MOST_PANELS, MOST_COLUMNS, MOST_COLORS = 400, 40, 100_000
-HOLED = several(nothing_or(check_number))
+HOLED = several(nothing_or(coordinate))
 COLOR = nothing_or(whole_from(0, MOST_COLORS))
 SERIES = fields(
-    {"x": several(check_number), "y": HOLED},
+    {"x": several(coordinate), "y": HOLED},
     {
         "label": check_text, "low": nothing_or(HOLED), "high": nothing_or(HOLED), "style": one_of(*get_args(Style)),
         "color": COLOR, "colour": COLOR,  # as earlier versions spelled it
@@ -166,10 +167,10 @@ PIXELS = several(several(either(several(check_number, 3, 3), check_number)))
 PANELS: dict[str, Rule] = {  # by their kind
     "axes": fields({"title": check_text, "series": several(SERIES)}, {
         "xlabel": check_text, "ylabel": check_text, "log_y": check_truth, "log_x": check_truth, "note": check_text,
-        "marked": nothing_or(check_number), "tight": check_truth,
+        "marked": nothing_or(coordinate), "tight": check_truth,
     }),
     "plane": fields(
-        {"title": check_text, "points": several(several(nothing_or(check_number), 2, 2)),
+        {"title": check_text, "points": several(several(nothing_or(coordinate), 2, 2)),
          "labels": several(whole_from(0, MOST_COLORS))}, {"classes": several(check_text)}
     ),
     "image": fields({"title": check_text, "pixels": PIXELS}, {"note": check_text}),

@@ -80,7 +80,7 @@ def check_page(page: str) -> None:
     assert sum(tag == "meta" for tag, _ in found) == 4
     assert [a["http-equiv"] for tag, a in found if "http-equiv" in a] == ["Content-Security-Policy"]
     for tag, attributes in found:
-        assert not [name for name in attributes if name.startswith("on") or name in html.AWAY and tag != "meta"]
+        assert not [name for name in attributes if name.startswith("on") or (name in html.AWAY and tag != "meta")]
         for name in ("href", "src", "xlink:href"):
             assert (attributes.get(name) or "#").startswith(("#", "data:")), (tag, attributes)
 
@@ -108,7 +108,9 @@ def test_the_walk_reaches_every_field_that_holds_text() -> None:
     touched = set().union(*(poisoned(make().to_dict())[1] for make in RECORDS.values()))
     touched |= poisoned(with_a_picture().to_dict())[1]
     kinds = (Record, SiteRow, PartRow, Outcome, Row, Table, Sheet, Panel, PlanePanel, ImagePanel, Series)
-    texts = {f.name for kind in kinds for f in fields(kind) if re.search(r"\bstr\b", re.sub(r"dict\[str", "", str(f.type)))}
+    texts = {
+        f.name for kind in kinds for f in fields(kind) if re.search(r"\bstr\b", re.sub(r"dict\[str", "", str(f.type)))
+    }
     assert texts - touched - FIXED == set()
 
 
@@ -147,8 +149,8 @@ def test_what_is_added_to_html_by_hand_is_escaped() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    ['<meta http-equiv="refresh">', "<form>", "<iframe>", '<a href="https://x.invalid">', "<p onclick='x'>", '<p target="x">',
-     "<object>", '<image xlink:href="https://x.invalid/a.png"/>', "< embed>", '<svg><use href="http://x.invalid#a"/></svg>'],
+    ['<meta http-equiv="refresh">', "<form>", "<iframe>", '<a href="https://x.invalid">', "<p onclick='x'>",
+     '<p target="x">', "<object>", '<image xlink:href="https://x.invalid/a.png"/>', "< embed>", '<svg><use href="http://x.invalid#a"/></svg>'],
 )  # fmt: skip
 def test_the_document_refuses_elements_that_lead_elsewhere(body: str) -> None:
     with pytest.raises(InputError, match="expected no element that leads elsewhere"):

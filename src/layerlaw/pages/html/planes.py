@@ -31,7 +31,7 @@ def planes_html(view: RecordView) -> Markup:
     if not chosen:
         return html.empty("No plane coordinates were recorded.")
     names, labels = view.record.plane_names, view.record.plane_labels
-    colors = theme.class_colors(max([len(names), *(k + 1 for k in labels)]))
+    colors = theme.class_colors(max([len(names), 1, *(k + 1 for k in labels)]))
     pairs = zip(colors, (beginning(name, 24) for name in names[: MOST_IN_LEGEND + 1]), strict=False)
     items = [fill('<li><i style="background:{}"></i>{}</li>', color, name) for color, name in pairs]
     legend = fill('<ul class="legend">{}</ul>', items) if names else ""
