@@ -45,7 +45,9 @@ def _column_rule(name: str, registered: bool) -> Rule:
         return nothing_or(number_from(0, 1))
     if column.kind is bool:
         return nothing_or(number_from(0, 1, slack=0))
-    if column.kind is int or bare.startswith(NOT_NEGATIVE):
+    if column.kind is int:
+        return nothing_or(number_from(0, 2**53))  # as far as floats count
+    if bare.startswith(NOT_NEGATIVE):
         return nothing_or(number_from(0))
     return nothing_or(check_number)
 

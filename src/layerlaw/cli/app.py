@@ -29,7 +29,9 @@ RENAMED = {
 
 app = typer.Typer(
     name="layerlaw",
-    help="The laws of depth in neural networks: measured layer by layer, tested, shown.",
+    help="The laws of depth in neural networks: measured layer by layer, tested, shown.\n\n"
+    "Where MODEL is file.py:make or package.module:make, a command runs that code of yours. No command runs code that comes "
+    "with data, weights, records or a downloaded model.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
