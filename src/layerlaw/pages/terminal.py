@@ -148,7 +148,7 @@ def _width(cells: Mapping[str, Sequence[str]], heads: Sequence[str]) -> int:
     return sum(GAP + max(len(head), *(len(cell) for cell in cells[head])) for head in heads)
 
 
-def point(mark: str, words: str, style: str = "") -> PlainTable:
+def point(mark: str, words: str, style: str = "") -> Table:
     """A paragraph that hangs from its mark."""
     grid = PlainTable.grid(padding=(0, 1))
     grid.add_column(no_wrap=True)
