@@ -84,7 +84,7 @@ def test_attention_code_that_would_be_downloaded_is_refused(tmp_path: Path, name
         "vocab_size": 9,
     }
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **shape, name: "stranger/kernel"}))
-    with pytest.raises(DataError, match="attention code .stranger/kernel"):
+    with pytest.raises(DataError, match=r"attention code .stranger/kernel"):
         load(tmp_path)
 
 
