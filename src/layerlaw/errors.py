@@ -1,12 +1,29 @@
 """Everything layerlaw raises. Each message says what was expected, what came, where, and what to do."""
 
 import importlib
+import unicodedata
 from collections.abc import Collection, Mapping
 from typing import Any
 
 
+def visible(text: str) -> str:
+    """Text for a terminal, in lines: characters that would steer it, or turn the direction of writing, are written out.
+
+    >>> print(visible("a\\x1b[31mb\\u202e"))
+    a\\x1b[31mb\\u202e
+    """
+    text = text.encode("utf-8", "backslashreplace").decode()  # half of a surrogate pair has no bytes
+    if text.isprintable():
+        return text
+    kept = (c.isprintable() or c in "\n\t" or unicodedata.category(c) == "Zs" for c in text)
+    return "".join(c if keep else c.encode("unicode_escape").decode() for c, keep in zip(text, kept, strict=True))
+
+
 class LayerlawError(Exception):
-    """Root of all errors of this package."""
+    """Root of all errors of this package. A message may quote files of strangers: nothing in it steers a terminal."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(visible(part) if isinstance(part, str) else part for part in args))
 
 
 class InputError(LayerlawError, ValueError):

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from layerlaw.errors import DataError
+from layerlaw.errors import DataError, InputError
+from layerlaw.plain import LARGEST_FILE, check_plain, parse, shown
 
 Made = TypeVar("Made")
 OLD_SPELLINGS = {"colour": "color"}  # of files written by earlier versions
@@ -94,6 +95,11 @@ class Saved(ABC):
 
     @classmethod
     @abstractmethod
+    def _check(cls, data: dict[str, Any]) -> None:
+        """Raise unless every field of plain data is as it should be."""
+
+    @classmethod
+    @abstractmethod
     def _made(cls, data: dict[str, Any], version: int) -> Self: ...
 
     @abstractmethod
@@ -109,12 +115,17 @@ class Saved(ABC):
         """Read a file of this or an older version."""
         path, what = as_path(path), cls._what
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe without a writer would wait forever
+                raise DataError(f"{path}: expected a layerlaw {what}, got a device or a pipe.")
+            with path.open("rb") as file:
+                data = parse(file.read(LARGEST_FILE + 1))
         except FileNotFoundError:
             raise DataError(f"{path}: expected a layerlaw {what}, found nothing there.") from None
         except OSError as error:
             raise DataError(f"{path}: expected a layerlaw {what} that can be read ({error.strerror}).") from None
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        except DataError as error:
+            raise DataError(f"{path}: expected a layerlaw {what} (JSON): {error}.") from None
+        except ValueError as error:
             got = f"a file that is no JSON, or ends or breaks early ({error})"
             cure = f"It may be truncated; copy it again or {cls._again}"
             raise DataError(f"{path}: expected a layerlaw {what} (JSON), got {got}. {cure}.") from None
@@ -122,16 +133,19 @@ class Saved(ABC):
 
     @classmethod
     def from_dict(cls, data: Any, *, where: str = "") -> Self:
-        """Made from plain data; unknown fields are ignored."""
+        """Made from plain data, which are checked whole before; unknown fields are ignored."""
         what, where = cls._what, where or cls._what
         version = check_format(data, what, cls._version, where=where)
         try:
-            return cls._made(data, version)
+            check_plain(data)
+            cls._check(data)
         except DataError as error:
-            raise DataError(f"{where}: {error}") from None
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
             expected = f"expected a layerlaw {what} of version {version}"
-            raise DataError(f"{where}: {expected}, but a field is missing or wrong: {error}") from None
+            raise DataError(f"{where}: {expected}, but a field is missing or wrong: {error}.") from None
+        try:
+            return cls._made(data, version)
+        except InputError as error:
+            raise DataError(f"{where}: {error}") from None
 
 
 def check_format(data: Any, what: str, version: int, *, where: str, writer: str = "") -> int:
@@ -141,10 +155,12 @@ def check_format(data: Any, what: str, version: int, *, where: str, writer: str 
         writer = writer or f"{what.capitalize()}.save"
         raise DataError(f"{where}: expected a layerlaw {what}, got {came}. Was it written by {writer}?")
     found = data.get("version")
-    if not isinstance(found, int) or found > version:
-        newer = "It was written by a newer layerlaw: pip install --upgrade layerlaw"
-        raise DataError(f"{where}: expected a layerlaw {what} of version ≤ {version}, got version {found}. {newer}")
-    return found
+    if isinstance(found, int) and not isinstance(found, bool) and 1 <= found <= version:
+        return found
+    newer = isinstance(found, int) and found > version
+    cure = " It was written by a newer layerlaw: pip install --upgrade layerlaw" if newer else ""
+    expected = f"expected a layerlaw {what} of version ≤ {version}"
+    raise DataError(f"{where}: {expected}, got version {shown(found)}.{cure}")
 
 
 def sha256(parts: Iterable[bytes | npt.NDArray[Any]]) -> str:

@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from layerlaw.errors import InputError
 from layerlaw.files import Saved, from_plain
-from layerlaw.sheet import Sheet, number_or_none, set_fields, sheet_from_dict
+from layerlaw.plain import (
+    anything,
+    check_number,
+    check_text,
+    check_truth,
+    either,
+    fields,
+    named,
+    nothing_or,
+    number_from,
+    one_of,
+    several,
+)
+from layerlaw.sheet import SHEET, Sheet, number_or_none, set_fields, sheet_from_dict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,6 +31,18 @@ Cell = str | float | int | None
 Kind = Literal["number", "direction", "other model", "remark", "self-check"]
 """Of a claim: a number of the paper; what it says in words; the same on another model than its own; what it says in passing,
 by a test of our own; a check of our own."""
+NUMBER = nothing_or(check_number)
+ROW = fields({"name": check_text, "paper": nothing_or(either(check_text, check_number)), "ours": NUMBER}, {
+    "low": NUMBER, "high": NUMBER, "reproduced": nothing_or(check_truth), "tolerance": check_text, "reason": check_text,
+    "kind": nothing_or(one_of(*get_args(Kind))), "chance": nothing_or(number_from(0, 1)),
+})  # fmt: skip
+TABLE = fields(
+    {"title": check_text, "columns": several(check_text),
+     "rows": several(several(nothing_or(either(check_text, check_truth, check_number))))}, {"note": check_text}
+)  # fmt: skip
+OUTCOME = fields({"name": check_text, "title": check_text, "rows": several(ROW), "sheets": several(SHEET)}, {
+    "tables": several(TABLE), "notes": several(check_text), "provenance": named(anything),
+})  # fmt: skip
 TOO_EASY = 0.2  # a limit that chance passes more often than this is not counted
 
 
@@ -135,6 +160,10 @@ class Outcome(Saved):
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {"format": "layerlaw outcome", "version": self._version, **asdict(self)}
+
+    @classmethod
+    def _check(cls, data: dict[str, Any]) -> None:
+        OUTCOME(data, "")
 
     @classmethod
     def _made(cls, data: dict[str, Any], version: int) -> Outcome:

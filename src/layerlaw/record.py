@@ -13,7 +13,8 @@ from layerlaw.errors import DataError, InputError, needed
 from layerlaw.files import Saved, from_plain
 from layerlaw.law import LawErrors, LawFit, fit_law, law_errors
 from layerlaw.measures.columns import REGISTRY, describe
-from layerlaw.wording import counted, joined
+from layerlaw.record_rules import check_record
+from layerlaw.wording import clean, counted, joined
 
 if TYPE_CHECKING:
     import pandas
@@ -336,6 +337,10 @@ class Record(Saved):
         return {"format": "layerlaw record", **asdict(self), "kind": self.kind.name}
 
     @classmethod
+    def _check(cls, data: dict[str, Any]) -> None:
+        check_record(data)
+
+    @classmethod
     def _made(cls, data: dict[str, Any], version: int) -> Record:
         sites = [from_plain(SiteRow, site, shape=tuple(site["shape"])) for site in data["sites"]]
         changed: dict[str, Any] = {"version": VERSION}
@@ -359,7 +364,7 @@ class Record(Saved):
         what = ("class", "classes") if self.kind.of_classes else ("label",) if self.several_labels else ("target",)
         parts += [counted(many, *what)] if self.kind != LANGUAGE_MODEL else []
         parts += [counted(sum(self.counts), self.kind.sample)] if self.counts else []
-        return f"<Record '{self.name}': {', '.join(parts)}>"
+        return f"<Record '{clean(self.name)}': {', '.join(parts)}>"
 
     def plot(self, column: str | None = None, *, ax: Axes | None = None) -> Figure:
         """One column against depth, as `ll.plot` draws it."""
@@ -375,7 +380,7 @@ class Record(Saved):
         cells = [[site.values.get(c) for c in shown] for site in self.sites]
         numbers = [["–" if value is None else f"{value:.4g}" for value in row] for row in cells]
         roles = ["point" if s.in_fit else "branch" if s.branch else "–" for s in self.sites]
-        about = [[s.name, str(s.features), role] for s, role in zip(self.sites, roles, strict=True)]
+        about = [[clean(s.name), str(s.features), role] for s, role in zip(self.sites, roles, strict=True)]
         body = [[*who, *row] for who, row in zip(about, numbers, strict=True)]
         return [["site", "features", "law", *shown], *body]
 

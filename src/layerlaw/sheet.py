@@ -13,6 +13,19 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from layerlaw.errors import InputError
 from layerlaw.files import from_plain
+from layerlaw.plain import (
+    Rule,
+    check_number,
+    check_text,
+    check_truth,
+    coordinate,
+    either,
+    fields,
+    nothing_or,
+    one_of,
+    several,
+    whole_from,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,7 +106,7 @@ class PlanePanel:
     kind: Literal["plane"] = field(default="plane", init=False, repr=False)
 
     def __post_init__(self) -> None:
-        points = [(float(x), float(y)) for x, y in self.points]
+        points = [(number_or_nan(x), number_or_nan(y)) for x, y in self.points]
         labels = [int(k) for k in self.labels]
         if len(points) != len(labels):
             raise InputError(f"panel '{self.title}': expected a label per point, got {len(labels)} for {len(points)}.")
@@ -117,6 +130,10 @@ class ImagePanel:
         )
         if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
             raise InputError(f"panel '{self.title}': expected rows of equally many pixels, got {len(rows)} rows.")
+        if len({isinstance(p, tuple) for row in rows for p in row}) > 1:
+            raise InputError(
+                f"panel '{self.title}': expected pixels that are all gray or all of three colors, got both."
+            )
         set_fields(self, pixels=rows)
 
 
@@ -142,6 +159,42 @@ class Sheet:
         return draw_sheet(self)
 
 
+MOST_PANELS, MOST_COLUMNS, MOST_COLORS = 400, 40, 100_000
+HOLED = several(nothing_or(coordinate))
+COLOR = nothing_or(whole_from(0, MOST_COLORS))
+SERIES = fields(
+    {"x": several(coordinate), "y": HOLED},
+    {
+        "label": check_text, "low": nothing_or(HOLED), "high": nothing_or(HOLED), "style": one_of(*get_args(Style)),
+        "color": COLOR, "colour": COLOR,  # as earlier versions spelled it
+    },
+)  # fmt: skip
+PIXELS = several(several(either(several(check_number, 3, 3), check_number)))
+PANELS: dict[str, Rule] = {  # by their kind
+    "axes": fields({"title": check_text, "series": several(SERIES)}, {
+        "xlabel": check_text, "ylabel": check_text, "log_y": check_truth, "log_x": check_truth, "note": check_text,
+        "marked": nothing_or(coordinate), "tight": check_truth, "shaded": nothing_or(several(coordinate, 2, 2)),
+    }),
+    "plane": fields(
+        {"title": check_text, "points": several(several(nothing_or(coordinate), 2, 2)),
+         "labels": several(whole_from(0, MOST_COLORS))}, {"classes": several(check_text)}
+    ),
+    "image": fields({"title": check_text, "pixels": PIXELS}, {"note": check_text}),
+}  # fmt: skip
+KIND = fields({"kind": one_of(*PANELS)}, {})
+
+
+def check_panel(data: Any, where: str) -> None:
+    """The rule of a panel: that of its kind."""
+    KIND(data, where)
+    PANELS[data["kind"]](data, where)
+
+
+SHEET = fields({"title": check_text, "panels": several(check_panel, 0, MOST_PANELS)}, {
+    "columns": whole_from(1, MOST_COLUMNS), "caption": check_text, "share_y": check_truth,
+})  # fmt: skip
+
+
 def sheet_from_dict(data: Mapping[str, Any]) -> Sheet:
     """A sheet from plain data."""
     return from_plain(Sheet, data, panels=[_panel_from_dict(panel) for panel in data["panels"]])
@@ -157,6 +210,11 @@ def set_fields(frozen: object, **values: Any) -> None:
     """Fields of a frozen dataclass, set while it is being built."""
     for name, value in values.items():
         object.__setattr__(frozen, name, value)
+
+
+def number_or_nan(value: float | None) -> float:
+    """A float of Python's; NaN where a file, which knows none, has null in its place."""
+    return math.nan if value is None else float(value)
 
 
 def number_or_none(value: float | None) -> float | None:

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from layerlaw.errors import visible
+
 ABSENT = "–"
 MOST_LISTED, LONGEST_SETTING = 12, 400  # entries, characters
 NOTHING = 1e-6  # a residual below this is zero but for rounding
@@ -160,13 +162,12 @@ def sentence(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """A name from outside, without control characters and lone surrogates: what no output can show.
+    """A name from outside, in one line, with control characters and lone surrogates written out: no output can show them.
 
-    >>> clean("a\\x1b[31m\\nb")
-    'a�[31m b'
+    >>> print(clean("a\\x1b[31m\\nb"))
+    a\\x1b[31m b
     """
-    text = str(text).encode("utf-8", "replace").decode("utf-8")
-    return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text)
+    return visible(str(text)).replace("\n", " ").replace("\t", " ")
 
 
 def shortened(text: str, longest: int) -> str:

@@ -128,15 +128,15 @@ def test_records_that_differ_in_more_than_seeds_are_only_counted():
 
 def test_tiles_carry_intervals_of_evenness_and_trend():
     record = lm_record()
-    even, trend = (r"{}&nbsp;…&nbsp;{}".format(*(f"{end:.2f}" for end in ends)) for ends in shape_intervals(record))
+    even, trend = ("{}\u00a0…\u00a0{}".format(*(f"{end:.2f}" for end in ends)) for ends in shape_intervals(record))
     text = text_of(page_html(record))
     assert "<dt>law holds</dt><dd>no</dd><dd class='tail'>not as asked for: evenness, chance</dd>" in text
-    below = f"asked for: ≥\u00a00.8<br>95%&nbsp;interval {even}<br>– effective blocks: PR rises at 3 of 29</dd>"
+    below = f"asked for: ≥\u00a00.8<br>95%\u00a0interval {even}<br>– effective blocks: PR rises at 3 of 29</dd>"
     assert f"<dt>evenness</dt><dd>{record.law().evenness:.2f}</dd><dd class='tail'>{below}" in text
     what = "last over first step of a curve fitted to all steps"
-    below = f"asked for: 1/1.75\u00a0…\u00a01.75<br>95%&nbsp;interval {trend}<br>{what}</dd>"
+    below = f"asked for: 1/1.75\u00a0…\u00a01.75<br>95%\u00a0interval {trend}<br>{what}</dd>"
     assert f"<dt>trend</dt><dd>{record.law().trend:.2f}</dd><dd class='tail'>{below}" in text
-    assert "95%&nbsp;interval" not in text_of(page_html(bare_lm_record()))
+    assert "95%\u00a0interval" not in text_of(page_html(bare_lm_record()))
     assert "for other text through this same model" in text
 
 

@@ -79,7 +79,7 @@ def test_numbers_of_numpy_become_plain(tmp_path):
         ("[1]", "expected a layerlaw outcome, got other JSON"),
         (json.dumps(minimal_record().to_dict()), "expected a layerlaw outcome, got other JSON"),
         ('{"format": "layerlaw outcome", "version": 2}', "written by a newer layerlaw"),
-        ('{"format": "layerlaw outcome", "version": 1, "name": "a"}', "missing or wrong: 'rows'"),
+        ('{"format": "layerlaw outcome", "version": 1, "name": "a"}', "missing or wrong: title: expected this field"),
         (
             '{"format": "layerlaw outcome", "version": 1, "name": "a", "title": "", "rows": ["x"], "sheets": []}',
             "missing or wrong",

@@ -7,7 +7,7 @@ import re
 import pytest
 from pages_records import broken_record, deep_record, full_record, minimal_record, resnet50_record, three_records
 
-from layerlaw.pages.html import escaped, for_plotly
+from layerlaw.pages.html import fill, for_plotly
 from layerlaw.pages.html.planes import plane_positions
 from layerlaw.pages.html.plotly import log_axis, site_axis
 from layerlaw.pages.html.records import page_html
@@ -46,11 +46,11 @@ def test_sentences_get_minus_signs_but_names_keep_their_hyphens():
 
 
 def test_names_lose_control_characters_and_lone_surrogates():
-    assert clean("a\x1b[31m\tb\udcff") == "a�[31m b?"
+    assert clean("a\x1b[31m\tb\udcff") == r"a\x1b[31m b\udcff"
 
 
 def test_escaping_suits_html_and_plotly():
-    assert escaped("<a href='x'>&\"") == "&lt;a href=&#x27;x&#x27;&gt;&amp;&quot;"
+    assert fill("{}", "<a href='x'>&\"") == "&lt;a href=&#x27;x&#x27;&gt;&amp;&quot;"
     assert for_plotly('<b>"x"&') == '&lt;b&gt;"x"&amp;'  # Plotly does not know &quot;
 
 

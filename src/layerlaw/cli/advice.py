@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from rich.console import Console
 from typer import Argument, Option
 
 from layerlaw.advice import (
@@ -28,7 +27,7 @@ from layerlaw.advice import (
 from layerlaw.advice import svsl_search as search_penalty
 from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
 from layerlaw.advice.imbalance import measured_classifier
-from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, saved
+from layerlaw.cli.app import JsonFlag, Screen, check_folder, command, conclude, console, saved
 from layerlaw.cli.inputs import (
     ChosenImages,
     ImageOptions,
@@ -135,7 +134,7 @@ class TrainingOptions:
         kept = f"you may stop and go on, all is kept in {self.out}"
         lost = "nothing is kept: --out FOLDER lets you stop and go on"
         words = f"{plan}; {shorter}{lost if self.out is None else kept}."
-        Console(stderr=True, soft_wrap=True, highlight=False).print(words, style="dim", markup=False)
+        Screen(stderr=True, soft_wrap=True).print(words, style="dim")
 
     @property
     def _size(self) -> int | None:

@@ -14,9 +14,10 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
+from rich.text import Text
 from typer import Option
 
-from layerlaw.errors import DataError, InputError, LayerlawError
+from layerlaw.errors import DataError, InputError, LayerlawError, visible
 from layerlaw.files import made_folder
 
 JsonFlag = Annotated[bool, Option("--json", help="One JSON object on standard output; human words on standard error.")]
@@ -28,7 +29,9 @@ RENAMED = {
 
 app = typer.Typer(
     name="layerlaw",
-    help="The laws of depth in neural networks: measured layer by layer, tested, shown.",
+    help="The laws of depth in neural networks: measured layer by layer, tested, shown.\n\n"
+    "Where MODEL is file.py:make or package.module:make, a command runs that code of yours. No command runs code that comes "
+    "with data, weights, records or a downloaded model.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -38,6 +41,14 @@ app = typer.Typer(
 MADE_BY = {"report": "probe", "modules": "probe"}  # commands that show what another has measured
 WHERE = ("data", "test")  # at the beginning of a message these name the samples, not an option
 HINT = re.compile(r"\b([a-z_]+)=('[^']*'(?:(?:, | or )'[^']*')*|\[[^]]*\]|\([^)]*\)|\{[^}]*\}|(?:[\w…-]+(?:\.\w+)*)?)")
+
+
+class Screen(Console):
+    """Where human words go: strings are text, of which nothing is markup and nothing steers the terminal."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich's, but for strings."""
+        super().print(*(Text(visible(one)) if isinstance(one, str) else one for one in objects), **options)
 
 
 def in_options(text: str) -> str:
@@ -83,8 +94,8 @@ def run() -> None:
     except LayerlawError as error:
         said = in_options(str(error))
         if "--json" in sys.argv:
-            print(json.dumps({"error": {"type": type(error).__name__, "message": said}}, ensure_ascii=False))
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"error: {said}", style="red", markup=False)
+            print_json({"error": {"type": type(error).__name__, "message": said}})
+        Screen(stderr=True, soft_wrap=True).print(f"error: {said}", style="red")
         sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -120,16 +131,22 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 def console(as_json: bool) -> Console:
     """Where human words go."""
-    return Console(stderr=as_json)
+    return Screen(stderr=as_json)
+
+
+def print_json(data: Any) -> None:
+    """One object on standard output; what would steer a terminal is escaped there, too."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False)
+    print("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text))
 
 
 def conclude(screen: Console, as_json: bool, data: dict[str, Any], written: Mapping[str, str] | None = None) -> None:
     """Name the files that were written; with --json one object of `data` and these."""
     written = written or {}
     for what, path in written.items():
-        screen.print(f"{what}: {path}", markup=False, highlight=False, soft_wrap=True)
+        screen.print(f"{what}: {path}", soft_wrap=True)
     if as_json:
-        print(json.dumps(data | dict(written), ensure_ascii=False, allow_nan=False))
+        print_json(data | dict(written))
 
 
 def check_folder(path: Path | None) -> None:

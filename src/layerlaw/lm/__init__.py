@@ -58,8 +58,9 @@ NO_HEAD = "No output layer was found in {}: neither its loss nor the target 'emb
 FEW = 20  # tokens per feature below which the numbers are not to be trusted
 CONFIRMED = 32  # tokens of the text whose scores are compared with what the head gives
 NULL_SEED = 1_000_003  # apart from any seed that the user may have drawn the model with
+OF_LOAD = ("tokenizer", "dtype", "device_map", "mask_id", "name", "trust_remote_code")
 MOVED = {
-    **{name: f"{name} of lm.load(model, {name}=…)" for name in ("tokenizer", "dtype", "device_map", "mask_id", "name")},
+    **{name: f"{name} of lm.load(model, {name}=…)" for name in OF_LOAD},
     **{name: f"{name} of lm.pieces_of(text, {name}=…)" for name in ("length", "documents", "tokens", "bos", "groups")},
 }
 

@@ -23,6 +23,10 @@ from layerlaw.lm.weights import CLASSES_ELSEWHERE
 
 END, MASK = "<|end|>", "<|mask|>"
 LEAST_ENTRIES = 300  # 256 bytes, two special tokens, and some pairs
+RUNS_CODE = (
+    "megatron_config",
+    "tokenizer_kwargs",
+)  # of an adapter: names modules to import, or trusts a tokenizer's code
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
@@ -62,6 +66,7 @@ def load(
     device_map: Any = None,
     mask_id: int | None = None,
     name: str | None = None,
+    trust_remote_code: bool = False,
 ) -> Loaded:
     """A language model and its tokenizer: a loaded model, a local folder, a Hugging Face name, or a GGUF file.
 
@@ -72,9 +77,11 @@ def load(
     device_map  "auto" spreads the model over all devices (accelerate)
     mask_id     the token that stands for a masked one, where the tokenizer has none
     name        of the record; default: that of the model
+    trust_remote_code  run the Python code that a model or tokenizer brings along; only where you trust its author
     """
+    check_choice("trust_remote_code", trust_remote_code, (True, False))
     check_whole(0, kind=Integral, mask_id=0 if mask_id is None else mask_id)
-    own = load_tokenizer(tokenizer)
+    own = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
     if isinstance(model, nn.Module):
         if dtype is not None or device_map is not None:
             raise InputError("dtype and device_map are for models that are loaded here; this one is loaded already.")
@@ -97,15 +104,25 @@ def load(
         found, own, header = _gguf(transformers, path, own, options["dtype"])
         return Loaded(found, own, name or path.stem, mask_id, header)
     if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
-        return _adapted(path, own, name=name or path.name, dtype=dtype, device_map=device_map, mask_id=mask_id)
+        return _adapted(
+            path,
+            own,
+            name=name or path.name,
+            dtype=dtype,
+            device_map=device_map,
+            mask_id=mask_id,
+            trust_remote_code=trust_remote_code,
+        )
     where = str(path) if path.exists() else str(model)
     if not path.exists() and (path.is_absolute() or where.startswith((".", "~"))):
         raise DataError(f"{path}: expected a model folder or a GGUF file, found nothing there.")
     with _explained(where):
-        config = transformers.AutoConfig.from_pretrained(where)
+        config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
+        refuse_kernels(config, where)
+        options |= {"weights_only": True, "trust_remote_code": trust_remote_code}  # a pickle of weights is not run
         found = _class_for(transformers, config).from_pretrained(where, config=config, **options)
         refuse_images(found)  # before a tokenizer is looked for
-        own = transformers.AutoTokenizer.from_pretrained(where) if own is None else own
+        own = _tokenizer(where, trust_remote_code=trust_remote_code) if own is None else own
     return Loaded(found, own, name or (path.name if path.exists() else str(model)), mask_id)
 
 
@@ -125,23 +142,43 @@ def refuse_images(model: nn.Module) -> None:
         raise InputError(f"model: {expected}. {CLASSES_ELSEWHERE}.")
 
 
+def refuse_kernels(config: Any, where: str) -> None:
+    """A config may name attention code of a stranger's, to be downloaded and run ("owner/kernel"): that is refused."""
+    named = getattr(config, "_attn_implementation", None)
+    for part in named.values() if isinstance(named, dict) else [named]:
+        if "/" in str(part):
+            cure = "Load the model yourself with an attn_implementation of your choice, and give it to lm.load"
+            raise DataError(
+                f"'{where}': expected a model without code of its own, got attention code '{part}'. {cure}."
+            )
+
+
 def _class_for(transformers: Any, config: Any) -> Any:
     """The class that the weights were saved from; else the one that fits the kind of model."""
     for name in getattr(config, "architectures", None) or ():
-        if hasattr(transformers, name):
-            return getattr(transformers, name)
+        known = getattr(transformers, name, None)
+        if isinstance(known, type) and issubclass(known, transformers.PreTrainedModel):
+            return known
     if getattr(config, "is_encoder_decoder", False):
         return transformers.AutoModelForSeq2SeqLM
     kinds = (transformers.AutoModelForCausalLM, transformers.AutoModelForMaskedLM)
-    return next((auto for auto in kinds if type(config) in auto._model_mapping), transformers.AutoModel)
+    own = getattr(config, "auto_map", None) or {}  # code that the model brings, which ran only if the user said so
+    return next(
+        (auto for auto in kinds if type(config) in auto._model_mapping or auto.__name__ in own), transformers.AutoModel
+    )
 
 
 def _adapted(folder: Path, tokenizer: Any, **options: Any) -> Loaded:
     """The base that an adapter (PEFT) was trained on, with the adapter on it."""
     try:
-        base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
+        about = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        base = about.get("base_model_name_or_path")
     except (ValueError, OSError, AttributeError) as error:
         raise DataError(f"{folder}: expected an adapter_config.json of PEFT, got: {_line(error)}") from None
+    if not isinstance(base, (str, type(None))):
+        raise DataError(f"{folder}: expected the name of a model as base_model_name_or_path, got {base!r:.80}.")
+    if running := [name for name in RUNS_CODE if about.get(name)]:
+        raise DataError(f"{folder}: expected an adapter without {running[0]}, which lets PEFT run other code.")
     by_hand = f"load both yourself: lm.load(PeftModel.from_pretrained(base, {str(folder)!r}), tokenizer=…)"
     if not base:
         raise DataError(f"{folder}: this is an adapter, and it does not say which model it belongs to; {by_hand}.")
@@ -155,7 +192,7 @@ def _adapted(folder: Path, tokenizer: Any, **options: Any) -> Loaded:
         ) from error
     own = found.tokenizer
     if tokenizer is None and (folder / "tokenizer_config.json").is_file():
-        own = load_tokenizer(folder)
+        own = load_tokenizer(folder, trust_remote_code=options["trust_remote_code"])
     with _explained(str(folder)):
         return replace(found, model=peft.PeftModel.from_pretrained(found.model, str(folder)), tokenizer=own)
 
@@ -167,11 +204,13 @@ def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Modul
         needed(package, "gguf", f"reading the GGUF file {path.name}")
     place = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     with _explained(str(path)):
-        packed = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
+        packed = transformers.AutoModelForCausalLM.from_pretrained(
+            **place, dtype=torch.float32, weights_only=True, trust_remote_code=False
+        )
         if own is None and (path.parent / "tokenizer.json").is_file():  # the one inside takes a minute to convert
             own = transformers.PreTrainedTokenizerFast.from_pretrained(str(path.parent))
         elif own is None:
-            own = transformers.AutoTokenizer.from_pretrained(**place)
+            own = transformers.AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
     # A model read from GGUF still calls itself quantized and refuses to change its dtype: a plain one takes its weights.
     plain: nn.Module = type(packed)(plain_config(packed))
     plain.load_state_dict(packed.state_dict())
@@ -189,7 +228,12 @@ def _gguf_header(path: Path) -> GGUFHeader:
     return GGUFHeader(f"{', '.join(kinds)} (GGUF)", None if bos is None else bool(bos), bos_id)
 
 
-def load_tokenizer(tokenizer: Any) -> Any:
+def _tokenizer(where: str, *, trust_remote_code: bool) -> Any:
+    transformers = needed("transformers", "lm", "loading a tokenizer")
+    return transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code)
+
+
+def load_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False) -> Any:
     """A tokenizer from a folder, a name or a tokenizer.json; a loaded one stays (one of `tokenizers` is wrapped)."""
     if type(tokenizer).__module__.partition(".")[0] == "tokenizers":  # the library's own, which knows no special tokens
         transformers = needed("transformers", "lm", "a tokenizer of the package tokenizers")
@@ -207,7 +251,7 @@ def load_tokenizer(tokenizer: Any) -> Any:
             expected = "expected a tokenizer.json as the package tokenizers writes it"
             raise DataError(f"{tokenizer}: {expected}, got: {_line(error)}") from None
     with _explained(str(tokenizer)):
-        return transformers.AutoTokenizer.from_pretrained(str(path) if path.exists() else str(tokenizer))
+        return _tokenizer(str(path) if path.exists() else str(tokenizer), trust_remote_code=trust_remote_code)
 
 
 @contextmanager
@@ -221,6 +265,10 @@ def _explained(where: str) -> Iterator[None]:
     except LayerlawError:
         raise
     except Exception as error:  # the Rust side of tokenizers raises plain ones
+        if "trust_remote_code" in str(error):
+            risk = "which may do on this machine whatever you may do. Where you trust its author"
+            cure = f"lm.load({where!r}, trust_remote_code=True) runs it, and the command line never does"
+            raise DataError(f"'{where}': it brings Python code of its own (auto_map), {risk}, {cure}.") from None
         hint = "Is the name right, is there a network? A local folder or a GGUF file needs none."
         if Path(where).exists():
             hint = "Is it whole, and is it a model (a folder with a config.json and weights, or a GGUF file)?"

@@ -8,9 +8,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from layerlaw.pages.terminal import fitting, new_table, point
+from layerlaw.pages.terminal import fitting, new_table, plain, point
 from layerlaw.verdict import ModuleFinding
 from layerlaw.wording import ABSENT, correlation, minus, number, percent, with_error
 
@@ -25,23 +24,23 @@ def print_choice(choice: Mapping[str, Any], screen: Console) -> None:
     about, how, seconds = (choice["provenance"][part] for part in ("data", "settings", "seconds"))
     runs = len(choice["candidates"]) * len(how["rates"]) * len(how["seeds"])
     headline, *caveats, last = choice["sentences"]
-    screen.print(Text(headline, style="bold"))
+    screen.print(plain(headline, style="bold"))
     samples = f"{about['name']}: {about['train']} training + {about['validation']} validation samples"
     facts = [f"{samples} · {runs} networks, {how['optimizer']}, {how['epochs']} epochs · {seconds:.0f} s"]
     low, high = min(about["per_class"]), max(about["per_class"])
     if low < high:
         facts.append(f"Classes have {low} to {high} images, all of them used; --per-class {low} balances them.")
-    screen.print(Text("\n".join(facts), style="dim"), end="\n\n")
+    screen.print(plain("\n".join(facts), style="dim"), end="\n\n")
     screen.print(_choice_table(choice, screen.width))
-    screen.print(Text(_choice_caption(choice), style="dim"), end="\n\n")
+    screen.print(plain(_choice_caption(choice), style="dim"), end="\n\n")
     for caveat in caveats:
         screen.print(point(" ·", caveat))
-    screen.print(Text(last))
+    screen.print(plain(last))
 
 
 def print_modules(finding: ModuleFinding, screen: Console) -> None:
     """The answer, then a row per level."""
-    screen.print(Text(finding.sentence, style="bold"), end="\n\n")
+    screen.print(plain(finding.sentence, style="bold"), end="\n\n")
     heads, *rows = finding.rows
     cells = {head: [row[i] for row in rows] for i, head in enumerate(heads)}
     shown = fitting(
@@ -57,7 +56,7 @@ def print_exits(
     sentence: str, findings: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str], screen: Console
 ) -> None:
     """The answer, the rivals, a row per site, caveats."""
-    screen.print(Text(sentence, style="bold"))
+    screen.print(plain(sentence, style="bold"))
     for line in findings:
         screen.print(point(" ·", line))
     heads, *body = rows
@@ -125,9 +124,9 @@ def print_forecast(found: Mapping[str, Any], screen: Console) -> None:
     """Headline, one row per group, findings, caveats; of `Forecast.to_dict()`."""
     headline, *lines = found["sentences"]
     right = "" if found["accuracy"] is None else "; right: share of these data"
-    screen.print(Text(headline, style="bold"), end="\n\n")
+    screen.print(plain(headline, style="bold"), end="\n\n")
     screen.print(_forecast_table(found))
-    screen.print(Text(f"margin: own logit minus the best other, lost at 0 and below{right}", style="dim"), end="\n\n")
+    screen.print(plain(f"margin: own logit minus the best other, lost at 0 and below{right}", style="dim"), end="\n\n")
     for line in lines:
         screen.print(point(" ·", line, "dim" if line in found["caveats"] else ""))
 

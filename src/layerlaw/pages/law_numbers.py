@@ -21,7 +21,7 @@ SAME_SETTINGS = ("sites", "reduce", "batchnorm", "weighting", "batch_size", "tas
 
 
 class Tile(NamedTuple):
-    """A number with its name, and in other words below; `below` is HTML. A "–" says why there is none."""
+    """A number with its name, and in other words below, line by line. A "–" says why there is none."""
 
     name: str
     value: str
@@ -49,7 +49,7 @@ def rule_formula(symbol: str, layers: str, more: str) -> tuple[str, str, str]:
         "1 when all steps are equal; rises count against it. Trend: last over first step of the parabola fitted to "
         f"ln {symbol}<sub>l</sub>; ∞ where it does not fall at its first step. "
         "Chance: Greenwood’s p, how often a random split of the same drop is at least as even. "
-        f"{RULE[0].upper()}{RULE[1:].replace('<', '&lt;')}.{more}",
+        f"{RULE[0].upper()}{RULE[1:]}.{more}",
     )
 
 
@@ -73,7 +73,7 @@ def law_tiles(view: RecordView, fit: LawFit) -> list[Tile]:
         return [holds]
     evenness, trend, p = law_numbers_written(fit)
     even_ends, trend_ends = (
-        ends and "95%&nbsp;interval {}&nbsp;…&nbsp;{}".format(*ends_written(ends)) for ends in view.shape
+        ends and "95%\u00a0interval {}\u00a0…\u00a0{}".format(*ends_written(ends)) for ends in view.shape
     )
     of = f"of the even step; all within a factor of {FACTOR:g}: {ANSWERS[fit.equal_steps]}"
     best = f", best of {fit.chosen_from}" if fit.chosen_from > 1 else ""
@@ -87,11 +87,11 @@ def law_tiles(view: RecordView, fit: LawFit) -> list[Tile]:
 
 
 def _asked(name: str) -> str:
-    return "asked for: " + ASKED[name].replace("<", "&lt;").replace(" ", "\u00a0")
+    return "asked for: " + ASKED[name].replace(" ", "\u00a0")
 
 
 def _lines(*parts: str | None) -> str:
-    return "<br>".join(part for part in parts if part)
+    return "\n".join(part for part in parts if part)
 
 
 def _trend_words(fit: LawFit) -> str:

@@ -126,6 +126,9 @@ def _text(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """A command as code; a pipe would end the cell even there."""
+    """A command as code, between more backticks than it has in a row; a pipe would end the cell even there."""
     text = clean(text).replace("|", r"\|")
-    return f"`` {text} ``" if "`" in text else f"`{text}`" if text else ABSENT
+    if not text:
+        return ABSENT
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}{text}{fence}" if len(fence) == 1 else f"{fence} {text} {fence}"

@@ -24,11 +24,11 @@ from layerlaw.pages.classifier import (
     shares_caption,
 )
 from layerlaw.pages.classifier import FORMULAS as OF_CLASSES
-from layerlaw.pages.html import definitions, for_plotly, paragraph
+from layerlaw.pages.html import Markup, definitions, paragraph
 from layerlaw.pages.law_numbers import ComparedColumn
 from layerlaw.pages.record_view import RecordView, TableColumn
 from layerlaw.record import SiteRow
-from layerlaw.wording import ABSENT, counted, finite, number, percent, signed
+from layerlaw.wording import ABSENT, counted, finite, number, percent, shortened, signed
 
 __all__ = [
     "AXIS", "COMPARED", "CROWDED", "compared_caption", "facts", "formulas", "key_numbers", "law_caption", "legend",
@@ -85,7 +85,7 @@ def table_columns(view: RecordView) -> list[TableColumn]:
         TableColumn("features", "numbers per sample at this site", lambda s: f"{s.features:,}", yields=5, on_page=False),
         measured_column(lead),
         TableColumn("±", f"95% interval of D_reg by jackknife, relative; {FACTOR_WORDS}", view.interval),
-        TableColumn("D / D<sub>perm</sub>", "D_reg over that of permuted targets; near 1: noise", against_floor(lead.name)),
+        TableColumn("D / D_perm", "D_reg over that of permuted targets; near 1: noise", against_floor(lead.name)),
         TableColumn(SHARE, "share of the total drop of ln D_reg", lambda s: ABSENT, "share of drop", 0),  # filled from parts
         _residual("1 − R²", f"{held}, held out", "residual_held_out", 1),
         _residual("in-sample", f"{held}, of the samples it was fitted to", "residual", 4),
@@ -125,7 +125,7 @@ def residual_figure(view: RecordView) -> Any:
         rows = [site.by_class.get("residual_held_out", []) for site in view.sites]
         y = [finite(row[j]) if j < len(row) else None for row in rows]
         color = theme.QUALITATIVE[j % len(theme.QUALITATIVE)]
-        traces.append(plotly.line(for_plotly(name, 24), y, color, symbol=None, width=1, written=[number(v) for v in y]))
+        traces.append(plotly.line(shortened(name, 24), y, color, symbol=None, width=1, written=[number(v) for v in y]))
     yaxis = {"title": {"text": "1 − R² of the targets"}, "rangemode": "tozero", "nticks": 7}
     return plotly.new_figure(traces, view, height=400, xaxis=plotly.site_axis(view), yaxis=yaxis)
 
@@ -157,6 +157,6 @@ def compared_caption(views: Sequence[RecordView]) -> str:
     return "D_reg at the points of each fit; dashed, the fitted law."
 
 
-def formulas(views: Sequence[RecordView]) -> str:
+def formulas(views: Sequence[RecordView]) -> Markup:
     """Definitions and citations."""
     return definitions(FORMULAS, CITATIONS[:1])

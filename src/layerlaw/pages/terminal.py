@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from layerlaw.errors import MissingExtraError
+from layerlaw.errors import MissingExtraError, visible
 from layerlaw.law.words import law_numbers
 from layerlaw.outcome import Outcome
 from layerlaw.pages import outcome_words as said
@@ -26,6 +26,19 @@ try:
 except ImportError:
     raise MissingExtraError("rich", "pages", "printing to the terminal") from None
 
+
+class PlainTable(Table):
+    """A table whose heads and cells are text as it is: what a record is called is never read as markup."""
+
+    def add_column(self, header: Any = "", footer: Any = "", **options: Any) -> None:
+        """A column; its head is text."""
+        super().add_column(plain(header), footer, **options)
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """A row; what is no renderable of rich's yet is text."""
+        super().add_row(*(plain(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
 BAR_WIDTH = 8
 GAP = 2
 BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -40,7 +53,12 @@ _PIECE = re.compile(r"(?:[^\s/-]|(?<=\de)-(?=\d))+[/-]*|[/-]+|\s+")  # 3e-4 is o
 STYLES = {"✓": "green", "✗": "bold red", ABSENT: "dim", "(✓)": "dim", "(✗)": "dim"}
 
 
-def table(record: Record, *, width: int = 100) -> Table:
+def plain(text: str, style: str = "") -> Text:
+    """Text for the terminal, with no markup in it and nothing that steers it."""
+    return Text(visible(text), style=style)
+
+
+def table(record: Record, *, width: int = 100) -> PlainTable:
     """A table of the sites that fits `width` columns: empty columns are left out, then the least telling ones."""
     return _site_table(read(record), width)
 
@@ -52,14 +70,14 @@ def print_record(record: Record, console: Console | None = None, *, words: Calla
     """
     console, view = console or Console(), read(record)
     verdict = view.verdict
-    console.print(Text(view.label, style="bold"))
-    console.print(Text(" · ".join(presentation(view).facts(view)), style="dim"))
+    console.print(plain(view.label, style="bold"))
+    console.print(plain(" · ".join(presentation(view).facts(view)), style="dim"))
     console.print()
     console.print(_site_table(view, console.width))
     console.print()
-    console.print(Text(sentence(clean(words(verdict.headline))), style="bold"))
+    console.print(plain(sentence(clean(words(verdict.headline))), style="bold"))
     if view.fit is not None and law_numbers(view.fit):
-        console.print(Text(RULE, style="dim"))
+        console.print(plain(RULE, style="dim"))
     notes = [note for note in record.notes if note not in verdict.findings]
     for mark, style, lines in (("·", "", verdict.findings), ("→", "cyan", verdict.advice), ("·", "dim", notes)):
         for line in lines:
@@ -70,7 +88,7 @@ def print_comparison(records: Sequence[Record], console: Console | None = None) 
     """Print the numbers of several records' laws side by side, what holds of them together, and each one's verdict."""
     console, views = console or Console(), read_all(records)
     if said := together(views):
-        console.print(Text(sentence(clean(said)), style="bold"))
+        console.print(plain(sentence(clean(said)), style="bold"))
         console.print()
     console.print(_comparison(views, console.width))
     console.print()
@@ -78,7 +96,7 @@ def print_comparison(records: Sequence[Record], console: Console | None = None) 
         console.print(point("·", f"{view.label}: {sentence(clean(view.headline[0]))}"))
 
 
-def _comparison(views: Sequence[RecordView], width: int) -> Table:
+def _comparison(views: Sequence[RecordView], width: int) -> PlainTable:
     """One row per record; what has no room gives way, the least telling first."""
     columns = {column.head: column for column in presentation(views[0]).COMPARED if column.yields is not None}
     cells = {head: [column.cell(view) for view in views] for head, column in columns.items()}
@@ -92,8 +110,8 @@ def _comparison(views: Sequence[RecordView], width: int) -> Table:
     for head in shown:
         table.add_column(head, justify="right", no_wrap=True)
     for i, view in enumerate(views):
-        table.add_row(Text(shortened(view.label, longest)), *(cells[head][i] for head in shown))
-    table.caption, table.caption_justify, table.caption_style = RULE, "left", "dim"
+        table.add_row(plain(shortened(view.label, longest)), *(cells[head][i] for head in shown))
+    table.caption, table.caption_justify = plain(RULE, "dim"), "left"
     return table
 
 
@@ -110,9 +128,9 @@ def share_bar(share: float, largest: float, width: int = BAR_WIDTH) -> str:
     return ("█" * full + (BLOCKS[rest] if rest else "")).ljust(width)
 
 
-def new_table(heads: Sequence[str] = (), left: Sequence[str] = ()) -> Table:
+def new_table(heads: Sequence[str] = (), left: Sequence[str] = ()) -> PlainTable:
     """A table without a frame; numbers stand flush right but for the columns named `left`."""
-    new = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+    new = PlainTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
     for head in heads:
         new.add_column(head, justify="left" if head in left else "right", no_wrap=True)
     return new
@@ -132,14 +150,14 @@ def _width(cells: Mapping[str, Sequence[str]], heads: Sequence[str]) -> int:
 
 def point(mark: str, words: str, style: str = "") -> Table:
     """A paragraph that hangs from its mark."""
-    grid = Table.grid(padding=(0, 1))
+    grid = PlainTable.grid(padding=(0, 1))
     grid.add_column(no_wrap=True)
     grid.add_column()
-    grid.add_row(mark, Text(words, style=style))
+    grid.add_row(mark, plain(words, style=style))
     return grid
 
 
-def _site_table(view: RecordView, width: int) -> Table:
+def _site_table(view: RecordView, width: int) -> PlainTable:
     shows, numbers = presentation(view), view.record.numbers
     parts = shows.parts(view)
     columns = (column for column in shows.table_columns(view) if column.yields is not None)
@@ -163,10 +181,10 @@ def _site_table(view: RecordView, width: int) -> Table:
     for head in shown:
         table.add_column(head, justify="left" if named[head].head == parts.head else "right", no_wrap=True)
     for i, site in enumerate(view.sites):
-        row = [Text(cells[head][i]) for head in shown]
-        table.add_row(numbers[i], Text(shortened(names[i], longest)), *row, style=None if site.in_fit else "dim")
+        row = [plain(cells[head][i]) for head in shown]
+        table.add_row(numbers[i], plain(shortened(names[i], longest)), *row, style=None if site.in_fit else "dim")
     if legend := shows.legend(view, shown, [head for head in cells if head not in shown]):
-        table.caption, table.caption_justify, table.caption_style = legend, "left", "dim"
+        table.caption, table.caption_justify = plain(legend, "dim"), "left"
     return table
 
 
@@ -188,10 +206,10 @@ def print_outcome(outcome: Outcome, console: Console | None = None) -> None:
     command = [f"$ {words}" for what, words in said.provenance_items(outcome) if what == "command"]
     last = [line for line in (*command[-1:], said.run_facts(outcome)) if line]
     blocks: list[list[Text | Table]] = [
-        [Text(line, style=style) for line, style in head.items() if line],
+        [plain(line, style=style) for line, style in head.items() if line],
         [*_lines([said.written_row(row) for row in outcome.rows], console.width)] if outcome.rows else [],
         [point(" ·", sentence(clean(note)), "dim") for note in outcome.notes],
-        [Text(line, style="dim") for line in last],
+        [plain(line, style="dim") for line in last],
     ]
     for i, block in enumerate(blocks):
         if block and i:
@@ -214,18 +232,18 @@ def _lines(rows: list[said.Written], width: int) -> list[Text]:
     names = [_folded(row.name, space) for row in rows]
     wide = {"what": max(len("what"), *(len(line) for lines in names for line in lines))} | wide
     total = sum(wide.values()) + GAP * (len(wide) - 1)
-    out = [Text(_joined({kind: kind for kind in wide}, wide), style="bold"), Text("─" * min(width, total))]
+    out = [plain(_joined({kind: kind for kind in wide}, wide), style="bold"), plain("─" * min(width, total))]
     for row, name, cells in zip(rows, names, table, strict=True):
         cells = {"what": name, **cells}
         for i in range(max(map(len, cells.values()))):
-            line = Text(_joined({kind: lines[i] if i < len(lines) else "" for kind, lines in cells.items()}, wide))
+            line = plain(_joined({kind: lines[i] if i < len(lines) else "" for kind, lines in cells.items()}, wide))
             if i == 0 and judged:
                 line.stylize(STYLES[row.mark], len(line) - len(line.plain.split(" ")[-1]))
             out.append(line)
         missed = row.tolerance and row.mark == said.MARKS[False] and "accepted" not in kinds
         below = [(f"accepted: {row.tolerance}", "dim")] if missed else []
         below += [(row.reason, "yellow" if row.ours == ABSENT else "dim")] if row.reason else []
-        out += [Text(f"  {part}", style=style) for text, style in below for part in _folded(text, width - 2)]
+        out += [plain(f"  {part}", style=style) for text, style in below for part in _folded(text, width - 2)]
     return out
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from layerlaw.law import LawFit
 from layerlaw.measures.collapse import rare_classes
 from layerlaw.measures.columns import REGISTRY, Column, describe
-from layerlaw.pages.html import cards, definitions, escaped, paragraph, symbols, table
+from layerlaw.pages.html import Markup, cards, definitions, fill, paragraph, symbols, table
 from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
 from layerlaw.pages.record_view import BRANCH, Parts, RecordView, TableColumn
 from layerlaw.pages.sheets.scales import close_scale
@@ -118,7 +118,7 @@ def table_columns(view: RecordView) -> list[TableColumn]:
         TableColumn("features", "numbers per sample at this site", lambda s: f"{s.features:,}", yields=5, on_page=False),
         first,
         TableColumn("±", f"95% interval of D by jackknife, relative; {FACTOR_WORDS}", view.interval),
-        TableColumn("D / D<sub>perm</sub>", "D over what permuted labels give; near 1 is noise", against_floor(view.column)),
+        TableColumn("D / D_perm", "D over what permuted labels give; near 1 is noise", against_floor(view.column)),
         TableColumn(SHARE, "share of the total drop of ln D", lambda s: ABSENT, "share of drop", 0),  # filled from parts
         *others,
     ]  # fmt: skip
@@ -160,8 +160,8 @@ def legend(view: RecordView, shown: Sequence[str], hidden: Sequence[str]) -> str
 def key_numbers(view: RecordView, fit: LawFit) -> list[Tile]:
     """The numbers of the law beside those that decide whether it holds."""
     symbol = describe(view.column).symbol
-    step, ends = view.record.step_name, [escaped(view.sites[i].name) for i in view.fit_positions]
-    half_life = "" if fit.half_life is None else f"<br>half-life {number(fit.half_life)} {step}s"
+    step, ends = view.record.step_name, [clean(view.sites[i].name) for i in view.fit_positions]
+    half_life = "" if fit.half_life is None else f"\nhalf-life {number(fit.half_life)} {step}s"
     others = [
         Tile("ρ", number(fit.rho), f"factor per {step}{half_life}"),
         Tile("r", correlation(fit.pearson), f"Pearson, of ln {symbol} and depth"),
@@ -176,7 +176,7 @@ def key_numbers(view: RecordView, fit: LawFit) -> list[Tile]:
     return [tile for tile in others if tile.value != ABSENT]
 
 
-def collapse_cards(view: RecordView) -> str:
+def collapse_cards(view: RecordView) -> Markup:
     """Numbers that exist only at the classifier."""
     balanced = bool(view.record.counts) and rare_classes(view.record.counts) is None  # then there are no rare classes
     shown = (c for c in REGISTRY.values() if c.card and not (balanced and c.needs == "imbalance"))
@@ -238,21 +238,22 @@ def shares_caption(view: RecordView) -> str:
     return paragraph(what, *shares.colors_explained(symbol)) if shares.values else ""
 
 
-def parts_table(view: RecordView) -> str:
+def parts_table(view: RecordView) -> Markup:
     """What all parts of one kind change together."""
     sums = {branch: part_sums(view.record, branch=branch) for branch in (False, True)}
     linear = any(one.linear is not None for some in sums.values() for one in some)
-    change = symbols(f"change of ln {describe(view.column).symbol}")
+    change = f"change of ln {describe(view.column).symbol}"
     heads = [("part", "site"), ("count", ""), (change, ""), ("per part", "")]
-    heads += [("change of ln D<sub>lin</sub>", ""), ("at most, per part", "")] if linear else []
-    head = "".join(f'<th scope="col"{f" class={kind}" if kind else ""}>{text}</th>' for text, kind in heads)
+    heads += [("change of ln D_lin", ""), ("at most, per part", "")] if linear else []
+    head = [fill('<th scope="col" class="{}">{}</th>', kind, symbols(text)) for text, kind in heads]
     rows = []
     for branch, one in ((branch, one) for branch, some in sums.items() for one in some):
         cells = [f"{one.count}", _change(one.total, 2), _change(one.total / one.count, 3)]
         cells += [_change(one.linear, 2), number(one.linear_most, 2)] if linear else []
         name = PART_NAMES[one.kind] + ", inside side branches" * branch
-        rows.append(f'<th scope="row" class="site">{name}</th>' + "".join(f"<td>{cell}</td>" for cell in cells))
-    return table("what each kind of part changes", head, rows) if rows else ""
+        first = fill('<th scope="row" class="site">{}</th>', name)
+        rows.append([first, *(fill("<td>{}</td>", cell) for cell in cells)])
+    return table("what each kind of part changes", head, rows) if rows else fill("")
 
 
 def _change(value: float | None, digits: int) -> str:
@@ -274,7 +275,7 @@ def parts_caption(view: RecordView) -> str:
         and "The chart is of the trunk, which all data pass; side branches (residual blocks, gates) are one part of it, "
         "from where they leave it to where they rejoin. What happens inside them stands apart in the table.",
         any("separation_linear" in part.values for part in view.record.parts)
-        and "D<sub>lin</sub> is the least D of a linear map; invertible maps leave it as it is.",
+        and "D_lin is the least D of a linear map; invertible maps leave it as it is.",
     )
 
 
@@ -283,6 +284,6 @@ def compared_caption(views: Sequence[RecordView]) -> str:
     return "D at the points of each fit; dashed, the fitted law."
 
 
-def formulas(views: Sequence[RecordView]) -> str:
+def formulas(views: Sequence[RecordView]) -> Markup:
     """Definitions and citations."""
     return definitions(FORMULAS, CITATIONS)

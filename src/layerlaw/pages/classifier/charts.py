@@ -10,13 +10,13 @@ from typing import Any
 from layerlaw.measures.columns import REGISTRY, describe
 from layerlaw.pages import theme
 from layerlaw.pages.classifier import PART_NAMES, chance_is_far, law_span, parts
-from layerlaw.pages.html import chart, escaped, for_plotly, plotly, section, table, unbroken
+from layerlaw.pages.html import Markup, chart, fill, for_plotly, plotly, section, table, unbroken
 from layerlaw.pages.record_view import RecordView, strided
 from layerlaw.pages.sheets.scales import log_ticks
 from layerlaw.record import SiteRow
 from layerlaw.verdict.levels import ModuleFinding, pooled_finding
 from layerlaw.verdict.parts import layer_changes
-from layerlaw.wording import beginning, finite, number, p_value, percent, short_names, shortened, signed
+from layerlaw.wording import beginning, clean, finite, number, p_value, percent, short_names, shortened, signed
 
 MOST_NAMES_IN_HALF_WIDTH = 12
 MOST_CLASSES = 40
@@ -135,31 +135,34 @@ def modules_words(view: RecordView) -> str:
     return "" if view.modules is None else unbroken(view.modules.sentence)
 
 
-def pooled_modules(views: Sequence[RecordView]) -> list[str]:
+def pooled_modules(views: Sequence[RecordView]) -> list[Markup]:
     """A section on which module obeys the law in all of these records, where they have several levels in common."""
     if (found := pooled_finding(*(view.record for view in views))) is None:
         return []
-    pooled = f"{unbroken(found.sentence)} Pooled as networks that were trained independently, say from several seeds."
-    return [
-        section("modules", "all", MODULES, chart("all-modules", modules_figure(found)) + modules_table(found), pooled)
-    ]
+    pooled = fill(
+        "{} Pooled as networks that were trained independently, say from several seeds.", unbroken(found.sentence)
+    )
+    body = fill("{}{}", chart("all-modules", modules_figure(found)), modules_table(found))
+    return [section("modules", "all", MODULES, body, pooled)]
 
 
-def modules_table(of: RecordView | ModuleFinding) -> str:
+def modules_table(of: RecordView | ModuleFinding) -> Markup:
     """The numbers of every level, the answer with a mark."""
     if (finding := of.modules if isinstance(of, RecordView) else of) is None:
-        return ""
+        return fill("")
     heads, *rows = finding.rows
     titles = dict(zip(heads, LEVEL_HEADS, strict=True))
-    head = "".join(
-        f'<th scope="col"{" class=site" if i == 0 else ""} title="{escaped(titles[text])}">{text}</th>'
+    head = [
+        fill('<th scope="col" class="{}" title="{}">{}</th>', "" if i else "site", titles[text], text)
         for i, text in enumerate(heads)
-    )
-    body = (
-        f'<th scope="row" class="site">{name}{" ✓" * (name == finding.level)}</th>'
-        + "".join(f"<td>{escaped(cell)}</td>" for cell in cells)
+    ]
+    body = [
+        [
+            fill('<th scope="row" class="site">{}{}</th>', name, " ✓" * (name == finding.level)),
+            *(fill("<td>{}</td>", cell) for cell in cells),
+        ]
         for name, *cells in rows
-    )
+    ]
     return table("levels of modules", head, body)
 
 
@@ -243,12 +246,12 @@ def classes_note(view: RecordView) -> str:
     """What the heat map leaves out, and its order."""
     if (deepest := _deepest(view)) is None:
         return ""
-    K, where = len(deepest.by_class["separation"]), escaped(deepest.name)
+    K, where = len(deepest.by_class["separation"]), clean(deepest.name)
     of = f"The {MOST_CLASSES} worst of {K:,} classes" if K > MOST_CLASSES else "Classes"
     aside = " Colors span the points of the law; other sites may lie beyond." * (
         len(view.fit_positions) < len(view.sites)
     )
-    return f"{of}, ordered by D<sub>k</sub> at '{where}', the worst separated on top. Darker is fuzzier.{aside}"
+    return f"{of}, ordered by D_k at '{where}', the worst separated on top. Darker is fuzzier.{aside}"
 
 
 def classes_figure(view: RecordView) -> Any:

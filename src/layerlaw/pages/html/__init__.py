@@ -2,6 +2,9 @@
 
 A page is one self-contained file: every byte it needs is in it, and its content security policy forbids it to request more.
 The policy names the scripts by their hashes: no other script runs, whatever a record is called.
+
+Text is escaped by default: what goes into a page goes through `fill`, which takes a template of ours and escapes every value
+that is not itself the work of `fill`. `document` writes nothing else, and refuses tags that no page of ours has.
 """
 
 from __future__ import annotations
@@ -9,17 +12,49 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import json
 import re
 from collections.abc import Iterable
 from importlib import resources
 from typing import Any, TypeVar
+from xml.etree import ElementTree
 
 from layerlaw.errors import InputError
 from layerlaw.pages import theme
 from layerlaw.wording import clean, sentence, shortened
 
 One = TypeVar("One")
+CLOSED = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-src 'none'; object-src 'none'"
 STATIC = "style-src 'unsafe-inline'; img-src data:"  # the policy of a page without scripts
+SVG = "http://www.w3.org/2000/svg"
+XLINK = "http://www.w3.org/1999/xlink"
+TAGS = {  # of HTML, then of SVG; no meta, form, frame or object, which could lead elsewhere
+    "a", "article", "b", "br", "code", "dd", "details", "div", "dl", "dt", "figcaption", "figure", "h1", "h2", "h3",
+    "header", "i", "li", "main", "nav", "noscript", "ol", "p", "script", "section", "span", "sub", "summary", "sup", "table",
+    "tbody", "td", "th", "thead", "tr", "ul",
+    "circle", "clippath", "defs", "desc", "g", "image", "path", "rect", "svg", "text", "title", "tspan", "use",
+}  # fmt: skip
+AWAY = (
+    "action",
+    "formaction",
+    "http-equiv",
+    "ping",
+    "srcdoc",
+    "srcset",
+    "target",
+)  # attributes that no page of ours has
+HERE = ("#", "data:image/png;")  # what a reference may begin with
+_TAG = re.compile(r"<\s*/?\s*([^\s/>]*)([^>]*)")
+_ATTRIBUTE = re.compile(r"""([\w:-]+)\s*=\s*("[^"]*"|'[^']*'|[^\s>]*)""")
+_PLOTLY_TAG = re.compile(r"<(?!/?(?:b|br|sub|sup|extra)>)")
+_SYMBOL = re.compile(r"\bD_(reg|lin|perm|k)\b")
+_INDEX = re.compile(r"&lt;(/?su[bp])&gt;")
+
+
+class Markup(str):
+    """HTML that was made here. Any other text is escaped wherever it goes into a page."""
+
+    __slots__ = ()
 
 
 def listed(given: One | Iterable[One], of: type[One], caller: str) -> list[One]:
@@ -33,54 +68,101 @@ def listed(given: One | Iterable[One], of: type[One], caller: str) -> list[One]:
     return out
 
 
-def escaped(text: str) -> str:
-    """A name or sentence for HTML text and attributes."""
-    return html.escape(clean(text))
+def fill(template: str, *values: object) -> Markup:
+    """A template, which is a literal in our source, with a value for each {}: text is escaped, several values follow one
+    another. The only way to HTML: a test reads the source of all pages for it.
 
-
-def symbols(text: str) -> str:
-    """Words in which a symbol has its index below it; in HTML and in Plotly's labels, in no attribute.
-
-    >>> symbols("final D_reg")
-    'final D<sub>reg</sub>'
+    >>> fill('<p title="{}">{}</p>', 'a"b', [fill("<b>{}</b>", "<i>"), 3])
+    '<p title="a&quot;b"><b>&lt;i&gt;</b>3</p>'
     """
-    return re.sub(r"\bD_(reg|lin)\b", r"D<sub>\1</sub>", text)
+    return Markup(template.format(*map(_safe, values)))
+
+
+def _safe(value: object) -> str:
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return "".join(map(_safe, value))
+    return html.escape(clean(str(value)))
+
+
+def symbols(text: str) -> Markup:
+    """Words in which a symbol has its index below it; in HTML, in no attribute.
+
+    >>> symbols("final D_reg < 1")
+    'final D<sub>reg</sub> &lt; 1'
+    """
+    return Markup(_indexed(_safe(text)))
+
+
+def _indexed(text: str) -> str:
+    return _SYMBOL.sub(r"D<sub>\1</sub>", text)
+
+
+def formula(text: str) -> Markup:
+    """A formula of ours: text in which <sub> and <sup>, and nothing else, are HTML."""
+    return Markup(_INDEX.sub(r"<\1>", _safe(text)))
 
 
 def for_plotly(text: str, longest: int = 80) -> str:
-    """A name for Plotly, which reads a little HTML in labels and knows &lt; &gt; &amp; but not &quot;."""
-    return html.escape(shortened(text, longest), quote=False)
+    """A name for Plotly, which reads a little HTML in labels and knows &lt; &gt; &amp; but not &quot;, and %{…} on hover."""
+    return html.escape(shortened(text, longest), quote=False).replace("%{", "%\u200b{")
 
 
-def document(heading: str, subtitle: str, main: str, *, data: str = "", scripts: Iterable[str] = ()) -> str:
-    """A whole page; `subtitle` and `main` are HTML, `data` are elements that the scripts read."""
+def plotly_symbols(text: str) -> str:
+    """A label of ours for Plotly, symbols with their indices."""
+    return _indexed(text)
+
+
+def document(
+    heading: str, subtitle: str, main: Markup, *, data: Iterable[Markup] = (), scripts: Iterable[str] = ()
+) -> str:
+    """A whole page; `data` are elements that the scripts read."""
     scripts = list(scripts)
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     policy = f"script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
-    run = "".join(f"<script>{script}</script>\n" for script in scripts)
-    return f"""<!doctype html>
+    body = fill(
+        """<header>
+<h1>{}</h1>
+<p class="subtitle">{}</p>
+</header>
+<main>
+{}
+</main>
+{}""",
+        heading, subtitle, main, data,
+    )  # fmt: skip
+    check_tags(body)
+    return fill(
+        """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; {policy if scripts else STATIC}">
+<meta http-equiv="Content-Security-Policy" content="{}; {}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="generator" content="layerlaw">
 <link rel="icon" href="data:,">
-<title>{escaped(heading)}</title>
-<style>{theme.variables()}{source("page.css")}</style>
+<title>{}</title>
+<style>{}{}</style>
 </head>
 <body>
-<header>
-<h1>{escaped(heading)}</h1>
-<p class="subtitle">{subtitle}</p>
-</header>
-<main>
-{main}
-</main>
-{data}{run}</body>
+{}{}</body>
 </html>
-"""
+""",
+        Markup(CLOSED), Markup(policy if scripts else STATIC), heading, Markup(theme.variables()),
+        Markup(source("page.css")), body, [fill("<script>{}</script>\n", Markup(script)) for script in scripts],
+    )  # fmt: skip
+
+
+def check_tags(body: str) -> None:
+    """The last wall: raise where a tag or attribute stands that no page of ours has, or that leads to another page."""
+    for name, attributes in _TAG.findall(body):
+        given = [(key.lower().rpartition(":")[2], value.strip("\"'")) for key, value in _ATTRIBUTE.findall(attributes)]
+        away = any(key.startswith("on") or key in AWAY for key, _ in given)
+        away |= any(key in ("href", "src") and not value.startswith(HERE) for key, value in given)
+        if away or name.lower() not in TAGS:
+            raise InputError(f"page: expected no element that leads elsewhere, got <{name}{attributes[:80]}>.")
 
 
 def source(name: str) -> str:
@@ -88,67 +170,95 @@ def source(name: str) -> str:
     return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
 
 
-def section(panel: str, key: str, heading: str, body: str, caption: str = "") -> str:
+def section(panel: str, key: str, heading: str, body: Markup, caption: str = "") -> Markup:
     """A section; `key` makes its id unique on the page, `caption` stands below the heading."""
-    head = f"<h2>{heading}</h2>" if heading else ""
-    note = f'<p class="caption">{symbols(caption)}</p>' if caption else ""
-    return f'<section id="{key}-{panel}-panel" data-panel="{panel}">{head}{note}{body}</section>'
+    head = fill("<h2>{}</h2>", heading) if heading else ""
+    note = fill('<p class="caption">{}</p>', symbols(caption)) if caption else ""
+    return fill('<section id="{}-{}-panel" data-panel="{}">{}{}{}</section>', key, panel, panel, head, note, body)
 
 
-def empty(words: str) -> str:
+def empty(words: str) -> Markup:
     """What stands where something could not be shown."""
-    return f'<p class="empty">{symbols(escaped(words))}</p>'
+    return fill('<p class="empty">{}</p>', symbols(words))
 
 
-def chart(key: str, figure: Any) -> str:
+def chart(key: str, figure: Any) -> Markup:
     """A Plotly figure as an empty box and its JSON, drawn by page.js; or the sentence that stands in its place."""
     if isinstance(figure, str):
         return empty(figure)
-    box = f'<div class="chart" id="{key}" style="height:{int(figure.layout.height)}px"></div>'
-    return f'{box}<script type="application/json" data-figure="{key}">{inert(figure.to_json())}</script>'
+    box = fill('<div class="chart" id="{}" style="height:{}px"></div>', key, int(figure.layout.height))
+    shown = json.dumps(_labels(json.loads(figure.to_json())), ensure_ascii=False, separators=(",", ":"))
+    return fill('{}<script type="application/json" data-figure="{}">{}</script>', box, key, inert(shown))
 
 
-def inert(text: str) -> str:
+def _labels(figure: Any) -> Any:
+    """A figure in whose labels Plotly finds no link and no style: it knows <a> and <span>, and reads every text for them."""
+    if isinstance(figure, str):
+        return _PLOTLY_TAG.sub("&lt;", figure)
+    if isinstance(figure, dict):
+        return {name: _labels(value) for name, value in figure.items()}
+    return [_labels(value) for value in figure] if isinstance(figure, list) else figure
+
+
+def inert(text: str) -> Markup:
     """JSON in which no tag, no comment and no end of a script can stand."""
-    return text.replace("<", "\\u003c")
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
-def table(label: str, heads: str, rows: Iterable[str], *, kind: str = "", tall: bool = False) -> str:
-    """A table in a box that scrolls where the page is too narrow; heads and rows are cells of HTML."""
-    body = "".join(row if row.startswith("<tr") else f"<tr>{row}</tr>" for row in rows)
-    inner = f'<table class="layers{kind and f" {kind}"}"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
-    size = "scroll tall" if tall else "scroll"
-    return f'<div class="{size}" tabindex="0" role="region" aria-label="{escaped(label)}">{inner}</div>'
+def svg(root: ElementTree.Element) -> Markup:
+    """A drawing as an element of the page. Registered names keep prefixes short: HTML knows `xlink:href`, not `ns1:href`."""
+    ElementTree.register_namespace("", SVG)
+    ElementTree.register_namespace("xlink", XLINK)
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 
-def cards(items: Iterable[tuple[str, str, str]]) -> str:
-    """A strip of numbers: (what, number, in other words)."""
-    inner = "".join(
-        f"<div><dt>{symbols(what)}</dt><dd>{escaped(value)}</dd><dd class='tail'>{symbols(tail)}</dd></div>"
+def table(label: str, heads: Iterable[Markup], rows: Iterable[object], *, kind: str = "", tall: bool = False) -> Markup:
+    """A table in a box that scrolls where the page is too narrow; a row is its cells, or a whole <tr>."""
+    lines = [row if isinstance(row, Markup) and row.startswith("<tr") else fill("<tr>{}</tr>", row) for row in rows]
+    return fill(
+        '<div class="{}" tabindex="0" role="region" aria-label="{}">'
+        '<table class="{}"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>',
+        "scroll tall" if tall else "scroll", label, f"layers {kind}".rstrip(), heads, lines,
+    )  # fmt: skip
+
+
+def cards(items: Iterable[tuple[str, str, str]]) -> Markup:
+    """A strip of numbers: (what, number, in other words, which may have several lines)."""
+    inner = [
+        fill("<div><dt>{}</dt><dd>{}</dd><dd class='tail'>{}</dd></div>", symbols(what), value, _broken(tail))
         for what, value, tail in items
-    )
-    return f'<dl class="cards">{inner}</dl>' if inner else ""
+    ]
+    return fill('<dl class="cards">{}</dl>', inner) if inner else fill("")
 
 
-def settings(items: Iterable[tuple[str, str]]) -> str:
+def _broken(text: str) -> list[Markup]:
+    first, *others = text.split("\n")
+    return [symbols(first), *(fill("<br>{}", symbols(line)) for line in others)]
+
+
+def settings(items: Iterable[tuple[str, str]]) -> Markup:
     """What was set to what; a command is code."""
-    written = ((what, escaped(words)) for what, words in items)
-    shown = ((what, f"<code>{words}</code>" if what == "command" else words) for what, words in written)
-    rows = "".join(f"<dt>{escaped(what)}</dt><dd>{words}</dd>" for what, words in shown)
-    return f'<dl class="settings">{rows}</dl>'
+    rows = [
+        fill("<dt>{}</dt><dd>{}</dd>", what, fill("<code>{}</code>", words) if what == "command" else words)
+        for what, words in items
+    ]
+    return fill('<dl class="settings">{}</dl>', rows)
 
 
-def definitions(formulas: Iterable[tuple[str, str, str]], citations: Iterable[str]) -> str:
+def definitions(formulas: Iterable[tuple[str, str, str]], citations: Iterable[str]) -> Markup:
     """What each symbol is, and who said so."""
-    rows = "".join(f"<dt>{what}</dt><dd><span class='formula'>{how}</span>{why}</dd>" for what, how, why in formulas)
-    papers = "".join(f"<li>{escaped(line)}</li>" for line in citations)
-    return f"<dl class='formulas'>{rows}</dl><h3>Sources</h3><ul class='papers'>{papers}</ul>"
+    rows = [
+        fill("<dt>{}</dt><dd><span class='formula'>{}</span>{}</dd>", what, formula(how), formula(why))
+        for what, how, why in formulas
+    ]
+    papers = [fill("<li>{}</li>", line) for line in citations]
+    return fill("<dl class='formulas'>{}</dl><h3>Sources</h3><ul class='papers'>{}</ul>", rows, papers)
 
 
-def sentences(lines: Iterable[str], kind: str) -> str:
+def sentences(lines: Iterable[str], kind: str) -> Markup:
     """A list of sentences."""
-    items = "".join(f"<li>{unbroken(line)}</li>" for line in lines)
-    return f'<ul class="{kind}">{items}</ul>' if items else ""
+    items = [fill("<li>{}</li>", unbroken(line)) for line in lines]
+    return fill('<ul class="{}">{}</ul>', kind, items) if items else fill("")
 
 
 def paragraph(*lines: str | bool) -> str:
@@ -156,6 +266,6 @@ def paragraph(*lines: str | bool) -> str:
     return " ".join(line for line in lines if isinstance(line, str))
 
 
-def unbroken(text: str) -> str:
+def unbroken(text: str) -> Markup:
     """A sentence in which no line ends at an equals sign."""
-    return symbols(escaped(sentence(text)).replace(" = ", "&nbsp;=&nbsp;"))
+    return Markup(symbols(sentence(text)).replace(" = ", "&nbsp;=&nbsp;"))

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 from layerlaw.files import write_whole
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.pages import outcome_words as said
-from layerlaw.pages.html import document, escaped, listed, sentences, settings, table
+from layerlaw.pages.html import SVG, XLINK, Markup, document, fill, listed, sentences, settings, svg, table
 from layerlaw.pages.sheets import draw_sheet
 from layerlaw.sheet import Panel, Sheet
 from layerlaw.wording import clean, counted, sentence
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 WORDS = {True: ("yes", "✓ yes"), False: ("no", "✗ no"), None: ("none", "–")}  # class and text of a verdict
 MANY_ROWS = 30
-SVG = "http://www.w3.org/2000/svg"
-XLINK = "http://www.w3.org/1999/xlink"
 LARGEST = 1.7  # pixels of the screen per point of the paper, at most
 SMALLEST = 1.1  # on a narrow screen a wide figure is scrolled, not shrunk beyond reading
 NARROW = 420  # points; such a figure fits a telephone
@@ -48,14 +46,16 @@ def outcome_html(outcomes: Outcome | Sequence[Outcome], *, title: str | None = N
     head = clean(title or "") or (said.heading(chosen[0]) if alone else "Reproduced figures")
     count = [line for line in (said.verdict_line(chosen), f"in {counted(len(chosen), 'figure')}") if line]
     facts = said.run_facts(chosen[0]) if alone else ", ".join(count)
-    items = "".join(
-        f'<li><a href="#o{i}">{escaped(said.heading(outcome))}</a><span>{escaped(said.verdict_line([outcome]))}'
-        f"{', quick run' if said.quick_words(outcome) else ''}</span></li>"
+    items = [
+        fill(
+            '<li><a href="#o{}">{}</a><span>{}{}</span></li>',
+            i, said.heading(outcome), said.verdict_line([outcome]), ", quick run" * bool(said.quick_words(outcome)),
+        )
         for i, outcome in enumerate(chosen)
-    )
-    contents = f'<section data-panel="contents"><nav aria-label="figures"><ol>{items}</ol></nav></section>'
-    main = "\n".join(_article(outcome, f"o{i}", alone=alone) for i, outcome in enumerate(chosen))
-    return document(head, escaped(facts), f"{'' if alone else contents}\n{main}")
+    ]  # fmt: skip
+    contents = fill('<section data-panel="contents"><nav aria-label="figures"><ol>{}</ol></nav></section>\n', items)
+    articles = [fill("{}\n", _article(outcome, f"o{i}", alone=alone)) for i, outcome in enumerate(chosen)]
+    return document(head, facts, fill("{}{}", "" if alone else contents, articles))
 
 
 def finding_page(
@@ -72,52 +72,56 @@ def finding_page(
     first, *others = lines
     about = [(name, str(value)) for name, value in (provenance or {}).items() if value is not None]
     parts = [
-        ("verdict", "", f'<p class="headline">{escaped(first)}</p>{sentences(others, "notes plain")}'),
+        ("verdict", "", fill('<p class="headline">{}</p>{}', first, sentences(others, "notes plain"))),
         *(("sheet", sheet.title, _drawing(sheet, f"s{i}")) for i, sheet in enumerate(sheets)),
         *(("tables", one.title, _table_of(one)) for one in tables),
         ("notes", "Notes", sentences(notes, "notes plain")),
-        ("provenance", "How it was run", settings(about) if about else ""),
+        ("provenance", "How it was run", settings(about) if about else fill("")),
     ]
-    return write_whole(path, document(title, "", "".join(_section(*part) for part in parts if part[-1])))
+    return write_whole(path, document(title, "", fill("{}", [_section(*part) for part in parts if part[-1]])))
 
 
-def _article(outcome: Outcome, key: str, *, alone: bool) -> str:
+def _article(outcome: Outcome, key: str, *, alone: bool) -> Markup:
     """Everything about one outcome; `key` makes ids unique on the page."""
-    label = escaped(said.heading(outcome))
-    notes = "".join(f"<li>{escaped(sentence(note))}</li>" for note in outcome.notes)
+    label = said.heading(outcome)
+    notes = [fill("<li>{}</li>", sentence(note)) for note in outcome.notes]
     sections = [
         ("verdict", "", _verdict(outcome)),
         *(("sheet", sheet.title, _drawing(sheet, f"{key}s{i}")) for i, sheet in enumerate(outcome.sheets)),
         ("numbers", "Numbers", _numbers(outcome.rows)),
-        ("tables", "Supporting tables", "".join(map(_folded, outcome.tables))),
-        ("notes", "Notes", f'<ul class="notes plain">{notes}</ul>' if notes else ""),
-        ("provenance", "How it was run", settings(said.provenance_items(outcome)) if outcome.provenance else ""),
+        ("tables", "Supporting tables", fill("{}", map(_folded, outcome.tables))),
+        ("notes", "Notes", fill('<ul class="notes plain">{}</ul>', notes) if notes else fill("")),
+        ("provenance", "How it was run", settings(said.provenance_items(outcome)) if outcome.provenance else fill("")),
     ]
-    parts = "".join(_section(*parts) for parts in sections if parts[-1])
-    return f'<article id="{key}" aria-label="{label}">{"" if alone else f"<h2>{label}</h2>"}{parts}</article>'
+    parts = [_section(*parts) for parts in sections if parts[-1]]
+    head = "" if alone else fill("<h2>{}</h2>", label)
+    return fill('<article id="{}" aria-label="{}">{}{}</article>', key, label, head, parts)
 
 
-def _verdict(outcome: Outcome) -> str:
+def _verdict(outcome: Outcome) -> Markup:
     line, own = said.verdict_line([outcome]), sum(row.paper is None for row in outcome.rows)
     lines = {
         "headline": f"{line[:1].upper()}{line[1:]}." if line else "",
         "facts": f"{counted(own, 'number')} of ours without one in the paper" if own else "",
         "facts quick": said.quick_words(outcome),
     }
-    return "".join(f'<p class="{kind}">{escaped(words)}</p>' for kind, words in lines.items() if words)
+    return fill("{}", [fill('<p class="{}">{}</p>', kind, words) for kind, words in lines.items() if words])
 
 
-def _numbers(rows: Sequence[Row]) -> str:
+def _numbers(rows: Sequence[Row]) -> Markup:
     """What the paper has stands open; our further numbers are folded."""
     beside = [row for row in rows if row.paper is not None or row.reproduced is not None]
     further = [row for row in rows if row not in beside]
     if not beside or not further:
-        return _number_table(rows) if rows else ""
-    more = f"<summary>{counted(len(further), 'more number')} of ours</summary>{_number_table(further)}"
-    return f'{_number_table(beside)}<details class="table more">{more}</details>'
+        return _number_table(rows) if rows else fill("")
+    more = counted(len(further), "more number")
+    return fill(
+        '{}<details class="table more"><summary>{} of ours</summary>{}</details>',
+        _number_table(beside), more, _number_table(further),
+    )  # fmt: skip
 
 
-def _number_table(rows: Sequence[Row]) -> str:
+def _number_table(rows: Sequence[Row]) -> Markup:
     """Paper, ours, reproduced? What was accepted comes last: on a telephone the verdict should be seen first."""
     texts = [said.written_row(row) for row in rows]
     ours = "ours (mean, range over seeds)" if any(text.range for text in texts) else "ours"
@@ -126,37 +130,39 @@ def _number_table(rows: Sequence[Row]) -> str:
     heads |= {"accepted": "tolerance"} if any(text.tolerance for text in texts) else {}
     lines = []
     for row, text in zip(rows, texts, strict=True):
-        reason = f'<span class="reason">{escaped(text.reason)}</span>' if text.reason else ""
+        reason = fill('<span class="reason">{}</span>', text.reason) if text.reason else ""
         here, there = ("", reason) if row.ours is None else (reason, "")  # where a missing number would stand
         kind, word = WORDS[row.reproduced]
         word += "" if row.counted or row.reproduced is None else " (not counted)"
         accepted = "; ".join(filter(None, (text.tolerance, text.kind, text.chance and f"by chance {text.chance}")))
-        span = f' <span class="range">{escaped(text.range)}</span>' if text.range else ""
+        span = fill(' <span class="range">{}</span>', text.range) if text.range else ""
         cells = {
-            "site": f'<th scope="row" class="site">{escaped(text.name)}{here}</th>',
-            "paper": f'<td class="paper">{escaped(text.paper)}</td>',
-            "value": f'<td class="value"><span class="ours">{escaped(text.ours)}</span>{span}{there}</td>',
-            "verdict": f'<td class="verdict {kind}">{word}</td>',
-            "tolerance": f'<td class="tolerance">{escaped(accepted)}</td>',
+            "site": fill('<th scope="row" class="site">{}{}</th>', text.name, here),
+            "paper": fill('<td class="paper">{}</td>', text.paper),
+            "value": fill('<td class="value"><span class="ours">{}</span>{}{}</td>', text.ours, span, there),
+            "verdict": fill('<td class="verdict {}">{}</td>', kind, word),
+            "tolerance": fill('<td class="tolerance">{}</td>', accepted),
         }
-        lines.append("".join(cells[column] for column in heads.values()))
-    head = "".join(f'<th scope="col" class="{kind}">{words}</th>' for words, kind in heads.items())
+        lines.append([cells[column] for column in heads.values()])
+    head = [fill('<th scope="col" class="{}">{}</th>', kind, words) for words, kind in heads.items()]
     return table("numbers beside the paper’s", head, lines, kind="beside")
 
 
-def _drawing(sheet: Sheet, key: str) -> str:
+def _drawing(sheet: Sheet, key: str) -> Markup:
     panels = [f"{p.title}: {p.note}" if isinstance(p, Panel) and p.note else p.title for p in sheet.panels]
     description, title = (
         f"{counted(len(panels), 'panel')}. {'; '.join(panels)}. {sheet.caption}",
         sheet.title or "figure",
     )
-    svg = inline_svg(draw_sheet(sheet, heading=False), key, title=title, description=description)
-    caption = f"<figcaption>{escaped(sentence(sheet.caption))}</figcaption>" if sheet.caption else ""
-    scroll = f'<div class="drawing" tabindex="0" role="region" aria-label="{escaped(title)}">'
-    return f'<figure class="sheet">{scroll}{svg}</div>{caption}</figure>'
+    drawn = inline_svg(draw_sheet(sheet, heading=False), key, title=title, description=description)
+    caption = fill("<figcaption>{}</figcaption>", sentence(sheet.caption)) if sheet.caption else ""
+    return fill(
+        '<figure class="sheet"><div class="drawing" tabindex="0" role="region" aria-label="{}">{}</div>{}</figure>',
+        title, drawn, caption,
+    )  # fmt: skip
 
 
-def inline_svg(figure: Figure, key: str, *, title: str, description: str = "") -> str:
+def inline_svg(figure: Figure, key: str, *, title: str, description: str = "") -> Markup:
     """The figure as an `<svg>` element with a title and a description.
 
     Text stays text, so it can be found, copied and read aloud; every id begins with `key`, since those of a page must be
@@ -192,31 +198,30 @@ def inline_svg(figure: Figure, key: str, *, title: str, description: str = "") -
         element = ElementTree.Element(f"{{{SVG}}}{what}", {"id": f"{key}-{what}"})
         element.text = text
         root.insert(i, element)
-    # Registered names keep the prefixes short: a parser of HTML knows `xlink:href`, not `ns1:href`.
-    ElementTree.register_namespace("", SVG)
-    ElementTree.register_namespace("xlink", XLINK)
-    return ElementTree.tostring(root, encoding="unicode")
+    return svg(root)
 
 
-def _folded(folded: Table) -> str:
+def _folded(folded: Table) -> Markup:
     """A supporting table, closed until somebody opens it."""
-    summary = f"{escaped(sentence(folded.title))}<span>{counted(len(folded.rows), 'row')}</span>"
-    return f'<details class="table"><summary>{summary}</summary>{_table_of(folded)}</details>'
+    return fill(
+        '<details class="table"><summary>{}<span>{}</span></summary>{}</details>',
+        sentence(folded.title), counted(len(folded.rows), "row"), _table_of(folded),
+    )  # fmt: skip
 
 
-def _table_of(folded: Table) -> str:
+def _table_of(folded: Table) -> Markup:
     """A table with its note; columns of numbers are set flush right."""
     words = [any(isinstance(row[i], str) for row in folded.rows) for i in range(len(folded.columns))]
-    kinds = [' class="site"' if i == 0 else ' class="words"' if w else "" for i, w in enumerate(words)]
+    kinds = ["words" if w and i else "" if i else "site" for i, w in enumerate(words)]
     columns = list(zip(kinds, folded.columns, strict=True))
-    heads = "".join(f'<th scope="col"{kind}>{escaped(column)}</th>' for kind, column in columns)
+    heads = [fill('<th scope="col" class="{}">{}</th>', kind, column) for kind, column in columns]
     written = ([(kind, said.written(v, c)) for (kind, c), v in zip(columns, row, strict=True)] for row in folded.rows)
-    rows = ("".join(f"<td{kind}>{escaped(text)}</td>" for kind, text in row) for row in written)
-    note = f'<p class="note">{escaped(sentence(folded.note))}</p>' if folded.note else ""
-    return f"{table(folded.title, heads, rows, tall=len(folded.rows) > MANY_ROWS)}{note}"
+    rows = [[fill('<td class="{}">{}</td>', kind, text) for kind, text in row] for row in written]
+    note = fill('<p class="note">{}</p>', sentence(folded.note)) if folded.note else ""
+    return fill("{}{}", table(folded.title, heads, rows, tall=len(folded.rows) > MANY_ROWS), note)
 
 
-def _section(panel: str, title: str, body: str) -> str:
-    head = f"<h3>{escaped(sentence(title))}</h3>" if title else ""
-    kind = ' class="provenance"' if panel == "provenance" else ""
-    return f'<section data-panel="{panel}"{kind}>{head}{body}</section>'
+def _section(panel: str, title: str, body: Markup) -> Markup:
+    head = fill("<h3>{}</h3>", sentence(title)) if title else ""
+    kind = "provenance" if panel == "provenance" else ""
+    return fill('<section data-panel="{}" class="{}">{}{}</section>', panel, kind, head, body)

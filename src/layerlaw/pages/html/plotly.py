@@ -11,7 +11,7 @@ from layerlaw.errors import needed
 from layerlaw.law import LawFit
 from layerlaw.measures.columns import describe
 from layerlaw.pages import theme
-from layerlaw.pages.html import for_plotly, symbols
+from layerlaw.pages.html import for_plotly, plotly_symbols
 from layerlaw.pages.record_view import Parts, RecordView, block_ticks, site_ticks, strided
 from layerlaw.pages.sheets.scales import close_scale, tick_text
 from layerlaw.wording import number, short_names
@@ -43,7 +43,7 @@ def new_figure(traces: Sequence[Any], view: RecordView | None, *, level: float |
         layout["meta"] = {"sites": names, "places": view.places}
     figure.update_layout(template=go.layout.Template(), **layout)
     if title := figure.layout.yaxis.title.text:
-        figure.layout.yaxis.title.text = symbols(title)
+        figure.layout.yaxis.title.text = plotly_symbols(title)
     if level is not None:
         figure.add_hline(y=level, line={"color": theme.TEXT, "width": 1, "dash": "dash"})
     return figure

@@ -13,7 +13,7 @@ from layerlaw.errors import InputError
 from layerlaw.measures.columns import describe
 from layerlaw.pages import classifier, html, language_model, regression, theme
 from layerlaw.pages.classifier import charts
-from layerlaw.pages.html import plotly
+from layerlaw.pages.html import Markup, fill, plotly
 from layerlaw.pages.html.planes import plane_positions, planes_html, planes_note
 from layerlaw.pages.kinds import filled, presentation
 from layerlaw.pages.language_model import charts as lm_charts
@@ -27,11 +27,11 @@ MOST_ASIDE, MOST_SPREAD = 0.08, 0.4  # blocks: between the points of two records
 LONGEST_BLOCK, LONGEST_SITE = 17, (22, 17)  # characters in a table; of a site, on a desk and on a telephone
 MANY_SITES = 60  # more than that scroll in a box of their own
 FINGERPRINTS = ("data_sha256", "data_fingerprint")  # of language models and of older records; of all others
-TYPE_HEADS = (
+TYPE_HEADS = fill(
     '<th scope="col" class="site">site</th><th scope="col" class="text">type</th>'
     '<th scope="col" title="numbers per sample at this site">features</th>'
 )
-RANK_MARK = f'<span class="mark">{classifier.RANK_MARK}</span>'
+RANK_MARK = fill('<span class="mark">{}</span>', classifier.RANK_MARK)
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")
 
 
@@ -44,106 +44,110 @@ class PagePanel(NamedTuple):
     name: str
     heading: str
     figure: Callable[[RecordView], object] | None = None
-    above: Callable[[RecordView], str] | None = None
-    below: Callable[[RecordView], str] | None = None
+    above: Callable[[RecordView], Markup] | None = None
+    below: Callable[[RecordView], Markup] | None = None
     caption: Callable[[RecordView], str] | str = ""
     half: bool = False
     shown: Callable[[RecordView], object] = lambda view: True
 
-    def section(self, view: RecordView, key: str) -> str:
+    def section(self, view: RecordView, key: str) -> Markup:
         """The panel as a section of HTML; `key` makes its ids unique on the page."""
         drawn = html.chart(f"{key}-{self.name}", self.figure(view)) if self.figure is not None else ""
         above, below = (part(view) if part is not None else "" for part in (self.above, self.below))
         caption = self.caption if isinstance(self.caption, str) else self.caption(view)
-        return html.section(self.name, key, self.heading, above + drawn + below, caption)
+        return html.section(self.name, key, self.heading, fill("{}{}{}", above, drawn, below), caption)
 
 
-def verdict_html(view: RecordView) -> str:
+def verdict_html(view: RecordView) -> Markup:
     """The headline large, its numbers below; findings, advice, and the record's notes in gray."""
     (headline, numbers), verdict = view.headline, view.verdict
     notes = [note for note in view.record.notes if note not in verdict.findings]
-    return (
-        f'<p class="headline">{html.symbols(html.escaped(sentence(headline)))}</p>'
-        + (f'<p class="facts">{html.unbroken(numbers)}</p>' if numbers else "")
-        + html.sentences(verdict.findings, "findings")
-        + (f"<h3>What to do</h3>{html.sentences(verdict.advice, 'advice')}" if verdict.advice else "")
-        + html.sentences(notes, "notes")
+    advice = fill("<h3>What to do</h3>{}", html.sentences(verdict.advice, "advice")) if verdict.advice else ""
+    return fill(
+        '<p class="headline">{}</p>{}{}{}{}',
+        html.symbols(sentence(headline)),
+        fill('<p class="facts">{}</p>', html.unbroken(numbers)) if numbers else "",
+        html.sentences(verdict.findings, "findings"),
+        advice,
+        html.sentences(notes, "notes"),
     )
 
 
-def method_html(view: RecordView) -> str:
+def method_html(view: RecordView) -> Markup:
     """Settings and provenance of one record."""
     parts = [
-        f"<h3>{head}</h3>{html.settings((str(key).replace('_', ' '), setting(value)) for key, value in values.items())}"
+        fill("<h3>{}</h3>{}", head, html.settings((k.replace("_", " "), setting(v)) for k, v in values.items()))
         for head, values in (("Settings", view.record.settings), ("Provenance", view.record.provenance))
         if values
     ]
-    return "".join(parts) or html.empty("The record holds no settings and no provenance.")
+    return fill("{}", parts) if parts else html.empty("The record holds no settings and no provenance.")
 
 
-def key_numbers(view: RecordView) -> str:
+def key_numbers(view: RecordView) -> Markup:
     """The numbers of the law as cards: those that decide whether it holds, and below the others."""
     if view.fit is None:
         return html.empty("No law could be fitted, for the reason given above.")
     shows = presentation(view)
-    return html.cards(law_tiles(view, view.fit)) + html.cards(shows.key_numbers(view, view.fit))
+    return fill("{}{}", html.cards(law_tiles(view, view.fit)), html.cards(shows.key_numbers(view, view.fit)))
 
 
-def layers_html(view: RecordView) -> str:
+def layers_html(view: RecordView) -> Markup:
     """The table; columns that are empty at every site are left out."""
     shows = presentation(view)
     parts = shows.parts(view)
     cells = filled(view, (column for column in shows.table_columns(view) if column.on_page), parts, _bars(parts, view))
     long_names = not view.alike and max(len(site.name) for site in view.sites) > LONGEST_SITE[1]
     many = len(cells) + long_names > shows.CROWDED  # long names take the room of a column
-    titled = [(html.escaped(c.meaning), c.short if many and c.short else c.head) for c in cells]
-    heads = "".join(f'<th scope="col" title="{meaning}">{html.symbols(head)}</th>' for meaning, head in titled)
+    titled = [(c.meaning, c.short if many and c.short else c.head) for c in cells]
+    heads = [fill('<th scope="col" title="{}">{}</th>', meaning, html.symbols(head)) for meaning, head in titled]
     rows, names = [], _table_names(view)
     for i, (site, count) in enumerate(zip(view.sites, view.record.numbers, strict=True)):
         mark = RANK_MARK if site.values.get("full_rank") == 0.0 else ""
-        measured = "".join(
-            f"<td>{texts[i]}{mark if c.head in ('D', 'D_reg') else ''}</td>" for c, texts in cells.items()
-        )
-        opened = "<tr>" if site.in_fit else '<tr class="aside">'
-        rows.append(f"{opened}{_site_cells(site, count, names[i], short=view.alike)}{measured}</tr>")
-    first = '<th scope="col" class="site">block</th>' if view.alike else TYPE_HEADS
+        measured = [
+            fill("<td>{}{}</td>", texts[i], mark if c.head in ("D", "D_reg") else "") for c, texts in cells.items()
+        ]
+        opened = fill("<tr>") if site.in_fit else fill('<tr class="aside">')
+        about = _site_cells(site, count, names[i], short=view.alike)
+        rows.append(fill("{}{}{}</tr>", opened, about, measured))
+    first = fill('<th scope="col" class="site">block</th>') if view.alike else TYPE_HEADS
     gray = ["Sites in gray are shown but are no points of the law."] * any(not site.in_fit for site in view.sites)
     far = bool(view.shares) and any(b > a + 1 for a, b in pairwise(view.fit_positions))
     gray += ["Where gray rows lie between two points of the law, a share is that of all layers between the two."] * far
-    below = "".join(f'<p class="note">{html.symbols(note)}</p>' for note in [*shows.table_notes(view), *gray])
+    below = [fill('<p class="note">{}</p>', html.symbols(note)) for note in [*shows.table_notes(view), *gray]]
     kind, tall = "many" if many else "", len(view.sites) > MANY_SITES
-    return html.table("per-layer table", first + heads, rows, kind=kind, tall=tall) + below
+    return fill("{}{}", html.table("per-layer table", [first, *heads], rows, kind=kind, tall=tall), below)
 
 
 def _bars(parts: Parts, view: RecordView) -> list[str]:
-    out = [ABSENT] * len(view.sites)
+    out: list[str] = [ABSENT] * len(view.sites)
     largest = max([parts.least, *map(abs, parts.values.values())])
     for (i, part), kind in zip(parts.values.items(), parts.kinds(), strict=True):
         if largest > 0:
-            bar = f'<span class="bar {kind}" style="width:{100 * abs(part) / largest:.0f}%"></span>'
-            out[i] = f'<span class="share">{bar}</span><span class="num">{percent(part, parts.digits)}</span>'
+            bar = fill('<span class="bar {}" style="width:{}%"></span>', kind, f"{100 * abs(part) / largest:.0f}")
+            share = percent(part, parts.digits)
+            out[i] = fill('<span class="share">{}</span><span class="num">{}</span>', bar, share)
     return out
 
 
 def _table_names(view: RecordView) -> list[str]:
     """Names that differ on a desk and on a telephone; of blocks all alike without the middle: they end in their number."""
     if view.alike:
-        return [html.escaped(shortened(site.name, LONGEST_BLOCK)) for site in view.sites]
+        return [shortened(site.name, LONGEST_BLOCK) for site in view.sites]
     wide, narrow = (short_names([site.name for site in view.sites], longest) for longest in LONGEST_SITE)
-    both = '<span class="on-desk">{}</span><span class="on-telephone">{}</span>'
-    pairs = zip(map(html.escaped, wide), map(html.escaped, narrow), strict=True)
-    return [long if long == brief else both.format(long, brief) for long, brief in pairs]
+    return [
+        long
+        if long == brief
+        else fill('<span class="on-desk">{}</span><span class="on-telephone">{}</span>', long, brief)
+        for long, brief in zip(wide, narrow, strict=True)
+    ]
 
 
-def _site_cells(site: SiteRow, count: str, name: str, *, short: bool) -> str:
+def _site_cells(site: SiteRow, count: str, name: str, *, short: bool) -> Markup:
     """Name, type and features; of blocks all alike the name alone. Beside a name that is a number no other stands."""
-    title, index = html.escaped(site.name), "" if site.name.isdecimal() else f'<span class="index">{count}</span>'
-    head = f'<th scope="row" class="site" title="{title}">{index}{name}</th>'
-    return (
-        head
-        if short
-        else f'{head}<td class="text">{html.escaped(shortened(site.type, 28))}</td><td>{site.features:,}</td>'
-    )
+    index = "" if site.name.isdecimal() else fill('<span class="index">{}</span>', count)
+    head = fill('<th scope="row" class="site" title="{}">{}{}</th>', site.name, index, name)
+    kind, features = shortened(site.type, 28), f"{site.features:,}"
+    return head if short else fill('{}<td class="text">{}</td><td>{}</td>', head, kind, features)
 
 
 VERDICT = PagePanel("verdict", "", below=verdict_html)
@@ -233,67 +237,78 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
             raise InputError(f"report: expected records of one kind, got {both}. Write a page for each kind.")
     views, alone = read_all(chosen), len(chosen) == 1
     heading = clean(title or "") or (views[0].label if alone else f"{len(views)} records compared")
-    under = _facts(views[0]) if alone else html.escaped(" · ".join(view.label for view in views))
+    under = _facts(views[0]) if alone else " · ".join(view.label for view in views)
     planes = sum(len(plane_positions(view)) for view in views)
     views = [replace(view, points=min(view.points, PLANE_POINTS // max(1, planes))) for view in views]
     main = [
-        '<noscript><p class="empty">The charts need JavaScript; verdict, tables and drawings do not.</p></noscript>',
+        fill(
+            '<noscript><p class="empty">The charts need JavaScript; verdict, tables and drawings do not.</p></noscript>'
+        ),
         _panels(views[0], "r0") if alone else _several(views),
         html.section("definitions", "all", "Definitions and sources", presentation(views[0]).formulas(views)),
     ]
     template = html.inert(json.dumps(plotly.plotly_template()))
-    data = f'<script type="application/json" id="template">{template}</script>\n'
+    data = fill('<script type="application/json" id="template">{}</script>\n', template)
     drawing = str(plotly.offline.get_plotlyjs()).replace(
         "\r\n", "\n"
     )  # as a browser reads it, or its hash would differ
-    return html.document(heading, under, "\n".join(main), data=data, scripts=(drawing, html.source("page.js")))
+    return html.document(heading, under, _lines(main), data=[data], scripts=(drawing, html.source("page.js")))
 
 
-def _facts(view: RecordView) -> str:
-    return " · ".join(f'<span class="fact">{html.escaped(part)}</span>' for part in presentation(view).facts(view))
+def _lines(parts: Sequence[Markup]) -> Markup:
+    return fill("{}", [fill("{}\n", part) for part in parts])
 
 
-def _panels(view: RecordView, key: str) -> str:
+def _facts(view: RecordView) -> Markup:
+    first, *others = presentation(view).facts(view)
+    return fill('<span class="fact">{}</span>{}', first, [fill(' · <span class="fact">{}</span>', o) for o in others])
+
+
+def _panels(view: RecordView, key: str) -> Markup:
     """All panels of a record, half ones in pairs."""
-    out: list[str] = []
-    waiting: list[str] = []
+    out: list[Markup] = []
+    waiting: list[Markup] = []
     for panel in [*(p for p in PANELS[view.record.kind] if p.shown(view)), None]:
         if waiting and (len(waiting) == 2 or panel is None or not panel.half):
-            out.append(f'<div class="pair">{"".join(waiting)}</div>' if len(waiting) == 2 else waiting[0])
+            out.append(fill('<div class="pair">{}</div>', waiting) if len(waiting) == 2 else waiting[0])
             waiting = []
         if panel is not None:
             (waiting if panel.half else out).append(panel.section(view, key))
-    return "\n".join(out)
+    return _lines(out)
 
 
-def _several(views: Sequence[RecordView]) -> str:
-    all_of_them = f'<p class="together">{html.unbroken(said)}</p>' if (said := together(views)) else ""
-    body = html.chart("all-compare", compare_figure(views)) + _along_relative_depth(views) + all_of_them
-    body += compare_table(views)
+def _several(views: Sequence[RecordView]) -> Markup:
+    all_of_them = fill('<p class="together">{}</p>', html.unbroken(said)) if (said := together(views)) else ""
+    drawn = html.chart("all-compare", compare_figure(views))
+    body = fill("{}{}{}{}", drawn, _along_relative_depth(views), all_of_them, compare_table(views))
     of_kind = ({view.record.provenance.get(kind) for view in views} - {None} for kind in FINGERPRINTS)
-    drawn = any("shuffled" in str(record.settings.get("order")) for record in (view.record for view in views))
-    told = "may be of the same data: one was shuffled by its loader" if drawn else "were measured on different data"
+    mixed = any("shuffled" in str(view.record.settings.get("order")) for view in views)
+    told = "may be of the same data: one was shuffled by its loader" if mixed else "were measured on different data"
     texts = {(view.record.provenance.get("text") or {}).get("sha256") for view in views}
     if len(texts) == 1 and None not in texts:
         told = "are of one text, cut into other tokens or pieces"
     other_data = f" The records {told}." if any(len(known) > 1 for known in of_kind) else ""
     caption = presentation(views[0]).compared_caption(views) + other_data
     records = [
-        f'<details class="record"><summary><b>{html.escaped(view.label)}</b>'
-        f"<span>{html.symbols(html.escaped(sentence(view.headline[0])))}</span></summary>"
-        f'<p class="subtitle">{_facts(view)}</p>{_panels(view, f"r{i}")}</details>'
+        fill(
+            '<details class="record"><summary><b>{}</b><span>{}</span></summary><p class="subtitle">{}</p>{}</details>',
+            view.label,
+            html.symbols(sentence(view.headline[0])),
+            _facts(view),
+            _panels(view, f"r{i}"),
+        )
         for i, view in enumerate(views)
     ]
-    return "\n".join(
+    return _lines(
         [html.section("compare", "all", "Side by side", body, caption), *charts.pooled_modules(views), *records]
     )
 
 
-def _along_relative_depth(views: Sequence[RecordView]) -> str:
+def _along_relative_depth(views: Sequence[RecordView]) -> Markup:
     """The same curves along block / number of blocks, where language models are not equally deep."""
     deep = {len(view.fit_positions) for view in views}
     if views[0].record.kind is not LANGUAGE_MODEL or len(deep) < 2 or min(deep) < 2:
-        return ""
+        return fill("")
     return html.chart("all-compare-relative", compare_figure(views, relative=True))
 
 
@@ -302,7 +317,7 @@ def compare_figure(views: Sequence[RecordView], *, relative: bool = False) -> An
     kind, axis, symbol = (
         views[0].record.kind,
         presentation(views[0]).AXIS,
-        html.symbols(describe(views[0].column).symbol),
+        html.plotly_symbols(describe(views[0].column).symbol),
     )
     curves = [[view.series(view.column)[p] for p in view.fit_positions] for view in views]
     drawn = [i for i, curve in enumerate(curves) if any(v is not None and v > 0 for v in curve)]
@@ -357,25 +372,30 @@ def _color(i: int) -> str:
     return theme.QUALITATIVE[i % len(theme.QUALITATIVE)]
 
 
-def compare_table(views: Sequence[RecordView]) -> str:
+def compare_table(views: Sequence[RecordView]) -> Markup:
     """The numbers of each law, one row per record."""
     columns, crowded = presentation(views[0]).COMPARED, presentation(views[0]).CROWDED
-    named = "".join(f'<th scope="col">{html.symbols(c.head)}</th>' for c in columns)
-    heads = f'<th scope="col" class=site>record</th>{named}'
-    rows = (
-        f'<th scope="row" class="site" title="{html.escaped(view.label)}"><i class="dot" style="background:{_color(i)}"></i>'
-        f"{html.escaped(shortened(view.label, 40))}</th>" + "".join(_compared_cell(column, view) for column in columns)
+    named = [fill('<th scope="col">{}</th>', html.symbols(c.head)) for c in columns]
+    heads = [fill('<th scope="col" class="site">record</th>'), *named]
+    rows = [
+        [
+            fill(
+                '<th scope="row" class="site" title="{}"><i class="dot" style="background:{}"></i>{}</th>',
+                view.label, _color(i), shortened(view.label, 40),
+            ),
+            *(_compared_cell(column, view) for column in columns),
+        ]
         for i, view in enumerate(views)
-    )
+    ]  # fmt: skip
     kind = "many" if 1 + len(columns) > crowded else ""
     bent = any(view.fit is not None and view.fit.trend == math.inf for view in views)
     infinite = " Trend ∞: a curve fitted to all steps does not fall at its first one." * bent
-    rule = f'<p class="note">{html.escaped(RULE[0].upper() + RULE[1:])}.{infinite}</p>'
-    return html.table("law numbers per record", heads, rows, kind=kind) + rule
+    rule = fill('<p class="note">{}.{}</p>', RULE[0].upper() + RULE[1:], infinite)
+    return fill("{}{}", html.table("law numbers per record", heads, rows, kind=kind), rule)
 
 
-def _compared_cell(column: ComparedColumn, view: RecordView) -> str:
+def _compared_cell(column: ComparedColumn, view: RecordView) -> Markup:
     """A number, and small below it its interval."""
-    text, below, title = map(html.escaped, (column.cell(view), column.below(view), column.title(view)))
-    named = f'<span title="{title}">{text}</span>' if title else text
-    return f"<td>{named}" + (f'<span class="below">{below}</span>' if below else "") + "</td>"
+    text, below, title = column.cell(view), column.below(view), column.title(view)
+    named = fill('<span title="{}">{}</span>', title, text) if title else text
+    return fill("<td>{}{}</td>", named, fill('<span class="below">{}</span>', below) if below else "")

@@ -9,13 +9,13 @@ from statistics import fmean
 from layerlaw.errors import InputError
 from layerlaw.law import LawFit
 from layerlaw.pages import classifier
-from layerlaw.pages.html import definitions, escaped, paragraph
+from layerlaw.pages.html import Markup, definitions, paragraph
 from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import SiteRow
 from layerlaw.verdict.steps import final_rise
 from layerlaw.verdict.targets import column_of, is_shuffled, target_name, targets
-from layerlaw.wording import ABSENT, correlation, counted, finite, number, percent, residual, shortened, signed
+from layerlaw.wording import ABSENT, clean, correlation, counted, finite, number, percent, residual, shortened, signed
 
 AXIS, CROWDED = "prediction residual PR", 8
 GAIN, UNTRAINED = "gain", "untrained"
@@ -118,7 +118,7 @@ def _other_targets(view: RecordView) -> list[TableColumn]:
 def table_notes(view: RecordView) -> list[str]:
     """What every block is, said once; how the columns of other targets were measured."""
     block, others = view.sites[view.fit_positions[0]] if view.alike else None, targets(view.record)
-    notes = [f"Every block: {escaped(block.type)}, {block.features:,} features."] if block is not None else []
+    notes = [f"Every block: {clean(block.type)}, {block.features:,} features."] if block is not None else []
     shuffled = sum(map(is_shuffled, others))
     mean = f"; shuffled ids: the mean of {shuffled} vocabularies" if shuffled > 1 else ""
     return notes + [f"Columns of other targets are {measured_how(view)}{mean}."] * bool(others)
@@ -147,7 +147,7 @@ def parts(view: RecordView) -> Parts:
 
 def key_numbers(view: RecordView, fit: LawFit) -> list[Tile]:
     """The numbers of the law beside those that decide whether it holds, with what other text would change."""
-    rho, r = (below and f"95% interval<br>{below}" for below in _intervals(view, signed))
+    rho, r = (below and f"95% interval\n{below}" for below in _intervals(view, signed))
     noise = f"of what the line leaves; noise: {signed(fit.noise_autocorrelation, 2)}"
     short = _pearson(view, "residual", 1)
     inside = Tile("r in-sample", _pearson(view, "residual"), "" if short == ABSENT else f"{short} without the last")
@@ -304,7 +304,7 @@ def compared_caption(views: Sequence[RecordView]) -> str:
     )
 
 
-def formulas(views: Sequence[RecordView]) -> str:
+def formulas(views: Sequence[RecordView]) -> Markup:
     """Definitions and citations; of the separation too where it was measured."""
     both = any(view.has("separation") for view in views)
     separation = (classifier.FORMULAS[:1], classifier.CITATIONS[:1]) if both else ((), ())

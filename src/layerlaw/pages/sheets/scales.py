@@ -11,6 +11,7 @@ from layerlaw.sheet import Panel, Series
 from layerlaw.wording import minus, number, power
 
 MOST_BEYOND = 0.3  # of the foreground's span is given to the background on either side
+OUTERMOST = 300.0  # decades from 1: what lies beyond is at the end of an axis
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ def log_ticks(bottom: float, top: float, parts: int = 4) -> list[float]:
 def even_ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
     """Multiples of 1, 2 or 5 times a power of ten, about `most` of them."""
     raw = (high - low) / max(1, most)
+    if not 0 < raw < math.inf:  # numbers so large that nothing lies between them
+        return [low]
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * s for s in (1, 2, 5, 10) if unit * s >= raw * 0.999)
     step = max(1.0, round(step)) if whole else step
@@ -163,7 +166,10 @@ def padded(values: Sequence[float], log: bool, share: float, least: float) -> Sc
 
 
 def _between(low: float, high: float, log: bool) -> Scale:
-    return Scale(10**low, 10**high, True) if log else Scale(low, high, False)
+    if not log:
+        return Scale(low, high, False)
+    low, high = (min(max(end, -OUTERMOST), OUTERMOST) for end in (low, high))  # decades that floats can count
+    return Scale(10**low, 10**high, True) if low < high else Scale(10 ** (low - 1), 10 ** (high + 1), True)
 
 
 def _heights(series: Iterable[Series]) -> list[float]:
@@ -171,4 +177,4 @@ def _heights(series: Iterable[Series]) -> list[float]:
 
 
 def _drawable(values: Iterable[float], log: bool) -> list[float]:
-    return [v for v in values if v > 0 or not log]
+    return [v for v in values if (v > 0 or not log) and abs(v) <= 10.0**OUTERMOST]

@@ -1,0 +1,128 @@
+"""What the file of a record may hold: a rule for every field, for every column, and how their lengths belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from layerlaw.measures.columns import REGISTRY, describe
+from layerlaw.plain import (
+    Rule,
+    anything,
+    check_number,
+    check_text,
+    check_truth,
+    coordinate,
+    either,
+    fields,
+    misfit,
+    named,
+    nothing_or,
+    number_from,
+    one_of,
+    several,
+    whole_from,
+)
+
+MOST_SITES = 20_000
+MOST_CLASSES = 1_000_000
+NOT_NEGATIVE = ("separation", "target_separation", "nc1", "cdnv", "compression")  # and what is made from these
+PART_KINDS = ("map", "normalization", "nonlinearity", "branches", "other")
+
+
+def column_rule(name: str) -> Rule:
+    """What a column may hold: shares from 0 to 1, ranks that are whole, errors and fuzziness that are not negative."""
+    return _column_rule(name, name in REGISTRY)  # a measure may be registered for a while
+
+
+@cache
+def _column_rule(name: str, registered: bool) -> Rule:
+    column, bare = describe(name), name.removeprefix("test_")
+    if name.endswith("_log_se"):
+        return nothing_or(number_from(0))
+    if column.format == "percent":
+        return nothing_or(number_from(0, 1))
+    if column.kind is bool:
+        return nothing_or(number_from(0, 1, slack=0))
+    if column.kind is int:
+        return nothing_or(number_from(0, 2**53))  # as far as floats count
+    if bare.startswith(NOT_NEGATIVE):
+        return nothing_or(number_from(0))
+    return nothing_or(check_number)
+
+
+def class_rule(name: str) -> Rule:
+    """The same of a column that has a number per class or target, or one per group left out."""
+    return several(column_rule(name))
+
+
+VALUES = named(column_rule, by_name=True, plain=True)
+LISTS = named(class_rule, by_name=True, plain=True)
+SHARE, SCORE = nothing_or(number_from(0, 1)), nothing_or(number_from(-float("inf"), 1))
+POINT = several(nothing_or(coordinate), 2, 2)
+NAMES = several(check_text)
+
+SITE = fields(
+    {"name": check_text, "type": check_text, "shape": several(whole_from(0), 0, 64), "features": whole_from(0)},
+    {
+        "in_fit": check_truth, "at": check_text, "values": VALUES, "by_class": LISTS, "plane": several(POINT),
+        "left_out": LISTS, "branch": check_truth, "aside": check_text,
+    },
+)  # fmt: skip
+PART = fields(
+    {"layer": check_text, "kind": one_of(*PART_KINDS), "module": check_text, "type": check_text},
+    {"before": VALUES, "values": VALUES, "branch": check_truth},
+)
+# Settings and provenance are free but for what verdicts and pages read.
+SETTINGS = fields({}, {
+    "data_name": check_text, "sites": either(NAMES, check_text), "reduce": nothing_or(check_text), "head": check_truth,
+    "blocks": nothing_or(either(NAMES, check_text)), "in_front": named(NAMES), "task": check_text,
+    "weighting": check_text, "targets": either(named(anything), check_text), "most_frequent_accuracy": SHARE,
+    "classes": either(whole_from(0), several(anything)), "tokens": whole_from(0), "documents": whole_from(0),
+    "length": nothing_or(whole_from(0)), "tokens_per_feature": number_from(0), "loss": nothing_or(check_number),
+    "null_std": nothing_or(number_from(0)),
+})  # fmt: skip
+PROVENANCE = fields({}, {
+    "parameters_sha256": nothing_or(check_text), "data_sha256": nothing_or(check_text),
+    "data_fingerprint": nothing_or(check_text), "model": nothing_or(check_text),
+    "text": nothing_or(fields({}, {"name": nothing_or(check_text), "sha256": nothing_or(check_text)})),
+    "recipe": nothing_or(named(anything)),
+})  # fmt: skip
+RECORD = fields(
+    {"name": check_text, "sites": several(SITE, 0, MOST_SITES), "classes": several(check_text, 0, MOST_CLASSES)},
+    {
+        "kind": check_text, "counts": several(whole_from(0)), "test_counts": several(whole_from(0)), "accuracy": SHARE,
+        "test_accuracy": SHARE, "r_squared": SCORE, "test_r_squared": SCORE, "plane_labels": several(whole_from(0)),
+        "words": several(check_text, 0, MOST_CLASSES), "settings": SETTINGS, "provenance": PROVENANCE, "notes": NAMES,
+        "parts": several(PART), "version": whole_from(1),
+    },
+)  # fmt: skip
+
+
+def check_record(data: Mapping[str, Any]) -> None:
+    """Raise unless plain data are a whole record: every field by its rule, and lengths that belong together."""
+    RECORD(data, "")
+    classes, words = data["classes"], data.get("words") or ()
+    of_classes = data.get("kind", "classifier") == "classifier"
+    for name in ("counts", "test_counts"):
+        if of_classes and data.get(name) and len(data[name]) != len(classes):
+            raise misfit(name, f"a count for each of the {len(classes)} classes", data[name])
+    labels, known = data.get("plane_labels", ()), len(words or classes)
+    if labels and max(labels) >= max(known, 1):
+        raise misfit("plane_labels", f"labels below {max(known, 1)}, the number of names for them", max(labels))
+    seen: set[tuple[str, str]] = set()
+    groups: dict[str, int] = {}
+    for i, site in enumerate(data["sites"]):
+        where, place = f"sites[{i}]", (site["name"], site.get("at", ""))
+        if place in seen:
+            raise misfit(f"{where}.name", "every site once", site["name"])
+        seen.add(place)
+        if labels and site.get("plane") and len(site["plane"]) != len(labels):
+            raise misfit(f"{where}.plane", f"a point for each of the {len(labels)} plane_labels", site["plane"])
+        for name, values in site.get("by_class", {}).items():
+            if len(values) != len(classes):
+                raise misfit(f"{where}.by_class.{name}", f"a number for each of the {len(classes)} classes", values)
+        for name, values in site.get("left_out", {}).items():
+            if values and len(values) != groups.setdefault(name, len(values)):
+                raise misfit(f"{where}.left_out.{name}", f"{groups[name]} numbers, as at other sites", values)
