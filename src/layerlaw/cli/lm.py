@@ -56,6 +56,15 @@ def lm(
     ] = None,
     classes: Annotated[int, Option(help="Also D of so many most frequent next tokens.")] = 0,
     words: Annotated[str, Option(help="Words to picture at every block, e.g. war,game (one token each).")] = "",
+    lens: Annotated[
+        str | None,
+        Option(
+            help="logit: also what the head predicts from every block; linear: also after a linear map to the last."
+        ),
+    ] = None,
+    lens_tokens: Annotated[
+        int | None, Option(help="Tokens that the lens reads; default: as many as cost what the head costs on all.")
+    ] = None,
     blocks: Annotated[
         list[str] | None,
         Option(help="Modules to measure, where not those found: model.layers, or layers.*.mlp; with commas or again."),
@@ -93,6 +102,7 @@ def lm(
         loaded = chosen_model(model, tokenizer, dtype=dtype, device_map=device_map, name=result.name)
         options: Any = {"targets": target, "normalize": normalize, "task": task, "null": null, "classes": classes}
         options |= {"blocks": ",".join(blocks) if blocks else None, "seed": seed, "null_std": null_std}
+        options |= {"lens": lens, "lens_tokens": lens_tokens}
         options |= {"words": [word.strip() for word in words.split(",") if word.strip()]}
         where = device if is_spread(loaded.model) else process.device  # a model that is spread stays where it is
         options |= {"batch_size": batch_size, "device": where, "memory_gib": memory_gib}

@@ -69,8 +69,8 @@ class Readout:
         if head is None:
             raise InputError(f"lens: expected a model that gives scores of tokens, got {type(model).__name__}.")
         if not head.spared:
-            what = "a head whose scores the model returns as they are, times a factor, or softly capped"
-            raise InputError(f"lens: expected {what}; {type(model).__name__} does more. Leave lens out.")
+            what = "a head whose finite scores the model returns as they are, times a factor, or softly capped"
+            raise InputError(f"lens: expected {what}; {type(model).__name__} does otherwise. Leave lens out.")
         state, calls = _behind(model, blocks, head, inputs)
         goal = next((call.gave for call in calls if call.name == head.name), None)
         way = None if goal is None else _way(state, goal, calls)

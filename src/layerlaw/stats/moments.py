@@ -160,7 +160,9 @@ class CrossMoments:
     def empty(cls, features: int, others: int, device: torch.device | str = "cpu") -> CrossMoments:
         """Nothing seen yet."""
         like = torch.zeros((), dtype=torch.float64, device=device)
-        return cls(like.new_zeros(features, others), like.new_zeros(features), like.new_zeros(others), like.new_zeros(1))
+        return cls(
+            like.new_zeros(features, others), like.new_zeros(features), like.new_zeros(others), like.new_zeros(1)
+        )
 
     def update(self, X: Tensor, Z: Tensor) -> None:
         """Add the rows of one batch: one product, added in float64."""
