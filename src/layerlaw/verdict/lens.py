@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from layerlaw.record import Record, SiteRow
-from layerlaw.wording import counted, number, percent
+from layerlaw.wording import counted, number, percent, signed
 
 LAST_SHARE = 8  # of how many blocks one counts as "the last" ones
 TOLERABLE = 0.01  # of the loss: so much may an earlier end cost
@@ -98,16 +98,17 @@ def lens_advice(record: Record) -> list[str]:
         few = f"{counted(pieces, 'piece')} of text: too few to say whether the model could end earlier"
         return [f"The lens has read {few}. Use more (at least {LEAST_PIECES}), or shorter ones."]
     best = min(found, key=lambda one: one.block)
-    name, way = LENSES[best.lens], " and a linear map before its head" * (best.lens == "linear_lens")
     if best.before_last:
         left = f"the last {best.before_last} blocks" if best.before_last > 1 else "the last block"
-        cost = f"{number(best.excess, 2)} ± {number(best.error, 2)} nats ({percent(best.share)})"
-        return [f"Early exit: without {left}{way} the loss on this text changes by {cost}, by the {name}."]
-    excess = min(_value(sites[-2], f"{one.lens}_loss") for one in found) - _value(sites[-1], "lens_loss")
-    costs = f"{number(excess, 2)} nats more ({percent(excess / _value(sites[-1], 'lens_loss'))})"
-    which = " and ".join(LENSES[one.lens] for one in found)
+        mapped = ", with the linear map before its head," * (best.lens == "linear_lens")
+        cost = f"{signed(best.excess, 3)} ± {best.error:.3f} nats ({percent(best.share)})"
+        return [f"Early exit: without {left}{mapped} the model's loss on this text changes by {cost}."]
+    best = min(found, key=lambda one: _value(sites[-2], f"{one.lens}_loss"))
+    last = _value(sites[-1], f"{best.lens}_loss")
+    excess = _value(sites[-2], f"{best.lens}_loss") - last
+    costs = f"{number(excess, 2)} nats more ({percent(excess / last)})"
     more = " A linear map may read earlier blocks better: lens='linear'." if len(found) == 1 else ""
-    return [f"No early exit: one block earlier the loss is already {costs}, by the {which}.{more}"]
+    return [f"No early exit: one block earlier the loss is already {costs}, by the {LENSES[best.lens]}.{more}"]
 
 
 def _knows_nothing(record: Record, sites: Sequence[SiteRow]) -> bool:

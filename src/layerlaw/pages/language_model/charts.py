@@ -154,7 +154,7 @@ def separation_figure(view: RecordView) -> Any:
 
 def lens_figure(view: RecordView) -> Any:
     """The loss where the head reads each block; dashed, that of frequencies alone."""
-    logit, linear = view.series("lens_loss"), view.series("linear_lens_loss")
+    logit, linear = _near_the_blocks(view, "lens_loss"), _near_the_blocks(view, "linear_lens_loss")
     traces = [plotly.line("logit lens", logit, theme.TRAIN, size=6)]
     if view.has("linear_lens_loss"):
         traces.append(plotly.line("linear lens", linear, theme.QUALITATIVE[2], symbol="diamond", size=6, width=1.6))
@@ -162,8 +162,21 @@ def lens_figure(view: RecordView) -> Any:
     alone = about.get("frequency_loss") if isinstance(about, dict) else None
     yaxis = {"title": {"text": "loss (nats)"}, "nticks": 8}
     return plotly.new_figure(
-        traces, view, level=alone, height=380, xaxis=plotly.block_axis(view, logit), yaxis=yaxis, showlegend=True
+        traces,
+        view,
+        level=alone,
+        height=380,
+        xaxis=plotly.block_axis(view, logit, linear),
+        yaxis=yaxis,
+        showlegend=True,
     )
+
+
+def _near_the_blocks(view: RecordView, column: str) -> plotly.Values:
+    """A loss along depth; the embedded input, which no head was made to read, where it would not press all else flat."""
+    values, inside = view.series(column), set(view.fit_positions)
+    highest = max((v for i, v in enumerate(values) if v is not None and i in inside), default=0.0)
+    return [v if v is None or i in inside or v <= PRESSING * highest else None for i, v in enumerate(values)]
 
 
 def predictions_figure(view: RecordView) -> Any:
