@@ -113,7 +113,7 @@ def lm(
     used = int(record.settings["tokens"]) + int(record.settings["pieces"])  # the last of a piece has no next
     if tokens is not None and record.settings["task"] == "next" and used < 0.98 * tokens:
         record.notes.append(f"The text has fewer tokens than were requested: about {used:,} instead of {tokens:,}.")
-    known = {key: record.settings.get(key) for key in ("tokens", "blocks")}
+    known = {key: record.settings.get(key) for key in ("tokens", "blocks", "lens")}
     of_law = [c for c in record.columns if describe(c).law and c.startswith(("residual", "separation"))]
     law = {column: laws(record, column) for column in of_law if "adjusted" not in column}
     result.show(record, f"found: {record.settings['blocks']}", f"text: {read}", **known, law=json_safe(law))

@@ -41,6 +41,7 @@ LEAST = 256  # tokens that are read at every block, however short the text
 TOGETHER = 256  # states of a block that are read at a time: a product of fewer rows waits for the head's weights
 DOUBLE_BELOW = 256  # width below which states are measured in float64
 HELD_OUT = 0  # the group of documents that the linear lens is read on, and not fitted to
+BARE = 0.1  # of the largest score: so far may scores of bare normalized states be off
 LEAVE = "Leave lens out, or"
 
 
@@ -123,15 +124,14 @@ class Readout:
             raise InputError("lens: expected scores (batch, time, entries) of the model, got none. Leave lens out.")
         state = places.of(kept[-1], batch.shape)[0]
         own = (own if tuple(own.shape[:2]) == batch.shape else places.of(own, batch.shape))[0]
-        near = (1e-3 if own.dtype in (torch.float32, torch.float64) else 5e-2) * float(own.abs().max())
-        tried = [(state, "the last block's states")]
-        tried += (
-            [] if bare is None else [(bare(state), "the same states under a bare norm, which the linear lens maps to")]
-        )
+        near = 1e-3 if own.dtype in (torch.float32, torch.float64) else 5e-2
+        tried = [(state, near, "the last block's states")]
+        if bare is not None:  # in small states a norm's epsilon counts, and it is added twice
+            tried.append((bare(state), BARE, "the same states under a bare norm, which the linear lens maps to"))
         with torch.no_grad():
-            for rows, what in tried:
+            for rows, share, what in tried:
                 off = float((self.scores(rows).double() - own.double().to(rows.device)).abs().max())
-                if off > near:  # what is not finite says nothing against it
+                if off > share * float(own.abs().max()):  # what is not finite says nothing against it
                     why = f"the final norm and the head make others of {what} (off by {off:.2g})"
                     raise InputError(f"lens: expected the model's own scores, but {why}. Leave lens out.")
 

@@ -206,7 +206,8 @@ PANELS: dict[Kind, tuple[PagePanel, ...]] = {
         ),
         PagePanel(
             "predictions", "Predictions already made", lm_charts.predictions_figure, half=True,
-            caption="Share of tokens whose most probable token at this block is that of the last block.",
+            caption="Made: the most probable token at this block is that of the last block; for good: at every later block, "
+            "too. Right: it is the token that comes.",
             shown=lambda view: view.has("lens_loss"),
         ),
         PagePanel("table", "Block by block", below=layers_html),

@@ -241,7 +241,7 @@ def lens_caption(view: RecordView) -> str:
     tokens, alone = known.get("tokens"), known.get("frequency_loss")
     linear = "Linear lens: after a least-squares map to the last block, fitted on other documents."
     return paragraph(
-        "Loss of the next prediction if the model ended at this block and its head read the state.",
+        "Loss if the model ended at this block and its final norm and head read the state.",
         view.has("linear_lens_loss") and linear,
         isinstance(alone, (int, float)) and f"Dashed: how often each token comes, alone ({number(alone)}).",
         isinstance(tokens, int) and f"Read at {counted(tokens, 'token')}.",

@@ -160,7 +160,7 @@ def lens_figure(view: RecordView) -> Any:
         traces.append(plotly.line("linear lens", linear, theme.QUALITATIVE[2], symbol="diamond", size=6, width=1.6))
     about = view.record.settings.get("lens")
     alone = about.get("frequency_loss") if isinstance(about, dict) else None
-    yaxis = {"title": {"text": "loss (nats)"}, "nticks": 8}
+    yaxis = plotly.log_axis([*logit, *linear, alone], "loss (nats)", margin=0.04)
     return plotly.new_figure(
         traces,
         view,
@@ -183,10 +183,10 @@ def predictions_figure(view: RecordView) -> Any:
     """The share of predictions that are the last block's at each block, and those that come true."""
     linear = view.series("linear_lens_agreement")
     series = [
-        ("as at the last block", "lens_agreement", theme.TRAIN, "circle"),
-        ("as there from here on", "lens_settled", theme.QUALITATIVE[4], "square"),
+        ("made", "lens_agreement", theme.TRAIN, "circle"),
+        ("made for good", "lens_settled", theme.QUALITATIVE[4], "square"),
         ("right", "lens_accuracy", theme.NULL, "triangle-up"),
-        ("as at the last block, linear lens", "linear_lens_agreement", theme.QUALITATIVE[2], "diamond"),
+        ("made, linear lens", "linear_lens_agreement", theme.QUALITATIVE[2], "diamond"),
     ]
     traces = [
         plotly.line(name, view.series(column), color, symbol=symbol, size=6, width=1.6,
