@@ -18,7 +18,7 @@ from layerlaw.capture.hooks import Capture
 from layerlaw.data import load_text
 from layerlaw.lm import anatomy, find_blocks, load, pieces_of
 from layerlaw.lm.blocks import run
-from layerlaw.lm.lens import Lens, Readout
+from layerlaw.lm.lens import Lens, StateReader
 from layerlaw.lm.loss import Head, every_nth
 from layerlaw.lm.stream import MomentPass, TextPlan
 from layerlaw.lm.tasks import NextToken, targets_of
@@ -43,7 +43,7 @@ def main() -> None:
     model = loaded.model.eval()
     dry = anatomy.dry_inputs(model, CPU)
     blocks, head = find_blocks(model, dry), Head.of(model, dry)
-    readout = Readout.of(model, blocks, head, dry)
+    readout = StateReader.of(model, blocks, head, dry)
     cut = pieces_of(load_text(asked.text), loaded.tokenizer, length=asked.length).cut(wanted=asked.tokens)
     pieces = cut.spread(asked.tokens).dealt(1)
     plan = TextPlan(blocks, tuple(targets_of(["id"], vocabulary_of(model), None, torch.ones(vocabulary_of(model)), 0)))
@@ -64,6 +64,7 @@ def main() -> None:
                 times[name].append(timed(lambda w=way, b=batch, n=numbers: pass_over(model, plan, w, b, n)))
             states, tokens = states + len(rows), tokens + len(batch.rows)
         times["read"][-1] += timed(lambda: read.lens.settle(blocks.width, CPU))
+    assert not read.lens.failed, read.lens.failed
     sites, each = len(plan.sites), sum(times["head"]) / states
     added = sum(times["read"]) - sum(times["plain"])
     result = {

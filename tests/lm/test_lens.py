@@ -10,7 +10,7 @@ from sklearn.linear_model import LinearRegression
 
 from layerlaw.errors import InputError
 from layerlaw.lm import lens as lenses
-from layerlaw.lm.lens import Readout, bytes_beside
+from layerlaw.lm.lens import StateReader, bytes_beside
 from layerlaw.lm.tasks import MaskedTokens
 
 IDS = walks(40, 48)
@@ -164,8 +164,8 @@ def test_batches_and_the_size_of_a_product_change_nothing(kind, monkeypatch):
     model = built("rms norm")
     whole = probed(model, IDS, lens=kind, **ALL)
     held = []
-    scores = Readout.scores
-    monkeypatch.setattr(Readout, "scores", lambda self, rows: held.append(len(rows)) or scores(self, rows))
+    scores = StateReader.scores
+    monkeypatch.setattr(StateReader, "scores", lambda self, rows: held.append(len(rows)) or scores(self, rows))
     monkeypatch.setattr(lenses, "AT_ONCE", 20 * VOCABULARY)
     monkeypatch.setattr(lenses, "TOGETHER", 50)
     streamed = probed(model, IDS, lens=kind, batch_size=3, **ALL)
@@ -248,7 +248,7 @@ def test_a_norm_between_the_blocks_and_the_head_that_reads_more_than_the_state_i
 
 
 def test_a_head_that_fails_on_the_way_costs_the_lens_alone(monkeypatch):
-    read, calls = Readout.read, []
+    read, calls = StateReader.read, []
 
     def failing(self, rows, told):
         calls.append(len(rows))
@@ -256,7 +256,7 @@ def test_a_head_that_fails_on_the_way_costs_the_lens_alone(monkeypatch):
             raise RuntimeError("no more memory.")
         return read(self, rows, told)
 
-    monkeypatch.setattr(Readout, "read", failing)
+    monkeypatch.setattr(StateReader, "read", failing)
     record = probed(built("rms norm"), IDS, lens="linear", **ALL)
     assert "The lens could not be read (RuntimeError: no more memory)." in record.notes
     assert all(site.values["lens_loss"] is None for site in record.sites)
@@ -264,8 +264,8 @@ def test_a_head_that_fails_on_the_way_costs_the_lens_alone(monkeypatch):
 
 
 def test_scores_that_are_not_finite_leave_no_number_and_a_note(monkeypatch):
-    scores = Readout.scores
-    monkeypatch.setattr(Readout, "scores", lambda self, rows: scores(self, rows) * (1 if len(rows) < 40 else torch.nan))
+    scores = StateReader.scores
+    monkeypatch.setattr(StateReader, "scores", lambda self, rows: scores(self, rows) * (1 if len(rows) < 40 else torch.nan))
     record = probed(built("rms norm"), IDS, lens="logit", **ALL)  # the trial was of fewer tokens
     assert record.column("lens_loss") == record.column("lens_agreement") == [None] * (DEPTH + 1)
     assert any(

@@ -22,7 +22,7 @@ from layerlaw.capture.network import network_of, placed, probing_state
 from layerlaw.errors import InputError, LayerlawError, check_choice, check_whole, renamed
 from layerlaw.lm import anatomy, stream
 from layerlaw.lm.blocks import BlockStack, find_blocks
-from layerlaw.lm.lens import Lens, LensKind, Readout, bytes_beside, check_lens, check_measured, tokens_read
+from layerlaw.lm.lens import Lens, LensKind, StateReader, bytes_beside, check_lens, check_measured, tokens_read
 from layerlaw.lm.loading import Loaded, load, load_tokenizer, quiet_transformers, refuse_images
 from layerlaw.lm.loss import Head, LossSample, bos_note, frequency_loss, loss_note
 from layerlaw.lm.pieces import UncutText, check_ids, counted, pieces_of
@@ -199,7 +199,7 @@ def probe_lm(
         reading = None
         if lens is not None:
             check_measured(lens, task, fits, pieces)
-            readout = Readout.of(network, found, scoring, dry)
+            readout = StateReader.of(network, found, scoring, dry)
             trial = how.batch([pieces.ids[0][:CONFIRMED]], [0]).to(where)
             readout.confirm(network, found, places, trial, plan.normalized if lens == "linear" else None)
             reading = Lens.of(lens, readout, plan, pieces, task, lens_tokens)

@@ -56,7 +56,7 @@ class _Call(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Readout:
+class StateReader:
     """The modules that lead from the last block's state to the head's scores, and a factor before each of them."""
 
     steps: tuple[tuple[str, nn.Module, float], ...]
@@ -65,7 +65,7 @@ class Readout:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, model: nn.Module, blocks: BlockStack, head: Head | None, inputs: Mapping[str, Any]) -> Readout:
+    def of(cls, model: nn.Module, blocks: BlockStack, head: Head | None, inputs: Mapping[str, Any]) -> StateReader:
         """Found in a dry run: a way of modules, each of which takes what the one before has given."""
         if head is None:
             raise InputError(f"lens: expected a model that gives scores of tokens, got {type(model).__name__}.")
@@ -231,7 +231,7 @@ class Lens:
     known, and the states of one batch, until the last block gives what they are mapped to.
     """
 
-    readout: Readout
+    readout: StateReader
     kind: LensKind
     sites: tuple[str, ...]
     step: int
@@ -243,7 +243,7 @@ class Lens:
 
     @classmethod
     def of(
-        cls, kind: LensKind, readout: Readout, plan: TextPlan, pieces: Pieces, task: TaskName, wanted: int | None
+        cls, kind: LensKind, readout: StateReader, plan: TextPlan, pieces: Pieces, task: TaskName, wanted: int | None
     ) -> Lens:
         """So many tokens of each site; by default all sites together cost what the head costs on the whole text."""
         share = 1.0 if task == "next" else MASKED_SHARE
