@@ -10,7 +10,11 @@ from sklearn.linear_model import LinearRegression
 
 from layerlaw.errors import InputError
 from layerlaw.lm import lens as lenses
+from layerlaw.lm.anatomy import dry_inputs
+from layerlaw.lm.blocks import find_blocks
 from layerlaw.lm.lens import StateReader, bytes_beside
+from layerlaw.lm.loss import Head
+from layerlaw.lm.stream import TextPlan, affordable
 from layerlaw.lm.tasks import MaskedTokens
 
 IDS = walks(40, 48)
@@ -112,6 +116,19 @@ def test_float32_models_are_read_to_six_digits():
     scores = cut_off(model, "model.layers", {"input_ids": IDS, "use_cache": False})[:, :, :-1]
     expected = numbers(scores.flatten(1, 2), IDS[:, 1:].flatten())
     assert record.column("lens_loss") == pytest.approx(list(expected["loss"]), abs=1e-6)
+
+
+def test_losses_over_a_large_vocabulary_keep_seven_digits():
+    torch.manual_seed(0)
+    model = tf.LlamaForCausalLM(tf.LlamaConfig(**{**SIZE, "vocab_size": 30_000}, initializer_range=0.3)).eval()
+    dry = dry_inputs(model, torch.device("cpu"))
+    reader = StateReader.of(model, find_blocks(model, dry), Head.of(model, dry), dry)
+    rows, told = torch.randn(200, WIDTH) * 5, torch.randint(0, 30_000, (200,))
+    losses, predicted = reader.read(rows, told)
+    with torch.no_grad():
+        scores = model.lm_head(model.model.norm(rows)).double()
+    assert float(losses.mean()) == pytest.approx(float(F.cross_entropy(scores, told)), abs=3e-7)
+    assert torch.equal(predicted, scores.argmax(-1))
 
 
 @pytest.mark.parametrize("name", ["rms norm", "layer norm, tied", "no norm", "soft cap"])
@@ -265,7 +282,9 @@ def test_a_head_that_fails_on_the_way_costs_the_lens_alone(monkeypatch):
 
 def test_scores_that_are_not_finite_leave_no_number_and_a_note(monkeypatch):
     scores = StateReader.scores
-    monkeypatch.setattr(StateReader, "scores", lambda self, rows: scores(self, rows) * (1 if len(rows) < 40 else torch.nan))
+    monkeypatch.setattr(
+        StateReader, "scores", lambda self, rows: scores(self, rows) * (1 if len(rows) < 40 else torch.nan)
+    )
     record = probed(built("rms norm"), IDS, lens="logit", **ALL)  # the trial was of fewer tokens
     assert record.column("lens_loss") == record.column("lens_agreement") == [None] * (DEPTH + 1)
     assert any(
@@ -274,10 +293,6 @@ def test_scores_that_are_not_finite_leave_no_number_and_a_note(monkeypatch):
 
 
 def test_the_memory_of_the_linear_lens_is_a_matrix_per_site_and_some_states():
-    from layerlaw.lm.anatomy import dry_inputs
-    from layerlaw.lm.blocks import find_blocks
-    from layerlaw.lm.stream import TextPlan, affordable
-
     model = family("llama")
     plan = TextPlan(find_blocks(model, dry_inputs(model, torch.device("cpu"))), ())
     assert bytes_beside(plan, 100, 30) == (DEPTH + 1) * (8 * WIDTH**2 + 8 * WIDTH * 130)
