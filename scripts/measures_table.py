@@ -19,6 +19,7 @@ NEEDS = {
     "tokens": "a language model",
     "within": "`linear=True`, n ≥ d + K",
     "targets": "targets",
+    "lens": "`lens='logit'`",
 }
 HEADS = ("column", "meaning", "formula", "at collapse", "better", "law", "from")
 

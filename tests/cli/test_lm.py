@@ -139,6 +139,19 @@ def test_the_standard_deviation_of_the_untrained_weights_is_an_option(run: Run, 
     assert "--null-std: expected with --null" in said.err
 
 
+def test_a_lens_is_an_option_and_stands_in_the_record(run: Run, folder: Path) -> None:
+    said = run(
+        "tiny", "--text", "text.jsonl", *SHORT, "--lens", "linear", "--lens-tokens", "200", "--json", "--out", "l.json"
+    )
+    about = json.loads(said.out)["lens"]
+    record = Record.load(folder / "l.json")
+    assert about == record.settings["lens"]
+    assert about["kind"] == "linear"
+    assert all(site.values["linear_lens_loss"] is not None for site in record.sites)
+    said = run("tiny", "--text", "text.jsonl", *SHORT, "--lens", "tuned", code=1)
+    assert "lens: expected one of logit, linear, None, got 'tuned'" in said.err
+
+
 def test_a_whole_run_prints_blocks_and_table_and_writes_record_and_page(folder: Path) -> None:
     command = [str(Path(sys.executable).parent / "layerlaw"), "lm", "tiny", "--text", "text.jsonl", *SHORT]
     command += ["--null", "--out", "whole.json", "--page", "whole.html"]

@@ -105,6 +105,7 @@ def test_a_loss_clearly_above_that_of_frequencies_is_told_where_there_is_context
 
 def ranked_record():
     options = {"targets": "id,embedding", "classes": 8, "words": [3, 5, 7], "null": True, "batch_size": 2}
+    options |= {"lens": "linear", "lens_tokens": 100}
     return probed(family("llama").double(), walks(), **options)
 
 

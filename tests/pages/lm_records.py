@@ -32,6 +32,7 @@ def lm_record(
     targets: tuple[str, ...] = TARGETS,
     shuffled: int = 8,
     separation: bool = True,
+    lens: bool = False,
     words: bool = True,
     values: list[float] | None = None,
     noise: float = 0.002,
@@ -71,6 +72,18 @@ def lm_record(
         cells["rank"] = 576.0
         if separation:
             cells |= {"separation": 40 * 0.97**i, "separation_untrained": 44 * 1.002**i}
+        if lens:
+            share, loss = i / blocks, 3.5 + 8 * (1 - i / blocks)
+            cells |= {
+                "lens_loss": loss if i else 90.0,
+                "lens_excess_se": 0.1 * (i < blocks),
+                "linear_lens_loss": loss / 2 + 1.75,
+            }
+            cells |= {
+                f"{kind}_{name}": share
+                for kind in ("lens", "linear_lens")
+                for name in ("agreement", "settled", "accuracy")
+            }
         plane = rng.normal(0, 1, (90, 2)) + np.array(labels)[:, None] * i / 20 if words else []
         sites.append(
             SiteRow(
@@ -80,6 +93,7 @@ def lm_record(
             )
         )  # fmt: skip
     tokens = round(576 * tokens_per_feature)
+    about = {"kind": "linear", "tokens": 2048, "pieces": 60, "frequency_loss": 6.1}
     return Record(
         name=name, kind=LANGUAGE_MODEL, sites=sites, classes=[], words=WORDS if words else [], plane_labels=labels,
         counts=[tokens],
@@ -87,6 +101,7 @@ def lm_record(
             "task": task, "targets": {"id": "the next token's id"}, "normalize": "fresh", "norm": "rms", "tokens": tokens,
             "blocks": "30 blocks of type LlamaDecoderLayer in 'model.layers', width 576, rms norm 'model.norm' behind them",
             "tokens_per_feature": tokens_per_feature, "pieces": 240, "documents": 60, "groups": GROUPS, "length": 512,
+            **({"lens": about} if lens else {}),
         },
         provenance={"layerlaw": "0.1.0", "model": "LlamaForCausalLM", "data_sha256": "9f2c" * 16},
         notes=["Other lists of blocks were not measured: none."],

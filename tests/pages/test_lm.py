@@ -45,6 +45,22 @@ def test_only_what_was_measured_has_a_panel(page):
     assert panels(page_html(minimal_record())).isdisjoint({"deviations", "gains", *EXTRA} - {"plane"})
 
 
+def test_lenses_have_two_panels_columns_and_definitions_where_they_have_read(page):
+    read_by_lens = page_html(lm_record(lens=True, targets=(), shuffled=0))
+    assert {"lens", "predictions"} <= panels(read_by_lens)
+    assert not {"lens", "predictions"} & panels(page)
+    drawn = {trace["name"]: trace for trace in figure(read_by_lens, "r0-lens")["data"]}
+    assert set(drawn) == {"logit lens", "linear lens"}
+    assert drawn["logit lens"]["y"][0] is None  # at the embedded input it is far off, and would press the rest flat
+    assert drawn["logit lens"]["y"][-1] == drawn["linear lens"]["y"][-1] == 3.5
+    made = [trace["name"] for trace in figure(read_by_lens, "r0-predictions")["data"]]
+    assert made == ["made", "made for good", "right", "made, linear lens"]
+    words = text_of(read_by_lens)
+    assert all(head in words for head in (">lens loss<", ">made<", ">linear lens<", "2,048 tokens", "alone (6.10)"))
+    assert "The published tuned lens" in words
+    assert "The published tuned lens" not in text_of(page)
+
+
 def test_the_law_is_drawn_through_held_out_residuals_with_their_intervals(page):
     law = figure(page, "r0-law")
     names = [trace["name"] for trace in law["data"]]

@@ -22,6 +22,7 @@ def nasty():
 
 CASES = {
     "whole": (lm_record, 6),
+    "lens": (lambda: lm_record(blocks=12, lens=True, words=False), 8),
     "deep": (lambda: lm_record(blocks=96, words=False), 6),
     "two": (
         lambda: [lm_record("B", blocks=12, words=False), nasty()],

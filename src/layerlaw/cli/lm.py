@@ -56,6 +56,15 @@ def lm(
     ] = None,
     classes: Annotated[int, Option(help="Also D of so many most frequent next tokens.")] = 0,
     words: Annotated[str, Option(help="Words to picture at every block, e.g. war,game (one token each).")] = "",
+    lens: Annotated[
+        str | None,
+        Option(
+            help="logit: also what the head predicts from every block; linear: also after a linear map to the last."
+        ),
+    ] = None,
+    lens_tokens: Annotated[
+        int | None, Option(help="Tokens that the lens reads; default: as many as cost what the head costs on all.")
+    ] = None,
     blocks: Annotated[
         list[str] | None,
         Option(help="Modules to measure, where not those found: model.layers, or layers.*.mlp; with commas or again."),
@@ -93,6 +102,7 @@ def lm(
         loaded = chosen_model(model, tokenizer, dtype=dtype, device_map=device_map, name=result.name)
         options: Any = {"targets": target, "normalize": normalize, "task": task, "null": null, "classes": classes}
         options |= {"blocks": ",".join(blocks) if blocks else None, "seed": seed, "null_std": null_std}
+        options |= {"lens": lens, "lens_tokens": lens_tokens}
         options |= {"words": [word.strip() for word in words.split(",") if word.strip()]}
         where = device if is_spread(loaded.model) else process.device  # a model that is spread stays where it is
         options |= {"batch_size": batch_size, "device": where, "memory_gib": memory_gib}
@@ -103,7 +113,7 @@ def lm(
     used = int(record.settings["tokens"]) + int(record.settings["pieces"])  # the last of a piece has no next
     if tokens is not None and record.settings["task"] == "next" and used < 0.98 * tokens:
         record.notes.append(f"The text has fewer tokens than were requested: about {used:,} instead of {tokens:,}.")
-    known = {key: record.settings.get(key) for key in ("tokens", "blocks")}
+    known = {key: record.settings.get(key) for key in ("tokens", "blocks", "lens")}
     of_law = [c for c in record.columns if describe(c).law and c.startswith(("residual", "separation"))]
     law = {column: laws(record, column) for column in of_law if "adjusted" not in column}
     result.show(record, f"found: {record.settings['blocks']}", f"text: {read}", **known, law=json_safe(law))

@@ -22,8 +22,9 @@ from layerlaw.capture.network import network_of, placed, probing_state
 from layerlaw.errors import InputError, LayerlawError, check_choice, check_whole, renamed
 from layerlaw.lm import anatomy, stream
 from layerlaw.lm.blocks import BlockStack, find_blocks
+from layerlaw.lm.lens import Lens, LensKind, StateReader, bytes_beside, check_lens, check_measured, tokens_read
 from layerlaw.lm.loading import Loaded, load, load_tokenizer, quiet_transformers, refuse_images
-from layerlaw.lm.loss import Head, LossSample, bos_note, loss_note
+from layerlaw.lm.loss import Head, LossSample, bos_note, frequency_loss, loss_note
 from layerlaw.lm.pieces import UncutText, check_ids, counted, pieces_of
 from layerlaw.lm.stream import FrequentTokens, MomentPass, Normalize, PicturedWords, TextPlan, TextRun
 from layerlaw.lm.tasks import (
@@ -77,6 +78,8 @@ def probe_lm(
     null_std: float | None = None,
     classes: int = 0,
     words: Sequence[str | int] = (),
+    lens: LensKind | None = None,
+    lens_tokens: int | None = None,
     batch_size: int = 8,
     device: str | torch.device | None = None,
     memory_gib: float = 2.0,
@@ -98,6 +101,9 @@ def probe_lm(
     null_std    standard deviation of its weights; default: what the configuration says (a GGUF file says nothing)
     classes     also measure the separation D of so many most frequent next tokens
     words       also keep pictures of these words (one token each) at every block
+    lens        "logit": also what the model's final norm and head predict from every block; "linear": also what they predict
+                after a linear map to the last block, fitted on other documents
+    lens_tokens how many tokens the lens reads; default: as many as cost what the head costs on the whole text
     batch_size  pieces per forward
     device      where to run; the model comes back to where it was
     memory_gib  what the statistics may take
@@ -123,6 +129,7 @@ def probe_lm(
         with quiet_transformers(bars=progress is not False):
             loaded = load(model)
     uncut = text if isinstance(text, UncutText) else pieces_of(text)
+    check_lens(lens, lens_tokens, normalize, uncut.groups)
     tokenizer = load_tokenizer(loaded.tokenizer if uncut.tokenizer is None else uncut.tokenizer)
     network = network_of(loaded.model)
     refuse_images(network)
@@ -167,7 +174,11 @@ def probe_lm(
         frequent = FrequentTokens.of(predicted, classes) if classes else None
         shown = PicturedWords.of(words, tokenizer, vocabulary) if len(words) else None
         plan = TextPlan(found, tuple(chosen), normalize, places, frequent, shown)
-        pieces = pieces.noted(pieces.left_out).dealt(*stream.affordable(uncut.groups, plan, memory_gib))
+        beside = 0
+        if lens == "linear":
+            read = lens_tokens or tokens_read(pieces.tokens, len(plan.sites))
+            beside = bytes_beside(plan, read, batch_size * max(map(len, pieces.ids)))
+        pieces = pieces.noted(pieces.left_out).dealt(*stream.affordable(uncut.groups, plan, memory_gib, beside))
         pieces = pieces.noted(
             unnamed_sentinels(tokenizer) if task == "span" else "",
             AGAINST_ITS_WAY[task] if task != fits else "",
@@ -186,7 +197,16 @@ def probe_lm(
         run = TextRun(plan, how, pieces, batch_size, where, progress)
         sampled = scoring is not None and task == fits == "next"
         loss = LossSample.of(scoring, network, pieces.tokens, places) if scoring is not None and sampled else None
-        measured = run.measure(network, loss)
+        reading = None
+        if lens is not None:
+            check_measured(lens, task, fits, pieces)
+            readout = StateReader.of(network, found, scoring, dry)
+            trial = how.batch([pieces.ids[0][:CONFIRMED]], [0]).to(where)
+            readout.confirm(network, found, places, trial, plan.normalized if lens == "linear" else None)
+            reading = Lens.of(lens, readout, plan, pieces, task, lens_tokens)
+            if loss is not None and lens == "logit":
+                loss.step = reading.step  # of the same tokens: the last block's loss is the model's own
+        measured = run.measure(network, loss, reading)
         stream.check_enough(measured.targets.counts, found.width, task, tokens=limit, length=most)
         later: list[str] = []  # what went wrong after the measurement
         twin = drawn = None
@@ -200,6 +220,9 @@ def probe_lm(
     mean = None if loss is None else loss.mean
     if loss is not None and loss.failed:
         later.append(f"The model's own loss could not be computed ({loss.failed}).")
+    if reading is not None:
+        record.settings |= {"lens": {**reading.about, "frequency_loss": round(frequency_loss(predicted), 4)}}
+        later += reading.notes
     record.notes += filter(None, [loss_note(mean, predicted, len(pieces.ids)), drawn.note if drawn else "", *later])
     if drawn is not None:
         record.settings |= {"null_std": drawn.std, "null_std_from": drawn.source}
@@ -327,6 +350,7 @@ def _rows(plan: TextPlan, measured: MomentPass, twin: MomentPass | None, later: 
                 row.values[f"{column}_untrained"] = residual.in_sample
                 if residual.held_out is not None:
                     row.values[f"{column}_held_out_untrained"] = residual.held_out
+        row.values |= {} if measured.lens is None else measured.lens.columns.get(site.name, {})
         with _noted(later, f"D of the frequent tokens could not be computed at '{site.name}'"):
             for found, suffix in ((measured, ""), (twin, "_untrained")):
                 if found is not None and found.frequent is not None:

@@ -7,7 +7,8 @@ While a model is measured its head sees one place of each piece; what would have
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ CONTEXT = 16  # tokens that are predicted in a piece, on average: of fewer no mo
 CLEARLY = 0.5  # nats
 BOS_PIECES, BOS_TOKENS = 4, 128  # pieces that are tried with and without a BOS, and tokens of each at most
 BOS_SHARE = 0.03  # of the tokens that are measured: so many are tried
+ROUNDED = 1e-2  # of the tolerance between two ways to the same scores: what their rounding is below
 BOS_GAIN = 0.05  # a loss lower by this share, and in every piece, is no accident
 
 Map = Callable[[Tensor], Tensor]
@@ -102,12 +104,17 @@ class Head:
 
     def own_scores(self, model: nn.Module, inputs: Mapping[str, Any]) -> Tensor | None:
         """What the model itself returns, its head not spared."""
-        self._cutting = False
+        with self.whole(), explained(inputs, "a trial of its scores"):
+            return first_scores(model(**inputs))
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """In here the head sees all that enters it."""
+        before, self._cutting = self._cutting, False
         try:
-            with explained(inputs, "a trial of its scores"):
-                return first_scores(model(**inputs))
+            yield
         finally:
-            self._cutting = True
+            self._cutting = before
 
     def confirm(self, model: nn.Module, piece: Tensor) -> None:
         """Leave the head alone where the scores of this text are not what it gives: a model may change them by its input."""
@@ -146,11 +153,8 @@ class Head:
     def _scores(self, rows: Tensor) -> Tensor:
         if not self.spared or self.module is None or self.after is None:
             return rows
-        self._cutting = False
-        try:
+        with self.whole():
             scores: Tensor = self.after(self.module(rows[None]))[0]
-        finally:
-            self._cutting = True
         return scores
 
 
@@ -171,16 +175,16 @@ def _map_between(before: Tensor, after: Tensor, config: Any) -> Map | None:
     maps: list[Map] = [lambda s: s, lambda s: s * factor]
     if isinstance(cap, (int, float)) and cap:
         maps.append(lambda s: cap * torch.tanh(s / cap))
-    near = tolerance * float(y.abs().max())
-    return next((m for m in maps if float((m(x) - y).abs().max()) <= near), None)
+    off = [float((m(x) - y).abs().max()) for m in maps]
+    if off[0] <= ROUNDED * tolerance * float(y.abs().max()):  # a factor would fit its rounding
+        return maps[0]
+    best = min(range(len(maps)), key=off.__getitem__)  # small scores are hardly capped: several come near
+    return maps[best] if off[best] <= tolerance * float(y.abs().max()) else None
 
 
 @dataclass
 class LossSample:
-    """The loss on tokens spread evenly over those that are measured: every `step`-th one of a piece.
-
-    Where the first of them stands depends on the number of the piece alone, so that batches and ranks choose the same.
-    """
+    """The loss on tokens spread evenly over those that are measured: every `step`-th one of a piece."""
 
     head: Head
     step: int
@@ -199,9 +203,7 @@ class LossSample:
 
     def update(self, output: Any, batch: TokenBatch, numbers: Sequence[int]) -> None:
         """The tokens of one forward over the pieces of these numbers; whatever fails must not cost the measurement."""
-        time = batch.shape[1]
-        first = torch.tensor([int(number * GOLDEN % 1 * self.step) for number in numbers])
-        chosen = ((batch.rows % time + first[batch.rows // time]) % self.step == 0).nonzero().flatten()
+        chosen = every_nth(batch, numbers, self.step)
         try:
             rows = self.head.rows(output, batch, self.places)
             if rows is None or not len(chosen) or self.failed:
@@ -232,6 +234,16 @@ class LossSample:
     def mean(self) -> float | None:
         """In nats per token; `None` where the model gave no scores of single tokens."""
         return float(self.sums[0] / self.sums[1]) if self.sums[1] and not self.failed else None
+
+
+def every_nth(batch: TokenBatch, numbers: Sequence[int], step: int) -> Tensor:
+    """Which rows of a batch of the pieces of these numbers stand at every `step`-th place of their piece.
+
+    Where the first of them stands depends on the number of the piece alone, so that batches and ranks choose the same.
+    """
+    time = batch.shape[1]
+    first = torch.tensor([int(number * GOLDEN % 1 * step) for number in numbers])
+    return ((batch.rows % time + first[batch.rows // time]) % step == 0).nonzero().flatten()
 
 
 def frequency_loss(counts: Tensor) -> float:

@@ -22,6 +22,7 @@ from layerlaw.capture.plan import Plan, Site
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.lm.anatomy import TokenPlaces
 from layerlaw.lm.blocks import BlockStack, run
+from layerlaw.lm.lens import DOUBLE_BELOW, Lens
 from layerlaw.lm.loss import LossSample
 from layerlaw.lm.pieces import Pieces, batches
 from layerlaw.lm.tasks import MASKED_SHARE, LanguageTask, Target, TaskName, TokenBatch
@@ -36,7 +37,6 @@ from layerlaw.stats.ranks import all_reduce, rank, world_size
 Normalize = Literal["fresh", "none", "standardized"]
 GROUPS = 8  # of documents: enough for a standard error
 ENOUGH = 100  # tokens per feature: from about here on the correlation is stable
-DOUBLE_BELOW = 256  # width: below it a product in float64 costs little, and a small model is measured exactly
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class TextPlan:
 class MomentPass:
     """The moments of one model over all pieces: of every site and of the targets, and the columns of each target."""
 
-    def __init__(self, plan: TextPlan, groups: int, loss: LossSample | None = None) -> None:
-        self.plan, self.groups, self.loss = plan, groups, loss
+    def __init__(self, plan: TextPlan, groups: int, loss: LossSample | None = None, lens: Lens | None = None) -> None:
+        self.plan, self.groups, self.loss, self.lens = plan, groups, loss, lens
         self.codes = [(target, target.codes()) for target in plan.targets]
         self.columns: dict[str, slice] = {}
         at = 0
@@ -126,6 +126,8 @@ class MomentPass:
             self.frequent.update(site.name, X, hidden.dtype)
         if self.words is not None:
             self.words.update(site.name, X)
+        if self.lens is not None:
+            self.lens.update(site.name, states, X)
 
     def _empty(self, device: torch.device) -> Moments:
         d = self.plan.blocks.width
@@ -146,11 +148,14 @@ class MomentPass:
         if self.loss is not None:
             self.loss.settle()
             more += [self.loss.sums]
+        more += [] if self.lens is None else self.lens.settle(self.plan.blocks.width, device)
         if world_size() > 1:
             more += [] if self.words is None else [self.words.seen]
             all_reduce([*self.targets.tensors, *(t for site in self.sites.values() for t in site.tensors), *more])
             if self.words is not None:
                 self.words.sample.gather()
+        if self.lens is not None:
+            self.lens.finish(self.sites)
 
 
 @dataclass(frozen=True)
@@ -164,10 +169,10 @@ class TextRun:
     device: torch.device
     progress: bool | Progress
 
-    def measure(self, network: nn.Module, loss: LossSample | None = None) -> MomentPass:
+    def measure(self, network: nn.Module, loss: LossSample | None = None, lens: Lens | None = None) -> MomentPass:
         """Every batch of this rank through the model, then one all-reduce; `loss` looks at what comes out."""
         plan, pieces = self.plan.capture(), self.pieces
-        found = MomentPass(self.plan, max(pieces.groups) + 1, loss)
+        found = MomentPass(self.plan, max(pieces.groups) + 1, loss, lens)
         mine = list(batches(pieces, self.batch_size))[rank() :: world_size()]
         counter = Counter(self.progress, len(mine), "tokens")
         started = time.perf_counter()
@@ -179,6 +184,8 @@ class TextRun:
                 batch = self.task.batch([pieces.ids[i] for i in members], members)
                 if len(batch.rows):
                     found.begin(group, batch, rank() + number * world_size())
+                    if lens is not None:
+                        lens.begin(group, batch, members)
                     inputs = batch.to(self.device).inputs_of(network)
                     output = run(capture, inputs, where=f"the {len(members)} pieces from {members[0]} on")
                     if loss is not None:
@@ -197,15 +204,22 @@ def tokens_wanted(width: int, task: TaskName) -> int:
     return round(ENOUGH * width / (1 if task == "next" else MASKED_SHARE))
 
 
-def affordable(groups: int | None, plan: TextPlan, memory_gib: float) -> tuple[int, str]:
-    """How many groups the memory allows, and a note where that is fewer than the usual eight."""
+def affordable(groups: int | None, plan: TextPlan, memory_gib: float, beside: int = 0) -> tuple[int, str]:
+    """How many groups the memory allows, and a note where that is fewer than the usual eight.
+
+    `beside`: bytes that a linear lens takes, which needs two groups.
+    """
     if not memory_gib > 0:
         raise InputError(f"memory_gib: expected a positive number of GiB, got {memory_gib}.")
     if groups is not None:
         return groups, ""
     d = plan.blocks.width
     one = 8 * len(plan.sites) * d * ((d + 1) / 2 + sum(target.columns for target in plan.targets) + 1)
-    chosen = max(1, int(min(memory_gib * 2**30 // one, GROUPS)))
+    chosen = max(1, int(min((memory_gib * 2**30 - beside) // one, GROUPS)))
+    if beside and chosen < 2:
+        takes = f"{beside / 2**30:.2g} GiB beside {2 * one / 2**30:.2g} GiB for two groups of documents"
+        cure = "Raise it, lower batch_size or lens_tokens, or use lens='logit'"
+        raise InputError(f"memory_gib: the linear lens takes {takes}, got {memory_gib:g}. {cure}.")
     if chosen == GROUPS:
         return GROUPS, ""
     what = "no held-out values and no standard errors" if chosen == 1 else f"{chosen} groups instead of {GROUPS}"

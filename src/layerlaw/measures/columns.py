@@ -202,6 +202,20 @@ MEASURES = (
            "language model, its next token's id (He & Su 2024); of several targets, the mean",
            "Σ‖y − ŷ‖² / Σ‖y − ȳ‖² = 1 − R²", "0", "lower",
            "residual", symbol="PR", needs="tokens", head="PR"),
+    Column("lens_loss", "logit-lens loss",
+           "loss of the token that is predicted, where the model's final norm and head read this block's state; "
+           "`linear_lens_…` (`lens='linear'`): after a least-squares map to the last block, fitted on other documents",
+           "mean of −ln p, in nats", better="lower", log=False, law=False, needs="lens", head="lens loss"),
+    Column("lens_accuracy", "logit-lens accuracy", "share of tokens that are the most probable one there", better="higher",
+           format="percent", log=False, law=False, needs="lens"),
+    Column("lens_agreement", "predictions already made",
+           "share of tokens whose most probable token there is that of the last block", "1 at the last block",
+           better="higher", format="percent", log=False, law=False, needs="lens", head="made"),
+    Column("lens_settled", "predictions made for good", "the same at this block and at every later one",
+           "1 at the last block", better="higher", format="percent", log=False, law=False, needs="lens"),
+    Column("lens_excess_se", "standard error of the lens's excess loss",
+           "of the loss there less that of the last block, tokens of a piece of text taken together",
+           "√(C/(C−1) Σ_c (e_c − n_c ē)²)/n over C pieces", log=False, law=False, needs="lens"),
 )  # fmt: skip
 REGISTRY: dict[str, Column] = {column.name: column for column in MEASURES}
 
@@ -233,6 +247,8 @@ def describe(name: str) -> Column:
         meaning = base.meaning and f"{base.meaning}, on test data"
         derived = replace(_derived(base, name, "test"), meaning=meaning, head=head)
         return replace(derived, yields=base.test_yields, test_yields=None)
+    if name.startswith("linear_lens_"):
+        return _derived(describe(name.removeprefix("linear_")), name, "after a linear map")
     if found := _ENDINGS.search(name):
         base = _derived(describe(name[: found.start()]), name, found[1].replace("_", " "))
         if found[1] == "log_se":

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError
-from layerlaw.stats.moments import Moments, TargetMoments
+from layerlaw.stats.moments import CrossMoments, Moments, TargetMoments
 
 Array = npt.NDArray[np.float64]
 ROUNDING = 1e-12  # of a sum of squares
@@ -137,6 +137,20 @@ def target_residuals(moments: Moments, targets: TargetMoments, where: str) -> tu
     return found["" if together else "0"], [
         found[str(int(j))] if seen else None for j, seen in zip(places, varies, strict=True)
     ]
+
+
+def linear_map(moments: Moments, cross: CrossMoments, *, null_direction: bool = False) -> tuple[Tensor, Tensor]:
+    """Coefficients (d, q) and intercepts (q,) of the least-squares fit of other features to these.
+
+    `moments` are those of the very rows of `cross`, in any groups. `null_direction`: as in `prediction_residuals`.
+    """
+    squares = Moments(moments.packed.sum(0, keepdim=True), moments.cross[:1]).squares()[0]
+    used = slice(0, -1) if null_direction else slice(None)
+    n, x, z, xz = cross.n, cross.x[used], cross.z, cross.product[used]
+    scatter = _Scatter(n, x, squares[used, used], xz, z, z)  # squares of Z are not needed to solve
+    B = torch.zeros_like(cross.product)
+    B[used] = scatter.solve()[0]
+    return B, (z - B[used].mT @ x) / n
 
 
 class _Scatter(NamedTuple):

@@ -16,7 +16,7 @@ from layerlaw.stats.scatter import NearestCenter, Permuted
 
 Needs = Literal[
     "classes", "decision", "groups", "permuted", "classifier", "network", "imbalance", "small", "untrained", "tokens",
-    "within", "targets",
+    "within", "targets", "lens",
 ]  # fmt: skip
 MOST_SINGULAR = 2048  # of class means against rows: beyond, their singular values take longer than the probe
 

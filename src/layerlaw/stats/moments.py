@@ -143,6 +143,67 @@ class Moments:
         return [self.packed, self.cross]
 
 
+@dataclass
+class CrossMoments:
+    """XᵀZ (d, q) of features X (n, d) and other features Z (n, q) of the same rows, with their sums and n; in float64.
+
+    While it grows, the means of the first batch are taken off both, as in `Moments`; `settle` puts them back.
+    """
+
+    product: Tensor
+    x: Tensor
+    z: Tensor
+    n: Tensor
+    references: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def empty(cls, features: int, others: int, device: torch.device | str = "cpu") -> CrossMoments:
+        """Nothing seen yet."""
+        like = torch.zeros((), dtype=torch.float64, device=device)
+        return cls(
+            like.new_zeros(features, others), like.new_zeros(features), like.new_zeros(others), like.new_zeros(1)
+        )
+
+    def update(self, X: Tensor, Z: Tensor) -> None:
+        """Add the rows of one batch: one product, added in float64."""
+        if self.references is None:
+            r, s = (rows.mean(0, dtype=torch.float64) for rows in (X, Z))
+            self.references = r.to(_wide(X)), s.to(_wide(Z))
+        X, Z = (rows.to(_wide(rows)) - mean for rows, mean in zip((X, Z), self.references, strict=True))
+        self.product += _cross_product(X, Z)
+        self.x += X.sum(0, dtype=torch.float64)
+        self.z += Z.sum(0, dtype=torch.float64)
+        self.n += len(X)
+
+    def settle(self) -> None:
+        """Moments about 0, as if nothing had been taken off: equal for all ranks."""
+        if self.references is None:
+            return
+        r, s = (mean.double() for mean in self.references)
+        self.product += torch.outer(r, self.z + self.n * s) + torch.outer(self.x, s)
+        self.x += self.n * r
+        self.z += self.n * s
+        self.references = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What is added up over ranks."""
+        return [self.product, self.x, self.z, self.n]
+
+
+def _wide(X: Tensor) -> torch.dtype:
+    return torch.promote_types(X.dtype, torch.float32)
+
+
+def _cross_product(X: Tensor, Z: Tensor) -> Tensor:
+    """XᵀZ; of float32 on a GPU as two bfloat16 numbers each, which carry 16 of 24 bits."""
+    if X.device.type == "cuda" and X.dtype == Z.dtype == torch.float32:
+        (high, low), (other, rest) = _parts(X, 2), _parts(Z, 2)
+        return _mm(high.mT, other) + _mm(high.mT, rest) + _mm(low.mT, other)
+    with full_precision():
+        return X.mT @ Z.to(X.dtype)
+
+
 @lru_cache(maxsize=4)
 def _triangle(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
     rows, columns = torch.triu_indices(d, d, device=device)

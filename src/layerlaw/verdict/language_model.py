@@ -6,6 +6,7 @@ from layerlaw.errors import InputError
 from layerlaw.law import UNCHANGED, LawErrors, LawFit
 from layerlaw.law.words import law_claim, law_numbers
 from layerlaw.record import Record, SiteRow
+from layerlaw.verdict.lens import lens_advice, lens_findings
 from layerlaw.verdict.sentences import Verdict, blocks
 from layerlaw.verdict.shape import curve_shape, intervals, on_the_shape, shape_intervals
 from layerlaw.verdict.steps import HARDLY, beyond_error, same_everywhere, spread
@@ -45,6 +46,7 @@ def judge_language_model(record: Record) -> Verdict:
         *_untrained(record, fit, errors, falls=falls),
         *other_targets(record),
         *([] if few else laws_of_targets(record)),
+        *lens_findings(record),
         *_tokens(record),
     ]
     headline = _all_the_same(record, fit) if flat else _headline(record, fit, errors)
@@ -189,7 +191,7 @@ def _advice(record: Record, fit: LawFit, errors: LawErrors | None, sites: list[S
     to_be_read = (
         not (flat or _too_few(record) or _predicts_nothing(fit) or _might_not_fall(errors)) and fit.holds is not None
     )
-    out = [*_more_tokens(record, fit, sites), *(on_the_shape(record, fit) if to_be_read else [])]
+    out = [*_more_tokens(record, fit, sites), *(on_the_shape(record, fit) if to_be_read else []), *lens_advice(record)]
     if not any(column.endswith("_untrained") for column in record.columns):
         out.append("No untrained model was measured: null=True (or --null) shows what the architecture does by itself.")
     return out

@@ -205,6 +205,16 @@ PANELS: dict[Kind, tuple[PagePanel, ...]] = {
             caption=language_model.deviations_caption,
         ),
         PagePanel("gains", "Who does the work", lm_charts.gains_figure, half=True, caption=language_model.gains_caption),
+        PagePanel(
+            "lens", "If the model ended here", lm_charts.lens_figure, half=True, caption=language_model.lens_caption,
+            shown=lambda view: view.has("lens_loss"),
+        ),
+        PagePanel(
+            "predictions", "Predictions already made", lm_charts.predictions_figure, half=True,
+            caption="Made: the most probable token at this block is that of the last block; for good: at every later block, "
+            "too. Right: it is the token that comes.",
+            shown=lambda view: view.has("lens_loss"),
+        ),
         PagePanel("table", "Block by block", below=layers_html),
         PagePanel(
             "codes", "Other codes of the next token", lm_charts.codes_figure, half=True, shown=lm_charts.codes,

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from layerlaw.errors import InputError
 from layerlaw.law import LawFit
+from layerlaw.measures.columns import describe
 from layerlaw.pages import classifier
 from layerlaw.pages.html import Markup, definitions, paragraph
 from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
@@ -44,6 +45,20 @@ FORMULAS = (
      "Negative where PR rises."),
     rule_formula("PR", "L − 1", " r alone says little: a random split over 30 blocks has a median r of −0.99."),
 )  # fmt: skip
+LENS_FORMULAS = (
+    ("Logit lens", "p<sub>l</sub> = softmax(head(norm(h<sub>l</sub>)))",
+     "What the model would predict if it ended at block l: its own final norm and head read the state h<sub>l</sub>. Loss: "
+     "mean of −ln p of the token that comes, in nats. Made: the most probable token is that of the last block; for good: at "
+     "every later block, too. Early blocks may write in other directions than the head reads, so a high loss there does "
+     "not mean that nothing is known."),
+    ("Linear lens", "ĥ<sub>L</sub> = A<sub>l</sub> h<sub>l</sub> + b<sub>l</sub>, then norm and head",
+     "The map to the last block’s (bare normalized) state is fitted by least squares on all documents but those that are "
+     "read. The published tuned lens fits such a map to the last predictions by KL divergence instead, which reads better."),
+)  # fmt: skip
+LENS_CITATIONS = (
+    "nostalgebraist, interpreting GPT: the logit lens, LessWrong, 2020.",
+    "N. Belrose et al., Eliciting latent predictions from transformers with the tuned lens, arXiv:2303.08112, 2023.",
+)
 CITATIONS = ("H. He and W. J. Su, A law of next-token prediction in large language models, arXiv:2408.13442, 2024.",)
 
 
@@ -78,6 +93,9 @@ def table_columns(view: RecordView) -> list[TableColumn]:
         *([] if lead == "residual" else [inside]),
         TableColumn(UNTRAINED, f"PR of the same model untrained, {how}", _of(f"{lead}_untrained"), yields=3),
         *_other_targets(view),
+        TableColumn("lens loss", "loss in nats if the head reads this block", _number("lens_loss"), yields=7),
+        TableColumn("made", "predictions that are those of the last block", _number("lens_agreement"), yields=8),
+        TableColumn("linear lens", "loss after a linear map to the last block", _number("linear_lens_loss"), yields=9),
         TableColumn("D", "separation of the most frequent tokens", lambda s: number(s.values.get("separation")), yields=5),
         TableColumn("adjusted", "PR in-sample, less what features do", _of("residual_adjusted"), yields=31),
         TableColumn("spans", "directions the features span, where fewer than they could", _short_rank, yields=32),
@@ -87,6 +105,11 @@ def table_columns(view: RecordView) -> list[TableColumn]:
 def measured_how(view: RecordView) -> str:
     """How the leading column, its intervals and its untrained twin were measured."""
     return "held out" if view.column == "residual_held_out" else "in-sample"
+
+
+def _number(column: str) -> Callable[[SiteRow], str]:
+    """A column as it is written everywhere."""
+    return lambda site: describe(column).text(finite(site.values.get(column)))
 
 
 def _of(*columns: str) -> Callable[[SiteRow], str]:
@@ -129,6 +152,9 @@ def legend(view: RecordView, shown: Sequence[str], hidden: Sequence[str]) -> str
     known = ["±: 95% interval of PR"] * ("±" in shown)
     known += ["gain: by how much of itself PR falls, ▲ where it rises"] * (GAIN in shown)
     known += [f"untrained: {measured_how(view)}, as the first column"] * (UNTRAINED in shown)
+    known += ["lens loss: in nats, where the head reads the block; made: predictions as the last block’s"] * (
+        "made" in shown
+    )
     known += [f"no room here, but on the page: {', '.join(hidden)}"] * bool(hidden)
     return "; ".join(known)
 
@@ -205,6 +231,20 @@ def gains_caption(view: RecordView) -> str:
         *gains.colors_explained("PR"),
         view.fit_positions[:1] == list(gains.values)[:1] != [] and "Hollow: from the embedded input.",
         view.errors is not None and "Thin lines: 95% intervals.",
+    )
+
+
+def lens_caption(view: RecordView) -> str:
+    """How to read the losses."""
+    about = view.record.settings.get("lens")
+    known = about if isinstance(about, dict) else {}
+    tokens, alone = known.get("tokens"), known.get("frequency_loss")
+    linear = "Linear lens: after a least-squares map to the last block, fitted on other documents."
+    return paragraph(
+        "Loss if the model ended at this block and its final norm and head read the state.",
+        view.has("linear_lens_loss") and linear,
+        isinstance(alone, (int, float)) and f"Dashed: how often each token comes, alone ({number(alone)}).",
+        isinstance(tokens, int) and f"Read at {counted(tokens, 'token')}.",
     )
 
 
@@ -288,7 +328,7 @@ COMPARED = (  # of the numbers of a law; then what tells two records of one mode
     *LAW_COLUMNS,
     ComparedColumn("final PR", of_fit(lambda fit: f"{fit.values[-1]:.3f}"), _first, _lowest, yields=4),
     ComparedColumn("loss", _loss, _bos, yields=8),
-    ComparedColumn("tokens", lambda view: f"{sum(view.record.counts):,}", _length, _per_feature, yields=7),
+    ComparedColumn("tokens", lambda view: f"{sum(view.record.counts):,}", _per_feature, _length, yields=7),
     ComparedColumn("text", lambda v: shortened(_text_name(v), 20) or ABSENT, _task, _text_name, yields=None),
 )
 
@@ -308,4 +348,8 @@ def formulas(views: Sequence[RecordView]) -> Markup:
     """Definitions and citations; of the separation too where it was measured."""
     both = any(view.has("separation") for view in views)
     separation = (classifier.FORMULAS[:1], classifier.CITATIONS[:1]) if both else ((), ())
-    return definitions((*FORMULAS, *separation[0]), (*CITATIONS, *separation[1]))
+    read = (
+        1 + any(view.has("linear_lens_loss") for view in views) if any(view.has("lens_loss") for view in views) else 0
+    )
+    lens = LENS_FORMULAS[:read], LENS_CITATIONS[:read]
+    return definitions((*FORMULAS, *separation[0], *lens[0]), (*CITATIONS, *separation[1], *lens[1]))

@@ -152,6 +152,53 @@ def separation_figure(view: RecordView) -> Any:
     return plotly.new_figure(traces, view, height=420, xaxis=plotly.block_axis(view, D, null), yaxis=yaxis)
 
 
+def lens_figure(view: RecordView) -> Any:
+    """The loss where the head reads each block; dashed, that of frequencies alone."""
+    logit, linear = _near_the_blocks(view, "lens_loss"), _near_the_blocks(view, "linear_lens_loss")
+    traces = [plotly.line("logit lens", logit, theme.TRAIN, size=6)]
+    if view.has("linear_lens_loss"):
+        traces.append(plotly.line("linear lens", linear, theme.QUALITATIVE[2], symbol="diamond", size=6, width=1.6))
+    about = view.record.settings.get("lens")
+    alone = about.get("frequency_loss") if isinstance(about, dict) else None
+    yaxis = plotly.log_axis([*logit, *linear, alone], "loss (nats)", margin=0.04)
+    return plotly.new_figure(
+        traces,
+        view,
+        level=alone,
+        height=380,
+        xaxis=plotly.block_axis(view, logit, linear),
+        yaxis=yaxis,
+        showlegend=True,
+    )
+
+
+def _near_the_blocks(view: RecordView, column: str) -> plotly.Values:
+    """A loss along depth; the embedded input, which no head was made to read, where it would not press all else flat."""
+    values, inside = view.series(column), set(view.fit_positions)
+    highest = max((v for i, v in enumerate(values) if v is not None and i in inside), default=0.0)
+    return [v if v is None or i in inside or v <= PRESSING * highest else None for i, v in enumerate(values)]
+
+
+def predictions_figure(view: RecordView) -> Any:
+    """The share of predictions that are the last block's at each block, and those that come true."""
+    linear = view.series("linear_lens_agreement")
+    series = [
+        ("made", "lens_agreement", theme.TRAIN, "circle"),
+        ("made for good", "lens_settled", theme.QUALITATIVE[4], "square"),
+        ("right", "lens_accuracy", theme.NULL, "triangle-up"),
+        ("made, linear lens", "linear_lens_agreement", theme.QUALITATIVE[2], "diamond"),
+    ]
+    traces = [
+        plotly.line(name, view.series(column), color, symbol=symbol, size=6, width=1.6,
+                    written=[percent(v) for v in view.series(column)])
+        for name, column, color, symbol in series
+        if view.has(column)
+    ]  # fmt: skip
+    yaxis = {"tickformat": ".0%", "title": {"text": "share of the predictions"}, "range": [-0.02, 1.04]}
+    xaxis = plotly.block_axis(view, view.series("lens_loss"), linear)
+    return plotly.new_figure(traces, view, height=380, xaxis=xaxis, yaxis=yaxis, showlegend=True)
+
+
 def _relative(view: RecordView, column: str) -> plotly.Values:
     values = view.series(column)
     first = next((values[p] for p in view.fit_positions if values[p]), None)
