@@ -26,6 +26,7 @@ from layerlaw.lm.loading import Loaded, load, load_tokenizer, quiet_transformers
 from layerlaw.lm.loss import Head, LossSample, bos_note, loss_note
 from layerlaw.lm.pieces import UncutText, check_ids, counted, pieces_of
 from layerlaw.lm.stream import FrequentTokens, MomentPass, Normalize, PicturedWords, TextPlan, TextRun
+from layerlaw.lm.sub_blocks import SubSites, one_branch_note, with_sub_blocks
 from layerlaw.lm.tasks import (
     AGAINST_ITS_WAY,
     TaskName,
@@ -49,7 +50,7 @@ from layerlaw.lm.weights import (
 from layerlaw.measures.residual import Residual, prediction_residuals
 from layerlaw.progress import Progress
 from layerlaw.provenance import model_provenance, provenance
-from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
+from layerlaw.record import LANGUAGE_MODEL, PartRow, Record, SiteRow
 from layerlaw.stats.ranks import world_size
 
 __all__ = ["BlockStack", "Loaded", "find_blocks", "load", "load_tokenizer", "pieces_of", "probe_lm"]
@@ -71,6 +72,7 @@ def probe_lm(
     targets: Sequence[str] | str = "id",
     task: TaskName | None = None,
     blocks: str | Sequence[str] | None = None,
+    sites: SubSites = "blocks",
     normalize: Normalize = "fresh",
     null: bool = False,
     null_std: float | None = None,
@@ -92,6 +94,7 @@ def probe_lm(
     targets     beside the token's id (always): embedding, onehot, shuffled, rank, previous, current, next2
     task        "next", "masked" (encoders) or "span" (encoder-decoders); default: what fits the model
     blocks      names of the modules to measure, where they are not those found: "model.layers", "layers.*.mlp", or a list
+    sites       "blocks", or "sub-blocks": also the states between attention and the MLP, which tells what each of them does
     normalize   "fresh": a bare norm of the model's own kind, "none", or "standardized"
     null        also measure an untrained model of the same configuration
     null_std    standard deviation of its weights; default: what the configuration says (a GGUF file says nothing)
@@ -105,6 +108,7 @@ def probe_lm(
     renamed("probe_lm", old, MOVED)
     started = time.perf_counter()
     check_choice("normalize", normalize, get_args(Normalize))
+    check_choice("sites", sites, get_args(SubSites))
     check_choice("task", task, (*get_args(TaskName), None))
     check_whole(1, kind=Integral, batch_size=batch_size)
     check_whole(0, kind=Integral, classes=classes)
@@ -143,6 +147,7 @@ def probe_lm(
         most = places.most or most
         fits = anatomy.task_of(network, found, where, places.shift, length=most)
         task = check_task(task, fits)
+        found = with_sub_blocks(network, found, dry) if sites == "sub-blocks" else found
         # The text: pieces of token ids.
         wanted = stream.tokens_wanted(found.width, task) if uncut.tokens is None else uncut.tokens
         special = sum(map(len, around(tokenizer))) if task == "masked" else 0
@@ -172,6 +177,7 @@ def probe_lm(
             AGAINST_ITS_WAY[task] if task != fits else "",
             decides_classes(network),
             NO_HEAD.format(type(network).__name__) if head is None else "",
+            one_branch_note(found),
         )
         if task == "next":  # first of all: every number that follows depends on it
             if scoring is not None:
@@ -258,7 +264,7 @@ def _record(
         about |= {"parameters": weight_count(model), "parameters_sha256": None}
     if about["parameters_sha256"] is None and (packed or quantized):
         later.append("Of quantized weights no checksum was made.")
-    n = int(measured.targets.counts.sum())
+    n, rows = int(measured.targets.counts.sum()), _rows(plan, measured, twin, later)
     return Record(
         name=loaded.name,
         kind=LANGUAGE_MODEL,
@@ -266,7 +272,8 @@ def _record(
         words=list(words.names) if words else [],
         plane_labels=list(words.sample.labels) if words else [],
         counts=[n],
-        sites=_rows(plan, measured, twin, later),
+        sites=rows,
+        parts=_parts(plan, rows),
         notes=_notes(run, measured, n),
         settings={
             "task": run.task.name,
@@ -274,6 +281,7 @@ def _record(
             "normalize": plan.normalize,
             "norm": plan.blocks.norm,
             "blocks": str(plan.blocks),
+            **({"sites": "sub-blocks"} if plan.blocks.parts else {}),
             "tokens": n,
             "tokens_per_feature": round(n / plan.blocks.width, 2),
             "pieces": len(pieces.ids),
@@ -332,6 +340,15 @@ def _rows(plan: TextPlan, measured: MomentPass, twin: MomentPass | None, later: 
                     row.values[f"separation{suffix}"] = found.frequent.separation(site.name)
         rows.append(row)
     return rows
+
+
+def _parts(plan: TextPlan, rows: list[SiteRow]) -> list[PartRow]:
+    """What attention and the MLP of every block change, where the states between them were measured."""
+    known = {row.name: {c: v for c, v in row.values.items() if c in LANGUAGE_MODEL.leading} for row in rows}
+    return [
+        PartRow(part.layer, part.kind, part.module, part.type, known[part.before.name], known[part.after.name])
+        for part in plan.blocks.parts
+    ]
 
 
 def _residuals(plan: TextPlan, measured: MomentPass, site: str, which: str = "") -> dict[str, Residual]:

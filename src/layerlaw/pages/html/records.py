@@ -200,6 +200,10 @@ PANELS: dict[Kind, tuple[PagePanel, ...]] = {
             caption=language_model.deviations_caption,
         ),
         PagePanel("gains", "Who does the work", lm_charts.gains_figure, half=True, caption=language_model.gains_caption),
+        PagePanel(
+            "branches", "Attention and MLP", lm_charts.branches_figure, shown=lambda view: view.record.parts,
+            caption=language_model.branches_caption,
+        ),
         PagePanel("table", "Block by block", below=layers_html),
         PagePanel(
             "codes", "Other codes of the next token", lm_charts.codes_figure, half=True, shown=lm_charts.codes,
