@@ -22,7 +22,7 @@ from layerlaw.capture.network import network_of, placed, probing_state
 from layerlaw.errors import InputError, LayerlawError, check_choice, check_whole, renamed
 from layerlaw.lm import anatomy, stream
 from layerlaw.lm.blocks import BlockStack, find_blocks
-from layerlaw.lm.loading import Loaded, load, load_tokenizer, quiet_transformers, refuse_images
+from layerlaw.lm.loading import Loaded, load, load_tokenizer, quiet_transformers, refuse_images, step_of
 from layerlaw.lm.loss import Head, LossSample, bos_note, loss_note
 from layerlaw.lm.pieces import UncutText, check_ids, counted, pieces_of
 from layerlaw.lm.stream import FrequentTokens, MomentPass, Normalize, PicturedWords, TextPlan, TextRun
@@ -60,8 +60,14 @@ FEW = 20  # tokens per feature below which the numbers are not to be trusted
 CONFIRMED = 32  # tokens of the text whose scores are compared with what the head gives
 NULL_SEED = 1_000_003  # apart from any seed that the user may have drawn the model with
 MOVED = {
-    **{name: f"{name} of lm.load(model, {name}=…)" for name in ("tokenizer", "dtype", "device_map", "mask_id", "name")},
-    **{name: f"{name} of lm.pieces_of(text, {name}=…)" for name in ("length", "documents", "tokens", "bos", "groups")},
+    **{
+        name: f"{name} of lm.load(model, {name}=…)"
+        for name in ("tokenizer", "dtype", "device_map", "mask_id", "name", "revision")
+    },
+    **{
+        name: f"{name} of lm.pieces_of(text, {name}=…)"
+        for name in ("length", "documents", "tokens", "bos", "groups", "chat")
+    },
 }
 
 
@@ -149,6 +155,8 @@ def probe_lm(
         task = check_task(task, fits)
         found = with_sub_blocks(network, found, dry) if sites == "sub-blocks" else found
         # The text: pieces of token ids.
+        if uncut.chat is not None and task != "next":
+            raise InputError(f"chat: expected next-token prediction, which chats are made for, got the task '{task}'.")
         wanted = stream.tokens_wanted(found.width, task) if uncut.tokens is None else uncut.tokens
         special = sum(map(len, around(tokenizer))) if task == "masked" else 0
         fitting = replace(uncut, tokenizer=tokenizer, length=most - special, bos=uncut.bos if task == "next" else False)
@@ -167,7 +175,8 @@ def probe_lm(
         head = output_embedding(network)
         chosen = targets_of(names, vocabulary, head, counted(pieces.ids, vocabulary), seed, task)
         # Nothing predicts the first token of a piece.
-        predicted = counted([ids[1:] for ids in pieces.ids] if task == "next" else pieces.ids, vocabulary)
+        first = max(1, pieces.front) if task == "next" else 0
+        predicted = counted([ids[first:] for ids in pieces.ids], vocabulary)
         frequent = FrequentTokens.of(predicted, classes) if classes else None
         shown = PicturedWords.of(words, tokenizer, vocabulary) if len(words) else None
         plan = TextPlan(found, tuple(chosen), normalize, places, frequent, shown)
@@ -186,7 +195,8 @@ def probe_lm(
             pieces = replace(pieces, notes=(*filter(None, [said]), *pieces.notes))
         offsets = tuple(sorted({target.offset for target in chosen} | ({0} if words else set())))
         config = getattr(network, "config", None)
-        how = task_for(task, offsets=offsets, tokenizer=tokenizer, config=config, mask_id=loaded.mask_id, seed=seed)
+        special_ids: Any = {"tokenizer": tokenizer, "mask_id": loaded.mask_id, "front": pieces.front}
+        how = task_for(task, offsets=offsets, config=config, seed=seed, **special_ids)
         # The pass over the text, and the same for an untrained model.
         run = TextRun(plan, how, pieces, batch_size, where, progress)
         sampled = scoring is not None and task == fits == "next"
@@ -216,6 +226,7 @@ def probe_lm(
     }
     if loss is not None and mean is not None and math.isfinite(mean):
         record.settings |= {"loss": round(mean, 4), "loss_tokens": int(loss.sums[1])}
+    record.settings |= step_of(loaded.name) | ({} if uncut.chat is None else {"chat": uncut.chat})
     if uncut.about is not None:
         record.provenance["text"] = uncut.about
     record.provenance["seconds"] = round(time.perf_counter() - started, 3)

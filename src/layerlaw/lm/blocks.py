@@ -71,7 +71,7 @@ class BlockStack:
 
     def plan(self, *, embedding: bool) -> Plan:
         """What capture has to know; `embedding`: also what enters the first block."""
-        first = self.sites[0]
+        first = next(site for site in self.sites if site.in_fit)  # not a state inside it
         opening = replace(first, name="embedded input", at="input", type="input", in_fit=False, pick=0)
         return Plan(
             sites=(opening,) * embedding + self.sites,

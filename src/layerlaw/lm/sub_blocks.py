@@ -1,9 +1,9 @@
 """The residual stream inside a block: the states between attention and the MLP, found by what a block adds to what it read.
 
-A sequential block adds one branch after another: h = x + attention(norm x), then h + MLP(norm h). Some module reads the state
-h (or gives it, where a norm stands behind each sum), so it can be measured like the output of a block. A parallel block adds
-both branches at once to what it has read: there is no state after attention. No family is named here; sums are recognized by
-their numbers in a dry run.
+A sequential block adds one branch after another: h = x + attention(norm x), then h + MLP(norm h). Some module reads the
+state h (or gives it, where a norm stands behind each sum), so it can be measured like the output of a block. A parallel
+block adds both branches at once to what it has read: there is no state after attention. No family is named here; sums are
+recognized by their numbers in a dry run.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def one_branch_note(blocks: BlockStack) -> str:
     plain = plain[1:] if plain[:1] == [ends[0].name] and not blocks.whole else plain  # what enters the first is no site
     if not plain or len(plain) == len(ends):
         return ""
-    return f"{len(plain)} of {len(ends)} blocks have no state between branches: {', '.join(plain[:4])}{' …' * (len(plain) > 4)}."
+    listed = f"{', '.join(plain[:4])}{' …' * (len(plain) > 4)}"
+    return f"{len(plain)} of {len(ends)} blocks have no state between branches: {listed}."
 
 
 def _calls(chains: Mapping[str, tuple[Any, dict[str, int], Any]]) -> dict[str, int]:
@@ -150,7 +151,9 @@ def _sums(passed: Sequence[_Passed], end: Site) -> list[_Sum]:
     found: list[_Sum] = []
     state = start
     while len(found) < len(passed):
-        base, step = next(((b, s) for b in _as_base(state, passed) for s in _next_sum(b, passed, end.module)), (state, None))
+        base, step = next(
+            ((b, s) for b in _as_base(state, passed) for s in _next_sum(b, passed, end.module)), (state, None)
+        )
         if step is None:
             return []
         if found:  # where a norm stands behind each sum, the state is what it gives
@@ -228,7 +231,7 @@ def _branches(block: str, chain: Sequence[_Sum]) -> list[str]:
 
 def _kind(words: str, *, after_attention: bool) -> PartKind:
     """By what it is called: nothing else tells attention from an MLP at a glance; what follows attention is an MLP."""
-    found = next((kind for known, kind in KINDS if re.search(known, words.lower())), "other")
+    found: PartKind = next((kind for known, kind in KINDS if re.search(known, words.lower())), "other")
     return "mlp" if found == "other" and after_attention else found
 
 
@@ -238,13 +241,26 @@ def _why_none(passed: Sequence[_Passed], _: object, chain: Sequence[_Sum], end: 
     own = [p for p in passed if p.name == end.module]
     if len(chain) == 1:
         return f"{what}which adds one branch only ('{chain[0].name}'): no state lies inside. {CURE}."
-    gave = [p for p in passed if p.at == "output" and p not in own]
-    if len(own) >= 2:
-        start, last = own[0], own[-1]
-        for a, b in combinations(gave, 2):
-            names = _branches(end.module, [_Sum(p.name, p) for p in (a, b)])
-            if names[0] != names[1] and _is_sum(last.values, start.values, a.values, b.values):
-                both = " and ".join(f"'{name}'" for name in names)
-                why = f"which adds {both} at once to what it has read (a parallel block): there is no state after attention"
-                return f"{what}{why}. {CURE}."
+    gave = [p for p in passed if p.at == "output" and p.name != end.module]
+    start, last = own[0], own[-1]
+    for a, b in combinations(gave, 2):
+        names = _branches(end.module, [_Sum(p.name, p) for p in (a, b)])
+        if names[0] == names[1] or not _is_sum(last.values, start.values, a.values, b.values):
+            continue
+        both = " and ".join(f"'{name}'" for name in names)
+        if all(_reads_only(name, start, passed) for name in names):
+            why = "at once to what it has read (a parallel block): there is no state after attention"
+            return f"{what}which adds {both} {why}. {CURE}."
+        return f"{what}which adds {both}, but no module reads or gives the state between them. {CURE}."
     return f"{what}in which no such sums were found. {CURE}."
+
+
+def _reads_only(branch: str, start: _Passed, passed: Sequence[_Passed]) -> bool:
+    """Whether a branch reads what the block has read, as it is or behind one layer (a norm)."""
+    of_branch = [p for p in passed if p.name == branch or p.name.startswith(f"{branch}.")]
+    first = next((p for p in of_branch if p.at == "input"), None)
+    if first is None:
+        return False
+    same = [p for p in passed if p.at == "input" and torch.equal(p.values, start.values)]
+    behind = [p for p in passed for r in same if (p.name, p.call, p.at) == (r.name, r.call, "output")]
+    return any(torch.equal(first.values, p.values) for p in (start, *behind) if p.name != start.name or p is start)

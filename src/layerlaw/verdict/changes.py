@@ -52,7 +52,7 @@ class LogChange:
 
 
 def log_change(pairs: Sequence[tuple[SiteRow, SiteRow]], column: str, *, mean: bool = False) -> LogChange | None:
-    """The sum (or mean) of ln(after / before) over pairs of rows of the same tokens; `None` where a value has no logarithm."""
+    """The sum (or mean) of ln(after / before) over pairs of rows of the same tokens; `None` where there is no logarithm."""
     values = [[row.values.get(column) for row in pair] for pair in pairs]
     without = [[row.left_out.get(column, []) for row in pair] for pair in pairs]
     unit = len(pairs) if mean else 1
@@ -101,17 +101,17 @@ def branch_words(record: Record) -> list[str]:
     column, layers = record.leading, {part.layer for part in record.parts}
     symbol = "held-out PR" if column == "residual_held_out" else describe(column).symbol
     listed = joined([f"{change} at {BRANCHES[kind]}" for kind, change in changes.items()])
-    falls = {kind: -change.change for kind, change in changes.items() if change.change < 0}
     errors = " (± standard errors over documents)" * all(change.error is not None for change in changes.values())
-    if len(falls) == len(changes):
-        most = max(falls, key=lambda kind: falls[kind])
-        who = f": {percent(falls[most] / sum(falls.values()), 2)} of the fall is at {BRANCHES[most]}"
-    elif falls:
-        rising = joined([BRANCHES[kind] for kind in changes if kind not in falls])
-        who = f": the fall is at {joined([BRANCHES[kind] for kind in falls])}, and {rising} take some of it back"
-    else:
-        who = ": it does not fall at any of them"
-    return [f"Over {counted(len(layers), 'block')}, from the embedded input on, ln of {symbol} changes by {listed}{errors}{who}."]
+    start = (
+        f"Over {counted(len(layers), 'block')}, from the embedded input on, ln of {symbol} changes by {listed}{errors}"
+    )
+    falls = {kind: -change.change for kind, change in changes.items() if change.change < 0}
+    most, total = max(falls, key=falls.__getitem__, default=""), sum(change.change for change in changes.values())
+    if total >= 0:
+        return [f"{start}: in all it does not fall."]
+    if len(falls) < len(changes):
+        return [f"{start}: the fall is at {joined([BRANCHES[kind] for kind in falls])}."]
+    return [f"{start}: {percent(falls[most] / -total, 2)} of the fall at {BRANCHES[most]}."]
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,17 @@ class PairedDifference:
         assert most is not None
         size = abs(math.expm1(self.mean.change))
         way = "lower" if self.mean.change < 0 else "higher"
-        error = "" if self.mean.error is None else f" (ln: {self.mean}; {'clear' if self.mean.clear else 'not beyond its error'})"
-        beyond = f"; beyond its 95% interval at {len(self.clear)} of {counted(len(known), 'block')}" * (most.error is not None)
+        error = (
+            ""
+            if self.mean.error is None
+            else f" (ln: {self.mean}; {'clear' if self.mean.clear else 'not beyond its error'})"
+        )
+        beyond = f"; beyond its 95% interval at {len(self.clear)} of {counted(len(known), 'block')}" * (
+            most.error is not None
+        )
         return (
-            f"On the same tokens PR of '{self.other}' is {percent(size, 2)} {way} than of '{self.base}', averaged over blocks"
-            f"{error}; most at block {far + 1} (ln: {most}){beyond}."
+            f"On the same tokens PR of '{self.other}' is {percent(size, 2)} {way} than of '{self.base}', averaged over "
+            f"blocks{error}; most at block {far + 1} (ln: {most}){beyond}."
         )
 
 
@@ -169,8 +175,21 @@ def why_not_paired(base: Record, other: Record) -> str:
 def paired_difference(base: Record, other: Record, column: str | None = None) -> PairedDifference:
     """Two models (base and instruct, an adapter and its merged weights) block by block, on the same token ids."""
     if why := why_not_paired(base, other):
-        raise InputError(f"paired_difference: expected records of the same tokens; '{base.name}', '{other.name}': {why}.")
+        raise InputError(
+            f"paired_difference: expected records of the same tokens; '{base.name}', '{other.name}': {why}."
+        )
     column = column or base.leading
     pairs = list(zip(base.points(), other.points(), strict=True))
     blocks = tuple(log_change([pair], column) for pair in pairs)
     return PairedDifference(base.name, other.name, column, blocks, log_change(pairs, column, mean=True))
+
+
+def paired_differences(records: Sequence[Record]) -> list[PairedDifference]:
+    """Every record beside the first one of the same tokens; checkpoints of a run are compared along its steps instead."""
+    alone = [record for record in records if "step" not in record.settings]
+    found = []
+    for i, record in enumerate(alone):
+        base = next((other for other in alone[:i] if not why_not_paired(other, record)), None)
+        if base is not None and base.leading == record.leading:
+            found.append(paired_difference(base, record))
+    return found

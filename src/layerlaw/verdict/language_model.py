@@ -43,7 +43,7 @@ def judge_language_model(record: Record) -> Verdict:
         *_in_sample(record, fit),
         *([] if flat else intervals(errors, shape_intervals(record)) if few else curve_shape(record, fit, errors)),
         *_worse_than_the_mean(column, sites),
-        *branch_words(record),
+        *([] if few else branch_words(record)),
         *_untrained(record, fit, errors, falls=falls),
         *other_targets(record),
         *([] if few else laws_of_targets(record)),

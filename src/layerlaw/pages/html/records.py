@@ -15,6 +15,7 @@ from layerlaw.pages import classifier, html, language_model, regression, theme
 from layerlaw.pages.classifier import charts
 from layerlaw.pages.html import plotly
 from layerlaw.pages.html.planes import plane_positions, planes_html, planes_note
+from layerlaw.pages.html.series import drawn_alone, paired_section, training_sections
 from layerlaw.pages.kinds import filled, presentation
 from layerlaw.pages.language_model import charts as lm_charts
 from layerlaw.pages.law_numbers import RULE, ComparedColumn, law_tiles, together
@@ -271,7 +272,8 @@ def _panels(view: RecordView, key: str) -> str:
 
 def _several(views: Sequence[RecordView]) -> str:
     all_of_them = f'<p class="together">{html.unbroken(said)}</p>' if (said := together(views)) else ""
-    body = html.chart("all-compare", compare_figure(views)) + _along_relative_depth(views) + all_of_them
+    alone = drawn_alone(views)
+    body = html.chart("all-compare", compare_figure(alone)) + _along_relative_depth(alone) + all_of_them
     body += compare_table(views)
     known = {view.record.provenance.get("data_sha256") for view in views} - {None}
     drawn = any("shuffled" in str(record.settings.get("order")) for record in (view.record for view in views))
@@ -285,11 +287,16 @@ def _several(views: Sequence[RecordView]) -> str:
         f'<details class="record"><summary><b>{html.escaped(view.label)}</b>'
         f"<span>{html.symbols(html.escaped(sentence(view.headline[0])))}</span></summary>"
         f'<p class="subtitle">{_facts(view)}</p>{_panels(view, f"r{i}")}</details>'
-        for i, view in enumerate(views)
+        for i, view in enumerate(alone)
     ]
-    return "\n".join(
-        [html.section("compare", "all", "Side by side", body, caption), *charts.pooled_modules(views), *records]
+    some = (
+        f" Of {len(views)} records {len(alone)}, evenly chosen, are drawn one by one."
+        if len(alone) < len(views)
+        else ""
     )
+    compared = html.section("compare", "all", "Side by side", body, caption + some)
+    together_first = [training_sections(views), compared, paired_section(views)]
+    return "\n".join([*filter(None, together_first), *charts.pooled_modules(views), *records])
 
 
 def _along_relative_depth(views: Sequence[RecordView]) -> str:
@@ -365,10 +372,12 @@ def compare_table(views: Sequence[RecordView]) -> str:
     columns, crowded = presentation(views[0]).COMPARED, presentation(views[0]).CROWDED
     named = "".join(f'<th scope="col">{html.symbols(c.head)}</th>' for c in columns)
     heads = f'<th scope="col" class=site>record</th>{named}'
+    colors = {id(view): _color(i) for i, view in enumerate(drawn_alone(views))}
     rows = (
-        f'<th scope="row" class="site" title="{html.escaped(view.label)}"><i class="dot" style="background:{_color(i)}"></i>'
+        f'<th scope="row" class="site" title="{html.escaped(view.label)}">'
+        f'<i class="dot" style="background:{colors.get(id(view), theme.RULE)}"></i>'
         f"{html.escaped(shortened(view.label, 40))}</th>" + "".join(_compared_cell(column, view) for column in columns)
-        for i, view in enumerate(views)
+        for view in views
     )
     kind = "many" if 1 + len(columns) > crowded else ""
     bent = any(view.fit is not None and view.fit.trend == math.inf for view in views)

@@ -198,8 +198,8 @@ def _hollow(view: RecordView) -> str:
 def branches_caption(view: RecordView) -> str:
     """How to read what attention and MLPs do."""
     return paragraph(
-        f"By how much each branch of a block changes ln PR, {measured_how(view)}: from what the block reads to the state after "
-        "attention, and from there to what the block gives. Below zero the next token becomes more predictable.",
+        f"By how much each branch of a block changes ln PR, {measured_how(view)}: from what the block reads to the state "
+        "after attention, and from there to what the block gives. Below zero the next token becomes more predictable.",
         view.errors is not None and "Thin lines: 95% intervals of the changes themselves (jackknife over documents).",
     )
 
