@@ -154,17 +154,16 @@ def step_of(name: str) -> dict[str, Any]:
 
 def chat_front(tokenizer: Any, chat: Chat) -> list[int]:
     """The tokens that a chat template puts before a text in the turn of a role, or before the answer to messages."""
-    by_role = isinstance(chat, str)
-    if by_role:
+    messages: list[Any] = [{"role": "user", "content": PLACE if chat == "user" else ""}]
+    if isinstance(chat, str):
         check_choice("chat", chat, ROLES)
     elif not chat or not all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in chat):
         raise InputError(f"chat: expected 'user', 'assistant' or messages with a role and a content, got {chat!r}.")
+    else:
+        messages = [dict(message) for message in chat]
     if not getattr(tokenizer, "chat_template", None):
         cure = "Use the tokenizer of a model that was tuned for chats (tokenizer=…), or leave chat out"
         raise InputError(f"chat: expected a tokenizer with a chat template, got one without. {cure}.")
-    messages: list[Any] = (
-        [{"role": "user", "content": PLACE if chat == "user" else ""}] if by_role else [*map(dict, chat)]
-    )
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=chat != "user")
     except Exception as error:  # templates raise what they like

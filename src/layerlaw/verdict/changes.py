@@ -109,9 +109,19 @@ def branch_words(record: Record) -> list[str]:
     most, total = max(falls, key=falls.__getitem__, default=""), sum(change.change for change in changes.values())
     if total >= 0:
         return [f"{start}: in all it does not fall."]
+    if _undecided(record, list(changes)):
+        return [f"{start}: no clear difference between them."]
     if len(falls) < len(changes):
         return [f"{start}: the fall is at {joined([BRANCHES[kind] for kind in falls])}."]
-    return [f"{start}: {percent(falls[most] / -total, 2)} of the fall at {BRANCHES[most]}."]
+    return [f"{start}: {falls[most] / -total:.0%} of the fall at {BRANCHES[most]}."]
+
+
+def _undecided(record: Record, kinds: Sequence[str]) -> bool:
+    """Whether other text might turn round which of two kinds of branches does more."""
+    rows = branch_rows(record)
+    own, other = ([(a, b) for part, a, b in rows if part.kind == kind] for kind in kinds[:2])
+    between = log_change([*own, *((b, a) for a, b in other)], record.leading)  # ln of the one change less the other
+    return len(kinds) == 2 and between is not None and between.error is not None and not between.clear
 
 
 @dataclass(frozen=True)

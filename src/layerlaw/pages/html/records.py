@@ -15,7 +15,7 @@ from layerlaw.pages import classifier, html, language_model, regression, theme
 from layerlaw.pages.classifier import charts
 from layerlaw.pages.html import plotly
 from layerlaw.pages.html.planes import plane_positions, planes_html, planes_note
-from layerlaw.pages.html.series import drawn_alone, paired_section, training_sections
+from layerlaw.pages.html.series import MOST_CURVES, drawn_alone, paired_section, training_sections
 from layerlaw.pages.kinds import filled, presentation
 from layerlaw.pages.language_model import charts as lm_charts
 from layerlaw.pages.law_numbers import RULE, ComparedColumn, law_tiles, together
@@ -128,7 +128,9 @@ def _bars(parts: Parts, view: RecordView) -> list[str]:
 def _table_names(view: RecordView) -> list[str]:
     """Names that differ on a desk and on a telephone; of blocks all alike without the middle: they end in their number."""
     if view.alike:
-        return [html.escaped(shortened(site.name, LONGEST_BLOCK)) for site in view.sites]
+        inner = [site.name[site.name.rfind("after ") :] if not site.in_fit else site.name for site in view.sites]
+        names = [part if part.startswith("after ") else site.name for part, site in zip(inner, view.sites, strict=True)]
+        return [html.escaped(shortened(name, LONGEST_BLOCK)) for name in names]
     wide, narrow = (short_names([site.name for site in view.sites], longest) for longest in LONGEST_SITE)
     both = '<span class="on-desk">{}</span><span class="on-telephone">{}</span>'
     pairs = zip(map(html.escaped, wide), map(html.escaped, narrow), strict=True)
@@ -237,7 +239,8 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
             raise InputError(f"report: expected records of one kind, got {both}. Write a page for each kind.")
     views, alone = read_all(chosen), len(chosen) == 1
     heading = clean(title or "") or (views[0].label if alone else f"{len(views)} records compared")
-    under = _facts(views[0]) if alone else html.escaped(" · ".join(view.label for view in views))
+    labels = [view.label for view in (views if len(views) <= MOST_CURVES else (views[0], views[-1]))]
+    under = _facts(views[0]) if alone else html.escaped((" · " if len(views) <= MOST_CURVES else " … ").join(labels))
     planes = sum(len(plane_positions(view)) for view in views)
     views = [replace(view, points=min(view.points, PLANE_POINTS // max(1, planes))) for view in views]
     main = [
