@@ -136,7 +136,7 @@ def test_the_standard_deviation_of_the_untrained_weights_is_an_option(run: Run, 
     record = Record.load(folder / "wide.json")
     assert (record.settings["null_std"], record.settings["null_std_from"]) == (0.3, "as requested")
     said = run("tiny", "--text", "text.jsonl", *SHORT, "--null-std", "0.3", code=1)
-    assert "null_std: expected with null=True" in said.err
+    assert "--null-std: expected with --null" in said.err
 
 
 def test_a_whole_run_prints_blocks_and_table_and_writes_record_and_page(folder: Path) -> None:

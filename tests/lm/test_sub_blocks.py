@@ -187,6 +187,16 @@ def test_a_state_that_no_module_sees_is_not_called_a_parallel_block():
         split(Mixed(2, 2, seen=False))
 
 
+def test_named_modules_without_sub_blocks_get_no_note_about_them():
+    record = probed(family("llama"), walks(), blocks="model.layers.*.mlp")
+    assert not any("between branches" in note for note in record.notes)
+    some = probed(family("llama"), walks(), blocks=["model.layers.1", "model.layers.2"], sites="sub-blocks")
+    assert [site.name for site in some.sites] == [
+        f"model.layers.{i}{what}" for i in (1, 2) for what in (" after self_attn", "")
+    ]
+    assert not any("between branches" in note for note in some.notes)
+
+
 def test_masked_and_span_tasks_have_sub_blocks_too():
     bert = probed(family("bert"), walks(), sites="sub-blocks", mask_id=MASK)
     assert len(bert.sites) == 1 + 2 * DEPTH

@@ -83,9 +83,9 @@ def with_sub_blocks(model: nn.Module, blocks: BlockStack, inputs: Mapping[str, A
 def one_branch_note(blocks: BlockStack) -> str:
     """A remark where some blocks have no state inside."""
     ends = [site for site in blocks.sites if site.in_fit]
-    plain = [site.name for site in ends if site.name not in {part.layer for part in blocks.parts}]
-    plain = plain[1:] if plain[:1] == [ends[0].name] and not blocks.whole else plain  # what enters the first is no site
-    if not plain or len(plain) == len(ends):
+    inside = {site.name.rpartition(" after ")[0] for site in blocks.sites if not site.in_fit}
+    plain = [site.name for site in ends if site.name not in inside]
+    if not inside or not plain:
         return ""
     listed = f"{', '.join(plain[:4])}{' …' * (len(plain) > 4)}"
     return f"{len(plain)} of {len(ends)} blocks have no state between branches: {listed}."
