@@ -75,7 +75,7 @@ def walks(documents: int = 60, length: int = 64, *, size: int = 100, seed: int =
 
 
 LOADING = ("tokenizer", "dtype", "device_map", "mask_id", "name")
-CUTTING = ("length", "documents", "tokens", "bos", "groups")
+CUTTING = ("length", "documents", "tokens", "bos", "groups", "chat")
 
 
 def probed(model: nn.Module, text: object, **options: object) -> Record:

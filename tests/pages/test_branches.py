@@ -10,7 +10,8 @@ from pages_records import falling, full_record, gated_record, resnet56_record, t
 
 from layerlaw.pages import plot, report
 from layerlaw.pages.classifier.charts import classes_figure, law_figure, shares_figure
-from layerlaw.pages.html.records import compare_figure, page_html
+from layerlaw.pages.html.compared import compare_figure
+from layerlaw.pages.html.records import page_html
 from layerlaw.pages.record_view import read, read_all, site_places
 
 GATE = "stage1.0.se.fc2"

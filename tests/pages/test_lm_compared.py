@@ -3,7 +3,8 @@
 import pytest
 from lm_records import lm_record
 
-from layerlaw.pages.html.records import compare_figure, page_html
+from layerlaw.pages.html.compared import compare_figure
+from layerlaw.pages.html.records import page_html
 from layerlaw.pages.record_view import read_all
 from layerlaw.wording import correlation
 

@@ -15,7 +15,7 @@ from layerlaw.stats.precision import at_least_float32
 from layerlaw.wording import counted, shortened
 
 LONGEST_TYPE = 24  # characters of a module's class in the table
-PartKind = Literal["map", "normalization", "nonlinearity", "branches", "other"]
+PartKind = Literal["map", "normalization", "nonlinearity", "branches", "other", "attention", "mlp"]
 Reduce = Literal["flatten", "mean", "max", "first", "last"]
 
 

@@ -2,7 +2,7 @@
 
 from layerlaw.law.chance import greenwood_p, pooled_greenwood_p, shuffled_p, t_quantile
 from layerlaw.law.fit import CHANCE, FEWEST_POINTS, RESIDUAL, UNCHANGED, LawFit, fit_law
-from layerlaw.law.intervals import LawErrors, LawsAcross, interval_words, law_errors, laws_across
+from layerlaw.law.intervals import LawErrors, LawsAcross, interval_words, jackknife_error, law_errors, laws_across
 
 __all__ = [
     "CHANCE",
@@ -15,6 +15,7 @@ __all__ = [
     "fit_law",
     "greenwood_p",
     "interval_words",
+    "jackknife_error",
     "law_errors",
     "laws_across",
     "pooled_greenwood_p",

@@ -59,7 +59,7 @@ def law_errors(fit: LawFit, left_out: Sequence[Sequence[float | None]]) -> LawEr
         return None
     fits = [fit_law([row[i] for row in left_out], quantity=fit.quantity) for i in range(g)]
     t = t_quantile(g - 1)
-    log_rho = _jackknife_error([f.slope for f in fits])
+    log_rho = jackknife_error([f.slope for f in fits])
     with np.errstate(over="ignore"):
         low, high = (float(np.exp(fit.slope + sign * t * log_rho)) for sign in (-1, 1))
     correlations = [f.pearson for f in (fit, *fits)]
@@ -67,7 +67,7 @@ def law_errors(fit: LawFit, left_out: Sequence[Sequence[float | None]]) -> LawEr
     known = [r for r in correlations if r is not None and abs(r) < 1 - 1e-12]  # artanh 1 is infinite
     if len(known) == g + 1:
         z, *others = (math.atanh(r) for r in known)
-        fisher_z = _jackknife_error(others)
+        fisher_z = jackknife_error(others)
         pearson_interval = (math.tanh(z - t * fisher_z), math.tanh(z + t * fisher_z))
     logs = np.log(np.array(left_out, dtype=np.float64))  # (points, g)
     return LawErrors(
@@ -76,12 +76,17 @@ def law_errors(fit: LawFit, left_out: Sequence[Sequence[float | None]]) -> LawEr
         rho_interval=(low, high),
         fisher_z=fisher_z,
         pearson_interval=pearson_interval,
-        residuals=tuple(_jackknife_error([f.residuals[l] for f in fits]) for l in range(fit.points)),  # noqa: E741
-        steps=tuple(_jackknife_error(row) for row in np.diff(logs, axis=0).tolist()),
+        residuals=tuple(jackknife_error([f.residuals[l] for f in fits]) for l in range(fit.points)),  # noqa: E741
+        steps=tuple(jackknife_error(row) for row in np.diff(logs, axis=0).tolist()),
     )
 
 
-def _jackknife_error(without: Sequence[float]) -> float:
+def jackknife_error(without: Sequence[float]) -> float:
+    """Standard error of a number from its values with one of g groups left out.
+
+    >>> round(jackknife_error([0.0, 0.1, -0.1, 0.0]), 4)
+    0.1225
+    """
     values = np.array(without)
     g = len(values)
     return float(np.sqrt((g - 1) / g * ((values - values.mean()) ** 2).sum()))

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.hooks import Call, Capture, Seen, Trace, trace
 from layerlaw.capture.modules import matching, modules_of
-from layerlaw.capture.plan import Plan, Site
+from layerlaw.capture.plan import Part, Plan, Site
 from layerlaw.errors import CaptureError, InputError, LayerlawError
 from layerlaw.lm.weights import weight_count
 
@@ -38,7 +38,8 @@ class BlockStack:
 
     `calls` says how often each module is called; `seen`, batch and time of the hidden states in the dry run; `linked`,
     whether every block takes what the one before has given; `whole`, whether they are also all of their list, so that the
-    embedded text enters the first; `called`, all modules that ran.
+    embedded text enters the first; `called`, all modules that ran. Sites between the branches of a block are no points of
+    the law; `parts` are what the branches do.
     """
 
     sites: tuple[Site, ...]
@@ -54,6 +55,7 @@ class BlockStack:
     overwrites_input: bool = False
     others: tuple[str, ...] = field(default=(), repr=False)
     called: frozenset[str] = field(default=frozenset(), repr=False)
+    parts: tuple[Part, ...] = field(default=(), repr=False)
 
     @property
     def width(self) -> int:
@@ -61,14 +63,15 @@ class BlockStack:
         return self.sites[-1].features
 
     def __str__(self) -> str:
-        kinds = ", ".join(dict.fromkeys(site.type for site in self.sites))
+        ends = [site for site in self.sites if site.in_fit]
+        kinds = ", ".join(dict.fromkeys(site.type for site in ends))
         after = f"{self.norm} norm '{self.norm_name}' behind them" if self.norm != "none" else "no norm behind them"
         home = f" in '{self.home}'" if self.home else ""
-        return f"{len(self.sites)} blocks of type {kinds}{home}, width {self.width}, {after}"
+        return f"{len(ends)} blocks of type {kinds}{home}, width {self.width}, {after}"
 
     def plan(self, *, embedding: bool) -> Plan:
         """What capture has to know; `embedding`: also what enters the first block."""
-        first = self.sites[0]
+        first = next(site for site in self.sites if site.in_fit)  # not a state inside it
         opening = replace(first, name="embedded input", at="input", type="input", in_fit=False, pick=0)
         return Plan(
             sites=(opening,) * embedding + self.sites,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -22,6 +23,11 @@ from layerlaw.lm.twins import plain_config, seeded
 from layerlaw.lm.weights import CLASSES_ELSEWHERE
 
 END, MASK = "<|end|>", "<|mask|>"
+Chat = str | Sequence[Mapping[str, str]]
+ROLES = ("user", "assistant")
+PLACE = "layerlaw-puts-the-text-here"  # nothing that a template would change
+STEP = re.compile(r"(step|checkpoint|ckpt|iteration|iter|epoch)[-_=]?(\d+)", re.IGNORECASE)
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 LEAST_ENTRIES = 300  # 256 bytes, two special tokens, and some pairs
 RUNS_CODE = (
     "megatron_config",
@@ -66,6 +72,7 @@ def load(
     device_map: Any = None,
     mask_id: int | None = None,
     name: str | None = None,
+    revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> Loaded:
     """A language model and its tokenizer: a loaded model, a local folder, a Hugging Face name, or a GGUF file.
@@ -76,15 +83,17 @@ def load(
     dtype       of the weights; default: float32 on a CPU, as saved where there is a GPU
     device_map  "auto" spreads the model over all devices (accelerate)
     mask_id     the token that stands for a masked one, where the tokenizer has none
-    name        of the record; default: that of the model
+    name        of the record; default: that of the model; a training step in it ("step1000", "checkpoint-500") is kept
+    revision    a branch or tag on Hugging Face ("step1000"), or of a local folder one of the folders in it
     trust_remote_code  run the Python code that a model or tokenizer brings along; only where you trust its author
     """
     check_choice("trust_remote_code", trust_remote_code, (True, False))
     check_whole(0, kind=Integral, mask_id=0 if mask_id is None else mask_id)
     own = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
     if isinstance(model, nn.Module):
-        if dtype is not None or device_map is not None:
-            raise InputError("dtype and device_map are for models that are loaded here; this one is loaded already.")
+        if not (dtype is device_map is revision is None):
+            told = "dtype, device_map and revision are for models that are loaded here"
+            raise InputError(f"{told}; this one is loaded already.")
         known = getattr(getattr(model, "config", None), "_name_or_path", "")
         return Loaded(model, own, name or Path(known).name or type(model).__name__, mask_id)
     if not isinstance(model, (str, os.PathLike)):
@@ -100,6 +109,10 @@ def load(
         needed("accelerate", "lm", "spreading a model over devices (device_map)")
         options["device_map"] = device_map
     path = Path(model).expanduser()
+    if revision is not None:
+        name = f"{name or (path.name if path.exists() else model)} {revision}"
+        path, revision = (_version(path, revision), None) if path.exists() else (path, revision)
+        model = path if revision is None else model
     if path.suffix == ".gguf":
         found, own, header = _gguf(transformers, path, own, options["dtype"])
         return Loaded(found, own, name or path.stem, mask_id, header)
@@ -117,13 +130,67 @@ def load(
     if not path.exists() and (path.is_absolute() or where.startswith((".", "~"))):
         raise DataError(f"{path}: expected a model folder or a GGUF file, found nothing there.")
     with _explained(where):
-        config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
+        which: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+        which |= {} if revision is None else {"revision": revision}
+        config = transformers.AutoConfig.from_pretrained(where, **which)
         refuse_kernels(config, where)
-        options |= {"weights_only": True, "trust_remote_code": trust_remote_code}  # a pickle of weights is not run
+        options |= {"weights_only": True, **which}  # a pickle of weights is not run
         found = _class_for(transformers, config).from_pretrained(where, config=config, **options)
         refuse_images(found)  # before a tokenizer is looked for
-        own = _tokenizer(where, trust_remote_code=trust_remote_code) if own is None else own
+        if own is None:
+            beside = str(path.parent) if _tokenizer_is_above(path) else where
+            own = _tokenizer(beside, **which)
     return Loaded(found, own, name or (path.name if path.exists() else str(model)), mask_id)
+
+
+def _version(folder: Path, revision: str) -> Path:
+    """One of the folders in a local folder of checkpoints."""
+    if not (folder / revision).is_dir():
+        there = sorted(child.name for child in folder.iterdir() if child.is_dir()) if folder.is_dir() else []
+        came = f"there are {', '.join(there[:8])}{' …' * (len(there) > 8)}" if there else "it holds no folders"
+        raise DataError(f"{folder}: expected a folder '{revision}' in it, as a local revision; {came}.")
+    return folder / revision
+
+
+def _tokenizer_is_above(folder: Path) -> bool:
+    """Whether a checkpoint has no tokenizer, but the folder of its run has one."""
+    here, above = (any((place / name).is_file() for name in TOKENIZER_FILES) for place in (folder, folder.parent))
+    return folder.is_dir() and above and not here
+
+
+def step_of(name: str) -> dict[str, Any]:
+    """The training step that a name tells, as settings of a record; none where it tells none.
+
+    >>> step_of("pythia-70m step1000"), step_of("run/checkpoint-500")["step"], step_of("SmolLM2-135M")
+    ({'step': 1000, 'step_unit': 'step'}, 500, {})
+    """
+    found = list(STEP.finditer(name))
+    if not found:
+        return {}
+    return {"step": int(found[-1][2]), "step_unit": "epoch" if found[-1][1].lower() == "epoch" else "step"}
+
+
+def chat_front(tokenizer: Any, chat: Chat) -> list[int]:
+    """The tokens that a chat template puts before a text in the turn of a role, or before the answer to messages."""
+    messages: list[Any] = [{"role": "user", "content": PLACE if chat == "user" else ""}]
+    if isinstance(chat, str):
+        check_choice("chat", chat, ROLES)
+    elif not chat or not all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in chat):
+        raise InputError(f"chat: expected 'user', 'assistant' or messages with a role and a content, got {chat!r}.")
+    else:
+        messages = [dict(message) for message in chat]
+    if not getattr(tokenizer, "chat_template", None):
+        cure = "Use the tokenizer of a model that was tuned for chats (tokenizer=…), or leave chat out"
+        raise InputError(f"chat: expected a tokenizer with a chat template, got one without. {cure}.")
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=chat != "user")
+    except Exception as error:  # templates raise what they like
+        raise InputError(f"chat: the tokenizer's template does not take these messages: {_line(error)}") from None
+    if chat == "user" and PLACE not in text:
+        raise InputError("chat: expected a template that writes what the user says as it is, got another.")
+    front = str(text).split(PLACE)[0] if chat == "user" else str(text)
+    ids: list[int] = tokenizer(front, add_special_tokens=False)["input_ids"]
+    return ids
 
 
 def drawn(kind: str, *, seed: int, **shape: Any) -> nn.Module:
@@ -228,9 +295,9 @@ def _gguf_header(path: Path) -> GGUFHeader:
     return GGUFHeader(f"{', '.join(kinds)} (GGUF)", None if bos is None else bool(bos), bos_id)
 
 
-def _tokenizer(where: str, *, trust_remote_code: bool) -> Any:
+def _tokenizer(where: str, *, trust_remote_code: bool, **which: Any) -> Any:
     transformers = needed("transformers", "lm", "loading a tokenizer")
-    return transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code)
+    return transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code, **which)
 
 
 def load_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False) -> Any:

@@ -273,7 +273,7 @@ def loss_note(loss: float | None, predicted: Tensor, pieces: int) -> str:
 
 def bos_note(model: nn.Module, head: Head | None, bos: int | None, pieces: Pieces, device: torch.device) -> str:
     """A sentence where a BOS that was not put lowers the loss clearly, in every one of several pieces; else nothing."""
-    if bos is None or pieces.bos is not None or head is None:
+    if bos is None or pieces.front or head is None:
         return ""
     most = round(BOS_SHARE * pieces.tokens / (2 * BOS_PIECES))
     long = [i for i in evenly(len(pieces.ids)) if len(pieces.ids[i]) >= CONTEXT][:BOS_PIECES]

@@ -21,6 +21,7 @@ from torch import Tensor
 from layerlaw.data import Text
 from layerlaw.errors import InputError, check_choice, check_whole
 from layerlaw.files import sha256
+from layerlaw.lm.loading import Chat, chat_front
 
 Documents = Literal["cut", "truncate", "pack"]
 SHORTEST = 2  # a token and the next
@@ -40,14 +41,15 @@ class Pieces:
     documents: tuple[int, ...]
     groups: tuple[int, ...] = ()
     bos: int | None = None
+    front: int = 0  # tokens before every piece that are no text: a BOS, or the beginning of a chat
     packed: bool = False
     given: int | None = None
     notes: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def tokens(self) -> int:
-        """Tokens in all pieces, without the BOS in front."""
-        return sum(map(len, self.ids)) - len(self.ids) * (self.bos is not None)
+        """Tokens in all pieces, without what stands in front."""
+        return sum(map(len, self.ids)) - len(self.ids) * self.front
 
     @property
     def left_out(self) -> str:
@@ -65,7 +67,7 @@ class Pieces:
     def spread(self, tokens: int) -> Pieces:
         """At most so many tokens, in pieces spread evenly over the text; the last one chosen may be shortened."""
         kept: dict[int, Tensor] = {}
-        left, extra = tokens, int(self.bos is not None)
+        left, extra = tokens, self.front
         for i in evenly(len(self.ids)):  # whatever its length: long pieces are not preferred
             if left < SHORTEST:
                 break
@@ -119,6 +121,8 @@ class UncutText:
     length      tokens the model reads at once
     documents   "cut" every document into pieces of `length`, "truncate" it to one piece, or "pack" all into one stream
     bos         put the tokenizer's BOS in front of every piece; `None`: where the tokenizer itself puts one
+    chat        the text stands in a chat, as the tokenizer's template writes it: in the turn of the "user" or "assistant",
+                or as the answer to these messages ([{"role": …, "content": …}, …]); the template itself is not predicted
     tokens      how many to read, spread over the text; default: so many that about 100 per feature are predicted (masked
                 tasks predict about 15 % of the tokens they read)
     groups      groups of documents for held-out values and standard errors; default: 8, or as many as the memory allows
@@ -130,6 +134,7 @@ class UncutText:
     length: int = 512
     documents: Documents = "cut"
     bos: bool | None = None
+    chat: Chat | None = None
     tokens: int | None = None
     groups: int | None = None
     about: dict[str, Any] | None = field(
@@ -143,6 +148,10 @@ class UncutText:
         check_whole(1, kind=Integral, groups=groups)
         if self.bos not in (None, True, False):
             raise InputError(f"bos: expected True, False or None (as the tokenizer does), got {self.bos!r}.")
+        if self.chat is not None and self.bos is not None:
+            raise InputError(
+                "bos, chat: expected one of them: a chat template says itself whether it begins with a BOS."
+            )
         text: Any = self.text.documents if isinstance(self.text, Text) else self.text
         object.__setattr__(self, "about", _about(self.text))
         object.__setattr__(self, "text", text)
@@ -163,10 +172,13 @@ class UncutText:
         habit   whether a BOS is put before a text where nothing else was requested; default: as the tokenizer does
         bos_id  the BOS of a tokenizer that names none
         """
-        text, first, read = self.text, None, None
+        text, read = self.text, None
+        front: list[int] = []
         documents: Any = _token_ids(text)
         if documents is not None and self.bos:
             raise InputError("bos=True: token ids are taken as they are; put the BOS into them, or pass text.")
+        if documents is not None and self.chat is not None:
+            raise InputError("chat: expected text, which a template is put around, got token ids.")
         if documents is None:
             tokenizer = self.tokenizer if self.tokenizer is not None else tokenizer
             if tokenizer is None:
@@ -174,12 +186,14 @@ class UncutText:
                 raise InputError(f"tokenizer: expected one for this text, got none. {cure}.")
             if not callable(tokenizer):
                 raise InputError(f"tokenizer: expected one of transformers, got {type(tokenizer).__name__}.")
-            first = bos_of(tokenizer, habit if self.bos is None else self.bos, bos_id)
+            first = bos_of(tokenizer, habit if self.bos is None else self.bos, bos_id) if self.chat is None else None
+            front = chat_front(tokenizer, self.chat) if self.chat is not None else [] if first is None else [first]
             end = getattr(tokenizer, "eos_token_id", None) if self.documents == "pack" else None
             documents, read = _documents(text), _Reader(tokenizer, end)
-        size = self.length - (first is not None)
+        size = self.length - len(front)
         if size < 1:
-            raise InputError(f"length: expected a BOS and at least one token in a piece, got {self.length}.")
+            what = "a BOS" if self.chat is None else f"the {len(front)} tokens of the chat template"
+            raise InputError(f"length: expected {what} and at least one token in a piece, got {self.length}.")
         most = size if self.documents == "truncate" else None
         taken, note = _read(documents, read, most, None if wanted is None else TIMES * wanted)
         packed = self.documents == "pack"
@@ -188,7 +202,7 @@ class UncutText:
         found, owners = [], []
         for number, ids in whole:
             for cut in torch.split(ids, size):
-                piece = cut if first is None else torch.cat([torch.tensor([first]), cut])
+                piece = torch.cat([torch.tensor(front, dtype=torch.long), cut]) if front else cut
                 if len(piece) >= SHORTEST:
                     found.append(piece.long())
                     owners.append(number)
@@ -198,7 +212,9 @@ class UncutText:
                 hint = f" It is {text!r}: if that is a file, pass its content (the command line takes names)."
             raise InputError(f"text: expected at least {SHORTEST} tokens in a row, got none.{hint}")
         given = len(documents) if hasattr(documents, "__len__") else None
-        return Pieces(tuple(found), tuple(owners), bos=first, packed=packed, given=given).noted(note)
+        begins = front[0] if front and front[0] in (bos_id, getattr(tokenizer, "bos_token_id", None)) else None
+        about: Any = {"bos": begins, "front": len(front), "packed": packed, "given": given}
+        return Pieces(tuple(found), tuple(owners), **about).noted(note)
 
 
 def _about(text: Any) -> dict[str, Any] | None:

@@ -86,6 +86,7 @@ class NextToken:
 
     offsets: tuple[int, ...]
     pad: int = 0
+    front: int = 0  # tokens before every piece: the last of them predicts the first of the text
     name: TaskName = "next"
 
     def batch(self, pieces: Sequence[Tensor], numbers: Sequence[int]) -> TokenBatch:
@@ -93,7 +94,9 @@ class NextToken:
         ids, mask = padded(pieces, self.pad)
         at = torch.arange(ids.shape[1])
         lengths = mask.sum(1, keepdim=True)
-        fits = (at + min(0, *self.offsets) >= 0) & (at + max(0, *self.offsets) < lengths)  # (B, T)
+        fits = (
+            (at + min(0, *self.offsets) >= 0) & (at + max(0, *self.offsets) < lengths) & (at >= self.front - 1)
+        )  # (B, T)
         rows = fits.reshape(-1).nonzero().flatten()
         flat = ids.reshape(-1)
         return TokenBatch(_inputs(ids, mask), rows, {o: flat[rows + o] for o in self.offsets})
@@ -166,12 +169,19 @@ LanguageTask = NextToken | MaskedTokens | Spans
 
 
 def task_for(
-    name: TaskName, *, offsets: tuple[int, ...], tokenizer: Any, config: Any, mask_id: int | None, seed: int
+    name: TaskName,
+    *,
+    offsets: tuple[int, ...],
+    tokenizer: Any,
+    config: Any,
+    mask_id: int | None,
+    seed: int,
+    front: int = 0,
 ) -> LanguageTask:
     """The task with the special tokens that this tokenizer and model have."""
     pad = getattr(tokenizer, "pad_token_id", None) or 0
     if name == "next":
-        return NextToken(offsets, pad)
+        return NextToken(offsets, pad, front)
     if set(offsets) != {1}:
         only = f"with the task '{name}' only what is masked can be predicted"
         raise InputError(f"targets: previous, current, next2 and words belong to next-token prediction; {only}.")

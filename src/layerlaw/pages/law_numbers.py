@@ -17,7 +17,18 @@ from layerlaw.wording import ABSENT, counted, sentence
 ASKED = {"evenness": f"≥ {EVEN:g}", "trend": f"1/{BENT:g} … {BENT:g}", "chance": f"< {CHANCE:g}"}
 RULE = f"asked for: evenness {ASKED['evenness']}, trend {ASKED['trend']}, p {ASKED['chance']}"
 ANSWERS = {True: "yes", False: "no", None: ABSENT}
-SAME_SETTINGS = ("sites", "reduce", "batchnorm", "weighting", "batch_size", "task", "normalize", "length")
+SAME_SETTINGS = (
+    "sites",
+    "reduce",
+    "batchnorm",
+    "weighting",
+    "batch_size",
+    "task",
+    "normalize",
+    "length",
+    "step",
+    "chat",
+)
 
 
 class Tile(NamedTuple):

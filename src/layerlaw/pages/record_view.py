@@ -99,7 +99,9 @@ class RecordView:
         Of nothing nothing can be taken: behind a residual that is zero but for rounding there is no gain.
         """
         values = self.series(self.column)
-        pairs = {i: (values[i - 1], values[i]) for i in self.fit_positions if i > 0}
+        at = self.fit_positions  # states inside a block are no ends of steps; the embedded input begins the first
+        before = [0 if self.record.numbers[:1] == [INPUT] else None, *at[:-1]]
+        pairs = {i: (values[b], values[i]) for b, i in zip(before, at, strict=False) if b is not None}
         return {i: 1 - b / a for i, (a, b) in pairs.items() if a is not None and b is not None and a > NOTHING}
 
     @property

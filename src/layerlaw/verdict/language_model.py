@@ -6,6 +6,7 @@ from layerlaw.errors import InputError
 from layerlaw.law import UNCHANGED, LawErrors, LawFit
 from layerlaw.law.words import law_claim, law_numbers
 from layerlaw.record import Record, SiteRow
+from layerlaw.verdict.changes import branch_words
 from layerlaw.verdict.lens import lens_advice, lens_findings
 from layerlaw.verdict.sentences import Verdict, blocks
 from layerlaw.verdict.shape import curve_shape, intervals, on_the_shape, shape_intervals
@@ -43,6 +44,7 @@ def judge_language_model(record: Record) -> Verdict:
         *_in_sample(record, fit),
         *([] if flat else intervals(errors, shape_intervals(record)) if few else curve_shape(record, fit, errors)),
         *_worse_than_the_mean(column, sites),
+        *([] if few else branch_words(record)),
         *_untrained(record, fit, errors, falls=falls),
         *other_targets(record),
         *([] if few else laws_of_targets(record)),

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from layerlaw.errors import InputError
-from layerlaw.measures.columns import describe
-from layerlaw.pages import classifier, html, language_model, regression, theme
+from layerlaw.pages import classifier, html, language_model, regression
 from layerlaw.pages.classifier import charts
 from layerlaw.pages.html import Markup, fill, plotly
+from layerlaw.pages.html.compared import along_relative_depth, compare_figure, compare_table
 from layerlaw.pages.html.planes import plane_positions, planes_html, planes_note
+from layerlaw.pages.html.series import MOST_CURVES, drawn_alone, paired_section, training_sections
 from layerlaw.pages.kinds import filled, presentation
 from layerlaw.pages.language_model import charts as lm_charts
-from layerlaw.pages.law_numbers import RULE, ComparedColumn, law_tiles, together
+from layerlaw.pages.law_numbers import law_tiles, together
 from layerlaw.pages.record_view import Parts, RecordView, read_all
 from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, REGRESSION, Kind, Record, SiteRow
 from layerlaw.wording import ABSENT, clean, percent, sentence, setting, short_names, shortened
 
 PLANE_POINTS = 20_000  # on the whole page, about ten bytes each: Plotly itself takes 4.8 of the 6 MB
-MOST_ASIDE, MOST_SPREAD = 0.08, 0.4  # blocks: between the points of two records, and of all
 LONGEST_BLOCK, LONGEST_SITE = 17, (22, 17)  # characters in a table; of a site, on a desk and on a telephone
 MANY_SITES = 60  # more than that scroll in a box of their own
 FINGERPRINTS = ("data_sha256", "data_fingerprint")  # of language models and of older records; of all others
@@ -32,7 +31,6 @@ TYPE_HEADS = fill(
     '<th scope="col" title="numbers per sample at this site">features</th>'
 )
 RANK_MARK = fill('<span class="mark">{}</span>', classifier.RANK_MARK)
-SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")
 
 
 class PagePanel(NamedTuple):
@@ -132,7 +130,9 @@ def _bars(parts: Parts, view: RecordView) -> list[str]:
 def _table_names(view: RecordView) -> list[str]:
     """Names that differ on a desk and on a telephone; of blocks all alike without the middle: they end in their number."""
     if view.alike:
-        return [shortened(site.name, LONGEST_BLOCK) for site in view.sites]
+        inner = [site.name[site.name.rfind("after ") :] if not site.in_fit else site.name for site in view.sites]
+        names = [part if part.startswith("after ") else site.name for part, site in zip(inner, view.sites, strict=True)]
+        return [shortened(name, LONGEST_BLOCK) for name in names]
     wide, narrow = (short_names([site.name for site in view.sites], longest) for longest in LONGEST_SITE)
     return [
         long
@@ -215,6 +215,10 @@ PANELS: dict[Kind, tuple[PagePanel, ...]] = {
             "too. Right: it is the token that comes.",
             shown=lambda view: view.has("lens_loss"),
         ),
+        PagePanel(
+            "branches", "Attention and MLP", lm_charts.branches_figure, shown=lambda view: view.record.parts,
+            caption=language_model.branches_caption,
+        ),
         PagePanel("table", "Block by block", below=layers_html),
         PagePanel(
             "codes", "Other codes of the next token", lm_charts.codes_figure, half=True, shown=lm_charts.codes,
@@ -247,7 +251,8 @@ def page_html(records: Record | Sequence[Record], *, title: str | None = None) -
             raise InputError(f"report: expected records of one kind, got {both}. Write a page for each kind.")
     views, alone = read_all(chosen), len(chosen) == 1
     heading = clean(title or "") or (views[0].label if alone else f"{len(views)} records compared")
-    under = _facts(views[0]) if alone else " · ".join(view.label for view in views)
+    labels = [view.label for view in (views if len(views) <= MOST_CURVES else (views[0], views[-1]))]
+    under = _facts(views[0]) if alone else (" · " if len(views) <= MOST_CURVES else " … ").join(labels)
     planes = sum(len(plane_positions(view)) for view in views)
     views = [replace(view, points=min(view.points, PLANE_POINTS // max(1, planes))) for view in views]
     main = [
@@ -289,8 +294,9 @@ def _panels(view: RecordView, key: str) -> Markup:
 
 def _several(views: Sequence[RecordView]) -> Markup:
     all_of_them = fill('<p class="together">{}</p>', html.unbroken(said)) if (said := together(views)) else ""
-    drawn = html.chart("all-compare", compare_figure(views))
-    body = fill("{}{}{}{}", drawn, _along_relative_depth(views), all_of_them, compare_table(views))
+    alone = drawn_alone(views)
+    drawn = html.chart("all-compare", compare_figure(alone))
+    body = fill("{}{}{}{}", drawn, along_relative_depth(alone), all_of_them, compare_table(views))
     of_kind = ({view.record.provenance.get(kind) for view in views} - {None} for kind in FINGERPRINTS)
     mixed = any("shuffled" in str(view.record.settings.get("order")) for view in views)
     told = "may be of the same data: one was shuffled by its loader" if mixed else "were measured on different data"
@@ -307,105 +313,13 @@ def _several(views: Sequence[RecordView]) -> Markup:
             _facts(view),
             _panels(view, f"r{i}"),
         )
-        for i, view in enumerate(views)
+        for i, view in enumerate(alone)
     ]
-    return _lines(
-        [html.section("compare", "all", "Side by side", body, caption), *charts.pooled_modules(views), *records]
+    some = (
+        f" Of {len(views)} records {len(alone)}, evenly chosen, are drawn one by one."
+        if len(alone) < len(views)
+        else ""
     )
-
-
-def _along_relative_depth(views: Sequence[RecordView]) -> Markup:
-    """The same curves along block / number of blocks, where language models are not equally deep."""
-    deep = {len(view.fit_positions) for view in views}
-    if views[0].record.kind is not LANGUAGE_MODEL or len(deep) < 2 or min(deep) < 2:
-        return fill("")
-    return html.chart("all-compare-relative", compare_figure(views, relative=True))
-
-
-def compare_figure(views: Sequence[RecordView], *, relative: bool = False) -> Any:
-    """D or PR along the fit of every record: points, and its line dashed; `relative`: all end at depth 1."""
-    kind, axis, symbol = (
-        views[0].record.kind,
-        presentation(views[0]).AXIS,
-        html.plotly_symbols(describe(views[0].column).symbol),
-    )
-    curves = [[view.series(view.column)[p] for p in view.fit_positions] for view in views]
-    drawn = [i for i, curve in enumerate(curves) if any(v is not None and v > 0 for v in curve)]
-    if not drawn:
-        return f"None of the records holds a {axis}."
-    with_bars = any(views[i].errors is not None for i in drawn)
-    aside = min(MOST_ASIDE, MOST_SPREAD / len(drawn)) if with_bars else 0.0  # at one block they would coincide
-    traces: list[Any] = []
-    every: list[float | None] = []
-    for place, i in enumerate(drawn):
-        view, curve, color = views[i], curves[i], _color(i)
-        # those of a classifier would hide its curve
-        ends = [view.ends[p] if view.errors is not None else None for p in view.fit_positions]
-        every += [*curve, *(end for pair in ends for end in pair or ())]
-        counts, names = [kind.first + k for k in range(len(curve))], [view.sites[p].name for p in view.fit_positions]
-        unit = counts[-1] if relative else 1
-        points = plotly.line(view.label, curve, color, width=1.2, written=plotly.with_intervals(view, curve, ends))
-        points.update(
-            name=html.for_plotly(view.label, 32),
-            legendgroup=str(i),
-            x=[plotly.rounded((k + aside * (place - (len(drawn) - 1) / 2)) / unit) for k in counts],
-            mode="markers" if view.fit else "lines+markers",
-            marker={"size": 8, "symbol": SYMBOLS[i // len(theme.QUALITATIVE) % len(SYMBOLS)]},
-            meta=None,
-            text=[
-                f"{f'{k} of {unit}' if relative else k} · {html.for_plotly(name, 40)}"
-                for k, name in zip(counts, names, strict=True)
-            ],
-            hovertemplate=f"<b>%{{fullData.name}}</b><br>%{{text}}<br>{symbol} = %{{customdata}}<extra></extra>",
-        )
-        if any(pair is not None for pair in ends):
-            points.error_y = plotly.error_bars(curve, ends, color=color, thickness=1, width=0)
-        traces.append(points)
-        if view.fit:
-            every += view.fit.line
-            law = plotly.fitted_line(view, view.fit, "", 1.3)
-            law.update(
-                x=[plotly.rounded(k / unit) for k in counts],
-                line={"color": color},
-                legendgroup=str(i),
-                showlegend=False,
-            )
-            traces.append(law)
-    xaxis = plotly.index_axis([views[i] for i in drawn])
-    if relative:
-        xaxis = {"title": {"text": "relative depth (block / number of blocks)"}, "range": [0, 1.03], "dtick": 0.2}
-    yaxis = plotly.log_axis(every, axis, margin=kind.margin)
-    return plotly.new_figure(traces, None, height=460, xaxis=xaxis, yaxis=yaxis, showlegend=True)
-
-
-def _color(i: int) -> str:
-    return theme.QUALITATIVE[i % len(theme.QUALITATIVE)]
-
-
-def compare_table(views: Sequence[RecordView]) -> Markup:
-    """The numbers of each law, one row per record."""
-    columns, crowded = presentation(views[0]).COMPARED, presentation(views[0]).CROWDED
-    named = [fill('<th scope="col">{}</th>', html.symbols(c.head)) for c in columns]
-    heads = [fill('<th scope="col" class="site">record</th>'), *named]
-    rows = [
-        [
-            fill(
-                '<th scope="row" class="site" title="{}"><i class="dot" style="background:{}"></i>{}</th>',
-                view.label, _color(i), shortened(view.label, 40),
-            ),
-            *(_compared_cell(column, view) for column in columns),
-        ]
-        for i, view in enumerate(views)
-    ]  # fmt: skip
-    kind = "many" if 1 + len(columns) > crowded else ""
-    bent = any(view.fit is not None and view.fit.trend == math.inf for view in views)
-    infinite = " Trend ∞: a curve fitted to all steps does not fall at its first one." * bent
-    rule = fill('<p class="note">{}.{}</p>', RULE[0].upper() + RULE[1:], infinite)
-    return fill("{}{}", html.table("law numbers per record", heads, rows, kind=kind), rule)
-
-
-def _compared_cell(column: ComparedColumn, view: RecordView) -> Markup:
-    """A number, and small below it its interval."""
-    text, below, title = column.cell(view), column.below(view), column.title(view)
-    named = fill('<span title="{}">{}</span>', title, text) if title else text
-    return fill("<td>{}{}</td>", named, fill('<span class="below">{}</span>', below) if below else "")
+    compared = html.section("compare", "all", "Side by side", body, caption + some)
+    together_first = [training_sections(views), compared, paired_section(views)]
+    return _lines([*filter(None, together_first), *charts.pooled_modules(views), *records])

@@ -13,7 +13,7 @@ from layerlaw.pages import classifier
 from layerlaw.pages.html import Markup, definitions, paragraph
 from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
-from layerlaw.record import SiteRow
+from layerlaw.record import INPUT, SiteRow
 from layerlaw.verdict.steps import final_rise
 from layerlaw.verdict.targets import column_of, is_shuffled, target_name, targets
 from layerlaw.wording import ABSENT, clean, correlation, counted, finite, number, percent, residual, shortened, signed
@@ -212,7 +212,21 @@ def residual_caption(view: RecordView) -> str:
     return paragraph(
         "A straight line on this axis means that every block takes the same factor off the residual.",
         view.has(f"{view.column}_log_se") and bars,
-        any(not site.in_fit for site in view.sites) and "Hollow: the embedded input, not part of the fit.",
+        any(not site.in_fit for site in view.sites) and f"Hollow: {_hollow(view)}, not part of the fit.",
+    )
+
+
+def _hollow(view: RecordView) -> str:
+    inner = ["the states after attention"] * bool(view.record.parts)
+    return " and ".join(["the embedded input"] * (view.record.numbers[:1] == [INPUT]) + inner)
+
+
+def branches_caption(view: RecordView) -> str:
+    """How to read what attention and MLPs do."""
+    return paragraph(
+        f"By how much each branch of a block changes ln PR, {measured_how(view)}: from what the block reads to the state "
+        "after attention, and from there to what the block gives. Below zero the next token becomes more predictable.",
+        view.errors is not None and "Thin lines: 95% intervals of the changes themselves (jackknife over documents).",
     )
 
 

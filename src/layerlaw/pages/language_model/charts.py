@@ -11,12 +11,18 @@ from layerlaw.errors import InputError
 from layerlaw.pages import theme
 from layerlaw.pages.html import plotly
 from layerlaw.pages.language_model import AXIS, LEAST_SCALE, measured_how, parts
-from layerlaw.pages.record_view import RecordView
+from layerlaw.pages.record_view import RecordView, block_ticks
+from layerlaw.verdict.changes import branch_rows, log_change
 from layerlaw.verdict.targets import SHUFFLED, column_of, is_shuffled, pearson_of, target_name, targets
 from layerlaw.wording import NOTHING, correlation, number, percent, residual, signed
 
 PRESSING = 1.6  # a null that would stretch the axis more than this would press the curve flat
 OTHER_TOKENS = ("previous", "current", "next2")  # not the next token: their residuals may rise, and lie elsewhere
+BRANCHES = {
+    "attention": ("attention", theme.QUALITATIVE[1]),
+    "mlp": ("MLP", theme.TRAIN),
+    "other": ("other branches", theme.NULL),
+}
 SYMBOLS = ("square", "diamond", "triangle-up", "cross", "x", "star")
 
 
@@ -79,6 +85,33 @@ def gains_figure(view: RecordView) -> Any:
         yaxis["range"] = [-1.1 * LEAST_SCALE, 1.1 * LEAST_SCALE]
     layout = {"height": 340, "xaxis": plotly.block_axis(view), "yaxis": yaxis, "showlegend": False}
     return plotly.new_figure([bars], view, level=taken.even if taken.even > 0 else None, **layout)
+
+
+def branches_figure(view: RecordView) -> Any:
+    """By how much ln PR changes at attention and at the MLP of each block, with 95% bars where documents were grouped."""
+    rows, layers = branch_rows(view.record), [view.sites[p].name for p in view.fit_positions]
+    traces = []
+    for kind, (name, color) in BRANCHES.items():
+        # a decoder may have attention twice
+        own = {layer: [(a, b) for part, a, b in rows if (part.layer, part.kind) == (layer, kind)] for layer in layers}
+        found = {i: c for i, layer in enumerate(layers, 1) if (c := log_change(own[layer], view.column)) is not None}
+        if not found:
+            continue
+        values = [change.change for change in found.values()]
+        ends = [change.interval for change in found.values()]
+        words = [f"<b>block {i}</b><br>{name}: ln PR {change}" for i, change in found.items()]
+        bars = {"x": list(found), "y": [plotly.rounded(v) for v in values], "marker": {"color": color}, "name": name}
+        trace = plotly.go.Bar(**bars, customdata=words, hovertemplate="%{customdata}<extra></extra>")
+        if any(ends):
+            trace.error_y = plotly.error_bars(values, ends, color=theme.MUTED, width=0)
+        traces.append(trace)
+    if not traces:
+        return "PR is missing before or after every branch, so there is no change to show."
+    shown = block_ticks([str(i) for i in range(1, len(layers) + 1)])
+    limits = [0.5, len(layers) + 0.5]
+    xaxis = {"tickvals": [1 + i for i in shown], "tickangle": 0, "range": limits, "title": {"text": "block"}}
+    yaxis = {"title": {"text": "change of ln PR"}, "zeroline": True, "zerolinecolor": theme.TEXT, "nticks": 7}
+    return plotly.new_figure(traces, None, height=380, xaxis=xaxis, yaxis=yaxis, barmode="group", showlegend=True)
 
 
 def _whiskers(values: Sequence[float], wide: Sequence[float], **style: Any) -> dict[str, Any]:
