@@ -16,10 +16,13 @@ from layerlaw.measures.separation import separation
 from layerlaw.measures.site import Needs, SiteStatistics, enough_samples
 from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, find_centers, project
 from layerlaw.stats.centers import Weighting
-from layerlaw.stats.labels import check_counts, checked_targets
+from layerlaw.stats.labels import check_counts, check_reached, checked_targets
+from layerlaw.stats.limits import TOO_LARGE, check_measurable, finite
 from layerlaw.stats.passes import Dealt
 from layerlaw.stats.precision import double, full_precision, not_dense, take_rows
 from layerlaw.stats.regression import FirstRegression, SecondRegression
+
+_FIND = "Find them by features.isfinite()"
 
 
 def separation_fuzziness(
@@ -55,6 +58,7 @@ def target_separation(features: Any, targets: Any) -> float:
         first.end(lambda _: "some row")
         first.check("targets")
         second = SecondRegression(first)
+        second.check_measurable("features")
         second.begin(Dealt(y), None)
         second.update("features", x)
         found = dict(second.sites())["features"]
@@ -160,16 +164,21 @@ def _statistics(
     if classes is not None:
         check_whole(2, kind=Integral, classes=classes)
     y, K = checked_labels(_tensor(labels, "labels"), classes)
+    check_reached(K, y.shape[-1])
     y, chosen = _one_per_row(y, x, "labels"), None
     if decision is not None:
         chosen = _one_per_row(checked_labels(_tensor(decision, "decision"), K, where="decision")[0], x, "decision")
     sums = ClassSums.of(x, y, K)
     check_counts(sums.counts, where="labels")
     if not bool(torch.isfinite(sums.sums).all()):
-        raise FeatureError("features: expected finite numbers, got NaN or infinity. Find them by features.isfinite().")
+        raise FeatureError(f"features: expected finite numbers, got NaN or infinity. {_FIND}. {TOO_LARGE}.")
     centers = find_centers(sums, weighting)
+    check_measurable({"features": centers}, "features")
     coordinates, lengths = project(x, y, Frame.of(centers))
-    return centers, Scatter.of(coordinates, lengths, y, centers, chosen)
+    scatter = Scatter.of(coordinates, lengths, y, centers, chosen)
+    if not finite([scatter.sums]):
+        raise FeatureError(f"features: expected finite numbers, got NaN or infinity. {_FIND}. {TOO_LARGE}.")
+    return centers, scatter
 
 
 def _within(features: Any, labels: Any, centers: Centers) -> Tensor:

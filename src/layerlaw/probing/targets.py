@@ -131,7 +131,9 @@ class Targets:
         if reference is not None and reference.targets is not None:
             first.take_off(reference.targets.shift)
         first.check(where)
-        return SecondRegression(first)
+        second = SecondRegression(first)
+        second.check_measurable()
+        return second
 
     def sample(self) -> PlaneSample:
         """Samples for the pictures: the first ones."""

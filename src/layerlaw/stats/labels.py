@@ -90,6 +90,14 @@ def checked_labels(labels: Tensor, classes: int | None = None, *, where: str = "
     return labels, K
 
 
+def check_reached(classes: int, samples: int, *, where: str = "labels") -> None:
+    """Raise where there are fewer samples than classes: some class is empty, and so many might not be counted in memory."""
+    if classes > samples:
+        cure = "Number the classes from 0 without gaps: np.unique(labels, return_inverse=True)[1]"
+        came = f"got {samples:,} samples with labels up to {classes - 1:,}"
+        raise LabelError(f"{where}: expected samples of all {classes:,} classes, {came}. {cure}.")
+
+
 def check_counts(counts: Tensor, *, where: str = "data", names: tuple[str, ...] | None = None) -> None:
     """Raise unless there are at least two classes and none is empty."""
     K = counts.shape[-1]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from layerlaw.errors import LabelError, PassError
 from layerlaw.stats.centers import FeatureFit, Whitened
+from layerlaw.stats.limits import check_measurable
 from layerlaw.stats.moments import Columns, Moments, TargetMoments
 from layerlaw.stats.passes import CHANGED, Dealt, Key, check_finite
 from layerlaw.stats.precision import double, row_chunks
@@ -289,6 +290,13 @@ class SecondRegression:
             r = fit.scales.shape[-1]
             self._sums[key] = fit.scales.new_zeros(()), fit.scales.new_zeros(r, q + 1)
             site.permuted = None  # no longer needed
+
+    def check_measurable(self, what: str = "") -> None:
+        """Raise where a site's numbers would look right and be wrong, and leave such views of it out."""
+        for key in check_measurable(self._fits, what):
+            self._views[key] = tuple(  # type: ignore[assignment]
+                None if view is None or view.hidden else view for view in self._views[key]
+            )
 
     def begin(self, dealt: Dealt, decision: Tensor | None) -> None:
         """Start a batch; `decision` (n, q) is the network's output, and may also be set before `end`."""
