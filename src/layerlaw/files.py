@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -16,18 +17,38 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from layerlaw.errors import DataError
+from layerlaw.errors import DataError, shown
 
 Made = TypeVar("Made")
 OLD_SPELLINGS = {"colour": "color"}  # of files written by earlier versions
-LONGEST_NAME = 255  # bytes of the name of a file
+LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes of the name of a file, and of the folders before it too
 
 
-def as_path(path: object) -> Path:
-    """A path, from what a user gave for one."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise DataError(f"expected a path such as 'record.json', got {path!r:.80}.")
-    return Path(path)
+def as_path(path: object, such_as: str = "record.json") -> Path:
+    """A path, from what a user gave for one: `~` stands for a home folder, and no name is one that no disk can hold."""
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str):
+        raise DataError(f"expected a path such as '{such_as}', got {shown(path)}.")
+    expected = f"{shown(text)}: expected the path of a file or a folder"
+    try:
+        encoded = os.fsencode(text)
+        found = Path(text) if os.path.lexists(text) else Path(text).expanduser()
+    except ValueError:  # a zero byte, half of a surrogate pair
+        raise DataError(f"{expected}, got characters that no name can have.") from None
+    except RuntimeError:
+        raise DataError(f"{expected}, got the home of a user whom this machine does not know.") from None
+    except OSError as error:
+        raise DataError(f"{expected} ({error.strerror}).") from None
+    if b"\0" in encoded:
+        raise DataError(f"{expected}, got characters that no name can have.")
+    if len(encoded) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in encoded.split(os.fsencode(os.sep))):
+        raise DataError(f"{text[:40]}…: expected a shorter name for a file.")
+    try:
+        found.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise DataError(f"{expected}, got a link that leads back to itself. Remove the link.") from None
+    return found
 
 
 def check_place(path: Path) -> None:
@@ -48,7 +69,7 @@ def check_place(path: Path) -> None:
 
 def made_folder(path: str | os.PathLike[str]) -> Path:
     """The folder, created with its parents where it is missing."""
-    folder = Path(path)
+    folder = as_path(path, "results")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

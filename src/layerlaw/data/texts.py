@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from numbers import Integral
 from pathlib import Path
 from typing import IO, Any
 
 from layerlaw.data.official import ENVIRONMENT, data_folder, find
-from layerlaw.errors import DataError, needed
-from layerlaw.files import sha256
+from layerlaw.errors import DataError, demand, needed, whole
+from layerlaw.files import as_path, sha256
 
 MOST = 50_000_000  # characters that are taken from a file or a Hugging Face dataset, which may be endless
 WIDEST = 4  # bytes of a character
@@ -83,7 +84,7 @@ def load_text(source: str | os.PathLike[str], *, articles: bool = False, charact
         places, parts, heading = _NAMED[source]
         whole = "".join(read_text(_found(source, places, spellings)) for spellings in parts)
         return Text(_split(whole, heading) if articles or source != "wikitext-2" else [whole], source)
-    path = Path(source).expanduser()
+    path = as_path(source, "text.txt")
     if path.is_dir():
         return Text(folder_documents(path), path.resolve().name)
     if path.exists():
@@ -134,8 +135,7 @@ def _found(name: str, places: tuple[str, ...], spellings: tuple[str, ...]) -> Pa
 
 
 def _check_characters(characters: int) -> None:
-    if characters < 1:
-        raise DataError(f"characters: expected at least 1, got {characters}")
+    demand(DataError, characters=(characters, whole(1, kind=Integral)))
 
 
 def _upto(characters: int, documents: Iterable[str], name: str) -> Text:

@@ -20,7 +20,7 @@ import torch
 
 from layerlaw.errors import InputError
 from layerlaw.experiments.setting import Setting
-from layerlaw.files import write_whole
+from layerlaw.files import as_path, write_whole
 from layerlaw.lab.processes import cores
 from layerlaw.outcome import Outcome
 from layerlaw.progress import Progress
@@ -131,7 +131,7 @@ def reproduce(
     judged by it.
     """
     experiment = find(name)
-    place = None if folder is None else Path(folder) / name
+    place = None if folder is None else as_path(folder, "runs") / name
     setting = Setting(quick, seeds, device, place, progress)
     clock = None if place is None else place / "seconds"  # of earlier calls in the same folder
     began = time.monotonic() - (float(clock.read_text()) if clock is not None and clock.exists() else 0.0)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import DataError, InputError
-from layerlaw.files import made_folder, write_json
+from layerlaw.files import as_path, made_folder, write_json
 from layerlaw.lab.fleet.engine import fleet_takes, member_bytes
 from layerlaw.lab.jobs import Checkpoint, Job, Member, Run, check_device
 from layerlaw.lab.processes import WORTH_PROCESSES, cores, found_elsewhere, run_here, run_in_processes, work
@@ -67,7 +67,7 @@ def sweep(
         raise InputError(f"compile: expected False on the device '{template.device}', got True. It is for CUDA only.")
     for recipe in recipes:
         recipe.precision_on(torch.device(template.device))
-    place = None if folder is None else Path(folder)
+    place = None if folder is None else as_path(folder, "sweep")
     done: dict[str, Run] = {}
     jobs: list[Job] = []
     if place is not None:

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from layerlaw.errors import DataError, InputError, LayerlawError, MissingExtraError, check_choice, check_whole, needed
+from layerlaw.files import as_path
 from layerlaw.lm.twins import plain_config, seeded
 from layerlaw.lm.weights import CLASSES_ELSEWHERE
 
@@ -92,7 +93,7 @@ def load(
     if device_map is not None:
         needed("accelerate", "lm", "spreading a model over devices (device_map)")
         options["device_map"] = device_map
-    path = Path(model).expanduser()
+    path = as_path(model, "model")
     if path.suffix == ".gguf":
         found, own, header = _gguf(transformers, path, own, options["dtype"])
         return Loaded(found, own, name or path.stem, mask_id, header)
@@ -197,7 +198,7 @@ def load_tokenizer(tokenizer: Any) -> Any:
     if not isinstance(tokenizer, (str, os.PathLike)):
         return tokenizer
     transformers = needed("transformers", "lm", "loading a tokenizer")
-    path = Path(tokenizer).expanduser()
+    path = as_path(tokenizer, "tokenizer.json")
     if not path.exists() and (path.suffix == ".json" or str(tokenizer).startswith((".", "/", "~"))):
         raise DataError(f"{tokenizer}: expected the folder of a tokenizer or a tokenizer.json, found none.")
     if path.suffix == ".json":

@@ -19,7 +19,7 @@ from layerlaw.stats.centers import Weighting
 from layerlaw.stats.labels import check_counts, check_reached, checked_targets
 from layerlaw.stats.limits import TOO_LARGE, check_measurable, finite
 from layerlaw.stats.passes import Dealt
-from layerlaw.stats.precision import double, full_precision, not_dense, take_rows
+from layerlaw.stats.precision import double, full_precision, native, not_dense, take_rows
 from layerlaw.stats.regression import FirstRegression, SecondRegression
 
 _FIND = "Find them by features.isfinite()"
@@ -202,6 +202,7 @@ def _features(features: Any, *, deep: bool = True) -> Tensor:
             f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
             "Flatten each sample to one row: features.flatten(1)."
         )
+    x = x.float() if x.element_size() < 2 else x  # of 8 bits: torch adds up nothing in these
     if x.shape[-1] == 0:
         raise FeatureError(f"features: expected at least one feature per sample, got shape {tuple(x.shape)}.")
     return x
@@ -227,8 +228,8 @@ def _tensor(values: Any, name: str = "features") -> Tensor:
             f"expected numbers, got an array of {values.dtype}. Number the classes from 0: "
             "np.unique(labels, return_inverse=True)[1]."
         )
-    if isinstance(values, np.ndarray) and not (values.flags.writeable and all(s >= 0 for s in values.strides)):
-        values = values.copy()
+    if isinstance(values, np.ndarray):
+        values = native(values)
     error = FeatureError if name in ("features", "classifier") else LabelError
     if isinstance(values, Tensor) and (came := not_dense(values)):
         raise error(f"{name}: expected numbers, got {came}.")

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -55,6 +57,18 @@ def not_dense(values: Tensor) -> str:
     if values.is_meta:
         return "a tensor on the meta device, which holds none"
     return "" if values.layout == torch.strided else "a sparse tensor (to_dense() makes it an ordinary one)"
+
+
+def native(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """An array as torch takes it: in the byte order of this machine, going forward, writable, of no more than 64 bits.
+
+    >>> native(np.arange(3, dtype=">i4")[::-1]).tolist()
+    [2, 1, 0]
+    """
+    wide = {np.dtype(np.longdouble): np.float64, np.dtype(np.clongdouble): np.complex128}
+    kind = wide.get(values.dtype, values.dtype.newbyteorder("="))
+    forward = values.flags.writeable and all(step >= 0 for step in values.strides)
+    return np.array(values, dtype=kind) if kind != values.dtype or not forward else values
 
 
 def at_least_float32(features: Tensor) -> Tensor:

@@ -116,9 +116,9 @@ class FirstRegression:
             for part in row_chunks(len(rows), 8 * X.shape[1], X.device):
                 chosen = rows[part]
                 wide = X.index_select(0, chosen).double()
-                columns = (
-                    T[chosen].mT if permuted is None else torch.cat([T[chosen].mT, permuted[..., chosen].flatten(0, 1)])
-                )
+                columns = T[chosen].mT
+                if permuted is not None:
+                    columns = torch.cat([columns, permuted[..., chosen].flatten(0, 1)])
                 product = columns @ wide  # ((1+P)(1+q), d)
                 site.cross[k] += product[:p]
                 site.squares += wide.square().sum()
@@ -150,12 +150,10 @@ class FirstRegression:
             common = self.shift.clone()
             all_reduce([common])
             self.take_off(common / world_size())
-        counts = self.counts
+        none = self.counts.new_zeros(len(self.counts), 0)
         for site in self.sites.values():
             if site.moments is not None:  # of each rank's own reference, before they are added up
-                site.moments.settle(
-                    TargetMoments(counts, counts.new_zeros(len(counts), 0), counts.new_zeros(len(counts), 0))
-                )
+                site.moments.settle(TargetMoments(self.counts, none, none))
         more = [] if self.permuted_gram is None else [self.permuted_gram]
         all_reduce([self.gram, self.not_binary, *more, *(t for site in self.sites.values() for t in site.tensors)])
 
@@ -294,9 +292,8 @@ class SecondRegression:
     def check_measurable(self, what: str = "") -> None:
         """Raise where a site's numbers would look right and be wrong, and leave such views of it out."""
         for key in check_measurable(self._fits, what):
-            self._views[key] = tuple(  # type: ignore[assignment]
-                None if view is None or view.hidden else view for view in self._views[key]
-            )
+            left_out, permuted = self._views[key]
+            self._views[key] = left_out and left_out.trusted, permuted and permuted.trusted
 
     def begin(self, dealt: Dealt, decision: Tensor | None) -> None:
         """Start a batch; `decision` (n, q) is the network's output, and may also be set before `end`."""
@@ -360,10 +357,9 @@ class SecondRegression:
 
     @staticmethod
     def _digest(fit: FeatureFit) -> Tensor:
-        marks = torch.arange(
-            1.0, fit.coefficients.numel() + 1, dtype=torch.float64, device=fit.coefficients.device
-        ).cos()
-        return torch.stack([(fit.coefficients.flatten() * marks).sum(), fit.scales.sum()])
+        numbers = fit.coefficients.flatten()
+        marks = torch.arange(1.0, len(numbers) + 1, dtype=torch.float64, device=numbers.device).cos()
+        return torch.stack([(numbers * marks).sum(), fit.scales.sum()])
 
     def sites(self, untrusted: dict[Key, str] | None = None) -> Iterator[tuple[Key, SiteRegression]]:
         """What is left of every site, once all batches are in; raises when the data were not those of pass 1.

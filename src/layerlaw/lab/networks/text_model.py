@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from layerlaw.errors import DataError, InputError
-from layerlaw.files import check_format, replace_whole
+from layerlaw.files import as_path, check_format, replace_whole
 
 FORMAT = "layerlaw text model"
 VERSION = 1
@@ -114,7 +114,7 @@ def save_text_model(model: TextModel, path: str | os.PathLike[str]) -> Path:
 
 def load_text_model(path: str | os.PathLike[str]) -> TextModel:
     """A model as it was saved, on the CPU and in eval mode."""
-    file = _read(Path(path))
+    file = _read(as_path(path, "model.pt"))
     try:
         model: TextModel = TextModel.kinds[file["kind"]](**file["arguments"])
         model.load_state_dict({**file["state"], "head.weight": file["state"]["embedding.weight"]})
