@@ -101,7 +101,7 @@ class Demand:
         )
 
 
-def demand(error: type[Exception] = InputError, where: str = "", **arguments: tuple[object, Demand]) -> None:
+def demand(error: type[Exception] = InputError, where: str = "", /, **arguments: tuple[object, Demand]) -> None:
     """Raise unless every argument, given as name=(value, demand), is what it must be; `where` errors begin with.
 
     >>> demand(size=(2.5, whole(1)))
@@ -126,10 +126,11 @@ def whole(least: int, most: int | None = None, *, kind: type = int) -> Demand:
     """A whole number of at least so much; numbers beyond what any memory could hold are none."""
     top = "" if most is None else f" and at most {most:,}"
     highest = MOST_WHOLE if most is None else most
-    return Demand(
-        f"a whole number of at least {least}{top}",
-        lambda value: isinstance(value, kind) and not isinstance(value, bool) and least <= value <= highest,
-    )
+
+    def asked(value: Any) -> bool:
+        return isinstance(value, kind) and not isinstance(value, bool) and least <= value <= highest  # type: ignore[operator]
+
+    return Demand(f"a whole number of at least {least}{top}", asked)
 
 
 def one_of(choices: Collection[object]) -> Demand:
@@ -145,7 +146,7 @@ SEED = Demand(
 
 def check_choice(name: str, value: object, choices: Collection[object], error: type[Exception] = InputError) -> None:
     """Raise unless a value is one of the choices."""
-    demand(error, **{name: (value, one_of(choices))})
+    demand(error, "", **{name: (value, one_of(choices))})
 
 
 def check_seed(seed: object) -> None:
@@ -155,4 +156,4 @@ def check_seed(seed: object) -> None:
 
 def check_whole(least: int, *, kind: type = int, most: int | None = None, **values: object) -> None:
     """Raise unless these arguments are whole numbers of at least so much."""
-    demand(**{name: (value, whole(least, most, kind=kind)) for name, value in values.items()})
+    demand(InputError, "", **{name: (value, whole(least, most, kind=kind)) for name, value in values.items()})

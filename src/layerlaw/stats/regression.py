@@ -107,9 +107,8 @@ class FirstRegression:
         """Add the features (n, d) of one site; products in float64, since they are thin."""
         X = features.cpu() if features.device.type == "mps" else features
         T, _, permuted = self._rows.on(X.device)
-        P = 0 if permuted is None else len(permuted)
         if key not in self.sites:
-            self.sites[key] = self._empty(key, X, P)
+            self.sites[key] = self._empty(key, X, 0 if permuted is None else len(permuted))
         site, p = self.sites[key], self.targets + 1
         for k, rows in self._rows.of_groups:
             rows = rows.to(X.device)
@@ -154,8 +153,8 @@ class FirstRegression:
         for site in self.sites.values():
             if site.moments is not None:  # of each rank's own reference, before they are added up
                 site.moments.settle(TargetMoments(self.counts, none, none))
-        more = [] if self.permuted_gram is None else [self.permuted_gram]
-        all_reduce([self.gram, self.not_binary, *more, *(t for site in self.sites.values() for t in site.tensors)])
+        sums = [self.gram, self.not_binary, *(() if self.permuted_gram is None else (self.permuted_gram,))]
+        all_reduce([*sums, *(t for site in self.sites.values() for t in site.tensors)])
 
     def take_off(self, shift: Tensor) -> None:
         """As if this had been taken off the targets from the beginning: so that ranks, or two data sets, agree."""
@@ -279,8 +278,8 @@ class SecondRegression:
             fit = FeatureFit.of(whole, site.cross.sum(0), site.squares, site.dtype)
             left_out = permuted = None
             if without is not None:
-                others = FeatureFit.of(without, site.cross.sum(0) - site.cross, site.squares, site.dtype)
-                left_out = FitViews.left_out(others, fit)
+                rest = site.cross.sum(0) - site.cross
+                left_out = FitViews.left_out(FeatureFit.of(without, rest, site.squares, site.dtype), fit)
             if site.permuted is not None and shuffled is not None:
                 drawn = FeatureFit.of(shuffled, site.permuted, site.squares, site.dtype)
                 permuted = FitViews.permuted(drawn, fit)
