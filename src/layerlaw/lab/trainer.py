@@ -19,6 +19,7 @@ from layerlaw.capture.site_rules import SiteChoice
 from layerlaw.lab.losses import plan_sites
 from layerlaw.lab.networks import Precision
 from layerlaw.lab.recipe import Recipe
+from layerlaw.threads import Counted
 
 B = TypeVar("B")
 WARM_UP = 2  # steps, and one more, before one is recorded
@@ -232,12 +233,22 @@ def arithmetic(precision: Precision | None, device: torch.device, *, benchmark: 
         yield
         return
     cudnn: Any = torch.backends.cudnn
-    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
     exact = precision == "float32"
-    try:
+    with _arithmetic_put_back:
         torch.set_float32_matmul_precision("highest" if exact else "high")
         cudnn.allow_tf32, cudnn.benchmark = not exact, benchmark
+        yield
+
+
+@contextmanager
+def _put_back() -> Iterator[None]:
+    cudnn: Any = torch.backends.cudnn
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
+    try:
         yield
     finally:
         torch.set_float32_matmul_precision(before[0])
         cudnn.allow_tf32, cudnn.benchmark = before[1:]
+
+
+_arithmetic_put_back = Counted(_put_back)  # these are switches of the whole process, and threads may train side by side

@@ -8,7 +8,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -20,6 +20,7 @@ from torch import nn
 from layerlaw.errors import DataError, InputError, LayerlawError, MissingExtraError, check_choice, check_whole, needed
 from layerlaw.lm.twins import plain_config, seeded
 from layerlaw.lm.weights import CLASSES_ELSEWHERE
+from layerlaw.threads import Counted
 
 END, MASK = "<|end|>", "<|mask|>"
 LEAST_ENTRIES = 300  # 256 bytes, two special tokens, and some pairs
@@ -237,26 +238,45 @@ def _line(error: Exception) -> str:
 
 
 @contextmanager
-def quiet_transformers(*, bars: bool = False) -> Iterator[None]:
-    """No warnings of transformers, which do not speak of the result, and unless asked for no bars; errors still come."""
-    if importlib.util.find_spec("transformers") is None:  # whoever needs it says so
-        yield
-        return
+def _without_warnings() -> Iterator[None]:
     import transformers
 
     logging: Any = transformers.utils.logging
-    level, before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
     logging.set_verbosity_error()
-    if not bars:
-        logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"(transformers|torch\.jit|huggingface_hub)(\..*)?")
             yield
     finally:
         logging.set_verbosity(level)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    import transformers
+
+    logging: Any = transformers.utils.logging
+    before = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
         if before:
             logging.enable_progress_bar()
+
+
+_no_warnings, _no_bars = Counted(_without_warnings), Counted(_without_bars)
+
+
+@contextmanager
+def quiet_transformers(*, bars: bool = False) -> Iterator[None]:
+    """No warnings of transformers, which do not speak of the result, and unless asked for no bars; errors still come."""
+    if importlib.util.find_spec("transformers") is None:  # whoever needs it says so
+        yield
+        return
+    with _no_warnings, nullcontext() if bars else _no_bars:
+        yield
 
 
 def train_vocabulary(documents: Iterable[str], size: int) -> Any:
