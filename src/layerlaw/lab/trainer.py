@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -234,7 +235,9 @@ def arithmetic(precision: Precision | None, device: torch.device, *, benchmark: 
         return
     cudnn: Any = torch.backends.cudnn
     exact = precision == "float32"
-    with _arithmetic_put_back:
+    inside = getattr(_mine, "inside", False)
+    # Within one thread each puts back what it found; threads side by side leave that to the last of them.
+    with _arithmetic_put_back, _put_back() if inside else _noted():
         torch.set_float32_matmul_precision("highest" if exact else "high")
         cudnn.allow_tf32, cudnn.benchmark = not exact, benchmark
         yield
@@ -251,4 +254,14 @@ def _put_back() -> Iterator[None]:
         cudnn.allow_tf32, cudnn.benchmark = before[1:]
 
 
-_arithmetic_put_back = Counted(_put_back)  # these are switches of the whole process, and threads may train side by side
+@contextmanager
+def _noted() -> Iterator[None]:
+    _mine.inside = True
+    try:
+        yield
+    finally:
+        _mine.inside = False
+
+
+_arithmetic_put_back = Counted(_put_back)  # these are switches of the whole process
+_mine = threading.local()

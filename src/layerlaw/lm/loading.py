@@ -20,6 +20,7 @@ from torch import nn
 from layerlaw.errors import DataError, InputError, LayerlawError, MissingExtraError, check_choice, check_whole, needed
 from layerlaw.lm.twins import plain_config, seeded
 from layerlaw.lm.weights import CLASSES_ELSEWHERE
+from layerlaw.packed import check_gguf, check_weight_files
 from layerlaw.threads import Counted
 
 END, MASK = "<|end|>", "<|mask|>"
@@ -102,6 +103,8 @@ def load(
     where = str(path) if path.exists() else str(model)
     if not path.exists() and (path.is_absolute() or where.startswith((".", "~"))):
         raise DataError(f"{path}: expected a model folder or a GGUF file, found nothing there.")
+    if path.is_dir():
+        check_weight_files(path)
     with _explained(where):
         config = transformers.AutoConfig.from_pretrained(where)
         found = _class_for(transformers, config).from_pretrained(where, config=config, **options)
@@ -157,6 +160,7 @@ def _adapted(folder: Path, tokenizer: Any, **options: Any) -> Loaded:
     own = found.tokenizer
     if tokenizer is None and (folder / "tokenizer_config.json").is_file():
         own = load_tokenizer(folder)
+    check_weight_files(folder)
     with _explained(str(folder)):
         return replace(found, model=peft.PeftModel.from_pretrained(found.model, str(folder)), tokenizer=own)
 
@@ -167,6 +171,7 @@ def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Modul
     for package in ("gguf", "accelerate"):
         needed(package, "gguf", f"reading the GGUF file {path.name}")
     place = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    check_gguf(path, _gguf_blocks())
     with _explained(str(path)):
         packed = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
         if own is None and (path.parent / "tokenizer.json").is_file():  # the one inside takes a minute to convert
@@ -177,6 +182,11 @@ def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Modul
     plain: nn.Module = type(packed)(plain_config(packed))
     plain.load_state_dict(packed.state_dict())
     return plain if dtype == "auto" else plain.to(dtype), own, _gguf_header(path)
+
+
+def _gguf_blocks() -> dict[int, tuple[int, int]]:
+    sizes = needed("gguf", "gguf", "reading a GGUF file").GGML_QUANT_SIZES
+    return {int(kind): pair for kind, pair in sizes.items()}
 
 
 def _gguf_header(path: Path) -> GGUFHeader:
