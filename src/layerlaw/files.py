@@ -131,7 +131,7 @@ def _is_full(error: BaseException) -> bool:
 def full_disk(path: object, wanted: int | None = None, *, written: int = 0) -> DataError:
     """That a file could not be written for want of space, how much was wanted, and how much there is."""
     folder = next((one for one in as_path(path).absolute().parents if one.exists()), Path("/"))
-    more = f"more than {_bytes(written)}" if written else "some"
+    more = f"more than {_bytes(written)}" if written else "some bytes"
     with suppress(OSError):
         more = f"{_bytes(wanted) if wanted else more} were wanted, {_bytes(shutil.disk_usage(folder).free)} are free"
     cure = "Free some, or choose another place; what was there before is untouched"

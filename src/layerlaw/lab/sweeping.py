@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import DataError, InputError
-from layerlaw.files import made_folder, write_json
+from layerlaw.files import check_room, made_folder, write_json
 from layerlaw.lab.fleet.engine import fleet_takes, member_bytes
 from layerlaw.lab.jobs import TRAINED_AGAIN, Checkpoint, Job, Member, Run, check_device
 from layerlaw.lab.processes import WORTH_PROCESSES, cores, found_elsewhere, run_here, run_in_processes, work
@@ -71,7 +71,7 @@ def sweep(
     done: dict[str, Run] = {}
     jobs: list[Job] = []
     if place is not None:
-        made_folder(place)
+        check_room(made_folder(place))  # before the training
         done, jobs = _found(place, wanted, template)
     going = done.keys() | {member.key for job in jobs for member in job.members}
     missing = list({member.key: member for member in wanted if member.key not in going}.values())
