@@ -25,7 +25,7 @@ class FeatureError(InputError):
 
 
 class DataError(InputError):
-    """A data set, record file or image folder that cannot be read."""
+    """A data set, record file or image folder that cannot be read or written."""
 
 
 class CaptureError(LayerlawError):
@@ -34,6 +34,14 @@ class CaptureError(LayerlawError):
 
 class PassError(LayerlawError):
     """The data changed between the two passes."""
+
+
+class BusyError(LayerlawError):
+    """Another thread is measuring the same model."""
+
+
+class RankError(LayerlawError):
+    """Another process of the same measurement failed, or is gone."""
 
 
 class MemoryBudgetError(LayerlawError):

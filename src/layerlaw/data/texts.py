@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import difflib
-import gzip
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from typing import IO, Any
 from layerlaw.data.official import ENVIRONMENT, data_folder, find
 from layerlaw.errors import DataError, demand, needed, whole
 from layerlaw.files import as_path, sha256
+from layerlaw.packed import BoundedGzip
 
 MOST = 50_000_000  # characters that are taken from a file or a Hugging Face dataset, which may be endless
 WIDEST = 4  # bytes of a character
@@ -274,7 +274,7 @@ def _refuse_binary(content: bytes, path: Path) -> None:
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     """The file, unpacked where it is gzipped; whatever fails while it is open is said of it."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with BoundedGzip(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield file  # type: ignore[misc]
     except (OSError, EOFError, zlib.error) as error:
         if reason := getattr(error, "strerror", None):

@@ -51,6 +51,7 @@ from layerlaw.progress import Progress
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
 from layerlaw.stats.ranks import world_size
+from layerlaw.threads import WhenBusy, claimed
 
 __all__ = ["BlockStack", "Loaded", "find_blocks", "load", "load_tokenizer", "pieces_of", "probe_lm"]
 
@@ -80,6 +81,7 @@ def probe_lm(
     device: str | torch.device | None = None,
     memory_gib: float = 2.0,
     seed: int = 0,
+    busy: WhenBusy = "wait",
     progress: bool | Progress = True,
     **old: Never,
 ) -> Record:
@@ -101,6 +103,7 @@ def probe_lm(
     device      where to run; the model comes back to where it was
     memory_gib  what the statistics may take
     seed        of what is drawn at random: masks, shuffled vocabularies, the sketch, the untrained model
+    busy        where another thread is measuring the model: "wait" until it is free, or "raise"
     """
     renamed("probe_lm", old, MOVED)
     started = time.perf_counter()
@@ -130,7 +133,13 @@ def probe_lm(
         why = "which say where the parts of the model are"
         raise InputError(f"device: expected none beside device_map or offloaded weights, {why}.")
     names = [part.strip() for part in targets.split(",")] if isinstance(targets, str) else list(targets)
-    with placed(network, device) as home, probing_state(network, "running"), quiet_transformers(), ExitStack() as stack:
+    with (
+        claimed(network, busy),
+        placed(network, device) as home,
+        probing_state(network, "running"),
+        quiet_transformers(),
+        ExitStack() as stack,
+    ):
         where = home or torch.device("cpu")
         # The model: its blocks, what it can predict, where the states of the tokens stand.
         dry = anatomy.dry_inputs(network, where)

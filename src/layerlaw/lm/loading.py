@@ -8,7 +8,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -21,6 +21,8 @@ from layerlaw.errors import DataError, InputError, LayerlawError, MissingExtraEr
 from layerlaw.files import as_path
 from layerlaw.lm.twins import plain_config, seeded
 from layerlaw.lm.weights import CLASSES_ELSEWHERE
+from layerlaw.packed import check_gguf, check_weight_files
+from layerlaw.threads import Counted
 
 END, MASK = "<|end|>", "<|mask|>"
 LEAST_ENTRIES = 300  # 256 bytes, two special tokens, and some pairs
@@ -102,6 +104,8 @@ def load(
     where = str(path) if path.exists() else str(model)
     if not path.exists() and (path.is_absolute() or where.startswith((".", "~"))):
         raise DataError(f"{path}: expected a model folder or a GGUF file, found nothing there.")
+    if path.is_dir():
+        check_weight_files(path)
     with _explained(where):
         config = transformers.AutoConfig.from_pretrained(where)
         found = _class_for(transformers, config).from_pretrained(where, config=config, **options)
@@ -157,6 +161,7 @@ def _adapted(folder: Path, tokenizer: Any, **options: Any) -> Loaded:
     own = found.tokenizer
     if tokenizer is None and (folder / "tokenizer_config.json").is_file():
         own = load_tokenizer(folder)
+    check_weight_files(folder)
     with _explained(str(folder)):
         return replace(found, model=peft.PeftModel.from_pretrained(found.model, str(folder)), tokenizer=own)
 
@@ -167,6 +172,7 @@ def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Modul
     for package in ("gguf", "accelerate"):
         needed(package, "gguf", f"reading the GGUF file {path.name}")
     place = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    check_gguf(path, _gguf_blocks())
     with _explained(str(path)):
         packed = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
         if own is None and (path.parent / "tokenizer.json").is_file():  # the one inside takes a minute to convert
@@ -177,6 +183,11 @@ def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Modul
     plain: nn.Module = type(packed)(plain_config(packed))
     plain.load_state_dict(packed.state_dict())
     return plain if dtype == "auto" else plain.to(dtype), own, _gguf_header(path)
+
+
+def _gguf_blocks() -> dict[int, tuple[int, int]]:
+    sizes = needed("gguf", "gguf", "reading a GGUF file").GGML_QUANT_SIZES
+    return {int(kind): pair for kind, pair in sizes.items()}
 
 
 def _gguf_header(path: Path) -> GGUFHeader:
@@ -238,26 +249,45 @@ def _line(error: Exception) -> str:
 
 
 @contextmanager
-def quiet_transformers(*, bars: bool = False) -> Iterator[None]:
-    """No warnings of transformers, which do not speak of the result, and unless asked for no bars; errors still come."""
-    if importlib.util.find_spec("transformers") is None:  # whoever needs it says so
-        yield
-        return
+def _without_warnings() -> Iterator[None]:
     import transformers
 
     logging: Any = transformers.utils.logging
-    level, before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
     logging.set_verbosity_error()
-    if not bars:
-        logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"(transformers|torch\.jit|huggingface_hub)(\..*)?")
             yield
     finally:
         logging.set_verbosity(level)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    import transformers
+
+    logging: Any = transformers.utils.logging
+    before = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
         if before:
             logging.enable_progress_bar()
+
+
+_no_warnings, _no_bars = Counted(_without_warnings), Counted(_without_bars)
+
+
+@contextmanager
+def quiet_transformers(*, bars: bool = False) -> Iterator[None]:
+    """No warnings of transformers, which do not speak of the result, and unless asked for no bars; errors still come."""
+    if importlib.util.find_spec("transformers") is None:  # whoever needs it says so
+        yield
+        return
+    with _no_warnings, nullcontext() if bars else _no_bars:
+        yield
 
 
 def train_vocabulary(documents: Iterable[str], size: int) -> Any:

@@ -9,6 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from layerlaw.threads import Counted
+
 # Rows are worked through in chunks whose scratch copy stays below this: on a CPU it then stays in the cache, and wide
 # features need no second copy; a GPU wants few, large kernels.
 CHUNK_BYTES = {"cpu": 2 * 2**20, "cuda": 256 * 2**20}
@@ -17,20 +19,34 @@ CHUNK_BYTES = {"cpu": 2 * 2**20, "cuda": 256 * 2**20}
 def full_precision() -> AbstractContextManager[None]:
     """Autocast, TF32 and gradients off: a product is what its dtype says. Costs nothing where that is so already."""
     quiet = not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
-    return nullcontext() if quiet and _products_are_exact() else _full_precision()
+    # Where another thread holds the switches they are exact as long as it does: then this one must hold them too.
+    return nullcontext() if quiet and not _exact_products.users and _products_are_exact() else _full_precision()
 
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
+    with (
+        _exact_products,
+        torch.no_grad(),
+        torch.autocast("cuda", enabled=False),
+        torch.autocast("cpu", enabled=False),
+    ):
+        yield
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
     saved = [(switch, name, getattr(switch, name)) for switch, name in _switches()]
     for switch, name, _ in saved:
         setattr(switch, name, "ieee" if name == "fp32_precision" else False)
     try:
-        with torch.no_grad(), torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
-            yield
+        yield
     finally:
         for switch, name, value in saved:
             setattr(switch, name, value)
+
+
+_exact_products = Counted(_without_tf32)
 
 
 def _switches() -> list[tuple[Any, str]]:
