@@ -17,7 +17,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerlaw.errors import DataError, InputError, LayerlawError, MissingExtraError, check_choice, check_whole, needed
+from layerlaw.errors import (
+    DataError,
+    InputError,
+    LayerlawError,
+    MissingExtraError,
+    check_choice,
+    check_whole,
+    needed,
+    shown,
+)
 from layerlaw.files import as_path
 from layerlaw.lm.twins import plain_config, seeded
 from layerlaw.lm.weights import CLASSES_ELSEWHERE
@@ -191,13 +200,18 @@ def _gguf_blocks() -> dict[int, tuple[int, int]]:
 
 
 def _gguf_header(path: Path) -> GGUFHeader:
-    reader = needed("gguf", "gguf", f"reading the GGUF file {path.name}").GGUFReader(str(path))
-    sizes: Counter[str] = Counter()
-    for tensor in reader.tensors:
-        sizes[tensor.tensor_type.name] += int(tensor.n_elements)
+    reader_of = needed("gguf", "gguf", f"reading the GGUF file {path.name}").GGUFReader
+    check_gguf(path, _gguf_blocks())
+    with _explained(str(path)):
+        reader = reader_of(str(path))
+        sizes: Counter[str] = Counter()
+        for tensor in reader.tensors:
+            sizes[tensor.tensor_type.name] += int(tensor.n_elements)
+        keys = (reader.fields.get(f"tokenizer.ggml.{name}") for name in ("add_bos_token", "bos_token_id"))
+        bos, bos_id = (None if key is None else key.contents() for key in keys)
+    if not (bos is None or isinstance(bos, (bool, int))) or not (bos_id is None or isinstance(bos_id, int)):
+        raise DataError(f"{path}: expected a BOS token by its number, got {shown(bos_id)} ({shown(bos)}).")
     kinds = [kind for kind, size in sizes.most_common() if size > 0.01 * sizes.total()]  # norms are always kept whole
-    keys = (reader.fields.get(f"tokenizer.ggml.{name}") for name in ("add_bos_token", "bos_token_id"))
-    bos, bos_id = (None if key is None else key.contents() for key in keys)
     return GGUFHeader(f"{', '.join(kinds)} (GGUF)", None if bos is None else bool(bos), bos_id)
 
 
