@@ -13,7 +13,7 @@ from fuzz.judging import Reader, complaints, judged
 from fuzz.mutating import mutated_bytes, mutated_json
 from fuzz.readers import READERS
 
-COUNT = int(os.environ.get("FUZZ", "300"))  # mutants of each kind
+COUNT = -(-int(os.environ.get("FUZZ_IN_ALL", 300 * len(READERS))) // len(READERS))  # mutants for each reader
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
 NEEDS = {"GGUF": "gguf", "safetensors": "safetensors", "folders": "PIL"}
 
