@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lm_records import lm_record
+from pages_outcomes import law_outcome
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -34,7 +36,8 @@ from layerlaw.data.mnist import read_idx
 from layerlaw.data.official import check
 from layerlaw.errors import LayerlawError
 from layerlaw.experiments import setting
-from layerlaw.pages.terminal import print_record
+from layerlaw.outcome import Outcome
+from layerlaw.pages.terminal import print_outcome, print_record
 from layerlaw.verdict import judge
 
 Files = Mapping[str, bytes]
@@ -68,7 +71,7 @@ def records() -> dict[str, bytes]:
 def use(record: ll.Record) -> ll.Record:
     """Shown, judged, printed; a record that says too little for a law gets an error of ours there."""
     str(record), repr(record), record._repr_html_()
-    for column in record.columns:
+    for column in (None, *record.columns[:2]):
         with suppress(LayerlawError):
             record.law(column)
     with suppress(LayerlawError):
@@ -76,6 +79,21 @@ def use(record: ll.Record) -> ll.Record:
     with suppress(LayerlawError):
         print_record(record, Console(file=io.StringIO(), width=100))
     return record
+
+
+def language_records() -> dict[str, bytes]:
+    return saved(lm_record(blocks=5, held_out=False, shuffled=0).save, "record.json")
+
+
+def outcomes() -> dict[str, bytes]:
+    return saved(law_outcome().save, "outcome.json")
+
+
+def use_outcome(outcome: Outcome) -> Outcome:
+    repr(outcome)
+    with suppress(LayerlawError):
+        print_outcome(outcome, Console(file=io.StringIO(), width=100))
+    return outcome
 
 
 def same_again(record: Any, _: Files) -> bool:
@@ -345,6 +363,14 @@ READERS = {
     reader.name: reader
     for reader in (
         Reader("records", records, lambda f: use(ll.Record.load(f / "record.json")), same_again, mutated_json),
+        Reader(
+            "language records",
+            language_records,
+            lambda f: use(ll.Record.load(f / "record.json")),
+            same_again,
+            mutated_json,
+        ),
+        Reader("outcomes", outcomes, lambda f: use_outcome(Outcome.load(f / "outcome.json")), same_again, mutated_json),
         Reader("idx", idx_files, lambda f: read_idx(f / "images", ndim=3), idx_says),
         Reader(
             "idx gzip", lambda: packed(idx_files()), lambda f: read_idx(f / "images.gz", ndim=3), idx_says, mutated_gzip
