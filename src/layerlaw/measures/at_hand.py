@@ -17,7 +17,7 @@ from layerlaw.measures.site import Needs, SiteStatistics, enough_samples
 from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, find_centers, project
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.labels import check_counts, check_reached, checked_targets
-from layerlaw.stats.limits import TOO_LARGE, check_measurable, finite
+from layerlaw.stats.limits import TOO_LARGE, doubt_of, finite
 from layerlaw.stats.passes import Dealt
 from layerlaw.stats.precision import double, full_precision, native, not_dense, take_rows
 from layerlaw.stats.regression import FirstRegression, SecondRegression
@@ -58,10 +58,11 @@ def target_separation(features: Any, targets: Any) -> float:
         first.end(lambda _: "some row")
         first.check("targets")
         second = SecondRegression(first)
-        second.check_measurable("features")
         second.begin(Dealt(y), None)
         second.update("features", x)
         found = dict(second.sites())["features"]
+        if doubt := doubt_of(found.fit):
+            raise FeatureError(f"features: {doubt}")
         if int(found.fit.rank) == 0:
             raise FeatureError("features: nothing in them goes with the targets, so D_reg is not defined (dead?).")
         return float(found.separation)
@@ -173,7 +174,8 @@ def _statistics(
     if not bool(torch.isfinite(sums.sums).all()):
         raise FeatureError(f"features: expected finite numbers, got NaN or infinity. {_FIND}. {TOO_LARGE}.")
     centers = find_centers(sums, weighting)
-    check_measurable({"features": centers}, "features")
+    if doubt := doubt_of(centers):
+        raise FeatureError(f"features: {doubt}")
     coordinates, lengths = project(x, y, Frame.of(centers))
     scatter = Scatter.of(coordinates, lengths, y, centers, chosen)
     if not finite([scatter.sums]):

@@ -19,7 +19,7 @@ from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
 from layerlaw.errors import FeatureError, InputError, check_choice, renamed
-from layerlaw.probing.aside import set_aside, token_notes
+from layerlaw.probing.aside import doubt_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores, names_in
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
@@ -366,6 +366,7 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
         notes.append(f"No standard errors and permuted-label floor: {train.no_extras_why}.")
     for why, left_out in train.no_linear_why.items():
         notes.append(f"No least D of a linear map at {listed(left_out)}: {why}.")
+    notes += doubt_notes(run, train)
     if isinstance(run.classes, Targets):
         return notes + run.classes.notes(train)
     notes += run.classes.doubts(train)

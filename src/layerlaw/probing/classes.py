@@ -21,7 +21,7 @@ from layerlaw.record import CLASSIFIER, Kind
 from layerlaw.stats import checked_labels
 from layerlaw.stats.centers import Centers, Weighting
 from layerlaw.stats.labels import check_counts, check_reached, near_chance
-from layerlaw.stats.limits import TOO_LARGE, finite
+from layerlaw.stats.limits import TOO_LARGE, Doubt, check_range, doubt_of, finite
 from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import double
@@ -216,7 +216,9 @@ class Classes:
         lent: dict[Hashable, Centers] | None = None
         if reference is not None:
             lent = {site.name: around.centers for site, around in reference.around.items() if site.name in first.sums}
-        return SecondPass(Around.checked(first, weighting, lent, linear))
+        around = Around.all_of(first, weighting, lent, linear)
+        check_range({key: each.centers for key, each in around.items()})
+        return SecondPass(around)
 
     def sample(self) -> PlaneSample:
         """Samples for the pictures."""
@@ -271,6 +273,10 @@ class Classes:
     def fitted(self, split: Split, site: Site) -> Tensor:
         """What tells the features of a site from those of another: its class means (K, d)."""
         return split.around[site].centers.means
+
+    def doubt(self, split: Split, site: Site) -> Doubt | None:
+        """Why D of a site would look right and may be wrong."""
+        return doubt_of(split.around[site].centers)
 
     def doubts(self, split: Split) -> list[str]:
         """A note where the decisions are so wrong that the scores are hardly those of the labels."""

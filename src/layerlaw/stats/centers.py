@@ -89,7 +89,7 @@ class Centers(Span):
     """Class means (…, K, d), their global mean (…, d) and the singular directions of SS_b = Vᵀ diag(s²) V.
 
     basis V (…, r, d) has r = min(K−1, d) orthonormal rows; `spread` (…) is that of the sums; `cut` (…) is the largest scale
-    that was taken for rounding, 0 where none was.
+    that was taken for rounding, 0 where none was, as all below the `cutoff` (…) are.
     """
 
     means: Tensor
@@ -97,6 +97,7 @@ class Centers(Span):
     basis: Tensor
     spread: Tensor
     cut: Tensor
+    cutoff: Tensor
     dtype: torch.dtype  # of the features: what they are multiplied with is rounded accordingly
 
     def at(self, index: int) -> Centers:
@@ -176,7 +177,8 @@ def find_centers(sums: ClassSums, weighting: Weighting = "samples") -> Centers:
     mean = (weights.unsqueeze(-2) @ means).squeeze(-2)
     Q, R = torch.linalg.qr(helmert_contrasts(means, weights).mT)  # (…, d, r), (…, r, K−1)
     _, s, rotation = torch.linalg.svd(R.mT, full_matrices=False)
-    kept = s > rounding_scale(counts, sums.spread, mean, s, sums.dtype).unsqueeze(-1)
+    cutoff = rounding_scale(counts, sums.spread, mean, s, sums.dtype)
+    kept = s > cutoff.unsqueeze(-1)
     scales, basis = torch.where(kept, s, 0.0), rotation @ Q.mT
     return Centers(
         counts=counts,
@@ -190,6 +192,7 @@ def find_centers(sums: ClassSums, weighting: Weighting = "samples") -> Centers:
         basis=basis,
         spread=sums.spread,
         cut=torch.where(kept, 0.0, s).amax(-1),
+        cutoff=cutoff,
         dtype=sums.dtype,
     )
 
@@ -252,7 +255,7 @@ class FeatureFit:
 
     coefficients Θ (…, 1+q, d); basis V (…, r, d) with r = min(q, d); scales s (…, r), zero beyond the rank; resolution
     (…, r), what rounding alone may do to the mean of a scaled coordinate; mean (…, d) of the features, `spread` (…) their
-    squares around it, `cut` (…) the largest scale that was taken for rounding, 0 where none was.
+    squares around it, `cut` (…) the largest scale below the `cutoff` (…), which is taken for rounding; 0 where none is.
     """
 
     targets: Whitened
@@ -264,6 +267,7 @@ class FeatureFit:
     mean: Tensor
     spread: Tensor
     cut: Tensor
+    cutoff: Tensor
     dtype: torch.dtype
 
     @property
@@ -288,9 +292,8 @@ class FeatureFit:
         theta, basis = torch.cat([constant, B], -2), rotation @ Q.mT
         scales, cut = torch.where(kept, s, 0.0), torch.where(kept, 0.0, s).amax(-1)
         around = (squares - white.n * mean.square().sum((-2, -1))).clamp_min(0)
-        return cls(
-            white, theta, basis, scales, kept.sum(-1), resolution, mean.squeeze(-2), around.expand_as(cut), cut, dtype
-        )
+        about = (mean.squeeze(-2), around.expand_as(cut), cut, rounding.squeeze(-1), dtype)
+        return cls(white, theta, basis, scales, kept.sum(-1), resolution, *about)
 
     @property
     def scaled(self) -> Tensor:

@@ -1,9 +1,9 @@
-"""What is refused because its numbers would look right and be wrong: out of range, or lost beside an offset."""
+"""What is not believed because it would look right and be wrong: numbers out of range, or lost beside an offset."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from layerlaw.errors import FeatureError
 from layerlaw.stats.centers import FLOAT32_RESOLUTION, Centers, FeatureFit
 
+NEAR = 10.0  # times the cutoff: where real scales reach down so far, more of them may lie below
 OFFSET = 1e3  # times its spread: nearer to 0, what rounding hides is smaller than what few samples hide
 SMALLEST = {torch.float64: 1e-140}  # below, squares are 0
 SMALLEST_FLOAT32 = 1e-36  # below, the features themselves have lost digits
@@ -19,69 +20,80 @@ TOO_LARGE = "Numbers too large to be added up show as infinity: float64 reaches 
 _NO_SCALE = "No measure depends on the scale of the features"
 
 
-def check_measurable(sites: Mapping[Hashable, Centers | FeatureFit], what: str = "") -> list[Hashable]:
-    """Raise where a site's numbers leave the range of their dtype, or where rounding beside an offset hides directions.
+class Doubt(NamedTuple):
+    """Why a site has no D, and what to do."""
 
-    `what` errors begin with, by default the site. Gives the sites that lie far from 0, whose views need a look too.
+    why: str
+    cure: str
+    out_of_range: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.why}. {self.cure}."
+
+
+def doubt_of(site: Centers | FeatureFit) -> Doubt | None:
+    """Why D of these features would look right and may be wrong, in any entry of the leading dimension; else `None`.
+
+    They leave the range of their dtype; or they lie far from 0, and rounding there may hide directions: one was taken for
+    rounding that is larger than the rounding of so many samples makes by chance, or others are hardly larger than what is.
     """
-    looked_at = [_looked_at(site).reshape(-1, 5) for site in sites.values()]
-    home, far = looked_at[0].device, list[Hashable]()
-    rows = iter(torch.cat([part.to(home) for part in looked_at]).tolist())  # one transfer, not one per site
-    for (key, site), part in zip(sites.items(), looked_at, strict=True):
-        where = what or f"site '{key}'"
-        for size, offset, spread, cut, chance in islice(rows, len(part)):
-            if not size < float("inf"):
-                raise FeatureError(
-                    f"{where}: expected features whose squares {_kind(site)} can hold, got larger ones. {_NO_SCALE}: "
-                    "divide them by a constant."
-                )
-            if 0 < size < SMALLEST.get(site.dtype, SMALLEST_FLOAT32):
-                raise FeatureError(
-                    f"{where}: expected features with all digits of {_kind(site)}, got the size {size:.2g}. {_NO_SCALE}: "
-                    "multiply them by a constant."
-                )
-            if _hidden(offset, spread, cut, chance):
-                raise FeatureError(
-                    f"{where}: {offset:.2g} away from 0, features of a spread of {spread:.2g} lose to the rounding of "
-                    f"{_kind(site)}: differences of {cut:.2g} may be real or not, and D depends on them. Subtract the mean "
-                    "before they are rounded, or take their digits as they are: features.double() (probe: a model and "
-                    "inputs in float64)."
-                )
-            far += [key] if offset > OFFSET * spread and key not in far else []
-    return far
+    kind = str(site.dtype).removeprefix("torch.")
+    for size, offset, spread, cut, *scales in _looked_at(site):
+        if not size < float("inf"):
+            return Doubt(f"features are too large for the squares of {kind}", f"{_NO_SCALE}: divide them by a constant")
+        if 0 < size < SMALLEST.get(site.dtype, SMALLEST_FLOAT32):
+            why = f"features of the size {size:.2g} are too small for the digits of {kind}"
+            return Doubt(why, f"{_NO_SCALE}: multiply them by a constant")
+        if _hidden(offset, spread, cut, *scales):
+            why = (
+                f"features of a spread of {spread:.2g}, {offset:.2g} away from 0, lose digits to the rounding of {kind}"
+            )
+            lost = f"Differences of {cut:.2g} may be real or not, and D depends on them"
+            cure = "Subtract the mean before they are rounded, or take their digits as they are: features.double()"
+            return Doubt(why, f"{lost}. {cure} (probe: model and inputs in float64)", False)
+    return None
 
 
-def hides_directions(centers: Centers | FeatureFit) -> bool:
+def check_range(sites: Mapping[Hashable, Centers | FeatureFit]) -> None:
+    """Raise where the features of a site leave the range of their dtype."""
+    for key, site in sites.items():
+        if (doubt := doubt_of(site)) and doubt.out_of_range:
+            raise FeatureError(f"site '{key}': {doubt}")
+
+
+def hides_directions(site: Centers | FeatureFit) -> bool:
     """Whether rounding beside an offset may hide directions from some entry of the leading dimension."""
-    return any(_hidden(*row[1:]) for row in _looked_at(centers).reshape(-1, 5).tolist())
-
-
-def _hidden(offset: float, spread: float, cut: float, chance: float) -> bool:
-    return offset > OFFSET * spread and cut > chance
-
-
-def _looked_at(site: Centers | FeatureFit) -> Tensor:
-    """Size of a sample, of the mean, of what is around the mean, largest scale taken for rounding, what chance gives (…, 5).
-
-    The rounding errors of n samples are as good as random where they vary: their mean is smaller by √n, so that a larger
-    scale is likely to be real.
-    """
-    n, mean, scales, between = site.looked_at
-    *_, d = mean.shape
-    offset = torch.linalg.vector_norm(mean, dim=-1)
-    differences = scales.square().sum(-1)
-    within = torch.where((site.spread / n).isfinite() | (site.dtype == torch.float64), site.spread / n, 0.0)
-    size = (offset.square() + differences + within).sqrt()
-    size = torch.where(size > 0, size, torch.maximum(mean.abs().amax(-1), scales.amax(-1)))  # squares may vanish
-    unit = 2.2e-16 if site.dtype == torch.float64 else FLOAT32_RESOLUTION
-    chance = 2 * unit * offset * (1 + (between / d) ** 0.5) / n.sqrt()
-    return torch.stack([size, offset, (differences + within).sqrt(), site.cut, chance.expand_as(offset)], -1)
-
-
-def _kind(site: Centers | FeatureFit) -> str:
-    return str(site.dtype).removeprefix("torch.")
+    return any(_hidden(*numbers[1:]) for numbers in _looked_at(site))
 
 
 def finite(sums: Iterable[Tensor]) -> bool:
-    """Whether all of these are numbers; one transfer."""
+    """Whether all of these are numbers."""
     return bool(torch.stack([tensor.isfinite().all().cpu() for tensor in sums]).all())
+
+
+def _hidden(offset: float, spread: float, cut: float, chance: float, least: float, cutoff: float) -> bool:
+    """Of exact zeros (dead features, fewer features than classes) hardly a trace is left, of rounding there is."""
+    doubtful = cut > 3 * chance or (cut > chance / 30 and least < NEAR * cutoff)
+    return offset > OFFSET * spread and doubtful
+
+
+def _looked_at(site: Centers | FeatureFit) -> list[list[float]]:
+    """Size of a sample, of the mean, of what is around it; largest scale cut, what chance gives, least kept, cutoff.
+
+    The rounding errors of n samples are as good as random where they vary: their mean is smaller by √n.
+    """
+    n, mean, scales, between = site.looked_at
+    offset = torch.linalg.vector_norm(mean, dim=-1)
+    differences, within = scales.square().sum(-1), site.spread / n
+    if site.dtype != torch.float64:  # a squared length may overflow float32 where D does not
+        within = torch.where(within.isfinite(), within, 0.0)
+    size = (offset.square() + differences + within).sqrt()
+    size = torch.where(size > 0, size, torch.maximum(mean.abs().amax(-1), scales.amax(-1)))  # squares may vanish
+    unit = 2.2e-16 if site.dtype == torch.float64 else FLOAT32_RESOLUTION
+    chance = 2 * unit * offset * (1 + (between / mean.shape[-1]) ** 0.5) / n.sqrt()
+    least = torch.where(scales > 0, scales, torch.inf).amin(-1)
+    least = torch.where(least.isfinite(), least, 0.0)
+    spread = (differences + within).sqrt()
+    rows = torch.stack([size, offset, spread, site.cut, chance, least, site.cutoff.expand_as(size)], -1)
+    found: list[list[float]] = rows.reshape(-1, rows.shape[-1]).tolist()
+    return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Container, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch import Tensor
 from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.centers import Centers, Span, Weighting, find_centers
 from layerlaw.stats.labels import deal_groups, one_hot, shuffled_groups
-from layerlaw.stats.limits import TOO_LARGE, check_measurable, finite, hides_directions
+from layerlaw.stats.limits import TOO_LARGE, finite
 from layerlaw.stats.precision import double
 from layerlaw.stats.ranks import all_reduce
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, WithinScatter, project
@@ -197,7 +196,9 @@ class Around:
             left_out = permuted = None
             if first.groups and bool((stacked.left_out().counts > 0).all()):
                 left_out = LeftOut.start(stacked, centers)
-            if first.permuted:
+            if first.permuted and finite(
+                first.permuted[key].sums for key in keys
+            ):  # over all classes, they may overflow
                 drawn = ClassSums.stack([first.permuted[key] for key in keys])
                 permuted = Permuted.start(drawn, centers) if bool((drawn.counts > 0).all()) else None
             for i, key in enumerate(keys):
@@ -209,20 +210,6 @@ class Around:
                     WithinScatter.start(centers.at(i)) if key in within else None,
                 )
         return {key: found[key] for key in first.sums}
-
-    @classmethod
-    def checked(cls, first: FirstPass, *how: Any) -> dict[Key, Around]:
-        """As `all_of`; raises where a site's numbers would look right and be wrong, and leaves such views of it out."""
-        if first.permuted and not finite(sums.sums for sums in first.permuted.values()):
-            first.permuted = {}  # sums over all classes may overflow where those of a class do not
-        found = cls.all_of(first, *how)
-        for key in check_measurable({key: around.centers for key, around in found.items()}):
-            around = found[key]
-            if around.left_out is not None and hides_directions(around.left_out.centers):
-                around.left_out = None
-            if around.permuted is not None and hides_directions(around.permuted.centers):
-                around.permuted = None
-        return found
 
     @property
     def other_bases(self) -> list[Tensor]:

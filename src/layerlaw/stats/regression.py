@@ -17,7 +17,6 @@ from torch import Tensor
 
 from layerlaw.errors import LabelError, PassError
 from layerlaw.stats.centers import FeatureFit, Whitened
-from layerlaw.stats.limits import check_measurable
 from layerlaw.stats.moments import Columns, Moments, TargetMoments
 from layerlaw.stats.passes import CHANGED, Dealt, Key, check_finite
 from layerlaw.stats.precision import double, row_chunks
@@ -265,7 +264,7 @@ class SecondRegression:
         self.errors, self.right = torch.zeros(q, dtype=torch.float64), torch.zeros(2, q, dtype=torch.float64)
         self.predicted, self.gram = torch.zeros(2, dtype=torch.float64), torch.zeros(q + 1, q + 1, dtype=torch.float64)
         self.decision: Tensor | None = None
-        self._fits: dict[Key, FeatureFit] = {}
+        self.fits: dict[Key, FeatureFit] = {}
         self._views: dict[Key, tuple[FitViews | None, FitViews | None]] = {}
         self._sums: dict[Key, tuple[Tensor, Tensor]] = {}
         # The targets are the same at every site.
@@ -283,16 +282,10 @@ class SecondRegression:
             if site.permuted is not None and shuffled is not None:
                 drawn = FeatureFit.of(shuffled, site.permuted, site.squares, site.dtype)
                 permuted = FitViews.permuted(drawn, fit)
-            self._fits[key], self._views[key] = fit, (left_out, permuted)
+            self.fits[key], self._views[key] = fit, (left_out, permuted)
             r = fit.scales.shape[-1]
             self._sums[key] = fit.scales.new_zeros(()), fit.scales.new_zeros(r, q + 1)
             site.permuted = None  # no longer needed
-
-    def check_measurable(self, what: str = "") -> None:
-        """Raise where a site's numbers would look right and be wrong, and leave such views of it out."""
-        for key in check_measurable(self._fits, what):
-            left_out, permuted = self._views[key]
-            self._views[key] = left_out and left_out.trusted, permuted and permuted.trusted
 
     def begin(self, dealt: Dealt, decision: Tensor | None) -> None:
         """Start a batch; `decision` (n, q) is the network's output, and may also be set before `end`."""
@@ -304,7 +297,7 @@ class SecondRegression:
         """Residuals of one site in the basis of its fit, and in those of its views."""
         X = features.cpu() if features.device.type == "mps" else features
         T, groups, permuted = self._rows.on(X.device)
-        fit, views = self._fits[key], self._views[key]
+        fit, views = self.fits[key], self._views[key]
         scaled, (squares, along) = fit.scaled, self._sums[key]
         rows = [view.basis for view in views if view is not None]
         others = torch.cat(rows).to(torch.float64 if X.dtype == torch.float64 else torch.float32) if rows else None
@@ -352,7 +345,7 @@ class SecondRegression:
         sums = (t for pair in self._sums.values() for t in pair)
         tensors = [self.errors, self.right, self.predicted, self.gram, *sums]
         tensors += [view.fuzziness for pair in self._views.values() for view in pair if view is not None]
-        all_reduce(tensors, [self._digest(fit) for fit in self._fits.values()])
+        all_reduce(tensors, [self._digest(fit) for fit in self.fits.values()])
 
     @staticmethod
     def _digest(fit: FeatureFit) -> Tensor:
@@ -367,8 +360,8 @@ class SecondRegression:
         """
         targets = self.first.target_moments()
         self._check_targets()
-        for key, fit in self._fits.items():
-            left_out, permuted = (None if view is None else view.separation for view in self._views[key])
+        for key, fit in self.fits.items():
+            left_out, permuted = (None if view is None or view.hidden else view.separation for view in self._views[key])
             moments = self._moments(self.first.sites[key])
             found = SiteRegression(fit, *self._sums[key], left_out, permuted, moments, targets)
             if found.moved:

@@ -361,11 +361,6 @@ class FitViews:
             scaled.flatten(0, 1), moves, fits.targets.n, torch.zeros_like(fits.targets.n), hides_directions(fits)
         )
 
-    @property
-    def trusted(self) -> FitViews | None:
-        """The same, where no view may have lost directions."""
-        return None if self.hidden else self
-
     def update(self, coordinates: Tensor, columns: Tensor, absent: Tensor | None = None) -> None:
         """Add samples: coordinates (v·r, n), columns of the design (…, w, n); `absent` (v, n) where one does not count."""
         z = coordinates.double().view(len(self.counts), -1, coordinates.shape[-1]) + self.moves @ columns
