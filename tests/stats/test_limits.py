@@ -103,7 +103,7 @@ def test_one_layer_without_a_d_leaves_the_others_as_they_are() -> None:
             assert site.values["separation"] == pytest.approx(other.values["separation"], rel=5e-2), site.name
     assert 0 < sum(refused) < len(refused) - 8
     assert any("away from 0" in site.aside for site in record.sites)
-    assert len(record.law().values) >= 8
+    assert sum(site.in_fit and site.values["separation"] is not None for site in record.sites) >= 8
 
 
 @pytest.mark.parametrize("n", [80, 4000])

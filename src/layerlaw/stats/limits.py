@@ -12,7 +12,7 @@ from layerlaw.errors import FeatureError
 from layerlaw.stats.centers import FLOAT32_RESOLUTION, Centers, FeatureFit
 
 NEAR = 10.0  # times the cutoff: where real scales reach down so far, more of them may lie below
-OFFSET = 1e3  # times its spread: nearer to 0, what rounding hides is smaller than what few samples hide
+OFFSET = 100.0  # times its spread: nearer to 0, what rounding hides is smaller than what few samples hide
 SMALLEST = {torch.float64: 1e-140}  # below, squares are 0
 SMALLEST_FLOAT32 = 1e-36  # below, the features themselves have lost digits
 TOO_LARGE = "Numbers too large to be added up show as infinity: float64 reaches further"
