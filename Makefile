@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test families check bench format clean
+.PHONY: setup demo test families check bench fuzz torture format clean
 
 setup: $(READY)
 
@@ -35,6 +35,14 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/tallies.py
 	$(BIN)/python scripts/ledger.py --stale
+
+# Damaged files: N mutants in all (the tests try 300 for each reader); SEED gives others.
+fuzz: setup
+	FUZZ_IN_ALL=$${N:-20000} FUZZ_SEED=$${SEED:-0} OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 tests/fuzz/test_readers.py
+
+# Work that is killed at N random moments and goes on, against unbroken runs.
+torture: setup
+	OMP_NUM_THREADS=1 PYTHONPATH=src:tests $(BIN)/python tests/fuzz/torture.py $${N:-100} --seed $${SEED:-0}
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

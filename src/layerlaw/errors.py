@@ -2,8 +2,11 @@
 
 import importlib
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+MOST_WHOLE = 2**48  # of a count or a size: no memory holds more
 
 
 def visible(text: str) -> str:
@@ -39,7 +42,7 @@ class FeatureError(InputError):
 
 
 class DataError(InputError):
-    """A data set, record file or image folder that cannot be read."""
+    """A data set, record file or image folder that cannot be read or written."""
 
 
 class CaptureError(LayerlawError):
@@ -48,6 +51,14 @@ class CaptureError(LayerlawError):
 
 class PassError(LayerlawError):
     """The data changed between the two passes."""
+
+
+class BusyError(LayerlawError):
+    """Another thread is measuring the same model."""
+
+
+class RankError(LayerlawError):
+    """Another process of the same measurement failed, or is gone."""
 
 
 class MemoryBudgetError(LayerlawError):
@@ -87,21 +98,87 @@ def renamed(function: str, given: Mapping[str, object], new: Mapping[str, str]) 
         raise TypeError(f"{function}: {'; '.join(moved)}.")
 
 
+@dataclass(frozen=True)
+class Demand:
+    """What an argument must be: in words, and a question asked of the value, which counts as no where it fails."""
+
+    words: str
+    asked: Callable[[Any], object]
+
+    def met_by(self, value: object) -> bool:
+        """Whether this is such a value."""
+        try:
+            return bool(self.asked(value))
+        except Exception:  # a value that cannot even be asked is none
+            return False
+
+    @property
+    def or_none(self) -> "Demand":
+        """The same, or `None`."""
+        return Demand(f"{self.words}, or None", lambda value: value is None or self.met_by(value))
+
+    @property
+    def each(self) -> "Demand":
+        """A list of such values."""
+        return Demand(
+            f"a list, each {self.words}",
+            lambda values: not isinstance(values, (str, bytes)) and all(self.met_by(value) for value in list(values)),
+        )
+
+
+def demand(error: type[Exception] = InputError, where: str = "", /, **arguments: tuple[object, Demand]) -> None:
+    """Raise unless every argument, given as name=(value, demand), is what it must be; `where` errors begin with.
+
+    >>> demand(size=(2.5, whole(1)))
+    Traceback (most recent call last):
+    layerlaw.errors.InputError: size: expected a whole number of at least 1, got 2.5.
+    """
+    for name, (value, wanted) in arguments.items():
+        if not wanted.met_by(value):
+            raise error(f"{where}{': ' * bool(where)}{name}: expected {wanted.words}, got {shown(value)}.")
+
+
+def shown(value: object) -> str:
+    """A value in an error: its beginning, however long it is, and whatever its own text does."""
+    try:
+        text = ascii(value) if isinstance(value, (str, bytes)) else repr(value)
+    except Exception:  # a whole number of too many digits, an object without a working text
+        text = f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= 80 else f"{text[:80]}…"
+
+
+def whole(least: int, most: int | None = None, *, kind: type = int) -> Demand:
+    """A whole number of at least so much; numbers beyond what any memory could hold are none."""
+    top = "" if most is None else f" and at most {most:,}"
+    highest = MOST_WHOLE if most is None else most
+
+    def asked(value: Any) -> bool:
+        return isinstance(value, kind) and not isinstance(value, bool) and least <= value <= highest  # type: ignore[operator]
+
+    return Demand(f"a whole number of at least {least}{top}", asked)
+
+
+def one_of(choices: Collection[object]) -> Demand:
+    """One of these."""
+    return Demand(f"one of {', '.join(map(str, choices))}", lambda value: value in list(choices))
+
+
+SEED = Demand(
+    "a whole number of at least 0 and below 2⁶³",
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63,
+)
+
+
 def check_choice(name: str, value: object, choices: Collection[object], error: type[Exception] = InputError) -> None:
     """Raise unless a value is one of the choices."""
-    if value not in list(choices):  # a list takes what has no hash, too
-        raise error(f"{name}: expected one of {', '.join(map(str, choices))}, got {value!r}.")
+    demand(error, "", **{name: (value, one_of(choices))})
 
 
 def check_seed(seed: object) -> None:
     """Raise unless random generators take this as a seed."""
-    check_whole(0, seed=seed)
-    if seed >= 2**63:  # type: ignore[operator]
-        raise InputError(f"seed: expected a whole number below 2⁶³, got {seed!r}.")
+    demand(seed=(seed, SEED))
 
 
-def check_whole(least: int, *, kind: type = int, **values: object) -> None:
+def check_whole(least: int, *, kind: type = int, most: int | None = None, **values: object) -> None:
     """Raise unless these arguments are whole numbers of at least so much."""
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, kind) or value < least:  # type: ignore[operator]
-            raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}.")
+    demand(InputError, "", **{name: (value, whole(least, most, kind=kind)) for name, value in values.items()})

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
+import shutil
 import tempfile
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -16,19 +20,39 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from layerlaw.errors import DataError, InputError
-from layerlaw.plain import LARGEST_FILE, check_plain, parse, shown
+from layerlaw.errors import DataError, InputError, shown
+from layerlaw.plain import LARGEST_FILE, check_plain, json_words, parse
 
 Made = TypeVar("Made")
 OLD_SPELLINGS = {"colour": "color"}  # of files written by earlier versions
-LONGEST_NAME = 255  # bytes of the name of a file
+LONGEST_NAME, LONGEST_PATH = 255, 4000  # bytes of the name of a file, and of the folders before it too
 
 
-def as_path(path: object) -> Path:
-    """A path, from what a user gave for one."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise DataError(f"expected a path such as 'record.json', got {path!r:.80}.")
-    return Path(path)
+def as_path(path: object, such_as: str = "record.json") -> Path:
+    """A path, from what a user gave for one: `~` stands for a home folder, and no name is one that no disk can hold."""
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    if not isinstance(text, str):
+        raise DataError(f"expected a path such as '{such_as}', got {shown(path)}.")
+    expected = f"{shown(text)}: expected the path of a file or a folder"
+    try:
+        encoded = os.fsencode(text)
+        found = Path(text) if os.path.lexists(text) else Path(text).expanduser()
+    except ValueError:  # a zero byte, half of a surrogate pair
+        raise DataError(f"{expected}, got characters that no name can have.") from None
+    except RuntimeError:
+        raise DataError(f"{expected}, got the home of a user whom this machine does not know.") from None
+    except OSError as error:
+        raise DataError(f"{expected} ({error.strerror}).") from None
+    if b"\0" in encoded:
+        raise DataError(f"{expected}, got characters that no name can have.")
+    if len(encoded) > LONGEST_PATH or any(len(part) > LONGEST_NAME for part in encoded.split(os.fsencode(os.sep))):
+        raise DataError(f"{text[:40]}…: expected a shorter name for a file.")
+    try:
+        found.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise DataError(f"{expected}, got a link that leads back to itself. Remove the link.") from None
+    return found
 
 
 def check_place(path: Path) -> None:
@@ -49,7 +73,7 @@ def check_place(path: Path) -> None:
 
 def made_folder(path: str | os.PathLike[str]) -> Path:
     """The folder, created with its parents where it is missing."""
-    folder = Path(path)
+    folder = as_path(path, "results")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -57,28 +81,134 @@ def made_folder(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def replace_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Path:
-    """Let `write` fill a file beside the path, then rename it into place: nobody ever sees half of it."""
+def replace_whole(path: str | os.PathLike[str], write: Callable[[Path], object], *, wanted: int | None = None) -> Path:
+    """Let `write` fill a file beside the path, then rename it into place: nobody ever sees half of it.
+
+    What was there stays until then, also where the disk is full; `wanted` is how many bytes come, where that is known.
+    What writers left behind that were killed in the middle is removed.
+    """
     check_place(path := as_path(path))
     place = path.resolve()  # a link goes on to point where it did
-    try:
-        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=".layerlaw.", suffix=".part")
-    except OSError as error:
-        raise DataError(f"{path}: expected a folder that can be written to ({error.strerror}).") from None
-    os.close(handle)
-    try:
-        write(Path(temporary))
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, place)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with disk_told(path, wanted):
+        clear_parts(place.parent)
+        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=PART[0], suffix=PART[1])
+        part = Path(temporary)
+        try:
+            _hold(handle)  # while this process lives: what nobody holds is of a dead writer
+            write(part)
+            os.fsync(handle)  # a disk may say that it is full only now
+            os.chmod(part, 0o644)
+            os.replace(part, place)
+        except BaseException as error:
+            size = part.stat().st_size if part.exists() else 0
+            part.unlink(missing_ok=True)
+            if _is_full(error):
+                raise full_disk(path, wanted, written=size) from None
+            raise
+        finally:
+            os.close(handle)
     return path
 
 
-def write_whole(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a text file, whole or not at all."""
-    return replace_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+PART = ".layerlaw.", ".part"  # how the names of files begin and end that are being written
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NEW = 60.0  # seconds in which a file without content may be one that is just being opened
+
+
+def _hold(handle: int) -> None:
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):  # a system, or a file system, without such locks: nothing is tidied up there
+        pass
+
+
+def clear_parts(folder: Path) -> None:
+    """Remove what writers left in a folder that were killed in the middle; those that live hold a lock on theirs."""
+    try:
+        import fcntl
+
+        left = [entry.path for entry in os.scandir(folder) if entry.name.startswith(PART[0])]
+    except (ImportError, OSError):
+        return
+    for name in left:
+        if not name.endswith(PART[1]):
+            continue
+        with suppress(OSError), open(name, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            status = os.fstat(file.fileno())
+            if status.st_size or time.time() - status.st_mtime > NEW:
+                os.unlink(name)
+
+
+def _is_full(error: BaseException) -> bool:
+    """Whether a disk was full; libraries in other languages say it in words."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in FULL
+    return isinstance(error, Exception) and any(os.strerror(number) in str(error) for number in FULL)
+
+
+def full_disk(path: object, wanted: int | None = None, *, written: int = 0) -> DataError:
+    """That a file could not be written for want of space, how much was wanted, and how much there is."""
+    folder = next((one for one in as_path(path).absolute().parents if one.exists()), Path("/"))
+    more = f"more than {_bytes(written)}" if written else "some bytes"
+    with suppress(OSError):
+        more = f"{_bytes(wanted) if wanted else more} were wanted, {_bytes(shutil.disk_usage(folder).free)} are free"
+    cure = "Free some, or choose another place; what was there before is untouched"
+    return DataError(f"{path}: expected space on the disk for this file, got none: {more}. {cure}.")
+
+
+def _bytes(count: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:.3g} {unit}" if unit != "bytes" else f"{count:.0f} bytes"
+
+
+@contextmanager
+def disk_told(path: object, wanted: int | None = None) -> Iterator[None]:
+    """Whatever the disk refuses in here is an error of ours: that it is full, read-only, or not ours to write to."""
+    try:
+        yield
+    except DataError:
+        raise
+    except OSError as error:
+        if _is_full(error):
+            raise full_disk(path, wanted) from None
+        raise DataError(f"{path}: expected a place that can be written to ({error.strerror or error}).") from None
+    except Exception as error:
+        if _is_full(error):
+            raise full_disk(path, wanted) from None
+        raise
+
+
+def check_room(folder: str | os.PathLike[str], wanted: int = 1 << 16) -> None:
+    """Whether a folder, or where it is missing the one that it is to be made in, takes so many bytes: it is tried."""
+    place = Path(folder).absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise DataError(f"{folder}: expected a folder, got a file ({place}).")
+    with disk_told(folder, wanted):
+        clear_parts(place)
+        handle, name = tempfile.mkstemp(dir=place, prefix=PART[0], suffix=PART[1])
+        try:
+            _hold(handle)
+            content = memoryview(bytes(wanted))
+            while content:  # a nearly full disk takes a part of it first
+                content = content[os.write(handle, content) :]
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+            os.unlink(name)
+
+
+def write_whole(path: str | os.PathLike[str], content: str | bytes | memoryview) -> Path:
+    """Write a text file or bytes, whole or not at all."""
+    encoded = content.encode("utf-8") if isinstance(content, str) else content
+    return replace_whole(path, lambda part: part.write_bytes(encoded), wanted=len(encoded))
 
 
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:
@@ -160,7 +290,7 @@ def check_format(data: Any, what: str, version: int, *, where: str, writer: str 
     newer = isinstance(found, int) and found > version
     cure = " It was written by a newer layerlaw: pip install --upgrade layerlaw" if newer else ""
     expected = f"expected a layerlaw {what} of version ≤ {version}"
-    raise DataError(f"{where}: {expected}, got version {shown(found)}.{cure}")
+    raise DataError(f"{where}: {expected}, got version {json_words(found)}.{cure}")
 
 
 def sha256(parts: Iterable[bytes | npt.NDArray[Any]]) -> str:

@@ -31,7 +31,7 @@ class Misfit(DataError):
 
 def misfit(where: str, expected: str, *came: Any) -> Misfit:
     """The error: where, what was expected, and what came."""
-    return Misfit(f"{where}: expected {expected}" + "".join(f", got {shown(value)}" for value in came))
+    return Misfit(f"{where}: expected {expected}" + "".join(f", got {json_words(value)}" for value in came))
 
 
 def parse(content: bytes) -> Any:
@@ -52,7 +52,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise DataError(f"expected every name once in an object, got {shown(twice)} twice")
+        raise DataError(f"expected every name once in an object, got {json_words(twice)} twice")
     return found
 
 
@@ -232,7 +232,7 @@ def fields(needed: Mapping[str, Rule], others: Mapping[str, Rule]) -> Rule:
 
 
 def _inside(where: str, name: object) -> str:
-    short = f"{name:.40}" if isinstance(name, str) else shown(name)
+    short = f"{name:.40}" if isinstance(name, str) else json_words(name)
     return f"{where}.{short}" if where else short
 
 
@@ -241,7 +241,7 @@ def _too_deep(where: str) -> str:
     return f"{beginning}expected lists and objects at most {DEEPEST} deep inside each other, got deeper ones"
 
 
-def shown(value: Any) -> str:
+def json_words(value: Any) -> str:
     """What came, in a few words whatever its size."""
     if isinstance(value, str):
         return repr(value if len(value) <= 40 else f"{value[:40]}…")

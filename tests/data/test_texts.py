@@ -180,7 +180,7 @@ def test_articles_are_refused_where_there_are_none(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="expected with 'wikitext-2'"):
             load_text(source, articles=True)
     (tmp_path / "a.jsonl").write_text('{"text": "a"}')
-    with pytest.raises(DataError, match="characters: expected at least 1, got 0"):
+    with pytest.raises(DataError, match="characters: expected a whole number of at least 1, got 0"):
         load_text(tmp_path / "a.jsonl", characters=0)
 
 

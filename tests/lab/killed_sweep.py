@@ -7,7 +7,6 @@ at the optimizer step of that number, and saves as it always does.
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import sys
@@ -40,16 +39,14 @@ def dying_after(steps: int) -> Callable[..., Iterator[int]]:
     return progress
 
 
-def dying_in_save(number: int) -> Callable[[Any, Path], None]:
-    whole, saves = torch.save, iter(range(1, number + 1))
+def dying_in_save(number: int) -> Callable[[Path, bytes], int]:
+    whole, saves = Path.write_bytes, iter(range(1, number + 1))
 
-    def save(plain: Any, path: Path) -> None:
+    def save(path: Path, content: bytes) -> int:
         if next(saves) == number:
-            memory = io.BytesIO()
-            whole(plain, memory)
-            path.write_bytes(memory.getvalue()[: len(memory.getvalue()) // 2])
+            whole(path, content[: len(content) // 2])
             die()
-        whole(plain, path)
+        return whole(path, content)
 
     return save
 
@@ -73,7 +70,7 @@ def main(folder: str, workers: str, steps: str, *how: str) -> None:
     sweeping.WORTH_PROCESSES = 0
     progress: Any = False
     if how == ("saving",):
-        torch.save = dying_in_save(int(steps))
+        Path.write_bytes = dying_in_save(int(steps))  # type: ignore[method-assign,assignment]
     elif how == ("images",):
         layerlaw.lab.jobs.SAVE_SHARE = 0.5  # a busy machine may need long for a save
         Trainer.step = dying_in_step(int(steps))  # type: ignore[method-assign]

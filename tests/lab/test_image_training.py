@@ -236,7 +236,7 @@ def test_a_file_from_before_is_still_its_own(tmp_path: Path) -> None:
     run = quiet([recipe], folder=tmp_path)[0]
     (file,) = tmp_path.glob("*.pt")
     plain = torch.load(file, weights_only=True)
-    del plain["how"]
+    del plain["how"], plain["sha256"]
     torch.save(plain, file)
     again = quiet([recipe], folder=tmp_path)[0]
     assert (again.losses, again.how, run.how) == (run.losses, (), ("float32, fleet, on cpu",))

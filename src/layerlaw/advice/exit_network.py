@@ -22,8 +22,9 @@ from layerlaw.capture.modules import entering, modules_of, tensors_in
 from layerlaw.capture.network import network_of
 from layerlaw.capture.plan import Reduce, Site, reduced, samples_first
 from layerlaw.capture.scores import Scores
-from layerlaw.errors import CaptureError, DataError, InputError, needed
-from layerlaw.files import check_format, json_safe, replace_whole
+from layerlaw.errors import CaptureError, DataError, InputError, LayerlawError, needed
+from layerlaw.files import as_path, check_format, json_safe, replace_whole
+from layerlaw.packed import check_safetensors, digest_of
 from layerlaw.provenance import parameter_digest
 from layerlaw.stats import ClassSums
 from layerlaw.stats.precision import at_least_float32
@@ -191,13 +192,17 @@ class EarlyExit(nn.Module):
             "network": type(self.network).__name__, "digest": parameter_digest(self.network),
             "scores": None if self._scores is None else list(self._scores.place or ()),
         }  # fmt: skip
-        return replace_whole(path, lambda part: writer.save_file(tensors, part, {"layerlaw": json.dumps(about)}))
+        about["sha256"] = _sealed(about, tensors)
+        said = {"layerlaw": json.dumps(about)}
+        wanted = sum(tensor.nbytes for tensor in tensors.values())
+        return replace_whole(path, lambda part: writer.save_file(tensors, part, said), wanted=wanted)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module) -> EarlyExit:
         """The inverse of `save`, for the network that it was made for."""
         safetensors = needed("safetensors", "weights", "Reading .safetensors")
         try:
+            check_safetensors(as_path(path))
             with safetensors.safe_open(str(path), "pt") as file:
                 metadata = (file.metadata() or {}).get("layerlaw", "null")
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no dictionary
@@ -205,8 +210,23 @@ class EarlyExit(nn.Module):
             raise DataError(f"{path}: expected an early exit, found nothing there.") from None
         except safetensors.SafetensorError as error:
             raise DataError(f"{path}: expected a safetensors file, got another or a damaged one ({error}).") from None
-        about, network = json.loads(metadata), network_of(model)
-        check_format(about, "early exit", VERSION, where=str(path), writer="EarlyExit.save")
+        network = network_of(model)
+        try:
+            about = json.loads(metadata)
+            check_format(about, "early exit", VERSION, where=str(path), writer="EarlyExit.save")
+            if about.pop("sha256", None) not in (None, _sealed(about, tensors)):  # older files have none
+                raise DataError(f"{path}: expected the exits that were written, got others: their checksum differs.")
+            return cls._made(path, about, tensors, network)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, RecursionError) as error:
+            if isinstance(error, LayerlawError):
+                raise
+            wrong = f"a part is missing or wrong ({type(error).__name__}: {error})"
+            raise DataError(f"{path}: expected an early exit, but {wrong}. Save it again.") from None
+
+    @classmethod
+    def _made(
+        cls, path: str | os.PathLike[str], about: dict[str, Any], tensors: dict[str, Tensor], network: nn.Module
+    ) -> EarlyExit:
         digest = parameter_digest(network)
         if about["digest"] is not None and digest != about["digest"]:
             came = "one with other weights" if about["network"] == type(network).__name__ else type(network).__name__
@@ -225,6 +245,11 @@ class EarlyExit(nn.Module):
             "threshold": about["threshold"],
         }
         return cls(network, sites, readouts, reduce=about["reduce"], **how)
+
+
+def _sealed(about: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    """A checksum of all that a file holds."""
+    return digest_of([json.loads(json.dumps(about)), [[name, tensors[name]] for name in sorted(tensors)]])
 
 
 class _Walk:

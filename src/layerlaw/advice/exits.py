@@ -23,6 +23,7 @@ from layerlaw.errors import InputError, LabelError, check_choice
 from layerlaw.probing.classes import Classes
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.stats import ClassSums
+from layerlaw.threads import claimed
 
 BUDGETS = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # accuracy that those who leave at one exit may lose
 MOST = 4  # exits of single samples, evenly along depth: to look at one costs time
@@ -69,7 +70,12 @@ def early_exit(
     how: Any = {"batch_size": batch_size, "batchnorm": "running", "network": network, "labels_at": labels}
     fitted = Batches(sources[0], where="data", **how)
     held_out = fitted if test is None else Batches(sources[1], where="test", **how)
-    with Randomness(*sources) as randomness, placed(network, device) as home, probing_state(network, "running"):
+    with (
+        claimed(network),
+        Randomness(*sources) as randomness,
+        placed(network, device) as home,
+        probing_state(network, "running"),
+    ):
         example = next(iter(fitted)).to(home)
         plan = find_sites(network, example, choice=sites, reduce=reduce, scores_at=scores)
         classes = Classes.of(None, plan, None, first=example.labels)

@@ -18,8 +18,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from layerlaw.capture.arguments import Inputs
 from layerlaw.errors import DataError, LabelError, LayerlawError
-from layerlaw.stats.labels import are_targets
-from layerlaw.stats.precision import not_dense
+from layerlaw.stats.labels import are_targets, listed_labels
+from layerlaw.stats.precision import native, not_dense
 
 LABEL_KEYS = ("labels", "label", "targets", "target")
 DEFAULT_BATCH = {"running": 256, "batch": 100, "whole": 256}  # 100: the chunk of the law's authors
@@ -299,11 +299,7 @@ def _described(value: Any) -> str:
 
 def _labels(labels: Any, where: str) -> Tensor:
     if _is_plain(labels):
-        words = [label for label in labels if isinstance(label, str)]
-        if words:
-            cure = "Number the classes from 0, np.unique(labels, return_inverse=True)[1]; classes=[…] takes their names"
-            raise LabelError(f"{where}: expected class numbers, got strings such as {words[0]!r}. {cure}.")
-        labels = torch.as_tensor([label.item() if isinstance(label, Tensor) else label for label in labels])
+        labels = listed_labels(labels, where=where)
     y = _tensor(labels)
     if isinstance(y, (Number, np.generic)) or (isinstance(y, Tensor) and y.dim() == 0):
         single = "Are these single samples? DataLoader(data, batch_size=256) makes batches of them"
@@ -366,7 +362,7 @@ def _tensor(value: Any) -> Any:
     if value.dtype.kind not in "biufc":
         cure = "Number the classes from 0: np.unique(labels, return_inverse=True)[1]"
         raise LabelError(f"expected arrays of numbers, got {value.dtype}. {cure}.")
-    return torch.from_numpy(value if value.flags.writeable else value.copy())
+    return torch.from_numpy(native(value))
 
 
 def _listed(x: Any) -> tuple[Any, ...]:

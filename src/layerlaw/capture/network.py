@@ -6,6 +6,8 @@ import copy
 import itertools
 import random
 import sys
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -19,6 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from layerlaw.errors import CaptureError, InputError, check_seed
 from layerlaw.stats import all_reduce
+from layerlaw.threads import Counted, claimed
 
 COMPILERS = ("torch._dynamo", "torch.nn.attention.flex_attention")  # without them nothing is compiled
 BatchNormMode = Literal["running", "batch", "whole"]
@@ -70,40 +73,56 @@ def has_batchnorm(network: nn.Module) -> bool:
 @contextmanager
 def placed(network: nn.Module, device: str | torch.device | None) -> Iterator[torch.device | None]:
     """The network on a device (`None`: where it is), and afterwards back where it was; gives the device."""
-    home = device_of(network)
-    if device is None:
-        yield home
-        return
+    with claimed(network):
+        home = device_of(network)
+        if device is None:
+            yield home
+            return
+        try:
+            there = torch.device(device)
+            torch.zeros(1, device=there).cpu()  # is there such a device, and does it hold numbers?
+        except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+            why = str(error).splitlines()[0].split(". ")[0][:160]
+            expected = "expected one such as 'cpu' or 'cuda:0' that is there"
+            raise InputError(f"device: cannot compute on {str(device)!r}: {expected}, got {why}.") from None
+        try:
+            network.to(there)
+            yield there
+        finally:
+            if home is not None:
+                network.to(home)
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        there = torch.device(device)
-        torch.zeros(1, device=there).cpu()  # is there such a device, and does it hold numbers?
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        why = str(error).splitlines()[0].split(". ")[0][:160]
-        expected = "expected one such as 'cpu' or 'cuda:0' that is there"
-        raise InputError(f"device: cannot compute on {str(device)!r}: {expected}, got {why}.") from None
-    try:
-        network.to(there)
-        yield there
+        yield
     finally:
-        if home is not None:
-            network.to(home)
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+# Both are switches of the whole process.
+_no_fast_path = Counted(_without_fast_path)
+_eager_calls = Counted(lambda: torch.compiler.set_stance("force_eager"))
 
 
 @contextmanager
 def probing_state(network: nn.Module, batchnorm: BatchNormMode) -> Iterator[None]:
-    """Eval mode, no gradients, no fast paths, eager calls; everything restored at the end.
+    """Eval mode, no gradients, no fast paths, eager calls; everything restored at the end, and no other thread meanwhile.
 
     `batchnorm="batch"` is the protocol of the law's authors: BatchNorm alone uses the statistics of the batch (its buffers
     stay untouched), Dropout stays off; "whole" does the same with one batch of all samples. Flags are set by hand: `train()`
     and `eval()` may be overridden and do more.
     """
     with ExitStack() as stack:
+        stack.enter_context(claimed(network))
         stack.enter_context(torch.inference_mode(False))  # inference tensors do not tell when they are overwritten
         stack.enter_context(torch.no_grad())
         if any(name in sys.modules for name in COMPILERS):  # loading the first takes more than a second
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-        torch.backends.mha.set_fastpath_enabled(False)
+            stack.enter_context(_eager_calls)
+        stack.enter_context(_no_fast_path)
         for module in list(network.modules()):
             stack.callback(setattr, module, "training", module.training)
             module.training = False
@@ -123,8 +142,17 @@ def _put_back(module: nn.Module, name: str, buffer: Tensor, content: Tensor) -> 
     module._buffers[name] = buffer
 
 
+_inside: Counter[int] = Counter()  # by thread: how often it is inside a `Randomness`
+_first: list[Callable[[], object]] = []  # puts the generators of the process back to where the first of them found them
+_lock = threading.Lock()
+
+
 class Randomness:
-    """The state of every random generator that loaders may draw from: rewound before each pass, restored after."""
+    """The state of every random generator that loaders may draw from: rewound before each pass, restored after.
+
+    Of the generators that all threads share, a thread that comes while others are inside takes the state that the first of
+    them found: the last one out must not leave behind what another thread had drawn up to.
+    """
 
     def __init__(self, *loaders: Any) -> None:
         places = []
@@ -134,22 +162,41 @@ class Randomness:
         found = [getattr(place, "generator", None) for place in places]
         generators = [g for g in found if isinstance(g, torch.Generator)]
         self._rewinds: list[Callable[[], object]] = [partial(g.set_state, g.get_state()) for g in generators]
-        self._rewinds.append(partial(torch.set_rng_state, torch.get_rng_state()))
-        self._rewinds.append(partial(random.setstate, random.getstate()))
-        self._rewinds.append(partial(np.random.set_state, np.random.get_state()))  # noqa: NPY002 - loaders draw from it
-        if torch.cuda.is_available():
-            self._rewinds.append(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
 
     def __enter__(self) -> Randomness:
+        me = threading.get_ident()
+        with _lock:
+            alone = all(thread == me for thread in _inside)
+            shared = _of_the_process() if alone else list(_first)
+            if not _inside:
+                _first[:] = shared
+            _inside[me] += 1
+        self._rewinds += shared
         return self
 
     def __exit__(self, *_: object) -> None:
         self.rewind()
+        me = threading.get_ident()
+        with _lock:
+            _inside[me] -= 1
+            if not _inside[me]:
+                del _inside[me]
 
     def rewind(self) -> None:
         """Put every generator back to where it was."""
         for put_back in self._rewinds:
             put_back()
+
+
+def _of_the_process() -> list[Callable[[], object]]:
+    found: list[Callable[[], object]] = [
+        partial(torch.set_rng_state, torch.get_rng_state()),
+        partial(random.setstate, random.getstate()),
+        partial(np.random.set_state, np.random.get_state()),  # noqa: NPY002 - loaders draw from it
+    ]
+    if torch.cuda.is_available():
+        found.append(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+    return found
 
 
 def untrained(model: nn.Module, *, seed: int = 0) -> nn.Module:

@@ -27,7 +27,7 @@ from layerlaw.advice import (
 from layerlaw.advice import svsl_search as search_penalty
 from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
 from layerlaw.advice.imbalance import measured_classifier
-from layerlaw.cli.app import JsonFlag, Screen, check_folder, command, conclude, console, saved
+from layerlaw.cli.app import JsonFlag, Screen, check_folder, command, conclude, console, save_figure, saved
 from layerlaw.cli.inputs import (
     ChosenImages,
     ImageOptions,
@@ -329,7 +329,7 @@ def paths(
         written = {"paths": str(found.save(made_folder(out) / "paths.json"))}
         written["page"] = str(found.page(out / "paths.html"))
         if found.pictured:
-            found.plot().savefig(out / "paths.png", dpi=160)
+            save_figure(found.plot(), out / "paths.png")
             written["figure"] = str(out / "paths.png")
     heads = ["sample", "label", "prediction", "sure", "decided at"]
     rows = [

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import inspect
 import json
 import re
+import signal
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 from rich.console import Console
@@ -18,7 +22,7 @@ from rich.text import Text
 from typer import Option
 
 from layerlaw.errors import DataError, InputError, LayerlawError, visible
-from layerlaw.files import made_folder
+from layerlaw.files import FULL, check_room, full_disk, made_folder, replace_whole
 
 JsonFlag = Annotated[bool, Option("--json", help="One JSON object on standard output; human words on standard error.")]
 RENAMED = {
@@ -86,11 +90,14 @@ def run() -> None:
     """Run a command; an error of ours becomes one line and exit code 1."""
     from layerlaw.cli import advice, classifier, lm, reproduce  # noqa: F401  (each adds its commands)
 
+    if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on there may be something to save
     try:
         for name in (word.partition("=")[0] for word in sys.argv[1:]):
             if name in RENAMED:
                 raise InputError(f"{name} is now {RENAMED[name]}.")
-        app()
+        with _full_disk_told():
+            app()
     except LayerlawError as error:
         said = in_options(str(error))
         if "--json" in sys.argv:
@@ -98,8 +105,32 @@ def run() -> None:
         Screen(stderr=True, soft_wrap=True).print(f"error: {said}", style="red")
         sys.exit(1)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        _interrupted()
+    except SystemExit as left:  # what typer makes of Ctrl-C, without a word
+        if isinstance(getattr(left.__context__, "__cause__", None), KeyboardInterrupt):
+            _interrupted()
+        raise
+
+
+@contextmanager
+def _full_disk_told() -> Iterator[None]:
+    """A disk that is full or read-only, wherever it shows (a cache, a temporary folder), is an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in {*FULL, errno.EROFS}:
+            raise
+        if error.errno == errno.EROFS:
+            raise DataError(
+                f"{error.filename or 'disk'}: expected a place that can be written to ({error.strerror})."
+            ) from None
+        raise full_disk(error.filename or tempfile.gettempdir()) from None
+
+
+def _interrupted() -> NoReturn:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one, while Python shuts down, would end in a traceback
+    print("interrupted", file=sys.stderr)
+    sys.exit(130)
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -150,9 +181,16 @@ def conclude(screen: Console, as_json: bool, data: dict[str, Any], written: Mapp
 
 
 def check_folder(path: Path | None) -> None:
-    """A folder for results that exists already must be one."""
+    """A folder for results must be one, or not be there yet, and take files: before the work, not after it."""
     if path is not None and path.exists() and not path.is_dir():
         raise DataError(f"{path}: expected a folder, got a file.")
+    if path is not None:
+        check_room(path)
+
+
+def save_figure(figure: Any, path: Path) -> Path:
+    """A figure of matplotlib as a file, whole or not at all."""
+    return replace_whole(path, lambda part: figure.savefig(part, format=path.suffix[1:], dpi=160))
 
 
 def saved(result: Any, name: str, folder: Path | None) -> dict[str, str]:
@@ -160,7 +198,7 @@ def saved(result: Any, name: str, folder: Path | None) -> dict[str, str]:
     if folder is None:
         return {}
     figure = made_folder(folder) / f"{name}.png"
-    result.plot().savefig(figure, dpi=160)
+    save_figure(result.plot(), figure)
     return {name: str(result.save(folder / f"{name}.json")), "figure": str(figure)}
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from typer import Argument, Option
 
-from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, in_options, saved
+from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, in_options, save_figure, saved
 from layerlaw.cli.inputs import (
     ChosenImages,
     ImageOptions,
@@ -24,7 +24,7 @@ from layerlaw.cli.preprocessing import relabeled
 from layerlaw.data import DEFAULT, load
 from layerlaw.data.labeled import MOMENTS
 from layerlaw.errors import DataError, InputError
-from layerlaw.files import check_place, json_safe, made_folder
+from layerlaw.files import check_place, check_room, json_safe, made_folder
 from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
 from layerlaw.law import LawFit
 from layerlaw.law.words import law_numbers
@@ -57,6 +57,7 @@ class ResultOptions:
             raise DataError(f"{self.out}: expected one file for the record (--out) and another for the page (--page).")
         for path in filter(None, (self.out, self.page)):
             check_place(path)
+            check_room(path.parent)
 
     def show(self, record: Record, *facts: str, **more: Any) -> None:
         """Write record and page where they were requested, print the record below the facts; `more` is for scripts."""
@@ -334,7 +335,7 @@ def demo(
     running, final = measured(epochs, "running", ", running statistics"), measured(epochs)
     records += [running, final]  # the page unfolds the last one
     page = write_page(records, out / "page.html", title="The law of equi-separation, from first epoch to last")
-    plot(final).savefig(out / "law.png", dpi=160)
+    save_figure(plot(final), out / "law.png")
     print_record(final, screen)
     paper, other = (_in_short(stage.law()) for stage in (final, running))
     for line in (

@@ -9,14 +9,12 @@ import math
 import re
 import sys
 import traceback
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from typer import Argument, Option
@@ -28,6 +26,7 @@ from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.data.labeled import Normalize, normalization, scaling_in_words
 from layerlaw.errors import CaptureError, DataError, InputError, check_choice, needed
 from layerlaw.lab import Architecture, Recipe, Samples
+from layerlaw.packed import check_safetensors, read_npz, read_torch
 
 MODEL = (
     "file.py:make or package.module:make. This runs your own code: `make` returns a model, (model, data) or (model, data, "
@@ -218,9 +217,8 @@ def arrays(path: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | N
         found: dict[str, Any] = _state(path)
     else:
         try:
-            with np.load(path, allow_pickle=False) as file:
-                found = {name: torch.from_numpy(file[name]) for name in file.files}
-        except (OSError, ValueError, TypeError, zipfile.BadZipFile) as error:
+            found = {name: torch.from_numpy(array) for name, array in read_npz(path).items()}
+        except (DataError, TypeError) as error:  # torch has not every kind of number that numpy has
             raise DataError(f"{expected}; the file cannot be read ({error}).") from None
     if not all(isinstance(found.get(name), Tensor) for name in ("x", "y")):
         raise DataError(f"{expected}, got {', '.join(map(str, found)) or 'none'}.")
@@ -298,15 +296,12 @@ def _state(path: Path) -> dict[str, Any]:
     if path.suffix == ".safetensors":
         names = ("safetensors", "safetensors.torch")
         safetensors, reader = (needed(name, "weights", "Reading .safetensors") for name in names)
+        check_safetensors(path)
         try:
             return dict(reader.load_file(path))
         except safetensors.SafetensorError as error:
             raise DataError(f"{path}: expected a safetensors file, got another or a damaged one ({error}).") from None
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises a different one for every way a file can be wrong
-        got = f"it is damaged or holds other objects, which are not loaded for safety ({type(error).__name__})"
-        raise DataError(f"{path}: expected plain weights (torch.save(model.state_dict(), …)); {got}.") from None
+    state = read_torch(path, what="plain weights (torch.save(model.state_dict(), …))")
     if not isinstance(state, dict):
         raise DataError(f"{path}: expected a state dict, got {type(state).__name__}.")
     return state

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from typer import Argument, Option
 
-from layerlaw.cli.app import JsonFlag, app, check_folder, conclude, console
+from layerlaw.cli.app import JsonFlag, app, check_folder, conclude, console, save_figure
 from layerlaw.errors import InputError
 from layerlaw.experiments import NAMES, find, reproduce, title
 from layerlaw.files import made_folder
@@ -82,7 +82,7 @@ def leave(outcome: Outcome, out: Path) -> Path:
         if sheet.panels:
             drawn = draw_sheet(sheet)
             for kind in ("png", "pdf"):
-                drawn.savefig(out / f"{outcome.name}{f'-{i + 1}' * (i > 0)}.{kind}", dpi=160)
+                save_figure(drawn, out / f"{outcome.name}{f'-{i + 1}' * (i > 0)}.{kind}")
     return outcome_page([outcome], out / f"{outcome.name}.html")
 
 

@@ -6,7 +6,6 @@ Pillow and pooch (extra "data") and datasets (extra "datasets") are imported whe
 import difflib
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 from layerlaw.data.cifar import load_cifar10
@@ -15,6 +14,7 @@ from layerlaw.data.labeled import Labeled
 from layerlaw.data.mnist import FASHION_MNIST, MNIST, load_idx_set, load_sample
 from layerlaw.data.texts import Text, load_text, text_names
 from layerlaw.errors import DataError
+from layerlaw.files import as_path
 from layerlaw.progress import Progress
 
 __all__ = ["DEFAULT", "Labeled", "Text", "load", "load_text", "names", "text_names"]
@@ -60,7 +60,7 @@ def load(
     if split not in ("train", "test"):
         raise DataError(f"expected split 'train' or 'test', got {split!r}")
     if not (isinstance(source, str) and source in _LOADERS):
-        path = Path(source).expanduser()
+        path = as_path(source, "pictures")
         if isinstance(source, str) and not path.exists() and "/" not in source and os.sep not in source:
             near = difflib.get_close_matches(source.lower().replace("-", "_").replace(" ", "_"), names(), cutoff=0.5)
             hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

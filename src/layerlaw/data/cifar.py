@@ -6,8 +6,8 @@ stands for an inert class written below, so that not even NumPy's own constructo
 
 import io
 import pickle
+import pickletools
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from layerlaw.data.labeled import Labeled
 from layerlaw.data.official import AGAIN, check, data_folder, download, read_bytes
 from layerlaw.errors import DataError
+from layerlaw.packed import BoundedGzip, whole_archive
 from layerlaw.progress import Progress
 
 CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -156,14 +157,15 @@ def _contents(layout: CifarLayout, place: Path, split: str) -> Iterator[tuple[st
         return
     found: dict[str, bytes] = {}
     wanted = {f"{layout.folder}/{file}": file for file in files}
-    try:
-        with tarfile.open(place, "r:gz") as archive:
-            for member in archive:
-                stream = archive.extractfile(member) if member.isfile() and member.name in wanted else None
-                if stream is not None:
-                    found[wanted[member.name]] = stream.read()
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise DataError(f"{place}: expected a whole .tar.gz archive, got: {error}; {AGAIN}") from error
+    with (
+        whole_archive(place, "a whole .tar.gz archive", AGAIN),
+        BoundedGzip(place) as unpacked,
+        tarfile.open(fileobj=unpacked) as archive,
+    ):
+        for member in archive:
+            stream = archive.extractfile(member) if member.isfile() and member.name in wanted else None
+            if stream is not None:
+                found[wanted[member.name]] = stream.read()
     missing = [file for file in files if file not in found]
     if missing:
         raise DataError(f"{place}: expected {', '.join(wanted)}, got no {', '.join(missing)}; {AGAIN}")
@@ -231,6 +233,10 @@ def unpickle(content: bytes, where: str) -> object:
     {'labels': [3, 1]}
     """
     try:
+        for operation, argument, _ in pickletools.genops(content):
+            # A memory of places is made as large as the largest number of one.
+            if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(content):
+                raise DataError(f"expected at most {len(content)} remembered values, got a place {argument}; {AGAIN}")
         value: object = _Unpickler(io.BytesIO(content), encoding="bytes").load()
     except DataError as error:
         raise DataError(f"{where}: {error}") from None

@@ -31,7 +31,7 @@ def load_folder(
     the default). Only regular files with a picture suffix directly in a class folder are read.
     """
     channels = 3 if channels is None else channels
-    if channels not in (1, 3):
+    if isinstance(channels, bool) or channels not in (1, 3):
         raise DataError(f"{root}: expected channels 1 (gray) or 3 (color), got {channels!r}")
     if not root.is_dir():
         raise DataError(f"{root}: expected a folder of class folders, got {'a file' if root.exists() else 'nothing'}")

@@ -3,14 +3,17 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from layerlaw.errors import DataError, LabelError, needed
+from layerlaw.errors import MOST_WHOLE, SEED, DataError, Demand, LabelError, demand, needed, shown, whole
 from layerlaw.files import sha256
+
+LARGEST_SIDE = 2**16  # pixels
 
 Numbers: TypeAlias = float | Sequence[float]
 Normalize: TypeAlias = Literal["half", "dataset", "none", "imagenet"] | tuple[Numbers, Numbers]
@@ -22,6 +25,11 @@ MOMENTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "mnist": ((0.1307,), (0.3081,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.247, 0.243, 0.261)),
 }
+AMOUNT = whole(-MOST_WHOLE, kind=Integral)  # what is out of range is answered with what there is
+NUMBERS = Demand("a number, or one per channel", lambda values: np.asarray(values, dtype=float).size)
+SIDES = Demand(
+    "(height, width)", lambda pair: len(pair) == 2 and whole(1, LARGEST_SIDE, kind=Integral).each.met_by(pair)
+)
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # what most published image models were trained with
 
 
@@ -80,6 +88,7 @@ class Labeled:
 
         With one seed, a smaller choice is part of a larger one.
         """
+        demand(DataError, self.name, per_class=(per_class, AMOUNT))
         return self.imbalanced([per_class] * len(self.class_names), seed=seed)
 
     def imbalanced(self, counts: Sequence[int], *, seed: int | None = None) -> "Labeled":
@@ -91,6 +100,7 @@ class Labeled:
         (3, 1)
         """
         available = self.counts()
+        demand(DataError, self.name, counts=(counts, AMOUNT.each), seed=(seed, SEED.or_none))
         if len(counts) != len(available):
             raise DataError(f"{self.name}: expected {len(available)} counts, one per class, got {len(counts)}")
         if (least := min(counts)) < 1:
@@ -124,6 +134,7 @@ class Labeled:
         (('owl', 'dog'), [1, 0, 1])
         """
         K = len(self.class_names)
+        demand(DataError, self.name, ids=(ids, AMOUNT.each))
         if not ids or len(set(ids)) < len(ids) or not all(0 <= k < K for k in ids):
             known = ", ".join(f"{k} {name!r}" for k, name in enumerate(self.class_names))
             expected = f"expected different class ids from 0 to {K - 1}, got {list(ids)}"
@@ -164,7 +175,7 @@ class Labeled:
         Labeled('toy', 1 images of 3×1×2, 1 classes)
         """
         there = self.images.shape[1]
-        if channels not in (1, 3):
+        if isinstance(channels, bool) or channels not in (1, 3):
             raise DataError(f"{self.name}: expected channels 1 (gray) or 3 (color), got {channels!r}")
         if channels == there:
             return self
@@ -198,6 +209,7 @@ class Labeled:
                 raise DataError(f"{self.name}: expected a finite mean and a deviation above 0, got {mean} and {std}")
             x.sub_(m).div_(s)
         if channel is not None:
+            demand(DataError, self.name, channel=(channel, AMOUNT))
             if not 0 <= channel < x.shape[1]:
                 raise DataError(f"{self.name}: expected a channel from 0 to {x.shape[1] - 1}, got {channel}")
             x = x[:, channel : channel + 1].contiguous()
@@ -218,6 +230,7 @@ class Labeled:
         raise DataError(f"expected normalize 'half', 'dataset', 'imagenet', 'none' or a pair (mean, std), got {how!r}")
 
     def _per_channel(self, values: Numbers) -> Tensor:
+        demand(DataError, self.name, normalize=(values, NUMBERS))
         tensor, channels = torch.as_tensor(values, dtype=torch.float32).flatten(), self.images.shape[1]
         if len(tensor) not in (1, channels):
             several = f"1 or {channels} numbers, one per channel" if channels > 1 else "1 number for the only channel"
@@ -231,10 +244,11 @@ def height_width(size: int | tuple[int, int]) -> tuple[int, int]:
     >>> height_width(10)
     (10, 10)
     """
-    pair = (size, size) if isinstance(size, int) else tuple(size)
-    if len(pair) != 2 or not all(isinstance(side, int) and side >= 1 for side in pair):
-        raise DataError(f"expected a size as one whole number or (height, width), each at least 1, got {size!r}")
-    return pair
+    pair = (size, size) if isinstance(size, Integral) else size
+    if not SIDES.met_by(pair):
+        raise DataError(f"expected a size as one whole number or (height, width), each at least 1, got {shown(size)}")
+    height, width = (int(side) for side in pair)  # type: ignore[union-attr]
+    return height, width
 
 
 def normalization(text: str) -> Normalize:

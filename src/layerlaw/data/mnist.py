@@ -5,9 +5,7 @@ the first 500 training and 200 test images of each Fashion-MNIST class, in file 
 license beside the file (MIT, Zalando SE).
 """
 
-import gzip
 import io
-import zlib
 from dataclasses import dataclass
 from importlib.resources import files
 from math import prod
@@ -21,6 +19,7 @@ from layerlaw.data.labeled import Labeled
 from layerlaw.data.official import AGAIN, check, download, find, read_bytes
 from layerlaw.errors import DataError
 from layerlaw.files import sha256
+from layerlaw.packed import BoundedGzip, whole_archive
 from layerlaw.progress import Progress
 
 PREFIX = {"train": "train", "test": "t10k"}
@@ -115,11 +114,8 @@ def read_idx(path: Path, *, ndim: int, digest: str | None = None) -> NDArray[np.
     """Read an idx file of unsigned bytes, gzipped or plain; `digest` ("md5:…") is that of the uncompressed content."""
     content = read_bytes(path)
     if content.startswith(b"\x1f\x8b"):
-        try:
-            content = gzip.decompress(content)
-        except (EOFError, OSError, zlib.error) as error:
-            got = f"{len(content)} bytes ({error})"
-            raise DataError(f"{path}: expected a whole gzip file, got {got}; {AGAIN}") from error
+        with whole_archive(path, "a whole gzip file", AGAIN), BoundedGzip(path) as file:
+            content = file.read()
     array = parse_idx(content, ndim=ndim, where=str(path))
     if digest is not None:
         check(content, digest, str(path))

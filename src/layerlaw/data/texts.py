@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import difflib
-import gzip
 import json
 import os
 import re
@@ -13,12 +12,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
+from numbers import Integral
 from pathlib import Path
 from typing import IO, Any
 
 from layerlaw.data.official import ENVIRONMENT, data_folder, find
-from layerlaw.errors import DataError, needed
-from layerlaw.files import sha256
+from layerlaw.errors import DataError, demand, needed, whole
+from layerlaw.files import as_path, sha256
+from layerlaw.packed import BoundedGzip
 
 MOST = 50_000_000  # characters that are taken from a file or a Hugging Face dataset, which may be endless
 WIDEST = 4  # bytes of a character
@@ -83,7 +84,7 @@ def load_text(source: str | os.PathLike[str], *, articles: bool = False, charact
         places, parts, heading = _NAMED[source]
         whole = "".join(read_text(_found(source, places, spellings)) for spellings in parts)
         return Text(_split(whole, heading) if articles or source != "wikitext-2" else [whole], source)
-    path = Path(source).expanduser()
+    path = as_path(source, "text.txt")
     if path.is_dir():
         return Text(folder_documents(path), path.resolve().name)
     if path.exists():
@@ -134,8 +135,7 @@ def _found(name: str, places: tuple[str, ...], spellings: tuple[str, ...]) -> Pa
 
 
 def _check_characters(characters: int) -> None:
-    if characters < 1:
-        raise DataError(f"characters: expected at least 1, got {characters}")
+    demand(DataError, characters=(characters, whole(1, kind=Integral)))
 
 
 def _upto(characters: int, documents: Iterable[str], name: str) -> Text:
@@ -274,7 +274,7 @@ def _refuse_binary(content: bytes, path: Path) -> None:
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     """The file, unpacked where it is gzipped; whatever fails while it is open is said of it."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with BoundedGzip(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield file  # type: ignore[misc]
     except (OSError, EOFError, zlib.error) as error:
         if reason := getattr(error, "strerror", None):

@@ -9,18 +9,20 @@ import ast
 import hashlib
 import importlib
 import io
+import threading
 import time
 import tokenize
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from layerlaw.errors import InputError
+from layerlaw.errors import DataError, InputError
 from layerlaw.experiments.setting import Setting
-from layerlaw.files import write_whole
+from layerlaw.files import as_path, made_folder, write_whole
 from layerlaw.lab.processes import cores
 from layerlaw.outcome import Outcome
 from layerlaw.progress import Progress
@@ -124,6 +126,47 @@ def _bare(code: str) -> str:
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
+class Clock:
+    """Seconds that went by, in this call and in earlier ones that ended early, also killed ones: written as they pass."""
+
+    EVERY = 5.0  # seconds
+
+    def __init__(self, file: Path | None) -> None:
+        self._file, self._earlier, self._began = file, 0.0, time.monotonic()
+        if file is not None:
+            made_folder(file.parent)
+            with suppress(OSError, ValueError):  # none yet, or nothing that can be read
+                self._earlier = max(0.0, float(file.read_text(encoding="utf-8")))
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+
+    @property
+    def seconds(self) -> float:
+        """So far."""
+        return self._earlier + time.monotonic() - self._began
+
+    def _tick(self) -> None:
+        while not self._over.wait(self.EVERY):
+            with suppress(DataError):  # a full disk is told where something is lost by it
+                self._write()
+
+    def _write(self) -> None:
+        if self._file is not None and self._file.parent.exists():
+            write_whole(self._file, f"{self.seconds:.1f}")
+
+    def __enter__(self) -> Clock:
+        if self._file is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        with suppress(DataError) if error is not None else nullcontext():  # what ended it is to be told, not this
+            self._write()
+
+
 def reproduce(
     name: str,
     *,
@@ -140,23 +183,17 @@ def reproduce(
     judged by it.
     """
     experiment = find(name)
-    place = None if folder is None else Path(folder) / name
+    place = None if folder is None else as_path(folder, "runs") / name
     setting = Setting(quick, seeds, device, place, progress, workers)
-    clock = None if place is None else place / "seconds"  # of earlier calls in the same folder
-    began = time.monotonic() - (float(clock.read_text()) if clock is not None and clock.exists() else 0.0)
-    try:
+    with Clock(None if place is None else place / "seconds") as clock:
         outcome = experiment.run(setting)
-    finally:
-        seconds = time.monotonic() - began
-        if clock is not None and clock.parent.exists():
-            write_whole(clock, f"{seconds:.1f}")
     words = [f"layerlaw reproduce {name}", "--quick" * quick, f"--seeds {seeds}" * bool(seeds), f"--device {device}"]
     known = provenance(
         device,
         code=code_digest(name),
         command=" ".join(word for word in words if word),
         cores=None if torch.device(device).type == "cuda" else cores(),
-        wall_s=round(seconds, 1),
+        wall_s=round(clock.seconds, 1),
         seeds=sorted(setting.used_seeds),
         networks=setting.networks,
         quick=quick,

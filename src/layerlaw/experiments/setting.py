@@ -18,7 +18,9 @@ from layerlaw.data import DEFAULT, Labeled, load
 from layerlaw.data.official import ENVIRONMENT, data_folder
 from layerlaw.errors import DataError, InputError
 from layerlaw.experiments.runs import Runs
+from layerlaw.files import check_room, made_folder
 from layerlaw.lab import Recipe, Samples, Schedule, sweep
+from layerlaw.packed import read_sealed_npz, write_npz
 from layerlaw.progress import Progress
 
 PAPER_SEED = 666
@@ -204,14 +206,35 @@ def _prepared(key: str, make: Callable[[], Labeled]) -> Labeled:
         return make()
     file = Path(folder) / f"{key}.npz"
     if file.exists():
-        with np.load(file) as arrays:
-            images, labels = (torch.from_numpy(arrays[part]) for part in ("images", "labels"))
-            return Labeled(images, labels.long(), tuple(map(str, arrays["names"])), str(arrays["name"]))
+        return _read_prepared(file)
+    check_room(made_folder(file.parent))  # before the work
     made = make()
-    file.parent.mkdir(parents=True, exist_ok=True)
     parts: dict[str, Any] = {"images": made.images.numpy(), "labels": made.labels.numpy().astype(np.uint8)}
-    np.savez_compressed(file, names=np.array(made.class_names), name=np.array(made.name), **parts)
+    write_npz(file, {"names": np.array(made.class_names), "name": np.array(made.name), **parts})
     return made
+
+
+def _read_prepared(file: Path) -> Labeled:
+    """Images that were prepared before; whatever is wrong with them is said."""
+    expected, again = (
+        f"{file}: expected prepared images",
+        "Delete the file, and it is made again from the official ones",
+    )
+    try:
+        arrays = read_sealed_npz(file)
+        images, labels, names = arrays["images"], arrays["labels"], tuple(map(str, arrays["names"]))
+        if images.dtype != np.uint8 or images.ndim != 4 or not images.size:
+            raise DataError(f"{expected} of bytes (n, channels, h, w), got {images.dtype} {images.shape}")
+        if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
+            raise DataError(f"{expected} with {len(images)} class numbers, got {labels.dtype} {labels.shape}")
+        if not 0 <= int(labels.min()) <= int(labels.max()) < len(names):
+            raise DataError(f"{expected} of {len(names)} classes, got numbers {labels.min()} … {labels.max()}")
+        numbers = torch.from_numpy(labels.astype(np.int64))
+        return Labeled(torch.from_numpy(images), numbers, names, str(arrays["name"]))
+    except DataError as error:
+        raise DataError(f"{str(error).rstrip('.')}. {again}.") from None
+    except KeyError as error:
+        raise DataError(f"{expected}, got a file without {error}. {again}.") from None
 
 
 def _tensors(images: Labeled, size: int, flat: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,17 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from layerlaw.errors import InputError, MemoryBudgetError
-from layerlaw.files import replace_whole
+from layerlaw.errors import DataError, InputError, LayerlawError, MemoryBudgetError
 from layerlaw.lab.fleet.engine import FleetEngine, fleet_takes, members_that_fit
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import BatchNormMode, Measurement, Schedule, SplitName
 from layerlaw.lab.training import SingleEngine, batch_that_fits, measured_again
 from layerlaw.law import LawFit, fit_law
+from layerlaw.packed import read_torch, write_torch
 from layerlaw.wording import counted
 
 SAVE_EVERY = 60.0  # seconds
+TRAINED_AGAIN = "Delete it, and its members are trained again."
 SAVE_SHARE = 0.05  # of the time, that saving a network (not a fleet) may take: then it is done after every epoch
 
 
@@ -177,16 +178,43 @@ class Checkpoint:
         """Write the progress, and the engine's whole state while it is not done."""
         plain = {**self.__dict__, "measurements": [[asdict(r) for r in member] for member in self.measurements]}
         plain["losses"] = torch.tensor(self.losses, dtype=torch.float64)
-        replace_whole(path, lambda part: torch.save({**plain, "state": tree_map_only(Tensor, Tensor.cpu, state)}, part))
+        write_torch(path, tree_map_only(Tensor, Tensor.cpu, {**plain, "state": state}))
 
     @classmethod
     def from_file(cls, path: Path) -> tuple[Checkpoint, dict[str, Any] | None]:
-        """Read a file back: progress, and the state where it is not done."""
-        plain = torch.load(path, weights_only=True)
-        state = plain.pop("state")
-        plain["losses"] = plain["losses"].tolist()
-        plain["measurements"] = [[Measurement.from_dict(r) for r in member] for member in plain["measurements"]]
-        return cls(**plain), state
+        """Read a file back: progress, and the state where it is not done; a damaged file is an error that says so."""
+        plain = read_torch(path, what="the progress of a sweep", sealed=True)
+        try:
+            state = plain.pop("state")
+            plain["losses"] = plain["losses"].tolist()
+            plain["measurements"] = [[Measurement.from_dict(r) for r in member] for member in plain["measurements"]]
+            found = cls(**plain)
+            found.check(state)
+            found.runs()
+        except (LayerlawError, KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            wrong = f"a part is missing or wrong ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+            raise DataError(f"{path}: expected the progress of a sweep, but {wrong}. {TRAINED_AGAIN}") from None
+        return found, state
+
+    def check(self, state: object) -> None:
+        """Raise unless the parts are of the kinds and the lengths that they should be."""
+        members = len(self.keys)
+        counts = {"recipes": self.recipes, "measurements": self.measurements, "states": self.states or self.keys}
+        counts |= {f"networks of epoch {epoch}": kept for epoch, kept in self.snapshots.items()}
+        for name, parts in counts.items():
+            if not isinstance(parts, list) or len(parts) != members:
+                raise ValueError(f"expected {name} of {members} members")
+        states = [*self.states, *(one for kept in self.snapshots.values() for one in kept)]
+        if not all(isinstance(value, Tensor) for one in states for value in one.values()):
+            raise TypeError("expected tensors in the states")
+        if not all(isinstance(key, str) for key in self.keys) or not all(isinstance(one, str) for one in self.how):
+            raise TypeError("expected names of members")
+        if type(self.epoch) is not int or type(self.done) is not bool or not 0 <= self.wall_s < math.inf:
+            raise TypeError("expected an epoch, whether it is done, and seconds")
+        if len(self.losses) != self.epoch or any(len(row) != members for row in self.losses):
+            raise ValueError(f"expected the losses of {self.epoch} epochs and {members} members")
+        if not (isinstance(state, dict) or (state is None and self.done and len(self.states) == members)):
+            raise ValueError("expected the state of the training, or of the trained networks")
 
     def runs(self) -> dict[str, Run]:
         """The runs of the members by their keys."""
@@ -248,7 +276,11 @@ def _run(job: Job, report: Report | None) -> Checkpoint:
     reached = Checkpoint(keys, [m.recipe.to_dict() for m in job.members], measurements=[[] for _ in job.members])
     if job.file is not None and job.file.exists():
         reached, kept = Checkpoint.from_file(job.file)
-        engine.resume(kept or {}, reached.epoch)
+        try:
+            engine.resume(kept or {}, reached.epoch)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            wrong = f"its state does not fit ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+            raise DataError(f"{job.file}: expected the progress of this job, but {wrong}. {TRAINED_AGAIN}") from error
     earlier, saved, last_loss = reached.wall_s, began, float("nan")
     every = SAVE_EVERY if job.is_fleet else 0.0
     device = torch.device(job.device)

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from layerlaw.errors import LayerlawError
+from layerlaw.files import disk_told
 from layerlaw.lab.jobs import Checkpoint, Job, run
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
@@ -90,7 +91,7 @@ def run_in_processes(
     with tempfile.TemporaryDirectory(prefix="layerlaw-") as scratch:
         files = [job.file or Path(scratch) / f"result-{number}.pt" for number, job in enumerate(jobs)]
         for number, job in enumerate(jobs):
-            with open(Path(scratch) / f"job-{number}", "wb") as file:
+            with disk_told(place := Path(scratch) / f"job-{number}"), open(place, "wb") as file:
                 pickle.dump(replace(job, file=files[number]), file)
         path = os.pathsep.join(sys.path)  # for networks and losses that a script imports from beside it
         program = [sys.executable, "-c", _PROGRAM, scratch, str(os.getpid())]

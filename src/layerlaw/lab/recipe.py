@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from layerlaw.errors import InputError, check_choice, check_whole
+from layerlaw.errors import InputError, check_choice, check_seed, check_whole
 from layerlaw.lab.losses import CrossEntropy, Loss
 from layerlaw.lab.networks import Architecture, Precision
 from layerlaw.lab.networks.feed_forward import Shape
@@ -135,13 +135,6 @@ class Recipe:
         """The inverse of `to_dict`, also after a trip through JSON."""
         parts = {"network": Architecture.from_dict(data["network"]), "loss": Loss.from_dict(data["loss"])}
         return cls(**{**data, **parts})
-
-
-def check_seed(seed: Any) -> None:
-    """Raise unless torch takes this seed."""
-    check_whole(0, seed=seed)
-    if seed >= 2**63:
-        raise InputError(f"seed: expected a number from 0 to 2**63 − 1, got {seed}.")
 
 
 def check_positive(recipe: Any, name: str, *, or_zero: bool = False) -> None:

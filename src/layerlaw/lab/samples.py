@@ -14,6 +14,7 @@ from torch import Tensor
 from layerlaw.errors import FeatureError, LabelError, check_whole
 from layerlaw.files import sha256
 from layerlaw.stats.labels import check_counts, checked_labels, one_hot
+from layerlaw.stats.precision import native
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +135,8 @@ class Samples:
 def _tensor(values: Any, where: str) -> Tensor:
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
-    if isinstance(values, np.ndarray) and not (values.flags.writeable and all(step >= 0 for step in values.strides)):
-        values = values.copy()
+    if isinstance(values, np.ndarray):
+        values = native(values)
     try:
         return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:

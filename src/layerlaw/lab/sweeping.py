@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import DataError, InputError
-from layerlaw.files import made_folder, write_json
+from layerlaw.files import as_path, check_room, made_folder, write_json
 from layerlaw.lab.fleet.engine import fleet_takes, member_bytes
-from layerlaw.lab.jobs import Checkpoint, Job, Member, Run, check_device
+from layerlaw.lab.jobs import TRAINED_AGAIN, Checkpoint, Job, Member, Run, check_device
 from layerlaw.lab.processes import WORTH_PROCESSES, cores, found_elsewhere, run_here, run_in_processes, work
 from layerlaw.lab.recipe import Recipe, check_layers
 from layerlaw.lab.samples import Samples
@@ -68,11 +68,11 @@ def sweep(
         raise InputError(f"compile: expected False on the device '{template.device}', got True. It is for CUDA only.")
     for recipe in recipes:
         recipe.precision_on(torch.device(template.device))
-    place = None if folder is None else Path(folder)
+    place = None if folder is None else as_path(folder, "sweep")
     done: dict[str, Run] = {}
     jobs: list[Job] = []
     if place is not None:
-        made_folder(place)
+        check_room(made_folder(place))  # before the training
         done, jobs = _found(place, wanted, template)
     going = done.keys() | {member.key for job in jobs for member in job.members}
     missing = list({member.key: member for member in wanted if member.key not in going}.values())
@@ -195,11 +195,8 @@ def _found(place: Path, wanted: Sequence[Member], template: Job) -> tuple[dict[s
     for file in files:
         try:
             part, _ = Checkpoint.from_file(file)
-        except Exception as error:
-            raise DataError(
-                f"{file}: expected the progress of a sweep, but it cannot be read ({type(error).__name__}): is it cut off? "
-                "Delete it, and its members are trained again."
-            ) from None
+        except DataError as error:
+            raise DataError(f"{error}".removesuffix(f" {TRAINED_AGAIN}") + f" {TRAINED_AGAIN}") from None
         if not members.keys() & set(part.keys):
             others.append(part)
         elif part.done:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from layerlaw.errors import InputError, LayerlawError, check_choice, check_whole
+from layerlaw.errors import InputError, LayerlawError, check_choice, check_seed, check_whole
 from layerlaw.lab.jobs import check_device
 from layerlaw.lab.networks.text_model import TextModel
-from layerlaw.lab.recipe import check_positive, check_seed
+from layerlaw.lab.recipe import check_positive
 from layerlaw.lab.trainer import steps
 from layerlaw.lab.training import visited
 from layerlaw.progress import Progress, choose

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -19,6 +20,7 @@ from layerlaw.capture.site_rules import SiteChoice
 from layerlaw.lab.losses import plan_sites
 from layerlaw.lab.networks import Precision
 from layerlaw.lab.recipe import Recipe
+from layerlaw.threads import Counted
 
 B = TypeVar("B")
 WARM_UP = 2  # steps, and one more, before one is recorded
@@ -235,12 +237,34 @@ def arithmetic(precision: Precision | None, device: torch.device, *, benchmark: 
         yield
         return
     cudnn: Any = torch.backends.cudnn
-    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
     exact = precision == "float32"
-    try:
+    inside = getattr(_mine, "inside", False)
+    # Within one thread each puts back what it found; threads side by side leave that to the last of them.
+    with _arithmetic_put_back, _put_back() if inside else _noted():
         torch.set_float32_matmul_precision("highest" if exact else "high")
         cudnn.allow_tf32, cudnn.benchmark = not exact, benchmark
+        yield
+
+
+@contextmanager
+def _put_back() -> Iterator[None]:
+    cudnn: Any = torch.backends.cudnn
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
+    try:
         yield
     finally:
         torch.set_float32_matmul_precision(before[0])
         cudnn.allow_tf32, cudnn.benchmark = before[1:]
+
+
+@contextmanager
+def _noted() -> Iterator[None]:
+    _mine.inside = True
+    try:
+        yield
+    finally:
+        _mine.inside = False
+
+
+_arithmetic_put_back = Counted(_put_back)  # these are switches of the whole process
+_mine = threading.local()

@@ -22,7 +22,7 @@ from layerlaw.errors import InputError, check_choice, check_whole, renamed
 from layerlaw.lm import anatomy, stream
 from layerlaw.lm.blocks import BlockStack, find_blocks
 from layerlaw.lm.lens import Lens, LensKind, StateReader, bytes_beside, check_lens, check_measured, tokens_read
-from layerlaw.lm.loading import Loaded, load, load_tokenizer, quiet_transformers, refuse_images, step_of
+from layerlaw.lm.loading import Loaded, load, quiet_transformers, refuse_images, step_of
 from layerlaw.lm.loss import Head, LossSample, bos_note, frequency_loss, loss_note
 from layerlaw.lm.pieces import UncutText, check_ids, counted, pieces_of
 from layerlaw.lm.recording import noted, record_of_text
@@ -38,6 +38,7 @@ from layerlaw.lm.tasks import (
     task_for,
     unnamed_sentinels,
 )
+from layerlaw.lm.tokenizer import load_tokenizer
 from layerlaw.lm.twins import check_std, untrained_twin
 from layerlaw.lm.weights import (
     is_spread,
@@ -46,6 +47,7 @@ from layerlaw.lm.weights import (
 )
 from layerlaw.progress import Progress
 from layerlaw.record import Record
+from layerlaw.threads import WhenBusy, claimed
 
 __all__ = ["BlockStack", "Loaded", "find_blocks", "load", "load_tokenizer", "pieces_of", "probe_lm"]
 
@@ -81,6 +83,7 @@ def probe_lm(
     device: str | torch.device | None = None,
     memory_gib: float = 2.0,
     seed: int = 0,
+    busy: WhenBusy = "wait",
     progress: bool | Progress = True,
     **old: Never,
 ) -> Record:
@@ -106,6 +109,7 @@ def probe_lm(
     device      where to run; the model comes back to where it was
     memory_gib  what the statistics may take
     seed        of what is drawn at random: masks, shuffled vocabularies, the sketch, the untrained model
+    busy        where another thread is measuring the model: "wait" until it is free, or "raise"
     """
     renamed("probe_lm", old, MOVED)
     started = time.perf_counter()
@@ -137,7 +141,13 @@ def probe_lm(
         why = "which say where the parts of the model are"
         raise InputError(f"device: expected none beside device_map or offloaded weights, {why}.")
     names = [part.strip() for part in targets.split(",")] if isinstance(targets, str) else list(targets)
-    with placed(network, device) as home, probing_state(network, "running"), quiet_transformers(), ExitStack() as stack:
+    with (
+        claimed(network, busy),
+        placed(network, device) as home,
+        probing_state(network, "running"),
+        quiet_transformers(),
+        ExitStack() as stack,
+    ):
         where = home or torch.device("cpu")
         # The model: its blocks, what it can predict, where the states of the tokens stand.
         dry = anatomy.dry_inputs(network, where)

@@ -8,8 +8,8 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -18,17 +18,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from layerlaw.errors import DataError, InputError, LayerlawError, MissingExtraError, check_choice, check_whole, needed
+from layerlaw.errors import (
+    DataError,
+    InputError,
+    check_choice,
+    check_whole,
+    needed,
+    shown,
+)
+from layerlaw.files import as_path
+from layerlaw.lm.tokenizer import error_line, explained, load_tokenizer, pretrained_tokenizer
 from layerlaw.lm.twins import plain_config, seeded
 from layerlaw.lm.weights import CLASSES_ELSEWHERE
+from layerlaw.packed import check_gguf, check_weight_files
+from layerlaw.threads import Counted
 
-END, MASK = "<|end|>", "<|mask|>"
-Chat = str | Sequence[Mapping[str, str]]
-ROLES = ("user", "assistant")
-PLACE = "layerlaw-puts-the-text-here"  # nothing that a template would change
 STEP = re.compile(r"(step|checkpoint|ckpt|iteration|iter|epoch)[-_=]?(\d+)", re.IGNORECASE)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-LEAST_ENTRIES = 300  # 256 bytes, two special tokens, and some pairs
 RUNS_CODE = (
     "megatron_config",
     "tokenizer_kwargs",
@@ -108,7 +114,7 @@ def load(
     if device_map is not None:
         needed("accelerate", "lm", "spreading a model over devices (device_map)")
         options["device_map"] = device_map
-    path = Path(model).expanduser()
+    path = as_path(model, "model")
     if revision is not None:
         name = f"{name or (path.name if path.exists() else model)} {revision}"
         path, revision = (_version(path, revision), None) if path.exists() else (path, revision)
@@ -129,7 +135,9 @@ def load(
     where = str(path) if path.exists() else str(model)
     if not path.exists() and (path.is_absolute() or where.startswith((".", "~"))):
         raise DataError(f"{path}: expected a model folder or a GGUF file, found nothing there.")
-    with _explained(where):
+    if path.is_dir():
+        check_weight_files(path)
+    with explained(where):
         which: dict[str, Any] = {"trust_remote_code": trust_remote_code}
         which |= {} if revision is None else {"revision": revision}
         config = transformers.AutoConfig.from_pretrained(where, **which)
@@ -139,7 +147,7 @@ def load(
         refuse_images(found)  # before a tokenizer is looked for
         if own is None:
             beside = str(path.parent) if _tokenizer_is_above(path) else where
-            own = _tokenizer(beside, **which)
+            own = pretrained_tokenizer(beside, **which)
     return Loaded(found, own, name or (path.name if path.exists() else str(model)), mask_id)
 
 
@@ -168,29 +176,6 @@ def step_of(name: str) -> dict[str, Any]:
     if not found:
         return {}
     return {"step": int(found[-1][2]), "step_unit": "epoch" if found[-1][1].lower() == "epoch" else "step"}
-
-
-def chat_front(tokenizer: Any, chat: Chat) -> list[int]:
-    """The tokens that a chat template puts before a text in the turn of a role, or before the answer to messages."""
-    messages: list[Any] = [{"role": "user", "content": PLACE if chat == "user" else ""}]
-    if isinstance(chat, str):
-        check_choice("chat", chat, ROLES)
-    elif not chat or not all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in chat):
-        raise InputError(f"chat: expected 'user', 'assistant' or messages with a role and a content, got {chat!r}.")
-    else:
-        messages = [dict(message) for message in chat]
-    if not getattr(tokenizer, "chat_template", None):
-        cure = "Use the tokenizer of a model that was tuned for chats (tokenizer=…), or leave chat out"
-        raise InputError(f"chat: expected a tokenizer with a chat template, got one without. {cure}.")
-    try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=chat != "user")
-    except Exception as error:  # templates raise what they like
-        raise InputError(f"chat: the tokenizer's template does not take these messages: {_line(error)}") from None
-    if chat == "user" and PLACE not in text:
-        raise InputError("chat: expected a template that writes what the user says as it is, got another.")
-    front = str(text).split(PLACE)[0] if chat == "user" else str(text)
-    ids: list[int] = tokenizer(front, add_special_tokens=False)["input_ids"]
-    return ids
 
 
 def drawn(kind: str, *, seed: int, **shape: Any) -> nn.Module:
@@ -241,7 +226,7 @@ def _adapted(folder: Path, tokenizer: Any, **options: Any) -> Loaded:
         about = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         base = about.get("base_model_name_or_path")
     except (ValueError, OSError, AttributeError) as error:
-        raise DataError(f"{folder}: expected an adapter_config.json of PEFT, got: {_line(error)}") from None
+        raise DataError(f"{folder}: expected an adapter_config.json of PEFT, got: {error_line(error)}") from None
     if not isinstance(base, (str, type(None))):
         raise DataError(f"{folder}: expected the name of a model as base_model_name_or_path, got {base!r:.80}.")
     if running := [name for name in RUNS_CODE if about.get(name)]:
@@ -260,7 +245,8 @@ def _adapted(folder: Path, tokenizer: Any, **options: Any) -> Loaded:
     own = found.tokenizer
     if tokenizer is None and (folder / "tokenizer_config.json").is_file():
         own = load_tokenizer(folder, trust_remote_code=options["trust_remote_code"])
-    with _explained(str(folder)):
+    check_weight_files(folder)
+    with explained(str(folder)):
         return replace(found, model=peft.PeftModel.from_pretrained(found.model, str(folder)), tokenizer=own)
 
 
@@ -270,7 +256,8 @@ def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Modul
     for package in ("gguf", "accelerate"):
         needed(package, "gguf", f"reading the GGUF file {path.name}")
     place = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
-    with _explained(str(path)):
+    check_gguf(path, _gguf_blocks())
+    with explained(str(path)):
         packed = transformers.AutoModelForCausalLM.from_pretrained(
             **place, dtype=torch.float32, weights_only=True, trust_remote_code=False
         )
@@ -284,71 +271,57 @@ def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Modul
     return plain if dtype == "auto" else plain.to(dtype), own, _gguf_header(path)
 
 
+def _gguf_blocks() -> dict[int, tuple[int, int]]:
+    sizes = needed("gguf", "gguf", "reading a GGUF file").GGML_QUANT_SIZES
+    return {int(kind): pair for kind, pair in sizes.items()}
+
+
 def _gguf_header(path: Path) -> GGUFHeader:
-    reader = needed("gguf", "gguf", f"reading the GGUF file {path.name}").GGUFReader(str(path))
-    sizes: Counter[str] = Counter()
-    for tensor in reader.tensors:
-        sizes[tensor.tensor_type.name] += int(tensor.n_elements)
+    reader_of = needed("gguf", "gguf", f"reading the GGUF file {path.name}").GGUFReader
+    check_gguf(path, _gguf_blocks())
+    with explained(str(path)):
+        reader = reader_of(str(path))
+        sizes: Counter[str] = Counter()
+        for tensor in reader.tensors:
+            sizes[tensor.tensor_type.name] += int(tensor.n_elements)
+        keys = (reader.fields.get(f"tokenizer.ggml.{name}") for name in ("add_bos_token", "bos_token_id"))
+        bos, bos_id = (None if key is None else key.contents() for key in keys)
+    if not (bos is None or isinstance(bos, (bool, int))) or not (bos_id is None or isinstance(bos_id, int)):
+        raise DataError(f"{path}: expected a BOS token by its number, got {shown(bos_id)} ({shown(bos)}).")
     kinds = [kind for kind, size in sizes.most_common() if size > 0.01 * sizes.total()]  # norms are always kept whole
-    keys = (reader.fields.get(f"tokenizer.ggml.{name}") for name in ("add_bos_token", "bos_token_id"))
-    bos, bos_id = (None if key is None else key.contents() for key in keys)
     return GGUFHeader(f"{', '.join(kinds)} (GGUF)", None if bos is None else bool(bos), bos_id)
 
 
-def _tokenizer(where: str, *, trust_remote_code: bool, **which: Any) -> Any:
-    transformers = needed("transformers", "lm", "loading a tokenizer")
-    return transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code, **which)
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    import transformers
 
-
-def load_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False) -> Any:
-    """A tokenizer from a folder, a name or a tokenizer.json; a loaded one stays (one of `tokenizers` is wrapped)."""
-    if type(tokenizer).__module__.partition(".")[0] == "tokenizers":  # the library's own, which knows no special tokens
-        transformers = needed("transformers", "lm", "a tokenizer of the package tokenizers")
-        return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
-    if not isinstance(tokenizer, (str, os.PathLike)):
-        return tokenizer
-    transformers = needed("transformers", "lm", "loading a tokenizer")
-    path = Path(tokenizer).expanduser()
-    if not path.exists() and (path.suffix == ".json" or str(tokenizer).startswith((".", "/", "~"))):
-        raise DataError(f"{tokenizer}: expected the folder of a tokenizer or a tokenizer.json, found none.")
-    if path.suffix == ".json":
-        try:
-            return transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
-        except Exception as error:  # the Rust side raises plain exceptions
-            expected = "expected a tokenizer.json as the package tokenizers writes it"
-            raise DataError(f"{tokenizer}: {expected}, got: {_line(error)}") from None
-    with _explained(str(tokenizer)):
-        return _tokenizer(str(path) if path.exists() else str(tokenizer), trust_remote_code=trust_remote_code)
+    logging: Any = transformers.utils.logging
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"(transformers|torch\.jit|huggingface_hub)(\..*)?")
+            yield
+    finally:
+        logging.set_verbosity(level)
 
 
 @contextmanager
-def _explained(where: str) -> Iterator[None]:
-    """Errors of the loader, with what was looked for and what to do."""
+def _without_bars() -> Iterator[None]:
+    import transformers
+
+    logging: Any = transformers.utils.logging
+    before = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
     try:
         yield
-    except ImportError as error:
-        why = f"loading '{where}' ({_line(error)})"
-        raise MissingExtraError("transformers and what it asks for", "lm", why) from error
-    except LayerlawError:
-        raise
-    except Exception as error:  # the Rust side of tokenizers raises plain ones
-        if "trust_remote_code" in str(error):
-            risk = "which may do on this machine whatever you may do. Where you trust its author"
-            cure = f"lm.load({where!r}, trust_remote_code=True) runs it, and the command line never does"
-            raise DataError(f"'{where}': it brings Python code of its own (auto_map), {risk}, {cure}.") from None
-        hint = "Is the name right, is there a network? A local folder or a GGUF file needs none."
-        if Path(where).exists():
-            hint = "Is it whole, and is it a model (a folder with a config.json and weights, or a GGUF file)?"
-        elif os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"):
-            hint = "HF_HUB_OFFLINE is set, so nothing is downloaded: give a local folder or a GGUF file, or unset it."
-        here = "" if Path(where).exists() else ", and there is no folder of that name here"
-        expected = f"expected a language model or tokenizer that transformers can load{here}"
-        raise DataError(f"'{where}': {expected}. {hint} (They say: {_line(error)})") from error
+    finally:
+        if before:
+            logging.enable_progress_bar()
 
 
-def _line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= 300 else f"{text[:300]}…"
+_no_warnings, _no_bars = Counted(_without_warnings), Counted(_without_bars)
 
 
 @contextmanager
@@ -357,32 +330,5 @@ def quiet_transformers(*, bars: bool = False) -> Iterator[None]:
     if importlib.util.find_spec("transformers") is None:  # whoever needs it says so
         yield
         return
-    import transformers
-
-    logging: Any = transformers.utils.logging
-    level, before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    if not bars:
-        logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=r"(transformers|torch\.jit|huggingface_hub)(\..*)?")
-            yield
-    finally:
-        logging.set_verbosity(level)
-        if before:
-            logging.enable_progress_bar()
-
-
-def train_vocabulary(documents: Iterable[str], size: int) -> Any:
-    """A byte-level byte-pair tokenizer of transformers' kind with `size` entries; the last one is the mask."""
-    if size < LEAST_ENTRIES:
-        raise InputError(f"size: expected at least {LEAST_ENTRIES} entries (all bytes and some pairs), got {size}.")
-    tokenizers, transformers = (needed(name, "lm", "training a vocabulary") for name in ("tokenizers", "transformers"))
-    pairs = tokenizers.ByteLevelBPETokenizer()
-    lines = (line for document in documents for line in document.splitlines(keepends=True))
-    pairs.train_from_iterator(lines, vocab_size=size - 1, special_tokens=[END], show_progress=False)
-    made = transformers.PreTrainedTokenizerFast(tokenizer_object=pairs._tokenizer, eos_token=END, mask_token=MASK)
-    if len(made) != size:
-        raise InputError(f"text: expected enough of it for {size} entries, got {len(made)}. Ask for fewer.")
-    return made
+    with _no_warnings, nullcontext() if bars else _no_bars:
+        yield

@@ -21,7 +21,7 @@ from torch import Tensor
 from layerlaw.data import Text
 from layerlaw.errors import InputError, check_choice, check_whole
 from layerlaw.files import sha256
-from layerlaw.lm.loading import Chat, chat_front
+from layerlaw.lm.tokenizer import Chat, chat_front
 
 Documents = Literal["cut", "truncate", "pack"]
 SHORTEST = 2  # a token and the next

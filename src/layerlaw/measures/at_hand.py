@@ -16,10 +16,13 @@ from layerlaw.measures.separation import separation
 from layerlaw.measures.site import Needs, SiteStatistics, enough_samples
 from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, find_centers, project
 from layerlaw.stats.centers import Weighting
-from layerlaw.stats.labels import check_counts, checked_targets
+from layerlaw.stats.labels import check_counts, check_reached, checked_targets
+from layerlaw.stats.limits import TOO_LARGE, doubt_of, finite
 from layerlaw.stats.passes import Dealt
-from layerlaw.stats.precision import double, full_precision, not_dense, take_rows
+from layerlaw.stats.precision import double, full_precision, native, not_dense, take_rows
 from layerlaw.stats.regression import FirstRegression, SecondRegression
+
+_FIND = "Find them by features.isfinite()"
 
 
 def separation_fuzziness(
@@ -58,6 +61,8 @@ def target_separation(features: Any, targets: Any) -> float:
         second.begin(Dealt(y), None)
         second.update("features", x)
         found = dict(second.sites())["features"]
+        if doubt := doubt_of(found.fit):
+            raise FeatureError(f"features: {doubt}")
         if int(found.fit.rank) == 0:
             raise FeatureError("features: nothing in them goes with the targets, so D_reg is not defined (dead?).")
         return float(found.separation)
@@ -160,16 +165,22 @@ def _statistics(
     if classes is not None:
         check_whole(2, kind=Integral, classes=classes)
     y, K = checked_labels(_tensor(labels, "labels"), classes)
+    check_reached(K, y.shape[-1])
     y, chosen = _one_per_row(y, x, "labels"), None
     if decision is not None:
         chosen = _one_per_row(checked_labels(_tensor(decision, "decision"), K, where="decision")[0], x, "decision")
     sums = ClassSums.of(x, y, K)
     check_counts(sums.counts, where="labels")
     if not bool(torch.isfinite(sums.sums).all()):
-        raise FeatureError("features: expected finite numbers, got NaN or infinity. Find them by features.isfinite().")
+        raise FeatureError(f"features: expected finite numbers, got NaN or infinity. {_FIND}. {TOO_LARGE}.")
     centers = find_centers(sums, weighting)
+    if doubt := doubt_of(centers):
+        raise FeatureError(f"features: {doubt}")
     coordinates, lengths = project(x, y, Frame.of(centers))
-    return centers, Scatter.of(coordinates, lengths, y, centers, chosen)
+    scatter = Scatter.of(coordinates, lengths, y, centers, chosen)
+    if not finite([scatter.sums]):
+        raise FeatureError(f"features: expected finite numbers, got NaN or infinity. {_FIND}. {TOO_LARGE}.")
+    return centers, scatter
 
 
 def _within(features: Any, labels: Any, centers: Centers) -> Tensor:
@@ -193,6 +204,7 @@ def _features(features: Any, *, deep: bool = True) -> Tensor:
             f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
             "Flatten each sample to one row: features.flatten(1)."
         )
+    x = x.float() if x.element_size() < 2 else x  # of 8 bits: torch adds up nothing in these
     if x.shape[-1] == 0:
         raise FeatureError(f"features: expected at least one feature per sample, got shape {tuple(x.shape)}.")
     return x
@@ -218,8 +230,8 @@ def _tensor(values: Any, name: str = "features") -> Tensor:
             f"expected numbers, got an array of {values.dtype}. Number the classes from 0: "
             "np.unique(labels, return_inverse=True)[1]."
         )
-    if isinstance(values, np.ndarray) and not (values.flags.writeable and all(s >= 0 for s in values.strides)):
-        values = values.copy()
+    if isinstance(values, np.ndarray):
+        values = native(values)
     error = FeatureError if name in ("features", "classifier") else LabelError
     if isinstance(values, Tensor) and (came := not_dense(values)):
         raise error(f"{name}: expected numbers, got {came}.")

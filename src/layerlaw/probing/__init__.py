@@ -19,7 +19,7 @@ from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.data import Labeled
 from layerlaw.errors import FeatureError, InputError, check_choice, renamed
-from layerlaw.probing.aside import set_aside, token_notes
+from layerlaw.probing.aside import doubt_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores, names_in
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
@@ -32,6 +32,7 @@ from layerlaw.stats.passes import Around
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
 from layerlaw.stats.regression import SiteRegression
+from layerlaw.threads import WhenBusy, claimed
 from layerlaw.verdict.sentences import listed
 
 __all__ = ["probe", "sites"]
@@ -68,6 +69,7 @@ def probe(
     parts: bool = False,
     memory_gib: float = 2.0,
     seed: int = 0,
+    busy: WhenBusy = "wait",
     progress: bool | Progress = True,
     **old: Never,
 ) -> Record:
@@ -101,6 +103,7 @@ def probe(
                 each changes ln D (`record.parts`, no points of the law); takes passes over the data of its own
     memory_gib  what statistics and kept features may take; sites are measured in groups that fit
     seed        of what is drawn at random: permuted labels, the untrained network, the order of data sorted by class
+    busy        where another thread is measuring the model: "wait" until it is free, or "raise"
     """
     renamed("probe", old, MOVED)
     started = time.perf_counter()
@@ -115,7 +118,11 @@ def probe(
     how: Any = {"batch_size": batch_size, "batchnorm": batchnorm, "seed": seed, "labels_at": labels, "network": network}
     train = Batches(source, where="data", **how)
     held_out = None if test_source is None else Batches(test_source, where="test", **how)
-    with Randomness(source, test_source) as randomness, placed(network, device) as where:
+    with (
+        claimed(network, busy),
+        Randomness(source, test_source) as randomness,
+        placed(network, device) as where,
+    ):
         example = next(iter(train))
         with probing_state(network, "running"):
             told: Any = {"scores_at": scores, "classes_told": told_outputs(classes, example.labels, known_names)}
@@ -169,7 +176,7 @@ def sites(
     source, known_names = _source(example)
     reading: Any = {"labels_at": labels, "network": network}
     batches = Batches(source, batch_size=None, batchnorm="running", where="example", **reading)
-    with Randomness(source), probing_state(network, "running"):
+    with claimed(network), Randomness(source), probing_state(network, "running"):
         batch = next(iter(batches)).to(device_of(network))
         told: Any = {"scores_at": scores, "classes_told": told_outputs(classes, batch.labels, known_names)}
         plan = find_sites(network, batch, choice=sites, reduce=reduce, output_row=True, **told)
@@ -359,6 +366,7 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
         notes.append(f"No standard errors and permuted-label floor: {train.no_extras_why}.")
     for why, left_out in train.no_linear_why.items():
         notes.append(f"No least D of a linear map at {listed(left_out)}: {why}.")
+    notes += doubt_notes(run, train)
     if isinstance(run.classes, Targets):
         return notes + run.classes.notes(train)
     notes += run.classes.doubts(train)

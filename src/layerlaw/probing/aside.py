@@ -6,6 +6,7 @@ from layerlaw.capture.modules import modules_of
 from layerlaw.capture.plan import Site
 from layerlaw.probing.run import Prober, Split
 from layerlaw.record import SiteRow
+from layerlaw.verdict.sentences import listed
 
 SAME = 1e-5  # of the largest class mean: two ways to the same features differ by rounding
 
@@ -21,6 +22,9 @@ TAKEN = {
 def set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
     """Set aside what is of another kind or of lower rank than the other rows, or the row before once more."""
     span, token = run.classes.span(train), run.options.reduce
+    for site, row in zip(run.plan.sites, rows, strict=True):
+        if row.in_fit and (doubt := run.classes.doubt(train, site)):
+            row.in_fit, row.aside = False, doubt.why
     if token in ("first", "last") and any(site.tokens and site.in_fit for site in run.plan.sites):
         starts = True
         for site, row in zip(run.plan.sites, rows, strict=True):
@@ -45,6 +49,16 @@ def set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
             row.in_fit, row.aside = False, f"the same features as '{before.name}'"
         elif row.in_fit:
             before = site
+
+
+def doubt_notes(run: Prober, train: Split) -> list[str]:
+    """A note on the sites whose D would look right and may be wrong, with what to do for the first of them."""
+    found = {site.name: doubt for site in run.plan.sites if (doubt := run.classes.doubt(train, site))}
+    if not found:
+        return []
+    first = next(iter(found))
+    others = f" So it is at {listed(list(found)[1:])}." if len(found) > 1 else ""
+    return [f"No D at '{first}': {found[first]}{others}"]
 
 
 def _set_aside_one_token(run: Prober, rows: list[SiteRow]) -> None:

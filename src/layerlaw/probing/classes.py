@@ -15,12 +15,13 @@ from torch import Tensor
 from layerlaw.capture.batches import LABEL_KEYS
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.scores import NO_SCORES, Scores
-from layerlaw.errors import InputError, LabelError
+from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.measures.columns import Columns, site_columns
 from layerlaw.record import CLASSIFIER, Kind
 from layerlaw.stats import checked_labels
 from layerlaw.stats.centers import Centers, Weighting
-from layerlaw.stats.labels import check_counts, near_chance
+from layerlaw.stats.labels import check_counts, check_reached, near_chance
+from layerlaw.stats.limits import TOO_LARGE, Doubt, check_range, doubt_of, finite
 from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import double
@@ -83,6 +84,7 @@ class Classes:
             numbers = W
         if numbers is None and labels is not None and (W is None or known is None):
             numbers = checked_labels(labels)[1]
+            check_reached(numbers, len(labels))
         if numbers is None and known is not None:
             numbers = len(known)
         if numbers is None:
@@ -119,6 +121,8 @@ class Classes:
             raise InputError(f"classes: {expected}, got {str(classes)[:100]}.") from None
         if len(set(ids)) != len(ids) or len(ids) < 2 or min(ids) < 0:
             raise LabelError(f"classes: expected at least two different class numbers ≥ 0, got {list(ids)}.")
+        if max(ids) >= MOST:
+            raise LabelError(f"classes: expected numbers below {MOST:,}, got {max(ids):,}. Number the classes from 0.")
         if columns is not None and max(ids) >= columns:
             came = f"classes: expected numbers below the model's {columns} logits, got {max(ids)}"
             raise LabelError(f"{came}. Where the labels are not the model's own classes pass scores=None.")
@@ -212,7 +216,9 @@ class Classes:
         lent: dict[Hashable, Centers] | None = None
         if reference is not None:
             lent = {site.name: around.centers for site, around in reference.around.items() if site.name in first.sums}
-        return SecondPass(Around.all_of(first, weighting, lent, linear))
+        around = Around.all_of(first, weighting, lent, linear)
+        check_range({key: each.centers for key, each in around.items()})
+        return SecondPass(around)
 
     def sample(self) -> PlaneSample:
         """Samples for the pictures."""
@@ -235,6 +241,10 @@ class Classes:
     def leave(self, second: SecondPass, sites: Sequence[Site], split: Split) -> None:
         """What the passes found, into the split."""
         scatters = second.scatters(split.untrusted)
+        for name, scatter in scatters.items():
+            if not finite([scatter.sums]):
+                came = "got infinity in the squares around class means"
+                raise FeatureError(f"site '{name}': expected finite features, {came}. {TOO_LARGE}.")
         for site in sites:
             split.around[site], split.scatters[site] = second.around[site.name], scatters[site.name]
             if site.name in second.near_reference:
@@ -263,6 +273,10 @@ class Classes:
     def fitted(self, split: Split, site: Site) -> Tensor:
         """What tells the features of a site from those of another: its class means (K, d)."""
         return split.around[site].centers.means
+
+    def doubt(self, split: Split, site: Site) -> Doubt | None:
+        """Why D of a site would look right and may be wrong."""
+        return doubt_of(split.around[site].centers)
 
     def doubts(self, split: Split) -> list[str]:
         """A note where the decisions are so wrong that the scores are hardly those of the labels."""

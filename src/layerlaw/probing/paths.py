@@ -29,6 +29,7 @@ from layerlaw.provenance import model_provenance, provenance
 from layerlaw.sheet import ImagePanel, Sheet
 from layerlaw.stats import Frame, project
 from layerlaw.stats.precision import double
+from layerlaw.threads import claimed
 from layerlaw.wording import counted, number, percent
 
 SHOWN = 10  # samples that are pictured
@@ -190,7 +191,12 @@ def sample_paths(
     train, known = Batches(sources[0], where="data", **how), names_in(data)
     shown = train if test is None else Batches(sources[1], where="test", **how)
     options = Options(reduce, "running", "samples", False, memory_gib, 0, choose(progress))
-    with Randomness(*sources) as randomness, placed(network, device) as home, probing_state(network, "running"):
+    with (
+        claimed(network),
+        Randomness(*sources) as randomness,
+        placed(network, device) as home,
+        probing_state(network, "running"),
+    ):
         example = next(iter(train))
         told: Any = {"scores_at": scores, "classes_told": told_classes(classes, known)}
         plan = find_sites(network, example.to(home), choice=sites, reduce=reduce, **told)

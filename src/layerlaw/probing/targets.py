@@ -21,6 +21,7 @@ from layerlaw.record import REGRESSION, Kind
 from layerlaw.stats import checked_labels
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.labels import are_soft_labels, are_targets, checked_targets
+from layerlaw.stats.limits import Doubt, check_range, doubt_of
 from layerlaw.stats.passes import TargetDealer
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.ranks import all_reduce
@@ -131,7 +132,9 @@ class Targets:
         if reference is not None and reference.targets is not None:
             first.take_off(reference.targets.shift)
         first.check(where)
-        return SecondRegression(first)
+        second = SecondRegression(first)
+        check_range(second.fits)
+        return second
 
     def sample(self) -> PlaneSample:
         """Samples for the pictures: the first ones."""
@@ -236,6 +239,10 @@ class Targets:
         fit = split.regressions[site].fit
         slopes = fit.coefficients[1:]
         return torch.cat([fit.coefficients[:1] + fit.targets.mean @ slopes, slopes * fit.targets.deviations[:, None]])
+
+    def doubt(self, split: Split, site: Site) -> Doubt | None:
+        """Why D_reg of a site would look right and may be wrong."""
+        return doubt_of(split.regressions[site].fit)
 
     def columns(
         self, split: Split, site: Site, weight: Tensor | None = None, reference: Split | None = None

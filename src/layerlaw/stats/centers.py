@@ -15,6 +15,7 @@ from layerlaw.stats.sums import ClassSums
 Weighting = Literal["samples", "classes"]
 FLOAT32_RESOLUTION = 1.2e-7
 CONSTANT = 1e-12  # of a sum of squares: a target that varies by less does not vary
+SMALL_SQUARES = 1e-28  # of a sample: below, float32 squares lose digits
 COLLINEAR = 1e-10  # eigenvalues of the targets' correlations below this share of the largest are rounding
 
 
@@ -87,13 +88,16 @@ class Span:
 class Centers(Span):
     """Class means (…, K, d), their global mean (…, d) and the singular directions of SS_b = Vᵀ diag(s²) V.
 
-    basis V (…, r, d) has r = min(K−1, d) orthonormal rows; `spread` (…) is that of the sums.
+    basis V (…, r, d) has r = min(K−1, d) orthonormal rows; `spread` (…) is that of the sums; `cut` (…) is the largest scale
+    that was taken for rounding, 0 where none was, as all below the `cutoff` (…) are.
     """
 
     means: Tensor
     mean: Tensor
     basis: Tensor
     spread: Tensor
+    cut: Tensor
+    cutoff: Tensor
     dtype: torch.dtype  # of the features: what they are multiplied with is rounded accordingly
 
     def at(self, index: int) -> Centers:
@@ -110,9 +114,15 @@ class Centers(Span):
         return Centers(**parts)
 
     @property
-    def large(self) -> bool:
-        """Whether squared lengths of the features leave the range of float32."""
-        return not bool(self.spread.isfinite().all())
+    def extreme(self) -> bool:
+        """Whether squared lengths of the features leave the range of float32, upwards or downwards."""
+        sizes = self.spread / self.counts.sum(-1) + self.mean.square().sum(-1) + self.scales.square().sum(-1)
+        return not bool((sizes.isfinite() & (sizes > SMALL_SQUARES)).all())
+
+    @property
+    def looked_at(self) -> tuple[Tensor, Tensor, Tensor, int]:
+        """How many samples (…), their mean (…, d), the scales (…, r), how many directions there could be."""
+        return self.counts.sum(-1), self.mean, self.scales, self.counts.shape[-1] - 1
 
     @cached_property
     def rounded_means(self) -> Tensor:
@@ -167,7 +177,8 @@ def find_centers(sums: ClassSums, weighting: Weighting = "samples") -> Centers:
     mean = (weights.unsqueeze(-2) @ means).squeeze(-2)
     Q, R = torch.linalg.qr(helmert_contrasts(means, weights).mT)  # (…, d, r), (…, r, K−1)
     _, s, rotation = torch.linalg.svd(R.mT, full_matrices=False)
-    kept = s > rounding_scale(counts, sums.spread, mean, s, sums.dtype).unsqueeze(-1)
+    cutoff = rounding_scale(counts, sums.spread, mean, s, sums.dtype)
+    kept = s > cutoff.unsqueeze(-1)
     scales, basis = torch.where(kept, s, 0.0), rotation @ Q.mT
     return Centers(
         counts=counts,
@@ -180,6 +191,8 @@ def find_centers(sums: ClassSums, weighting: Weighting = "samples") -> Centers:
         mean=mean,
         basis=basis,
         spread=sums.spread,
+        cut=torch.where(kept, 0.0, s).amax(-1),
+        cutoff=cutoff,
         dtype=sums.dtype,
     )
 
@@ -241,7 +254,8 @@ class FeatureFit:
     """The least-squares fit T·Θ of the features, and the singular directions of SS_b = Vᵀ diag(s²) V.
 
     coefficients Θ (…, 1+q, d); basis V (…, r, d) with r = min(q, d); scales s (…, r), zero beyond the rank; resolution
-    (…, r), what rounding alone may do to the mean of a scaled coordinate.
+    (…, r), what rounding alone may do to the mean of a scaled coordinate; mean (…, d) of the features, `spread` (…) their
+    squares around it, `cut` (…) the largest scale below the `cutoff` (…), which is taken for rounding; 0 where none is.
     """
 
     targets: Whitened
@@ -250,6 +264,16 @@ class FeatureFit:
     scales: Tensor
     rank: Tensor
     resolution: Tensor
+    mean: Tensor
+    spread: Tensor
+    cut: Tensor
+    cutoff: Tensor
+    dtype: torch.dtype
+
+    @property
+    def looked_at(self) -> tuple[Tensor, Tensor, Tensor, int]:
+        """How many samples (…), their mean (…, d), the scales (…, r), how many directions there could be."""
+        return self.targets.n, self.mean, self.scales, self.targets.H.shape[-1]
 
     @classmethod
     def of(cls, targets: Whitened, cross: Tensor, squares: Tensor, dtype: torch.dtype) -> FeatureFit:
@@ -266,7 +290,10 @@ class FeatureFit:
         constant = mean - white.mean.unsqueeze(-2) @ B
         resolution = torch.where(kept, rounding / torch.where(kept, s, 1.0), 0.0)
         theta, basis = torch.cat([constant, B], -2), rotation @ Q.mT
-        return cls(white, theta, basis, torch.where(kept, s, 0.0), kept.sum(-1), resolution)
+        scales, cut = torch.where(kept, s, 0.0), torch.where(kept, 0.0, s).amax(-1)
+        around = (squares - white.n * mean.square().sum((-2, -1))).clamp_min(0)
+        about = (mean.squeeze(-2), around.expand_as(cut), cut, rounding.squeeze(-1), dtype)
+        return cls(white, theta, basis, scales, kept.sum(-1), resolution, *about)
 
     @property
     def scaled(self) -> Tensor:

@@ -1,5 +1,8 @@
 """Labels: checked once, then one-hot rows and jackknife groups."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -88,6 +91,28 @@ def checked_labels(labels: Tensor, classes: int | None = None, *, where: str = "
             "Number the classes from 0; a negative label (an ignore index, say) must be filtered out first."
         )
     return labels, K
+
+
+def listed_labels(labels: Sequence[Any], *, where: str) -> Tensor:
+    """A list of numbers, or of tensors of one number, as a tensor."""
+    cure = "Number the classes from 0, np.unique(labels, return_inverse=True)[1]"
+    words = [label for label in labels if isinstance(label, str)]
+    if words:
+        named = f"{cure}; classes=[…] takes their names"
+        raise LabelError(f"{where}: expected class numbers, got strings such as {words[0]!r}. {named}.")
+    try:
+        return torch.as_tensor([label.item() if isinstance(label, Tensor) else label for label in labels])
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise LabelError(
+            f"{where}: expected class numbers that torch can hold, got others ({error}). {cure}."
+        ) from None
+
+
+def check_reached(classes: int, samples: int, *, where: str = "labels") -> None:
+    """Raise where there are fewer samples than classes: some class is empty, and so many might not be counted in memory."""
+    if classes > samples:
+        cure = "Number the classes from 0 without gaps: np.unique(labels, return_inverse=True)[1]"
+        raise LabelError(f"{where}: expected samples of all {classes:,} classes, got {samples:,} samples. {cure}.")
 
 
 def check_counts(counts: Tensor, *, where: str = "data", names: tuple[str, ...] | None = None) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.centers import Centers, Span, Weighting, find_centers
 from layerlaw.stats.labels import deal_groups, one_hot, shuffled_groups
+from layerlaw.stats.limits import TOO_LARGE, finite
 from layerlaw.stats.precision import double
 from layerlaw.stats.ranks import all_reduce
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, WithinScatter, project
@@ -158,7 +159,7 @@ def check_finite(sums: Mapping[Key, Tensor], where: Callable[[Key], str]) -> Non
         bad = list(sums)[found.index(False)]
         raise FeatureError(
             f"site '{bad}': expected finite features, got NaN or infinity in {where(bad)}. Look at the inputs of that "
-            "batch and at the layer before this site; half precision may overflow (probe in float32)."
+            f"batch and at the layer before this site; half precision may overflow (probe in float32). {TOO_LARGE}."
         )
 
 
@@ -195,7 +196,9 @@ class Around:
             left_out = permuted = None
             if first.groups and bool((stacked.left_out().counts > 0).all()):
                 left_out = LeftOut.start(stacked, centers)
-            if first.permuted:
+            if first.permuted and finite(
+                first.permuted[key].sums for key in keys
+            ):  # over all classes, they may overflow
                 drawn = ClassSums.stack([first.permuted[key] for key in keys])
                 permuted = Permuted.start(drawn, centers) if bool((drawn.counts > 0).all()) else None
             for i, key in enumerate(keys):

@@ -93,7 +93,10 @@ def principal_plane(features: Tensor) -> Tensor:
     >>> principal_plane(x).shape
     torch.Size([3, 2])
     """
-    centered = features - features.mean(-2, keepdim=True)
+    mean = features.mean(-2, keepdim=True)
+    if not bool(mean.isfinite().all()):  # a sum may overflow where its numbers do not
+        features, mean = features.double(), features.double().mean(-2, keepdim=True)
+    centered = features - mean
     *_, n, d = centered.shape
     if d == 1:
         return torch.cat([centered, torch.zeros_like(centered)], -1)

@@ -4,8 +4,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from layerlaw.threads import Counted
 
 # Rows are worked through in chunks whose scratch copy stays below this: on a CPU it then stays in the cache, and wide
 # features need no second copy; a GPU wants few, large kernels.
@@ -15,20 +19,34 @@ CHUNK_BYTES = {"cpu": 2 * 2**20, "cuda": 256 * 2**20}
 def full_precision() -> AbstractContextManager[None]:
     """Autocast, TF32 and gradients off: a product is what its dtype says. Costs nothing where that is so already."""
     quiet = not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
-    return nullcontext() if quiet and _products_are_exact() else _full_precision()
+    # Where another thread holds the switches they are exact as long as it does: then this one must hold them too.
+    return nullcontext() if quiet and not _exact_products.users and _products_are_exact() else _full_precision()
 
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
+    with (
+        _exact_products,
+        torch.no_grad(),
+        torch.autocast("cuda", enabled=False),
+        torch.autocast("cpu", enabled=False),
+    ):
+        yield
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
     saved = [(switch, name, getattr(switch, name)) for switch, name in _switches()]
     for switch, name, _ in saved:
         setattr(switch, name, "ieee" if name == "fp32_precision" else False)
     try:
-        with torch.no_grad(), torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
-            yield
+        yield
     finally:
         for switch, name, value in saved:
             setattr(switch, name, value)
+
+
+_exact_products = Counted(_without_tf32)
 
 
 def _switches() -> list[tuple[Any, str]]:
@@ -55,6 +73,18 @@ def not_dense(values: Tensor) -> str:
     if values.is_meta:
         return "a tensor on the meta device, which holds none"
     return "" if values.layout == torch.strided else "a sparse tensor (to_dense() makes it an ordinary one)"
+
+
+def native(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """An array as torch takes it: in the byte order of this machine, going forward, writable, of no more than 64 bits.
+
+    >>> native(np.arange(3, dtype=">i4")[::-1]).tolist()
+    [2, 1, 0]
+    """
+    wide = {np.dtype(np.longdouble): np.float64, np.dtype(np.clongdouble): np.complex128}
+    kind = wide.get(values.dtype, values.dtype.newbyteorder("="))
+    forward = values.flags.writeable and all(step >= 0 for step in values.strides)
+    return np.array(values, dtype=kind) if kind != values.dtype or not forward else values
 
 
 def at_least_float32(features: Tensor) -> Tensor:

@@ -106,18 +106,17 @@ class FirstRegression:
         """Add the features (n, d) of one site; products in float64, since they are thin."""
         X = features.cpu() if features.device.type == "mps" else features
         T, _, permuted = self._rows.on(X.device)
-        P = 0 if permuted is None else len(permuted)
         if key not in self.sites:
-            self.sites[key] = self._empty(key, X, P)
+            self.sites[key] = self._empty(key, X, 0 if permuted is None else len(permuted))
         site, p = self.sites[key], self.targets + 1
         for k, rows in self._rows.of_groups:
             rows = rows.to(X.device)
             for part in row_chunks(len(rows), 8 * X.shape[1], X.device):
                 chosen = rows[part]
                 wide = X.index_select(0, chosen).double()
-                columns = (
-                    T[chosen].mT if permuted is None else torch.cat([T[chosen].mT, permuted[..., chosen].flatten(0, 1)])
-                )
+                columns = T[chosen].mT
+                if permuted is not None:
+                    columns = torch.cat([columns, permuted[..., chosen].flatten(0, 1)])
                 product = columns @ wide  # ((1+P)(1+q), d)
                 site.cross[k] += product[:p]
                 site.squares += wide.square().sum()
@@ -149,14 +148,12 @@ class FirstRegression:
             common = self.shift.clone()
             all_reduce([common])
             self.take_off(common / world_size())
-        counts = self.counts
+        none = self.counts.new_zeros(len(self.counts), 0)
         for site in self.sites.values():
             if site.moments is not None:  # of each rank's own reference, before they are added up
-                site.moments.settle(
-                    TargetMoments(counts, counts.new_zeros(len(counts), 0), counts.new_zeros(len(counts), 0))
-                )
-        more = [] if self.permuted_gram is None else [self.permuted_gram]
-        all_reduce([self.gram, self.not_binary, *more, *(t for site in self.sites.values() for t in site.tensors)])
+                site.moments.settle(TargetMoments(self.counts, none, none))
+        sums = [self.gram, self.not_binary, *(() if self.permuted_gram is None else (self.permuted_gram,))]
+        all_reduce([*sums, *(t for site in self.sites.values() for t in site.tensors)])
 
     def take_off(self, shift: Tensor) -> None:
         """As if this had been taken off the targets from the beginning: so that ranks, or two data sets, agree."""
@@ -267,7 +264,7 @@ class SecondRegression:
         self.errors, self.right = torch.zeros(q, dtype=torch.float64), torch.zeros(2, q, dtype=torch.float64)
         self.predicted, self.gram = torch.zeros(2, dtype=torch.float64), torch.zeros(q + 1, q + 1, dtype=torch.float64)
         self.decision: Tensor | None = None
-        self._fits: dict[Key, FeatureFit] = {}
+        self.fits: dict[Key, FeatureFit] = {}
         self._views: dict[Key, tuple[FitViews | None, FitViews | None]] = {}
         self._sums: dict[Key, tuple[Tensor, Tensor]] = {}
         # The targets are the same at every site.
@@ -280,12 +277,12 @@ class SecondRegression:
             fit = FeatureFit.of(whole, site.cross.sum(0), site.squares, site.dtype)
             left_out = permuted = None
             if without is not None:
-                others = FeatureFit.of(without, site.cross.sum(0) - site.cross, site.squares, site.dtype)
-                left_out = FitViews.left_out(others, fit)
+                rest = site.cross.sum(0) - site.cross
+                left_out = FitViews.left_out(FeatureFit.of(without, rest, site.squares, site.dtype), fit)
             if site.permuted is not None and shuffled is not None:
                 drawn = FeatureFit.of(shuffled, site.permuted, site.squares, site.dtype)
                 permuted = FitViews.permuted(drawn, fit)
-            self._fits[key], self._views[key] = fit, (left_out, permuted)
+            self.fits[key], self._views[key] = fit, (left_out, permuted)
             r = fit.scales.shape[-1]
             self._sums[key] = fit.scales.new_zeros(()), fit.scales.new_zeros(r, q + 1)
             site.permuted = None  # no longer needed
@@ -300,7 +297,7 @@ class SecondRegression:
         """Residuals of one site in the basis of its fit, and in those of its views."""
         X = features.cpu() if features.device.type == "mps" else features
         T, groups, permuted = self._rows.on(X.device)
-        fit, views = self._fits[key], self._views[key]
+        fit, views = self.fits[key], self._views[key]
         scaled, (squares, along) = fit.scaled, self._sums[key]
         rows = [view.basis for view in views if view is not None]
         others = torch.cat(rows).to(torch.float64 if X.dtype == torch.float64 else torch.float32) if rows else None
@@ -348,14 +345,13 @@ class SecondRegression:
         sums = (t for pair in self._sums.values() for t in pair)
         tensors = [self.errors, self.right, self.predicted, self.gram, *sums]
         tensors += [view.fuzziness for pair in self._views.values() for view in pair if view is not None]
-        all_reduce(tensors, [self._digest(fit) for fit in self._fits.values()])
+        all_reduce(tensors, [self._digest(fit) for fit in self.fits.values()])
 
     @staticmethod
     def _digest(fit: FeatureFit) -> Tensor:
-        marks = torch.arange(
-            1.0, fit.coefficients.numel() + 1, dtype=torch.float64, device=fit.coefficients.device
-        ).cos()
-        return torch.stack([(fit.coefficients.flatten() * marks).sum(), fit.scales.sum()])
+        numbers = fit.coefficients.flatten()
+        marks = torch.arange(1.0, len(numbers) + 1, dtype=torch.float64, device=numbers.device).cos()
+        return torch.stack([(numbers * marks).sum(), fit.scales.sum()])
 
     def sites(self, untrusted: dict[Key, str] | None = None) -> Iterator[tuple[Key, SiteRegression]]:
         """What is left of every site, once all batches are in; raises when the data were not those of pass 1.
@@ -364,8 +360,8 @@ class SecondRegression:
         """
         targets = self.first.target_moments()
         self._check_targets()
-        for key, fit in self._fits.items():
-            left_out, permuted = (None if view is None else view.separation for view in self._views[key])
+        for key, fit in self.fits.items():
+            left_out, permuted = (None if view is None or view.hidden else view.separation for view in self._views[key])
             moments = self._moments(self.first.sites[key])
             found = SiteRegression(fit, *self._sums[key], left_out, permuted, moments, targets)
             if found.moved:

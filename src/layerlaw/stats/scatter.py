@@ -15,6 +15,7 @@ from torch import Tensor
 from layerlaw.errors import PassError
 from layerlaw.stats.centers import Centers, FeatureFit, Span, find_centers
 from layerlaw.stats.labels import one_hot
+from layerlaw.stats.limits import hides_directions
 from layerlaw.stats.moments import Columns, Moments
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
 from layerlaw.stats.sums import ClassSums
@@ -28,14 +29,14 @@ class Frame:
 
     means: Tensor
     basis: Tensor
-    large: bool = False
+    wide: bool = False
 
     @classmethod
     def of(cls, centers: Centers, *others: Tensor, device: torch.device | None = None) -> Frame:
         """Around these centers, on their basis and below it on `others`."""
         means = centers.rounded_means.to(device or centers.means.device)
         basis = torch.cat([centers.basis, *others], -2) if others else centers.basis
-        return cls(means, basis.to(means), centers.large)
+        return cls(means, basis.to(means), centers.extreme)
 
 
 def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
@@ -45,7 +46,7 @@ def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Ten
     samples come last: that is the layout in which the small products that follow are fast.
     """
     *batch, n, d = features.shape
-    wide = torch.float64 if frame.large else None
+    wide = torch.float64 if frame.wide else None
     coordinates, lengths = [], []
     for rows in row_chunks(n, 4 * d * torch.Size(batch).numel(), features.device):
         center = take_rows(frame.means, labels[..., rows])
@@ -331,19 +332,23 @@ class FitViews:
 
     `basis` (v·r, d) takes residuals of the fit to all data to coordinates, `moves` (v, r, w) adds what the views' own fits
     differ by, as a function of w columns of the design. `fuzziness` (v,) adds up squares, `counts` (v,) the samples.
+    `hidden`: whether rounding beside an offset may hide directions from a view.
     """
 
     basis: Tensor
     moves: Tensor
     counts: Tensor
     fuzziness: Tensor
+    hidden: bool = False
 
     @classmethod
     def left_out(cls, fits: FeatureFit, whole: FeatureFit) -> FitViews:
         """Without each group: `fits` have g as their leading dimension."""
         scaled = fits.scaled
         moves = scaled @ (whole.coefficients - fits.coefficients).mT  # (g, r, 1+q)
-        return cls(scaled.flatten(0, 1), moves, fits.targets.n, torch.zeros_like(fits.targets.n))
+        return cls(
+            scaled.flatten(0, 1), moves, fits.targets.n, torch.zeros_like(fits.targets.n), hides_directions(fits)
+        )
 
     @classmethod
     def permuted(cls, fits: FeatureFit, whole: FeatureFit) -> FitViews:
@@ -352,7 +357,9 @@ class FitViews:
         constant = scaled @ (whole.coefficients[:1] - both[:, :1]).mT
         own = [scaled @ whole.coefficients[1:].mT, -scaled @ both[:, 1:].mT]
         moves = torch.cat([constant, *own], -1)  # (P, r, 1+2q)
-        return cls(scaled.flatten(0, 1), moves, fits.targets.n, torch.zeros_like(fits.targets.n))
+        return cls(
+            scaled.flatten(0, 1), moves, fits.targets.n, torch.zeros_like(fits.targets.n), hides_directions(fits)
+        )
 
     def update(self, coordinates: Tensor, columns: Tensor, absent: Tensor | None = None) -> None:
         """Add samples: coordinates (v·r, n), columns of the design (…, w, n); `absent` (v, n) where one does not count."""

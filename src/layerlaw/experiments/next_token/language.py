@@ -18,7 +18,7 @@ from layerlaw.lab.networks.text_model import TextModel
 from layerlaw.law import RESIDUAL, LawFit, fit_law
 from layerlaw.law.fit import EVEN
 from layerlaw.lm import Loaded, load, pieces_of, probe_lm
-from layerlaw.lm.loading import train_vocabulary
+from layerlaw.lm.tokenizer import train_vocabulary
 from layerlaw.outcome import Row, Table
 from layerlaw.record import Record
 from layerlaw.sheet import Panel, Series, Style

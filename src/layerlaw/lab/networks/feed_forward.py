@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor, nn
 
-from layerlaw.errors import InputError, check_choice
+from layerlaw.errors import InputError, check_choice, demand, whole
 from layerlaw.lab.networks import Architecture, Precision
 
 Activation = Literal["relu", "tanh", "gelu", "none"]
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "none": nn.Identity}
+DEPTH = replace(whole(2, 10**6), words="at least 2 (one hidden layer and the classifier)")
+SOME, SEVERAL = replace(whole(1), words="at least 1"), replace(whole(2), words="at least 2")
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,9 @@ class Shape(Architecture):
         object.__setattr__(self, "widths", tuple(self.widths))
         if not self.widths:
             raise InputError("depth: expected at least 2 (one hidden layer and the classifier), got 1.")
-        for name, value, least in (("inputs", self.inputs, 1), ("width", min(widths), 1), ("classes", self.classes, 2)):
-            if value < least:
-                raise InputError(f"{name}: expected at least {least}, got {value}.")
+        demand(inputs=(self.inputs, SOME), classes=(self.classes, SEVERAL))
+        for width in self.widths:
+            demand(width=(width, SOME))
         check_choice("activation", self.activation, get_args(Activation))
 
     @classmethod
@@ -60,8 +62,7 @@ class Shape(Architecture):
         activation: Activation = "relu",
     ) -> Shape:
         """All hidden layers of one width; the defaults are the network of He & Su on 10×10 images."""
-        if depth < 2:
-            raise InputError(f"depth: expected at least 2 (one hidden layer and the classifier), got {depth}.")
+        demand(depth=(depth, DEPTH))
         return cls(inputs, (width,) * (depth - 1), classes, norm, activation)
 
     @property

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from layerlaw.errors import DataError, InputError
-from layerlaw.files import check_format, replace_whole
+from layerlaw.files import as_path, check_format
+from layerlaw.packed import read_torch, unpacked_limit, write_torch
 
 FORMAT = "layerlaw text model"
 VERSION = 1
@@ -109,32 +108,50 @@ def save_text_model(model: TextModel, path: str | os.PathLike[str]) -> Path:
     state = {name: tensor.detach().float().cpu() for name, tensor in model.state_dict().items()}
     del state["head.weight"]  # it is the embedding
     file = {"format": FORMAT, "version": VERSION, "kind": kind, "arguments": model.arguments, "state": state}
-    return replace_whole(path, lambda part: torch.save(file, part))
+    return write_torch(path, file)
 
 
 def load_text_model(path: str | os.PathLike[str]) -> TextModel:
     """A model as it was saved, on the CPU and in eval mode."""
-    file = _read(Path(path))
+    path = as_path(path, "model.pt")
+    file = read_torch(path, what="a file written by save_text_model", sealed=True)
+    check_format(file, "text model", VERSION, where=str(path), writer="save_text_model")
     try:
-        model: TextModel = TextModel.kinds[file["kind"]](**file["arguments"])
-        model.load_state_dict({**file["state"], "head.weight": file["state"]["embedding.weight"]})
-    except (KeyError, TypeError, AttributeError, RuntimeError, InputError) as error:
+        kind, arguments, state = TextModel.kinds[file["kind"]], file["arguments"], file["state"]
+        _check_claims(arguments, state)
+        model: TextModel = kind(**arguments)
+        model.load_state_dict({**state, "head.weight": state["embedding.weight"]})
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        RuntimeError,
+        MemoryError,
+        InputError,
+    ) as error:
         wrong = " ".join(line.strip() for line in str(error).splitlines()[:3])[:300]
         expected = f"expected a whole {FORMAT} of version {VERSION}, but a part is missing or wrong: {wrong}"
         raise DataError(f"{path}: {expected}. Save it again with save_text_model.") from None
     return model.eval()
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        file = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise DataError(f"{path}: expected a file written by save_text_model, found nothing there.") from None
-    except (IsADirectoryError, PermissionError) as error:
-        raise DataError(f"{path}: expected a file that can be read ({error.strerror}).") from None
-    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
-        said = next(iter(str(error).splitlines()), type(error).__name__)[:200]
-        cannot = f"got one that torch cannot read ({said}). It may be truncated: copy it again"
-        raise DataError(f"{path}: expected a file written by save_text_model, {cannot}.") from None
-    check_format(file, "text model", VERSION, where=str(path), writer="save_text_model")
-    return file  # type: ignore[no-any-return]
+def _check_claims(arguments: dict[str, Any], state: dict[str, Tensor]) -> None:
+    """The size that a file claims for its model, compared with the weights it holds, before such a model is made."""
+    if not all(isinstance(value, int) for value in arguments.values()):
+        raise InputError(f"arguments: expected whole numbers, got {arguments!r:.200}")
+    if not all(isinstance(tensor, Tensor) for tensor in state.values()):
+        raise InputError("state: expected tensors")
+    held = {
+        "vocabulary": len(state["embedding.weight"]),
+        "width": state["embedding.weight"].shape[1],
+        "depth": len({name.split(".")[1] for name in state if name.startswith("blocks.")}),
+    }
+    for name, count in held.items():
+        if arguments[name] != count:
+            raise InputError(f"{name}: expected {count}, as of the weights in the file, got {arguments[name]}")
+    # No weight tells the context; tables of positions are made for it.
+    tables = 4 * arguments["context"] * arguments["depth"] * arguments["width"] // max(1, arguments.get("heads", 1))
+    if tables > unpacked_limit(sum(tensor.nbytes for tensor in state.values())):
+        raise InputError(f"context: expected fewer tokens for weights of this size, got {arguments['context']}")

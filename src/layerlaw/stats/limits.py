@@ -1,0 +1,99 @@
+"""What is not believed because it would look right and be wrong: numbers out of range, or lost beside an offset."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from layerlaw.errors import FeatureError
+from layerlaw.stats.centers import FLOAT32_RESOLUTION, Centers, FeatureFit
+
+NEAR = 10.0  # times the cutoff: where real scales reach down so far, more of them may lie below
+OFFSET = 100.0  # times its spread: nearer to 0, what rounding hides is smaller than what few samples hide
+SMALLEST = {torch.float64: 1e-140}  # below, squares are 0
+SMALLEST_FLOAT32 = 1e-36  # below, the features themselves have lost digits
+TOO_LARGE = "Numbers too large to be added up show as infinity: float64 reaches further"
+
+_NO_SCALE = "No measure depends on the scale of the features"
+
+
+class Doubt(NamedTuple):
+    """Why a site has no D, and what to do."""
+
+    why: str
+    cure: str
+    out_of_range: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.why}. {self.cure}."
+
+
+def doubt_of(site: Centers | FeatureFit) -> Doubt | None:
+    """Why D of these features would look right and may be wrong, in any entry of the leading dimension; else `None`.
+
+    They leave the range of their dtype; or they lie far from 0, and rounding there may hide directions: one was taken for
+    rounding that is larger than the rounding of so many samples makes by chance, or others are hardly larger than what is.
+    """
+    kind = str(site.dtype).removeprefix("torch.")
+    for size, offset, spread, cut, *scales in _looked_at(site):
+        if not size < float("inf"):
+            return Doubt(f"features are too large for the squares of {kind}", f"{_NO_SCALE}: divide them by a constant")
+        if 0 < size < SMALLEST.get(site.dtype, SMALLEST_FLOAT32):
+            why = f"features of the size {size:.2g} are too small for the digits of {kind}"
+            return Doubt(why, f"{_NO_SCALE}: multiply them by a constant")
+        if _hidden(offset, spread, cut, *scales):
+            why = (
+                f"features of a spread of {spread:.2g}, {offset:.2g} away from 0, lose digits to the rounding of {kind}"
+            )
+            lost = f"Differences of {cut:.2g} may be real or not, and D depends on them"
+            cure = "Subtract the mean before they are rounded, or take their digits as they are: features.double()"
+            return Doubt(why, f"{lost}. {cure} (probe: model and inputs in float64)", False)
+    return None
+
+
+def check_range(sites: Mapping[Hashable, Centers | FeatureFit]) -> None:
+    """Raise where the features of a site leave the range of their dtype."""
+    for key, site in sites.items():
+        if (doubt := doubt_of(site)) and doubt.out_of_range:
+            raise FeatureError(f"site '{key}': {doubt}")
+
+
+def hides_directions(site: Centers | FeatureFit) -> bool:
+    """Whether rounding beside an offset may hide directions from some entry of the leading dimension."""
+    return any(_hidden(*numbers[1:]) for numbers in _looked_at(site))
+
+
+def finite(sums: Iterable[Tensor]) -> bool:
+    """Whether all of these are numbers."""
+    return bool(torch.stack([tensor.isfinite().all().cpu() for tensor in sums]).all())
+
+
+def _hidden(offset: float, spread: float, cut: float, chance: float, least: float, cutoff: float) -> bool:
+    """Of exact zeros (dead features, fewer features than classes) hardly a trace is left, of rounding there is."""
+    doubtful = cut > 3 * chance or (cut > chance / 30 and least < NEAR * cutoff)
+    return offset > OFFSET * spread and doubtful
+
+
+def _looked_at(site: Centers | FeatureFit) -> list[list[float]]:
+    """Size of a sample, of the mean, of what is around it; largest scale cut, what chance gives, least kept, cutoff.
+
+    The rounding errors of n samples are as good as random where they vary: their mean is smaller by √n.
+    """
+    n, mean, scales, between = site.looked_at
+    offset = torch.linalg.vector_norm(mean, dim=-1)
+    differences, within = scales.square().sum(-1), site.spread / n
+    if site.dtype != torch.float64:  # a squared length may overflow float32 where D does not
+        within = torch.where(within.isfinite(), within, 0.0)
+    size = (offset.square() + differences + within).sqrt()
+    size = torch.where(size > 0, size, torch.maximum(mean.abs().amax(-1), scales.amax(-1)))  # squares may vanish
+    unit = 2.2e-16 if site.dtype == torch.float64 else FLOAT32_RESOLUTION
+    chance = 2 * unit * offset * (1 + (between / mean.shape[-1]) ** 0.5) / n.sqrt()
+    least = torch.where(scales > 0, scales, torch.inf).amin(-1)
+    least = torch.where(least.isfinite(), least, 0.0)
+    spread = (differences + within).sqrt()
+    rows = torch.stack([size, offset, spread, site.cut, chance, least, site.cutoff.expand_as(size)], -1)
+    found: list[list[float]] = rows.reshape(-1, rows.shape[-1]).tolist()
+    return found

@@ -1,0 +1,91 @@
+"""Several threads in one process: who works on which model, and switches of the whole process that all of them share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal, get_args
+
+from torch import nn
+
+from layerlaw.errors import BusyError, check_choice
+
+WhenBusy = Literal["wait", "raise"]
+"""What a thread does whose model another thread is measuring: wait until it is free, or raise a `BusyError`."""
+
+
+class Counted:
+    """A context that many threads may be inside of: the first one in makes and enters it, the last one out leaves it.
+
+    A switch of the whole process that each thread saved and put back by itself would be put back to what another thread
+    had set it to; or be put back while another thread still needs it.
+
+    >>> where = []
+    >>> @contextmanager
+    ... def note():
+    ...     where.append("in")
+    ...     yield
+    ...     where.append("out")
+    >>> switch = Counted(note)
+    >>> with switch, switch:
+    ...     pass
+    >>> where
+    ['in', 'out']
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._make, self._lock, self.users = make, threading.RLock(), 0
+        self._entered: AbstractContextManager[Any] | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self.users == 0:
+                context = self._make()
+                context.__enter__()
+                self._entered = context
+            self.users += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.users -= 1
+            if self.users == 0 and self._entered is not None:
+                entered, self._entered = self._entered, None
+                entered.__exit__(None, None, None)
+
+
+_free = threading.Condition()
+_users: dict[int, tuple[int, int]] = {}  # by the id of a module: the thread that works on it, and how often it said so
+
+
+@contextmanager
+def claimed(network: nn.Module, busy: WhenBusy = "wait") -> Iterator[None]:
+    """The network for this thread alone, with all its modules: those that two networks share are held for both.
+
+    Where another thread has it, this one waits, or with `busy="raise"` raises. A thread may claim again what it has.
+    """
+    check_choice("busy", busy, get_args(WhenBusy))
+    me, modules = threading.get_ident(), list(network.modules())  # held, so that no other module gets their ids
+
+    def taken() -> bool:
+        return any(_users.get(id(module), (me, 0))[0] != me for module in modules)
+
+    with _free:
+        if busy == "raise" and taken():
+            what = f"the {type(network).__name__}, or a part of it, is being measured by another thread"
+            raise BusyError(f"busy: expected a model that is free, but {what}. busy='wait' waits for it.")
+        while taken():
+            _free.wait(0.2)  # with a time, so that Ctrl-C is heard
+        for module in modules:
+            _users[id(module)] = me, _users.get(id(module), (me, 0))[1] + 1
+    try:
+        yield
+    finally:
+        with _free:
+            for module in modules:
+                depth = _users[id(module)][1] - 1
+                if depth:
+                    _users[id(module)] = me, depth
+                else:
+                    del _users[id(module)]
+            _free.notify_all()
