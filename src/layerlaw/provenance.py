@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import importlib.metadata
 import platform
+from collections import defaultdict
 from functools import cache
 from typing import Any
 
 import torch
-from torch import cuda, nn
+from torch import Tensor, cuda, nn
 
 from layerlaw.files import sha256
 
@@ -36,6 +38,30 @@ def code_version() -> str:
         return importlib.metadata.version("layerlaw")
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
+
+
+class Checksum:
+    """A sha256 of samples in their order that does not depend on how they are cut into batches.
+
+    >>> whole, cut = Checksum(), Checksum()
+    >>> whole.update(torch.arange(4))
+    >>> cut.update(torch.arange(2)), cut.update(torch.arange(2, 4))
+    (None, None)
+    >>> whole.hexdigest() == cut.hexdigest()
+    True
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[int, hashlib._Hash] = defaultdict(hashlib.sha256)
+
+    def update(self, *tensors: Tensor) -> None:
+        """Add the labels, the first input, the second input …, each of which is one stream of bytes."""
+        for part, values in enumerate(tensors):
+            self._parts[part].update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+    def hexdigest(self) -> str:
+        """64 characters."""
+        return hashlib.sha256(b"".join(part.digest() for part in self._parts.values())).hexdigest()
 
 
 def model_provenance(model: nn.Module) -> dict[str, Any]:

@@ -8,8 +8,9 @@ import torch
 from capture_networks import clouds
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from layerlaw.capture.batches import Batch, Batches, Checksum, as_batch
+from layerlaw.capture.batches import Batch, Batches, as_batch
 from layerlaw.errors import DataError, LabelError
+from layerlaw.provenance import Checksum
 
 X, Y = clouds(50, 6)
 

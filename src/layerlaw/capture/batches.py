@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Number
@@ -22,6 +20,7 @@ from layerlaw.capture.arguments import Inputs
 from layerlaw.errors import DataError, LabelError, LayerlawError
 from layerlaw.stats.labels import are_targets
 from layerlaw.stats.precision import not_dense
+from layerlaw.stats.ranks import world_size
 
 LABEL_KEYS = ("labels", "label", "targets", "target")
 DEFAULT_BATCH = {"running": 256, "batch": 100, "whole": 256}  # 100: the chunk of the law's authors
@@ -116,30 +115,6 @@ class Batch:
         return replace(self, args=changed(self.args), kwargs=changed(self.kwargs))
 
 
-class Checksum:
-    """A sha256 of samples in their order that does not depend on how they are cut into batches.
-
-    >>> whole, cut = Checksum(), Checksum()
-    >>> whole.update(torch.arange(4))
-    >>> cut.update(torch.arange(2)), cut.update(torch.arange(2, 4))
-    (None, None)
-    >>> whole.hexdigest() == cut.hexdigest()
-    True
-    """
-
-    def __init__(self) -> None:
-        self._parts: dict[int, hashlib._Hash] = defaultdict(hashlib.sha256)
-
-    def update(self, *tensors: Tensor) -> None:
-        """Add the labels, the first input, the second input …, each of which is one stream of bytes."""
-        for part, values in enumerate(tensors):
-            self._parts[part].update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-
-    def hexdigest(self) -> str:
-        """64 characters."""
-        return hashlib.sha256(b"".join(part.digest() for part in self._parts.values())).hexdigest()
-
-
 class Batches:
     """A re-iterable of `Batch`; `samples` and `labels` where they are known beforehand, `order` in words.
 
@@ -163,6 +138,7 @@ class Batches:
         self.samples: int | None = None
         self.labels: Tensor | None = None
         self._last: Any = None
+        self.spare: Batch | None = None  # a few samples of another rank, for one that may have none
         if isinstance(data, Iterator):
             raise self._one_shot(data)
         if isinstance(data, (str, os.PathLike)):
@@ -212,7 +188,7 @@ class Batches:
                 raise self._failed(error, index + 1) from error
             index += 1
             yield self._batch(item, f"{self.where}, batch {index}")
-        if index < 0:
+        if index < 0 and world_size() == 1:  # of several processes one may have none
             raise DataError(f"{self.where}: expected at least one batch, got none.")
 
     def _failed(self, error: Exception, batch: int) -> DataError:

@@ -50,7 +50,7 @@ from layerlaw.measures.residual import Residual, prediction_residuals
 from layerlaw.progress import Progress
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
-from layerlaw.stats.ranks import world_size
+from layerlaw.stats.ranks import together, world_size
 from layerlaw.threads import WhenBusy, claimed
 
 __all__ = ["BlockStack", "Loaded", "find_blocks", "load", "load_tokenizer", "pieces_of", "probe_lm"]
@@ -65,6 +65,7 @@ MOVED = {
 }
 
 
+@together()
 def probe_lm(
     model: nn.Module | str | os.PathLike[str] | Loaded,
     text: Any,

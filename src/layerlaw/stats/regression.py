@@ -147,7 +147,7 @@ class FirstRegression:
         """Add up over ranks, once they agree on what is taken off the targets."""
         if world_size() > 1:
             common = self.shift.clone()
-            all_reduce([common])
+            all_reduce([common], always=True)
             self.take_off(common / world_size())
         counts = self.counts
         for site in self.sites.values():
