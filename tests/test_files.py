@@ -2,13 +2,11 @@
 
 import errno
 import os
-import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from disk import full_disk
 from layerlaw import files
 from layerlaw.cli.app import save_figure
 from layerlaw.errors import DataError
@@ -23,17 +22,6 @@ from layerlaw.files import check_room, clear_parts, replace_whole, write_whole
 from layerlaw.lab import GPT, Recipe, Samples, Shape, save_text_model, sweep
 from layerlaw.packed import write_npz, write_torch
 from layerlaw.record import Record, SiteRow
-
-
-@contextmanager
-def full_disk(room: int = 0) -> Iterator[None]:
-    """No file may grow beyond this: the kernel itself refuses, as it does on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def figure(path: Path) -> None:
