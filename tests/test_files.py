@@ -142,8 +142,10 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_and_what_a_living_one_
 
 
 def test_a_file_that_is_just_being_opened_is_left_alone(tmp_path: Path) -> None:
-    part, strange = tmp_path / ".layerlaw.abc.part", tmp_path / ".layerlaw.notes"
+    part, strange = tmp_path / "abc".join(files.PART), tmp_path / ".layerlaw.notes"
+    foreign = tmp_path / ".layerlaw.0.abc.part"  # of another machine, whose lock may not be seen
     part.touch()
+    foreign.write_text("half")
     strange.write_text("mine")
     clear_parts(tmp_path)
     assert part.exists()
@@ -151,6 +153,10 @@ def test_a_file_that_is_just_being_opened_is_left_alone(tmp_path: Path) -> None:
     clear_parts(tmp_path)
     assert not part.exists()
     assert strange.exists()
+    assert foreign.exists()
+    os.utime(foreign, (time.time() - 100_000,) * 2)
+    clear_parts(tmp_path)
+    assert not foreign.exists()
 
 
 def test_a_writer_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
