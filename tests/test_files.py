@@ -2,13 +2,11 @@
 
 import errno
 import os
-import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from disk import full_disk
 from layerlaw import files
 from layerlaw.cli.app import save_figure
 from layerlaw.errors import DataError
@@ -23,17 +22,6 @@ from layerlaw.files import check_room, clear_parts, replace_whole, write_whole
 from layerlaw.lab import GPT, Recipe, Samples, Shape, save_text_model, sweep
 from layerlaw.packed import write_npz, write_torch
 from layerlaw.record import Record, SiteRow
-
-
-@contextmanager
-def full_disk(room: int = 0) -> Iterator[None]:
-    """No file may grow beyond this: the kernel itself refuses, as it does on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def figure(path: Path) -> None:
@@ -154,8 +142,10 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_and_what_a_living_one_
 
 
 def test_a_file_that_is_just_being_opened_is_left_alone(tmp_path: Path) -> None:
-    part, strange = tmp_path / ".layerlaw.abc.part", tmp_path / ".layerlaw.notes"
+    part, strange = tmp_path / "abc".join(files.PART), tmp_path / ".layerlaw.notes"
+    foreign = tmp_path / ".layerlaw.0.abc.part"  # of another machine, whose lock may not be seen
     part.touch()
+    foreign.write_text("half")
     strange.write_text("mine")
     clear_parts(tmp_path)
     assert part.exists()
@@ -163,6 +153,10 @@ def test_a_file_that_is_just_being_opened_is_left_alone(tmp_path: Path) -> None:
     clear_parts(tmp_path)
     assert not part.exists()
     assert strange.exists()
+    assert foreign.exists()
+    os.utime(foreign, (time.time() - 100_000,) * 2)
+    clear_parts(tmp_path)
+    assert not foreign.exists()
 
 
 def test_a_writer_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import platform
 import shutil
 import tempfile
 import time
@@ -110,9 +111,11 @@ def replace_whole(path: str | os.PathLike[str], write: Callable[[Path], object],
     return path
 
 
-PART = ".layerlaw.", ".part"  # how the names of files begin and end that are being written
+HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
+PART = f".layerlaw.{HOST}.", ".part"  # how the names of files begin and end that are being written
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NEW = 60.0  # seconds in which a file without content may be one that is just being opened
+FOREIGN = 86_400.0  # seconds for which files of other machines are left alone, whose locks may not be seen here
 
 
 def _hold(handle: int) -> None:
@@ -129,7 +132,7 @@ def clear_parts(folder: Path) -> None:
     try:
         import fcntl
 
-        left = [entry.path for entry in os.scandir(folder) if entry.name.startswith(PART[0])]
+        left = [entry.path for entry in os.scandir(folder) if entry.name.startswith(".layerlaw.")]
     except (ImportError, OSError):
         return
     for name in left:
@@ -138,7 +141,8 @@ def clear_parts(folder: Path) -> None:
         with suppress(OSError), open(name, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             status = os.fstat(file.fileno())
-            if status.st_size or time.time() - status.st_mtime > NEW:
+            least = (0.0 if status.st_size else NEW) if os.path.basename(name).startswith(PART[0]) else FOREIGN
+            if time.time() - status.st_mtime >= least:
                 os.unlink(name)
 
 

@@ -30,7 +30,7 @@ from torch import Tensor
 from layerlaw.errors import DataError
 from layerlaw.files import as_path, replace_whole, write_whole
 
-MOST_RATIO, MOST_SMALL = 32, 32 * 2**20  # what a file may unpack to: 32 times its size, and 32 MiB more
+MOST_RATIO, MOST_SMALL = 24, 16 * 2**20  # what a file may unpack to: 24 times its size, and 16 MiB more
 LONGEST_HEADER = 100_000_000  # bytes of the header of a safetensors file, as its makers decided
 AGAIN = "cut short: download it again"
 CHECKSUM = "sha256"
@@ -54,6 +54,7 @@ class BoundedGzip(gzip.GzipFile):
     def __init__(self, path: Path) -> None:
         super().__init__(path, "rb")
         self._path, self._size = path, path.stat().st_size
+        self._left = unpacked_limit(self._size)
 
     def read(self, size: int | None = -1) -> bytes:
         """As of any file."""
@@ -63,8 +64,9 @@ class BoundedGzip(gzip.GzipFile):
 
     def readline(self, size: int | None = -1) -> bytes:
         """As of any file."""
-        left = unpacked_limit(self._size) - self.tell()
+        left = self._left  # counted here: lines are many and short
         content = super().readline(left + 1 if size is None or size < 0 else min(size, left + 1))
+        self._left -= len(content)
         return self._bounded(content, left)
 
     def _bounded(self, content: bytes, left: int) -> bytes:

@@ -190,6 +190,14 @@ def test_saved_and_loaded_exits_give_the_same_scores(trained: Counted, found: Ea
         EarlyExit.load(path, Counted())
     with pytest.raises(DataError, match="found nothing there"):
         EarlyExit.load(tmp_path / "none.safetensors", trained)
+    content = bytearray(path.read_bytes())
+    (tmp_path / "cut.safetensors").write_bytes(content[:-20])
+    with pytest.raises(DataError, match="cut short: download it again"):
+        EarlyExit.load(tmp_path / "cut.safetensors", trained)
+    content[-3] ^= 1
+    (tmp_path / "flipped.safetensors").write_bytes(content)
+    with pytest.raises(DataError, match="expected the exits that were written, got others: their checksum differs"):
+        EarlyExit.load(tmp_path / "flipped.safetensors", trained)
     (tmp_path / "bad.safetensors").write_bytes(b"nonsense")
     with pytest.raises(DataError, match="another or a damaged one"):
         EarlyExit.load(tmp_path / "bad.safetensors", trained)

@@ -20,6 +20,7 @@ from layerlaw.capture.arguments import Inputs
 from layerlaw.errors import DataError, LabelError, LayerlawError
 from layerlaw.stats.labels import are_targets, listed_labels
 from layerlaw.stats.precision import native, not_dense
+from layerlaw.stats.ranks import world_size
 
 LABEL_KEYS = ("labels", "label", "targets", "target")
 DEFAULT_BATCH = {"running": 256, "batch": 100, "whole": 256}  # 100: the chunk of the law's authors
@@ -137,6 +138,7 @@ class Batches:
         self.samples: int | None = None
         self.labels: Tensor | None = None
         self._last: Any = None
+        self.spare: Batch | None = None  # a few samples of another rank, for one that may have none
         if isinstance(data, Iterator):
             raise self._one_shot(data)
         if isinstance(data, (str, os.PathLike)):
@@ -186,7 +188,7 @@ class Batches:
                 raise self._failed(error, index + 1) from error
             index += 1
             yield self._batch(item, f"{self.where}, batch {index}")
-        if index < 0:
+        if index < 0 and world_size() == 1:  # of several processes one may have none
             raise DataError(f"{self.where}: expected at least one batch, got none.")
 
     def _failed(self, error: Exception, batch: int) -> DataError:

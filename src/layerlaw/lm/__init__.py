@@ -47,6 +47,7 @@ from layerlaw.lm.weights import (
 )
 from layerlaw.progress import Progress
 from layerlaw.record import Record
+from layerlaw.stats.ranks import together
 from layerlaw.threads import WhenBusy, claimed
 
 __all__ = ["BlockStack", "Loaded", "find_blocks", "load", "load_tokenizer", "pieces_of", "probe_lm"]
@@ -64,6 +65,7 @@ MOVED = {
 }
 
 
+@together()
 def probe_lm(
     model: nn.Module | str | os.PathLike[str] | Loaded,
     text: Any,

@@ -32,7 +32,7 @@ from layerlaw.stats import ClassSums, find_centers
 from layerlaw.stats.moments import Columns, Moments, TargetMoments
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import at_least_float32
-from layerlaw.stats.ranks import all_reduce, rank, world_size
+from layerlaw.stats.ranks import all_reduce, look_at_others, rank, world_size
 
 Normalize = Literal["fresh", "none", "standardized"]
 GROUPS = 8  # of documents: enough for a standard error
@@ -181,6 +181,7 @@ class TextRun:
             Capture(network, plan, plan.sites, reduce=None, consume=found.consume) as capture,
         ):
             for number, (group, members) in enumerate(mine):
+                look_at_others()
                 batch = self.task.batch([pieces.ids[i] for i in members], members)
                 if len(batch.rows):
                     found.begin(group, batch, rank() + number * world_size())

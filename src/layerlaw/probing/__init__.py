@@ -23,6 +23,7 @@ from layerlaw.probing.aside import doubt_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores, names_in
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
+from layerlaw.probing.shards import first_batch
 from layerlaw.probing.targets import Targets, classes_or_targets, told_outputs
 from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
@@ -30,7 +31,7 @@ from layerlaw.record import PartRow, Record, SiteRow
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.passes import Around
 from layerlaw.stats.precision import full_precision
-from layerlaw.stats.ranks import world_size
+from layerlaw.stats.ranks import together, world_size
 from layerlaw.stats.regression import SiteRegression
 from layerlaw.threads import WhenBusy, claimed
 from layerlaw.verdict.sentences import listed
@@ -48,6 +49,7 @@ MOVED = {
 }
 
 
+@together()
 def probe(
     model: nn.Module,
     data: Any,
@@ -123,7 +125,9 @@ def probe(
         Randomness(source, test_source) as randomness,
         placed(network, device) as where,
     ):
-        example = next(iter(train))
+        example = first_batch(train)
+        if held_out is not None and world_size() > 1:
+            first_batch(held_out)
         with probing_state(network, "running"):
             told: Any = {"scores_at": scores, "classes_told": told_outputs(classes, example.labels, known_names)}
             how_found: Any = {"choice": sites, "reduce": reduce, "parts": parts, "output_row": True}

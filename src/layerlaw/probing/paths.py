@@ -24,6 +24,7 @@ from layerlaw.files import json_safe, write_json
 from layerlaw.outcome import Table
 from layerlaw.probing.classes import ClassChoice, Classes, names_in, told_classes
 from layerlaw.probing.run import Options, Prober, Split
+from layerlaw.probing.shards import first_batch
 from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.sheet import ImagePanel, Sheet
@@ -197,7 +198,7 @@ def sample_paths(
         placed(network, device) as home,
         probing_state(network, "running"),
     ):
-        example = next(iter(train))
+        example = first_batch(train)
         told: Any = {"scores_at": scores, "classes_told": told_classes(classes, known)}
         plan = find_sites(network, example.to(home), choice=sites, reduce=reduce, **told)
         chosen = Classes.of(classes, plan, train.labels, known, first=example.labels)

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture.batches import Batch, Batches
+from layerlaw.capture.batches import Batches
 from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.hooks import Capture, Consume, failed
 from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, recalibrating, untrained
@@ -37,6 +37,7 @@ from layerlaw.probing.memory import (
     out_of_memory,
     scatter_bytes,
 )
+from layerlaw.probing.shards import Step, borrowed
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import Progress
 from layerlaw.stats.centers import Weighting
@@ -44,7 +45,7 @@ from layerlaw.stats.labels import are_targets
 from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import full_precision
-from layerlaw.stats.ranks import all_reduce, world_size
+from layerlaw.stats.ranks import adding_nothing, all_reduce, look_at_others, world_size
 from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
 from layerlaw.stats.scatter import NearestCenter, Scatter
 
@@ -116,16 +117,6 @@ class Split:
         near = {site: NearestCenter(near.sums[..., :2]) for site, near in self.near.items()}
         scatters = {site: replace(s, sums=s.sums[..., : s.rank + 5]) for site, s in self.scatters.items()}
         return replace(self, near=near, scatters=scatters, accuracy=None)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One batch: its labels as 0 … K−1 (or targets (n, q)), and the rows that are of measured classes (`None`: all)."""
-
-    batch: Batch
-    labels: Tensor
-    rows: Tensor | None
-    where: str
 
 
 @dataclass(frozen=True)
@@ -209,8 +200,10 @@ class Prober:
         """The batches with samples of measured classes; all data are added to the fingerprint."""
         self.randomness.rewind()
         alone = self.options.batchnorm == "batch" and has_batchnorm(self.network)
+        none = world_size() > 1
         for i, batch in enumerate(self.options.progress(data, title, data.length)):
             where = f"{data.where}, batch {i}"
+            look_at_others()
             batch = batch.to(self.device)
             if fingerprint is not None:
                 fingerprint.update(batch.labels, *batch.tensors())
@@ -218,7 +211,10 @@ class Prober:
             if alone:
                 _check_normalized_alone(batch.labels, where)
             if len(labels) > 0:
+                none = False
                 yield Step(batch, labels, rows, where)
+        if none and (step := borrowed(data, self.classes, self.device)) is not None:
+            yield step
 
     def capturing(self, sites: Sequence[Site], consume: Consume) -> Capture:
         """Hooks at the sites."""
@@ -231,9 +227,8 @@ class Prober:
             state.free += torch.stack([(free == step.labels.to(free.device)).sum(), (free >= -1).sum()]).cpu()
         decision = self.classes.decide(output, step.rows)
         if not state.spoilt and decision is not None and (what := self.classes.unreadable(decision)):
-            state.spoilt = (
-                f"{what}: expected numbers, got NaN in {step.where}"  # told after the sites, which may know more
-            )
+            # told after the sites, which may know more
+            state.spoilt = f"{what}: expected numbers, got NaN in {step.where}"
         return decision
 
 
@@ -269,6 +264,8 @@ class State:
         default_factory=lambda: torch.zeros(2, dtype=torch.float64)
     )  # right, and all, of free decisions
 
+    borrowed: bool = False  # whether all samples are another rank's, which adds them up
+
     def begin(self, labels: Tensor) -> None:
         """Start a batch of pass 1."""
         self.first.begin(self.dealer.deal(labels))
@@ -303,7 +300,7 @@ def first_pass(prober: Prober, state: State) -> None:
     empty = True
     with prober.capturing(state.sites, consume) as capture:
         for step in prober.steps(state.data, f"{state.label}, pass 1", state.fingerprint):
-            empty = False
+            empty, state.borrowed = False, step.borrowed
             if kept.whole and not kept.fits(len(step.labels)):
                 _stop_keeping(prober, state)
             if kept.whole:
@@ -318,6 +315,8 @@ def first_pass(prober: Prober, state: State) -> None:
         state.dealer.all_labels = kept.labels.cpu()  # known now: permuted labels are a permutation
         state.dealer.restart()
         state.add_kept(kept.labels, None, lambda name: kept.where_bad(str(name)))
+    if state.borrowed and state.sample is not None:
+        state.sample = prober.classes.sample()  # those are pictured there
     if state.spoilt:
         cure = "Look at the last layers, or pass scores=None to leave the network's decisions out"
         raise FeatureError(f"{state.spoilt}. {cure}.")
@@ -337,7 +336,7 @@ def _stop_keeping(prober: Prober, state: State) -> None:
 def second_pass(prober: Prober, state: State, reference: Split | None) -> SecondPass | SecondRegression:
     """What residuals do around what pass 1 found, from the kept features or from another forward."""
     second: SecondPass | SecondRegression
-    with full_precision():
+    with full_precision(), adding_nothing(state.borrowed):
         how = (state.label, prober.options.weighting, reference, state.linear)
         second = prober.classes.second(state.first, *how)  # type: ignore[arg-type]
     state.first = prober.classes.first(0, ())  # its sums are no longer needed
@@ -353,7 +352,7 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
                 second.end()
     else:
         _second_forward(prober, state, second)
-    with full_precision():
+    with full_precision(), adding_nothing(state.borrowed):
         second.all_reduce()
     return second
 
@@ -380,7 +379,8 @@ def _leave(state: State, second: SecondPass | SecondRegression, split: Split) ->
         planes = state.sample.planes() if state.sample is not None else {}
     split.planes |= {site: planes[site.name] for site in state.sites if site.name in planes}
     if split.accuracy is not None:
-        all_reduce([state.free])
+        with adding_nothing(state.borrowed):
+            all_reduce([state.free])
         split.free_accuracy = float(state.free[0] / state.free[1]) if state.free[1] else None
     state.fingerprint.all_reduce()
     split.fingerprint, split.no_extras_why = state.fingerprint.text(), state.why_not

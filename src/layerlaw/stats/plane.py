@@ -7,11 +7,10 @@ from collections import defaultdict
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from layerlaw.stats.precision import at_least_float32
-from layerlaw.stats.ranks import world_size
+from layerlaw.stats.ranks import gathered, world_size
 
 SAMPLES = 200
 TOGETHER = 500_000  # matrices of more numbers than this are worked through one by one
@@ -56,8 +55,7 @@ class PlaneSample:
         if world_size() == 1:
             return
         mine = (self.labels, self._numbers, {key: torch.cat(kept).cpu() for key, kept in self._kept.items()})
-        parts = [mine] * world_size()
-        dist.all_gather_object(parts, mine)
+        parts = gathered(mine)
         whole = PlaneSample(len(self._taken), self.most)
         places = []
         for r, (_, numbers, kept) in enumerate(parts):

@@ -146,7 +146,7 @@ class FirstRegression:
         """Add up over ranks, once they agree on what is taken off the targets."""
         if world_size() > 1:
             common = self.shift.clone()
-            all_reduce([common])
+            all_reduce([common], always=True)
             self.take_off(common / world_size())
         none = self.counts.new_zeros(len(self.counts), 0)
         for site in self.sites.values():
