@@ -81,10 +81,10 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path, monk
         raise OSError("disk full")
 
     if step == "write":
-        monkeypatch.setattr(Path, "write_text", fail)
+        monkeypatch.setattr(Path, "write_bytes", fail)
     else:
         monkeypatch.setattr(os, step, fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(DataError, match="disk full"):
         replace(record(), name="second").save(path)
     monkeypatch.undo()
     assert path.read_bytes() == before

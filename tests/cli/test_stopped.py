@@ -23,7 +23,7 @@ def stopped(cwd: Path, when: Callable[[int], bool], *arguments: str) -> tuple[in
     """Ctrl-C as soon as something is so; the exit code, standard output and standard error."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, "-m", "layerlaw", *arguments]
-    with subprocess.Popen(command, cwd=cwd, text=True, env=ENVIRONMENT, **pipes) as process:
+    with subprocess.Popen(command, cwd=cwd, text=True, env=ENVIRONMENT, preexec_fn=_heeding, **pipes) as process:
         end = time.monotonic() + 60
         while not when(process.pid) and time.monotonic() < end:
             assert process.poll() is None, process.communicate()
@@ -31,6 +31,11 @@ def stopped(cwd: Path, when: Callable[[int], bool], *arguments: str) -> tuple[in
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=60)
         return process.returncode, out, errors
+
+
+def _heeding() -> None:
+    """A shell that runs the tests in the background lets them, and what they start, ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def loaded(library: str) -> Callable[[int], bool]:

@@ -72,7 +72,6 @@ def test_d_is_measured_at_the_input_and_behind_every_relu_before_the_pool(fig4: 
     run, samples = fig4.setting.runs["grid"][0], fig4.setting.data["fashion_mnist"]
     network, x, found = run.network(), samples.inputs, [samples.inputs.flatten(1)]
     with torch.no_grad():
-        x = x.repeat(1, run.recipe.network.repeat, 1, 1)
         for part in network:
             x = part(x)
             found += [x.flatten(1)] if isinstance(part, nn.ReLU) else []

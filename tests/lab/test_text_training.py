@@ -332,8 +332,8 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         ({"warmup": -1}, "warmup: expected a whole number of at least 0, got -1"),
         ({"betas": (0.9, 1.0)}, "betas: expected two numbers from 0 to below 1, got (0.9, 1.0)"),
         ({"betas": 0.9}, "betas: expected two numbers from 0 to below 1, got 0.9"),
-        ({"seed": -1}, "seed: expected a whole number of at least 0, got -1"),
-        ({"seed": 2**63}, "seed: expected a number from 0 to 2**63 − 1"),
+        ({"seed": -1}, "seed: expected a whole number of at least 0 and below 2⁶³, got -1"),
+        ({"seed": 2**63}, "seed: expected a whole number of at least 0 and below 2⁶³"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )

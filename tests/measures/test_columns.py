@@ -105,7 +105,7 @@ def test_a_new_measure_is_its_function_and_its_row(tmp_path: Path) -> None:
         assert record.law("test_largest_spread").quantity == "test_largest_spread"
         assert "largest_spread" in str(record)
         assert "<th>test_largest_spread</th>" in record._repr_html_()
-        columns = [column.header for column in table(record, width=200).columns]
+        columns = [str(column.header) for column in table(record, width=200).columns]
         assert {"widest", "test widest"} <= set(columns)
         page = ll.report(record, tmp_path / "page.html").read_text(encoding="utf-8")
         assert '<th scope="col" title="variance of the widest class; lower is better">widest</th>' in page

@@ -138,16 +138,19 @@ def load(
     if path.is_dir():
         check_weight_files(path)
     with explained(where):
-        which: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-        which |= {} if revision is None else {"revision": revision}
-        config = transformers.AutoConfig.from_pretrained(where, **which)
+        which = {} if revision is None else {"revision": revision}
+        config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code, **which)
         refuse_kernels(config, where)
-        options |= {"weights_only": True, **which}  # a pickle of weights is not run
+        options |= {
+            "weights_only": True,
+            "trust_remote_code": trust_remote_code,
+            **which,
+        }  # a pickle of weights is not run
         found = _class_for(transformers, config).from_pretrained(where, config=config, **options)
         refuse_images(found)  # before a tokenizer is looked for
         if own is None:
             beside = str(path.parent) if _tokenizer_is_above(path) else where
-            own = pretrained_tokenizer(beside, **which)
+            own = pretrained_tokenizer(beside, trust_remote_code=trust_remote_code, **which)
     return Loaded(found, own, name or (path.name if path.exists() else str(model)), mask_id)
 
 

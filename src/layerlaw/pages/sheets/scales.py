@@ -169,7 +169,8 @@ def _between(low: float, high: float, log: bool) -> Scale:
     if not log:
         return Scale(low, high, False)
     low, high = (min(max(end, -OUTERMOST), OUTERMOST) for end in (low, high))  # decades that floats can count
-    return Scale(10**low, 10**high, True) if low < high else Scale(10 ** (low - 1), 10 ** (high + 1), True)
+    out = float(low == high and abs(low) == OUTERMOST)  # all of it lies beyond: a decade on either side
+    return Scale(10 ** (low - out), 10 ** (high + out), True)
 
 
 def _heights(series: Iterable[Series]) -> list[float]:
