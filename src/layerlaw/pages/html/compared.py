@@ -104,7 +104,7 @@ def compare_table(views: Sequence[RecordView]) -> Markup:
         ]
         for view in views
     ]  # fmt: skip
-    kind = "many compared" if 1 + len(columns) > crowded else ""
+    kind = "many records" if 1 + len(columns) > crowded else ""
     bent = any(view.fit is not None and view.fit.trend == math.inf for view in views)
     infinite = " Trend ∞: a curve fitted to all steps does not fall at its first one." * bent
     rule = fill('<p class="note">{}.{}</p>', RULE[0].upper() + RULE[1:], infinite)
