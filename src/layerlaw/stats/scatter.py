@@ -133,7 +133,7 @@ class Scatter:
         own = (z * span.inverse_scales.unsqueeze(-1)).square_().sum(-2, keepdim=True)
         simple = span.weighting == "classes" or span.balanced
         equal = own if simple else (span.equal_whitener @ z).square_().sum(-2, keepdim=True)
-        places = (span.coordinates.mT @ hot).add_(z)  # (…, r, n): where the samples are, relative to the global mean
+        places = (span.places.mT @ hot).add_(z)  # (…, r, n): where the samples are, relative to the global mean
         agreed = agreement(places, span.coordinates, span.half_norms, _choices(labels, decision))
         squares = double(lengths).square().unsqueeze(-2)
         values = torch.cat([z, own, equal, squares, z.new_ones((*batch, 1, n)), agreed], -2)  # (…, r + 5 or 6, n)
