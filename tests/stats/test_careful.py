@@ -10,8 +10,8 @@ import torch
 import layerlaw as ll
 import oracle
 from layerlaw.errors import FeatureError
-from layerlaw.measures import measure, ncc_accuracy, separation_fuzziness
-from layerlaw.verdict import verdict
+from layerlaw.measures import measure, ncc_accuracy, separation_fuzziness, target_separation
+from layerlaw.verdict import judge
 
 Array = npt.NDArray[np.float64]
 Y = np.repeat(np.arange(4), 25)
@@ -129,4 +129,27 @@ def test_where_d_is_refused_nothing_is_said_of_the_span_of_the_class_means() -> 
     assert record.sites[0].values["separation"] is None
     assert any("away from 0" in note for note in record.notes)
     assert not any("span fewer" in note for note in record.notes)
-    assert not any("span fewer" in line for line in verdict(record))
+    assert not any("span fewer" in line for line in str(judge(record)).splitlines())
+
+
+def targets(x: Array) -> Array:
+    return x[:, :2] + np.random.default_rng(3).normal(size=(100, 2))
+
+
+@pytest.mark.parametrize("size", [1e3, 1e5, 1e7])
+def test_one_outlier_drops_no_direction_of_float32_features_beside_targets(size: float) -> None:
+    x, y = blobs(), targets(blobs())
+    x[0, 0] = size
+    x = x.astype(np.float32)
+    assert target_separation(x, y) == pytest.approx(target_separation(x.astype(float), y), rel=1e-5)
+
+
+@pytest.mark.parametrize("offset", [1e6, 1e9, 1e13])
+def test_float64_far_from_0_is_regressed_on_targets_as_if_it_were_near(offset: float) -> None:
+    far, y = blobs() + offset, targets(blobs())
+    assert target_separation(far, y) == pytest.approx(target_separation(far - offset, y), rel=1e-10)
+
+
+def test_float64_too_far_from_0_is_refused_for_targets_too() -> None:
+    with pytest.raises(FeatureError, match=r"rounding of float64.*Subtract the mean before they are rounded\.$"):
+        target_separation(blobs() + 1e16, targets(blobs()))

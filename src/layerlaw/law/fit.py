@@ -246,7 +246,7 @@ def fit_law(values: Sequence[float] | Array | Any, *, quantity: str = "D", chose
 
 
 def _checked(values: Any) -> Array:
-    if isinstance(values, np.ma.MaskedArray) and (hidden := int(np.ma.count_masked(values))):
+    if isinstance(values, np.ma.MaskedArray) and (hidden := int(np.ma.getmaskarray(values).sum())):
         raise InputError(
             f"fit_law: expected numbers everywhere, got {hidden} that are masked. Drop these sites before."
         )

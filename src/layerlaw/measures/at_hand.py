@@ -15,13 +15,13 @@ from layerlaw.measures.columns import REGISTRY, measured
 from layerlaw.measures.separation import separation
 from layerlaw.measures.site import Needs, SiteStatistics, enough_samples
 from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, project
-from layerlaw.stats.careful import careful_centers
+from layerlaw.stats.careful import careful_centers, careful_fit
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.labels import check_counts, check_reached, checked_targets
-from layerlaw.stats.limits import NO_SCALE, doubt_of, finite
+from layerlaw.stats.limits import NO_SCALE, finite
 from layerlaw.stats.passes import Dealt
 from layerlaw.stats.precision import double, full_precision, native, not_dense, take_rows
-from layerlaw.stats.regression import FirstRegression, SecondRegression
+from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
 
 _NUMBERED = "Number the classes from 0: np.unique(labels, return_inverse=True)[1]"
 
@@ -52,21 +52,23 @@ def target_separation(features: Any, targets: Any) -> float:
     x, y = _features(features, deep=False), checked_targets(_tensor(targets, "targets").detach())
     if len(y) != len(x):
         raise LabelError(f"targets: expected one row for each of the {len(x)} rows of features, got {len(y)}.")
-    first = FirstRegression(y.shape[1], 1, jackknife=False)
     with full_precision():
-        first.begin(Dealt(y))
-        first.update("features", x)
-        first.end(lambda _: "some row")
-        first.check("targets")
-        second = SecondRegression(first)
-        second.begin(Dealt(y), None)
-        second.update("features", x)
-        found = dict(second.sites())["features"]
-        if doubt := doubt_of(found.fit):
-            raise FeatureError(f"features: {doubt}")
+        found = careful_fit(x, lambda features: _regressed(features, y))
         if int(found.fit.rank) == 0:
             raise FeatureError("features: nothing in them goes with the targets, so D_reg is not defined (dead?).")
         return float(found.separation)
+
+
+def _regressed(x: Tensor, y: Tensor) -> SiteRegression:
+    first = FirstRegression(y.shape[1], 1, jackknife=False)
+    first.begin(Dealt(y))
+    first.update("features", x)
+    first.end(lambda _: "some row")
+    first.check("targets")
+    second = SecondRegression(first)
+    second.begin(Dealt(y), None)
+    second.update("features", x)
+    return dict(second.sites())["features"]
 
 
 def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Any:

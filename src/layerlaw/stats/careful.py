@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError
-from layerlaw.stats.centers import FLOAT32_RESOLUTION, Centers, Weighting, find_centers
+from layerlaw.stats.centers import FLOAT32_RESOLUTION, Centers, FeatureFit, Weighting, find_centers
 from layerlaw.stats.limits import OFFSET, doubt_of
 from layerlaw.stats.precision import double
+from layerlaw.stats.regression import SiteRegression
 from layerlaw.stats.sums import ClassSums
 
 CENTERED = 1e5  # times their spread: float64 features farther from 0 are centered first; nearer, it would not show
@@ -30,7 +34,30 @@ def careful_centers(x: Tensor, y: Tensor, sums: ClassSums, weighting: Weighting)
         centers = find_centers(ClassSums.of(x, y, centers.counts.shape[-1]), weighting, origin)
     if doubt := doubt_of(centers):
         raise FeatureError(f"features: {doubt}")
-    return _widened(x, y, centers) if x.dtype != torch.float64 and bool(_narrow(centers).any()) else (x, centers)
+    if x.dtype == torch.float64 or not bool(narrow(centers).any()):
+        return x, centers
+    K, wide = centers.counts.shape[-1], double(x)
+    exact = find_centers(ClassSums.of(wide, y, K), weighting)
+    sizes = ClassSums.of(wide.abs(), y, K).sums / exact.counts.unsqueeze(-1)  # (…, K, d): mean |x| of each feature
+    return (wide, exact) if more_digits(wide, exact, sizes, exact.weights, centers.rank) else (x, centers)
+
+
+def careful_fit(x: Tensor, regressed: Callable[[Tensor], SiteRegression]) -> SiteRegression:
+    """The same of features (n, d) regressed on targets; `regressed` does that."""
+    origin = None
+    if x.dtype == torch.float64:
+        near = x - x[:1]
+        if bool(x[0].square().sum() > CENTERED**2 * near.square().sum(-1).mean()):
+            x, origin = near, x[:1]
+    found = regressed(x)
+    if doubt := doubt_of(replace(found.fit, origin=origin)):
+        raise FeatureError(f"features: {doubt}")
+    if x.dtype == torch.float64 or not bool(narrow(found.fit)):
+        return found
+    wide = double(x)
+    exact = regressed(wide)
+    sizes = wide.square().mean(0, keepdim=True).sqrt()
+    return exact if more_digits(wide, exact.fit, sizes, sizes.new_ones(1), found.fit.rank) else found
 
 
 def _far(centers: Centers) -> Tensor:
@@ -39,36 +66,38 @@ def _far(centers: Centers) -> Tensor:
     return centers.mean.square().sum(-1) > CENTERED**2 * around
 
 
-def _narrow(centers: Centers) -> Tensor:
+def narrow(site: Centers | FeatureFit) -> Tensor:
     """Whether the spread of the features, and not their offset, makes scales count as rounding, or nearly (…)."""
-    within = (centers.spread / centers.counts.sum(-1)).sqrt()
-    offset = torch.linalg.vector_norm(centers.mean, dim=-1)
-    least = torch.where(centers.scales > 0, centers.scales, torch.inf).amin(-1)
-    small = (centers.cut > 0) | (least < NARROW * centers.cutoff)
-    return small & (offset <= OFFSET * within) & within.isfinite() & (centers.rank > 0)
+    n, mean, scales, _ = site.looked_at
+    within = (site.spread / n).sqrt()
+    least = torch.where(scales > 0, scales, torch.inf).amin(-1)
+    small = (site.cut > 0) | (least < NARROW * site.cutoff)
+    small &= (torch.linalg.vector_norm(mean, dim=-1) <= OFFSET * within) & within.isfinite() & (site.rank > 0)
+    return small
 
 
-def _widened(x: Tensor, y: Tensor, centers: Centers) -> tuple[Tensor, Centers]:
-    """Float64 features and their centers, where all of their directions are more than the rounding of float32 features."""
-    K = centers.counts.shape[-1]
-    wide = double(x)
-    exact = find_centers(ClassSums.of(wide, y, K), centers.weighting)
-    sizes = ClassSums.of(wide.abs(), y, K).sums / exact.counts.unsqueeze(-1)  # (…, K, d): mean |x| of each feature
-    # A feature's mean is off by at most the mean of its roundings; large features say nothing against small ones.
+def more_digits(x: Tensor, exact: Centers | FeatureFit, sizes: Tensor, weights: Tensor, rank: Tensor) -> bool:
+    """Whether `exact`, of the float32 features made float64 (…, n, d), is to be believed instead of the float32 `rank` (…).
+
+    A direction is real where it is more than the rounding of the features can be; `sizes` (…, K, d) are those of every
+    feature, in K parts of these weights: large features say nothing against directions of small ones. Raises where float32
+    hides directions.
+    """
     along = (sizes @ exact.basis.abs().mT).square()  # (…, K, r)
-    rounding = FLOAT32_RESOLUTION * (exact.weights.unsqueeze(-1) * along).sum(-2).sqrt()  # (…, r)
+    rounding = FLOAT32_RESOLUTION * (weights.unsqueeze(-1) * along).sum(-2).sqrt()  # (…, r)
     kept = exact.scales > 0
     real = kept & (exact.scales > rounding)
     if bool((real == kept).all()) and x.dim() == 2:
-        return wide, exact
-    more = real.sum(-1) > centers.rank
-    if bool((more | (_outliers(wide) & (kept & ~real).any(-1))).any()):
+        return True
+    hidden = (real.sum(-1) > rank) | (_outliers(x) & (kept & ~real).any(-1))
+    if bool(hidden.any()):
         why = "some features or samples are so much larger than others that these vanish in float32"
         raise FeatureError(f"features: {why}. Take their digits as they are: features.double(). Or leave outliers out.")
-    return x, centers
+    return False
 
 
 def _outliers(x: Tensor) -> Tensor:
     """Whether some sample lies much farther from the mean than most (…)."""
     lengths = torch.linalg.vector_norm(x - x.median(-2, keepdim=True).values, dim=-1)
-    return lengths.amax(-1) > OUTLIER * lengths.median(-1).values
+    found: Tensor = lengths.amax(-1) > OUTLIER * lengths.median(-1).values
+    return found

@@ -85,7 +85,7 @@ def native(values: npt.NDArray[Any], name: str = "data") -> npt.NDArray[Any]:
     [2, 1, 0]
     """
     if isinstance(values, np.ma.MaskedArray):
-        if hidden := int(np.ma.count_masked(values)):
+        if hidden := int(np.ma.getmaskarray(values).sum()):
             cure = "Fill them in, or drop these samples, before"
             raise InputError(f"{name}: expected numbers everywhere, got {hidden} that are masked. {cure}.")
         values = values.data
