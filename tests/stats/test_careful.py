@@ -153,3 +153,16 @@ def test_float64_far_from_0_is_regressed_on_targets_as_if_it_were_near(offset: f
 def test_float64_too_far_from_0_is_refused_for_targets_too() -> None:
     with pytest.raises(FeatureError, match=r"rounding of float64.*Subtract the mean before they are rounded\.$"):
         target_separation(blobs() + 1e16, targets(blobs()))
+
+
+@pytest.mark.parametrize("size", [1e7, 1e8, 1e10])
+def test_a_stream_of_float32_features_with_an_outlier_has_no_d_where_directions_vanish(size: float) -> None:
+    x, y = torch.tensor(blobs()), torch.tensor(Y)
+    network = torch.nn.Sequential(torch.nn.Linear(6, 4))
+    x[0, 0] = size
+    record = ll.probe(network, (x.float(), y), sites=["input"], progress=False)
+    assert record.sites[0].values["separation"] is None
+    assert any("few samples lie so far" in note and "float64" in note for note in record.notes)
+    assert not any("span fewer" in note for note in record.notes)
+    wide = ll.probe(network.double(), (x.float().double(), y), sites=["input"], progress=False)  # as advised
+    assert wide.sites[0].values["separation"] == pytest.approx(exact(x.float().numpy()), rel=1e-6)

@@ -15,6 +15,7 @@ NEAR = 10.0  # times the cutoff: where real scales reach down so far, more of th
 OFFSET = 100.0  # times its spread: nearer to 0, what rounding hides is smaller than what few samples hide
 FAR = 1e11  # times the least difference of class means: float64 sums of such features have lost the fifth digit
 FARTHEST = 1e15  # the same where a sample was subtracted first: the features themselves are rounded by as much
+TRACE = 1e-9  # of the cutoff: what is cut below was exactly 0
 SMALLEST = {torch.float64: 1e-140}  # below, squares are 0
 SMALLEST_FLOAT32 = 1e-36  # below, the features themselves have lost digits
 TOO_LARGE = "Numbers too large to be added up show as infinity: float64 reaches further"
@@ -33,11 +34,12 @@ class Doubt(NamedTuple):
         return f"{self.why}. {self.cure}."
 
 
-def doubt_of(site: Centers | FeatureFit) -> Doubt | None:
+def doubt_of(site: Centers | FeatureFit, outliers: bool = False) -> Doubt | None:
     """Why D of these features would look right and may be wrong, in any entry of the leading dimension; else `None`.
 
     They leave the range of their dtype; or they lie far from 0, and rounding there may hide directions: one was taken for
     rounding that is larger than the rounding of so many samples makes by chance, or others are hardly larger than what is.
+    `outliers`: whether few samples are most of their spread, and of the rounding that follows from it.
     """
     kind = str(site.dtype).removeprefix("torch.")
     for size, offset, spread, cut, *scales in _looked_at(site):
@@ -52,6 +54,10 @@ def doubt_of(site: Centers | FeatureFit) -> Doubt | None:
             )
             lost = f"Differences of {cut:.2g} may be real or not, and D depends on them"
             return Doubt(why, f"{lost}. {_nearer(site.dtype)}", False)
+        if outliers and site.dtype != torch.float64 and scales[2] > cut > TRACE * scales[2]:
+            why = f"few samples lie so far from the others that differences of {cut:.2g} vanish in {kind}"
+            cure = "Leave these samples out, or measure in float64 (probe: model and inputs in float64)"
+            return Doubt(why, cure, False)
         far = FAR if site.origin is None else FARTHEST
         if site.dtype == torch.float64 and offset > OFFSET * spread and offset > far * scales[1] > 0:
             why = f"features {offset:.2g} away from 0 lose digits to the rounding of {kind}"
