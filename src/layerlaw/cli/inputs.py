@@ -27,6 +27,7 @@ from layerlaw.data.labeled import Normalize, normalization, scaling_in_words
 from layerlaw.errors import CaptureError, DataError, InputError, check_choice, needed
 from layerlaw.lab import Architecture, Recipe, Samples
 from layerlaw.packed import check_safetensors, read_npz, read_torch
+from layerlaw.stats.precision import native
 
 MODEL = (
     "file.py:make or package.module:make. This runs your own code: `make` returns a model, (model, data) or (model, data, "
@@ -217,8 +218,8 @@ def arrays(path: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | N
         found: dict[str, Any] = _state(path)
     else:
         try:
-            found = {name: torch.from_numpy(array) for name, array in read_npz(path).items()}
-        except (DataError, TypeError) as error:  # torch has not every kind of number that numpy has
+            found = {name: torch.from_numpy(native(array)) for name, array in read_npz(path).items()}
+        except (DataError, TypeError, ValueError) as error:  # torch has not every kind of number that numpy has
             raise DataError(f"{expected}; the file cannot be read ({error}).") from None
     if not all(isinstance(found.get(name), Tensor) for name in ("x", "y")):
         raise DataError(f"{expected}, got {', '.join(map(str, found)) or 'none'}.")
