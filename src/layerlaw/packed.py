@@ -278,7 +278,11 @@ def safetensors_header(path: Path) -> dict[str, Any]:
             ends = [entry["data_offsets"][1] for entry in header.values()]
             due = 8 + length + max(ends, default=0)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-            why = error if isinstance(error, TypeError) else f"its header cannot be read ({type(error).__name__}: {error})"
+            why = (
+                error
+                if isinstance(error, TypeError)
+                else f"its header cannot be read ({type(error).__name__}: {error})"
+            )
             raise DataError(f"{path}: expected a safetensors file, got another or a damaged one: {why}.") from None
     if size < due:
         raise DataError(f"{path}: expected {due:,} bytes, as its header says, got {size:,}: it is {AGAIN}.")

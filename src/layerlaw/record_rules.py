@@ -127,7 +127,7 @@ def check_record(data: Mapping[str, Any]) -> None:
     labels, known = data.get("plane_labels", ()), len(words or classes)
     if labels and max(labels) >= max(known, 1):
         raise misfit("plane_labels", f"labels below {max(known, 1)}, the number of names for them", max(labels))
-    _check_totals(data["sites"])
+    check_totals(data["sites"])
     seen: set[tuple[str, str]] = set()
     groups: dict[str, int] = {}
     for i, site in enumerate(data["sites"]):
@@ -145,7 +145,8 @@ def check_record(data: Mapping[str, Any]) -> None:
                 raise misfit(f"{where}.left_out.{name}", f"{groups[name]} numbers, as at other sites", values)
 
 
-def _check_totals(sites: Sequence[Mapping[str, Any]]) -> None:
+def check_totals(sites: Sequence[Mapping[str, Any]]) -> None:
+    """Raise where sites that each keep to their limits hold too much together."""
     points = sum(len(site.get("plane", ())) for site in sites)
     numbers = sum(len(values) for site in sites for values in site.get("left_out", {}).values())
     for what, total in (("plane", points), ("left_out", numbers)):

@@ -391,3 +391,11 @@ def test_autocorrelation_tells_a_curve_from_noise() -> None:
     assert fit_law([8.0, 4.0, 2.0, 1.0, 0.5]).autocorrelation is None  # an exact line leaves rounding only
     e = np.array(fit_law([5.0, 3.0, 2.9, 1.0, 0.8]).residuals)
     assert fit_law([5.0, 3.0, 2.9, 1.0, 0.8]).autocorrelation == pytest.approx((e[1:] @ e[:-1]) / (e @ e))
+
+
+def test_the_name_of_a_quantity_does_not_steer_the_terminal() -> None:
+    said = str(fit_law([8.0, 4.0, 2.0, 1.0], quantity="\x1b[31mX"))
+    assert "\x1b" not in said
+    assert "\\x1b[31mX" in said
+    with pytest.raises(InputError, match="quantity: expected the name of what the values are, got 3"):
+        fit_law([2.0, 1.0], quantity=3)

@@ -291,7 +291,9 @@ def _load_weights(model: nn.Module, path: Path) -> None:
     for name, value in inner.items():
         if isinstance(here := own.get(name), Tensor) and _sort_of(value) != _sort_of(here):
             expected = f"'{name}' as {_sort_of(here)} numbers, such as {_dtype_word(here)}"
-            raise DataError(f"{path}: expected {expected}, got {_dtype_word(value)}. Are these the weights of this model?")
+            raise DataError(
+                f"{path}: expected {expected}, got {_dtype_word(value)}. Are these the weights of this model?"
+            )
     try:
         model.load_state_dict(inner)
     except RuntimeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -47,10 +48,11 @@ def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 def _parameters(kind: Any, config: Any) -> int:
     """How many parameters a model of this configuration has, without memory for them; 0 where it cannot be built so."""
-    build = getattr(kind, "from_config", None) or getattr(kind, "_from_config", kind)
+    own = copy.deepcopy(config)  # building a model writes into it
     try:
         with torch.device("meta"):
-            model: nn.Module = build(config)
+            chosen = hasattr(kind, "from_config")  # one of the classes that look for another
+            model: nn.Module = kind.from_config(own, trust_remote_code=False) if chosen else kind._from_config(own)
     except Exception:  # whatever is wrong with it is said where it is loaded
         return 0
     return sum(parameter.numel() for parameter in model.parameters())

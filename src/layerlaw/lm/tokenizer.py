@@ -8,7 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from layerlaw.errors import DataError, InputError, LayerlawError, MissingExtraError, check_choice, needed, without_colors
+from layerlaw.errors import (
+    DataError,
+    InputError,
+    LayerlawError,
+    MissingExtraError,
+    check_choice,
+    needed,
+    without_colors,
+)
 from layerlaw.files import as_path
 
 Chat = str | Sequence[Mapping[str, str]]

@@ -220,7 +220,10 @@ def site_places(sites: Sequence[SiteRow]) -> list[float]:
     place = {i: at[0] + k for k, i in enumerate(at)}
     out = []
     for i in range(len(sites)):
-        behind, ahead = bisect_right(at, i), bisect_left(at, i)  # how many points are up to here, and how many before it
+        behind, ahead = (
+            bisect_right(at, i),
+            bisect_left(at, i),
+        )  # how many points are up to here, and how many before it
         before = at[behind - 1] if behind else None
         after = at[ahead] if ahead < len(at) else None
         if before is None or after is None:

@@ -87,7 +87,11 @@ def not_stored(values: Tensor) -> str:
         return why or "a quantized tensor (dequantize() makes it an ordinary one)"
     claimed, stored = values.numel(), values.untyped_storage().nbytes() // values.element_size()
     held = f"{stored:,} {'is' if stored == 1 else 'are'}"
-    return "" if claimed <= stored else f"a tensor of {claimed:,} numbers of which {held} stored (contiguous() stores them all)"
+    return (
+        ""
+        if claimed <= stored
+        else f"a tensor of {claimed:,} numbers of which {held} stored (contiguous() stores them all)"
+    )
 
 
 def native(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
