@@ -270,20 +270,18 @@ def safetensors_header(path: Path) -> dict[str, Any]:
             raise DataError(f"{path}: expected a header of {length:,} bytes, got {size:,} in all; {AGAIN}.")
         if length > LONGEST_HEADER:
             raise DataError(f"{path}: expected a safetensors file, got another or a damaged one (no header).")
+        expected = f"{path}: expected a safetensors file, got another or a damaged one"
         try:
             header = json.loads(file.read(length))
             if not isinstance(header, dict):
-                raise TypeError(f"its header is {json_words(header)}, not an object")
+                raise DataError(f"{expected}: its header is {json_words(header)}, not an object.")
             header.pop("__metadata__", None)
             ends = [entry["data_offsets"][1] for entry in header.values()]
             due = 8 + length + max(ends, default=0)
+        except DataError:
+            raise
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-            why = (
-                error
-                if isinstance(error, TypeError)
-                else f"its header cannot be read ({type(error).__name__}: {error})"
-            )
-            raise DataError(f"{path}: expected a safetensors file, got another or a damaged one: {why}.") from None
+            raise DataError(f"{expected}: its header cannot be read ({type(error).__name__}).") from None
     if size < due:
         raise DataError(f"{path}: expected {due:,} bytes, as its header says, got {size:,}: it is {AGAIN}.")
     return header
