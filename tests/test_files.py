@@ -167,3 +167,14 @@ def test_a_writer_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         replace_whole(tmp_path / "a", write)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_limit_on_the_size_of_files_is_no_full_disk(tmp_path: Path) -> None:
+    with full_disk(4096), pytest.raises(DataError, match=r"got a limit of 4\.1 kB .* Raise it \(ulimit -f\)"):
+        write_whole(tmp_path / "a.txt", "x" * 20_000)
+
+
+def test_a_device_is_told_once() -> None:
+    with pytest.raises(DataError) as caught:
+        Record.load("/dev/zero")
+    assert str(caught.value) == "/dev/zero: expected a layerlaw record, got a device or a pipe."

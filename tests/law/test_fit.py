@@ -407,3 +407,9 @@ def test_masked_numbers_are_refused() -> None:
 def test_the_quantity_is_a_name(quantity: object) -> None:
     with pytest.raises(InputError, match="fit_law: quantity: expected a name"):
         fit_law([8.0, 4.0, 2.0], quantity=quantity)
+
+
+def test_the_name_of_a_quantity_does_not_steer_the_terminal() -> None:
+    said = str(fit_law([8.0, 4.0, 2.0, 1.0], quantity="\x1b[31mX"))
+    assert "\x1b" not in said
+    assert "\\x1b[31mX" in said

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from layerlaw.errors import Demand, InputError, demand, shown
+from layerlaw.errors import Demand, InputError, demand, shown, visible
 from layerlaw.law.chance import greenwood_p
 
 Array = npt.NDArray[np.float64]
@@ -107,7 +108,7 @@ class LawFit:
         """Lag-1 correlation to be expected of noise about a fitted line."""
         return -2 / self.points
 
-    @property
+    @cached_property
     def rising(self) -> list[int]:
         """Layers (counted from 0) at which the value rises by more than a thousandth: less is rounding."""
         return [i for i, (a, b) in enumerate(pairwise(self.values)) if b > a * (1 + UNCHANGED)]
@@ -224,7 +225,7 @@ def fit_law(values: Sequence[float] | Array | Any, *, quantity: str = "D", chose
         sensitivity = float(np.exp(ratios).sum())
         inefficiency = float(np.exp(ratios - ratios.mean()).mean())
     return LawFit(
-        quantity=quantity,
+        quantity=visible(quantity),  # it is printed
         values=tuple(D.tolist()),
         rho=rho,
         end_to_end=end_to_end,

@@ -76,6 +76,25 @@ def not_dense(values: Tensor) -> str:
     return "" if values.layout == torch.strided else "a sparse tensor (to_dense() makes it an ordinary one)"
 
 
+def not_stored(values: Tensor) -> str:
+    """In words, what keeps a tensor from holding each of its numbers; empty where nothing does.
+
+    A file of a kilobyte may hold one number that stands for a billion.
+
+    >>> not_stored(torch.ones(3)), not_stored(torch.ones(1).expand(3))
+    ('', 'a tensor of 3 numbers of which 1 is stored (contiguous() stores them all)')
+    """
+    if (why := not_dense(values)) or values.is_quantized:
+        return why or "a quantized tensor (dequantize() makes it an ordinary one)"
+    claimed, stored = values.numel(), values.untyped_storage().nbytes() // values.element_size()
+    held = f"{stored:,} {'is' if stored == 1 else 'are'}"
+    return (
+        ""
+        if claimed <= stored
+        else f"a tensor of {claimed:,} numbers of which {held} stored (contiguous() stores them all)"
+    )
+
+
 def native(values: npt.NDArray[Any], name: str = "data") -> npt.NDArray[Any]:
     """An array as torch takes it: in the byte order of this machine, going forward, writable, of no more than 64 bits.
 
