@@ -287,3 +287,67 @@ def test_a_pickle_that_asks_for_a_far_place_is_refused() -> None:
     content = b"\x80\x02}r" + struct.pack("<I", 2**31 - 1) + b"."
     with memory_below(2**20), pytest.raises(DataError, match="got a place 2147483647"):
         cifar.unpickle(content, "data_batch_1")
+
+
+def test_a_flipped_byte_is_damage_and_not_a_file_cut_short(tmp_path: Path) -> None:
+    whole = write_torch(tmp_path / "a.pt", CONTENT).read_bytes()
+    for at in (0, 40, len(whole) // 2):
+        flipped = bytearray(whole)
+        flipped[at] ^= 0xFF
+        (tmp_path / "a.pt").write_bytes(flipped)
+        with pytest.raises(DataError, match="damaged") as caught:
+            read_torch(tmp_path / "a.pt", what="a test")
+        assert "cut short" not in str(caught.value)
+
+
+def test_nobody_is_told_to_download_what_was_written_here(tmp_path: Path) -> None:
+    whole = write_torch(tmp_path / "a.pt", CONTENT).read_bytes()
+    for content in (b"", whole[: len(whole) // 2], b"text", whole[:40] + b"?" + whole[41:]):
+        (tmp_path / "a.pt").write_bytes(content)
+        with pytest.raises(DataError) as caught:
+            read_torch(tmp_path / "a.pt", what="a test", sealed=True)
+        assert "download" not in str(caught.value)
+
+
+@pytest.mark.parametrize("header", [b"[]", b"3", b"null", b'{"w": []}', b'{"w": {}}', b"{"])
+def test_a_safetensors_header_that_is_none_is_told_in_words(header: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(
+        DataError, match="expected a safetensors file, got another or a damaged one: its header"
+    ) as caught:
+        check_safetensors(tmp_path / "a.safetensors")
+    assert "AttributeError" not in str(caught.value)
+
+
+def test_an_array_with_a_negative_side_is_refused_as_such(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    np.lib.format.write_array_header_1_0(content, {"descr": "<f4", "fortran_order": False, "shape": (-1, 784)})
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", content.getvalue())
+    with pytest.raises(DataError, match=r"expected sides of at least 0 for 'x', got the shape \(-1, 784\)"):
+        read_npz(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a/../../b", "..\\b", "C:/b"])
+def test_an_index_of_weights_that_leads_out_of_its_folder_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "model.safetensors", "b": name}})
+    )
+    with pytest.raises(DataError, match=r"expected files in this folder, got '.*' in its weight_map"):
+        check_weight_files(tmp_path)
+
+
+def test_an_index_of_weights_in_its_folder_is_fine_and_another_file_is_told(tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "parts/model-2.safetensors"}}))
+    check_weight_files(tmp_path)
+    index.write_text("[]")
+    with pytest.raises(DataError, match="expected an index of weights with a weight_map"):
+        check_weight_files(tmp_path)
+
+
+def test_colors_of_torch_are_not_in_its_message(tmp_path: Path) -> None:
+    torch.save({"a": slice(1)}, tmp_path / "a.pt")
+    with pytest.raises(DataError) as caught:
+        read_torch(tmp_path / "a.pt", what="a test")
+    assert "x1b" not in str(caught.value)

@@ -10,7 +10,7 @@ import pytest
 from layerlaw.errors import DataError
 from layerlaw.measures.columns import Column, registered
 from layerlaw.record import KINDS, Record, SiteRow
-from layerlaw.record_rules import PART_KINDS
+from layerlaw.record_rules import PART_KINDS, check_totals
 from layerlaw.verdict.parts import PLURALS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -93,6 +93,19 @@ WRONG: list[tuple[str, Any, str]] = [
     ("settings.blocks", [1], r"expected text, got a list of 1"),
     ("settings.data_name", {"a": 1}, "settings.data_name: expected text"),
     ("settings.tokens", 5.5, "settings.tokens: expected a whole number"),
+    ("settings.mode", [], "settings.mode: expected text, got a list of 0"),
+    ("settings.batchnorm", {}, "settings.batchnorm: expected text, got an object of 0"),
+    ("settings.normalise", [1], "settings.normalise: expected text, got a list of 1"),
+    ("settings.normalize", 3, "settings.normalize: expected text, got 3"),
+    ("notes", ["x"] * 1001, "notes: expected a list of 0 to 1,000 entries, got a list of 1001"),
+    ("notes.0", "x" * 10_001, r"notes\[0\]: expected text of at most 10,000 characters, got 10,001"),
+    ("sites.0.name", "x" * 1001, r"sites\[0\].name: expected text of at most 1,000 characters"),
+    ("classes.0", "x" * 1001, r"classes\[0\]: expected text of at most 1,000 characters"),
+    ("settings.data_name", "x" * 10_001, "settings.data_name: expected text of at most 10,000 characters"),
+    ("sites.0.left_out.separation", [1.0] * 1001, "left_out.separation: expected a list of 0 to 1,000 entries"),
+    ("sites.0.plane", [[0.0, 1.0]] * 5001, "plane: expected a list of 0 to 5,000 entries"),
+    ("plane_labels", [0] * 5001, "plane_labels: expected a list of 0 to 5,000 entries"),
+    ("sites", [{}] * 5001, "sites: expected a list of 0 to 5,000 entries"),
     ("provenance.text", "a", "provenance.text: expected an object"),
     ("provenance.parameters_sha256", [1], "parameters_sha256: expected text"),
     ("parts.0.kind", "poem", r"parts\[0\].kind: expected one of 'map'"),
@@ -147,3 +160,16 @@ def test_every_recorded_figure_is_read() -> None:
 
     for path in sorted((ROOT / "docs" / "reproduction").glob("*.json"))[::4]:
         assert Outcome.load(path).rows
+
+
+def test_settings_of_the_first_version_that_are_no_text_are_named() -> None:
+    with pytest.raises(DataError, match=r"settings\.mode: expected text, got a list of 0"):
+        Record.from_dict(whole() | {"version": 1, "settings": {"mode": []}})
+
+
+def test_what_all_sites_hold_together_is_limited() -> None:
+    data = whole() | {"plane_labels": []}
+    points: list[Any] = [[0.0, 1.0]] * 5000
+    data["sites"] = [{**data["sites"][0], "name": str(i), "plane": points} for i in range(201)]
+    with pytest.raises(DataError, match=r"sites\.plane: expected at most 1,000,000 entries of all sites together"):
+        check_totals(data["sites"])

@@ -1,11 +1,13 @@
 """Everything layerlaw raises. Each message says what was expected, what came, where, and what to do."""
 
 import importlib
+import re
 import unicodedata
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+COLORS = re.compile(r"\x1b\[[0-9;]*m")
 MOST_WHOLE = 2**48  # of a count or a size: no memory holds more
 
 
@@ -20,6 +22,15 @@ def visible(text: str) -> str:
         return text
     kept = (c.isprintable() or c in "\n\t" or unicodedata.category(c) == "Zs" for c in text)
     return "".join(c if keep else c.encode("unicode_escape").decode() for c, keep in zip(text, kept, strict=True))
+
+
+def without_colors(text: str) -> str:
+    """What another library says, without the codes by which it colors a terminal.
+
+    >>> without_colors("do \\x1b[1mnot\\x1b[0m load")
+    'do not load'
+    """
+    return COLORS.sub("", text)
 
 
 class LayerlawError(Exception):

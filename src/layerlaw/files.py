@@ -56,6 +56,12 @@ def as_path(path: object, such_as: str = "record.json") -> Path:
     return found
 
 
+def check_readable(path: Path, what: str) -> None:
+    """Raise where a device or a pipe is, which may never end, or wait forever for a writer; files and folders pass."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise DataError(f"{path}: expected {what}, got a device or a pipe.")
+
+
 def check_place(path: Path) -> None:
     """Whether a file may be written there; before the work, not after it."""
     if len(os.fsencode(path.name)) > LONGEST_NAME:
@@ -157,10 +163,27 @@ def full_disk(path: object, wanted: int | None = None, *, written: int = 0) -> D
     """That a file could not be written for want of space, how much was wanted, and how much there is."""
     folder = next((one for one in as_path(path).absolute().parents if one.exists()), Path("/"))
     more = f"more than {_bytes(written)}" if written else "some bytes"
+    free = None
     with suppress(OSError):
-        more = f"{_bytes(wanted) if wanted else more} were wanted, {_bytes(shutil.disk_usage(folder).free)} are free"
+        free = shutil.disk_usage(folder).free
+        more = f"{_bytes(wanted) if wanted else more} were wanted, {_bytes(free)} are free"
+    limit = _largest_file()
+    if limit is not None and (free is None or free > limit):
+        got = f"got a limit of {_bytes(limit)} for the size of files: {more}"
+        cure = "Raise it (ulimit -f); what was there before is untouched"
+        return DataError(f"{path}: expected space on the disk for this file, {got}. {cure}.")
     cure = "Free some, or choose another place; what was there before is untouched"
     return DataError(f"{path}: expected space on the disk for this file, got none: {more}. {cure}.")
+
+
+def _largest_file() -> int | None:
+    """How large files of this process may become, where a limit is set; disks with room refuse larger ones."""
+    try:
+        import resource
+    except ImportError:  # a system without such limits
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _bytes(count: float) -> str:
@@ -248,9 +271,8 @@ class Saved(ABC):
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file of this or an older version."""
         path, what = as_path(path), cls._what
+        check_readable(path, f"a layerlaw {what}")
         try:
-            if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe without a writer would wait forever
-                raise DataError(f"{path}: expected a layerlaw {what}, got a device or a pipe.")
             with path.open("rb") as file:
                 data = parse(file.read(LARGEST_FILE + 1))
         except FileNotFoundError:

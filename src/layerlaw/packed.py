@@ -27,11 +27,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from layerlaw.errors import DataError
+from layerlaw.errors import DataError, shown, without_colors
 from layerlaw.files import as_path, replace_whole, write_whole
+from layerlaw.plain import json_words
 
 MOST_RATIO, MOST_SMALL = 24, 16 * 2**20  # what a file may unpack to: 24 times its size, and 16 MiB more
 LONGEST_HEADER = 100_000_000  # bytes of the header of a safetensors file, as its makers decided
+DOWNLOAD = ": download it again"  # a cure for what came from elsewhere, not for what was written here
 AGAIN = "cut short: download it again"
 CHECKSUM = "sha256"
 OF_ANY_SIZE = b"\nbytearray\n"  # in a pickle: bytes of any number, without content
@@ -119,6 +121,8 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
             shape, fortran, dtype = header[version](file)
             if dtype.hasobject:
                 raise DataError(f"{path}: expected arrays of numbers, got objects in '{name}', which are not read.")
+            if any(side < 0 for side in shape):
+                raise DataError(f"{path}: expected sides of at least 0 for '{name}', got the shape {shape}.")
             if (rest := len(content) - file.tell()) != prod(shape) * dtype.itemsize:
                 due = f"{prod(shape) * dtype.itemsize:,} bytes for '{name}' of the shape {shape}"
                 raise DataError(f"{path}: expected {due}, got {rest:,}.")
@@ -195,7 +199,7 @@ def read_torch(path: str | os.PathLike[str], *, what: str, sealed: bool = False)
     expected = f"{path}: expected {what}"
     try:
         size = path.stat().st_size
-        check_torch(path, what)
+        check_torch(path, what, again="" if sealed else DOWNLOAD)
         found = torch.load(path, map_location="cpu", weights_only=True)
         checksum = found.pop(CHECKSUM, None) if sealed and isinstance(found, dict) else None
         if checksum is not None and checksum != digest_of(found, most=size):
@@ -207,30 +211,34 @@ def read_torch(path: str | os.PathLike[str], *, what: str, sealed: bool = False)
     except (IsADirectoryError, PermissionError) as error:
         raise DataError(f"{expected} that can be read ({error.strerror}).") from None
     except Exception as error:  # torch raises a different one for every way in which a file can be wrong
-        said = next(iter(str(error).splitlines()), "")[:200]
+        said = next(iter(without_colors(str(error)).splitlines()), "")[:200]
         cannot = "it is damaged or holds other objects, which are not loaded for safety"
         raise DataError(f"{expected}; {cannot} ({type(error).__name__}: {said}).") from None
     return found
 
 
-def check_torch(path: Path, what: str = "a file of torch", *, content: bool = True) -> None:
-    """Whether a torch file is whole and no larger inside than outside; with `content` its checksums are compared."""
+def check_torch(path: Path, what: str = "a file of torch", *, content: bool = True, again: str = DOWNLOAD) -> None:
+    """Whether a torch file is whole and no larger inside than outside; with `content` its checksums are compared.
+
+    `again` ends the errors of a damaged one.
+    """
     if path.is_dir():
         raise DataError(f"{path}: expected {what}, got a folder.")
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(4)
         if head[:2] == b"PK" or (size and zipfile.is_zipfile(file)):
-            _check_torch_zip(path, size, what, content)
+            _check_torch_zip(path, size, what, content, again)
         elif not size or not head.startswith((b"\x80", b"}", b"(", b"]")):  # an old one is a row of pickles
-            raise DataError(f"{path}: expected {what}, got {'an empty file' if not size else 'another file'}; {AGAIN}.")
+            got = "another or a damaged file" if size else "an empty file, cut short"
+            raise DataError(f"{path}: expected {what}, got {got}{again}.")
         else:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as bytes_:
                 if bytes_.find(OF_ANY_SIZE) >= 0:
                     raise DataError(f"{path}: expected {what}, got objects that are not loaded for safety.")
 
 
-def _check_torch_zip(path: Path, size: int, what: str, content: bool) -> None:
+def _check_torch_zip(path: Path, size: int, what: str, content: bool, again: str) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
@@ -241,13 +249,20 @@ def _check_torch_zip(path: Path, size: int, what: str, content: bool) -> None:
                 if entry.filename.endswith("data.pkl") and OF_ANY_SIZE in archive.read(entry):
                     raise DataError(f"{path}: expected {what}, got objects that are not loaded for safety.")
             if content and (damaged := archive.testzip()):
-                raise DataError(f"{path}: expected {what}, got one that is damaged at '{damaged}'; download it again.")
+                raise DataError(f"{path}: expected {what}, got one that is damaged at '{damaged}'{again}.")
     except (zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise DataError(f"{path}: expected {what}, got one that is {AGAIN} ({error}).") from None
+        # A zip ends with its table: where that is there, bytes in front of it have changed.
+        how = "damaged" if zipfile.is_zipfile(path) else "damaged or cut short"
+        raise DataError(f"{path}: expected {what}, got one that is {how}{again} ({error}).") from None
 
 
 def check_safetensors(path: Path) -> None:
     """Whether a safetensors file is as long as its header says."""
+    safetensors_header(path)
+
+
+def safetensors_header(path: Path) -> dict[str, Any]:
+    """The tensors of a safetensors file by their names, as its header has them; the file is as long as that says."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(head := file.read(8), "little")
@@ -255,15 +270,21 @@ def check_safetensors(path: Path) -> None:
             raise DataError(f"{path}: expected a header of {length:,} bytes, got {size:,} in all; {AGAIN}.")
         if length > LONGEST_HEADER:
             raise DataError(f"{path}: expected a safetensors file, got another or a damaged one (no header).")
+        expected = f"{path}: expected a safetensors file, got another or a damaged one"
         try:
             header = json.loads(file.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            if not isinstance(header, dict):
+                raise DataError(f"{expected}: its header is {json_words(header)}, not an object.")
+            header.pop("__metadata__", None)
+            ends = [entry["data_offsets"][1] for entry in header.values()]
             due = 8 + length + max(ends, default=0)
+        except DataError:
+            raise
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
-            got = f"another or a damaged one ({type(error).__name__}: {error})"
-            raise DataError(f"{path}: expected a safetensors file, got {got}.") from None
+            raise DataError(f"{expected}: its header cannot be read ({type(error).__name__}).") from None
     if size < due:
         raise DataError(f"{path}: expected {due:,} bytes, as its header says, got {size:,}: it is {AGAIN}.")
+    return header
 
 
 GGUF_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of a number, by its kind
@@ -340,7 +361,22 @@ def _skip_gguf_value(kind: int, number: Callable[..., int], skip: Callable[[int]
 def check_weight_files(folder: Path) -> None:
     """Whether the weights in a model's folder are whole; only their headers are looked at."""
     for path in sorted(folder.iterdir()):
-        if path.is_file() and path.suffix == ".safetensors":
+        if path.is_file() and path.name.endswith(".index.json"):
+            _check_index(path)
+        elif path.is_file() and path.suffix == ".safetensors":
             check_safetensors(path)
         elif path.is_file() and path.suffix == ".bin" and "model" in path.name:
             check_torch(path, "a file of weights", content=False)
+
+
+def _check_index(path: Path) -> None:
+    """Whether an index of weights names files of its own folder alone."""
+    try:
+        named = json.loads(path.read_bytes())["weight_map"].values()
+        files = {name for name in named if isinstance(name, str)}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OSError):
+        raise DataError(f"{path}: expected an index of weights with a weight_map, got another file.") from None
+    for name in sorted(files):
+        parts = name.replace("\\", "/").split("/")
+        if ".." in parts or "" in parts or ":" in parts[0]:  # an absolute path begins with an empty part
+            raise DataError(f"{path}: expected files in this folder, got {shown(name)} in its weight_map.")

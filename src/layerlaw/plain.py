@@ -96,6 +96,17 @@ def check_text(value: Any, where: str) -> None:
             raise misfit(where, "text of whole characters", value) from None
 
 
+def text_of(most: int) -> Rule:
+    """Text of at most so many characters."""
+
+    def check(value: Any, where: str) -> None:
+        check_text(value, where)
+        if len(value) > most:
+            raise misfit(where, f"text of at most {most:,} characters, got {len(value):,}", value)
+
+    return check
+
+
 def check_number(value: Any, where: str) -> None:
     """A number of Python that is finite as a float, and no boolean."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

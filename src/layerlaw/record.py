@@ -347,7 +347,10 @@ class Record(Saved):
         changed["parts"] = [from_plain(PartRow, part) for part in data.get("parts", [])]
         if version < VERSION:
             new = {OLD_SETTINGS.get(key, key): value for key, value in data.get("settings", {}).items()}
-            changed["settings"] = {k: OLD_VALUES.get(v, v) if k in OLD_SETTINGS.values() else v for k, v in new.items()}
+            changed["settings"] = {
+                k: OLD_VALUES.get(v, v) if k in OLD_SETTINGS.values() and isinstance(v, str) else v
+                for k, v in new.items()
+            }
         if data.get("kind") == LANGUAGE_MODEL.name and "words" not in data:  # they were kept where classes are
             changed |= {"words": data["classes"], "classes": []}
         return from_plain(cls, data, sites=sites, **changed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -11,7 +11,6 @@ from layerlaw.plain import (
     Rule,
     anything,
     check_number,
-    check_text,
     check_truth,
     coordinate,
     either,
@@ -22,11 +21,18 @@ from layerlaw.plain import (
     number_from,
     one_of,
     several,
+    text_of,
     whole_from,
 )
 
-MOST_SITES = 20_000
+# A small file must not keep verdicts and pages busy for minutes: far more than any network has, and no more.
+MOST_SITES, MOST_PARTS = 5_000, 20_000
 MOST_CLASSES = 1_000_000
+MOST_NOTES = 1_000
+MOST_GROUPS = 1_000  # numbers of a column with one group left out
+MOST_POINTS = 5_000  # of a site's plane
+MOST_IN_ALL = 1_000_000  # numbers left out, or points of planes, of all sites together
+LONGEST_NAME, LONGEST_NOTE = 1_000, 10_000  # characters
 NOT_NEGATIVE = ("separation", "target_separation", "nc1", "cdnv", "compression")  # and what is made from these
 PART_KINDS = ("map", "normalization", "nonlinearity", "branches", "other")
 
@@ -53,49 +59,59 @@ def _column_rule(name: str, registered: bool) -> Rule:
 
 
 def class_rule(name: str) -> Rule:
-    """The same of a column that has a number per class or target, or one per group left out."""
+    """The same of a column that has a number per class or target."""
     return several(column_rule(name))
+
+
+def group_rule(name: str) -> Rule:
+    """The same of a column that has a number per group left out."""
+    return several(column_rule(name), 0, MOST_GROUPS)
 
 
 VALUES = named(column_rule, by_name=True, plain=True)
 LISTS = named(class_rule, by_name=True, plain=True)
+GROUPS = named(group_rule, by_name=True, plain=True)
 SHARE, SCORE = nothing_or(number_from(0, 1)), nothing_or(number_from(-float("inf"), 1))
 POINT = several(nothing_or(coordinate), 2, 2)
-NAMES = several(check_text)
+NAME, NOTE = text_of(LONGEST_NAME), text_of(LONGEST_NOTE)
+NAMES = several(NAME)
+SCALING = nothing_or(either(several(anything, 2, 2), NOTE))  # of pixels or features: a name, or mean and deviation
 
 SITE = fields(
-    {"name": check_text, "type": check_text, "shape": several(whole_from(0), 0, 64), "features": whole_from(0)},
+    {"name": NAME, "type": NAME, "shape": several(whole_from(0), 0, 64), "features": whole_from(0)},
     {
-        "in_fit": check_truth, "at": check_text, "values": VALUES, "by_class": LISTS, "plane": several(POINT),
-        "left_out": LISTS, "branch": check_truth, "aside": check_text,
+        "in_fit": check_truth, "at": NAME, "values": VALUES, "by_class": LISTS, "plane": several(POINT, 0, MOST_POINTS),
+        "left_out": GROUPS, "branch": check_truth, "aside": NOTE,
     },
 )  # fmt: skip
 PART = fields(
-    {"layer": check_text, "kind": one_of(*PART_KINDS), "module": check_text, "type": check_text},
+    {"layer": NAME, "kind": one_of(*PART_KINDS), "module": NAME, "type": NAME},
     {"before": VALUES, "values": VALUES, "branch": check_truth},
 )
 # Settings and provenance are free but for what verdicts and pages read.
 SETTINGS = fields({}, {
-    "data_name": check_text, "sites": either(NAMES, check_text), "reduce": nothing_or(check_text), "head": check_truth,
-    "blocks": nothing_or(either(NAMES, check_text)), "in_front": named(NAMES), "task": check_text,
-    "weighting": check_text, "targets": either(named(anything), check_text), "most_frequent_accuracy": SHARE,
+    "data_name": NOTE, "sites": either(NAMES, NOTE), "reduce": nothing_or(NOTE), "head": check_truth,
+    "blocks": nothing_or(either(NAMES, NOTE)), "in_front": named(NAMES), "task": NOTE,
+    "weighting": NOTE, "targets": either(named(anything), NOTE), "most_frequent_accuracy": SHARE,
     "classes": either(whole_from(0), several(anything)), "tokens": whole_from(0), "documents": whole_from(0),
     "length": nothing_or(whole_from(0)), "tokens_per_feature": number_from(0), "loss": nothing_or(check_number),
-    "null_std": nothing_or(number_from(0)),
+    "null_std": nothing_or(number_from(0)), "mode": nothing_or(NOTE), "batchnorm": nothing_or(NOTE),
+    "normalise": SCALING, "normalize": SCALING,
 })  # fmt: skip
 PROVENANCE = fields({}, {
-    "parameters_sha256": nothing_or(check_text), "data_sha256": nothing_or(check_text),
-    "data_fingerprint": nothing_or(check_text), "model": nothing_or(check_text),
-    "text": nothing_or(fields({}, {"name": nothing_or(check_text), "sha256": nothing_or(check_text)})),
+    "parameters_sha256": nothing_or(NOTE), "data_sha256": nothing_or(NOTE),
+    "data_fingerprint": nothing_or(NOTE), "model": nothing_or(NOTE),
+    "text": nothing_or(fields({}, {"name": nothing_or(NOTE), "sha256": nothing_or(NOTE)})),
     "recipe": nothing_or(named(anything)),
 })  # fmt: skip
 RECORD = fields(
-    {"name": check_text, "sites": several(SITE, 0, MOST_SITES), "classes": several(check_text, 0, MOST_CLASSES)},
+    {"name": NAME, "sites": several(SITE, 0, MOST_SITES), "classes": several(NAME, 0, MOST_CLASSES)},
     {
-        "kind": check_text, "counts": several(whole_from(0)), "test_counts": several(whole_from(0)), "accuracy": SHARE,
-        "test_accuracy": SHARE, "r_squared": SCORE, "test_r_squared": SCORE, "plane_labels": several(whole_from(0)),
-        "words": several(check_text, 0, MOST_CLASSES), "settings": SETTINGS, "provenance": PROVENANCE, "notes": NAMES,
-        "parts": several(PART), "version": whole_from(1),
+        "kind": NAME, "counts": several(whole_from(0)), "test_counts": several(whole_from(0)), "accuracy": SHARE,
+        "test_accuracy": SHARE, "r_squared": SCORE, "test_r_squared": SCORE,
+        "plane_labels": several(whole_from(0), 0, MOST_POINTS),
+        "words": several(NAME, 0, MOST_CLASSES), "settings": SETTINGS, "provenance": PROVENANCE,
+        "notes": several(NOTE, 0, MOST_NOTES), "parts": several(PART, 0, MOST_PARTS), "version": whole_from(1),
     },
 )  # fmt: skip
 
@@ -111,6 +127,7 @@ def check_record(data: Mapping[str, Any]) -> None:
     labels, known = data.get("plane_labels", ()), len(words or classes)
     if labels and max(labels) >= max(known, 1):
         raise misfit("plane_labels", f"labels below {max(known, 1)}, the number of names for them", max(labels))
+    check_totals(data["sites"])
     seen: set[tuple[str, str]] = set()
     groups: dict[str, int] = {}
     for i, site in enumerate(data["sites"]):
@@ -126,3 +143,12 @@ def check_record(data: Mapping[str, Any]) -> None:
         for name, values in site.get("left_out", {}).items():
             if values and len(values) != groups.setdefault(name, len(values)):
                 raise misfit(f"{where}.left_out.{name}", f"{groups[name]} numbers, as at other sites", values)
+
+
+def check_totals(sites: Sequence[Mapping[str, Any]]) -> None:
+    """Raise where sites that each keep to their limits hold too much together."""
+    points = sum(len(site.get("plane", ())) for site in sites)
+    numbers = sum(len(values) for site in sites for values in site.get("left_out", {}).values())
+    for what, total in (("plane", points), ("left_out", numbers)):
+        if total > MOST_IN_ALL:
+            raise misfit(f"sites.{what}", f"at most {MOST_IN_ALL:,} entries of all sites together", total)

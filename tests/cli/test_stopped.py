@@ -64,5 +64,7 @@ def test_who_cannot_write_is_told_before_anything_is_trained(arguments: tuple[st
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT, timeout=100)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("error: d: expected space on the disk for this file, got none: 65.5 kB were wanted")
+    assert line.startswith(
+        "error: d: expected space on the disk for this file, got a limit of 1 kB for the size of files: 65.5 kB"
+    )
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -214,7 +214,7 @@ def test_a_truncated_file_is_told(rest: float, tmp_path: Path) -> None:
     before = files_of(tmp_path)
     with pytest.raises(
         DataError,
-        match=rf"{path}: expected the progress of a sweep, got .*cut short: download it again.* Delete it, and its members",
+        match=rf"{path}: expected the progress of a sweep, got .*cut short.* Delete it, and its members",
     ):
         quiet([BASE], folder=tmp_path)
     assert files_of(tmp_path) == before

@@ -391,3 +391,25 @@ def test_autocorrelation_tells_a_curve_from_noise() -> None:
     assert fit_law([8.0, 4.0, 2.0, 1.0, 0.5]).autocorrelation is None  # an exact line leaves rounding only
     e = np.array(fit_law([5.0, 3.0, 2.9, 1.0, 0.8]).residuals)
     assert fit_law([5.0, 3.0, 2.9, 1.0, 0.8]).autocorrelation == pytest.approx((e[1:] @ e[:-1]) / (e @ e))
+
+
+def test_numbers_beyond_floats_are_refused_in_words() -> None:
+    with pytest.raises(InputError, match=r"expected numbers up to 1\.8e308, got larger ones"):
+        fit_law([10**400, 1, 2, 3])
+
+
+def test_masked_numbers_are_refused() -> None:
+    with pytest.raises(InputError, match="got 1 that are masked"):
+        fit_law(np.ma.masked_array([8.0, 4.0, 2.0], mask=[0, 1, 0]))
+
+
+@pytest.mark.parametrize("quantity", [3, None, "", b"D"])
+def test_the_quantity_is_a_name(quantity: object) -> None:
+    with pytest.raises(InputError, match="fit_law: quantity: expected a name"):
+        fit_law([8.0, 4.0, 2.0], quantity=quantity)
+
+
+def test_the_name_of_a_quantity_does_not_steer_the_terminal() -> None:
+    said = str(fit_law([8.0, 4.0, 2.0, 1.0], quantity="\x1b[31mX"))
+    assert "\x1b" not in said
+    assert "\\x1b[31mX" in said

@@ -225,3 +225,58 @@ def test_an_unknown_weighting_is_refused(problem) -> None:
 def test_errors_of_inputs_are_value_errors(problem) -> None:
     with pytest.raises(ValueError, match="expected"):
         separation_fuzziness(problem[0], problem[1].double())
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_masked_numbers_are_refused(problem, function) -> None:
+    x, y = (a.numpy() for a in problem)
+    with pytest.raises(
+        InputError, match=r"features: expected numbers everywhere, got 2 that are masked\. Fill them in"
+    ):
+        function(np.ma.masked_array(x, mask=np.arange(x.size).reshape(x.shape) < 2), y)
+    with pytest.raises(InputError, match="labels: expected numbers everywhere, got 8 that are masked"):
+        function(x, np.ma.masked_array(y, mask=y == 2))
+    assert separation_fuzziness(np.ma.masked_array(x), y) == separation_fuzziness(x, y)
+
+
+@pytest.mark.parametrize("kind", [str, object, "datetime64[D]", [("a", float)]], ids=str)
+def test_features_that_are_no_numbers_are_no_matter_of_labels(problem, kind) -> None:
+    x, y = (a.numpy() for a in problem)
+    with pytest.raises(FeatureError, match=r"features: expected numbers, got an array of .*features\.astype\(float\)"):
+        separation_fuzziness(np.zeros(x.shape).astype("i8").astype(kind), y)
+    with pytest.raises(LabelError, match=r"labels: expected numbers, got an array of .*Number the classes from 0"):
+        separation_fuzziness(x, y.astype(str))
+
+
+def test_labels_beyond_int64_are_shown_as_they_are(problem) -> None:
+    x, y = (a.numpy() for a in problem)
+    with pytest.raises(LabelError, match="expected class numbers below 2⁶³, got 9223372036854775808"):
+        separation_fuzziness(x, y.astype(np.uint64) + np.uint64(2**63))
+    assert separation_fuzziness(x, y.astype(np.uint64)) == separation_fuzziness(x, y)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cure"),
+    [(torch.int64, "features.double()"), (torch.bool, "features.double()"), (torch.complex64, "torch.view_as_real")],
+)
+def test_features_of_the_right_shape_are_not_to_be_flattened(problem, kind: torch.dtype, cure: str) -> None:
+    x, y = problem
+    with pytest.raises(FeatureError) as error:
+        separation_fuzziness(x.to(kind), y)
+    assert cure in str(error.value)
+    assert "one row" not in str(error.value)
+
+
+def test_finite_features_that_are_too_large_are_not_called_infinite(problem) -> None:
+    x, y = problem
+    with pytest.raises(
+        FeatureError, match=r"finite numbers, up to .*e\+38, are too large .*: divide them by a constant"
+    ) as error:
+        separation_fuzziness((x / x.abs().max() * 3e38).float(), y)
+    assert "NaN" not in str(error.value)
+
+
+@pytest.mark.parametrize("linear", ["yes", 1, None])
+def test_linear_is_true_or_false(problem, linear) -> None:
+    with pytest.raises(InputError, match="linear: expected True or False"):
+        measure(*problem, linear=linear)

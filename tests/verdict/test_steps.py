@@ -1,13 +1,19 @@
 """Steps in sentences: where they are, what they are called, where the law ends, and what would give more of them."""
 
+import math
+import random
+import time
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import layerlaw as ll
+from layerlaw.law import fit_law
 from layerlaw.record import Record, SiteRow
 from layerlaw.verdict import judge
-from layerlaw.verdict.steps import step_places
+from layerlaw.verdict.steps import plateau, step_places
 
 EVEN = [0.5**i * 40 for i in range(6)]
 
@@ -153,3 +159,47 @@ def test_a_printed_record_marks_its_points() -> None:
     assert heads[:3] == ["site", "features", "law"]
     assert [row[2] for row in rows] == ["point", "point", "branch", "point", "point", "point", "–"]
     assert "<td>branch</td>" in made._repr_html_()
+
+
+def plateau_by_loops(shares: tuple[float, ...]) -> tuple[int, int] | None:
+    """The definition itself: every run, the longest first, the earliest of these first."""
+    m = len(shares)
+    for length in range(m - 1, 2, -1):
+        for first in range(m - length + 1):
+            run, limit = shares[first : first + length], 0.25 * length / m
+            halves = sum(run[: length // 2]), sum(run[length // 2 :])
+            if abs(sum(run)) < limit and max(halves) < limit:
+                return first, first + length - 1
+    return None
+
+
+def test_a_plateau_is_the_one_that_trying_every_run_finds() -> None:
+    draw = random.Random(0)
+    for points in (4, 5, 9, 30, 60):
+        for _ in range(10):
+            steps = [draw.choice((0.0, 0.0, 0.3, 1.0)) * draw.random() for _ in range(points - 1)]
+            fit = fit_law([math.exp(-sum(steps[:i])) * 9 for i in range(points)])
+            found = plateau(fit)
+            assert (found and (found.first, found.last)) == (fit.shares and plateau_by_loops(fit.shares))
+
+
+def test_thousands_of_sites_are_judged_at_once() -> None:
+    draw = random.Random(0)
+    rows = [
+        SiteRow(str(i), "Linear", (4,), 4, values={"separation": 0.999**i * (1 + 0.1 * draw.random())})
+        for i in range(5000)
+    ]
+    began = time.process_time()
+    judge(Record("long", rows, ["a", "b"], counts=[3, 4]))
+    assert time.process_time() - began < 5  # 0.1 s; a pass over all steps for each of them takes a minute
+
+
+def test_names_of_a_record_do_not_steer_the_terminal() -> None:
+    red = "\x1b[31mRED\x07"
+    rows = [SiteRow(f"fc{i}", "Linear", (4,), 4, values={"separation": 2.0**-i}) for i in range(6)]
+    rows[1] = replace(rows[1], name=red, values={"separation": 1.5})
+    rows.append(SiteRow("logits", "output", (4,), 4, in_fit=False, aside=red, values={"separation": 1.0}))
+    said = str(judge(Record(red, rows, ["a", "b"], counts=[3, 4], notes=[red])))
+    assert "\x1b" not in said
+    assert "\x07" not in said
+    assert "\\x1b[31mRED\\x07" in said

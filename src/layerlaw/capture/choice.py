@@ -20,6 +20,8 @@ def chosen_by(modules: Mapping[str, nn.Module], item: Any) -> list[str]:
     if isinstance(item, type):
         return [name for name, module in modules.items() if isinstance(module, item)]
     if isinstance(item, str):
+        if not item.strip():  # the name of the model as a whole, which is no place in it
+            raise CaptureError(f"sites: expected a rule ({', '.join(RULES)}), names or globs of modules, got {item!r}.")
         return matching(modules, item, what="site")
     if callable(item) and not isinstance(item, nn.Module):
         return _chosen_by(item, modules)

@@ -250,7 +250,7 @@ class _Finder(DryRun):
         written: list[str] = []  # names the user wrote: they raise where others are left out
         found: list[str] = []
         for item in choice if isinstance(choice, (list, tuple)) else [choice]:
-            if isinstance(item, str) and item in self.modules:
+            if isinstance(item, str) and item and item in self.modules:
                 written.append(item)
             elif item == "output":
                 end = self.at_output([], must=True)

@@ -40,7 +40,7 @@ from layerlaw.cli.inputs import (
 )
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.errors import DataError, InputError, check_choice
-from layerlaw.files import made_folder, write_json
+from layerlaw.files import check_readable, made_folder, write_json
 from layerlaw.lab import Recipe, Shape
 from layerlaw.lab.variability import Reduction
 from layerlaw.pages.advice_terminal import print_choice, print_exits, print_forecast
@@ -50,6 +50,7 @@ from layerlaw.wording import percent
 
 HIDDEN = "Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'."
 DEPTHS, WIDTHS = (f"{name}: expected whole numbers and ranges such as 3-12,15" for name in ("depths", "widths"))
+LARGEST_COUNTS = 64 * 2**20  # bytes of a file of class counts
 WIDTHS_OF_A_SHAPE = "shapes: expected widths such as 100x4,1000x3, at least 1"
 QUICK_RATES, QUICK_EPOCHS, QUICK_PER_CLASS, QUICK_SIZE = (1e-3, 3e-3), 60, 100, 10
 
@@ -355,7 +356,11 @@ def class_counts(text: str | None, file: Path | None) -> list[int] | None:
     if text is not None and file is not None:
         raise InputError("counts: expected --counts or --counts-file, got both.")
     if file is not None:
+        check_readable(file, "a text file of class counts")
         try:
+            if (size := file.stat().st_size) > LARGEST_COUNTS:
+                most = f"a text file of class counts of at most {LARGEST_COUNTS:,} bytes"
+                raise DataError(f"{file}: expected {most}, got {size:,}.")
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{file}: expected a text file of class counts ({type(error).__name__}).") from None

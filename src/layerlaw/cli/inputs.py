@@ -27,6 +27,7 @@ from layerlaw.data.labeled import Normalize, normalization, scaling_in_words
 from layerlaw.errors import CaptureError, DataError, InputError, check_choice, needed
 from layerlaw.lab import Architecture, Recipe, Samples
 from layerlaw.packed import check_safetensors, read_npz, read_torch
+from layerlaw.stats.precision import native, not_stored
 
 MODEL = (
     "file.py:make or package.module:make. This runs your own code: `make` returns a model, (model, data) or (model, data, "
@@ -217,11 +218,14 @@ def arrays(path: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | N
         found: dict[str, Any] = _state(path)
     else:
         try:
-            found = {name: torch.from_numpy(array) for name, array in read_npz(path).items()}
-        except (DataError, TypeError) as error:  # torch has not every kind of number that numpy has
+            found = {name: torch.from_numpy(native(array)) for name, array in read_npz(path).items()}
+        except (DataError, TypeError, ValueError) as error:  # torch has not every kind of number that numpy has
             raise DataError(f"{expected}; the file cannot be read ({error}).") from None
     if not all(isinstance(found.get(name), Tensor) for name in ("x", "y")):
         raise DataError(f"{expected}, got {', '.join(map(str, found)) or 'none'}.")
+    for name in ("x", "y", "x_test", "y_test"):
+        if isinstance(found.get(name), Tensor) and (why := not_stored(found[name])):
+            raise DataError(f"{expected}, got {why} under '{name}'.")
     tested = isinstance(found.get("x_test"), Tensor) and isinstance(found.get("y_test"), Tensor)
     return (found["x"], found["y"]), (found["x_test"], found["y_test"]) if tested else None
 
@@ -283,11 +287,29 @@ def _load_weights(model: nn.Module, path: Path) -> None:
         raise DataError(f"{path}: expected a state dict of tensors, got the keys {list(state)[:10]}.")
     if all(key.startswith("module.") for key in inner):
         inner = {key.removeprefix("module."): value for key, value in inner.items()}
+    own = model.state_dict()
+    for name, value in inner.items():
+        if isinstance(here := own.get(name), Tensor) and _sort_of(value) != _sort_of(here):
+            expected = f"'{name}' as {_sort_of(here)} numbers, such as {_dtype_word(here)}"
+            raise DataError(
+                f"{path}: expected {expected}, got {_dtype_word(value)}. Are these the weights of this model?"
+            )
     try:
         model.load_state_dict(inner)
     except RuntimeError as error:
         lines = [line.strip()[:300] for line in str(error).splitlines()[1:6]]
         raise DataError(f"{path}: the weights do not fit the model. " + " ".join(lines)) from None
+
+
+def _dtype_word(values: Tensor) -> str:
+    return str(values.dtype).removeprefix("torch.")
+
+
+def _sort_of(values: Tensor) -> str:
+    """What kind of numbers a tensor holds: copying one kind into another loses digits, or the imaginary part."""
+    if values.is_quantized:
+        return "quantized"
+    return "complex" if values.is_complex() else "floating-point" if values.is_floating_point() else "whole"
 
 
 def _state(path: Path) -> dict[str, Any]:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from layerlaw.errors import InputError
+from layerlaw.errors import Demand, InputError, demand, shown, visible
 from layerlaw.law.chance import greenwood_p
 
 Array = npt.NDArray[np.float64]
@@ -107,7 +108,7 @@ class LawFit:
         """Lag-1 correlation to be expected of noise about a fitted line."""
         return -2 / self.points
 
-    @property
+    @cached_property
     def rising(self) -> list[int]:
         """Layers (counted from 0) at which the value rises by more than a thousandth: less is rounding."""
         return [i for i, (a, b) in enumerate(pairwise(self.values)) if b > a * (1 + UNCHANGED)]
@@ -203,6 +204,9 @@ def fit_law(values: Sequence[float] | Array | Any, *, quantity: str = "D", chose
         raise InputError(
             f"fit_law: chosen_from: expected the number of curves this is the best of, got {chosen_from!r}."
         )
+    demand(
+        InputError, "fit_law", quantity=(quantity, Demand("a name, such as 'D'", lambda v: isinstance(v, str) and v))
+    )
     D = _checked(values)
     y = np.log(D)
     m = len(y) - 1
@@ -221,7 +225,7 @@ def fit_law(values: Sequence[float] | Array | Any, *, quantity: str = "D", chose
         sensitivity = float(np.exp(ratios).sum())
         inefficiency = float(np.exp(ratios - ratios.mean()).mean())
     return LawFit(
-        quantity=quantity,
+        quantity=visible(quantity),  # it is printed
         values=tuple(D.tolist()),
         rho=rho,
         end_to_end=end_to_end,
@@ -243,12 +247,18 @@ def fit_law(values: Sequence[float] | Array | Any, *, quantity: str = "D", chose
 
 
 def _checked(values: Any) -> Array:
+    if isinstance(values, np.ma.MaskedArray) and (hidden := int(np.ma.getmaskarray(values).sum())):
+        raise InputError(
+            f"fit_law: expected numbers everywhere, got {hidden} that are masked. Drop these sites before."
+        )
     if hasattr(values, "detach"):
         values = values.detach().cpu().double()
     try:
         D = np.asarray(values, dtype=np.float64)
+    except OverflowError:
+        raise InputError(f"fit_law: expected numbers up to 1.8e308, got larger ones: {shown(values)}.") from None
     except (TypeError, ValueError):
-        raise InputError(f"fit_law: expected a sequence of numbers along depth, got {values!r}.") from None
+        raise InputError(f"fit_law: expected a sequence of numbers along depth, got {shown(values)}.") from None
     if D.ndim != 1 or len(D) < 2:
         raise InputError(f"fit_law: expected at least 2 numbers along depth, got an array of shape {D.shape}.")
     bad = np.flatnonzero(~(np.isfinite(D) & (D > 0)))

@@ -27,6 +27,7 @@ from layerlaw.errors import (
     shown,
 )
 from layerlaw.files import as_path
+from layerlaw.lm.claims import check_claims
 from layerlaw.lm.tokenizer import error_line, explained, load_tokenizer, pretrained_tokenizer
 from layerlaw.lm.twins import plain_config, seeded
 from layerlaw.lm.weights import CLASSES_ELSEWHERE
@@ -146,7 +147,10 @@ def load(
             "trust_remote_code": trust_remote_code,
             **which,
         }  # a pickle of weights is not run
-        found = _class_for(transformers, config).from_pretrained(where, config=config, **options)
+        kind = _class_for(transformers, config)
+        if path.is_dir() and not trust_remote_code:  # code that a user trusts may count as it likes
+            check_claims(config, path, kind)
+        found = kind.from_pretrained(where, config=config, **options)
         refuse_images(found)  # before a tokenizer is looked for
         if own is None:
             beside = str(path.parent) if _tokenizer_is_above(path) else where

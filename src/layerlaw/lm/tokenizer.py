@@ -8,7 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from layerlaw.errors import DataError, InputError, LayerlawError, MissingExtraError, check_choice, needed
+from layerlaw.errors import (
+    DataError,
+    InputError,
+    LayerlawError,
+    MissingExtraError,
+    check_choice,
+    needed,
+    without_colors,
+)
 from layerlaw.files import as_path
 
 Chat = str | Sequence[Mapping[str, str]]
@@ -108,6 +116,6 @@ def explained(where: str) -> Iterator[None]:
 
 
 def error_line(error: Exception) -> str:
-    """What an error says, on one line."""
-    text = " ".join(str(error).split())
+    """What an error says, on one line; its type where it says nothing."""
+    text = " ".join(without_colors(str(error)).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:300]}…"

@@ -10,19 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlaw.errors import FeatureError, LabelError, check_choice, check_whole
+from layerlaw.errors import Demand, FeatureError, LabelError, check_choice, check_whole, demand
 from layerlaw.measures.columns import REGISTRY, measured
 from layerlaw.measures.separation import separation
 from layerlaw.measures.site import Needs, SiteStatistics, enough_samples
-from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, find_centers, project
+from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, project
+from layerlaw.stats.careful import careful_centers, careful_fit
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.labels import check_counts, check_reached, checked_targets
-from layerlaw.stats.limits import TOO_LARGE, doubt_of, finite
+from layerlaw.stats.limits import NO_SCALE, finite
 from layerlaw.stats.passes import Dealt
 from layerlaw.stats.precision import double, full_precision, native, not_dense, take_rows
-from layerlaw.stats.regression import FirstRegression, SecondRegression
+from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
 
-_FIND = "Find them by features.isfinite()"
+_NUMBERED = "Number the classes from 0: np.unique(labels, return_inverse=True)[1]"
 
 
 def separation_fuzziness(
@@ -35,7 +36,7 @@ def separation_fuzziness(
     0.04
     """
     with full_precision():
-        centers, scatter = _statistics(features, labels, weighting, classes)
+        centers, scatter, *_ = _statistics(features, labels, weighting, classes)
         return _defined("D", separation(centers, scatter), centers)
 
 
@@ -51,21 +52,23 @@ def target_separation(features: Any, targets: Any) -> float:
     x, y = _features(features, deep=False), checked_targets(_tensor(targets, "targets").detach())
     if len(y) != len(x):
         raise LabelError(f"targets: expected one row for each of the {len(x)} rows of features, got {len(y)}.")
-    first = FirstRegression(y.shape[1], 1, jackknife=False)
     with full_precision():
-        first.begin(Dealt(y))
-        first.update("features", x)
-        first.end(lambda _: "some row")
-        first.check("targets")
-        second = SecondRegression(first)
-        second.begin(Dealt(y), None)
-        second.update("features", x)
-        found = dict(second.sites())["features"]
-        if doubt := doubt_of(found.fit):
-            raise FeatureError(f"features: {doubt}")
+        found = careful_fit(x, lambda features: _regressed(features, y))
         if int(found.fit.rank) == 0:
             raise FeatureError("features: nothing in them goes with the targets, so D_reg is not defined (dead?).")
         return float(found.separation)
+
+
+def _regressed(x: Tensor, y: Tensor) -> SiteRegression:
+    first = FirstRegression(y.shape[1], 1, jackknife=False)
+    first.begin(Dealt(y))
+    first.update("features", x)
+    first.end(lambda _: "some row")
+    first.check("targets")
+    second = SecondRegression(first)
+    second.begin(Dealt(y), None)
+    second.update("features", x)
+    return dict(second.sites())["features"]
 
 
 def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Any:
@@ -116,8 +119,9 @@ def measure(
     (gives `nc2_…_classifier` and `nc3`). `linear` gives `separation_linear`, the least D of a linear map, which takes a d×d
     matrix and needs n ≥ d + K samples.
     """
+    demand(linear=(linear, Demand("True or False", lambda value: isinstance(value, bool | np.bool_))))
     with full_precision():
-        centers, scatter = _statistics(features, labels, weighting, classes, decision)
+        centers, scatter, x, y = _statistics(features, labels, weighting, classes, decision)
         needs: set[Needs] = {"classes"} if decision is None else {"classes", "decision"}
         weight = None
         if classifier is not None:
@@ -131,7 +135,7 @@ def measure(
             if not bool(weight.isfinite().all()):
                 raise FeatureError("classifier: expected finite numbers, got NaN or infinity.")
         undefined = centers.rank.dim() == 0 and int(centers.rank) == 0
-        within = _within(features, labels, centers) if linear and not undefined else None
+        within = _within(x, y, centers) if linear and not undefined else None
         needs |= {"within"} if linear else set()
         return measured(SiteStatistics(centers, scatter, weight=weight, undefined=undefined, within=within), needs)
 
@@ -140,7 +144,7 @@ def _one(name: str, features: Any, labels: Any, classes: int | None) -> Any:
     compute = REGISTRY[name].compute
     assert compute is not None
     with full_precision():
-        centers, scatter = _statistics(features, labels, "samples", classes)
+        centers, scatter, *_ = _statistics(features, labels, "samples", classes)
         value = compute(SiteStatistics(centers, scatter))
     assert isinstance(value, Tensor)
     if name == "ncc_accuracy":
@@ -159,7 +163,8 @@ def _defined(name: str, value: Tensor, centers: Centers) -> Any:
 
 def _statistics(
     features: Any, labels: Any, weighting: Weighting, classes: int | None, decision: Any = None
-) -> tuple[Centers, Scatter]:
+) -> tuple[Centers, Scatter, Tensor, Tensor]:
+    """Centers and scatter, and the features and labels that these are of."""
     x = _features(features)
     check_choice("weighting", weighting, ("samples", "classes"), FeatureError)
     if classes is not None:
@@ -171,27 +176,38 @@ def _statistics(
         chosen = _one_per_row(checked_labels(_tensor(decision, "decision"), K, where="decision")[0], x, "decision")
     sums = ClassSums.of(x, y, K)
     check_counts(sums.counts, where="labels")
-    if not bool(torch.isfinite(sums.sums).all()):
-        raise FeatureError(f"features: expected finite numbers, got NaN or infinity. {_FIND}. {TOO_LARGE}.")
-    centers = find_centers(sums, weighting)
-    if doubt := doubt_of(centers):
-        raise FeatureError(f"features: {doubt}")
+    _check_finite(x, sums.sums)
+    x, centers = careful_centers(x, y, sums, weighting)
     coordinates, lengths = project(x, y, Frame.of(centers))
     scatter = Scatter.of(coordinates, lengths, y, centers, chosen)
-    if not finite([scatter.sums]):
-        raise FeatureError(f"features: expected finite numbers, got NaN or infinity. {_FIND}. {TOO_LARGE}.")
-    return centers, scatter
+    _check_finite(x, scatter.sums)
+    return centers, scatter, x, y
 
 
-def _within(features: Any, labels: Any, centers: Centers) -> Tensor:
+def _check_finite(x: Tensor, sums: Tensor) -> None:
+    """Not-a-number and infinity show in the sums; so do numbers that are too large to be added up."""
+    if finite([sums]):
+        return
+    if finite([x]):
+        why = f"finite numbers, up to {float(x.abs().max()):.2g}, are too large to be added up in {_kind(x)}"
+        raise FeatureError(f"features: {why}. {NO_SCALE}: divide them by a constant.")
+    raise FeatureError(
+        "features: expected finite numbers, got NaN or infinity. Find them by features.isfinite(). "
+        "Numbers too large for a dtype become infinity where they are converted: float64 reaches further."
+    )
+
+
+def _kind(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")
+
+
+def _within(x: Tensor, y: Tensor, centers: Centers) -> Tensor:
     """SS_w (…, d, d)."""
-    x = _tensor(features).detach()
     n, d = x.shape[-2:]
     K = centers.counts.shape[-1]
     if not enough_samples(centers):
         why = "with fewer some linear map separates any classes perfectly, and D_lin says nothing"
         raise FeatureError(f"linear: expected at least d + K = {d + K} samples of {d} features, got {n}: {why}.")
-    y = _tensor(labels).to(x.device).long().expand(x.shape[:-1])
     roots = (centers.weights / centers.counts).sqrt().gather(-1, y)  # (…, n)
     residual = (double(x) - take_rows(centers.means, y)) * roots.unsqueeze(-1)
     return residual.mT @ residual
@@ -199,10 +215,21 @@ def _within(features: Any, labels: Any, centers: Centers) -> Tensor:
 
 def _features(features: Any, *, deep: bool = True) -> Tensor:
     x = _tensor(features).detach()
-    if x.dim() < 2 or (x.dim() > 2 and not deep) or not x.dtype.is_floating_point:
+    shaped = x.dim() == 2 or (x.dim() > 2 and deep)
+    if not shaped or not x.dtype.is_floating_point:
+        cures = []
+        if x.dtype.is_complex:
+            cures.append(
+                "Pass real and imaginary parts as features of their own: torch.view_as_real(features).flatten(1)."
+            )
+        elif not x.dtype.is_floating_point:
+            cures.append("Convert them: features.double().")
+        if not shaped:
+            one = "A single feature per sample is a column: features[:, None]."
+            cures.append(one if x.dim() == 1 else "Flatten each sample to one row: features.flatten(1).")
         raise FeatureError(
             f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
-            "Flatten each sample to one row: features.flatten(1)."
+            + " ".join(cures)
         )
     x = x.float() if x.element_size() < 2 else x  # of 8 bits: torch adds up nothing in these
     if x.shape[-1] == 0:
@@ -225,23 +252,19 @@ def _tensor(values: Any, name: str = "features") -> Tensor:
     """Torch, NumPy (also read-only, reversed or memory-mapped), pandas or lists as a tensor."""
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
-    if isinstance(values, np.ndarray) and values.dtype.kind not in "biufc":
-        raise LabelError(
-            f"expected numbers, got an array of {values.dtype}. Number the classes from 0: "
-            "np.unique(labels, return_inverse=True)[1]."
-        )
-    if isinstance(values, np.ndarray):
-        values = native(values)
     error = FeatureError if name in ("features", "classifier") else LabelError
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "biufc":
+        cure = _NUMBERED if error is LabelError else f"Convert them where they are numbers: {name}.astype(float)"
+        raise error(f"{name}: expected numbers, got an array of {values.dtype}. {cure}.")
+    if isinstance(values, np.ndarray):
+        values = native(values, name)
     if isinstance(values, Tensor) and (came := not_dense(values)):
         raise error(f"{name}: expected numbers, got {came}.")
     try:
         return torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         words = isinstance(values, (list, tuple)) and any(isinstance(value, str) for value in values)
-        cure = (
-            "Number the classes from 0: np.unique(labels, return_inverse=True)[1]" if words else "Pass an array of them"
-        )
+        cure = _NUMBERED if words and error is LabelError else "Pass an array of them"
         came = (
             "words" if words else "rows of different length" if isinstance(values, (list, tuple)) else repr(values)[:80]
         )

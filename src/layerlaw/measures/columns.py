@@ -277,7 +277,7 @@ def site_columns(
     left_out, permuted = around.left_out, around.permuted
     left_out = None if left_out is None or hides_directions(left_out.centers) else left_out
     permuted = None if permuted is None or hides_directions(permuted.centers) else permuted
-    undefined = int(around.centers.rank) == 0 or doubt_of(around.centers) is not None
+    undefined = int(around.centers.rank) == 0 or doubt_of(around.centers, scatter.few) is not None
     site = SiteStatistics(
         around.centers, scatter, near=near, left_out=left_out, permuted=permuted, weight=weight, undefined=undefined,
         within=None if around.within is None else around.within.matrix(),

@@ -62,7 +62,9 @@ def linear_separation(centers: Centers, within: Tensor) -> Tensor:
     total = within + A @ A.mT
     variance = total.diagonal(dim1=-2, dim2=-1)
     eps = max(torch.finfo(centers.dtype).eps, 1e-15)
-    noise = eps**2 * (1 + centers.mean.square() / variance.clamp_min(TINY))  # of the rounding, per variance (…, d)
+    noise = eps**2 * (
+        1 + centers.original_mean.square() / variance.clamp_min(TINY)
+    )  # of the rounding, per variance (…, d)
     live = (variance > TINY) & (noise < 0.1)
     unit = torch.where(live, variance.clamp_min(TINY).rsqrt(), 0.0).unsqueeze(-1)  # (…, d, 1)
     sizes, axes = torch.linalg.eigh(unit * total * unit.mT)

@@ -55,7 +55,7 @@ def compression(centers: Centers, variances: Tensor) -> Tensor:
 
 def discrimination(centers: Centers) -> Tensor:
     """1 − the largest cosine between two class means, not centered (…); higher is better (Wang et al. 2023)."""
-    gram = centers.means @ centers.means.mT
+    gram = centers.original_means @ centers.original_means.mT
     norms = gram.diagonal(dim1=-2, dim2=-1).sqrt()
     cosines = gram / (norms.unsqueeze(-1) * norms.unsqueeze(-2))
     cosines.diagonal(dim1=-2, dim2=-1).fill_(-torch.inf)

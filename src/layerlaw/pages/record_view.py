@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,22 +49,23 @@ class RecordView:
             return head.rstrip(".") + ".", numbers
         return headline, ""
 
-    @property
+    @cached_property
     def fit_positions(self) -> list[int]:
         """Positions of the sites the law is fitted to."""
         return [i for i, site in enumerate(self.sites) if site.in_fit]
 
-    @property
+    @cached_property
     def beside(self) -> list[int]:
         """Positions of the sites on side branches, which are no points of the law."""
         return [i for i, site in enumerate(self.sites) if site.branch and not site.in_fit]
 
-    @property
+    @cached_property
     def along(self) -> list[int]:
         """Positions of all other sites."""
-        return [i for i in range(len(self.sites)) if i not in set(self.beside)]
+        beside = set(self.beside)
+        return [i for i in range(len(self.sites)) if i not in beside]
 
-    @property
+    @cached_property
     def trunk(self) -> list[int]:
         """Positions of the sites that compare with each other: on no side branch, and not set aside for another reason."""
         return [i for i in self.along if not self.sites[i].aside]
@@ -73,7 +75,7 @@ class RecordView:
         """Where each site stands on a horizontal axis."""
         return site_places(self.sites)
 
-    @property
+    @cached_property
     def shares(self) -> dict[int, float]:
         """Share of the drop by the position of the site whose module did it; empty when hardly anything drops."""
         if self.fit is None or self.fit.shares is None or self.fit.little:
@@ -86,13 +88,13 @@ class RecordView:
         """At which level the drop is shared evenly, where the record has several."""
         return finding_of(self.record)
 
-    @property
+    @cached_property
     def alike(self) -> bool:
         """Whether all blocks of a language model are of one type and width, so that it is enough to say it once."""
         types = {(self.sites[p].type, self.sites[p].features) for p in self.fit_positions}
         return self.record.kind.first > 0 and len(types) == 1
 
-    @property
+    @cached_property
     def gains(self) -> dict[int, float]:
         """By how much of itself the fitted column falls at each site of the fit, from the one before; negative: rises.
 
@@ -109,7 +111,7 @@ class RecordView:
         """Standard errors to the end of a 95% interval: Student's t where documents were grouped."""
         return self.errors.t if self.errors is not None else 1.96
 
-    @property
+    @cached_property
     def ends(self) -> list[tuple[float, float] | None]:
         """Ends of the 95% interval of the fitted column at each site."""
         pairs = zip(self.series(self.column), self.series(f"{self.column}_log_se"), strict=True)
@@ -218,8 +220,12 @@ def site_places(sites: Sequence[SiteRow]) -> list[float]:
     place = {i: at[0] + k for k, i in enumerate(at)}
     out = []
     for i in range(len(sites)):
-        before = max((p for p in at if p <= i), default=None)
-        after = min((p for p in at if p >= i), default=None)
+        behind, ahead = (
+            bisect_right(at, i),
+            bisect_left(at, i),
+        )  # how many points are up to here, and how many before it
+        before = at[behind - 1] if behind else None
+        after = at[ahead] if ahead < len(at) else None
         if before is None or after is None:
             out.append(float(i if before is None else place[before] + i - before))
         else:

@@ -374,7 +374,11 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     if isinstance(run.classes, Targets):
         return notes + run.classes.notes(train)
     notes += run.classes.doubts(train)
-    short = [site.name for site, around in train.around.items() if not bool(around.centers.full_rank)]
+    short = [
+        site.name
+        for site, around in train.around.items()
+        if not bool(around.centers.full_rank) and run.classes.doubt(train, site) is None
+    ]
     if short:
         notes.append(f"The class means span fewer than K−1 dimensions at: {', '.join(short)}.")
     return notes

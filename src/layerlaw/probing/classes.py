@@ -276,7 +276,7 @@ class Classes:
 
     def doubt(self, split: Split, site: Site) -> Doubt | None:
         """Why D of a site would look right and may be wrong."""
-        return doubt_of(split.around[site].centers)
+        return doubt_of(split.around[site].centers, split.scatters[site].few)
 
     def doubts(self, split: Split) -> list[str]:
         """A note where the decisions are so wrong that the scores are hardly those of the labels."""

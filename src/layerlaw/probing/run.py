@@ -115,7 +115,7 @@ class Split:
     def without_decisions(self) -> Split:
         """The same without what the network itself decided."""
         near = {site: NearestCenter(near.sums[..., :2]) for site, near in self.near.items()}
-        scatters = {site: replace(s, sums=s.sums[..., : s.rank + 5]) for site, s in self.scatters.items()}
+        scatters = {site: replace(s, sums=s.sums[..., : s.rank + 6]) for site, s in self.scatters.items()}
         return replace(self, near=near, scatters=scatters, accuracy=None)
 
 

@@ -23,13 +23,14 @@ COLLINEAR = 1e-10  # eigenvalues of the targets' correlations below this share o
 class Span:
     """Where the class means lie inside their span: everything of size K and r, nothing of size d.
 
-    counts (…, K); coordinates (…, K, r) of the class means relative to the global mean; scales s (…, r) with
-    SS_b = Vᵀ diag(s²) V, zero beyond the rank; rank (…); digest (…, 3), numbers that identify the centers: scatters merge
-    only under equal ones.
+    counts (…, K); coordinates (…, K, r) of the class means relative to the global mean, `places` (…, K, r) of those that
+    pass 2 subtracts, which are rounded; scales s (…, r) with SS_b = Vᵀ diag(s²) V, zero beyond the rank; rank (…); digest
+    (…, 3), numbers that identify the centers: scatters merge only under equal ones.
     """
 
     counts: Tensor
     coordinates: Tensor
+    places: Tensor
     scales: Tensor
     rank: Tensor
     digest: Tensor
@@ -79,7 +80,7 @@ class Span:
     @staticmethod
     def stack(spans: Sequence[Span]) -> Span:
         """Several spans of the same r as one with a new leading dimension."""
-        names = ("counts", "coordinates", "scales", "rank", "digest")
+        names = ("counts", "coordinates", "places", "scales", "rank", "digest")
         stacked = {name: torch.stack([getattr(span, name) for span in spans]) for name in names}
         return Span(**stacked, weighting=spans[0].weighting)
 
@@ -89,7 +90,8 @@ class Centers(Span):
     """Class means (…, K, d), their global mean (…, d) and the singular directions of SS_b = Vᵀ diag(s²) V.
 
     basis V (…, r, d) has r = min(K−1, d) orthonormal rows; `spread` (…) is that of the sums; `cut` (…) is the largest scale
-    that was taken for rounding, 0 where none was, as all below the `cutoff` (…) are.
+    that was taken for rounding, 0 where none was, as all below the `cutoff` (…) are. `origin` (…, 1, d) was subtracted from
+    the features before: they have the rounding of where they were.
     """
 
     means: Tensor
@@ -99,6 +101,7 @@ class Centers(Span):
     cut: Tensor
     cutoff: Tensor
     dtype: torch.dtype  # of the features: what they are multiplied with is rounded accordingly
+    origin: Tensor | None = None
 
     def at(self, index: int) -> Centers:
         """One entry of the leading dimension."""
@@ -122,12 +125,22 @@ class Centers(Span):
     @property
     def looked_at(self) -> tuple[Tensor, Tensor, Tensor, int]:
         """How many samples (…), their mean (…, d), the scales (…, r), how many directions there could be."""
-        return self.counts.sum(-1), self.mean, self.scales, self.counts.shape[-1] - 1
+        return self.counts.sum(-1), self.original_mean, self.scales, self.counts.shape[-1] - 1
+
+    @property
+    def original_mean(self) -> Tensor:
+        """The mean (…, d) of the features as they came."""
+        return self.mean if self.origin is None else self.mean + self.origin.squeeze(-2)
+
+    @property
+    def original_means(self) -> Tensor:
+        """Class means (…, K, d) of the features as they came."""
+        return self.means if self.origin is None else self.means + self.origin
 
     @cached_property
     def rounded_means(self) -> Tensor:
         """The class means as pass 2 subtracts them: in float32, unless the features are float64."""
-        return self.means if self.dtype == torch.float64 else self.means.float()
+        return _rounded(self.means, self.dtype)
 
     @cached_property
     def rounding(self) -> Tensor:
@@ -142,7 +155,7 @@ class Centers(Span):
     @property
     def resolution(self) -> Tensor:
         """How far rounding alone may move a class mean along a direction of the basis (…)."""
-        return rounding_scale(self.counts, self.spread, self.mean, self.scales, self.dtype)
+        return rounding_scale(self.counts, self.spread, self.original_mean, self.scales, self.dtype)
 
 
 def class_weights(counts: Tensor, weighting: Weighting) -> Tensor:
@@ -165,11 +178,16 @@ def helmert_contrasts(points: Tensor, weights: Tensor) -> Tensor:
     return factor * (points[..., 1:, :] - before)
 
 
-def find_centers(sums: ClassSums, weighting: Weighting = "samples") -> Centers:
+def _rounded(means: Tensor, dtype: torch.dtype) -> Tensor:
+    return means if dtype == torch.float64 else means.float()
+
+
+def find_centers(sums: ClassSums, weighting: Weighting = "samples", origin: Tensor | None = None) -> Centers:
     """Class means, and the span of their differences by QR and an SVD of the small factor.
 
     Never through a Gram matrix, which would halve the digits. A scale counts when it is above what the rounding of the
-    features can produce (the cut-off follows the dtype the features came in, not the one we compute in).
+    features can produce (the cut-off follows the dtype the features came in, not the one we compute in). `origin` (…, 1, d)
+    is what was subtracted from the features before.
     """
     counts = sums.counts
     means = sums.sums / counts.clamp_min(1).unsqueeze(-1)
@@ -177,12 +195,14 @@ def find_centers(sums: ClassSums, weighting: Weighting = "samples") -> Centers:
     mean = (weights.unsqueeze(-2) @ means).squeeze(-2)
     Q, R = torch.linalg.qr(helmert_contrasts(means, weights).mT)  # (…, d, r), (…, r, K−1)
     _, s, rotation = torch.linalg.svd(R.mT, full_matrices=False)
-    cutoff = rounding_scale(counts, sums.spread, mean, s, sums.dtype)
+    cutoff = rounding_scale(counts, sums.spread, mean if origin is None else mean + origin.squeeze(-2), s, sums.dtype)
     kept = s > cutoff.unsqueeze(-1)
     scales, basis = torch.where(kept, s, 0.0), rotation @ Q.mT
+    coordinates, rounded = (means - mean.unsqueeze(-2)) @ basis.mT, _rounded(means, sums.dtype)
     return Centers(
         counts=counts,
-        coordinates=(means - mean.unsqueeze(-2)) @ basis.mT,
+        coordinates=coordinates,
+        places=coordinates if rounded is means else (rounded.double() - mean.unsqueeze(-2)) @ basis.mT,
         scales=scales,
         rank=kept.sum(-1),
         digest=_digest(means, mean, scales),
@@ -194,6 +214,7 @@ def find_centers(sums: ClassSums, weighting: Weighting = "samples") -> Centers:
         cut=torch.where(kept, 0.0, s).amax(-1),
         cutoff=cutoff,
         dtype=sums.dtype,
+        origin=origin,
     )
 
 
@@ -269,11 +290,13 @@ class FeatureFit:
     cut: Tensor
     cutoff: Tensor
     dtype: torch.dtype
+    origin: Tensor | None = None
 
     @property
     def looked_at(self) -> tuple[Tensor, Tensor, Tensor, int]:
         """How many samples (…), their mean (…, d), the scales (…, r), how many directions there could be."""
-        return self.targets.n, self.mean, self.scales, self.targets.H.shape[-1]
+        place = self.mean if self.origin is None else self.mean + self.origin.squeeze(-2)
+        return self.targets.n, place, self.scales, self.targets.H.shape[-1]
 
     @classmethod
     def of(cls, targets: Whitened, cross: Tensor, squares: Tensor, dtype: torch.dtype) -> FeatureFit:

@@ -79,9 +79,14 @@ def checked_labels(labels: Tensor, classes: int | None = None, *, where: str = "
         )
     if labels.dim() == 0:
         raise LabelError(f"{where}: expected one label per sample, shape (n,), got shape ().")
-    labels = labels.long()
     if labels.numel() == 0:
         raise LabelError(f"{where}: expected at least one label, got none.")
+    whole = labels.long()
+    if labels.dtype == torch.uint64 and int(whole.min()) < 0:  # beyond int64 they would come out negative
+        came = int(whole.min()) + 2**64
+        cure = "Number the classes from 0: np.unique(labels, return_inverse=True)[1]"
+        raise LabelError(f"{where}: expected class numbers below 2⁶³, got {came}. {cure}.")
+    labels = whole
     low, high = int(labels.min()), int(labels.max())
     K = high + 1 if classes is None else classes
     if low < 0 or high >= K:

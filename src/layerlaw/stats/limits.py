@@ -13,11 +13,14 @@ from layerlaw.stats.centers import FLOAT32_RESOLUTION, Centers, FeatureFit
 
 NEAR = 10.0  # times the cutoff: where real scales reach down so far, more of them may lie below
 OFFSET = 100.0  # times its spread: nearer to 0, what rounding hides is smaller than what few samples hide
+FAR = 1e11  # times the least difference of class means: float64 sums of such features have lost the fifth digit
+FARTHEST = 1e15  # the same where a sample was subtracted first: the features themselves are rounded by as much
+TRACE = 1e-9  # of the cutoff: what is cut below was exactly 0
 SMALLEST = {torch.float64: 1e-140}  # below, squares are 0
 SMALLEST_FLOAT32 = 1e-36  # below, the features themselves have lost digits
 TOO_LARGE = "Numbers too large to be added up show as infinity: float64 reaches further"
 
-_NO_SCALE = "No measure depends on the scale of the features"
+NO_SCALE = "No measure depends on the scale of the features"
 
 
 class Doubt(NamedTuple):
@@ -31,27 +34,44 @@ class Doubt(NamedTuple):
         return f"{self.why}. {self.cure}."
 
 
-def doubt_of(site: Centers | FeatureFit) -> Doubt | None:
+def doubt_of(site: Centers | FeatureFit, outliers: bool = False) -> Doubt | None:
     """Why D of these features would look right and may be wrong, in any entry of the leading dimension; else `None`.
 
     They leave the range of their dtype; or they lie far from 0, and rounding there may hide directions: one was taken for
     rounding that is larger than the rounding of so many samples makes by chance, or others are hardly larger than what is.
+    `outliers`: whether few samples are most of their spread, and of the rounding that follows from it.
     """
     kind = str(site.dtype).removeprefix("torch.")
     for size, offset, spread, cut, *scales in _looked_at(site):
         if not size < float("inf"):
-            return Doubt(f"features are too large for the squares of {kind}", f"{_NO_SCALE}: divide them by a constant")
+            return Doubt(f"features are too large for the squares of {kind}", f"{NO_SCALE}: divide them by a constant")
         if 0 < size < SMALLEST.get(site.dtype, SMALLEST_FLOAT32):
             why = f"features of the size {size:.2g} are too small for the digits of {kind}"
-            return Doubt(why, f"{_NO_SCALE}: multiply them by a constant")
+            return Doubt(why, f"{NO_SCALE}: multiply them by a constant")
         if _hidden(offset, spread, cut, *scales):
             why = (
                 f"features of a spread of {spread:.2g}, {offset:.2g} away from 0, lose digits to the rounding of {kind}"
             )
             lost = f"Differences of {cut:.2g} may be real or not, and D depends on them"
-            cure = "Subtract the mean before they are rounded, or take their digits as they are: features.double()"
-            return Doubt(why, f"{lost}. {cure} (probe: model and inputs in float64)", False)
+            return Doubt(why, f"{lost}. {_nearer(site.dtype)}", False)
+        if outliers and site.dtype != torch.float64 and scales[2] > cut > TRACE * scales[2]:
+            why = f"few samples lie so far from the others that differences of {cut:.2g} vanish in {kind}"
+            cure = "Leave these samples out, or measure in float64 (probe: model and inputs in float64)"
+            return Doubt(why, cure, False)
+        far = FAR if site.origin is None else FARTHEST
+        if site.dtype == torch.float64 and offset > OFFSET * spread and offset > far * scales[1] > 0:
+            why = f"features {offset:.2g} away from 0 lose digits to the rounding of {kind}"
+            lost = f"Of differences of {scales[1]:.2g} fewer than 4 are left"
+            return Doubt(why, f"{lost}. {_nearer(site.dtype)}", False)
     return None
+
+
+def _nearer(dtype: torch.dtype) -> str:
+    """What to do about features far from 0."""
+    cure = "Subtract the mean before they are rounded"
+    if dtype == torch.float64:
+        return cure
+    return f"{cure}, or take their digits as they are: features.double() (probe: model and inputs in float64)"
 
 
 def check_range(sites: Mapping[Hashable, Centers | FeatureFit]) -> None:

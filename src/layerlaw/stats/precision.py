@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from layerlaw.errors import InputError
 from layerlaw.threads import Counted
 
 # Rows are worked through in chunks whose scratch copy stays below this: on a CPU it then stays in the cache, and wide
@@ -75,12 +76,38 @@ def not_dense(values: Tensor) -> str:
     return "" if values.layout == torch.strided else "a sparse tensor (to_dense() makes it an ordinary one)"
 
 
-def native(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def not_stored(values: Tensor) -> str:
+    """In words, what keeps a tensor from holding each of its numbers; empty where nothing does.
+
+    A file of a kilobyte may hold one number that stands for a billion.
+
+    >>> not_stored(torch.ones(3)), not_stored(torch.ones(1).expand(3))
+    ('', 'a tensor of 3 numbers of which 1 is stored (contiguous() stores them all)')
+    """
+    if (why := not_dense(values)) or values.is_quantized:
+        return why or "a quantized tensor (dequantize() makes it an ordinary one)"
+    claimed, stored = values.numel(), values.untyped_storage().nbytes() // values.element_size()
+    held = f"{stored:,} {'is' if stored == 1 else 'are'}"
+    return (
+        ""
+        if claimed <= stored
+        else f"a tensor of {claimed:,} numbers of which {held} stored (contiguous() stores them all)"
+    )
+
+
+def native(values: npt.NDArray[Any], name: str = "data") -> npt.NDArray[Any]:
     """An array as torch takes it: in the byte order of this machine, going forward, writable, of no more than 64 bits.
+
+    Raises where some of its numbers are masked: torch would take what lies below the mask.
 
     >>> native(np.arange(3, dtype=">i4")[::-1]).tolist()
     [2, 1, 0]
     """
+    if isinstance(values, np.ma.MaskedArray):
+        if hidden := int(np.ma.getmaskarray(values).sum()):
+            cure = "Fill them in, or drop these samples, before"
+            raise InputError(f"{name}: expected numbers everywhere, got {hidden} that are masked. {cure}.")
+        values = values.data
     wide = {np.dtype(np.longdouble): np.float64, np.dtype(np.clongdouble): np.complex128}
     kind = wide.get(values.dtype, values.dtype.newbyteorder("="))
     forward = values.flags.writeable and all(step >= 0 for step in values.strides)

@@ -20,6 +20,8 @@ from layerlaw.stats.moments import Columns, Moments
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
 from layerlaw.stats.sums import ClassSums
 
+FEW = 20  # of so many samples one: fewer that make up the spread are outliers
+MOST_FOURTH = 1e290  # fourth powers are not to overflow where squares do not
 MOMENT_ROWS = 1024  # residuals that are multiplied at once, or as many as there are features
 
 
@@ -114,8 +116,8 @@ class Scatter:
     """Sums over the samples of each class around fixed centers, float64, side by side in one tensor (…, K, …).
 
     residuals Σ z (r columns): zero up to rounding when the data are those of pass 1; fuzziness Σ ‖z/s‖² under the
-    centers' own weighting; fuzziness_equal, the same with equally weighted classes; lengths Σ ‖R‖²; near: decisions of
-    the nearest center. digest (…, 3) is that of the centers.
+    centers' own weighting; fuzziness_equal, the same with equally weighted classes; lengths Σ ‖R‖²; fourth Σ ‖R‖⁴; near:
+    decisions of the nearest center. digest (…, 3) is that of the centers.
     """
 
     sums: Tensor
@@ -133,10 +135,13 @@ class Scatter:
         own = (z * span.inverse_scales.unsqueeze(-1)).square_().sum(-2, keepdim=True)
         simple = span.weighting == "classes" or span.balanced
         equal = own if simple else (span.equal_whitener @ z).square_().sum(-2, keepdim=True)
-        places = (span.coordinates.mT @ hot).add_(z)  # (…, r, n): where the samples are, relative to the global mean
+        places = (span.places.mT @ hot).add_(z)  # (…, r, n): where the samples are, relative to the global mean
         agreed = agreement(places, span.coordinates, span.half_norms, _choices(labels, decision))
         squares = double(lengths).square().unsqueeze(-2)
-        values = torch.cat([z, own, equal, squares, z.new_ones((*batch, 1, n)), agreed], -2)  # (…, r + 5 or 6, n)
+        fourth = squares.square().clamp_max(MOST_FOURTH)
+        values = torch.cat(
+            [z, own, equal, squares, fourth, z.new_ones((*batch, 1, n)), agreed], -2
+        )  # (…, r + 6 or 7, n)
         return cls(hot @ values.mT, r, span.digest)
 
     @property
@@ -160,14 +165,25 @@ class Scatter:
         return self.sums[..., self.rank + 2]
 
     @property
+    def fourth(self) -> Tensor:
+        """Σ ‖R‖⁴ of each class (…, K): with the squares it says how many samples make up the spread."""
+        return self.sums[..., self.rank + 3]
+
+    @property
+    def few(self) -> bool:
+        """Whether few samples are nearly all of the spread, in any entry of the leading dimension: outliers."""
+        squares, fourth, n = (part.sum(-1) for part in (self.lengths, self.fourth, self.counts))
+        return bool((squares.square() * FEW < n * fourth).any())
+
+    @property
     def near(self) -> NearestCenter:
         """Decisions of the nearest center."""
-        return NearestCenter(self.sums[..., self.rank + 3 :])
+        return NearestCenter(self.sums[..., self.rank + 4 :])
 
     @property
     def counts(self) -> Tensor:
         """Samples of each class (…, K)."""
-        return self.sums[..., self.rank + 3]
+        return self.sums[..., self.rank + 4]
 
     def add(self, other: Scatter) -> None:
         """Add another part of the same data under the same centers, in place."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from layerlaw.errors import InputError
+from layerlaw.errors import InputError, visible
 from layerlaw.law import jackknife_error, t_quantile
 from layerlaw.measures.columns import describe
 from layerlaw.record import LANGUAGE_MODEL, PartRow, Record, SiteRow
@@ -145,10 +145,10 @@ class PairedDifference:
     def sentence(self) -> str:
         """What differs, and where that is beyond its error."""
         if self.mean is None:
-            return f"'{self.other}' and '{self.base}' have no values to compare."
+            return visible(f"'{self.other}' and '{self.base}' have no values to compare.")
         known = [change for change in self.blocks if change is not None]
         if all(abs(change.change) < 1e-9 for change in known):
-            return f"'{self.other}' has the same PR as '{self.base}' at every block."
+            return visible(f"'{self.other}' has the same PR as '{self.base}' at every block.")
         far = max(range(len(self.blocks)), key=lambda i: abs(c.change) if (c := self.blocks[i]) else 0.0)
         most = self.blocks[far]
         assert most is not None
@@ -162,7 +162,7 @@ class PairedDifference:
         beyond = f"; beyond its 95% interval at {len(self.clear)} of {counted(len(known), 'block')}" * (
             most.error is not None
         )
-        return (
+        return visible(
             f"On the same tokens PR of '{self.other}' is {percent(size, 2)} {way} than of '{self.base}', averaged over "
             f"blocks{error}; most at block {far + 1} (ln: {most}){beyond}."
         )

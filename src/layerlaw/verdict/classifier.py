@@ -219,7 +219,10 @@ def _collapse(record: Record, sites: list[SiteRow]) -> list[str]:
         parts = [text.format(last[name]) for name, text in words.items() if last.get(name) is not None]
         out.append(f"At '{reads.name}': {', '.join(parts)}.")
     span = len(record.classes) - 1
-    short = [s.name for s in sites if (rank := s.values.get("rank")) is not None and rank < min(span, s.features)]
+    known = [
+        s for s in sites if s.values.get("separation") is not None or s.values.get("rank") == 0
+    ]  # no doubt about D
+    short = [s.name for s in known if (rank := s.values.get("rank")) is not None and rank < min(span, s.features)]
     if short:
         out.append(
             f"At {listed(short)} the class means span fewer dimensions than they could (some coincide or are in line): "

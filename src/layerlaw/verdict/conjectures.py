@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
-from layerlaw.errors import InputError
+from layerlaw.errors import InputError, visible
 from layerlaw.law import CHANCE, t_quantile
 from layerlaw.record import Record
 from layerlaw.wording import counted, percent
@@ -134,7 +134,7 @@ class CounterExample:
 
     def __str__(self) -> str:
         where = f"{self.layer}, epoch {self.epoch}, {self.split}" if self.layer else f"epoch {self.epoch}, {self.split}"
-        return f"{where}: {percent(self.size, 2)} ± {percent(self.standard_error, 2)}"
+        return visible(f"{where}: {percent(self.size, 2)} ± {percent(self.standard_error, 2)}")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from layerlaw.errors import InputError
+from layerlaw.errors import InputError, visible
 from layerlaw.files import json_safe, write_json
 from layerlaw.law import CHANCE, FEWEST_POINTS, pooled_greenwood_p, shuffled_p
 from layerlaw.measures.columns import describe
@@ -200,7 +200,7 @@ class ModuleFinding:
     def __str__(self) -> str:
         wide = [max(map(len, column)) for column in zip(*self.rows, strict=True)]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=True)).rstrip() for row in self.rows]
-        return "\n".join([self.sentence, *lines])
+        return visible("\n".join([self.sentence, *lines]))
 
     def _repr_html_(self) -> str:
         head, *body = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self.rows]

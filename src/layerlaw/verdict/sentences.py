@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from layerlaw.errors import visible
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """A headline (does the law hold?), findings (what the numbers say) and advice (what to do about it)."""
+    """A headline (does the law hold?), findings (what the numbers say) and advice (what to do about it).
+
+    Sentences quote names of a record, which may be a stranger's: characters that would steer a terminal are written out.
+    """
 
     headline: str
     findings: tuple[str, ...]
     advice: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "headline", visible(self.headline))
+        object.__setattr__(self, "findings", tuple(map(visible, self.findings)))
+        object.__setattr__(self, "advice", tuple(map(visible, self.advice)))
 
     def __str__(self) -> str:
         return "\n".join([self.headline, *(f"· {line}" for line in (*self.findings, *self.advice))])

@@ -173,8 +173,8 @@ def _how_clear(clear: list[int], steps: list[int]) -> str:
 
 def _too_small_to_count(record: Record, fit: LawFit) -> list[str]:
     """Rises that the table shows and the headline does not count: tiny ones, and that from the embedded input."""
-    rises = [b / a - 1 for a, b in pairwise(fit.values)]
-    tiny = [_worker(i) for i, rise in enumerate(rises) if rise > SHOWN and i not in fit.rising]
+    rises, counted = [b / a - 1 for a, b in pairwise(fit.values)], set(fit.rising)
+    tiny = [_worker(i) for i, rise in enumerate(rises) if rise > SHOWN and i not in counted]
     out = [f"Rises of {UNCHANGED:.1%} or less are not counted: at {blocks(tiny)}."] if tiny else []
     before = None if record.sites[0].in_fit else record.sites[0].values.get(record.leading)
     if before is not None and before > 0 and fit.values[0] / before - 1 > SHOWN:

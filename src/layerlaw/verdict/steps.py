@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from statistics import median
 
+import numpy as np
+
 from layerlaw.law import UNCHANGED, LawErrors, LawFit
 from layerlaw.law.words import FOLD
 from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
@@ -92,8 +94,8 @@ def listed_places(places: Sequence[str]) -> str:
 
 def idle_steps(fit: LawFit) -> list[int]:
     """The steps by which D is hardly lower than before, and not higher either."""
-    least = IDLE_SHARE / fit.layers
-    return [i for i, share in enumerate(fit.shares or ()) if share < least and i not in fit.rising]
+    least, rising = IDLE_SHARE / fit.layers, set(fit.rising)
+    return [i for i, share in enumerate(fit.shares or ()) if share < least and i not in rising]
 
 
 def largest_step(record: Record, fit: LawFit) -> list[str]:
@@ -170,14 +172,16 @@ def plateau(fit: LawFit) -> StepRun | None:
     if fit.shares is None:
         return None
     m = fit.layers
-    taken = list(accumulate(fit.shares, initial=0.0))  # of the drop, after so many steps
+    taken = np.array(list(accumulate(fit.shares, initial=0.0)))  # of the drop, after so many steps
     for length in range(m - 1, SHORTEST - 1, -1):
         limit = IDLE_SHARE * length / m
-        for first in range(m - length + 1):
-            before, middle, after = taken[first], taken[first + length // 2], taken[first + length]
-            # Neither half may work: a fall and a rise that cancel are no plateau.
-            if abs(after - before) < limit and max(middle - before, after - middle) < limit:
-                return StepRun(first, first + length - 1, after - before, length / m)
+        # All runs of this length at once, by where they begin: there are as many as sites, squared.
+        before, middle, after = (taken[at : at + m - length + 1] for at in (0, length // 2, length))
+        # Neither half may work: a fall and a rise that cancel are no plateau.
+        idle = (abs(after - before) < limit) & (np.maximum(middle - before, after - middle) < limit)
+        if idle.any():
+            first = int(idle.argmax())
+            return StepRun(first, first + length - 1, float(after[first] - before[first]), length / m)
     return None
 
 

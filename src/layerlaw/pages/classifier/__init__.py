@@ -196,7 +196,8 @@ def law_span(view: RecordView) -> tuple[list[float | None], list[float | None]]:
     """What the chart of the law has to show whole, and what as far as there is room: rows that are no points of the law."""
     own, inside = view.series(view.column), set(view.fit_positions)
     front = [*(own[i] for i in inside), *(end for i in inside for end in view.ends[i] or ()), *_compared_values(view)]
-    front += [] if chance_is_far(view) else [view.series(f"{view.column}_permuted")[i] for i in view.trunk]
+    floor = view.series(f"{view.column}_permuted")
+    front += [] if chance_is_far(view) else [floor[i] for i in view.trunk]
     front += [] if view.fit is None else view.fit.line
     return front, [v for i, v in enumerate(own) if i not in inside]
 
@@ -204,7 +205,7 @@ def law_span(view: RecordView) -> tuple[list[float | None], list[float | None]]:
 def _compared_values(view: RecordView) -> list[float | None]:
     """Of the untrained network, of test data and of the best linear map, along the trunk."""
     names = (f"{view.column}_untrained", f"test_{view.column}", "separation_linear")
-    return [view.series(name)[i] for name in names for i in view.trunk]
+    return [series[i] for series in map(view.series, names) for i in view.trunk]
 
 
 def law_caption(view: RecordView) -> str:

@@ -35,7 +35,7 @@ def compare_figure(views: Sequence[RecordView], *, relative: bool = False) -> An
         presentation(views[0]).AXIS,
         html.plotly_symbols(describe(views[0].column).symbol),
     )
-    curves = [[view.series(view.column)[p] for p in view.fit_positions] for view in views]
+    curves = [[values[p] for p in view.fit_positions] for view in views for values in [view.series(view.column)]]
     drawn = [i for i, curve in enumerate(curves) if any(v is not None and v > 0 for v in curve)]
     if not drawn:
         return f"None of the records holds a {axis}."
