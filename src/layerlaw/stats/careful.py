@@ -28,7 +28,10 @@ def careful_centers(x: Tensor, y: Tensor, sums: ClassSums, weighting: Weighting)
     where the features themselves are rounded too much.
     """
     centers = find_centers(sums, weighting)
-    if x.dtype == torch.float64 and bool((away := _far(centers)).any()):
+    away = _far(centers)
+    if (doubt := doubt_of(centers)) and not doubt.out_of_range:  # of sums, whose rounding depends on the processor
+        away = torch.ones_like(away)
+    if x.dtype == torch.float64 and bool(away.any()):
         origin = x[..., :1, :] * away[..., None, None]
         x = x - origin
         centers = find_centers(ClassSums.of(x, y, centers.counts.shape[-1]), weighting, origin)
