@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from layerlaw.capture.batches import Batch
-from layerlaw.capture.hooks import Capture
 from layerlaw.capture.modules import classifier_weight, modules_of
-from layerlaw.capture.network import has_batchnorm, probing_state
-from layerlaw.capture.plan import Plan, Site
+from layerlaw.capture.network import has_batchnorm
+from layerlaw.capture.plan import Plan
 from layerlaw.errors import FeatureError, InputError, PassError
+from layerlaw.lab.forwards import Forwards
 from layerlaw.lab.samples import Samples
 from layerlaw.measures.columns import REGISTRY
 from layerlaw.measures.separation import class_separation
@@ -201,31 +198,30 @@ def measure_network(
     readers = {plan.reads: classifier} if schedule.collapse and plan.reads and classifier is not None else {}
     names, widths = tuple(site.name for site in sites), tuple(site.features for site in sites)
     normalized = has_batchnorm(network)
-    x, y = samples.inputs, samples.labels
     found: list[Measurement] = []
     for batchnorm in schedule.batchnorm:
         if not normalized and found:  # all modes are the same
             found += [replace(m, batchnorm=batchnorm) for m in found if m.batchnorm == schedule.batchnorm[0]]
             continue
         trained: Mapping[Hashable, Centers] = {}
+        seen: dict[bool, Forwards] = {}  # of training samples, permuted labels included, and of test samples
         for split in schedule.splits:
-            if split == "test":
-                data = held_out(samples)
-            else:
-                data = x, y if split == "train" else y[permuted_order(len(y)).to(y.device)]
-            true = held_out(samples)[1] if split == "test" else y
+            x, true = held_out(samples) if split == "test" else (samples.inputs, samples.labels)
+            y = true[permuted_order(len(true)).to(true.device)] if split == "permuted" else true
             if (order := chunk_order(batchnorm, true, samples.classes)) is not None:
-                data = data[0][order], data[1][order]
-            size = {"running": AT_ONCE, "whole": len(data[1])}.get(batchnorm, CHUNK)
-            batches, known = _cut(*data, size), trained if split == "test" else None
-            real = split != "permuted"
+                x, y = x[order], y[order]
+            size = {"running": AT_ONCE, "whole": len(y)}.get(batchnorm, CHUNK)
+            forwards = seen.setdefault(
+                split == "test",
+                Forwards(network, plan, sites, x, size, "running" if batchnorm == "running" else "batch"),
+            )
+            real, known = split != "permuted", trained if split == "test" else None
             how: dict[str, Any] = {"references": known, "readers": readers if schedule.collapse and real else None}
-            with probing_state(network, "running" if batchnorm == "running" else "batch"):
-                try:
-                    values, centers, *scores = _two_passes(network, plan, sites, batches, samples.classes, **how)
-                except (FeatureError, PassError):
-                    sound = _sound(network, plan, sites, batches)
-                    values, centers, *scores = _two_passes(network, plan, sound, batches, samples.classes, **how)
+            try:
+                values, centers, *scores = _two_passes(forwards, names, y, samples.classes, **how)
+            except (FeatureError, PassError):
+                sound = _sound(forwards, names)
+                values, centers, *scores = _two_passes(forwards, sound, y, samples.classes, **how)
             trained = centers if split == "train" else trained
             nothing: _Values = None, None, 0, (None,) * samples.classes, {}
             along = [values.get(name, nothing) for name in names]
@@ -234,7 +230,7 @@ def measure_network(
             loss, accuracy = scores if real and finite(scores[0]) is not None else (None, None)
             each = by_class if schedule.by_class and real else None
             about = epoch, batchnorm, split, separation, nearest, rank
-            found.append(Measurement(*about, loss, accuracy, each, names, widths, collapse, len(data[1])))
+            found.append(Measurement(*about, loss, accuracy, each, names, widths, collapse, len(y)))
     return found
 
 
@@ -242,10 +238,9 @@ _Values = tuple[float | None, float | None, int, tuple[float | None, ...], dict[
 
 
 def _two_passes(
-    network: nn.Module,
-    plan: Plan,
-    sites: list[Site],
-    batches: list[Batch],
+    forwards: Forwards,
+    names: Sequence[str],
+    labels: Tensor,
     K: int,
     *,
     references: Mapping[Hashable, Centers] | None,
@@ -255,62 +250,48 @@ def _two_passes(
 
     `readers` are the rows of the classifier by the site it reads; `None`: no measures of collapse.
     """
-    sites = sites if references is None else [site for site in sites if site.name in references]
-    hooks, first = partial(Capture, network, plan, sites, reduce="flatten"), FirstPass(K)
-    with hooks(consume=lambda site, features: first.update(site.name, features)) as capture:
-        for batch in batches if sites else ():
-            first.begin(Dealt(batch.labels))
-            capture.run(batch, where="measuring")
-            first.end(lambda _: "measuring")
+    names = names if references is None else [name for name in names if name in references]
+    first = FirstPass(K)
     with full_precision():
+        for given in forwards if names else ():
+            first.begin(Dealt(labels[given.rows]))
+            for name in names:
+                first.update(name, given.features[name])
+            first.end(lambda _: "measuring")
         around = Around.all_of(first, "samples", references)
-    second, device = SecondPass(around), batches[0].labels.device
+    second, device = SecondPass(around), labels.device
     total, right = torch.zeros((), dtype=torch.float64, device=device), torch.zeros((), device=device)
-    with hooks(consume=lambda site, features: second.update(site.name, features)) as capture:
-        for batch in batches:
-            second.begin(Dealt(batch.labels), None)
-            logits = capture.run(batch, where="measuring").float()
-            second.decision = None if readers is None else logits.argmax(1)
-            with full_precision():
-                second.end()
-            total += F.cross_entropy(logits, batch.labels, reduction="sum")  # not fetched: a GPU would wait
-            right += (logits.argmax(1) == batch.labels).sum()
+    for given in forwards:
+        y, logits = labels[given.rows], given.logits
+        second.begin(Dealt(y), None if readers is None else logits.argmax(1))
+        with full_precision():
+            for name in names:
+                second.update(name, given.features[name])
+            second.end()
+        total += F.cross_entropy(logits, y, reduction="sum")  # not fetched: a GPU would wait
+        right += (logits.argmax(1) == y).sum()
     values: dict[str, _Values] = {}
-    for name, scatter in second.scatters().items():
-        centers = around[name].centers
-        near = scatter.near if references is None else second.near_reference[name]
-        means = centers if references is None else references[name]
+    for site, scatter in second.scatters().items():
+        centers = around[site].centers
+        near = scatter.near if references is None else second.near_reference[site]
+        means = centers if references is None else references[site]
         nearest = None if bool((means.counts == 0).any()) else float(near.hits.sum() / scatter.counts.sum())
         rank, per_class = int(centers.rank), class_separation(centers, scatter)
         D = float((centers.weights * per_class.nan_to_num()).sum()) if rank else math.nan
         each = tuple(finite(value) if rank else None for value in per_class.tolist())
         extra: dict[str, float | None] = {}
         if readers is not None and nearest is not None:
-            rows = readers.get(str(name))
+            rows = readers.get(str(site))
             whole = SiteStatistics(centers, scatter, near=near, weight=rows, undefined=not rank)
             extra = {n: plain_number(value) for n, value in collapse_columns(whole).items()}
-        values[str(name)] = finite(D), nearest, rank, each, extra
-    n = sum(len(batch.labels) for batch in batches)
-    return values, {name: each.centers for name, each in around.items()}, float(total) / n, float(right) / n
+        values[str(site)] = finite(D), nearest, rank, each, extra
+    centers_of = {name: each.centers for name, each in around.items()}
+    return values, centers_of, float(total) / len(labels), float(right) / len(labels)
 
 
-def _sound(network: nn.Module, plan: Plan, sites: list[Site], batches: list[Batch]) -> list[Site]:
-    """Those whose features can be squared and added up."""
-    broken: set[Site] = set()
-
-    def check(site: Site, features: Tensor) -> None:
-        if not bool(features.abs().amax() < LARGEST):  # NaN is not smaller either
-            broken.add(site)
-
-    with Capture(network, plan, sites, reduce="flatten", consume=check) as capture:
-        for batch in batches:
-            capture.run(batch, where="measuring")
-    return [site for site in sites if site not in broken]
-
-
-def _cut(x: Tensor, y: Tensor, size: int) -> list[Batch]:
-    """In chunks, in order; a single sample at the end joins the chunk before, as it has no batch statistics."""
-    ends = [*range(size, len(y), size), len(y)]
-    if len(ends) > 1 and ends[-1] - ends[-2] == 1:
-        del ends[-2]
-    return [Batch((x[a:b],), {}, y[a:b]) for a, b in pairwise([0, *ends])]
+def _sound(forwards: Forwards, names: Sequence[str]) -> list[str]:
+    """Sites whose features can be squared and added up."""
+    sound = set(names)
+    for given in forwards:  # NaN is not smaller either
+        sound = {name for name in sound if bool(given.features[name].abs().amax() < LARGEST)}
+    return [name for name in names if name in sound]
