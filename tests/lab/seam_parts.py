@@ -81,9 +81,9 @@ class Pulling(nn.Module):
         return F.cross_entropy(logits, labels) + self.weight * (spread - self.level).square()
 
 
-def pictures(n: int = 90, *, test: int = 40, classes: int = 4, side: int = 6) -> Samples:
+def pictures(n: int = 90, *, test: int = 40, classes: int = 4, side: int = 6, seed: int = 0) -> Samples:
     """Noisy pictures around a pattern per class, (n, 1, side, side), the classes mixed."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     y = (torch.arange(n + test) % classes)[torch.randperm(n + test, generator=generator)]
     patterns = torch.randn(classes, 1, side, side, generator=generator)
     x = patterns[y] + torch.randn(n + test, 1, side, side, generator=generator)

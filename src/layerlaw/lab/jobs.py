@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -145,7 +145,21 @@ class Job:
     @property
     def is_fleet(self) -> bool:
         """Whether the fast path is taken; other jobs have one member."""
+        return len(self.members) > 1 or self._feed_forward
+
+    @property
+    def _feed_forward(self) -> bool:
         return fleet_takes(self.recipe, self.schedule)
+
+    @property
+    def save_every(self) -> float | None:
+        """Seconds between two times that it is saved; `None`: after every epoch, unless that would take too long."""
+        return SAVE_EVERY if self._feed_forward else None
+
+    @property
+    def entangled(self) -> bool:
+        """Whether a member that diverges spoils the others: 0 · NaN is NaN between images that lie side by side."""
+        return self.is_fleet and not self._feed_forward
 
     def engine(self) -> FleetEngine | SingleEngine:
         """What trains the members, an epoch at a time; both kinds have the same methods."""
@@ -216,6 +230,22 @@ class Checkpoint:
         if not (isinstance(state, dict) or (state is None and self.done and len(self.states) == members)):
             raise ValueError("expected the state of the training, or of the trained networks")
 
+    @classmethod
+    def beside(cls, parts: Sequence[Checkpoint]) -> Checkpoint:
+        """Finished jobs of as many epochs as one."""
+        joined = cls([], [], parts[0].epoch, [])
+        for rows in zip(*(part.losses for part in parts), strict=True):
+            joined.losses.append([loss for row in rows for loss in row])
+        for part in parts:
+            joined.keys += part.keys
+            joined.recipes += part.recipes
+            joined.measurements += part.measurements
+            joined.states += part.states
+            for epoch, states in part.snapshots.items():
+                joined.snapshots.setdefault(epoch, []).extend(states)
+            joined.how = list(dict.fromkeys([*joined.how, *part.how]))
+        return replace(joined, wall_s=sum(part.wall_s for part in parts), done=all(part.done for part in parts))
+
     def runs(self) -> dict[str, Run]:
         """The runs of the members by their keys."""
         runs = {}
@@ -248,12 +278,15 @@ def run(job: Job, report: Report | None = None) -> Checkpoint:
     """Train the members of a job; goes on from its file if there is one. Stops early only when `report` says so."""
     try:
         return _run(job, report)
+    except EntangledError:
+        return _one_by_one(job, report)
     except torch.OutOfMemoryError as error:
         count, advice = len(job.members), "choose a smaller network or batch."
         if count == 1 and not job.is_fleet:
             advice = _smaller_batch(job)
         if count > 1:
-            fit = max(1, min(count - 1, members_that_fit(job.recipe, job.members[0].samples, job.device)))
+            half = job.entangled and count // 2
+            fit = half or max(1, min(count - 1, members_that_fit(job.recipe, job.members[0].samples, job.device)))
             advice = f"about {fit} would fit. Pass members={fit}."
         what = f"training {counted(count, 'member')} ({job.recipe.network}) at once"
         raise MemoryBudgetError(f"{what} ran out of memory on {job.device}: {advice}") from error
@@ -270,6 +303,31 @@ def _smaller_batch(job: Job) -> str:
     return f"{advice}."
 
 
+class EntangledError(Exception):
+    """One of the members that are trained as one diverged, and took the others along."""
+
+
+def _one_by_one(job: Job, report: Report | None) -> Checkpoint:
+    """The members of a job each for itself, from their beginning; the job's file is written once all are there."""
+    if job.file is not None:
+        job.file.unlink(missing_ok=True)
+    parts: list[Checkpoint] = []
+    alone = [replace(job, members=[member], begun=0) for member in job.members]
+    for one in alone:
+        if job.file is not None:
+            one.file = job.file.with_name(f"network-{one.members[0].key[:12]}.pt")
+        parts.append(_run(one, report))
+        if not parts[-1].done:
+            return parts[-1]
+    found = Checkpoint.beside(parts)
+    if job.file is not None:
+        found.to_file(job.file)
+        for one in alone:
+            assert one.file is not None
+            one.file.unlink(missing_ok=True)
+    return found
+
+
 def _run(job: Job, report: Report | None) -> Checkpoint:
     began, epochs, count = time.monotonic(), job.recipe.epochs, len(job.members)
     engine, keys = job.engine(), [m.key for m in job.members]
@@ -282,7 +340,7 @@ def _run(job: Job, report: Report | None) -> Checkpoint:
             wrong = f"its state does not fit ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
             raise DataError(f"{job.file}: expected the progress of this job, but {wrong}. {TRAINED_AGAIN}") from error
     earlier, saved, last_loss = reached.wall_s, began, float("nan")
-    every = SAVE_EVERY if job.is_fleet else 0.0
+    every = job.save_every or 0.0
     device = torch.device(job.device)
     place = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
     pending: list[Tensor] = []  # losses still on the device: fetching them would make it wait
@@ -310,6 +368,8 @@ def _run(job: Job, report: Report | None) -> Checkpoint:
         late = job.file is not None and time.monotonic() - saved > min(every, SAVE_EVERY)
         if late or epoch == epochs or len(pending) >= 64:
             last_loss = _fetch(pending, reached)
+            if job.entangled and not math.isfinite(sum(reached.losses[-1])):
+                raise EntangledError
         going = report is None or report(epoch, last_loss)
         if not going and epoch < epochs:
             _fetch(pending, reached)
@@ -319,7 +379,7 @@ def _run(job: Job, report: Report | None) -> Checkpoint:
             started = time.monotonic()
             save()
             saved = time.monotonic()
-            every = SAVE_EVERY if job.is_fleet else (saved - started) / SAVE_SHARE
+            every = job.save_every or (saved - started) / SAVE_SHARE
     reached.states = [engine.state_dict(member) for member in range(count)]
     save(done=True)
     return reached

@@ -19,6 +19,7 @@ from torch import Tensor
 from layerlaw.errors import DataError, InputError
 from layerlaw.files import as_path, check_room, made_folder, write_json
 from layerlaw.lab.fleet.engine import fleet_takes, member_bytes
+from layerlaw.lab.fleet.images import members_side_by_side
 from layerlaw.lab.jobs import TRAINED_AGAIN, Checkpoint, Job, Member, Run, check_device
 from layerlaw.lab.processes import WORTH_PROCESSES, cores, found_elsewhere, run_here, run_in_processes, work
 from layerlaw.lab.recipe import Recipe, check_layers
@@ -48,12 +49,13 @@ def sweep(
 ) -> list[Run]:
     """Train every recipe and measure it; one `Run` per recipe, in their order.
 
-    Feed-forward networks with cross-entropy are trained many at once, as fleets; any other network or loss by the plain
-    loop, one at a time. `data` are the samples by the name that recipes give; a function gives every recipe the samples
-    for its seed, so that seeds differ in their samples too. `start` gives every recipe the state of a network to start
-    from, or, with `copied=(a, b)`, its layers a … b−1 alone. With a `folder` the sweep is saved there every minute,
-    after whole epochs (a network outside a fleet after every epoch, unless saving would take more than a twentieth of the
-    time): called again after an interruption it goes on where it was, and finished members are never trained again.
+    Feed-forward networks with cross-entropy are trained many at once, as fleets, and so are, on CUDA, narrow networks for
+    images; any other network or loss by the plain loop, one at a time. `data` are the samples by the name that recipes
+    give; a function gives every recipe the samples for its seed, so that seeds differ in their samples too. `start` gives
+    every recipe the state of a network to start from, or, with `copied=(a, b)`, its layers a … b−1 alone. With a `folder`
+    the sweep is saved there every minute, after whole epochs (networks that are not feed-forward after every epoch, unless
+    saving would take more than a twentieth of the time): called again after an interruption it goes on where it was, and
+    finished members are never trained again.
     `members` is the most that are trained at once; `workers` the number of processes (by default one for each core of a
     CPU, and none beside this one on a GPU, which small networks leave idle most of the time: there NVIDIA's MPS lets
     several share it); `compile`, on CUDA, puts networks outside fleets through `torch.compile`.
@@ -154,11 +156,13 @@ def _together(
 ) -> Iterator[list[Member]]:
     """Members that are trained as one, the largest fleets first: equal shape, samples, batches, epochs, trained layers."""
     groups: dict[Any, list[Member]] = {}
-    alone: list[Member] = []
+    others = [member for member in missing if not fleet_takes(member.recipe, template.schedule)]
+    images = list(_side_by_side(others, template, members))
+    together = {member.key for group in images for member in group}
+    alone = [member for member in others if member.key not in together]
     for member in missing:
         r, s = member.recipe, member.samples
         if not fleet_takes(r, template.schedule):
-            alone.append(member)
             continue
         tests = 0 if s.test_labels is None else len(s.test_labels)
         kind = (r.network, len(s.labels), tests, s.classes, r.batch_size, r.epochs, r.trained, r.decay_frozen)
@@ -171,6 +175,7 @@ def _together(
         return member_bytes(group[0].recipe, group[0].samples)
 
     yield from ([member] for member in sorted(alone, key=lambda m: -work(m.recipe, m.samples)))
+    yield from images
     for group in sorted(groups.values(), key=lambda group: -len(group) * bytes_of(group)):
         group.sort(key=lambda member: member.recipe.optimizer)  # neighbors share an update
         most = members or MEMBERS_ON_CPU
@@ -179,6 +184,22 @@ def _together(
         parts = min(len(group), max(-(-len(group) // most), shares))
         size = -(-len(group) // parts)
         for at in range(0, len(group), size):
+            yield group[at : at + size]
+
+
+def _side_by_side(others: Sequence[Member], template: Job, members: int | None) -> Iterator[list[Member]]:
+    """Narrow networks for images that a GPU trains many of at once."""
+    if torch.device(template.device).type != "cuda" or template.compile:
+        return
+    groups: dict[Any, list[Member]] = {}
+    for member in others:
+        r, s = member.recipe, member.samples
+        kind = (r.network, s.inputs.shape, r.batch_size, r.epochs, r.optimizer, r.precision, r.loss, r.decay_frozen)
+        groups.setdefault(kind, []).append(member)
+    for group in groups.values():
+        most = min(members or len(group), members_side_by_side(group[0].recipe))
+        size = -(-len(group) // -(-len(group) // most))
+        for at in range(0, len(group), size) if size >= 2 else ():
             yield group[at : at + size]
 
 

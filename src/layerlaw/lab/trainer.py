@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
@@ -48,7 +49,54 @@ def steps(
         yield loss.detach()
 
 
-class Trainer:
+class Recorded(ABC):
+    """What trainers share whose steps are recorded as CUDA graphs, one for each size of batch."""
+
+    device: torch.device
+    optimizer: torch.optim.Optimizer
+    modules: tuple[nn.Module, ...]  # that a step changes
+    captured: bool
+    not_captured: str = ""  # why not, where it was tried
+    _graphs: dict[int, StepGraph]
+
+    @abstractmethod
+    def step(self, rows: Tensor) -> None:
+        """One step on these samples."""
+
+    def rows_of(self, size: int) -> Tensor:
+        """Any samples, as many as a batch has."""
+        return torch.arange(size, device=self.device)
+
+    def _changing(self) -> list[Tensor]:
+        """Every tensor that a step changes."""
+        states = (value for state in self.optimizer.state.values() for value in state.values())
+        parts = (part for module in self.modules for part in (module.parameters(), module.buffers()))
+        return [*chain.from_iterable(parts), *(value for value in states if isinstance(value, Tensor))]
+
+    def _capture(self, sizes: Sequence[int]) -> None:
+        """Record a step for batches of these sizes; what recording changes is put back."""
+        kept = [(tensor, tensor.detach().clone()) for tensor in self._changing()]
+        random, pool = torch.cuda.get_rng_state(self.device), torch.cuda.graph_pool_handle()
+        try:
+            self._graphs = {size: StepGraph(self, size, pool) for size in sizes}
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # it waits for the device, say, to decide something in Python
+            self.captured, self._graphs = False, {}
+            self.not_captured = str(error).splitlines()[0][:100]
+        finally:
+            self.optimizer.zero_grad()
+            with torch.no_grad():
+                before = {id(tensor) for tensor, _ in kept}
+                for tensor, content in kept:
+                    tensor.copy_(content)
+                for tensor in self._changing():  # of the optimizer, which had none before its first step
+                    if id(tensor) not in before:
+                        tensor.zero_()
+            torch.cuda.set_rng_state(random, self.device)
+
+
+class Trainer(Recorded):
     """A network on its way through a recipe: resident data, a new random order in every epoch, the recipe's loss.
 
     `precision`: `None` leaves torch's settings alone. `captured`: on CUDA the whole step (forward, backward, optimizer) is
@@ -87,8 +135,8 @@ class Trainer:
         # What the recorded steps read and write must stay where it is.
         self._rate: float | Tensor = torch.zeros((), device=self.device) if self.captured else 0.0
         self._total = torch.zeros((), device=self.device)
-        self._graphs: dict[int, StepGraph] = {}
-        self.not_captured = ""  # why not, where it was tried
+        self._graphs = {}
+        self.modules = (self.network, self.criterion)
 
     @property
     def how(self) -> str:
@@ -160,40 +208,12 @@ class Trainer:
         """bfloat16, without a cache of weights: a recorded step must cast them anew."""
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
-    def _changing(self) -> list[Tensor]:
-        """Every tensor that a step changes."""
-        states = (value for state in self.optimizer.state.values() for value in state.values())
-        parts = (part for module in (self.network, self.criterion) for part in (module.parameters(), module.buffers()))
-        return [*chain.from_iterable(parts), *(value for value in states if isinstance(value, Tensor))]
-
-    def _capture(self, sizes: Sequence[int]) -> None:
-        """Record a step for batches of these sizes; what recording changes is put back."""
-        kept = [(tensor, tensor.detach().clone()) for tensor in self._changing()]
-        random, pool = torch.cuda.get_rng_state(self.device), torch.cuda.graph_pool_handle()
-        try:
-            self._graphs = {size: StepGraph(self, size, pool) for size in sizes}
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # it waits for the device, say, to decide something in Python
-            self.captured, self._graphs = False, {}
-            self.not_captured = str(error).splitlines()[0][:100]
-        finally:
-            self.optimizer.zero_grad()
-            with torch.no_grad():
-                before = {id(tensor) for tensor, _ in kept}
-                for tensor, content in kept:
-                    tensor.copy_(content)
-                for tensor in self._changing():  # of the optimizer, which had none before its first step
-                    if id(tensor) not in before:
-                        tensor.zero_()
-            torch.cuda.set_rng_state(random, self.device)
-
 
 class StepGraph:
     """A trainer's step for batches of one size, recorded as a CUDA graph; called with the rows of other samples."""
 
-    def __init__(self, trainer: Trainer, size: int, pool: Any) -> None:
-        self._rows = torch.arange(size, device=trainer.device)
+    def __init__(self, trainer: Recorded, size: int, pool: Any) -> None:
+        self._rows = trainer.rows_of(size)
         side = torch.cuda.Stream(trainer.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(trainer.device))
         with torch.cuda.stream(side):

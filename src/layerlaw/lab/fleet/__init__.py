@@ -85,6 +85,11 @@ class Fleet:
     def __len__(self) -> int:
         return len(self.recipes)
 
+    @property
+    def how(self) -> str:
+        """In which way it is trained, in words."""
+        return "float32, fleet"
+
     def start_epoch(self, epoch: int) -> None:
         """Set the learning rates of an epoch, counted from 0."""
         for rule in self.rules:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.lab.fleet import Fleet
+from layerlaw.lab.fleet.images import ImageFleet
 from layerlaw.lab.losses import CrossEntropy
 from layerlaw.lab.networks.feed_forward import Shape
 from layerlaw.lab.recipe import Recipe
@@ -37,7 +38,7 @@ SCRATCH = {"cpu": 2**28, "cuda": 2**34}  # bytes of features worked on at once w
 
 
 def fleet_takes(recipe: Recipe, schedule: Schedule) -> bool:
-    """Whether a member can be trained as part of a fleet: feed-forward, cross-entropy, measured layer by layer."""
+    """Whether a member is trained as part of a fleet anywhere: feed-forward, cross-entropy, measured layer by layer."""
     plain = (
         isinstance(recipe.network, Shape) and recipe.loss == CrossEntropy() and recipe.precision in (None, "float32")
     )
@@ -58,12 +59,13 @@ class FleetEngine:
         copied: tuple[int, int] | None = None,
         device: str = "cpu",
     ) -> None:
-        self._fleet, self._schedule = Fleet(recipes, samples, device), schedule
+        kind: type[Fleet | ImageFleet] = Fleet if isinstance(recipes[0].network, Shape) else ImageFleet
+        self._fleet, self._schedule = kind(recipes, samples, device), schedule
         for member, state in enumerate(start or []):
             self._fleet.load_state_dict(member, state, copied)
         self._orders = Orders([r.seed for r in recipes], len(samples[0].labels))
         self._epoch: Callable[[Tensor], Tensor] | None = None
-        self.how = "float32, fleet"
+        self.how = self._fleet.how
 
     @torch.no_grad()
     def train_epoch(self, epoch: int) -> Tensor:
@@ -80,6 +82,8 @@ class FleetEngine:
     @torch.no_grad()
     def measure(self, epoch: int) -> list[list[Measurement]]:
         """Of every member."""
+        if isinstance(self._fleet, ImageFleet):
+            return self._fleet.measure(self._schedule, epoch)
         return measure_fleet(self._fleet, self._schedule, epoch)
 
     def state(self) -> dict[str, Any]:
@@ -93,7 +97,7 @@ class FleetEngine:
         self._orders.skip(epoch)
 
     def state_dict(self, member: int) -> dict[str, Tensor]:
-        """One member as the state of a `FeedForward`."""
+        """One member's, on the CPU."""
         return self._fleet.state_dict(member)
 
 
@@ -126,7 +130,7 @@ class Orders:
 class EpochGraph:
     """An epoch as one CUDA graph, replayed with new orders; what its epochs of warm-up change is put back."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet | ImageFleet) -> None:
         self._orders = torch.arange(fleet.rows.shape[1], device=fleet.device).repeat(len(fleet), 1)
         kept = {name: tensor.clone() for name, tensor in fleet.state().items()}
         side = torch.cuda.Stream(fleet.device)  # type: ignore[no-untyped-call]
