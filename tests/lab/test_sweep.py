@@ -26,6 +26,7 @@ from lab_parts import (
 )
 
 import layerlaw.lab
+from layerlaw.errors import InputError
 from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep, sweeping
 
 SAMPLES = clouds(150)
@@ -265,3 +266,14 @@ def test_samples_may_be_given_for_all_recipes_or_by_name() -> None:
     mine, theirs = quiet([replace(BASE, data="mine"), replace(BASE, data="theirs")], {"mine": SAMPLES, "theirs": other})
     assert quiet([replace(BASE, data="mine")], SAMPLES)[0].losses == pytest.approx(mine.losses, rel=1e-5)
     assert mine.losses[0] != pytest.approx(theirs.losses[0], rel=1e-3)
+
+
+def test_without_networks_the_numbers_alone_are_kept(tmp_path: Path) -> None:
+    recipes = BASE.grid(seed=(1, 2))
+    kept, light = quiet(recipes), quiet(recipes, networks=False, folder=tmp_path)
+    again = quiet(recipes, networks=False, folder=tmp_path)
+    for run, other, once_more in zip(kept, light, again, strict=True):
+        assert run.losses == other.losses == once_more.losses
+        assert run.measurements == other.measurements == once_more.measurements
+    with pytest.raises(InputError, match=r"of this one its network was not kept \(networks=False\)"):
+        light[0].network()

@@ -19,8 +19,8 @@ from layerlaw.advice.choice import Choice, Kind
 from layerlaw.data import Labeled, load, names
 from layerlaw.errors import InputError, check_whole, renamed
 from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
-from layerlaw.lab.jobs import check_device
 from layerlaw.lab.processes import WORTH_PROCESSES, cores, work
+from layerlaw.lab.trainer import check_device
 from layerlaw.progress import Progress
 from layerlaw.provenance import provenance
 from layerlaw.wording import counted

@@ -14,7 +14,7 @@ from layerlaw.cli.app import JsonFlag, app, check_folder, conclude, console, sav
 from layerlaw.errors import InputError
 from layerlaw.experiments import NAMES, find, reproduce, title
 from layerlaw.files import made_folder
-from layerlaw.lab.jobs import check_device
+from layerlaw.lab.trainer import check_device
 from layerlaw.outcome import Outcome
 from layerlaw.pages import draw_sheet, outcome_page, print_outcome
 

@@ -85,9 +85,10 @@ class Setting:
         start: Sequence[dict[str, Any]] | None = None,
         copied: tuple[int, int] | None = None,
         shared: str = "",
+        networks: bool = True,
     ) -> Runs:
         """Train and measure; `name` tells the sweeps of one experiment apart in its folder, or in that of the experiment
-        that it is `shared` with, whose networks are then not trained again."""
+        that it is `shared` with, whose networks are then not trained again. Without `networks` only numbers are kept."""
         which = " (embedded Fashion-MNIST)" if self.quick else ""
         for recipe in recipes:
             drawn = "" if isinstance(data[recipe.data], Samples) else f", seed {recipe.seed}"
@@ -95,7 +96,13 @@ class Setting:
         self.used_seeds |= {recipe.seed for recipe in recipes}
         self.networks += len(recipes)
         folder = None if self.folder is None else (self.folder.parent / shared if shared else self.folder) / name
-        how: dict[str, Any] = {"schedule": schedule, "start": start, "copied": copied, "workers": self.workers}
+        how: dict[str, Any] = {
+            "schedule": schedule,
+            "start": start,
+            "copied": copied,
+            "workers": self.workers,
+            "networks": networks,
+        }
         return Runs(sweep(recipes, data, folder=folder, device=self.device, progress=self.progress, **how))
 
     def measure(self, runs: Runs, data: Data, schedule: Schedule) -> Runs:

@@ -84,7 +84,8 @@ class Run:
         """The trained network as a module, in eval mode; or as it was after an epoch at which it was kept."""
         state = self.state if epoch is None else self.snapshots.get(epoch)
         if state is None and epoch is None:
-            raise InputError("run: expected a finished run with its state; this one was stopped on the way.")
+            why = "its network was not kept (networks=False)" if self.finished else "it was stopped on the way"
+            raise InputError(f"run: expected a finished run with its state; of this one {why}.")
         if state is None:
             there = ", ".join(map(str, self.snapshots)) or "none (pass schedule=Schedule(epochs=…, keep=True))"
             raise InputError(f"run: expected an epoch at which the network was kept, got {epoch}; there are {there}.")
@@ -127,7 +128,10 @@ class Member:
 
 @dataclass
 class Job:
-    """Members that are trained as one, and where their progress is kept; `begun`: epochs that the file already holds."""
+    """Members that are trained as one, and where their progress is kept; `begun`: epochs that the file already holds.
+
+    `networks`: whether the trained networks are kept, and not only what was measured.
+    """
 
     members: list[Member]
     schedule: Schedule
@@ -136,6 +140,7 @@ class Job:
     device: str = "cpu"
     begun: int = 0
     compile: bool = False
+    networks: bool = True
 
     @property
     def recipe(self) -> Recipe:
@@ -187,6 +192,7 @@ class Checkpoint:
     wall_s: float = 0.0
     done: bool = False
     how: list[str] = field(default_factory=list)
+    networks: bool = True  # whether the states of finished members are kept
 
     def to_file(self, path: Path, state: dict[str, Any] | None = None) -> None:
         """Write the progress, and the engine's whole state while it is not done."""
@@ -227,13 +233,16 @@ class Checkpoint:
             raise TypeError("expected an epoch, whether it is done, and seconds")
         if len(self.losses) != self.epoch or any(len(row) != members for row in self.losses):
             raise ValueError(f"expected the losses of {self.epoch} epochs and {members} members")
-        if not (isinstance(state, dict) or (state is None and self.done and len(self.states) == members)):
+        if type(self.networks) is not bool:
+            raise TypeError("expected whether networks are kept")
+        kept = members if self.networks else 0
+        if not (isinstance(state, dict) or (state is None and self.done and len(self.states) == kept)):
             raise ValueError("expected the state of the training, or of the trained networks")
 
     @classmethod
     def beside(cls, parts: Sequence[Checkpoint]) -> Checkpoint:
         """Finished jobs of as many epochs as one."""
-        joined = cls([], [], parts[0].epoch, [])
+        joined = cls([], [], parts[0].epoch, [], networks=parts[0].networks)
         for rows in zip(*(part.losses for part in parts), strict=True):
             joined.losses.append([loss for row in rows for loss in row])
         for part in parts:
@@ -258,16 +267,6 @@ class Checkpoint:
             found, how = tuple(self.measurements[i]), tuple(self.how)
             runs[key] = Run(recipe, losses, found, self.epoch, diverged, state, snapshots, how)
         return runs
-
-
-def check_device(device: str) -> None:
-    """Raise unless torch can use the device here."""
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        kinds = [kind for kind in ("cuda", "mps", "xpu") if torch.get_device_module(kind).is_available()]
-        known, said = ", ".join(["cpu", *kinds]), str(error).splitlines()[0]
-        raise InputError(f"device: expected one that torch can use here ({known}), got {device!r}: {said}") from None
 
 
 Report = Callable[[int, float], bool]
@@ -331,7 +330,8 @@ def _one_by_one(job: Job, report: Report | None) -> Checkpoint:
 def _run(job: Job, report: Report | None) -> Checkpoint:
     began, epochs, count = time.monotonic(), job.recipe.epochs, len(job.members)
     engine, keys = job.engine(), [m.key for m in job.members]
-    reached = Checkpoint(keys, [m.recipe.to_dict() for m in job.members], measurements=[[] for _ in job.members])
+    recipes = [m.recipe.to_dict() for m in job.members]
+    reached = Checkpoint(keys, recipes, measurements=[[] for _ in job.members], networks=job.networks)
     if job.file is not None and job.file.exists():
         reached, kept = Checkpoint.from_file(job.file)
         try:
@@ -380,7 +380,8 @@ def _run(job: Job, report: Report | None) -> Checkpoint:
             save()
             saved = time.monotonic()
             every = job.save_every or (saved - started) / SAVE_SHARE
-    reached.states = [engine.state_dict(member) for member in range(count)]
+    if job.networks:
+        reached.states = [engine.state_dict(member) for member in range(count)]
     save(done=True)
     return reached
 

@@ -20,11 +20,12 @@ from layerlaw.errors import DataError, InputError
 from layerlaw.files import as_path, check_room, made_folder, write_json
 from layerlaw.lab.fleet.engine import fleet_takes, member_bytes
 from layerlaw.lab.fleet.images import members_side_by_side
-from layerlaw.lab.jobs import TRAINED_AGAIN, Checkpoint, Job, Member, Run, check_device
+from layerlaw.lab.jobs import TRAINED_AGAIN, Checkpoint, Job, Member, Run
 from layerlaw.lab.processes import WORTH_PROCESSES, cores, found_elsewhere, run_here, run_in_processes, work
 from layerlaw.lab.recipe import Recipe, check_layers
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import Schedule
+from layerlaw.lab.trainer import check_device
 from layerlaw.progress import Counter, Progress
 
 MEMBERS_ON_CPU = 12  # larger fleets leave the cache, smaller ones pay for their calls
@@ -45,6 +46,7 @@ def sweep(
     members: int | None = None,
     workers: int | None = None,
     compile: bool = False,
+    networks: bool = True,
     progress: bool | Progress = True,
 ) -> list[Run]:
     """Train every recipe and measure it; one `Run` per recipe, in their order.
@@ -58,9 +60,10 @@ def sweep(
     finished members are never trained again.
     `members` is the most that are trained at once; `workers` the number of processes (by default one for each core of a
     CPU, and none beside this one on a GPU, which small networks leave idle most of the time: there NVIDIA's MPS lets
-    several share it); `compile`, on CUDA, puts networks outside fleets through `torch.compile`.
+    several share it); `compile`, on CUDA, puts networks outside fleets through `torch.compile`. Without `networks` only what
+    was measured is kept of finished members, not the networks: files of kilobytes.
     """
-    template = Job([], schedule, copied, None, str(device), compile=compile)
+    template = Job([], schedule, copied, None, str(device), compile=compile, networks=networks)
     for name, value in (("members", members), ("workers", workers)):
         if value is not None and value < 1:
             raise InputError(f"{name}: expected at least 1, got {value}.")
@@ -145,6 +148,8 @@ def _members(
             check_layers("copied", copied, network.depth)
         state = None if start is None else start[i]
         digest = hashlib.sha256(json.dumps([recipe.to_dict(), schedule.to_dict(), samples.checksum, copied]).encode())
+        if not template.networks:  # a sweep that wants them trains them again
+            digest.update(b"no networks")
         for name, tensor in sorted((state or {}).items()):
             digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
         found.append(Member(recipe, samples, digest.hexdigest()[:24], state))

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from layerlaw.errors import InputError, LayerlawError, check_choice, check_seed, check_whole
-from layerlaw.lab.jobs import check_device
 from layerlaw.lab.networks.text_model import TextModel
 from layerlaw.lab.recipe import check_positive
-from layerlaw.lab.trainer import steps
+from layerlaw.lab.trainer import check_device, steps
 from layerlaw.lab.training import visited
 from layerlaw.progress import Progress, choose
 

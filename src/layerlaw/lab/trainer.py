@@ -18,6 +18,7 @@ from layerlaw.capture.batches import Batch
 from layerlaw.capture.hooks import Capture
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.site_rules import SiteChoice
+from layerlaw.errors import InputError
 from layerlaw.lab.losses import plan_sites
 from layerlaw.lab.networks import Precision
 from layerlaw.lab.recipe import Recipe
@@ -245,6 +246,16 @@ def _no_waiting() -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)
+
+
+def check_device(device: str) -> None:
+    """Raise unless torch can use the device here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        kinds = [kind for kind in ("cuda", "mps", "xpu") if torch.get_device_module(kind).is_available()]
+        known, said = ", ".join(["cpu", *kinds]), str(error).splitlines()[0]
+        raise InputError(f"device: expected one that torch can use here ({known}), got {device!r}: {said}") from None
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def fig4(setting: Setting) -> Outcome:
     """
     data = images_of(setting)
     cells = [(name, network) for network in CONVOLUTIONAL for name in data]
-    grid = grids(setting, data, cells, LAYERS, quick_epochs=20)
+    grid = grids(setting, data, cells, LAYERS, quick_epochs=20, networks=False)
     best = {cell: some.best(trained=not setting.quick) for cell, some in grid.items()}
     choices = len(QUICK_RATES if setting.quick else ADAM)
     found = []
@@ -195,12 +195,13 @@ def grids(
     *,
     quick_epochs: int,
     shared: str = "",
+    networks: bool = True,
 ) -> dict[Cell, Runs]:
-    """Every learning rate and every seed."""
+    """Every learning rate and every seed; `networks`: whether they are kept, to be looked into once more."""
     rates, seeds = QUICK_RATES if setting.quick else ADAM, setting.seeds()
     bases = _bases(setting, data, cells, setting.epochs(quick=quick_epochs))
     recipes = [r for base in bases.values() for r in base.grid(learning_rate=rates, seed=seeds)]
-    return _by_cell(setting.train("grid", recipes, data, schedule, shared=shared), bases)
+    return _by_cell(setting.train("grid", recipes, data, schedule, shared=shared, networks=networks), bases)
 
 
 def at_one_rate(
@@ -222,7 +223,7 @@ def at_one_rate(
     bases = _bases(setting, data, cells, max(1, epochs // SHORT), shape)
     recipes = [r for base in bases.values() for r in base.grid(learning_rate=rates, seed=[first])]
     loss_alone = Schedule(batchnorm=("running", "batch"), sites=schedule.sites)
-    short = _by_cell(setting.train("rates", recipes, data, loss_alone, shared=shared), bases)
+    short = _by_cell(setting.train("rates", recipes, data, loss_alone, shared=shared, networks=False), bases)
     bases = _bases(setting, data, cells, epochs, shape)
     chosen = {cell: lowest_loss(some)[0].recipe.learning_rate for cell, some in short.items()}
     recipes = [r for c, base in bases.items() for r in base.grid(learning_rate=[chosen[c]], seed=setting.seeds())]
