@@ -184,9 +184,14 @@ class SingleEngine:
         """Go on as after so many epochs."""
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
-        for group in self._trainer.optimizer.param_groups:  # it may have been trained on another device before
+        optimizer = self._trainer.optimizer
+        for group in optimizer.param_groups:  # it may have been trained on another device before
             if "capturable" in group:
                 group["capturable"] = self._trainer.captured
+        for parameter, memory in optimizer.state.items():  # there channels may have been last, or first
+            for name, value in memory.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    memory[name] = torch.empty_like(parameter, requires_grad=False).copy_(value)
         self._trainer.orders.set_state(state["orders"])
         self._random = state["random"]
 
