@@ -1,0 +1,186 @@
+"""The documentation site: `make docs`.
+
+The pages are the Markdown files of this folder as they stand on a code host; what only the site needs (tables of contents, the
+reference, the examples as pages) is made here. Everything that is made lies in folders that begin with an underscore.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import layerlaw
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+GALLERY, API, SCRIPTS, PAGES = "_gallery", "_api", "_build/examples", "_build/pages"
+ACRONYMS = {"svsl": "SVSL", "optuna": "Optuna", "ray": "Ray", "lightning": "Lightning"}  # in names of examples
+
+project, author, copyright = "layerlaw", "The layerlaw developers", "The layerlaw developers"
+version = release = layerlaw.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build"]
+default_role = "code"  # a single backtick means code in our docstrings
+nitpicky = False  # types of other packages are links only where their inventories are at hand, and there is no network
+suppress_warnings = ["config.cache"]
+
+myst_enable_extensions = ["colon_fence", "attrs_inline"]
+myst_heading_anchors = 4
+
+autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 90
+add_module_names = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = "layerlaw"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_extra_path = [PAGES]
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {
+    "navbar_align": "left",
+    "navbar_end": ["theme-switcher"],
+    "show_prev_next": False,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "header_links_before_dropdown": 7,
+    "pygments_light_style": "a11y-high-contrast-light",
+}
+html_sidebars = {"index": []}
+
+# page: what stands below it. On a code host the pages read without these lists.
+CONTENTS = {
+    "index": ["start", "how_to", f"{GALLERY}/index", "api", "mathematics", "reproduction", "more"],
+    "how_to": ["researchers", "practitioners", "language_model_people", "training", "lab", "language_models", "svsl"],
+    "api": [f"{API}/layerlaw", *(f"{API}/{package}" for package in layerlaw._PACKAGES)],
+    "mathematics": ["measures", "law", "modules", "batchnorm", "peeled", "minority_collapse"],
+    "reproduction": ["gallery", *sorted(f"reproduction/{page.stem}" for page in (DOCS / "reproduction").glob("*.md"))],
+    "more": ["failures", "benchmarks", "benchmarks_gpu", "log", f"{API}/changes"],
+}
+TITLES = {f"{GALLERY}/index": "Examples", "api": "Reference", "reproduction": "Ledger"}  # short, for the bar at the top
+
+
+def contents(page: str) -> str:
+    """The hidden table of contents of a page; a page of another branch may not be there yet."""
+    made = (GALLERY, API)
+    there = [name for name in CONTENTS[page] if name.startswith(made) or (DOCS / f"{name}.md").exists()]
+    lines = [f"{TITLES[name]} <{name}>" if name in TITLES else name for name in there]
+    return "\n".join(["", "", "```{toctree}", ":hidden:", "", *lines, "```", ""])
+
+
+def read_page(app: Any, name: str, source: list[str]) -> None:
+    """Add the table of contents, and point links out of this folder at what the site has instead."""
+    if name in CONTENTS:
+        source[0] += contents(name)
+    source[0] = re.sub(r"\]\(\.\./README\.md\)", "](index.md)", source[0])
+    source[0] = re.sub(r"\]\(\.\./examples/?\)", f"]({GALLERY}/index)", source[0])
+    source[0] = re.sub(r"\]\(\.\./CHANGELOG\.md\)", f"]({API}/changes)", source[0])
+    source[0] = re.sub(r"\[([^]]*)\]\(reproduction/?\)", r"\1", source[0])  # a folder of records
+
+
+def write_reference() -> None:
+    """A page for every public package: its docstring, then every public name."""
+    folder = DOCS / API
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](../")
+    (folder / "changes.md").write_text(changes, encoding="utf-8")
+    for name in ("layerlaw", *(f"layerlaw.{package}" for package in layerlaw._PACKAGES)):
+        names = [one for one in importlib.import_module(name).__all__ if callable(getattr(importlib.import_module(name), one))]
+        lines = [f"# {name}", "", "```{eval-rst}", f".. automodule:: {name}", "   :no-members:", ""]
+        for one in names:
+            made = getattr(importlib.import_module(name), one)
+            kind = "autoclass" if isinstance(made, type) else "autofunction"
+            first = name == "layerlaw" or one not in layerlaw.__all__  # a name of both is described once
+            lines += ["", one, "-" * len(one), "", f".. {kind}:: {name}.{one}"]
+            lines += [] if first else ["   :no-index:"]
+        (folder / f"{name.rpartition('.')[2]}.md").write_text("\n".join([*lines, "```", ""]), encoding="utf-8")
+
+
+def is_there(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def write_examples() -> re.Pattern[str]:
+    """Copies of the examples with a title above their sentence; which of them can be run here, by their imports."""
+    folder = DOCS / SCRIPTS
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "GALLERY_HEADER.rst").write_text(
+        "Examples\n========\n\nScripts of at most 40 lines, run when this site was built; the pictures are what they left.\n"
+    )
+    run = []
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        words = (ast.get_docstring(tree) or "").strip()
+        title = " ".join(ACRONYMS.get(word, word) for word in path.stem.split("_"))
+        title = title[0].upper() + title[1:]
+        body = "\n".join(text.splitlines()[tree.body[0].end_lineno :])
+        (folder / path.name).write_text(f'"""\n{title}\n{"=" * len(title)}\n\n{words}\n"""\n{body}\n', encoding="utf-8")
+        imported = {n.module.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
+        imported |= {a.name.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+        if all(map(is_there, imported)):
+            run.append(re.escape(path.name))
+    return re.compile("|".join(run))
+
+
+def pictures(block: Any, variables: dict[str, Any], gallery: dict[str, Any]) -> str:
+    """What a script left behind: pictures into its page, and pages of its own as links."""
+    from sphinx_gallery.scrapers import figure_rst
+
+    script = Path(variables["src_file"])
+    left, shown = sorted(script.parent.glob("*.png"), key=lambda p: p.stat().st_mtime), []
+    for path in left:
+        target = variables["image_path_iterator"].next()
+        shutil.move(path, target)
+        shown.append(target)
+    text = figure_rst(shown, gallery["src_dir"])
+    for path in sorted(script.parent.glob("*.html")):
+        name = f"{script.stem}-{path.name}"
+        shutil.move(path, DOCS / PAGES / name)
+        text += f'\n.. raw:: html\n\n   <p><a href="../{name}">The page {path.name} that it writes</a></p>\n'
+    return text
+
+
+(DOCS / PAGES).mkdir(parents=True, exist_ok=True)
+write_reference()
+sphinx_gallery_conf = {
+    "examples_dirs": SCRIPTS,
+    "gallery_dirs": GALLERY,
+    "filename_pattern": write_examples().pattern,
+    "image_scrapers": (pictures,),
+    "reset_modules": (),
+    "capture_repr": (),
+    "remove_config_comments": True,
+    "show_signature": False,
+    "download_all_examples": False,
+    "min_reported_time": 1e9,
+    "write_computation_times": False,
+    "within_subsection_order": "FileNameSortKey",
+    "abort_on_example_error": False,
+    "plot_gallery": True,
+}
+
+
+def setup(app: Any) -> None:
+    app.connect("source-read", read_page)
