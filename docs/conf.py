@@ -1,7 +1,7 @@
 """The documentation site: `make docs`.
 
-The pages are the Markdown files of this folder as they stand on a code host; what only the site needs (tables of contents, the
-reference, the examples as pages) is made here. Everything that is made lies in folders that begin with an underscore.
+The pages are the Markdown files of this folder as they stand on a code host; what only the site needs (tables of contents,
+the reference, the examples as pages) is made here. Everything that is made lies in folders that begin with an underscore.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import re
 import shutil
-import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -104,19 +104,58 @@ def write_reference() -> None:
     folder.mkdir()
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](../")
     (folder / "changes.md").write_text(changes, encoding="utf-8")
-    for name in ("layerlaw", *(f"layerlaw.{package}" for package in layerlaw._PACKAGES)):
-        names = [one for one in importlib.import_module(name).__all__ if callable(getattr(importlib.import_module(name), one))]
-        lines = [f"# {name}", "", "```{eval-rst}", f".. automodule:: {name}", "   :no-members:", ""]
-        for one in names:
-            made = getattr(importlib.import_module(name), one)
-            kind = "autoclass" if isinstance(made, type) else "autofunction"
-            first = name == "layerlaw" or one not in layerlaw.__all__  # a name of both is described once
-            lines += ["", one, "-" * len(one), "", f".. {kind}:: {name}.{one}"]
-            lines += [] if first else ["   :no-index:"]
-        (folder / f"{name.rpartition('.')[2]}.md").write_text("\n".join([*lines, "```", ""]), encoding="utf-8")
+    for package in ("layerlaw", *(f"layerlaw.{name}" for name in layerlaw._PACKAGES)):
+        module = importlib.import_module(package)
+        lines = [f"# {package}", "", *directive(f"automodule:: {package}", "no-members")]
+        for name in sorted(name for name in module.__all__ if callable(getattr(module, name))):
+            kind = "autoclass" if isinstance(getattr(module, name), type) else "autofunction"
+            twice = package != "layerlaw" and name in layerlaw.__all__  # links lead to the first description
+            lines += ["", f"## {name}", "", *directive(f"{kind}:: {package}.{name}", *["no-index"] * twice)]
+        (folder / f"{package.rpartition('.')[2]}.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+def directive(words: str, *options: str) -> list[str]:
+    """A directive of reStructuredText inside Markdown."""
+    return ["```{eval-rst}", f".. {words}", *(f"   :{option}:" for option in options), "```"]
+
+
+HEAD = re.compile(r"(?P<name>\w+(?:, \w+)*) {2,}(?=\S)")  # "model       any nn.Module …", in columns
+
+
+def read_docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings are written for a terminal: columns of arguments, indented code. What they are to Sphinx."""
+    paragraphs = [part.split("\n") for part in re.split(r"\n\s*\n", "\n".join(lines).strip("\n"))]
+    lines[:] = [line for part in paragraphs for line in [*as_markup(part), ""]]
+
+
+def is_python(lines: list[str]) -> bool:
+    """Whether indented lines are code, not a formula."""
+    try:
+        ast.parse(textwrap.dedent("\n".join(lines)))
+    except SyntaxError:
+        return False
+    return True
+
+
+def as_markup(paragraph: list[str]) -> list[str]:
+    """Columns of names and meanings as a list of definitions, indented lines as code; `|` is no markup."""
+    if paragraph[0].startswith(">>>"):
+        return paragraph
+    if all(line.startswith("    ") for line in paragraph if line):
+        return [f".. code-block:: {'python' if is_python(paragraph) else 'text'}", "", *paragraph]
+    escaped = [line.replace("|", r"\|") for line in paragraph]
+    column = next((found.end() for line in paragraph if (found := HEAD.match(line))), None)
+    if column is None or not all(line[column - 1 : column] == " " and line[column] != " " for line in paragraph):
+        return escaped
+    made: list[str] = []
+    for line in escaped:
+        term, words = line[:column].strip(), line[column:]
+        made += ["", f"``{term}``"] * bool(term) + [f"   {words}"]
+    return made
 
 
 def is_there(package: str) -> bool:
+    """Whether a package can be imported."""
     return importlib.util.find_spec(package) is not None
 
 
@@ -183,4 +222,6 @@ sphinx_gallery_conf = {
 
 
 def setup(app: Any) -> None:
+    """What Sphinx is to call."""
     app.connect("source-read", read_page)
+    app.connect("autodoc-process-docstring", read_docstring)
