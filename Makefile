@@ -41,7 +41,7 @@ docs: setup
 # sdist and wheel, used as a stranger would: the wheel is installed where nothing of src/ is seen.
 package: setup
 	$(call BESIDE,.venv-package)
-	@.venv-package/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build hatchling twine
+	@.venv-package/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build hatchling "readme_renderer[md]" twine
 	.venv-package/bin/python scripts/package.py
 
 check: setup

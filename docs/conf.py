@@ -20,7 +20,13 @@ import layerlaw
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 GALLERY, API, SCRIPTS, PAGES = "_gallery", "_api", "_build/examples", "_build/pages"
-ACRONYMS = {"svsl": "SVSL", "optuna": "Optuna", "ray": "Ray", "lightning": "Lightning"}  # in names of examples
+ACRONYMS = {
+    "svsl": "SVSL",
+    "optuna": "Optuna",
+    "ray": "Ray",
+    "tune": "Tune",
+    "lightning": "Lightning",
+}  # in names of examples
 
 project, author, copyright = "layerlaw", "The layerlaw developers", "The layerlaw developers"
 version = release = layerlaw.__version__
@@ -30,18 +36,18 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
-    "sphinx_design",
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["_build"]
 default_role = "code"  # a single backtick means code in our docstrings
+highlight_language = "text"  # commands are no Python
 nitpicky = False  # types of other packages are links only where their inventories are at hand, and there is no network
 suppress_warnings = ["config.cache"]
 
 myst_enable_extensions = ["colon_fence", "attrs_inline"]
 myst_heading_anchors = 4
 
-autodoc_default_options = {"members": True, "show-inheritance": False}
+autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
@@ -65,7 +71,7 @@ html_theme_options = {
     "header_links_before_dropdown": 7,
     "pygments_light_style": "a11y-high-contrast-light",
 }
-html_sidebars = {"index": []}
+html_sidebars = {"index": [], "start": []}
 
 # page: what stands below it. On a code host the pages read without these lists.
 CONTENTS = {
@@ -92,8 +98,9 @@ def read_page(app: Any, name: str, source: list[str]) -> None:
     if name in CONTENTS:
         source[0] += contents(name)
     source[0] = re.sub(r"\]\(\.\./README\.md\)", "](index.md)", source[0])
-    source[0] = re.sub(r"\]\(\.\./examples/?\)", f"]({GALLERY}/index)", source[0])
-    source[0] = re.sub(r"\]\(\.\./CHANGELOG\.md\)", f"]({API}/changes)", source[0])
+    source[0] = re.sub(r"\]\(\.\./examples/?\)", f"]({GALLERY}/index.rst)", source[0])
+    source[0] = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", rf"]({GALLERY}/\1.rst)", source[0])
+    source[0] = re.sub(r"\]\(\.\./CHANGELOG\.md\)", f"]({API}/changes.md)", source[0])
     source[0] = re.sub(r"\[([^]]*)\]\(reproduction/?\)", r"\1", source[0])  # a folder of records
 
 
@@ -108,9 +115,13 @@ def write_reference() -> None:
         module = importlib.import_module(package)
         lines = [f"# {package}", "", *directive(f"automodule:: {package}", "no-members")]
         for name in sorted(name for name in module.__all__ if callable(getattr(module, name))):
-            kind = "autoclass" if isinstance(getattr(module, name), type) else "autofunction"
+            made = getattr(module, name)
+            kind = "autoclass" if isinstance(made, type) else "autofunction"
+            place = (
+                f"{package}.{name}" if made.__name__ == name else f"{made.__module__}.{made.__name__}"
+            )  # a second name
             twice = package != "layerlaw" and name in layerlaw.__all__  # links lead to the first description
-            lines += ["", f"## {name}", "", *directive(f"{kind}:: {package}.{name}", *["no-index"] * twice)]
+            lines += ["", f"## {name}", "", *directive(f"{kind}:: {place}", *["no-index"] * twice)]
         (folder / f"{package.rpartition('.')[2]}.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
@@ -124,8 +135,19 @@ HEAD = re.compile(r"(?P<name>\w+(?:, \w+)*) {2,}(?=\S)")  # "model       any nn.
 
 def read_docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Docstrings are written for a terminal: columns of arguments, indented code. What they are to Sphinx."""
-    paragraphs = [part.split("\n") for part in re.split(r"\n\s*\n", "\n".join(lines).strip("\n"))]
+    parts = re.split(r"\n\s*\n", "\n".join(lines).strip("\n"))
+    paragraphs: list[list[str]] = []
+    for part in (part.split("\n") for part in parts):
+        if paragraphs and is_indented(part) and is_indented(paragraphs[-1]):
+            paragraphs[-1] += ["", *part]  # an empty line within code
+        else:
+            paragraphs.append(part)
     lines[:] = [line for part in paragraphs for line in [*as_markup(part), ""]]
+
+
+def is_indented(lines: list[str]) -> bool:
+    """Whether a paragraph stands four spaces to the right: code, or a formula."""
+    return all(line.startswith("    ") for line in lines if line)
 
 
 def is_python(lines: list[str]) -> bool:
@@ -141,7 +163,7 @@ def as_markup(paragraph: list[str]) -> list[str]:
     """Columns of names and meanings as a list of definitions, indented lines as code; `|` is no markup."""
     if paragraph[0].startswith(">>>"):
         return paragraph
-    if all(line.startswith("    ") for line in paragraph if line):
+    if is_indented(paragraph):
         return [f".. code-block:: {'python' if is_python(paragraph) else 'text'}", "", *paragraph]
     escaped = [line.replace("|", r"\|") for line in paragraph]
     column = next((found.end() for line in paragraph if (found := HEAD.match(line))), None)
@@ -213,11 +235,12 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "show_signature": False,
     "download_all_examples": False,
+    "thumbnail_size": (400, 320),
     "min_reported_time": 1e9,
     "write_computation_times": False,
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": False,
-    "plot_gallery": True,
+    "plot_gallery": not tags.has("unexecuted"),  # noqa: F821 - Sphinx gives it; `-t unexecuted` only shows the scripts
 }
 
 

@@ -26,14 +26,14 @@ def objective(trial):
     return measured[-1]
 
 
+optuna.logging.disable_default_handler()
 torch.manual_seed(0)
 pruner, sampler = optuna.pruners.MedianPruner(n_startup_trials=3), optuna.samplers.RandomSampler(seed=0)
 study = optuna.create_study(pruner=pruner, sampler=sampler)  # the least D is the best
 study.optimize(objective, n_trials=10)
 print("best:", study.best_params, "with D =", study.best_value)
-
 figure = Figure(figsize=(4.8, 3.4), layout="constrained")
-axes = figure.add_subplot(xlabel="epoch", ylabel="D of held-out images, last layer", yscale="log")
+axes = figure.add_subplot(xlabel="epoch", ylabel="D of held-out images, last layer")
 for trial in study.trials:
     style = "x:C1" if trial.state.name == "PRUNED" else "o-C0"
     axes.plot([*trial.intermediate_values], [*trial.intermediate_values.values()], style)

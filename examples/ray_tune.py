@@ -33,7 +33,7 @@ results = tune.Tuner(trial, param_space=space, tune_config=how, run_config=kept)
 print("best:", results.get_best_result().config)
 
 figure = Figure(figsize=(4.8, 3.4), layout="constrained")
-axes = figure.add_subplot(xlabel="log10 of the learning rate", ylabel="D of held-out images, last layer", yscale="log")
+axes = figure.add_subplot(xlabel="log10 of the learning rate", ylabel="D of held-out images, last layer")
 for result in results:
     axes.plot(math.log10(result.config["rate"]), result.metrics["D"], "oxs^v"[result.metrics["epoch"] // 5], color="C0")
 figure.savefig("tune.png")
