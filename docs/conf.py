@@ -41,6 +41,7 @@ extensions = [
 exclude_patterns = ["_build"]
 default_role = "code"  # a single backtick means code in our docstrings
 highlight_language = "text"  # commands are no Python
+smartquotes = False  # the texts have the signs that they mean
 nitpicky = False  # types of other packages are links only where their inventories are at hand, and there is no network
 suppress_warnings = ["config.cache"]
 
