@@ -17,13 +17,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LARGEST = 4_000_000  # bytes of the wheel
 NOT_SHIPPED = (".ci/", ".gitignore")  # what of the repository only its own server needs
-ASKED = ("test_public.py", "test_layout.py", "test_documentation.py", "experiments/test_ledger.py", "measures/test_columns.py")
+ASKED = (
+    "test_public.py",
+    "test_layout.py",
+    "test_documentation.py",
+    "experiments/test_ledger.py",
+    "measures/test_columns.py",
+)
 
 
 def called(*command: str | Path, cwd: Path) -> str:
     """Run a command outside the repository's own environment; its standard output."""
     own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([*map(str, command)], cwd=cwd, env=own | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    done = subprocess.run(
+        [*map(str, command)], cwd=cwd, env=own | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout
