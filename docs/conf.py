@@ -77,17 +77,20 @@ html_sidebars = {"index": [], "start": []}
 # page: what stands below it. On a code host the pages read without these lists.
 CONTENTS = {
     "index": ["start", "how_to", f"{GALLERY}/index", "api", "mathematics", "reproduction", "more"],
-    "how_to": ["researchers", "practitioners", "language_model_people", "training", "lab", "language_models", "svsl"],
+    "how_to": ["researchers", "practitioners", "language_model_people"],
     "api": [f"{API}/layerlaw", *(f"{API}/{package}" for package in layerlaw._PACKAGES)],
     "mathematics": ["measures", "law", "modules", "batchnorm", "peeled", "minority_collapse"],
     "reproduction": ["gallery", *sorted(f"reproduction/{page.stem}" for page in (DOCS / "reproduction").glob("*.md"))],
     "more": ["failures", "benchmarks", "benchmarks_gpu", "log", f"{API}/changes"],
 }
+TOPICS = ["training", "movie", "by_name", "lab", "language_models", "svsl"]  # first in this order, then any new page
+_LISTED = {name for below in CONTENTS.values() for name in below}
+CONTENTS["how_to"] += [*TOPICS, *sorted({page.stem for page in DOCS.glob("*.md")} - _LISTED - {*TOPICS, "index"})]
 TITLES = {f"{GALLERY}/index": "Examples", "api": "Reference", "reproduction": "Ledger"}  # short, for the bar at the top
 
 
 def contents(page: str) -> str:
-    """The hidden table of contents of a page; a page of another branch may not be there yet."""
+    """The hidden table of contents of a page, of those that are there."""
     made = (GALLERY, API)
     there = [name for name in CONTENTS[page] if name.startswith(made) or (DOCS / f"{name}.md").exists()]
     lines = [f"{TITLES[name]} <{name}>" if name in TITLES else name for name in there]
