@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test families check bench fuzz torture format clean
+.PHONY: setup demo test families docs package check bench fuzz torture format clean
 
 setup: $(READY)
 
@@ -20,13 +20,29 @@ demo: setup
 test: setup
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest -n 2 --dist loadfile
 
+# An environment of its own, $(1), that sees the packages of .venv below its own (and not layerlaw, which stands there by a link).
+define BESIDE
+	@test -x $(1)/bin/python || $(BIN)/python -m venv $(1)
+	@$(1)/bin/python -c 'import sysconfig, pathlib; here = pathlib.Path(sysconfig.get_path("purelib")); \
+	  (here / "main.pth").write_text(str(pathlib.Path.cwd() / here.relative_to(pathlib.Path.cwd()).as_posix().replace("$(1)", ".venv")))'
+endef
+
 # timm and torchvision in an environment of their own: torchvision's operators may not fit the torch of the other one.
 families: setup
-	@test -x .venv-families/bin/python || $(BIN)/python -m venv .venv-families
+	$(call BESIDE,.venv-families)
 	@.venv-families/bin/python -m pip install --quiet --disable-pip-version-check --no-deps timm==1.0.30 torchvision==0.28.0 || echo "timm and torchvision cannot be installed: their networks are skipped"
-	@.venv-families/bin/python -c 'import sysconfig, pathlib; here = pathlib.Path(sysconfig.get_path("purelib")); \
-	  (here / "main.pth").write_text(str(pathlib.Path.cwd() / here.relative_to(pathlib.Path.cwd()).as_posix().replace(".venv-families", ".venv")))'
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-families/bin/python -m pytest -q tests/capture/test_families.py
+
+# The documentation: every example is run. Links between pages are checked (-W); those to other hosts are listed, not followed.
+docs: setup
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 PYTHONPATH=src $(BIN)/python -m sphinx -b html -W --keep-going -q docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+# sdist and wheel, used as a stranger would: the wheel is installed where nothing of src/ is seen.
+package: setup
+	$(call BESIDE,.venv-package)
+	@.venv-package/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build hatchling "readme_renderer[md]" twine
+	.venv-package/bin/python scripts/package.py
 
 check: setup
 	$(BIN)/ruff check .
@@ -52,4 +68,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-families .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache layerlaw-demo
+	rm -rf .venv .venv-families .venv-package dist docs/_build docs/_gallery docs/_api .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache layerlaw-demo

@@ -27,3 +27,4 @@ print(ll.sites(model, data))
 record = ll.probe(model, data, sites="blocks", reduce="mean")
 for row in record.sites:
     print(row.name, row.shape, row.values["separation"])
+ll.plot(record).savefig("blocks.png")

@@ -23,4 +23,4 @@ train(network, x, y, Recipe(epochs=30), at_epochs=(0, 10, 30), visit=measure)
 for record in records:
     print(record.name, record.law())
 ll.report(records, "training.html")
-ll.plot(records[-1]).savefig("law.pdf")
+ll.plot(records).savefig("law.png")  # or law.pdf

@@ -1,6 +1,7 @@
 """No model needed: measures of features you already have, in torch or NumPy."""
 
 import numpy as np
+from matplotlib.figure import Figure
 
 import layerlaw as ll
 
@@ -19,3 +20,9 @@ print(fit)
 print(
     "half-life", fit.half_life, "evenness", fit.evenness, "trend", fit.trend, "p", fit.greenwood_p, "holds", fit.holds
 )
+
+figure = Figure(figsize=(4.2, 3.4), layout="constrained")
+axes = figure.add_subplot(xlabel="layer", ylabel="D", yscale="log")
+axes.plot(fit.values, "o")
+axes.plot(fit.line, "--")
+figure.savefig("fit.png")

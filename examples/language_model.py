@@ -24,3 +24,4 @@ record = ll.probe_lm(
 print(record)
 print(record.law("residual_held_out"))
 print(record.law_errors("residual_held_out").rho_interval)  # 95 %, over documents
+ll.plot(record).savefig("residual.png")

@@ -29,6 +29,7 @@ model = trained(x[:342], y[:342], nn.MSELoss(), epochs=200)
 record = ll.probe(model, (x[:342], y[:342]), test=(x[342:], y[342:]), classes=["progression"], null=True)
 print(ll.verdict.judge(record))
 ll.report(record, "regression.html")
+ll.plot(record).savefig("regression.png")
 
 digits = load_digits()
 x, digit = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)

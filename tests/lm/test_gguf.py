@@ -1,12 +1,14 @@
 """GGUF files: what they say (quantization, BOS), and what they do not say (how the weights were drawn)."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
 from language_models import VOCABULARY, family, probed, walks
 
 from layerlaw.errors import InputError
-from layerlaw.lm import Loaded, pieces_of, probe_lm
+from layerlaw.lm import Loaded, load, pieces_of, probe_lm
 from layerlaw.lm.loading import GGUFHeader
 from layerlaw.lm.twins import KNOWN, untrained_twin
 
@@ -25,8 +27,8 @@ PARTS = {
 ENDS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def written(path, model, *, add_bos=None):
-    """A small Llama as a GGUF file of 8-bit weights, with a tokenizer of single letters."""
+def written(path, model, *, add_bos=None, scores=False):
+    """A small Llama as a GGUF file of 8-bit weights, with a tokenizer of single letters: of merges, or of scores."""
     c, file = model.config, gguf.GGUFWriter(str(path), "llama")
     file.add_block_count(c.num_hidden_layers)
     file.add_context_length(8192)
@@ -38,13 +40,16 @@ def written(path, model, *, add_bos=None):
     file.add_rope_freq_base(10000.0)
     file.add_vocab_size(c.vocab_size)
     file.add_rope_dimension_count(c.hidden_size // c.num_attention_heads)
-    tokens = ["<unk>", "<s>", "</s>", *(chr(0x21 + i) for i in range(90)), "!!"]
+    tokens = ["<unk>", "<s>", "</s>", *(chr(0x21 + i) for i in range(90)), "!!", *["▁"] * scores]
     tokens += [f"w{i}" for i in range(c.vocab_size - len(tokens))]
-    file.add_tokenizer_model("gpt2")
+    file.add_tokenizer_model("llama" if scores else "gpt2")
     file.add_tokenizer_pre("default")
     file.add_token_list(tokens)
     file.add_token_types([3] * 3 + [1] * (c.vocab_size - 3))
-    file.add_token_merges(["! !"])
+    if scores:
+        file.add_token_scores([0.0] * 3 + [-float(i) for i in range(c.vocab_size - 3)])
+    else:
+        file.add_token_merges(["! !"])
     file.add_bos_token_id(1)
     file.add_eos_token_id(2)
     if add_bos is not None:
@@ -126,6 +131,14 @@ def test_a_known_model_is_drawn_as_it_was_and_a_request_comes_first():
     assert float(twin.model.model.layers[3].self_attn.q_proj.weight.detach().std()) == pytest.approx(1 / 24, rel=0.01)
     assert untrained_twin(model, 0).std == 0.02
     assert untrained_twin(model, 0, unsaid=True, std=0.1).source == "as requested"
+
+
+def test_a_tokenizer_of_scores_as_sentencepiece_makes_them_is_read_without_that_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)  # an import of it fails
+    path = written(tmp_path / "small.gguf", family("llama"), scores=True)
+    tokenizer = load(str(path)).tokenizer
+    ids = tokenizer("a!! b", add_special_tokens=False)["input_ids"]
+    assert tokenizer.convert_ids_to_tokens(ids) == ["▁", "a", "!!", "▁", "b"]
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bart", "mamba"])

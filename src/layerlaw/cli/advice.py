@@ -316,7 +316,7 @@ def paths(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """How is each sample decided? D of every sample at every layer, and the layer from which on its nearest center stays.
+    """How is each sample decided? D of every sample at every layer, and from which layer on its nearest center stays.
 
     Of the test data where there are some, else of the training data. MODEL names your own Python code, and that code is run.
     """

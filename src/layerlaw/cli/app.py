@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import importlib.metadata
 import inspect
 import json
@@ -20,6 +21,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 from typer import Option
+from typer.core import TyperCommand, TyperGroup
 
 from layerlaw.errors import DataError, InputError, LayerlawError, visible
 from layerlaw.files import FULL, check_room, full_disk, made_folder, replace_whole
@@ -31,13 +33,88 @@ RENAMED = {
     "--optimiser": "--optimizer",
 }
 
+# name: (module of this package, first line of its help). Modules of commands load torch, so each waits for its command.
+COMMANDS = {
+    "demo": ("classifier", "Train the paper's 8-layer network on 1000 embedded images and watch the law appear."),
+    "probe": (
+        "classifier",
+        "Measure MODEL layer by layer: does every layer take its share of separating the classes?",
+    ),
+    "sites": (
+        "classifier",
+        "Show where a probe would measure MODEL, as a dry run: names, types, shapes, features, memory.",
+    ),
+    "report": ("classifier", "Write one self-contained HTML page about one record, or comparing several."),
+    "modules": (
+        "classifier",
+        "At which level, layers, blocks or stages, do the modules share the drop of log D evenly?",
+    ),
+    "lm": (
+        "lm",
+        "Measure language model MODEL block by block: does every block make the next token more predictable?",
+    ),
+    "exit": (
+        "advice",
+        "After which layer could MODEL stop? Accuracy and time of early exits, on samples that did not choose them.",
+    ),
+    "paths": (
+        "advice",
+        "How is each sample decided? D of every sample at every layer, and from which layer on its nearest center stays.",
+    ),
+    "depth": (
+        "advice",
+        "Which depth? Trains feed-forward networks of several depths and compares the D of their last hidden layer.",
+    ),
+    "width": ("advice", "Which width is enough? As `layerlaw depth`, for several widths at one depth."),
+    "shape": ("advice", "Wide below or wide above? As `layerlaw depth`, for networks of given widths."),
+    "imbalance": (
+        "advice",
+        "Will rare classes lose their classifiers? A forecast from class counts and norms (Layer-Peeled Model).",
+    ),
+    "svsl-search": (
+        "advice",
+        "How strong should SVSL be, and from which layer on? Searched with Optuna on images held back from training.",
+    ),
+    "difficulty": (
+        "advice",
+        "Which data set is harder for an architecture? By the nearest-class-center mismatch of its first layer.",
+    ),
+    "reproduce": ("reproduce", "Train the networks of a paper's figure, and print the paper's numbers beside ours."),
+}
+
+
+class Commands(TyperGroup):
+    """All commands, each by its name and line until it is called: help, version and completion load no torch."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        loaded = self.commands
+        self.commands = {
+            name: loaded[name] if name in loaded else TyperCommand(name, help=line)
+            for name, (_, line) in COMMANDS.items()
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command itself, with its options."""
+        if args and args[0] in COMMANDS:
+            self.commands[args[0]] = loaded_command(args[0])
+        return super().resolve_command(ctx, args)
+
+
+def loaded_command(name: str) -> Any:
+    """The command of a name, from its module."""
+    importlib.import_module(f"layerlaw.cli.{COMMANDS[name][0]}")
+    group: Any = typer.main.get_command(app)
+    return group.commands[name]
+
+
 app = typer.Typer(
     name="layerlaw",
+    cls=Commands,
     help="The laws of depth in neural networks: measured layer by layer, tested, shown.\n\n"
     "Where MODEL is file.py:make or package.module:make, a command runs that code of yours. No command runs code that comes "
     "with data, weights, records or a downloaded model.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -60,9 +137,8 @@ def in_options(text: str) -> str:
 
     What the command has no option for stays as it is, and so do lines of the user's own code, below the first.
     """
-    named: Any = typer.main.get_command(app)
-    command = next((word for word in sys.argv[1:] if word in named.commands), "")
-    known = {o.name: o for o in named.commands[MADE_BY.get(command, command)].params} if command else {}
+    command = next((word for word in sys.argv[1:] if word in COMMANDS), "")
+    known = {o.name: o for o in loaded_command(MADE_BY.get(command, command)).params} if command else {}
     known = {name: option for name, option in known.items() if option.param_type_name == "option"}
 
     def option(found: re.Match[str]) -> str:
@@ -88,8 +164,8 @@ def in_options(text: str) -> str:
 
 def run() -> None:
     """Run a command; an error of ours becomes one line and exit code 1."""
-    from layerlaw.cli import advice, classifier, lm, reproduce  # noqa: F401  (each adds its commands)
-
+    if sys.argv[1:] and sys.argv[1] in COMMANDS:
+        loaded_command(sys.argv[1])  # while Ctrl-C still means: nothing to save
     if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
         signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on there may be something to save
     try:

@@ -26,7 +26,7 @@ PREFIX = {"train": "train", "test": "t10k"}
 UNSIGNED_BYTE = 8
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 SAMPLE_FILE = "fashion_mnist_sample.npz"
-SAMPLE_SHA256 = "5b7307679860148565a23d736f51f026cab51441481a227b69c7b308bb0174be"
+SAMPLE_SHA256 = "a8fdfcd50a6977a1255cb3746343b493e3d69321723411003e86cdff0a37c16c"
 SAMPLE_PER_CLASS = {"train": 500, "test": 200}
 
 
