@@ -12,7 +12,7 @@ from torch import nn
 
 import layerlaw as ll
 from layerlaw.cli import main
-from layerlaw.cli.preprocessing import preprocessing_of
+from layerlaw.probing.sources import preprocessing_of
 from layerlaw.data import load
 
 MODEL = """

@@ -18,13 +18,13 @@ from layerlaw.capture.modules import main_input
 from layerlaw.capture.network import Randomness, network_of, placed, probing_state
 from layerlaw.capture.plan import Reduce, Site
 from layerlaw.capture.site_rules import SiteChoice, find_sites
-from layerlaw.data import Labeled
 from layerlaw.errors import InputError, needed
 from layerlaw.files import json_safe, write_json
 from layerlaw.outcome import Table
-from layerlaw.probing.classes import ClassChoice, Classes, names_in, told_classes
+from layerlaw.probing.classes import ClassChoice, Classes, told_classes
 from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.probing.shards import first_batch
+from layerlaw.probing.sources import source_of
 from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.sheet import ImagePanel, Sheet
@@ -187,9 +187,10 @@ def sample_paths(
     Class means are those of `data`; arguments are as for `probe`. Side branches are left out.
     """
     network = network_of(model)
-    sources = [one.tensors() if isinstance(one, Labeled) else one for one in (data, test)]
+    given = [source_of(one, network, labels=labels) for one in (data, test)]
+    sources, labels = [one.data for one in given], given[0].labels_at
     how: Any = {"batch_size": batch_size, "batchnorm": "running", "network": network, "labels_at": labels}
-    train, known = Batches(sources[0], where="data", **how), names_in(data)
+    train, known = Batches(sources[0], where="data", **how), given[0].class_names
     shown = train if test is None else Batches(sources[1], where="test", **how)
     options = Options(reduce, "running", "samples", False, memory_gib, 0, choose(progress))
     with (
