@@ -26,7 +26,7 @@ families: setup
 	@.venv-families/bin/python -m pip install --quiet --disable-pip-version-check --no-deps timm==1.0.30 torchvision==0.28.0 || echo "timm and torchvision cannot be installed: their networks are skipped"
 	@.venv-families/bin/python -c 'import sysconfig, pathlib; here = pathlib.Path(sysconfig.get_path("purelib")); \
 	  (here / "main.pth").write_text(str(pathlib.Path.cwd() / here.relative_to(pathlib.Path.cwd()).as_posix().replace(".venv-families", ".venv")))'
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-families/bin/python -m pytest -q tests/capture/test_families.py
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-families/bin/python -m pytest -q tests/capture/test_families.py tests/integrations/test_by_name.py tests/cli/test_named.py
 
 check: setup
 	$(BIN)/ruff check .

@@ -120,23 +120,13 @@ def probe(
     """
     result.check()
     if where.model.startswith(FEATURES):
-        asked = {"--data": images, "--weights": weights, "--batchnorm": batchnorm, "--class-map": class_map}
-        asked |= {"--logits": logits, "--null": null, "--parts": parts, "--per-class": per_class, "--device": device}
-        asked |= {
-            "--batch-size": batch_size,
-            "--reduce": where.reduce,
-            "--scores": where.scores,
-            "--labels": where.labels,
-        }
-        check_features_alone(asked, ImageOptions())
-        how = {
-            "weighting": weighting,
-            "classes": _chosen(classes, None, {}),
-            "uncertainty": uncertainty,
-            "linear": linear,
-        }
-        how |= {"memory_gib": memory_gib, "data_name": data_name or "", "name": result.name}
-        record = measured_features(where.model, where.sites, test=test, **how)
+        unasked: Any = {"--data": images, "--weights": weights, "--batchnorm": batchnorm, "--class-map": class_map}
+        unasked |= {"--logits": logits, "--null": null, "--parts": parts, "--per-class": per_class}
+        unasked |= {"--batch-size": batch_size, "--device": device, "--reduce": where.reduce, "--scores": where.scores}
+        check_features_alone(unasked | {"--labels": where.labels}, ImageOptions())
+        asked: Any = {"weighting": weighting, "uncertainty": uncertainty, "linear": linear, "memory_gib": memory_gib}
+        asked |= {"classes": _chosen(classes, None, {}), "data_name": data_name or "", "name": result.name}
+        record = measured_features(where.model, where.sites, test=test, **asked)
         result.show(record, f"features: {', '.join(site.name for site in record.sites)}")
         return
     made = load_given(where.model, weights)

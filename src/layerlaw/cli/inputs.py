@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from typer import Argument, Option
 
-from layerlaw.cli.named import prepared_splits
+from layerlaw.cli.named import FEATURES, prepared_splits
 from layerlaw.cli.preprocessing import misfit
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.data.labeled import Normalize, normalization, scaling_in_words
@@ -242,6 +242,8 @@ def load_model(
     """
     if is_named(reference):
         return load_given(reference, weights).network, None, None
+    if reference.startswith(FEATURES):
+        raise InputError(f"model: expected a network, got {reference!r}: `layerlaw probe` measures saved features.")
     place, _, attribute = reference.rpartition(":")
     if not place or not attribute.isidentifier():
         such_as = "'file.py:make', 'package.module:make', 'timm:name', 'torchvision:name' or 'hf:name'"

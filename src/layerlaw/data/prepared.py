@@ -159,7 +159,7 @@ def hub_data(
         cure = "data.select_columns([…]) leaves some, .map(tokenize).with_format('torch') makes tensors of your own"
         raise DataError(f"expected one column of images or of texts beside '{column}', got {_listed(kinds)}; {cure}.")
     if prepare is None:
-        cure = "prepare=tokenizer does it here; or data.map(tokenize).with_format('torch') before"
+        cure = "a tokenizer as `prepare` does it here; or data.map(tokenize).with_format('torch') before"
         raise DataError(f"expected texts of '{chosen[0]}' as tokens, got strings: {cure}.")
     words = list(data.with_format(None)[chosen[0]])
     return Prepared(words.__getitem__, labels, of_texts(prepare, words, most), kind="texts", class_names=names)

@@ -143,7 +143,7 @@ class OwnImages:
         """One picture of Pillow as (c, h, w)."""
         Image = needed("PIL.Image", "data", "preparing images", package="pillow")
         if not hasattr(image, "resize"):
-            cure = "prepare=… turns others into tensors"
+            cure = "A function as `prepare` turns others into tensors"
             raise DataError(f"expected a picture of Pillow, got {type(image).__name__}. {cure}.")
         if self.own.size is not None and image.size != self.own.size[::-1]:
             image = image.resize(self.own.size[::-1], Image.Resampling.BILINEAR)
