@@ -20,6 +20,7 @@ from layerlaw.capture.plan import Reduce, Site
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.errors import InputError, needed
 from layerlaw.files import json_safe, write_json
+from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
 from layerlaw.probing.classes import ClassChoice, Classes, told_classes
 from layerlaw.probing.run import Options, Prober, Split
@@ -37,7 +38,7 @@ SHOWN = 10  # samples that are pictured
 
 
 @dataclass(frozen=True, eq=False)
-class Paths:
+class Paths(Shown):
     """Of every sample (n): label, prediction, confidence (softmax), and at every site (n, s) its D and its nearest center.
 
     separation  D_i = (x_i − μ_y)ᵀ SS_b⁺ (x_i − μ_y), around the class means of the data; their mean over the data is D
@@ -162,6 +163,14 @@ class Paths:
     def pictured(self) -> bool:
         """Whether the inputs are images."""
         return any(as_image(one) is not None for one in self.inputs)
+
+    def _view(self) -> View:
+        """What a notebook shows of it: the samples that were decided last."""
+        shown = [
+            [str(r["sample"]), r["label"], r["prediction"], percent(r["confidence"], 0), r["decided_at"]]
+            for r in self.rows(self.last)
+        ]
+        return View(self.sentence, [["sample", "label", "prediction", "sure", "decided at"], *shown])
 
     def __str__(self) -> str:
         return self.sentence
