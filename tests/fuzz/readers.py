@@ -70,7 +70,7 @@ def records() -> dict[str, bytes]:
 
 def use(record: ll.Record) -> ll.Record:
     """Shown, judged, printed; a record that says too little for a law gets an error of ours there."""
-    str(record), repr(record), record._repr_html_()
+    str(record), repr(record), record._view().html()
     for column in (None, *record.columns[:2]):
         with suppress(LayerlawError):
             record.law(column)
