@@ -103,8 +103,8 @@ def record_of(
         if found.test is not None and test is None:
             test = Given(found.test.features, found.test.labels, found.test.logits)
         classes, name = _or(classes, found.class_names), name or found.name
-    train = _Rows.of(Given(features, labels, logits), "features", _chosen(features, sites))
-    held_out = None if test is None else _Rows.of(_given(test), "test", list(train.layers), train)
+    train = _GivenRows.of(Given(features, labels, logits), "features", _chosen(features, sites))
+    held_out = None if test is None else _GivenRows.of(_given(test), "test", list(train.layers), train)
     plan = train.plan(classifier)
     network = _Stored(len(train.layers), None if classifier is None else as_tensor(classifier, "classifier").double())
     how: Any = {"batch_size": BATCH, "batchnorm": "running", "seed": seed, "network": network}
@@ -134,7 +134,7 @@ def record_of(
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _GivenRows:
     """Features, labels and scores of some samples, as tensors with a row per sample."""
 
     layers: dict[str, Tensor]
@@ -142,7 +142,7 @@ class _Rows:
     logits: Tensor | None
 
     @classmethod
-    def of(cls, given: Given, where: str, names: Sequence[str], like: _Rows | None = None) -> _Rows:
+    def of(cls, given: Given, where: str, names: Sequence[str], like: _GivenRows | None = None) -> _GivenRows:
         """Checked: a row for each label everywhere, and the layers and scores of `like` where there is one."""
         if given.labels is None:
             raise LabelError(f"{where}: expected labels, one for each row of features, got none.")
