@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test families check bench fuzz torture format clean
+.PHONY: setup demo test families notebooks check bench fuzz torture format clean
 
 setup: $(READY)
 
@@ -27,6 +27,14 @@ families: setup
 	@.venv-families/bin/python -c 'import sysconfig, pathlib; here = pathlib.Path(sysconfig.get_path("purelib")); \
 	  (here / "main.pth").write_text(str(pathlib.Path.cwd() / here.relative_to(pathlib.Path.cwd()).as_posix().replace(".venv-families", ".venv")))'
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-families/bin/python -m pytest -q tests/capture/test_families.py tests/integrations/test_by_name.py tests/cli/test_named.py
+
+# Jupyter, marimo, datasets and jax in an environment of their own, for the tests that are skipped without them.
+notebooks: setup
+	@test -x .venv-notebooks/bin/python || $(BIN)/python -m venv .venv-notebooks
+	@.venv-notebooks/bin/python -c 'import sysconfig, pathlib; here = pathlib.Path(sysconfig.get_path("purelib")); \
+	  (here / "main.pth").write_text(str(pathlib.Path.cwd() / here.relative_to(pathlib.Path.cwd()).as_posix().replace(".venv-notebooks", ".venv")))'
+	@.venv-notebooks/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ipykernel nbclient ipywidgets marimo datasets==5.2.0 jax
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-notebooks/bin/python -m pytest -q tests/test_notebook.py tests/data/test_prepared.py tests/probing/test_given_features.py tests/cli/test_named.py
 
 check: setup
 	$(BIN)/ruff check .
@@ -52,4 +60,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-families .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache layerlaw-demo
+	rm -rf .venv .venv-families .venv-notebooks .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache layerlaw-demo

@@ -148,6 +148,7 @@ def test_a_probe_of_a_model_of_a_library(run: Callable[..., Any], name: str) -> 
         (("probe", "hf:{models}/bert", "--data", "mnist"), "expected a .jsonl file"),
         (("probe", "hf:{models}/bert", "--data", "mnist", "--size", "8"), "shape images"),
         (("probe", "hf:{models}/vit", "--data", "nope"), "expected one of fashion_mnist_sample"),
+        (("probe", "hf:{models}/nothing"), "and there is no folder of that name here"),
         (("probe", "hf:{models}/vit", "--per-class", "9999"), "expected from 1 to 500 of each class"),
     ],
 )

@@ -98,7 +98,8 @@ class ImageOptions:
         str | None,
         Option(
             help=f"{', '.join(names())}, a folder of class folders of images, or a .npz or .pt file of x and y (and "
-            "x_test, y_test), also with targets instead of class numbers."
+            "x_test, y_test), also with targets instead of class numbers; for a model by name also a Hugging Face dataset "
+            "(hf:folder-or-name), and for texts a .jsonl file of text and label."
         ),
     ] = None
     size: Size = None

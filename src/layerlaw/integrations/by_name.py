@@ -202,7 +202,9 @@ def _timm(wish: Wish) -> NamedModel:
     kept = model.pretrained_cfg if isinstance(model.pretrained_cfg, dict) else vars(model.pretrained_cfg)
     tag = kept.get("tag")
     published = ".".join(filter(None, (kept.get("architecture") or wish.name.partition(".")[0], tag)))
-    return NamedModel(model, str(wish), _in_words(wish, f"published by timm as {published}"), prepare)
+    other = wish.classes is not None and wish.classes != kept.get("num_classes")  # timm then draws the classifier
+    words = f"published by timm as {published}" + f", the classifier random (seed {wish.seed})" * other
+    return NamedModel(model, str(wish), _in_words(wish, words), prepare)
 
 
 def _tags(timm: Any, wish: Wish) -> str:
