@@ -268,6 +268,16 @@ def test_splits_and_loaders_are_told_from_datasets() -> None:
         ll.probe(network(5), (torch.randn(6, 5), torch.arange(6) % 2), prepare=small, progress=False)
 
 
+def test_a_stream_of_tensors_is_taken() -> None:
+    if not REAL:
+        pytest.skip("datasets is not installed")
+    values = rng().normal(size=(48, 5)).astype("float32").tolist()
+    rows = dataset({"x": values, "label": LABELS}).with_format("torch")
+    found = ll.probe(network(5), rows.to_iterable_dataset(), uncertainty=False, progress=False)
+    plain = ll.probe(network(5), rows, uncertainty=False, progress=False)
+    assert found.column("separation") == pytest.approx(plain.column("separation"), rel=1e-6)
+
+
 def test_a_prepared_set_goes_into_a_loader() -> None:
     data = labeled_pictures(load().balanced(2), small)
     assert isinstance(data, Prepared)

@@ -117,6 +117,8 @@ def is_hub_data(data: Any) -> bool:
             if splits
             else "expected a Hugging Face dataset, got one without splits."
         )
+    if isinstance(data, Dataset):  # a stream of tensors, which torch can load
+        return False
     if not hasattr(data, "__len__"):
         cure = "Dataset.from_list(list(data.take(10_000))) makes one of its first rows, or pass a DataLoader of it"
         raise DataError(
