@@ -229,3 +229,18 @@ def test_published_weights_are_taken_from_the_cache_of_the_library(
     assert found.class_names is not None
     assert found.class_names[0] == "tench"
     assert torch.equal(found.model.features[0].weight, drawn.features[0].weight)
+
+
+def test_code_that_a_model_brings_along_is_not_run(tmp_path: Path) -> None:
+    folder = save_image_classifier(tmp_path / "own_code")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "auto_map": {"AutoConfig": "code.Own", "AutoModelForImageClassification": "code.Own"},
+        "model_type": "own",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    for reference in (f"hf:{folder}", f"hf:{folder}?weights=random"):
+        with pytest.raises(DataError, match="it brings Python code of its own"):
+            load_named(reference)
+    assert not (tmp_path / "ran").exists()

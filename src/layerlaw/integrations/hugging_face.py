@@ -28,7 +28,7 @@ def load_classifier(wish: Wish) -> NamedModel:
             f"{wish}: saved weights are of the classes they were trained on; ?classes=… goes with &weights=random."
         )
     path = Path(wish.name).expanduser()
-    where, safe = (str(path) if path.exists() else wish.name), {"trust_remote_code": False}
+    where = str(path) if path.exists() else wish.name
     if path.is_dir() and not (path / "config.json").is_file():
         there = ", ".join(sorted(child.name for child in path.iterdir())[:8]) or "nothing"
         raise DataError(f"{path}: expected a model that transformers has saved, with a config.json, got {there}.")
@@ -36,29 +36,23 @@ def load_classifier(wish: Wish) -> NamedModel:
         check_weight_files(path)
     with quiet_transformers(), explained(where, WHAT):
         own = {} if wish.classes is None else {"num_labels": wish.classes}
-        config = transformers.AutoConfig.from_pretrained(where, **safe, **own)
+        config = transformers.AutoConfig.from_pretrained(where, trust_remote_code=False, **own)
         refuse_kernels(config, where)
         reads, auto = _task(transformers, config, where)
+        if path.is_dir():
+            check_claims(config, path, auto)
         if wish.drawn:
-            model = seeded(wish.seed, lambda: auto.from_config(config, **safe))
+            model = seeded(wish.seed, lambda: auto.from_config(config, trust_remote_code=False))
         else:
-            if path.is_dir():
-                check_claims(config, path, auto)
-            model, told = auto.from_pretrained(
-                where, config=config, weights_only=True, output_loading_info=True, **safe
-            )
+            how: Any = {"config": config, "weights_only": True, "output_loading_info": True}
+            model, told = auto.from_pretrained(where, trust_remote_code=False, **how)
             if missing := sorted(told["missing_keys"]):
                 cure = "Is it a model before it was trained to classify?"
                 raise DataError(f"{wish}: expected weights of all layers, got none of {', '.join(missing[:4])}. {cure}")
         loader = transformers.AutoImageProcessor if reads == "images" else transformers.AutoTokenizer
-        prepare = loader.from_pretrained(where, **safe)
-    words = (
-        f"random (seed {wish.seed})"
-        if wish.drawn
-        else f"saved in {path.name}"
-        if path.exists()
-        else f"published as {where}"
-    )
+        prepare = loader.from_pretrained(where, trust_remote_code=False)
+    words = f"saved in {path.name}" if path.exists() else f"published as {where}"
+    words = f"random (seed {wish.seed})" if wish.drawn else words
     names = tuple(str(label) for _, label in sorted(config.id2label.items()))
     generic = all(name == f"LABEL_{k}" for k, name in enumerate(names))
     most = getattr(config, "max_position_embeddings", None) if reads == "texts" else None
