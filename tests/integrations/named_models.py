@@ -65,8 +65,8 @@ def save_image_classifier(folder: Path, *, classes: int = 3, processor: bool = T
     return folder
 
 
-def save_text_classifier(folder: Path, *, kind: str = "ForSequenceClassification") -> Path:
-    """A small BERT that knows a dozen words, and its tokenizer."""
+def save_text_classifier(folder: Path, *, kind: str = "ForSequenceClassification", family: str = "Bert") -> Path:
+    """A small BERT (or Roberta) that knows a dozen words, and its tokenizer."""
     fit_torchvision()
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
@@ -79,9 +79,11 @@ def save_text_classifier(folder: Path, *, kind: str = "ForSequenceClassification
     shape = {"hidden_size": 16, "num_hidden_layers": 5, "num_attention_heads": 2, "intermediate_size": 32}
     torch.manual_seed(0)
     with contextlib.redirect_stderr(io.StringIO()), quiet_transformers():
-        config = transformers.BertConfig(**shape, vocab_size=len(WORDS), max_position_embeddings=12, num_labels=2)
+        config = getattr(transformers, f"{family}Config")(
+            **shape, pad_token_id=0, vocab_size=len(WORDS), max_position_embeddings=12, num_labels=2
+        )
         config.id2label, config.label2id = {0: "bad", 1: "good"}, {"bad": 0, "good": 1}
-        getattr(transformers, f"Bert{kind}")(config).save_pretrained(folder)
+        getattr(transformers, f"{family}{kind}")(config).save_pretrained(folder)
         transformers.PreTrainedTokenizerFast(tokenizer_object=words, **named).save_pretrained(folder)
     return folder
 

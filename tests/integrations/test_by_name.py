@@ -106,6 +106,17 @@ def test_a_text_classifier_is_measured_with_its_tokenizer_and_masks(texts: Path,
     assert record.settings["inputs"] == "texts prepared as hf says for this model"
 
 
+def test_texts_are_cut_at_what_the_model_takes(tmp_path: Path) -> None:
+    found = load_named(f"hf:{save_text_classifier(tmp_path / 'roberta', family='Roberta')}")
+    assert found.most_tokens == 11  # positions are counted from behind that of padding
+    file = tmp_path / "long.jsonl"
+    lines = [json.dumps({"text": f"{'very ' * 40}{text}", "label": k}) for text, k in zip(TEXTS, LABELS, strict=True)]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    data = labeled_lines(file, found.prepare, found.most_tokens)
+    assert data[0]["input_ids"].shape == (11,)
+    found.model(**{k: v[None] for k, v in data[0].items() if k in ("input_ids", "attention_mask")})
+
+
 def _batch(tokenizer: Any, text: str) -> Any:
     return {name: value for name, value in tokenizer(text, return_tensors="pt").items() if name != "token_type_ids"}
 

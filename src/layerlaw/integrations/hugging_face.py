@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from layerlaw.data.prepared import Kind
 from layerlaw.errors import DataError, InputError, needed
 from layerlaw.integrations.by_name import NamedModel, Wish
@@ -55,9 +57,17 @@ def load_classifier(wish: Wish) -> NamedModel:
     words = f"random (seed {wish.seed})" if wish.drawn else words
     names = tuple(str(label) for _, label in sorted(config.id2label.items()))
     generic = all(name == f"LABEL_{k}" for k, name in enumerate(names))
-    most = getattr(config, "max_position_embeddings", None) if reads == "texts" else None
+    most = _most_tokens(model, config) if reads == "texts" else None
     name = f"hf:{path.name if path.exists() else where}"
     return NamedModel(model, name, words, prepare, reads, None if generic else names, most)
+
+
+def _most_tokens(model: nn.Module, config: Any) -> int | None:
+    """How many tokens of a text a model takes; RoBERTa counts its positions from behind that of padding."""
+    places = (m for name, m in model.named_modules() if name.endswith("position_embeddings"))
+    padding = next((m.padding_idx for m in places if isinstance(m, nn.Embedding) and m.padding_idx is not None), -1)
+    most = getattr(config, "max_position_embeddings", None)
+    return most - padding - 1 if isinstance(most, int) and most > padding + 1 else None
 
 
 def _task(transformers: Any, config: Any, where: str) -> tuple[Kind, Any]:
