@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test families docs package check bench fuzz torture format clean
+.PHONY: setup demo test families notebooks docs package check bench fuzz torture format clean
 
 setup: $(READY)
 
@@ -31,7 +31,13 @@ endef
 families: setup
 	$(call BESIDE,.venv-families)
 	@.venv-families/bin/python -m pip install --quiet --disable-pip-version-check --no-deps timm==1.0.30 torchvision==0.28.0 || echo "timm and torchvision cannot be installed: their networks are skipped"
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-families/bin/python -m pytest -q tests/capture/test_families.py
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-families/bin/python -m pytest -q tests/capture/test_families.py tests/integrations/test_by_name.py tests/cli/test_named.py
+
+# Jupyter, marimo, datasets and jax in an environment of their own, for the tests that are skipped without them.
+notebooks: setup
+	$(call BESIDE,.venv-notebooks)
+	@.venv-notebooks/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ipykernel nbclient ipywidgets marimo datasets==5.2.0 jax
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-notebooks/bin/python -m pytest -q tests/test_notebook.py tests/data/test_prepared.py tests/probing/test_given_features.py tests/cli/test_named.py
 
 # The documentation: every example is run. Links between pages are checked (-W); those to other hosts are listed, not followed.
 docs: setup
@@ -68,4 +74,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-families .venv-package dist docs/_build docs/_gallery docs/_api .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache layerlaw-demo
+	rm -rf .venv .venv-families .venv-notebooks .venv-package dist docs/_build docs/_gallery docs/_api .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache layerlaw-demo

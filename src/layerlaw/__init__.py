@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from layerlaw.measures import cdnv, measure, nc1, ncc_accuracy, separation_fuzziness
     from layerlaw.pages import plot, report
     from layerlaw.probing import probe, sites
+    from layerlaw.probing.given_features import record_of
     from layerlaw.record import Record
     from layerlaw.verdict import find_modules
 
 __all__ = [  # noqa: RUF022 - sorted as Python sorts
     "EvenSteps", "LawFit", "LayerlawError", "Record", "SVSL", "cdnv", "early_exit", "find_modules", "fit_law", "measure",
-    "nc1", "ncc_accuracy", "plot", "probe", "probe_lm", "report", "separation_fuzziness", "sites", "untrained",
+    "nc1", "ncc_accuracy", "plot", "probe", "probe_lm", "record_of", "report", "separation_fuzziness", "sites", "untrained",
 ]  # fmt: skip
 
 _HOMES = {name: home for home, names in {
@@ -42,6 +43,7 @@ _HOMES = {name: home for home, names in {
     "measures": ("cdnv", "measure", "nc1", "ncc_accuracy", "separation_fuzziness"),
     "pages": ("plot", "report"),
     "probing": ("probe", "sites"),
+    "probing.given_features": ("record_of",),
     "record": ("Record",),
     "verdict": ("find_modules",),
 }.items() for name in names}  # fmt: skip

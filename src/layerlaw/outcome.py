@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from layerlaw.errors import InputError
 from layerlaw.files import Saved, from_plain
+from layerlaw.notebook import Shown, View
 from layerlaw.plain import (
     anything,
     check_number,
@@ -23,6 +24,7 @@ from layerlaw.plain import (
     several,
 )
 from layerlaw.sheet import SHEET, Sheet, number_or_none, set_fields, sheet_from_dict
+from layerlaw.wording import number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -114,7 +116,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Outcome(Saved):
+class Outcome(Saved, Shown):
     """A reproduced figure: rows beside the paper's, sheets, supporting tables, notes, and how it was run.
 
     `name` is the figure's short name (fig1, s4). Provenance: command, device, wall_s, seeds, quick, epochs, code_version,
@@ -156,6 +158,19 @@ class Outcome(Saved):
         if not -len(self.sheets) <= which < len(self.sheets):
             raise InputError(f"outcome '{self.name}': expected one of its {len(self.sheets)} sheets, got {which}.")
         return self.sheets[which].plot()
+
+    def _view(self) -> View:
+        """What a notebook shows of it: its rows beside the paper's."""
+        words = {None: "–", True: "yes", False: "no"}
+        paper = [row.paper if isinstance(row.paper, str) else number(row.paper) for row in self.rows]
+        ends = [f"{number(r.low)} … {number(r.high)}" if r.low is not None else "" for r in self.rows]
+        rows = [
+            [row.name, said, number(row.ours) if row.ours is not None else row.reason, span, words[row.reproduced]]
+            for row, said, span in zip(self.rows, paper, ends, strict=True)
+        ]
+        came_out = f"{self.reproduced.reproduced} of {self.reproduced.judged} judged rows came out."
+        heads = ["", "paper", "ours", "over seeds", "reproduced"]
+        return View(f"{self.name}: {self.title}", [heads, *rows] if rows else (), [came_out])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

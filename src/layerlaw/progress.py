@@ -1,7 +1,9 @@
 """Progress as a callable: `progress(iterable, label, total)` yields the same items and tells how far it is."""
 
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from layerlaw.errors import InputError
 
@@ -16,14 +18,45 @@ class Progress(Protocol):
 
 
 def bar(items: Iterable[T], label: str, total: int | None) -> Iterator[T]:
-    """Show a progress bar with the time left on standard error, if that is a terminal; gone when done."""
+    """Show a progress bar with the time left, on a terminal's standard error or in a notebook; gone when done."""
     yield from _tqdm(items, label, total)
 
 
+def notebook() -> Literal["jupyter", "marimo", ""]:
+    """In which kind of notebook this runs, if in any; nothing is imported for it."""
+    marimo, shell = sys.modules.get("marimo"), getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if getattr(marimo, "running_in_notebook", lambda: False)():
+        return "marimo"
+    return "jupyter" if hasattr(shell, "kernel") else ""
+
+
 def _tqdm(items: Iterable[T] | None, label: str, total: int | None) -> Any:
+    where = notebook()
+    if where == "marimo":  # whose bars know how many items there are, and are not moved by hand
+        if items is None or total is None:
+            return items if items is not None else _NoBar()
+        shown = sys.modules["marimo"].status.progress_bar
+        return shown(items, title=label, total=total, remove_on_exit=True)
+    how: Any = {"desc": label, "total": total, "leave": False, "delay": 0.5}
+    if where == "jupyter":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that without ipywidgets the bar is one of text
+            from tqdm.auto import tqdm as widget
+
+            return widget(items, **how, disable=False)
     from tqdm import tqdm
 
-    return tqdm(items, desc=label, total=total, leave=False, dynamic_ncols=True, delay=0.5, disable=None)
+    return tqdm(items, **how, dynamic_ncols=True, disable=None)
+
+
+class _NoBar:
+    """A bar that is not there."""
+
+    def set_postfix_str(self, *_: Any, **__: Any) -> None: ...
+
+    def update(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def silent(items: Iterable[T], label: str, total: int | None) -> Iterator[T]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import html
 import itertools
 import math
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from layerlaw.errors import DataError, InputError, needed
 from layerlaw.files import Saved, from_plain
 from layerlaw.law import LawErrors, LawFit, fit_law, law_errors
 from layerlaw.measures.columns import REGISTRY, describe
+from layerlaw.notebook import Shown, View
 from layerlaw.record_rules import check_record
 from layerlaw.wording import clean, counted, joined
 
@@ -116,7 +117,7 @@ KINDS = {kind.name: kind for kind in (CLASSIFIER, LANGUAGE_MODEL, REGRESSION)}
 
 
 @dataclass(repr=False)
-class Record(Saved):
+class Record(Saved, Shown):
     """The result of a probe: sites in depth order, classes, settings and provenance.
 
     `words` are the tokens that a language model's planes show, in the order of `plane_labels`, or ranges of a target; a
@@ -387,13 +388,9 @@ class Record(Saved):
         body = [[*who, *row] for who, row in zip(about, numbers, strict=True)]
         return [["site", "features", "law", *shown], *body]
 
-    def _repr_html_(self) -> str:
-        """An escaped table for notebooks, with no dependency."""
-        heads, *rows = [[html.escape(cell) for cell in row] for row in self._rows()]
-        head = "".join(f"<th>{cell}</th>" for cell in heads)
-        body = "".join(
-            f"<tr><td style='text-align:left'>{name}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-            for name, *cells in rows
-        )
-        about = html.escape(repr(self)[1:-1])
-        return f"<p>{about}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    def _view(self) -> View:
+        """What a notebook shows of it."""
+        law = []
+        with suppress(InputError):  # too few points
+            law = [str(self.law())]
+        return View(repr(self)[1:-1], self._rows(), law)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from layerlaw.errors import InputError
 from layerlaw.files import from_plain
+from layerlaw.notebook import Shown, View
 from layerlaw.plain import (
     Rule,
     check_number,
@@ -138,7 +139,7 @@ class ImagePanel:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class Sheet(Shown):
     """One figure in the paper's arrangement: panels row by row, so many columns."""
 
     title: str
@@ -157,6 +158,9 @@ class Sheet:
         from layerlaw.pages import draw_sheet
 
         return draw_sheet(self)
+
+    def _view(self) -> View:
+        return View(self.title, lines=[self.caption] if self.caption else ())
 
 
 MOST_PANELS, MOST_COLUMNS, MOST_COLORS = 400, 40, 100_000

@@ -12,8 +12,8 @@ from torch import nn
 
 import layerlaw as ll
 from layerlaw.cli import main
-from layerlaw.cli.preprocessing import preprocessing_of
 from layerlaw.data import load
+from layerlaw.probing.sources import preprocessing_of
 
 MODEL = """
 import json

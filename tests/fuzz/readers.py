@@ -70,7 +70,7 @@ def records() -> dict[str, bytes]:
 
 def use(record: ll.Record) -> ll.Record:
     """Shown, judged, printed; a record that says too little for a law gets an error of ours there."""
-    str(record), repr(record), record._repr_html_()
+    str(record), repr(record), record._view().html()
     for column in (None, *record.columns[:2]):
         with suppress(LayerlawError):
             record.law(column)
@@ -186,6 +186,20 @@ def safetensors_file() -> dict[str, bytes]:
     from safetensors.torch import save
 
     return {"weights.safetensors": save(network().state_dict())}
+
+
+def feature_files() -> dict[str, bytes]:
+    x, y = numbers()
+    return saved(lambda path: np.save(path, x.numpy()), "a.npy") | saved(lambda p: np.save(p, y.numpy()), "labels.npy")
+
+
+def read_features(folder: Path) -> Any:
+    return ll.record_of(folder, uncertainty=False, progress=False)
+
+
+def are_features(value: Any, _: Files) -> bool:
+    """A record like any, of as many samples as there are labels."""
+    return bool(use(value).sites) and sum(value.counts) <= 10_000
 
 
 def read_weights(name: str) -> Callable[[Path], Any]:
@@ -385,6 +399,7 @@ READERS = {
         Reader("fleets", fleet_file, swept, same_runs, mutated_zip),
         Reader("text models", text_model_file, lambda f: lab.load_text_model(f / "model.pt"), same_model, mutated_zip),
         Reader("GGUF", gguf_file, read_gguf, is_header),
+        Reader("features", feature_files, read_features, are_features),
         Reader("folders", pictures, lambda f: load_folder(f, progress=False), are_pictures),
         Reader("texts", text_files, lambda f: data.load_text(f / "text.txt"), text_says),
         Reader(

@@ -339,7 +339,7 @@ def test_the_finding_is_a_sentence_a_table_a_file_and_a_figure(tmp_path: Path) -
     assert sentence == found.sentence
     assert heads.split()[:2] == ["level", "modules"]
     assert [row.split()[0] for row in rows] == ["layers", "blocks"]
-    assert "<td>blocks</td>" in found._repr_html_()
+    assert ">blocks</td>" in found._repr_html_()
     saved = json.loads(found.save(tmp_path / "modules.json").read_text())
     assert saved["level"] == "blocks"
     assert saved["levels"][0]["p"] == pytest.approx(found.levels[0].p)

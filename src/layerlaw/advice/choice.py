@@ -13,6 +13,7 @@ from typing import Any, Literal
 from layerlaw.advice import candidates as rule
 from layerlaw.advice.candidates import Candidate, Guess, Trial, by_rate, difference, mean, standard_error
 from layerlaw.files import json_safe, write_json
+from layerlaw.notebook import Shown, View
 from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.wording import counted, number, percent, with_error
 
@@ -25,7 +26,7 @@ LONGEST = 60  # characters of a title, which is not broken into lines
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Shown):
     """Which candidate to take, and everything it was decided by.
 
     `best` has the lowest mean log D after the last hidden layer (over its noise floor where last widths differ);
@@ -134,6 +135,17 @@ class Choice:
     def plot(self) -> Any:
         """That figure, drawn by matplotlib: `choice.plot().savefig("choice.png")`."""
         return self.sheet().plot()
+
+    def _view(self) -> View:
+        """What a notebook shows of it: the candidates, and what else is to be said."""
+        heads = [self.kind, "parameters", f"final {_compared(self.over_floor)}", ACCURACY, "learning rate", ""]
+        marks = {id(self.recommended): "recommended", id(self.by_accuracy): "by accuracy"}
+        rows = [
+            [c.label, f"{c.parameters:,}", number(c.trial.middle(self.over_floor)), percent(c.trial.accuracy),
+             f"{c.trial.rate:g}", marks.get(id(c), "")]
+            for c in self.candidates
+        ]  # fmt: skip
+        return View(self.headline, [heads, *rows], self.sentences[1:])
 
     def __str__(self) -> str:
         return "\n".join([self.headline, *(f"· {line}" for line in self.sentences[1:])])

@@ -12,6 +12,7 @@ from typing import Any
 
 from layerlaw.advice.outlook import ClassGroup, Outlook, cosine_panel, margins_panel
 from layerlaw.files import json_safe, write_json
+from layerlaw.notebook import Shown, View
 from layerlaw.sheet import Sheet
 from layerlaw.wording import counted, minus, number, ratio_words
 
@@ -40,7 +41,7 @@ class ClassifierRows:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Forecast(Shown):
     """What becomes of rare classes, and what is there already.
 
     `by_norms` takes the norms as the model defines them; `by_use` the least norm that gives the centered class means their
@@ -143,6 +144,9 @@ class Forecast:
     def plot(self) -> Any:
         """That figure, drawn by matplotlib: `found.plot().savefig("forecast.png")`."""
         return self.sheet().plot()
+
+    def _view(self) -> View:
+        return View(self.headline, lines=self.sentences[1:])
 
     def __str__(self) -> str:
         return "\n".join([self.headline, *(f"· {line}" for line in self.sentences[1:])])

@@ -18,6 +18,7 @@ from typing import Any
 from layerlaw.errors import InputError
 from layerlaw.files import json_safe, write_json
 from layerlaw.law import CHANCE
+from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
 from layerlaw.record import Record
 from layerlaw.sheet import Panel, Series, Sheet
@@ -44,7 +45,7 @@ class DatasetMismatch:
 
 
 @dataclass(frozen=True)
-class Difficulty:
+class Difficulty(Shown):
     """Data sets from the easiest to the hardest for one architecture, by the mismatch of its first layer."""
 
     architecture: str
@@ -107,6 +108,9 @@ class Difficulty:
     def plot(self) -> Any:
         """That figure, drawn by matplotlib."""
         return self.sheet().plot()
+
+    def _view(self) -> View:
+        return View(self.sentence, self.rows, self.notes)
 
     def page(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained page: the sentence, the drawing, the table."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from layerlaw.advice.exit_network import ExitKind
 from layerlaw.files import json_safe, write_json
+from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
 from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.wording import counted, minus, percent
@@ -61,7 +62,7 @@ class CurvePoint:
 
 
 @dataclass(frozen=True)
-class ExitReport:
+class ExitReport(Shown):
     """What early exits cost and save, in numbers that did not choose them."""
 
     tolerance: float
@@ -171,6 +172,9 @@ class ExitReport:
         lines = [self.sentence, *self.findings]
         how: Any = {"sheets": [self.sheet()], "tables": [table], "notes": self.notes, "provenance": about}
         return finding_page(path, "Early exit", lines, **how)
+
+    def _view(self) -> View:
+        return View(self.sentence, self.rows, [*self.findings, *self.notes])
 
     def __str__(self) -> str:
         wide = [max(map(len, column)) for column in zip(*self.rows, strict=True)]

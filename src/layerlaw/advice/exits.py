@@ -18,9 +18,9 @@ from layerlaw.capture.modules import is_weight_layer, modules_of
 from layerlaw.capture.network import Randomness, network_of, placed, probing_state
 from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.capture.site_rules import SiteChoice, find_sites
-from layerlaw.data import Labeled
 from layerlaw.errors import InputError, LabelError, check_choice
 from layerlaw.probing.classes import Classes
+from layerlaw.probing.sources import source_of
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.stats import ClassSums
 from layerlaw.threads import claimed
@@ -66,7 +66,8 @@ def early_exit(
     check_choice("by", by, ("centers", "linear", "best"))
     check_choice("within", within, ("accuracy", "agreement"))
     network = network_of(model)
-    sources = [one.tensors() if isinstance(one, Labeled) else one for one in (data, test)]
+    given = [source_of(one, network, labels=labels) for one in (data, test)]
+    sources, labels = [one.data for one in given], given[0].labels_at
     how: Any = {"batch_size": batch_size, "batchnorm": "running", "network": network, "labels_at": labels}
     fitted = Batches(sources[0], where="data", **how)
     held_out = fitted if test is None else Batches(sources[1], where="test", **how)

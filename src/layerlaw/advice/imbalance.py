@@ -16,13 +16,13 @@ from layerlaw.capture.batches import Batches
 from layerlaw.capture.modules import classifier_weight, modules_of
 from layerlaw.capture.network import Randomness, device_of, network_of, probing_state
 from layerlaw.capture.plan import Plan
-from layerlaw.data import Labeled
 from layerlaw.errors import FeatureError, InputError, LabelError
 from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, rare_classes, used_budget
 from layerlaw.peeled import critical_budget
 from layerlaw.peeled.counts import Counts, check_budgets, check_flag
 from layerlaw.probing import probe, sites
 from layerlaw.probing.classes import Classes
+from layerlaw.probing.sources import source_of
 from layerlaw.progress import Progress
 from layerlaw.record import Record
 from layerlaw.stats.labels import checked_labels
@@ -238,8 +238,8 @@ def measured_classifier(network: nn.Module, data: Any, classes: Sequence[str] | 
 
 
 def _class_accuracy(network: nn.Module, data: Any, plan: Plan) -> list[float] | None:
-    source = data.tensors() if isinstance(data, Labeled) else data
-    batches = Batches(source, batch_size=None, batchnorm="running", where="data")
+    source = source_of(data, network).data
+    batches = Batches(source, batch_size=None, batchnorm="running", where="data", network=network_of(network))
     classes = Classes.of(None, plan, batches.labels)
     right, seen = torch.zeros(2, classes.K)
     with Randomness(source), probing_state(network_of(network), "running"), torch.no_grad():

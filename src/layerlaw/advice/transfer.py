@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from layerlaw.errors import InputError
+from layerlaw.notebook import Shown, View
 from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.verdict.stopping import History, moments
 
@@ -38,7 +39,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Balance:
+class Balance(Shown):
     """The course of the two halves; `epoch` is the first from which they stay balanced to the end (`None`: they do not).
 
     `stretches` are all (first, last) epochs between which they were, at two probes or more.
@@ -92,6 +93,9 @@ class Balance:
         """Plain data for JSON."""
         stages = [{**asdict(stage), "ratio": stage.ratio} for stage in self.stages]
         return {**asdict(self), "stages": stages, "sentence": self.sentence}
+
+    def _view(self) -> View:
+        return View(self.sentence)
 
     def __str__(self) -> str:
         return self.sentence

@@ -193,7 +193,8 @@ class Batches:
 
     def _failed(self, error: Exception, batch: int) -> DataError:
         why = (str(error).strip().splitlines() or [""])[-1]  # of a worker's report the last line
-        return DataError(f"{self.where}, batch {batch}: the data failed with {type(error).__name__}: {why}")
+        cure = ". Pad or resize, to bring all samples to one size" if "to be equal size" in why else ""
+        return DataError(f"{self.where}, batch {batch}: the data failed with {type(error).__name__}: {why}{cure}")
 
     def joined(self, batches: Sequence[Batch]) -> Batches:
         """The same data as one batch."""

@@ -38,7 +38,10 @@ def network_of(model: nn.Module) -> nn.Module:
         else:
             break
     if not isinstance(network, nn.Module):
-        raise CaptureError(f"expected an nn.Module, got {type(network).__name__}.")
+        cure = ": layerlaw.integrations.by_name.load_named('timm:resnet18') loads one by its name" * isinstance(
+            network, str
+        )
+        raise CaptureError(f"expected an nn.Module, got {type(network).__name__}{cure}.")
     lazy = [name for name, value in (*network.named_parameters(), *network.named_buffers()) if is_lazy(value)]
     if lazy:  # a dry run would give it its weights, and that is the user's to do
         cure = "run one batch through it first"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -11,6 +10,8 @@ from torch import Tensor
 
 from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import CaptureError
+from layerlaw.notebook import Shown, View
+from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.stats.precision import at_least_float32
 from layerlaw.wording import counted, shortened
 
@@ -87,7 +88,7 @@ class TokenUse:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Shown):
     """Which sites are measured, by which rule and why, what was left out, and which layer is the classifier.
 
     `reads` names the site whose features the classifier reads; `classes` is the number of logits (2 for a single one,
@@ -147,6 +148,10 @@ class Plan:
             f"{row['features']:8d} features  {row['memory'] / 2**20:8.2f} MiB{'  side branch' * row['branch']}"
             for i, row in enumerate(self.rows())
         ]
+        return "\n".join([f"{counted(len(self.sites), 'site')} ({self.why})", *lines, *self._remarks()])
+
+    def _remarks(self) -> list[str]:
+        """What is no site and why, and which layer is the classifier."""
         left_out = [f"left out: {text}" for text in self.dropped]
         by_reason: dict[str, list[str]] = {}
         for name, reason in self.no_sites.items():
@@ -154,10 +159,27 @@ class Plan:
         left_out += [f"no site: {_some(names)} ({reason})" for reason, names in by_reason.items()]
         left_out += [f"side branches are not told apart: {self.no_trunk}"] * bool(self.no_trunk)
         end = f"classifier: {self.classifier or 'none: ' + self.classifier_why}"
-        return "\n".join([f"{counted(len(self.sites), 'site')} ({self.why})", *lines, *left_out, end])
+        return [*left_out, end]
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+    def sheet(self) -> Sheet:
+        """The features of each site along depth, as a figure in plain data; hollow places are rows of side branches."""
+        about: Any = {"xlabel": "site", "ylabel": "features", "log_y": True}
+        widths = [site.features for site in self.sites]
+        return Sheet("Sites", [Panel("features per sample", [Series(range(len(widths)), widths)], **about)], columns=1)
+
+    def plot(self) -> Any:
+        """That figure, drawn by matplotlib."""
+        return self.sheet().plot()
+
+    def _view(self) -> View:
+        """What a notebook shows of it."""
+        heads = ["site", "type", "at", "shape", "features", "memory", ""]
+        rows = [
+            [row["name"], shortened(row["type"], LONGEST_TYPE), row["at"], "×".join(map(str, row["shape"])),
+             f"{row['features']:,}", f"{row['memory'] / 2**20:.2f} MiB", "side branch" * row["branch"]]
+            for row in self.rows()
+        ]  # fmt: skip
+        return View(f"{counted(len(self.sites), 'site')} ({self.why})", [heads, *rows], self._remarks())
 
 
 def _some(names: list[str], shown: int = 3) -> str:

@@ -31,13 +31,13 @@ from layerlaw.cli.app import JsonFlag, Screen, check_folder, command, conclude, 
 from layerlaw.cli.inputs import (
     ChosenImages,
     ImageOptions,
-    ImageTrainingOptions,
     SiteOptions,
     Size,
     explained_inputs,
-    load_model,
+    load_given,
     whole_numbers,
 )
+from layerlaw.cli.training import ImageTrainingOptions
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.errors import DataError, InputError, check_choice
 from layerlaw.files import check_readable, made_folder, write_json
@@ -343,8 +343,8 @@ def paths(
 
 def _loaded(where: SiteOptions, images: ImageOptions, weights: Path | None) -> tuple[Any, ChosenImages]:
     """The model that was named, with its data and test data."""
-    network, given, given_test = load_model(where.model, weights)
-    return network, images.chosen(given, given_test, network=network, test=True)
+    made = load_given(where.model, weights)
+    return made.network, images.chosen(made.data, made.test, network=made.network, test=True, named=made.named)
 
 
 def class_counts(text: str | None, file: Path | None) -> list[int] | None:
@@ -370,10 +370,11 @@ def class_counts(text: str | None, file: Path | None) -> list[int] | None:
 
 def measured_by(reference: str, weights: Path | None, images: ImageOptions) -> tuple[Any, bool | None]:
     """What a forecast takes from the model that was named, and whether its classifier has a bias."""
-    network, given, _ = load_model(reference, weights)
+    made = load_given(reference, weights)
+    network, given = made.network, made.data
     if images.data is None and given is None:
         expected = "expected data to find its classifier and measure its norms on, from `make` or --data, got none"
         raise InputError(f"--model: {expected}. Give --data; or leave out --model and give --counts, --E-W and --E-H.")
-    chosen = images.chosen(given, network=network)
+    chosen = images.chosen(given, network=network, named=made.named)
     with explained_inputs(network, chosen, images.flat):
         return measured_classifier(network, chosen.data, chosen.class_names)

@@ -121,7 +121,9 @@ app = typer.Typer(
 
 MADE_BY = {"report": "probe", "modules": "probe"}  # commands that show what another has measured
 WHERE = ("data", "test")  # at the beginning of a message these name the samples, not an option
-HINT = re.compile(r"\b([a-z_]+)=('[^']*'(?:(?:, | or )'[^']*')*|\[[^]]*\]|\([^)]*\)|\{[^}]*\}|(?:[\w…-]+(?:\.\w+)*)?)")
+HINT = re.compile(
+    r"(?<![?&])\b([a-z_]+)=('[^']*'(?:(?:, | or )'[^']*')*|\[[^]]*\]|\([^)]*\)|\{[^}]*\}|(?:[\w…-]+(?:\.\w+)*)?)"
+)
 
 
 class Screen(Console):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
+from torch.utils.data import Dataset
 from typer import Argument, Option
 
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, in_options, save_figure, saved
@@ -16,9 +17,10 @@ from layerlaw.cli.inputs import (
     ImageOptions,
     SiteOptions,
     explained_inputs,
-    load_model,
+    load_given,
     whole_numbers,
 )
+from layerlaw.cli.named import FEATURES, check_features_alone, measured_features
 from layerlaw.cli.preprocessing import class_map as find_map
 from layerlaw.cli.preprocessing import relabeled
 from layerlaw.data import DEFAULT, load
@@ -112,12 +114,27 @@ def probe(
 ) -> None:
     """Measure MODEL layer by layer: does every layer take its share of separating the classes?
 
-    MODEL names your own Python code, and that code is run.
+    MODEL names your own Python code, and that code is run; or a model of a library (timm:resnet18, torchvision:resnet18,
+    hf:folder-or-name), whose own preprocessing is used; or a folder of saved features (features:folder), .npy or
+    safetensors files, one per layer, and labels.
     """
     result.check()
-    network, given, given_test = load_model(where.model, weights)
-    chosen = images.chosen(given, given_test, network=network, test=test, per_class=per_class)
-    numbers, mapped_by = find_map(class_map, chosen.class_names, network)
+    if where.model.startswith(FEATURES):
+        unasked: Any = {"--data": images, "--weights": weights, "--batchnorm": batchnorm, "--class-map": class_map}
+        unasked |= {"--logits": logits, "--null": null, "--parts": parts, "--per-class": per_class}
+        unasked |= {"--batch-size": batch_size, "--device": device, "--reduce": where.reduce, "--scores": where.scores}
+        check_features_alone(unasked | {"--labels": where.labels}, ImageOptions())
+        asked: Any = {"weighting": weighting, "uncertainty": uncertainty, "linear": linear, "memory_gib": memory_gib}
+        asked |= {"classes": _chosen(classes, None, {}), "data_name": data_name or "", "name": result.name}
+        record = measured_features(where.model, where.sites, test=test, **asked)
+        result.show(record, f"features: {', '.join(site.name for site in record.sites)}")
+        return
+    made = load_given(where.model, weights)
+    network, given = made.network, made.data
+    how_much: Any = {"test": test, "per_class": per_class, "named": made.named}
+    chosen = images.chosen(given, made.test, network=network, **how_much)
+    known_as = None if made.named is None else made.named.class_names
+    numbers, mapped_by = find_map(class_map, chosen.class_names, network, known_as)
     if class_map is not None and classes is not None:
         raise InputError("--classes, --class-map: expected one of them; a map names the classes that are measured.")
     how: Any = {"batchnorm": batchnorm, "weighting": weighting, "null": null, **where.how(logits=logits)}
@@ -134,6 +151,8 @@ def probe(
     facts = [*chosen.facts, *_about_map(record, chosen, numbers, mapped_by)]
     if (told := _other_scaling(network, chosen, record, given_as, how | {"flat": images.flat})) is not None:
         facts.append(told)
+    if made.named is not None:
+        made.named.note(record, prepared=isinstance(chosen.data, Dataset))
     record.name = result.name or record.name
     source = images.data or ("from the model file" if given is not None else DEFAULT)
     said: dict[str, Any] = {
@@ -161,10 +180,15 @@ def sites(
 
     MODEL names your own Python code, and that code is run.
     """
-    network, given, _ = load_model(where.model)
+    made = load_given(where.model)
+    network, given = made.network, made.data
     sides = () if shape is None else whole_numbers(shape, SHAPE, 1)
     try:
-        chosen = images.chosen(given, network=network) if shape is None else ChosenImages(torch.randn(3, *sides))
+        chosen = (
+            images.chosen(given, network=network, named=made.named)
+            if shape is None
+            else ChosenImages(torch.randn(3, *sides))
+        )
     except RuntimeError:
         raise InputError(f"{SHAPE}, got {shape}: 3 such inputs do not fit into memory.") from None
     with explained_inputs(network, chosen, images.flat):

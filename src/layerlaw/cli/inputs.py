@@ -19,56 +19,23 @@ import torch
 from torch import Tensor, nn
 from typer import Argument, Option
 
-from layerlaw.advice.choosing import pictures
-from layerlaw.cli.app import JsonFlag
-from layerlaw.cli.preprocessing import Preprocessing, channels_read, misfit, preprocessing_of
+from layerlaw.cli.named import FEATURES, prepared_splits
+from layerlaw.cli.preprocessing import misfit
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.data.labeled import Normalize, normalization, scaling_in_words
 from layerlaw.errors import CaptureError, DataError, InputError, check_choice, needed
-from layerlaw.lab import Architecture, Recipe, Samples
+from layerlaw.integrations.by_name import NamedModel, is_named, load_named
 from layerlaw.packed import check_safetensors, read_npz, read_torch
+from layerlaw.probing.sources import Preprocessing, channels_read, preprocessing_of
 from layerlaw.stats.precision import native, not_stored
 
 MODEL = (
     "file.py:make or package.module:make. This runs your own code: `make` returns a model, (model, data) or (model, data, "
-    "test)."
+    "test). Or a model by name: timm:resnet18, torchvision:resnet18, hf:folder-or-name; 'timm:resnet18?weights=random' "
+    "draws its weights."
 )
 SHAPING = "--size, --channels, --flat, --normalize"
 Size = Annotated[int | None, Option(help="Resize images to this many pixels a side.")]
-
-
-@dataclass(frozen=True)
-class ImageTrainingOptions:
-    """One network for images, and how it is trained."""
-
-    network: Annotated[str, Option(help="resnet18, resnet18_7x7, vgg11, …: a network of layerlaw.lab.")] = "resnet18"
-    data: Annotated[str, Option(help=f"{', '.join(names())}, or a folder of class folders of images.")] = DEFAULT
-    size: Size = None
-    per_class: Annotated[int | None, Option(help="Use this many images of each class.", show_default="all")] = None
-    rate: Annotated[float, Option(help="Learning rate, of SGD with momentum.")] = 0.05
-    epochs: Annotated[int, Option(help="Epochs of each training.")] = 60
-    batch_size: Annotated[int, Option(help="Images of a step.")] = 128
-    validation: Annotated[float, Option(help="Share of every class held back to judge by.")] = 0.1
-    seed: Annotated[int, Option(help="Of initial weights, orders and the search.")] = 0
-    device: Annotated[str, Option(help="cpu, cuda, cuda:1, …")] = "cpu"
-    out: Annotated[Path | None, Option(help="Folder for results and networks; a second call continues there.")] = None
-    as_json: JsonFlag = False
-
-    def samples(self) -> Samples:
-        """The training images, normalized by their own mean and deviation."""
-        images = pictures(self.data, self.size)
-        images = images if self.per_class is None else images.balanced(self.per_class)
-        images = images if self.size is None else images.resized(self.size)
-        pixels = images.images.double() / 255
-        mean, std = float(pixels.mean()), float(pixels.std())
-        return Samples.of(images.tensors((mean, std)), class_names=images.class_names)
-
-    def recipe(self) -> Recipe:
-        """For these images."""
-        given = self.samples()
-        network = Architecture.named(self.network, inputs=given.inputs.shape[1], classes=given.classes)
-        how: dict[str, Any] = {"epochs": self.epochs, "batch_size": self.batch_size, "seed": self.seed}
-        return Recipe(network, optimizer="momentum", learning_rate=self.rate, **how)
 
 
 @dataclass(frozen=True)
@@ -114,6 +81,16 @@ class ChosenImages:
 
 
 @dataclass(frozen=True)
+class GivenModel:
+    """A model that was named on the command line, and the data that its code gives; `named`: what a library says of it."""
+
+    network: nn.Module
+    data: Any = None
+    test: Any = None
+    named: NamedModel | None = None
+
+
+@dataclass(frozen=True)
 class ImageOptions:
     """A data set or a folder, and how its images are handed to the model."""
 
@@ -121,7 +98,8 @@ class ImageOptions:
         str | None,
         Option(
             help=f"{', '.join(names())}, a folder of class folders of images, or a .npz or .pt file of x and y (and "
-            "x_test, y_test), also with targets instead of class numbers."
+            "x_test, y_test), also with targets instead of class numbers; for a model by name also a Hugging Face dataset "
+            "(hf:folder-or-name), and for texts a .jsonl file of text and label."
         ),
     ] = None
     size: Size = None
@@ -146,8 +124,20 @@ class ImageOptions:
         network: nn.Module | None = None,
         test: bool = False,
         per_class: int | None = None,
+        named: NamedModel | None = None,
     ) -> ChosenImages:
-        """What `make` returned, unless --data names something else."""
+        """What `make` returned, unless --data names something else; for a model by name, prepared as its library says."""
+        if (
+            named is not None and replace(self, data=None) == ImageOptions()
+        ):  # its own preprocessing, unless options say
+            splits = prepared_splits(named, self.data, test=test, per_class=per_class)
+            facts = [f"weights: {named.weights}", f"inputs: {named.inputs} (--size, --normalize name others)"]
+            facts += [f"data: {DEFAULT} (embedded; --data names another)"] * (self.data is None)
+            return ChosenImages(
+                splits.train, splits.test, splits.class_names, tuple(facts), name=splits.name * (splits.test is None)
+            )
+        if named is not None and (named.reads == "texts" or (self.data or "").startswith("hf:")):
+            raise InputError(f"{SHAPING} shape images; here the data are prepared as the model says. Leave them out.")
         if self.data is None and given is not None:
             if self != ImageOptions() or per_class is not None:
                 shape = f"{SHAPING} and --per-class shape the images of --data"
@@ -251,9 +241,14 @@ def load_model(
 
     `weights` is a safetensors or torch file; no pickled code is ever run.
     """
+    if is_named(reference):
+        return load_given(reference, weights).network, None, None
+    if reference.startswith(FEATURES):
+        raise InputError(f"model: expected a network, got {reference!r}: `layerlaw probe` measures saved features.")
     place, _, attribute = reference.rpartition(":")
     if not place or not attribute.isidentifier():
-        raise InputError(f"model: expected 'file.py:make' or 'package.module:make', got {reference!r}.")
+        such_as = "'file.py:make', 'package.module:make', 'timm:name', 'torchvision:name' or 'hf:name'"
+        raise InputError(f"model: expected {such_as}, got {reference!r}.")
     module = _module(place)
     if not hasattr(module, attribute):
         own = [name for name, value in vars(module).items() if _defined_in(module, name, value)]
@@ -272,6 +267,17 @@ def load_model(
     if weights is not None:
         _load_weights(model, weights)
     return model, data, test
+
+
+def load_given(reference: str, weights: Path | None = None) -> GivenModel:
+    """A model of one's own code with its data, or one by name, whose weights are then those of the file `weights`."""
+    if not is_named(reference):
+        return GivenModel(*load_model(reference, weights))
+    named = load_named(reference, drawn=weights is not None)
+    if weights is not None:
+        _load_weights(named.model, weights)
+        named = replace(named, weights=f"of the file {weights.name}")
+    return GivenModel(named.model, named=named)
 
 
 def _defined_in(module: Any, name: str, value: Any) -> bool:

@@ -287,6 +287,7 @@ def _characters(text: str, tokens: int | None, documents: str) -> int:
 def chosen_model(reference: str, tokenizer: str | None, **options: Any) -> Loaded:
     """The model and its tokenizer from the words of the command line; the options are those of `lm.load`."""
     words: Any = load_tokenizer(tokenizer)
+    reference = reference.removeprefix("hf:")  # as classifiers are named
     path = Path(reference).expanduser()
     if ":" not in reference and path.suffix not in (".pt", ".pth"):
         return load(reference, tokenizer=words, **options)

@@ -33,13 +33,19 @@ def load_folder(
     channels = 3 if channels is None else channels
     if isinstance(channels, bool) or channels not in (1, 3):
         raise DataError(f"{root}: expected channels 1 (gray) or 3 (color), got {channels!r}")
+    files, names = picture_files(root, split)
+    images = torch.from_numpy(_read_all([path for path, _ in files], size, channels, progress))
+    labels = torch.tensor([k for _, k in files], dtype=torch.int64)
+    return Labeled(images, labels, names, root.resolve().name)
+
+
+def picture_files(root: Path, split: str) -> tuple[list[tuple[Path, int]], tuple[str, ...]]:
+    """The files of a split, each with the number of its class, and the names of the classes."""
     if not root.is_dir():
         raise DataError(f"{root}: expected a folder of class folders, got {'a file' if root.exists() else 'nothing'}")
     folders = _class_folders(root, split)
     files = [(path, k) for k, folder in enumerate(folders) for path in _pictures(folder, root)]
-    images = torch.from_numpy(_read_all([path for path, _ in files], size, channels, progress))
-    labels = torch.tensor([k for _, k in files], dtype=torch.int64)
-    return Labeled(images, labels, tuple(folder.name for folder in folders), root.resolve().name)
+    return files, tuple(folder.name for folder in folders)
 
 
 def _subfolders(folder: Path, root: Path) -> list[Path]:
@@ -104,16 +110,22 @@ def _read_all(
 
 
 def _read(Image: Any, path: Path, shape: tuple[int, int] | None, channels: int) -> NDArray[np.uint8]:
+    picture = open_picture(path, channels)
+    if shape is not None and picture.size != (shape[1], shape[0]):
+        picture = picture.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
+    return np.asarray(picture, np.uint8).reshape(picture.height, picture.width, channels)
+
+
+def open_picture(path: Path, channels: int) -> Any:
+    """A picture of Pillow, gray or in color, wholly read."""
+    Image = needed("PIL.Image", "data", "reading a folder of pictures", package="pillow")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=FORMATS) as picture:
                 if picture.mode.startswith(DEEP_MODES):  # converting would clip silently
                     raise ValueError(f"more than 8 bits per pixel (mode {picture.mode})")
-                picture = picture.convert("L" if channels == 1 else "RGB")
-                if shape is not None and picture.size != (shape[1], shape[0]):
-                    picture = picture.resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
-                return np.asarray(picture, np.uint8).reshape(picture.height, picture.width, channels)
+                return picture.convert("L" if channels == 1 else "RGB")
     except Exception as error:  # picture decoders raise nearly anything
         came = f"{type(error).__name__}: {error}"
         raise DataError(f"{path}: expected a readable 8-bit picture, got {came}; replace or remove it") from error

@@ -207,6 +207,11 @@ def read_text(path: Path, *, most: int | None = None) -> str:
 
 def json_lines(path: Path) -> Iterator[str]:
     """The field "text" of every line of JSON; lines and documents without content are skipped."""
+    return (row["text"] for _, row in json_rows(path))
+
+
+def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Every line of JSON with some "text" in it, and its number."""
     found, number = False, 0
     with _opened(path) as file:
         for number, line in enumerate(file, start=1):
@@ -231,7 +236,7 @@ def json_lines(path: Path) -> Iterator[str]:
                 raise DataError(f"{path}, line {number}: expected a string in the field 'text', got {got}")
             if row["text"].strip():
                 found = True
-                yield row["text"]
+                yield number, row
     if not found:
         got = "no text in any line" if number else "an empty file"
         raise DataError(f"{path}: expected lines of JSON with a 'text', got {got}")

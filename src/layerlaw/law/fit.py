@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from layerlaw.errors import Demand, InputError, demand, shown, visible
 from layerlaw.law.chance import greenwood_p
+from layerlaw.notebook import Shown, View
 
 Array = npt.NDArray[np.float64]
 UNCHANGED = 1e-3  # a relative change below this is no rise
@@ -34,7 +35,7 @@ FACTOR = 2.0  # beside it: is every step within this factor of the even one?
 
 
 @dataclass(frozen=True)
-class LawFit:
+class LawFit(Shown):
     """The line through log D_l against l, and how the drop is shared among the layers.
 
     `None` stands where a number does not exist: no half-life when ρ ≥ 1, no shares when nothing drops, no correlation
@@ -188,6 +189,24 @@ class LawFit:
 
     def __str__(self) -> str:
         return self.verdict
+
+    def plot(self) -> Any:
+        """The points and the fitted line against depth, drawn by matplotlib."""
+        from layerlaw.sheet import Panel, Series, Sheet  # drawn by those above
+
+        at, name = range(self.points), self.quantity
+        series = [
+            Series(at, self.values, name),
+            Series(at, self.line, f"ρ = {self.rho:.3g} per {self.step}", style="fit"),
+        ]
+        return Sheet("", [Panel("", series, xlabel=self.step, ylabel=name)], columns=1).plot()
+
+    def _view(self) -> View:
+        """What a notebook shows of it: the sentence, and the value, the line and the share of every step."""
+        shares = [""] * self.points if self.shares is None else ["", *(f"{100 * share:.0f}%" for share in self.shares)]
+        rows = zip(range(self.points), self.values, self.line, shares, strict=True)
+        body = [[str(i), f"{value:.4g}", f"{line:.4g}", share.replace("-", "−")] for i, value, line, share in rows]
+        return View(self.verdict, [[self.step, self.quantity, "fitted", "share of the drop"], *body])
 
 
 def fit_law(values: Sequence[float] | Array | Any, *, quantity: str = "D", chosen_from: int = 1) -> LawFit:

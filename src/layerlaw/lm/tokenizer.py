@@ -91,7 +91,7 @@ def train_vocabulary(documents: Iterable[str], size: int) -> Any:
 
 
 @contextmanager
-def explained(where: str) -> Iterator[None]:
+def explained(where: str, what: str = "a language model or tokenizer") -> Iterator[None]:
     """Errors of the loader, with what was looked for and what to do."""
     try:
         yield
@@ -111,7 +111,7 @@ def explained(where: str) -> Iterator[None]:
         elif os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0"):
             hint = "HF_HUB_OFFLINE is set, so nothing is downloaded: give a local folder or a GGUF file, or unset it."
         here = "" if Path(where).exists() else ", and there is no folder of that name here"
-        expected = f"expected a language model or tokenizer that transformers can load{here}"
+        expected = f"expected {what} that transformers can load{here}"
         raise DataError(f"'{where}': {expected}. {hint} (They say: {error_line(error)})") from error
 
 

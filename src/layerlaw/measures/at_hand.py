@@ -20,7 +20,7 @@ from layerlaw.stats.centers import Weighting
 from layerlaw.stats.labels import check_counts, check_reached, checked_targets
 from layerlaw.stats.limits import NO_SCALE, finite
 from layerlaw.stats.passes import Dealt
-from layerlaw.stats.precision import double, full_precision, native, not_dense, take_rows
+from layerlaw.stats.precision import double, foreign, full_precision, native, not_dense, take_rows
 from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
 
 _NUMBERED = "Number the classes from 0: np.unique(labels, return_inverse=True)[1]"
@@ -49,7 +49,7 @@ def target_separation(features: Any, targets: Any) -> float:
     >>> target_separation(x, x[:, 0]), target_separation(2 * x[:, :1] + x[:, 1:], x[:, 0])
     (0.0, 0.25)
     """
-    x, y = _features(features, deep=False), checked_targets(_tensor(targets, "targets").detach())
+    x, y = _features(features, deep=False), checked_targets(as_tensor(targets, "targets").detach())
     if len(y) != len(x):
         raise LabelError(f"targets: expected one row for each of the {len(x)} rows of features, got {len(y)}.")
     with full_precision():
@@ -126,7 +126,7 @@ def measure(
         weight = None
         if classifier is not None:
             needs.add("classifier")
-            weight = _tensor(classifier, "classifier").double()
+            weight = as_tensor(classifier, "classifier").double()
             if weight.shape[-2:] != centers.means.shape[-2:]:
                 raise FeatureError(
                     f"classifier: expected a weight of shape (K, d) = {tuple(centers.means.shape[-2:])}, "
@@ -169,11 +169,11 @@ def _statistics(
     check_choice("weighting", weighting, ("samples", "classes"), FeatureError)
     if classes is not None:
         check_whole(2, kind=Integral, classes=classes)
-    y, K = checked_labels(_tensor(labels, "labels"), classes)
+    y, K = checked_labels(as_tensor(labels, "labels"), classes)
     check_reached(K, y.shape[-1])
     y, chosen = _one_per_row(y, x, "labels"), None
     if decision is not None:
-        chosen = _one_per_row(checked_labels(_tensor(decision, "decision"), K, where="decision")[0], x, "decision")
+        chosen = _one_per_row(checked_labels(as_tensor(decision, "decision"), K, where="decision")[0], x, "decision")
     sums = ClassSums.of(x, y, K)
     check_counts(sums.counts, where="labels")
     _check_finite(x, sums.sums)
@@ -214,7 +214,11 @@ def _within(x: Tensor, y: Tensor, centers: Centers) -> Tensor:
 
 
 def _features(features: Any, *, deep: bool = True) -> Tensor:
-    x = _tensor(features).detach()
+    return check_kind(as_tensor(features).detach(), deep=deep)
+
+
+def check_kind(x: Tensor, where: str = "features", *, deep: bool = True) -> Tensor:
+    """Floating-point features of two axes, or more where they may be `deep`; those of 8 bits become float32."""
     shaped = x.dim() == 2 or (x.dim() > 2 and deep)
     if not shaped or not x.dtype.is_floating_point:
         cures = []
@@ -228,12 +232,12 @@ def _features(features: Any, *, deep: bool = True) -> Tensor:
             one = "A single feature per sample is a column: features[:, None]."
             cures.append(one if x.dim() == 1 else "Flatten each sample to one row: features.flatten(1).")
         raise FeatureError(
-            f"features: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
+            f"{where}: expected floating-point numbers of shape (n, d), got {x.dtype} of shape {tuple(x.shape)}. "
             + " ".join(cures)
         )
     x = x.float() if x.element_size() < 2 else x  # of 8 bits: torch adds up nothing in these
     if x.shape[-1] == 0:
-        raise FeatureError(f"features: expected at least one feature per sample, got shape {tuple(x.shape)}.")
+        raise FeatureError(f"{where}: expected at least one feature per sample, got shape {tuple(x.shape)}.")
     return x
 
 
@@ -248,11 +252,14 @@ def _one_per_row(labels: Tensor, features: Tensor, name: str) -> Tensor:
     return labels.to(features.device).expand(features.shape[:-1])
 
 
-def _tensor(values: Any, name: str = "features") -> Tensor:
-    """Torch, NumPy (also read-only, reversed or memory-mapped), pandas or lists as a tensor."""
-    if hasattr(values, "to_numpy"):
-        values = values.to_numpy()
-    error = FeatureError if name in ("features", "classifier") else LabelError
+def as_tensor(values: Any, name: str = "features", *, where: str = "") -> Tensor:
+    """Torch, NumPy (also read-only, reversed or memory-mapped), pandas, lists, or arrays of JAX and others as a tensor.
+
+    `where`: what errors begin with, if not with the name.
+    """
+    values = values.to_numpy() if hasattr(values, "to_numpy") else foreign(values)
+    error = FeatureError if name in ("features", "classifier", "logits") else LabelError
+    name = where or name
     if isinstance(values, np.ndarray) and values.dtype.kind not in "biufc":
         cure = _NUMBERED if error is LabelError else f"Convert them where they are numbers: {name}.astype(float)"
         raise error(f"{name}: expected numbers, got an array of {values.dtype}. {cure}.")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, Never
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from layerlaw.capture.batches import LABEL_KEYS, Batches
 from layerlaw.capture.modules import classifier_weight, modules_of
@@ -17,13 +18,13 @@ from layerlaw.capture.network import BatchNormMode, Randomness, device_of, netwo
 from layerlaw.capture.plan import Plan, Reduce
 from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
-from layerlaw.data import Labeled
 from layerlaw.errors import FeatureError, InputError, check_choice, renamed
 from layerlaw.probing.aside import doubt_notes, set_aside, token_notes
-from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores, names_in
+from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.probing.shards import first_batch
+from layerlaw.probing.sources import source_of
 from layerlaw.probing.targets import Targets, classes_or_targets, told_outputs
 from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
@@ -38,6 +39,7 @@ from layerlaw.verdict.sentences import listed
 
 __all__ = ["probe", "sites"]
 
+EXAMPLES = 8  # samples that a dry run prepares
 PART_COLUMNS = ("separation", "target_separation", "separation_linear")
 MOVED = {
     "mode": "batchnorm ('train' → 'batch', 'eval' → 'running')",
@@ -63,6 +65,7 @@ def probe(
     classes: ClassChoice = None,
     scores: ScoreChoice = "auto",
     labels: int | str | None = None,
+    prepare: Any = None,
     data_name: str = "",
     weighting: Weighting = "samples",
     uncertainty: bool | Literal["jackknife", "permuted"] | None = None,
@@ -78,9 +81,9 @@ def probe(
     """Measure a classifier, a regression or a network of several labels layer by layer.
 
     model       any nn.Module that returns class scores; afterwards it is exactly as it was
-    data, test  a DataLoader, a Dataset, a pair of tensors (or arrays), or any re-iterable of (x, y) or of dictionaries;
-                y are class numbers (n,), or floating-point targets (n,) or (n, q), or zeros and ones (n, q), labels of
-                which a sample may have several
+    data, test  a DataLoader, a Dataset (of torch or Hugging Face), a pair of tensors (or arrays), or any re-iterable of
+                (x, y) or of dictionaries; y are class numbers (n,), or floating-point targets (n,) or (n, q), or zeros
+                and ones (n, q), labels of which a sample may have several
     sites       "auto", "layers", "blocks", or names, globs, module types, a predicate (name, module) → bool; "input" is the
                 raw input, "output" what the model gives (a rule adds it where that is no scores: a backbone's
                 embedding), "logits" in a list adds the logits, as a site that is no point of the law
@@ -94,6 +97,9 @@ def probe(
     scores      where the class scores are in the model's output: an index, a key, or a function of it; "auto" finds them.
                 `None` for a model without a classifier, or with other classes than the labels: no decision is looked at
     labels      which item of a batch holds the labels: an index or a key; default: the second of two, 'labels' or 'label'
+    prepare     what turns images or texts of a Hugging Face dataset, or images of `layerlaw.data.load`, into inputs: a
+                tokenizer, an image processor, a transform of one image; default: columns of tensors as they are, and images
+                as the model says of itself that it takes them
     data_name   what the data are, such as "CIFAR-10 test", for the sentences about them
     weighting   "samples" (Eq. 1) or "classes"
     uncertainty standard errors ("jackknife") and D under permuted labels ("permuted"): one of them, both (True) or neither
@@ -115,11 +121,14 @@ def probe(
     network = network_of(model)
     if not isinstance(data_name, str):
         raise InputError(f"data_name: expected words such as 'CIFAR-10 test', got {data_name!r}.")
-    source, known_names = _source(data)
-    test_source = None if test is None else _source(test)[0]
-    how: Any = {"batch_size": batch_size, "batchnorm": batchnorm, "seed": seed, "labels_at": labels, "network": network}
-    train = Batches(source, where="data", **how)
-    held_out = None if test_source is None else Batches(test_source, where="test", **how)
+    given, given_test = (
+        None if one is None else source_of(one, network, prepare=prepare, labels=labels) for one in (data, test)
+    )
+    assert given is not None
+    source, known_names, test_source = given.data, given.class_names, given_test and given_test.data
+    how: Any = {"batch_size": batch_size, "batchnorm": batchnorm, "seed": seed, "network": network}
+    train = Batches(source, where="data", labels_at=given.labels_at, **how)
+    held_out = None if given_test is None else Batches(test_source, where="test", labels_at=given_test.labels_at, **how)
     with (
         claimed(network, busy),
         Randomness(source, test_source) as randomness,
@@ -146,10 +155,12 @@ def probe(
             if held_out is not None:
                 tested = prober.measure(prober.prepared(held_out), "test", reference=measured, extras=True)
             untrained = prober.measure_untrained(train) if null else None
-            record = _record(prober, train, measured, tested, untrained)
+            record = recorded(prober, train, measured, tested, untrained)
             record.parts, notes = _parts(prober, train) if parts else ([], [])
             record.notes += notes
     record.settings["data_name"] = data_name
+    if given.prepared:
+        record.settings["inputs"] = given.prepared
     record.provenance["seconds"] = round(time.perf_counter() - started, 3)
     return record
 
@@ -163,6 +174,7 @@ def sites(
     classes: ClassChoice = None,
     scores: ScoreChoice = "auto",
     labels: int | str | None = None,
+    prepare: Any = None,
     **old: Never,
 ) -> Plan:
     """Dry-run the model and show where a probe would measure: a table of names, types, shapes, features and memory.
@@ -177,10 +189,11 @@ def sites(
     unlabeled = isinstance(example, Mapping) and not any(key in example for key in (labels, *LABEL_KEYS))
     if isinstance(example, (Tensor, np.ndarray)) or unlabeled:  # labels are needed, a dry run does not look at them
         example = example, torch.zeros(_samples(example), dtype=torch.long)
-    source, known_names = _source(example)
-    reading: Any = {"labels_at": labels, "network": network}
-    batches = Batches(source, batch_size=None, batchnorm="running", where="example", **reading)
-    with claimed(network), Randomness(source), probing_state(network, "running"):
+    given = source_of(example, network, prepare=prepare, labels=labels)
+    known_names, reading = given.class_names, {"labels_at": given.labels_at, "network": network}
+    few = EXAMPLES if isinstance(given.data, Dataset) else None
+    batches = Batches(given.data, batch_size=few, batchnorm="running", where="example", **reading)  # type: ignore[arg-type]
+    with claimed(network), Randomness(given.data), probing_state(network, "running"):
         batch = next(iter(batches)).to(device_of(network))
         told: Any = {"scores_at": scores, "classes_told": told_outputs(classes, batch.labels, known_names)}
         plan = find_sites(network, batch, choice=sites, reduce=reduce, output_row=True, **told)
@@ -200,12 +213,8 @@ def _samples(example: Any) -> int:
     return sizes[0]
 
 
-def _source(data: Any) -> tuple[Any, Sequence[str] | None]:
-    """What to iterate over, and the class names where the data know them."""
-    return (data.tensors() if isinstance(data, Labeled) else data), names_in(data)
-
-
-def _record(run: Prober, data: Batches, train: Split, test: Split | None, null: Split | None) -> Record:
+def recorded(run: Prober, data: Batches, train: Split, test: Split | None, null: Split | None) -> Record:
+    """What the passes over training data, test data and the untrained network found, as a record."""
     weight, options = _classifier(run), run.options
     if foreign := foreign_scores(train.free_accuracy, run.plan.classes):
         run, weight = replace(run, classes=replace(run.classes, undecided=foreign)), foreign

@@ -18,13 +18,14 @@ from layerlaw.capture.modules import main_input
 from layerlaw.capture.network import Randomness, network_of, placed, probing_state
 from layerlaw.capture.plan import Reduce, Site
 from layerlaw.capture.site_rules import SiteChoice, find_sites
-from layerlaw.data import Labeled
 from layerlaw.errors import InputError, needed
 from layerlaw.files import json_safe, write_json
+from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
-from layerlaw.probing.classes import ClassChoice, Classes, names_in, told_classes
+from layerlaw.probing.classes import ClassChoice, Classes, told_classes
 from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.probing.shards import first_batch
+from layerlaw.probing.sources import source_of
 from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.sheet import ImagePanel, Sheet
@@ -37,7 +38,7 @@ SHOWN = 10  # samples that are pictured
 
 
 @dataclass(frozen=True, eq=False)
-class Paths:
+class Paths(Shown):
     """Of every sample (n): label, prediction, confidence (softmax), and at every site (n, s) its D and its nearest center.
 
     separation  D_i = (x_i − μ_y)ᵀ SS_b⁺ (x_i − μ_y), around the class means of the data; their mean over the data is D
@@ -163,6 +164,14 @@ class Paths:
         """Whether the inputs are images."""
         return any(as_image(one) is not None for one in self.inputs)
 
+    def _view(self) -> View:
+        """What a notebook shows of it: the samples that were decided last."""
+        shown = [
+            [str(r["sample"]), r["label"], r["prediction"], percent(r["confidence"], 0), r["decided_at"]]
+            for r in self.rows(self.last)
+        ]
+        return View(self.sentence, [["sample", "label", "prediction", "sure", "decided at"], *shown])
+
     def __str__(self) -> str:
         return self.sentence
 
@@ -187,9 +196,10 @@ def sample_paths(
     Class means are those of `data`; arguments are as for `probe`. Side branches are left out.
     """
     network = network_of(model)
-    sources = [one.tensors() if isinstance(one, Labeled) else one for one in (data, test)]
+    given = [source_of(one, network, labels=labels) for one in (data, test)]
+    sources, labels = [one.data for one in given], given[0].labels_at
     how: Any = {"batch_size": batch_size, "batchnorm": "running", "network": network, "labels_at": labels}
-    train, known = Batches(sources[0], where="data", **how), names_in(data)
+    train, known = Batches(sources[0], where="data", **how), given[0].class_names
     shown = train if test is None else Batches(sources[1], where="test", **how)
     options = Options(reduce, "running", "samples", False, memory_gib, 0, choose(progress))
     with (

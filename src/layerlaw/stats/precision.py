@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from layerlaw.errors import InputError
 from layerlaw.threads import Counted
@@ -112,6 +113,18 @@ def native(values: npt.NDArray[Any], name: str = "data") -> npt.NDArray[Any]:
     kind = wide.get(values.dtype, values.dtype.newbyteorder("="))
     forward = values.flags.writeable and all(step >= 0 for step in values.strides)
     return np.array(values, dtype=kind) if kind != values.dtype or not forward else values
+
+
+def foreign(values: Any) -> Any:
+    """An array of another library (JAX, TensorFlow, CuPy, …) as a tensor or an array of NumPy; anything else as it is."""
+    if isinstance(values, (Tensor, np.ndarray, np.generic, list, tuple)):
+        return values
+    if hasattr(values, "__dlpack__"):
+        try:
+            return from_dlpack(values).clone()  # of memory that its library takes for constant
+        except (BufferError, RuntimeError, TypeError, ValueError):  # of a kind or a device that torch does not share
+            pass
+    return np.asarray(values) if hasattr(values, "__array__") else values
 
 
 def at_least_float32(features: Tensor) -> Tensor:

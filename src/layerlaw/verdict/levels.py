@@ -7,7 +7,6 @@ branches are no sequence. How often the answer is right, on trained networks and
 
 from __future__ import annotations
 
-import html
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from layerlaw.errors import InputError, visible
 from layerlaw.files import json_safe, write_json
 from layerlaw.law import CHANCE, FEWEST_POINTS, pooled_greenwood_p, shuffled_p
 from layerlaw.measures.columns import describe
+from layerlaw.notebook import Shown, View
 from layerlaw.record import Record
 from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.verdict.level_rows import LEVELS, LevelCurve, level_curves
@@ -88,7 +88,7 @@ def _counted(counts: Sequence[int], one: str) -> str:
 
 
 @dataclass(frozen=True)
-class ModuleFinding:
+class ModuleFinding(Shown):
     """At which level the drop is shared evenly, with the numbers of every level, the finest first."""
 
     networks: tuple[str, ...]
@@ -202,10 +202,8 @@ class ModuleFinding:
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=True)).rstrip() for row in self.rows]
         return visible("\n".join([self.sentence, *lines]))
 
-    def _repr_html_(self) -> str:
-        head, *body = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self.rows]
-        table = f"<thead><tr>{head}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in body)}</tbody>"
-        return f"<p>{html.escape(self.sentence)}</p><table>{table}</table>"
+    def _view(self) -> View:
+        return View(self.sentence, self.rows)
 
 
 _NONE = ModuleLevel("", (), (), 1.0, 1.0, None, None, 0, 0, ())

@@ -3,8 +3,9 @@
 A page is one self-contained file: every byte it needs is in it, and its content security policy forbids it to request more.
 The policy names the scripts by their hashes: no other script runs, whatever a record is called.
 
-Text is escaped by default: what goes into a page goes through `fill`, which takes a template of ours and escapes every value
-that is not itself the work of `fill`. `document` writes nothing else, and refuses tags that no page of ours has.
+Text is escaped by default: what goes into a page goes through `fill` (of layerlaw.notebook), which takes a template of ours
+and escapes every value that is not itself the work of `fill`. `document` writes nothing else, and refuses tags that no page
+of ours has.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from typing import Any, TypeVar
 from xml.etree import ElementTree
 
 from layerlaw.errors import InputError
+from layerlaw.notebook import Markup as Markup
+from layerlaw.notebook import fill as fill
+from layerlaw.notebook import safe
 from layerlaw.pages import theme
-from layerlaw.wording import clean, sentence, shortened
+from layerlaw.wording import sentence, shortened
 
 One = TypeVar("One")
 CLOSED = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-src 'none'; object-src 'none'"
@@ -51,12 +55,6 @@ _SYMBOL = re.compile(r"\bD_(reg|lin|perm|k)\b")
 _INDEX = re.compile(r"&lt;(/?su[bp])&gt;")
 
 
-class Markup(str):
-    """HTML that was made here. Any other text is escaped wherever it goes into a page."""
-
-    __slots__ = ()
-
-
 def listed(given: One | Iterable[One], of: type[One], caller: str) -> list[One]:
     """One thing, or several, as a list of at least one; anything else is answered."""
     out = list(given) if isinstance(given, Iterable) else [given]
@@ -68,31 +66,13 @@ def listed(given: One | Iterable[One], of: type[One], caller: str) -> list[One]:
     return out
 
 
-def fill(template: str, *values: object) -> Markup:
-    """A template, which is a literal in our source, with a value for each {}: text is escaped, several values follow one
-    another. The only way to HTML: a test reads the source of all pages for it.
-
-    >>> fill('<p title="{}">{}</p>', 'a"b', [fill("<b>{}</b>", "<i>"), 3])
-    '<p title="a&quot;b"><b>&lt;i&gt;</b>3</p>'
-    """
-    return Markup(template.format(*map(_safe, values)))
-
-
-def _safe(value: object) -> str:
-    if isinstance(value, Markup):
-        return value
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return "".join(map(_safe, value))
-    return html.escape(clean(str(value)))
-
-
 def symbols(text: str) -> Markup:
     """Words in which a symbol has its index below it; in HTML, in no attribute.
 
     >>> symbols("final D_reg < 1")
     'final D<sub>reg</sub> &lt; 1'
     """
-    return Markup(_indexed(_safe(text)))
+    return Markup(_indexed(safe(text)))
 
 
 def _indexed(text: str) -> str:
@@ -101,7 +81,7 @@ def _indexed(text: str) -> str:
 
 def formula(text: str) -> Markup:
     """A formula of ours: text in which <sub> and <sup>, and nothing else, are HTML."""
-    return Markup(_INDEX.sub(r"<\1>", _safe(text)))
+    return Markup(_INDEX.sub(r"<\1>", safe(text)))
 
 
 def for_plotly(text: str, longest: int = 80) -> str:
