@@ -55,12 +55,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dtype", action="append", choices=("bfloat16", "float32"))
     parser.add_argument("--width", action="append", type=int, choices=[width for width, *_ in SIZES])
+    parser.add_argument("--only-real", action="store_true", help="SmolLM2 alone")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "tokens": BATCH * LENGTH, "rows": []}
     for name in asked.dtype or ("bfloat16", "float32"):
         dtype = getattr(torch, name)
-        sizes = [size for size in SIZES if not asked.width or size[0] in asked.width]
+        sizes = [size for size in SIZES if not asked.only_real and (not asked.width or size[0] in asked.width)]
         for work in (*((random_model, *size) for size in sizes), (real_text,)):
             about["rows"].append(work[0](*work[1:], dtype))
             if asked.out is not None:  # one by one: what is done is not lost
