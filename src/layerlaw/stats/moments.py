@@ -190,7 +190,7 @@ class WaitingSites:
             product = torch.bmm(left, rows, out_dtype=torch.float32) if half else torch.bmm(left, rows)  # (s, d, d + …)
         places = _flat_triangle(d, rows.device, product.shape[2])
         squares = product.flatten(1).index_select(1, places).double()
-        cross = product[..., d : d + (3 if half else 1) * q].double().unflatten(-1, (-1, q)).sum(2)
+        cross = product[..., d : d + (3 if half else 1) * q].double().reshape(len(rows), d, -1, q).sum(2)
         torch._foreach_add_([site.packed[self.group] for site in self._waiting], list(squares))
         torch._foreach_add_([site.cross[self.group] for site in self._waiting], list(cross))
         self._waiting.clear()
