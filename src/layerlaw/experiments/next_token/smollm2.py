@@ -372,13 +372,14 @@ def lm_words(setting: Setting) -> Outcome:
     records = on_all_texts(setting, words=QUICK_WORDS if setting.quick else WORDS)
     sites = len(next(iter(records.values())).sites)
     shown = range(0, sites, max(1, math.ceil(sites / SHOWN)))
-    found: dict[int, list[float]] = {i: [] for i in shown}
+    found: dict[int, list[float | None]] = {i: [] for i in shown}
     sheets = []
     for text, record in records.items():
         labels, panels = torch.tensor(record.plane_labels), []
         for i in shown:
             plane = [(x, y) for x, y in record.sites[i].plane]
-            found[i].append(float(separation_fuzziness(torch.tensor(plane), labels)))
+            several = len(set(record.plane_labels)) > 1
+            found[i].append(float(separation_fuzziness(torch.tensor(plane), labels)) if several else None)
             panels.append(PlanePanel(f"block {i}" if i else "embedded", plane, record.plane_labels, record.plane_names))
         sheets.append(Sheet(f"Words: {text}", panels, 4))
     rows = [row(f"block-{i}/separation-in-the-plane", values) for i, values in found.items()]
