@@ -201,7 +201,7 @@ class MomentPass:
         at = 0
         for target, code in self.codes:
             seen = self.seen[target.offset]
-            for ids in seen.sum(0).nonzero().flatten().split(AT_ONCE):
+            for ids in torch.split(seen.sum(0).nonzero().flatten(), AT_ONCE):
                 Y, times = code[ids].double(), seen[:, ids]
                 self.targets.sums[:, at : at + Y.shape[1]] += times @ Y
                 self.targets.squares[:, at : at + Y.shape[1]] += times @ Y.square()

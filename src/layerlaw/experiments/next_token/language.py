@@ -111,7 +111,7 @@ def measured(setting: Setting, name: str, *, first: int | None = None, tokens: i
             how["null_std"] = NULL_STD
     if first is not None:
         whole = pieces_of(text).cut().ids
-        text, tokens = whole[: max(1, round(first / len(whole[0])))], 10**9
+        text, tokens = list(whole[: max(1, round(first / len(whole[0])))]), 10**9
     record = probe_lm(loaded, pieces_of(text, tokens=tokens), progress=setting.progress, **how)
     setting.checksums[f"tokens of {name}"] = record.provenance["data_sha256"]
     return record

@@ -10,6 +10,7 @@ two parts. Their chance is the share of the other measurements of the same figur
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -327,7 +328,7 @@ def lm_tokens(setting: Setting) -> Outcome:
         means: dict[str, list[float | None]] = {name: [] for name in names}
         for ratio, records in by_ratio.items():
             inside, held = laws(records), laws(records, "residual_held_out")
-            numbers = {
+            numbers: dict[str, Sequence[float | None]] = {
                 "pearson": of_laws(inside, "pearson"),
                 "pearson-held-out": of_laws(held, "pearson"),
                 "last-block": [fit.values[-1] for fit in inside],
