@@ -178,6 +178,7 @@ class MomentPass:
     def settle(self, device: torch.device) -> None:
         """End the pass and add up over ranks; one without a batch has nothing to add."""
         self._count_targets()
+        self._here, self._tables = {}, {}  # their memory is free again
         names = [site.name for site in self.plan.sites]
         self.sites = {name: self.sites.get(name) or self._empty(device) for name in names}
         for moments in self.sites.values():

@@ -169,7 +169,10 @@ class WaitingSites:
             T = self.T.plain if X.dtype == torch.float64 else self.T.thirds
             each = len(rows) * (d + T.shape[1]) * X.element_size()
             launches = -(-self.sites // max(1, ROOM // each))
-            self._rows = X.new_empty(-(-self.sites // launches), len(rows), d + T.shape[1])
+            try:
+                self._rows = X.new_empty(-(-self.sites // launches), len(rows), d + T.shape[1])
+            except torch.OutOfMemoryError:  # a GPU that the model fills has room for one at a time
+                self._rows = X.new_empty(1, len(rows), d + T.shape[1])
             self._rows[:, :, d:] = T
         if len(self._waiting) == len(self._rows):
             self.finish()
