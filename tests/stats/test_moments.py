@@ -18,9 +18,11 @@ def one_by_one(X: torch.Tensor, rows: torch.Tensor, T: Columns, group: int = 1) 
     return found
 
 
+@pytest.mark.parametrize("longest", [7, 1024], ids=["rows in parts", "all rows"])
 @pytest.mark.parametrize("room", [1 << 29, 3 * 40 * 14 * 8, 1], ids=["all at once", "three at a time", "one at a time"])
-def test_sites_that_wait_for_one_product_get_the_numbers_of_products_of_their_own(monkeypatch, room: int) -> None:
+def test_sites_that_wait_for_one_product_get_the_numbers_of_products_of_their_own(monkeypatch, room, longest) -> None:
     monkeypatch.setattr(module, "ROOM", room)
+    monkeypatch.setattr(module, "LONGEST", longest)
     X, rows = features(7, 50, 12), torch.arange(0, 50)[torch.arange(50) % 5 != 4]
     T = Columns(torch.cat([features(1, 40, 1)[0], torch.ones(40, 1, dtype=torch.float64)], 1))
     targets = TargetMoments.empty(2, 1)
@@ -53,6 +55,19 @@ def test_half_precision_sites_on_a_gpu_get_the_numbers_of_products_of_their_own(
     for mine, theirs in zip(found, one_by_one(X, rows, T), strict=True):
         torch.testing.assert_close(mine.packed, theirs.packed, rtol=1e-5, atol=1e-3)
         torch.testing.assert_close(mine.cross, theirs.cross, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_many_rows_far_from_zero_keep_their_digits_on_a_gpu() -> None:
+    X, rows = (features(3, 32_768, 64, "cuda") + 6).bfloat16(), torch.arange(32_768, device="cuda")
+    T = Columns(torch.ones(32_768, 1, dtype=torch.float64), "cuda")
+    found = [Moments.empty(1, 64, 0, "cuda") for _ in X]
+    waiting = WaitingSites(0, T, len(X))
+    for site, states in zip(found, X, strict=True):
+        waiting.add(site, states, rows)
+    waiting.finish()
+    for site, states in zip(found, X.double(), strict=True):
+        torch.testing.assert_close(site.squares()[0], states.mT @ states, rtol=5e-6, atol=0)
 
 
 def test_on_a_cpu_nothing_waits() -> None:
