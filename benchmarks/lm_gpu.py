@@ -1,14 +1,16 @@
-"""What measuring a language model costs on a GPU, and how exact it is: `python benchmarks/lm_gpu.py [FOLDER]`.
+"""What measuring a language model costs on a GPU, and how exact it is: `python benchmarks/lm_gpu.py [--out FOLDER]`.
 
 Random models of Llama's kind (bfloat16 and float32), batches of 64 × 512 random tokens. Time: median over batches of the
-bare forward (without the head) and of the forward with moments at every block, interleaved. Error: the largest relative
-difference of PR between this measurement and products in float64 of the same hidden states; random tokens have PR ≈ 1, so
-SmolLM2 on wikitext-2 is measured too where LAYERLAW_DATA has both.
+bare forward (without the head) and of the forward with moments at every block, interleaved; once more with a product of its
+own for every block, where products of several are made together. Error: the largest relative difference of PR between this
+measurement and products in float64 of the same hidden states; random tokens have PR ≈ 1, so SmolLM2 on wikitext-2 is
+measured too where LAYERLAW_DATA has both. `--dtype bfloat16 --width 576 --width 2048` leaves out the rest (half a minute).
 """
 
+import argparse
+import copy
 import json
 import statistics
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +28,11 @@ from layerlaw.lm.blocks import find_blocks, run
 from layerlaw.lm.stream import MomentPass, TextPlan
 from layerlaw.lm.tasks import NextToken, targets_of
 from layerlaw.measures.residual import prediction_residuals
+from layerlaw.stats.moments import WaitingSites
 
 SIZES = ((576, 30, 9), (2048, 16, 32), (4096, 8, 32))  # width, depth, heads
-VOCABULARY, BATCH, LENGTH, BATCHES = 32_000, 64, 512, 8
+VOCABULARY, BATCH, LENGTH, BATCHES = 32_000, 64, 512, 10
+WARM = 3  # batches that are not timed
 CUDA, CUDA_0 = torch.device("cuda"), torch.device("cuda:0")
 TASK = NextToken((1,))
 
@@ -40,14 +44,28 @@ class Doubled(TextPlan):
         return super().normalized(X.double())
 
 
+class Alone(MomentPass):
+    """Every block with a product of its own."""
+
+    def _together(self, states):
+        return False
+
+
 def main() -> None:
-    rows = []
-    for dtype in (torch.bfloat16, torch.float32):
-        rows += [random_model(*size, dtype) for size in SIZES]
-        rows.append(real_text(dtype))
-    if len(sys.argv) > 1:
-        about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "tokens": BATCH * LENGTH}
-        Path(sys.argv[1], "lm_gpu.json").write_text(json.dumps({**about, "rows": rows}, indent=1))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dtype", action="append", choices=("bfloat16", "float32"))
+    parser.add_argument("--width", action="append", type=int, choices=[width for width, *_ in SIZES])
+    parser.add_argument("--only-real", action="store_true", help="SmolLM2 alone")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "tokens": BATCH * LENGTH, "rows": []}
+    for name in asked.dtype or ("bfloat16", "float32"):
+        dtype = getattr(torch, name)
+        sizes = [size for size in SIZES if not asked.only_real and (not asked.width or size[0] in asked.width)]
+        for work in (*((random_model, *size) for size in sizes), (real_text,)):
+            about["rows"].append(work[0](*work[1:], dtype))
+            if asked.out is not None:  # one by one: what is done is not lost
+                (asked.out / "lm_gpu.json").write_text(json.dumps(about, indent=1))
 
 
 def random_model(width: int, depth: int, heads: int, dtype: torch.dtype) -> dict:
@@ -78,26 +96,31 @@ def real_text(dtype: torch.dtype) -> dict:
 def compared(model, name: str, texts: list, vocabulary: int) -> dict:
     blocks = find_blocks(model, anatomy.dry_inputs(model, CUDA))
     targets = tuple(targets_of(["id"], vocabulary, None, torch.ones(vocabulary), 0))
-    mine, exact = MomentPass(TextPlan(blocks, targets), 1), MomentPass(Doubled(blocks, targets), 1)
-    plain, measured = [], []
-    plan = mine.plan.capture()
+    plan = TextPlan(blocks, targets)
+    mine, alone, exact = MomentPass(plan, 1), Alone(plan, 1), MomentPass(Doubled(blocks, targets), 1)
+    plain: list[float] = []
+    times: dict[MomentPass, list[float]] = {mine: [], alone: [], exact: []}
+    sites = plan.capture()
     for pieces in texts:
         batch = TASK.batch(pieces, range(BATCH)).to(CUDA)
         plain.append(timed(forward, model, batch))
-        for collecting, times in ((mine, measured), (exact, [])):
-            with Capture(model, plan, plan.sites, reduce=None, consume=collecting.consume) as capture:
-                times.append(timed(step, collecting, capture, batch))
-    a, b = statistics.median(plain[2:]), statistics.median(measured[2:])
+        for collecting, seconds in times.items():
+            with Capture(model, sites, sites.sites, reduce=None, consume=collecting.consume) as capture:
+                seconds.append(timed(step, collecting, capture, batch))
+    bare, together, single = (statistics.median(seconds[WARM:]) for seconds in (plain, times[mine], times[alone]))
+    dtype = next(model.parameters()).dtype
     row = {
         "model": name,
-        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        "forward_ms": round(1e3 * a, 2),
-        "with_moments_ms": round(1e3 * b, 2),
-        "overhead": round(b / a - 1, 4),
-        "worst_error_of_PR": worst(mine, exact),
+        "dtype": str(dtype).removeprefix("torch."),
+        "forward_ms": round(1e3 * bare, 2),
+        "with_moments_ms": round(1e3 * together, 2),
+        "overhead": round(together / bare - 1, 4),
+        "overhead_with_a_product_for_each_block": round(single / bare - 1, 4),
         "moments_mib": round(sum(site.nbytes for site in mine.sites.values()) / 2**20),
-        "parts_ms": parts(mine, blocks.width, next(model.parameters()).dtype),
+        "parts_ms": parts(mine, blocks.width, dtype),
     }
+    ours, alone_too, reference = map(residuals, (mine, alone, exact))
+    row |= {"worst_error_of_PR": worst(ours, reference), "worst_error_alone": worst(alone_too, reference)}
     print(row, flush=True)
     return row
 
@@ -105,17 +128,33 @@ def compared(model, name: str, texts: list, vocabulary: int) -> dict:
 def parts(collecting, width: int, dtype: torch.dtype) -> dict:
     """Milliseconds at all blocks together of what a measurement is made of, each alone."""
     hidden = torch.randn(BATCH * LENGTH, width, device=CUDA).to(dtype)
-    rows, columns, site = collecting._rows[CUDA_0], collecting._values[CUDA_0], list(collecting.sites.values())[1]
-    X = collecting.plan.normalized(hidden.index_select(0, rows))
-    product, cross = torch.zeros(width, width, device=CUDA), torch.zeros(width, columns.width, device=CUDA)
-    site = replace(site, packed=torch.zeros_like(site.packed), cross=torch.zeros_like(site.cross))
+    here, sites = collecting._here[CUDA_0], [emptied(site) for site in collecting.sites.values()]
+    X = collecting.plan.normalized(hidden.index_select(0, here.rows))
+
+    def together() -> None:
+        waiting = WaitingSites(0, here.columns, len(sites))
+        for site in sites:
+            waiting.add(site, hidden, here.rows)
+        waiting.finish()
+
     works = {
-        "rows": lambda: hidden.index_select(0, rows),
-        "norm": lambda: collecting.plan.normalized(X),
-        "products": lambda: site.update(0, X, columns),
-        "of which added": lambda: site._add(0, product, cross),
+        "norm": lambda: collecting.plan.normalized(hidden),
+        "rows": lambda: hidden.index_select(0, here.rows),
+        "products, one by one": lambda: sites[1].update(0, X, here.columns),
     }
-    return {name: round(1e3 * len(collecting.sites) * repeated(work), 3) for name, work in works.items()}
+    found = {name: round(1e3 * len(sites) * repeated(work), 3) for name, work in works.items()}
+    if WaitingSites.worth(hidden):
+        found["rows and products, together"] = round(1e3 * repeated(together, 5), 3)
+    batch = collecting._batch
+    collecting = copy.copy(collecting)
+    collecting.seen = {offset: seen.clone() for offset, seen in collecting.seen.items()}
+    found["begin"] = round(1e3 * repeated(lambda: collecting.begin(0, batch)), 3)
+    found["codes"] = round(1e3 * repeated(lambda: collecting._on(CUDA_0).columns.thirds), 3)
+    return found
+
+
+def emptied(site):
+    return replace(site, packed=torch.zeros_like(site.packed), cross=torch.zeros_like(site.cross))
 
 
 def repeated(work, times: int = 20) -> float:
@@ -131,6 +170,7 @@ def forward(model, batch) -> None:
 def step(collecting, capture, batch) -> None:
     collecting.begin(0, batch)
     run(capture, {**batch.inputs, "use_cache": False}, where="the benchmark")
+    collecting.end()
 
 
 def timed(work, *arguments) -> float:
@@ -141,16 +181,15 @@ def timed(work, *arguments) -> float:
     return time.perf_counter() - began
 
 
-def worst(mine, exact) -> float:
-    errors = []
-    for pair in zip(mine.sites.values(), exact.sites.values(), strict=True):
-        values = []
-        for moments, owner in zip(pair, (mine, exact), strict=True):
-            moments = replace(moments, packed=moments.packed.clone(), cross=moments.cross.clone())
-            moments.settle(owner.targets)
-            values.append(prediction_residuals(moments, owner.targets, owner.columns, where="here")["id"].in_sample)
-        errors.append(abs(values[0] / values[1] - 1))
-    return max(errors)
+def residuals(owner) -> list[float]:
+    """PR of the token's id at every site; ends the pass."""
+    owner.settle(CUDA)
+    found = [prediction_residuals(m, owner.targets, owner.columns, where="here") for m in owner.sites.values()]
+    return [one["id"].in_sample for one in found]
+
+
+def worst(mine: list[float], exact: list[float]) -> float:
+    return max(abs(a / b - 1) for a, b in zip(mine, exact, strict=True))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from layerlaw.experiments.next_token.language import (
 )
 from layerlaw.experiments.setting import Setting
 from layerlaw.law import fit_law
+from layerlaw.lm import Loaded
 from layerlaw.outcome import Outcome
 from layerlaw.pages import draw_sheet
 from layerlaw.record import Record, SiteRow
@@ -29,7 +30,7 @@ QUICK = Setting(quick=True, progress=False)
 
 
 ROWS = {
-    "lm_law": 40, "lm_targets": 78, "lm_normalization": 90, "lm_flow": 20, "lm_tokens": 30, "lm_words": 7,
+    "lm_law": 44, "lm_targets": 79, "lm_normalization": 90, "lm_flow": 20, "lm_tokens": 32, "lm_words": 7,
     "lm_training": 57, "lm_sizes": 36, "lm_task": 55,
 }  # fmt: skip
 UNSHARED = tuple(  # where PR rises as a whole there is nothing to share
@@ -80,7 +81,7 @@ def test_a_quick_run_gives_every_number_and_judges_none(name, tmp_path):
 
 
 def test_rows_are_fits_of_the_record():
-    record = measured(QUICK, null=True)
+    record = measured(QUICK, language.TEXTS[0], null=True)
     found = {row.name: row.ours for row in law_rows("id", [record])}
     blocks = [site.values["residual"] for site in record.sites if site.in_fit]
     held = [site.values["residual_held_out"] for site in record.sites if site.in_fit]
@@ -104,6 +105,17 @@ def made_both(values: list[float]) -> Record:
     return record
 
 
+def made_law(value, blocks: int = 12) -> Record:
+    """All columns that lm_law wants."""
+    record = made([value(i) for i in range(blocks)])
+    for site in record.sites:
+        one = site.values["residual"]
+        site.values |= {f"residual{end}": one for end in ("_held_out", "_embedding", "_embedding_held_out")}
+        ends = ("", "_embedding", "_held_out", "_embedding_held_out")
+        site.values |= {f"residual{end}_untrained": 1 / one for end in ends}
+    return record
+
+
 EVEN = [0.9 * 0.999**i for i in range(12)]  # falls by 1.1 % in all: little of D, not of a residual
 BENT = [0.9 - 0.0001 * i * i for i in range(12)]
 
@@ -124,22 +136,62 @@ def test_r_near_minus_one_is_not_enough() -> None:
     assert in_words("three", [made(BENT)] * 2 + [made(EVEN)]).startswith("Three: the law holds in-sample in 1 of 3;")
 
 
-def test_one_model_on_one_text_is_judged_by_the_rule_and_said_to_be() -> None:
-    row = law_rows("id", [made(EVEN)], claim=smollm2.A_LAW)[0]
+def test_one_model_on_three_texts_is_judged_by_most_of_them_and_chance_is_that_of_one_model() -> None:
+    row = law_rows("id", [made(EVEN), made(EVEN), made(BENT)], claim=smollm2.A_LAW)[0]
     assert (row.reproduced, row.kind, row.chance) == (True, "other model", pytest.approx(0.05))
-    assert row.tolerance == "LawFit.holds, one model on one text"
+    assert row.tolerance == "> half of the texts, one model"
+    assert law_rows("id", [made(EVEN), made(BENT), made(BENT)], claim=smollm2.A_LAW)[0].reproduced is False
+
+
+def test_the_texts_are_three_and_differ() -> None:
+    found = {name: torch.stack(ids) for name, ids in language.samples(QUICK).items()}
+    assert len(found) == 3
+    assert set(language.WIKITEXT) < set(found)
+    for a, b in itertools.combinations(found.values(), 2):
+        assert not (a[:, None] == b).all(-1).any()
+
+
+def test_full_texts_are_two_parts_of_wikitext_and_the_middle_of_every_book(tmp_path, monkeypatch) -> None:
+    wiki, documents = tmp_path / "wikitext-2", []
+    wiki.mkdir()
+    for part, count in (("valid", 60), ("test", 3)):
+        text = "".join(f" = {part} {i} = \n\n words of {part} number {i} \n\n" for i in range(count))
+        documents.append(text)
+        (wiki / f"{part}.txt").write_text(text, encoding="utf-8")
+    books = [f"# Title: {i}\n" + "ab " * 20_000 + "\n" for i in range(2)]
+    (tmp_path / "classic_books.txt").write_text("".join(books), encoding="utf-8")
+    monkeypatch.setenv("LAYERLAW_DATA", str(tmp_path))
+    (tmp_path / "smollm2").mkdir()
+
+    class Letters:
+        def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
+            return {"input_ids": list(map(ord, text))}
+
+    monkeypatch.setattr(language, "_loaded", lambda *_: Loaded(language.tiny(), Letters(), "letters"))
+    language._tokenized.cache_clear()
+    setting = Setting(progress=False)
+    valid, test, middles = (["".join(map(chr, ids)) for ids in found] for found in language.samples(setting).values())
+    language._tokenized.cache_clear()
+    assert [valid, test] == [[text] for text in documents]
+    assert [len(text) for text in middles] == [language.EXCERPT] * 2
+    assert all(text in book and "Title" not in text for text, book in zip(middles, books, strict=True))
+    assert set(setting.checksums) == set(language.TEXTS)
+
+
+def test_reference_numbers_of_wikitext_are_compared_with_its_parts_alone() -> None:
+    values = {name: 0.5 if name == "classic books" else 0.9 for name in language.TEXTS}
+    records = {name: made_law(lambda i, top=top: top * 0.999**i) for name, top in values.items()}
+    rows = {row.name: row for row in smollm2._law_rows(records, {1: 0.9})}
+    assert (rows["id/block-1-of-wikitext"].low, rows["id/block-1-of-wikitext"].high) == (0.9, 0.9)
+    assert rows["id/holds"].ours == 1  # over all three
 
 
 def test_a_reference_that_most_blocks_would_pass_does_not_count() -> None:
     values = [0.902, *(0.89 - 0.0005 * i for i in range(12)), *(0.823 + 0.0001 * i for i in range(16)), 0.838]
-    record = made(values)
-    for site in record.sites:
-        one = site.values["residual"]
-        site.values |= {f"residual{end}": one for end in ("_held_out", "_embedding", "_embedding_held_out")}
-        site.values |= {"residual_untrained": 1 / one, "residual_embedding_untrained": 1 / one}
-    rows = {row.name: row for row in smollm2._law_rows(record, smollm2.BLOCKS)}
-    assert [rows[f"id/block-{n}"].reproduced for n in (1, 27, 30)] == [True] * 3
-    assert [rows[f"id/block-{n}"].counted for n in (1, 27, 30)] == [True, False, True]
+    records = dict.fromkeys(language.TEXTS, made_law(values.__getitem__, len(values)))
+    rows = {row.name: row for row in smollm2._law_rows(records, smollm2.BLOCKS)}
+    assert [rows[f"id/block-{n}-of-wikitext"].reproduced for n in (1, 27, 30)] == [True] * 3
+    assert [rows[f"id/block-{n}-of-wikitext"].counted for n in (1, 27, 30)] == [True, False, True]
     assert {row.kind for row in rows.values()} == {None, "other model", "self-check"}
     assert [name for name, row in rows.items() if row.kind == "other model"] == ["id/holds"]
     assert rows["id/holds"].reproduced is False
@@ -176,7 +228,7 @@ def test_the_networks_of_another_figure_are_not_judged_twice(monkeypatch) -> Non
 
 
 def test_the_tiny_model_has_learnt_something():
-    record = measured(QUICK, null=True)
+    record = measured(QUICK, language.TEXTS[0], null=True)
     trained_end, untrained_end = (record.sites[-1].values[c] for c in ("residual", "residual_untrained"))
     assert trained_end < untrained_end - 0.02
 

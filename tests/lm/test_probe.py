@@ -19,6 +19,8 @@ from layerlaw.lab import GPT
 from layerlaw.lm import load, pieces_of, probe_lm
 from layerlaw.lm.loss import loss_note
 from layerlaw.lm.twins import untrained_twin
+from layerlaw.stats import moments
+from layerlaw.stats.moments import WaitingSites
 
 HERE = Path(__file__).parent
 
@@ -46,6 +48,21 @@ def test_batches_do_not_change_the_record():
     for a, b in zip(one.sites, many.sites, strict=True):
         assert a.values == pytest.approx(b.values, rel=1e-9)
         assert a.left_out["residual"] == pytest.approx(b.left_out["residual"], rel=1e-9)
+
+
+@pytest.mark.parametrize("lens", ["logit", "linear"])
+def test_blocks_whose_products_are_made_together_give_the_same_record(monkeypatch, lens):
+    """As on a GPU in half precision, here in float64."""
+    uneven = [ids[: 20 + i] for i, ids in enumerate(walks(40))]
+    how = {"targets": "embedding,previous", "classes": 5, "words": [7, 9], "lens": lens, "batch_size": 3}
+    one = probed(family("llama"), uneven, **how)
+    taken = []
+    monkeypatch.setattr(WaitingSites, "worth", staticmethod(lambda X: taken.append(X) or True))
+    monkeypatch.setattr(moments, "ROOM", 3 * 150 * (WIDTH + WIDTH + 3) * 8)  # a few blocks at a time
+    other = probed(family("llama"), uneven, **how)
+    assert bool(taken) == (lens == "logit")  # a linear lens keeps the rows of all blocks
+    for a, b in zip(one.sites, other.sites, strict=True):
+        assert b.values == pytest.approx(a.values, rel=1e-9)
 
 
 def test_two_processes_give_the_record_of_one(tmp_path):

@@ -13,7 +13,8 @@ from sklearn.linear_model import LinearRegression
 from torch import nn
 
 from layerlaw.errors import CaptureError, DataError, InputError
-from layerlaw.lm import load, probe_lm, stream
+from layerlaw.lm import load, probe_lm
+from layerlaw.lm.chosen_tokens import FrequentTokens, PlaneSample
 from layerlaw.lm.weights import quantization_of, weight_count
 
 IDS = walks()
@@ -200,8 +201,8 @@ def test_what_fails_after_the_pass_becomes_a_note(monkeypatch):
     monkeypatch.setattr("layerlaw.provenance.sha256", broken)
     monkeypatch.setattr("layerlaw.lm.loss.F.cross_entropy", broken)
     monkeypatch.setattr("layerlaw.lm.untrained_twin", broken)
-    monkeypatch.setattr(stream.PlaneSample, "planes", broken)
-    monkeypatch.setattr(stream.FrequentTokens, "separation", broken)
+    monkeypatch.setattr(PlaneSample, "planes", broken)
+    monkeypatch.setattr(FrequentTokens, "separation", broken)
     record = probed(family("llama"), IDS, groups=1, null=True, words=[5, 6], classes=5)
     assert values(record) == values(whole)
     told = " ".join(record.notes)

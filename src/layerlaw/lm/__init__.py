@@ -21,12 +21,13 @@ from layerlaw.capture.network import network_of, placed, probing_state
 from layerlaw.errors import InputError, check_choice, check_whole, renamed
 from layerlaw.lm import anatomy, stream
 from layerlaw.lm.blocks import BlockStack, find_blocks
+from layerlaw.lm.chosen_tokens import FrequentTokens, PicturedWords
 from layerlaw.lm.lens import Lens, LensKind, StateReader, bytes_beside, check_lens, check_measured, tokens_read
 from layerlaw.lm.loading import Loaded, load, quiet_transformers, refuse_images, step_of
 from layerlaw.lm.loss import Head, LossSample, bos_note, frequency_loss, loss_note
 from layerlaw.lm.pieces import UncutText, check_ids, counted, pieces_of
 from layerlaw.lm.recording import noted, record_of_text
-from layerlaw.lm.stream import FrequentTokens, Normalize, PicturedWords, TextPlan, TextRun
+from layerlaw.lm.stream import Normalize, TextPlan, TextRun
 from layerlaw.lm.sub_blocks import SubSites, one_branch_note, with_sub_blocks
 from layerlaw.lm.tasks import (
     AGAINST_ITS_WAY,

@@ -1,16 +1,11 @@
-"""One pass over the text: every block's hidden states become second moments while the forward runs, and are forgotten.
-
-Of chosen tokens more is kept: D of the most frequent ones as classes, and pictures of words.
-"""
+"""One pass over the text: every block's hidden states become second moments while the forward runs, and are forgotten."""
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Integral
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,20 +17,20 @@ from layerlaw.capture.plan import Plan, Site
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.lm.anatomy import TokenPlaces
 from layerlaw.lm.blocks import BlockStack, run
+from layerlaw.lm.chosen_tokens import FrequentTokens, PicturedWords
 from layerlaw.lm.lens import DOUBLE_BELOW, Lens
 from layerlaw.lm.loss import LossSample
 from layerlaw.lm.pieces import Pieces, batches
 from layerlaw.lm.tasks import MASKED_SHARE, LanguageTask, Target, TaskName, TokenBatch
-from layerlaw.measures.separation import separation_from_scatter
 from layerlaw.progress import Counter, Progress
-from layerlaw.stats import ClassSums, find_centers
-from layerlaw.stats.moments import Columns, Moments, TargetMoments
-from layerlaw.stats.plane import PlaneSample
+from layerlaw.stats.moments import Columns, Moments, TargetMoments, WaitingSites
 from layerlaw.stats.precision import at_least_float32
 from layerlaw.stats.ranks import all_reduce, look_at_others, rank, world_size
 
 Normalize = Literal["fresh", "none", "standardized"]
 GROUPS = 8  # of documents: enough for a standard error
+AT_ONCE = 4096  # tokens whose codes are added up at a time
+TABLE = 1 << 28  # bytes of codes that are kept on a GPU
 ENOUGH = 100  # tokens per feature: from about here on the correlation is stable
 
 
@@ -64,10 +59,15 @@ class TextPlan:
         """Whether the features of a token add up to 0, so that one of them says nothing new."""
         return self.normalize == "standardized" or (self.normalize == "fresh" and self.blocks.norm == "layer")
 
+    @property
+    def bare(self) -> bool:
+        """Whether states are measured without a norm."""
+        return self.normalize == "none" or (self.normalize == "fresh" and self.blocks.norm == "none")
+
     def normalized(self, X: Tensor) -> Tensor:
         """Rows as they are measured: a norm's trained factors do not change PR, so a bare one serves every block."""
         d, norm = (X.shape[-1],), self.blocks.norm
-        if self.normalize == "none" or (self.normalize == "fresh" and norm == "none"):
+        if self.bare:
             return X.double()  # single tokens may be ten thousand times larger than the rest
         if X.device.type == "cpu":
             X = X.double() if X.shape[-1] < DOUBLE_BELOW else at_least_float32(X)
@@ -76,12 +76,25 @@ class TextPlan:
         return (F.rms_norm if norm == "rms" else F.layer_norm)(X, d, eps=self.blocks.eps)
 
 
+@dataclass(frozen=True)
+class BatchHere:
+    """Of one batch, on one device: the rows that are used, what goes with them, and the sites that wait for a product."""
+
+    rows: Tensor
+    columns: Columns
+    waiting: WaitingSites
+
+
 class MomentPass:
     """The moments of one model over all pieces: of every site and of the targets, and the columns of each target."""
 
     def __init__(self, plan: TextPlan, groups: int, loss: LossSample | None = None, lens: Lens | None = None) -> None:
         self.plan, self.groups, self.loss, self.lens = plan, groups, loss, lens
         self.codes = [(target, target.codes()) for target in plan.targets]
+        self.seen = {
+            target.offset: torch.zeros(groups, len(code), dtype=torch.float64) for target, code in self.codes
+        }  # how often each token was at each offset: all that the targets' own moments need
+        self._tables: dict[torch.device, list[Tensor]] = {}
         self.columns: dict[str, slice] = {}
         at = 0
         for target, code in self.codes:
@@ -97,13 +110,11 @@ class MomentPass:
         self.tokens, self.seconds = 0, 0.0
 
     def begin(self, group: int, batch: TokenBatch, number: int = 0) -> None:
-        """A new batch, the number-th of all: its rows and the codes of the tokens around them."""
-        self._group, self._index, self._shape = group, batch.rows, batch.shape
-        self._rows: dict[torch.device, Tensor] = {}
-        self._values: dict[torch.device, Columns] = {}
-        Y = torch.cat([code[batch.around[target.offset]].double() for target, code in self.codes], 1)
-        self.targets.update(group, Y)
-        self._T = torch.cat([Y, torch.ones(len(Y), 1, dtype=torch.float64)], 1)
+        """A new batch, the number-th of all: its rows and the tokens around them."""
+        self._group, self._batch = group, batch
+        self._here: dict[torch.device, BatchHere] = {}
+        for offset, seen in self.seen.items():
+            seen[group] += torch.bincount(batch.around[offset], minlength=seen.shape[1])
         if self.frequent is not None:
             self.frequent.begin(batch.around[1])
         if self.words is not None:
@@ -115,19 +126,45 @@ class MomentPass:
             came = tuple(hidden.shape)
             raise CaptureError(f"'{site.name}': expected hidden states (batch, time, {site.features}), got {came}.")
         device = hidden.device
-        if device not in self._rows:
-            self._rows[device], self._values[device] = self._index.to(device), Columns(self._T, device)
-        states = self.plan.places.of(hidden, self._shape).reshape(-1, hidden.shape[-1])
-        X = self.plan.normalized(states.index_select(0, self._rows[device]))
+        if device not in self._here:
+            self._here[device] = self._on(device)
+        here = self._here[device]
+        states = self.plan.places.of(hidden, self._batch.shape).reshape(-1, hidden.shape[-1])
         if site.name not in self.sites:
             self.sites[site.name] = self._empty(device)
-        self.sites[site.name].update(self._group, X, self._values[device])
+        if self._together(states):
+            X = here.waiting.add(self.sites[site.name], self.plan.normalized(states), here.rows)
+        else:
+            X = self.plan.normalized(states.index_select(0, here.rows))
+            self.sites[site.name].update(self._group, X, here.columns)
         if self.frequent is not None:
             self.frequent.update(site.name, X, hidden.dtype)
         if self.words is not None:
             self.words.update(site.name, X)
         if self.lens is not None:
             self.lens.update(site.name, states, X)
+
+    def _together(self, states: Tensor) -> bool:
+        """Whether several sites share a product; a linear lens keeps the rows of all sites, which would be overwritten."""
+        linear = self.lens is not None and self.lens.kind == "linear"
+        return not linear and not self.plan.bare and WaitingSites.worth(states)
+
+    def _on(self, device: torch.device) -> BatchHere:
+        """The rows of the batch and the codes of the tokens around them; tokens travel faster than their codes."""
+        if device not in self._tables:
+            self._tables[device] = [code.to(device) if code.nbytes <= TABLE else code for _, code in self.codes]
+        parts = []
+        for (target, _), code in zip(self.codes, self._tables[device], strict=True):
+            tokens = self._batch.around[target.offset].to(code.device)
+            parts.append(code[tokens].to(device).double())
+        columns = Columns(torch.cat([*parts, torch.ones_like(parts[0][:, :1])], 1), device)
+        waiting = WaitingSites(self._group, columns, len(self.plan.sites))
+        return BatchHere(self._batch.rows.to(device), columns, waiting)
+
+    def end(self) -> None:
+        """The batch has gone through the model: what waits is added up."""
+        for here in self._here.values():
+            here.waiting.finish()
 
     def _empty(self, device: torch.device) -> Moments:
         d = self.plan.blocks.width
@@ -140,6 +177,8 @@ class MomentPass:
 
     def settle(self, device: torch.device) -> None:
         """End the pass and add up over ranks; one without a batch has nothing to add."""
+        self._count_targets()
+        self._here, self._tables = {}, {}  # their memory is free again
         names = [site.name for site in self.plan.sites]
         self.sites = {name: self.sites.get(name) or self._empty(device) for name in names}
         for moments in self.sites.values():
@@ -156,6 +195,18 @@ class MomentPass:
                 self.words.sample.gather()
         if self.lens is not None:
             self.lens.finish(self.sites)
+
+    def _count_targets(self) -> None:
+        """Counts, sums and sums of squares of the targets, from how often each token was seen."""
+        self.targets.counts += next(iter(self.seen.values())).sum(1)
+        at = 0
+        for target, code in self.codes:
+            seen = self.seen[target.offset]
+            for ids in torch.split(seen.sum(0).nonzero().flatten(), AT_ONCE):
+                Y, times = code[ids].double(), seen[:, ids]
+                self.targets.sums[:, at : at + Y.shape[1]] += times @ Y
+                self.targets.squares[:, at : at + Y.shape[1]] += times @ Y.square()
+            at += code.shape[1]
 
 
 @dataclass(frozen=True)
@@ -189,6 +240,7 @@ class TextRun:
                         lens.begin(group, batch, members)
                     inputs = batch.to(self.device).inputs_of(network)
                     output = run(capture, inputs, where=f"the {len(members)} pieces from {members[0]} on")
+                    found.end()
                     if loss is not None:
                         loss.update(output, batch, members)
                     del output  # its scores may be larger than all else
@@ -242,118 +294,3 @@ def check_enough(counts: Tensor, width: int, task: str, *, tokens: int | None, l
     if least <= width + 1:
         cure = "Pass a longer text, or groups=1 (no held-out values)"
         raise InputError(f"groups: leaving one group out leaves {least} tokens for {width} features. {cure}.")
-
-
-@dataclass
-class FrequentTokens:
-    """The most frequent of the tokens that are predicted, as classes, and what D = Tr(SSw SSb⁺) needs at every site.
-
-    That is the sums of each class (K, d) and the Gram matrix of all their states (d, d), since the class means are not known
-    before the one pass over the text ends.
-    """
-
-    ids: Tensor
-    counts: Tensor
-    sums: dict[str, Tensor] = field(default_factory=dict)
-    grams: dict[str, Moments] = field(default_factory=dict)
-    dtype: torch.dtype = torch.float64
-
-    @classmethod
-    def of(cls, counts: Tensor, classes: int) -> FrequentTokens:
-        """By how often each token is to be predicted."""
-        order = torch.argsort(counts, descending=True, stable=True)
-        ids = order[: min(classes, int((counts > 1).sum()))].sort().values
-        return cls(ids, torch.zeros(len(ids), dtype=torch.float64))
-
-    def begin(self, tokens: Tensor) -> None:
-        """The next tokens (n,) of a batch."""
-        place = torch.searchsorted(self.ids, tokens).clamp(max=len(self.ids) - 1)
-        self._rows = (self.ids[place] == tokens).nonzero().flatten()
-        self._labels = place[self._rows]
-        self.counts += torch.bincount(self._labels, minlength=len(self.ids))
-
-    def update(self, site: str, X: Tensor, dtype: torch.dtype) -> None:
-        """Normalized states (n, d) of one site, which came from the model in this dtype."""
-        part = X.index_select(0, self._rows.to(X.device))
-        if not len(part):
-            return
-        self._open(site, X.shape[1], X.device)
-        self.dtype = dtype
-        self.sums[site].index_add_(0, self._labels.to(X.device), part.double())
-        self.grams[site].update(0, part, Columns(torch.ones(len(part), 1), X.device))
-
-    def _open(self, site: str, d: int, device: torch.device) -> None:
-        if site not in self.sums:
-            self.sums[site] = torch.zeros(len(self.ids), d, dtype=torch.float64, device=device)
-            self.grams[site] = Moments.empty(1, d, 0, device)
-
-    def settle(self, sites: Sequence[str], d: int, device: torch.device) -> list[Tensor]:
-        """End the pass; gives what is added up over ranks, where one that saw none of these tokens has zeros."""
-        total = TargetMoments.empty(1, 0)
-        total.counts += self.counts.sum()
-        for site in sites:
-            self._open(site, d, device)
-            self.grams[site].settle(total)
-        return [self.counts, *(t for site in sites for t in (self.sums[site], *self.grams[site].tensors))]
-
-    def separation(self, site: str) -> float | None:
-        """D of one site, of the classes that came; `None` where all means coincide."""
-        came = self.counts > 0
-        if int(came.sum()) < 2:
-            return None
-        sums = self.sums[site]
-        sums, counts = sums[came.to(sums.device)], self.counts[came].to(sums.device)
-        weighted = sums / counts.sqrt()[:, None]
-        within = self.grams[site].squares()[0] - weighted.mT @ weighted  # n·SSw
-        spread = within.diagonal().sum().clamp_min(0)
-        centers = find_centers(ClassSums(counts, sums, spread, self.dtype))
-        return float(separation_from_scatter(centers, within / counts.sum())) if int(centers.rank) else None
-
-
-@dataclass
-class PicturedWords:
-    """The chosen words, the token that stands for each, and the samples kept so far."""
-
-    names: tuple[str, ...]
-    ids: Tensor
-    sample: PlaneSample = field(repr=False)
-    seen: Tensor = field(repr=False)  # how often each came
-
-    @classmethod
-    def of(cls, words: Sequence[str | int], tokenizer: Any, vocabulary: int) -> PicturedWords:
-        """Words by name (one token each, with or without a blank before them), or token ids."""
-        ids = []
-        for word in words:
-            if isinstance(word, bool) or not isinstance(word, (str, Integral)):
-                raise InputError(f"words: expected words or token ids, got {word!r}.")
-            ids.append(_single_token(word, tokenizer) if isinstance(word, str) else int(word))
-        if wrong := [i for i in ids if not 0 <= i < vocabulary]:
-            raise InputError(f"words: expected token ids 0 … {vocabulary - 1}, got {wrong[0]}.")
-        if len(set(ids)) < len(ids):
-            raise InputError(f"words: expected different words, got {', '.join(map(repr, words))}.")
-        names = tuple(str(word).strip() for word in words)
-        return cls(names, torch.tensor(ids), PlaneSample(len(ids)), torch.zeros(len(ids), dtype=torch.float64))
-
-    def begin(self, tokens: Tensor, number: int) -> None:
-        """The tokens (n,) at the rows of a batch, and which of all batches it is."""
-        hits = tokens[:, None] == self.ids  # (n, words)
-        self.seen += hits.sum(0)
-        self._rows = hits.any(1).nonzero().flatten()
-        self.sample.begin(hits[self._rows].long().argmax(1), number)
-
-    def update(self, site: str, X: Tensor) -> None:
-        """Normalized states (n, d) of one site."""
-        if len(self._rows):
-            self.sample.update(site, X.index_select(0, self._rows.to(X.device)))
-
-
-def _single_token(word: str, tokenizer: Any) -> int:
-    if tokenizer is None:
-        raise InputError(f"words: expected token ids where there is no tokenizer, got {word!r}.")
-    for spelling in (f" {word.strip()}", word.strip()):  # within a text a blank stands before a word
-        ids = tokenizer(spelling, add_special_tokens=False)["input_ids"]
-        unknown = ids == [getattr(tokenizer, "unk_token_id", None)] and word.strip() != tokenizer.unk_token
-        if len(ids) == 1 and not unknown:
-            return int(ids[0])
-    what = "which the tokenizer does not know" if unknown else f"which is {len(ids)}"
-    raise InputError(f"words: expected words that are one token each, got {word!r}, {what}. Choose others.")

@@ -13,6 +13,10 @@ from layerlaw.stats.precision import full_precision
 CUT = 512  # rows of a piece of a thin product
 STRIPS = 4  # of a product of which the upper half is wanted: 10/16 of the work
 NARROWEST = (64, 256)  # features in a strip that are worth a product of their own, on a CPU and on a GPU
+LONGEST = (
+    1024  # rows that tensor cores add up in one go: they cut digits off at every step, 1e-3 of PR over 32,000 rows
+)
+ROOM = 1 << 29  # bytes of features that wait for a product of several sites
 
 
 @dataclass
@@ -143,6 +147,63 @@ class Moments:
         return [self.packed, self.cross]
 
 
+class WaitingSites:
+    """Features of several sites for the same rows, multiplied in one launch: a narrow product alone leaves a GPU idle.
+
+    They wait beside [Y, 1], as [X, Y, 1] (sites, n, d + …), in at most `ROOM` bytes; `finish` ends a batch. Half-precision
+    features are multiplied as in `Moments`; float64 ones as they are, without a reference.
+    """
+
+    def __init__(self, group: int, T: Columns, sites: int) -> None:
+        self.group, self.T, self.sites = group, T, sites
+        self._rows: Tensor | None = None
+        self._waiting: list[Moments] = []
+
+    @staticmethod
+    def worth(X: Tensor) -> bool:
+        """Whether features like these (…, d) are multiplied together: half-precision ones on a GPU, too few for strips."""
+        return X.device.type == "cuda" and X.element_size() == 2 and -(-X.shape[-1] // STRIPS) < NARROWEST[1]
+
+    def add(self, moments: Moments, X: Tensor, rows: Tensor) -> Tensor:
+        """The chosen `rows` (n,) of X (N, d), which are added to these moments now or soon, and given back (n, d)."""
+        X = X if X.dtype == torch.float64 else X.bfloat16()
+        d = X.shape[1]
+        if self._rows is None:
+            T = self.T.plain if X.dtype == torch.float64 else self.T.thirds
+            each = len(rows) * (d + T.shape[1]) * X.element_size()
+            launches = -(-self.sites // max(1, ROOM // each))
+            try:
+                self._rows = X.new_empty(-(-self.sites // launches), len(rows), d + T.shape[1])
+            except torch.OutOfMemoryError:  # a GPU that the model fills has room for one at a time
+                self._rows = X.new_empty(1, len(rows), d + T.shape[1])
+            self._rows[:, :, d:] = T
+        if len(self._waiting) == len(self._rows):
+            self.finish()
+        chosen = self._rows[len(self._waiting), :, :d]
+        torch.index_select(X, 0, rows, out=chosen)
+        self._waiting.append(moments)
+        return chosen
+
+    def finish(self) -> None:
+        """Multiply what waits, and add it to the moments of its sites."""
+        if self._rows is None or not self._waiting:
+            return
+        d, q = self._waiting[0].features, self.T.width
+        rows = self._rows[: len(self._waiting)]
+        half = rows.dtype == torch.bfloat16
+        product = rows.new_zeros(len(rows), d, rows.shape[2], dtype=torch.promote_types(rows.dtype, torch.float32))
+        with full_precision():
+            for part in torch.split(rows, LONGEST, dim=1):
+                left = part[..., :d].mT
+                product += torch.bmm(left, part, out_dtype=torch.float32) if half else torch.bmm(left, part)
+        places = _flat_triangle(d, rows.device, product.shape[2])
+        squares = product.flatten(1).index_select(1, places).double()
+        cross = product[..., d : d + (3 if half else 1) * q].double().reshape(len(rows), d, -1, q).sum(2)
+        torch._foreach_add_([site.packed[self.group] for site in self._waiting], list(squares))
+        torch._foreach_add_([site.cross[self.group] for site in self._waiting], list(cross))
+        self._waiting.clear()
+
+
 @dataclass
 class CrossMoments:
     """XᵀZ (d, q) of features X (n, d) and other features Z (n, q) of the same rows, with their sums and n; in float64.
@@ -211,10 +272,10 @@ def _triangle(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=4)
-def _flat_triangle(d: int, device: torch.device) -> Tensor:
-    """The entries on and above the diagonal, counted through a (d, d) matrix row by row."""
+def _flat_triangle(d: int, device: torch.device, width: int | None = None) -> Tensor:
+    """The entries on and above the diagonal of the first d of `width` columns (default: d), counted row by row."""
     rows, columns = _triangle(d, device)
-    return rows * d + columns
+    return rows * (d if width is None else width) + columns
 
 
 def gram(X: Tensor) -> Tensor:

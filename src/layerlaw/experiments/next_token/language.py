@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlaw.data import load_text
+from layerlaw.data import Text, load_text
 from layerlaw.experiments.drawing import r_and_rho
 from layerlaw.experiments.numbers import UNCLAIMED, Claim, mean_of, of_laws, row
 from layerlaw.experiments.setting import Setting, model_folder
@@ -24,7 +24,12 @@ from layerlaw.record import Record
 from layerlaw.sheet import Panel, Series, Style
 
 REAL = "SmolLM2-135M-Instruct"
-TOKENS = 122_880  # 240 pieces of 512: what the reference numbers were measured on
+NULL_STD = 1 / 24  # of its untrained weights, whatever a converted file says
+TOKENS = 122_880  # 240 pieces of 512 of each text: as many as the reference numbers were measured on
+WIKITEXT = ("wikitext-2, validation part", "wikitext-2, test part")  # the reference numbers' text
+TEXTS = (*WIKITEXT, "classic books")
+VALID = 60  # articles of the validation part
+EXCERPT = 30_000  # characters of each book
 VOCABULARY = 8192
 HELD_OUT = 6  # books that are not trained on
 CONTEXT = 256
@@ -40,11 +45,13 @@ COLUMN_WORDS = {
     "held out": "residual_held_out",
     "with the output embedding": "residual_embedding",
 }
+Records = dict[str, Record]
+"""By the name of the text."""
 
 
 def real_model(setting: Setting) -> Loaded:
     """SmolLM2-135M from LAYERLAW_DATA/smollm2 (a folder of transformers, or a GGUF file); quickly: a tiny GPT."""
-    setting.networks += 1
+    setting.networks = 1  # in all figures of it, however often it is measured
     if setting.quick:
         return Loaded(tiny(), None, "tiny GPT")
     return _loaded(
@@ -60,27 +67,79 @@ def _loaded(place: Path, device: str) -> Loaded:
     return replace(loaded, model=loaded.model.to(device), name=REAL)  # what its file says stays with it
 
 
-def measured(setting: Setting, *, first: int | None = None, tokens: int | None = None, **options: Any) -> Record:
-    """The real model on wikitext-2 (validation and test parts); quickly: the tiny one on walks.
+def samples(setting: Setting) -> dict[str, list[Tensor]]:
+    """Token ids of the three texts, document by document; quickly: three draws of walks.
+
+    The two parts of wikitext-2, one document each, and an excerpt from the middle of each classic book: about as much text
+    in each, and no text in two of them.
+    """
+    if setting.quick:
+        return {name: list(walks(160, 64, seed=i)) for i, name in enumerate(TEXTS, 1)}
+    found = _tokenized(model_folder("smollm2", "the model"), setting.device)
+    for name, (checksum, _) in found.items():
+        setting.checksums[name] = checksum
+    return {name: ids for name, (_, ids) in found.items()}
+
+
+@cache
+def _tokenized(place: Path, device: str) -> dict[str, tuple[str, list[Tensor]]]:
+    articles = load_text("wikitext-2", articles=True).documents
+    books = load_text("classic-books").documents
+    middles = [book[max(0, (len(book) - EXCERPT) // 2) :][:EXCERPT] for book in books]
+    texts = zip(TEXTS, (["".join(articles[:VALID])], ["".join(articles[VALID:])], middles), strict=True)
+    tokenizer = _loaded(place, device).tokenizer
+    found = {}
+    for name, documents in texts:
+        ids = [pieces_of([text], tokenizer, length=10**9).cut().ids[0] for text in documents]
+        found[name] = (Text(documents, name).checksum, ids)
+    return found
+
+
+def measured(setting: Setting, name: str, *, first: int | None = None, tokens: int | None = None, **how: Any) -> Record:
+    """The real model on one of the texts; quickly: the tiny one.
 
     `first`: only so many tokens from the beginning of the text are given to it.
     """
-    loaded = real_model(setting)
+    loaded, text = real_model(setting), samples(setting)[name]
     if setting.quick:
-        text: Any = walks(160, 64, seed=1)
         tokens = min(tokens or 10**6, 10**6)
-        options = {**options, "classes": min(options.get("classes", 0), 20)}
+        how = {**how, "classes": min(how.get("classes", 0), 20)}
     else:
-        found = load_text("wikitext-2")
-        text, setting.checksums["wikitext-2"] = found.documents, found.checksum
         tokens = tokens or TOKENS
-        options = {"batch_size": 8 if setting.device == "cpu" else 32, **options}
+        how = {"batch_size": 8 if setting.device == "cpu" else 32, **how}
+        if how.get("null"):
+            how["null_std"] = NULL_STD
     if first is not None:
-        whole = pieces_of(text, loaded.tokenizer).cut().ids
-        text, tokens = whole[: max(1, round(first / len(whole[0])))], 10**9
-    record = probe_lm(loaded, pieces_of(text, tokens=tokens), progress=setting.progress, **options)
-    setting.checksums["tokens"] = record.provenance["data_sha256"]
+        whole = pieces_of(text).cut().ids
+        text, tokens = list(whole[: max(1, round(first / len(whole[0])))]), 10**9
+    record = probe_lm(loaded, pieces_of(text, tokens=tokens), progress=setting.progress, **how)
+    setting.checksums[f"tokens of {name}"] = record.provenance["data_sha256"]
     return record
+
+
+def on_all_texts(setting: Setting, **how: Any) -> Records:
+    """The real model on each of the texts."""
+    return {name: measured(setting, name, **how) for name in TEXTS}
+
+
+def stand_in(setting: Setting) -> list[str]:
+    """A note when a quick run does not use the texts it should."""
+    return setting.note("Quick run: three draws of a Markov chain stand in for the texts.")
+
+
+def told(setting: Setting, records: Records) -> list[str]:
+    """What is to be said of the measurements, each thing once."""
+    by_note: dict[str, list[str]] = {}
+    for name, record in records.items():
+        for note in record.notes:
+            by_note.setdefault(note, []).append(name)
+    notes = [note if len(names) == len(records) else f"{', '.join(names)}: {note}" for note, names in by_note.items()]
+    return [*notes, *stand_in(setting)]
+
+
+def of_wikitext(records: Records) -> list[Record]:
+    """Those that the reference numbers can be compared with."""
+    return [records[name] for name in WIKITEXT]
 
 
 @cache
@@ -216,6 +275,16 @@ def law(record: Record, column: str = "residual", *, drop_last: int = 0) -> LawF
     return fit_law(values[: len(values) - drop_last], quantity=quantity)
 
 
+def laws(records: Records, column: str = "residual") -> list[LawFit]:
+    """Of a column, one per text."""
+    return [law(record, column) for record in records.values()]
+
+
+def each(records: Records, columns: Mapping[str, str]) -> dict[str, tuple[Record, str]]:
+    """Every column on every text, for a table of fits."""
+    return {f"{name}, {text}": (record, c) for name, c in columns.items() for text, record in records.items()}
+
+
 def law_rows(name: str, records: Sequence[Record], column: str = "residual", claim: Claim = UNCLAIMED) -> list[Row]:
     """Whether the law holds over all blocks (what is judged) and its numbers; then held out, and without the last block."""
     fits = [law(record, column) for record in records]
@@ -244,12 +313,14 @@ def embedding_rows(name: str, records: Sequence[Record]) -> list[Row]:
     ]
 
 
-def in_words(name: str, records: Sequence[Record]) -> str:
-    """In how many of some networks the law holds, in each way that was measured."""
+def in_words(name: str, records: Sequence[Record], what: str = "") -> str:
+    """In how many of some networks (or `what`) the law holds, in each way that was measured."""
     n, counts = len(records), []
     for way, column in COLUMN_WORDS.items():
         if all(column in record.columns for record in records):
-            counts.append(f"{way} in {sum(law(record, column).holds is True for record in records)} of {n}")
+            counts.append(
+                f"{way} in {sum(law(record, column).holds is True for record in records)} of {n}{what and f' {what}'}"
+            )
     even = mean_of(law(record).evenness for record in records)
     mean = "" if even is None else f"; evenness in-sample {even:.2f} ({EVEN} is asked for)"
     return f"{name[:1].upper()}{name[1:]}: the law holds {', '.join(counts)}{mean}."
