@@ -214,12 +214,22 @@ class Monitor:
             warnings.warn(f"layerlaw monitor: {words}. The training goes on; this is told once.", stacklevel=4)
 
 
+def stopping_rule(stop: bool | int | UntilLaw | None) -> UntilLaw | None:
+    """The rule that a callback stops by: none, the usual one (`True`), one of so many measurements, or the user's own."""
+    if stop is None or stop is False:
+        return None
+    if isinstance(stop, UntilLaw):
+        return stop
+    if not isinstance(stop, int):
+        raise InputError(f"stop: expected True, a number of measurements, or UntilLaw(…), got {shown(stop)}.")
+    return UntilLaw() if stop is True else UntilLaw(patience=stop)
+
+
 def check_options(given: Mapping[str, Any], *, text: bool) -> None:
     """Raise where `probe` (or `probe_lm`) does not know an argument: before the training, not in it."""
+    measures: Callable[..., Record] = probe
     if text:
         from layerlaw.lm import probe_lm as measures
-    else:
-        measures = probe
     known = set(inspect.signature(measures).parameters) - {"model", "data", "text", "test", "old"}
     for name in given:
         if name not in known:
