@@ -42,6 +42,7 @@ app = typer.Typer(
 )
 
 
+BAD_INPUT = {"check": 2}  # exit codes of commands that have another use for 1
 MADE_BY = {"report": "probe", "modules": "probe"}  # commands that show what another has measured
 WHERE = ("data", "test")  # at the beginning of a message these name the samples, not an option
 HINT = re.compile(r"\b([a-z_]+)=('[^']*'(?:(?:, | or )'[^']*')*|\[[^]]*\]|\([^)]*\)|\{[^}]*\}|(?:[\w…-]+(?:\.\w+)*)?)")
@@ -87,8 +88,8 @@ def in_options(text: str) -> str:
 
 
 def run() -> None:
-    """Run a command; an error of ours becomes one line and exit code 1."""
-    from layerlaw.cli import advice, classifier, lm, reproduce  # noqa: F401  (each adds its commands)
+    """Run a command; an error of ours becomes one line and exit code 1 (of `check` 2)."""
+    from layerlaw.cli import advice, checks, classifier, lm, reproduce  # noqa: F401  (each adds its commands)
 
     if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
         signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on there may be something to save
@@ -103,7 +104,7 @@ def run() -> None:
         if "--json" in sys.argv:
             print_json({"error": {"type": type(error).__name__, "message": said}})
         Screen(stderr=True, soft_wrap=True).print(f"error: {said}", style="red")
-        sys.exit(1)
+        sys.exit(BAD_INPUT.get(next(iter(sys.argv[1:]), ""), 1))
     except KeyboardInterrupt:
         _interrupted()
     except SystemExit as left:  # what typer makes of Ctrl-C, without a word

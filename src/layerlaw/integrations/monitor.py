@@ -82,7 +82,8 @@ class Monitor:
         check_options(probe, text=self._text)
         usual: dict[str, Any] = {"progress": False} if self._text else {"progress": False, "uncertainty": False}
         self._probe, self._plans = usual | probe, KeptPlans()
-        self._trackers: list[Tracker] = trackers_of(to)
+        self.trackers: list[Tracker] = trackers_of(to)
+        """Where numbers, pictures and the page go."""
         self._folder = None if folder is None else made_folder(folder)
         self._warned: set[str] = set()
         self._no_law = ""
@@ -142,12 +143,12 @@ class Monitor:
 
     def finish(self) -> None:
         """At the end of a training: write the page into the folder, and hand it to the trackers."""
-        if rank() != 0 or not self.records or not (self._folder or self._trackers):
+        if rank() != 0 or not self.records or not (self._folder or self.trackers):
             return
         with tempfile.TemporaryDirectory() as scratch:
             path = (self._folder or Path(scratch)) / PAGE
             if self._guarded("page", "the page could not be written", lambda: self.page(path)):
-                for number, tracker in enumerate(self._trackers):
+                for number, tracker in enumerate(self.trackers):
                     self._guarded(
                         f"page {number}", f"{tracker.name} did not take the page", partial(tracker.page, path)
                     )
@@ -184,13 +185,13 @@ class Monitor:
             self._guarded("write", f"{path.name} could not be written, the record is kept", lambda: record.save(path))
 
     def _send(self, record: Record) -> None:
-        if not self._trackers:
+        if not self.trackers:
             return
         values, step = scalars(record), record.settings["step"]
         drawn: list[Any] = []
-        if any(type(tracker).picture is not Tracker.picture for tracker in self._trackers):
+        if any(type(tracker).picture is not Tracker.picture for tracker in self.trackers):
             self._guarded("draw", "the law could not be drawn", lambda: drawn.append(law_figure(record)))
-        for number, tracker in enumerate(self._trackers):
+        for number, tracker in enumerate(self.trackers):
 
             def send(to: Tracker = tracker) -> None:
                 to.numbers(values, step)
