@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from torch import nn
+from torch import Tensor, nn
 
 from layerlaw.data import Text
 from layerlaw.errors import InputError, LayerlawError, check_seed, check_whole, shown
@@ -25,6 +25,8 @@ from layerlaw.probing.kept_plans import KeptPlans, keeping
 from layerlaw.record import Record
 from layerlaw.stats.ranks import rank
 from layerlaw.verdict.stopping import UntilLaw
+
+SMALL_SAMPLE, SMALL_BATCH = 4096, 1024  # bytes, and how many of such samples are run at once: calls cost more than work
 
 
 class Monitor:
@@ -81,6 +83,8 @@ class Monitor:
             raise InputError("test: expected none for a language model, whose residual is held out by document.")
         check_options(probe, text=self._text)
         usual: dict[str, Any] = {"progress": False} if self._text else {"progress": False, "uncertainty": False}
+        if probe.get("batchnorm", "running") == "running" and _are_small(data):
+            usual["batch_size"] = SMALL_BATCH
         self._probe, self._plans = usual | probe, KeptPlans()
         self.trackers: list[Tracker] = trackers_of(to)
         """Where numbers, pictures and the page go."""
@@ -164,7 +168,6 @@ class Monitor:
         return f"Monitor(every={self.every}): {len(self.records)} measured{stop}"
 
     def _measured(self) -> Record:
-        undisturbed.check_unsharded(self._model)
         with undisturbed.seeded(self._seed, self._data, self._test), keeping(self._plans):
             if self._text:
                 from layerlaw.lm import probe_lm
@@ -213,6 +216,12 @@ class Monitor:
         if key not in self._warned:
             self._warned.add(key)
             warnings.warn(f"layerlaw monitor: {words}. The training goes on; this is told once.", stacklevel=4)
+
+
+def _are_small(data: Any) -> bool:
+    """Whether data are a pair of tensors with samples of so few numbers that large batches cost no memory."""
+    pair = isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
+    return pair and 0 < data[0][:1].nbytes <= SMALL_SAMPLE
 
 
 def stopping_rule(stop: bool | int | UntilLaw | None) -> UntilLaw | None:

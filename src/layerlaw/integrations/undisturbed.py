@@ -111,7 +111,9 @@ def seeded(seed: int, *data: Any) -> Iterator[None]:
         try:
             random.seed(seed)
             np.random.seed(seed % 2**32)  # noqa: NPY002 - data sets draw from it
-            torch.manual_seed(seed)
+            torch.random.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond
+            if torch.cuda.is_initialized():
+                torch.cuda.manual_seed_all(seed)
             yield
         finally:
             for restore in put_back:

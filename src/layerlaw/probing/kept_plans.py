@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from layerlaw.capture.batches import Batch
+from layerlaw.capture.network import probing_state
 from layerlaw.capture.plan import Plan
 from layerlaw.capture.site_rules import find_sites
 
@@ -36,7 +37,7 @@ class KeptPlans:
         self.used = self._plan is not None and key == self._key
         if self._plan is not None and self.used:
             return self._plan
-        plan = find_sites(network, batch, **how)
+        plan = _found(network, batch, how)
         settled = plan.classifier is not None and plan.threshold == 0.0 and plan.tokens is None
         self._key, self._plan = key, plan if settled else None
         return plan
@@ -62,7 +63,12 @@ def keeping(plans: KeptPlans) -> Iterator[None]:
 def plan_of(network: nn.Module, batch: Batch, **how: Any) -> Plan:
     """Where to measure: a plan that is kept, where somebody keeps them, else what a dry run finds."""
     kept = _in_use.get()
-    return find_sites(network, batch, **how) if kept is None else kept.find(network, batch, **how)
+    return _found(network, batch, how) if kept is None else kept.find(network, batch, **how)
+
+
+def _found(network: nn.Module, batch: Batch, how: dict[str, Any]) -> Plan:
+    with probing_state(network, "running"):
+        return find_sites(network, batch, **how)
 
 
 def _structure(network: nn.Module) -> Hashable:
