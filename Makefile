@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test families check bench fuzz torture format clean
+.PHONY: setup demo test families integrations check bench fuzz torture format clean
 
 setup: $(READY)
 
@@ -27,6 +27,16 @@ families: setup
 	@.venv-families/bin/python -c 'import sysconfig, pathlib; here = pathlib.Path(sysconfig.get_path("purelib")); \
 	  (here / "main.pth").write_text(str(pathlib.Path.cwd() / here.relative_to(pathlib.Path.cwd()).as_posix().replace(".venv-families", ".venv")))'
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-families/bin/python -m pytest -q tests/capture/test_families.py
+
+# Lightning, TensorBoard and (MLFLOW=1, 400 MB; WANDB=1) trackers in an environment of their own, beside the packages of the other.
+integrations: setup
+	@test -x .venv-integrations/bin/python || $(BIN)/python -m venv .venv-integrations
+	@.venv-integrations/bin/python -c 'import sysconfig, pathlib; here = pathlib.Path(sysconfig.get_path("purelib")); \
+	  (here / "main.pth").write_text(str(pathlib.Path.cwd() / here.relative_to(pathlib.Path.cwd()).as_posix().replace(".venv-integrations", ".venv")))'
+	@.venv-integrations/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  lightning==2.6.6 torchmetrics==1.9.0 tensorboard==2.21.0 $(if $(WANDB),wandb==0.31.0) $(if $(MLFLOW),mlflow==3.17.2) \
+	  || echo "lightning and tensorboard cannot be installed: their tests are skipped"
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-integrations/bin/python -m pytest -q -rs tests/integrations
 
 check: setup
 	$(BIN)/ruff check .
@@ -52,4 +62,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-families .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache layerlaw-demo
+	rm -rf .venv .venv-families .venv-integrations .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache layerlaw-demo

@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import lightning
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -14,6 +14,7 @@ from training_parts import Blobs, everything, network, seed_everything
 
 from layerlaw.integrations.lightning import LawMonitor
 
+lightning: Any = pytest.importorskip("lightning", reason="lightning is not installed")
 EPOCHS, BATCH = 8, 16  # 5 batches in an epoch of one process: 40 steps
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
@@ -44,7 +45,7 @@ def loader(samples: int = 80, **how: Any) -> DataLoader[Any]:
     return DataLoader(Blobs(samples), batch_size=BATCH, shuffle=True, **how)
 
 
-def trained(*callbacks: Any, val: bool = False, **how: Any) -> tuple[dict[str, Any], lightning.Trainer]:
+def trained(*callbacks: Any, val: bool = False, **how: Any) -> tuple[dict[str, Any], Any]:
     """What a training leaves behind, and the trainer."""
     module, samples = Classifier(), how.pop("samples", 80)
     seed_everything(11)

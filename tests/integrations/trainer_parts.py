@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
-import transformers
 from torch.utils.data import Dataset
 from training_parts import everything, seed_everything
 
+transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
 VOCABULARY, LENGTH, CLASSES = 48, 12, 3
 STEPS = {"num_train_epochs": 8, "per_device_train_batch_size": 16}  # of 80 samples: 40 steps
 
@@ -58,7 +59,7 @@ class Losses(transformers.TrainerCallback):
         self.seen += [logs["loss"]] if "loss" in logs else []
 
 
-def trainer_of(folder: Path, kind: str, **how: Any) -> transformers.Trainer:
+def trainer_of(folder: Path, kind: str, **how: Any) -> Any:
     usual: dict[str, Any] = {
         "use_cpu": True, "report_to": [], "logging_steps": 1, "save_strategy": "no", "disable_tqdm": True, "seed": 5,
         "learning_rate": 1e-2,
@@ -68,10 +69,10 @@ def trainer_of(folder: Path, kind: str, **how: Any) -> transformers.Trainer:
     return transformers.Trainer(model=model(kind), args=args, train_dataset=data)
 
 
-def trained(trainer: transformers.Trainer) -> dict[str, Any]:
+def trained(trainer: Any) -> dict[str, Any]:
     """Train, and tell all that is left behind."""
     losses = Losses()
     trainer.add_callback(losses)
     seed_everything(11)
     trainer.train()
-    return everything(trainer.model, trainer.optimizer.optimizer, losses.seen)  # type: ignore[union-attr]
+    return everything(trainer.model, trainer.optimizer.optimizer, losses.seen)

@@ -25,7 +25,7 @@ from layerlaw.verdict.stopping import UntilLaw
 try:
     from transformers import TrainerCallback
 except ImportError:  # told when somebody makes one: this module can be read without
-    TrainerCallback = None
+    TrainerCallback = None  # type: ignore[assignment, misc]
 
 TOKENS_PER_FEATURE = 200  # of a language model's data so many are read: twice of what a probe wants by itself
 REPORTERS = ("tb_writer", "_wandb", "_ml_flow")  # where transformers' own callbacks keep what they report to
@@ -171,8 +171,9 @@ class _Samples:
         if not isinstance(self.batch, Mapping) or "input_ids" not in self.batch:
             return False
         labels = self.batch.get("labels")
-        each = isinstance(labels, Tensor) and labels.dim() == 2 and not labels.is_floating_point()
-        return each and bool(labels.shape == self.batch["input_ids"].shape)
+        if not isinstance(labels, Tensor) or labels.dim() != 2 or labels.is_floating_point():
+            return False
+        return bool(labels.shape == self.batch["input_ids"].shape)
 
     def token_ids(self) -> Any:
         """Token ids of documents spread over the data set, without padding."""

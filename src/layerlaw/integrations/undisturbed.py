@@ -111,8 +111,8 @@ def seeded(seed: int, *data: Any) -> Iterator[None]:
         try:
             random.seed(seed)
             np.random.seed(seed % 2**32)  # noqa: NPY002 - data sets draw from it
-            torch.random.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond
-            if torch.cuda.is_initialized():
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 torch.cuda.manual_seed_all(seed)
             yield
         finally:
