@@ -1,10 +1,14 @@
 """A monitor in a plain loop: it measures, keeps, sends on, and disturbs nothing."""
 
 import itertools
+import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,7 +25,7 @@ from training_parts import CLASSES, FEATURES, SAMPLES, Blobs, differences, every
 
 import layerlaw as ll
 from layerlaw.errors import InputError
-from layerlaw.integrations.undisturbed import reread
+from layerlaw.integrations.undisturbed import reread, seeded
 from layerlaw.record import Record
 
 Adam, Momentum = torch.optim.Adam, lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9)
@@ -401,3 +405,36 @@ def test_a_language_model_is_measured_on_text() -> None:
     assert torch.equal(random_state, torch.get_rng_state())
     with pytest.raises(InputError, match="test: expected none for a language model"):
         ll.Monitor(model, "some text", test=PAIR)
+
+
+class Transform:
+    """Something that draws from a generator of its own."""
+
+    def __init__(self, kind: str, seed: int) -> None:
+        self.kind = kind
+        self.own: Any = {
+            "numpy": np.random.default_rng, "old": np.random.RandomState, "python": random.Random,
+            "torch": lambda seed: torch.Generator().manual_seed(seed),
+        }[kind](seed)  # fmt: skip
+
+    def draw(self) -> float:
+        if self.kind == "torch":
+            return float(torch.rand((), generator=self.own))
+        return float(self.own.random() if self.kind != "old" else self.own.rand())
+
+
+def test_generators_are_found_wherever_a_data_set_holds_them() -> None:
+    kinds = ("numpy", "old", "python", "torch")
+    parts = [Transform(kinds[i % 4], i) for i in range(24)]
+    holder = SimpleNamespace(
+        a=SimpleNamespace(list=parts[:8]), b={"some": tuple(parts[8:16])}, c=partial(print, parts[16], more=parts[17]),
+        d=SimpleNamespace(e=SimpleNamespace(f=SimpleNamespace(g=parts[18:]))),
+    )  # fmt: skip
+    holder.itself = holder
+    expected = [part.draw() for part in parts]
+    parts_again = [Transform(kinds[i % 4], i) for i in range(24)]
+    for part, again in zip(parts, parts_again, strict=True):
+        part.own = again.own
+    with seeded(0, DataLoader([1, 2], collate_fn=holder)):  # type: ignore[arg-type]
+        assert [part.draw() for part in parts] == expected
+    assert [part.draw() for part in parts] == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from layerlaw.capture.network import Randomness
 from layerlaw.errors import InputError
 
 LONGEST = 100  # entries of a list or dictionary in which generators are looked for
-DEEPEST = 6
+DEEPEST = 10
 
 
 def reread(data: Any, *, where: str = "data", seed: int = 0) -> Any:
@@ -137,17 +138,22 @@ def _generators(root: Any) -> list[Callable[[], object]]:
             found.append(partial(value.set_state, value.get_state()))
         elif isinstance(value, np.random.Generator):
             found.append(partial(setattr, value.bit_generator, "state", value.bit_generator.state))
-        elif isinstance(value, (list, tuple, dict)):
-            inner = list(value.values()) if isinstance(value, dict) else value
-            for one in inner[:LONGEST]:
+        else:
+            for one in _inside(value):
                 look(one, depth + 1)
-        elif isinstance(value, partial):
-            look((value.func, value.args, value.keywords), depth + 1)
-        elif hasattr(value, "__dict__"):
-            look(list(vars(value).values()), depth)
 
     look(root, 0)
     return found
+
+
+def _inside(value: Any) -> list[Any]:
+    """What a container, a partial function or an object holds, the first so many."""
+    if isinstance(value, (list, tuple)):
+        return list(value[:LONGEST])
+    if isinstance(value, partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    held = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    return list(itertools.islice(held.values(), LONGEST))
 
 
 def _has_length(data: Any) -> bool:
