@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test families notebooks docs package check bench fuzz torture format clean
+.PHONY: setup demo test families notebooks integrations docs package check bench fuzz torture format clean
 
 setup: $(READY)
 
@@ -50,6 +50,14 @@ package: setup
 	@.venv-package/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build hatchling "readme_renderer[md]" twine
 	.venv-package/bin/python scripts/package.py
 
+# Lightning, TensorBoard and (MLFLOW=1, 400 MB; WANDB=1) trackers in an environment of their own, beside the packages of the other.
+integrations: setup
+	$(call BESIDE,.venv-integrations)
+	@.venv-integrations/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  lightning==2.6.6 torchmetrics==1.9.0 tensorboard==2.21.0 $(if $(WANDB),wandb==0.31.0) $(if $(MLFLOW),mlflow==3.17.2) \
+	  || echo "lightning and tensorboard cannot be installed: their tests are skipped"
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-integrations/bin/python -m pytest -q -rs tests/integrations
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -74,4 +82,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-families .venv-notebooks .venv-package dist docs/_build docs/_gallery docs/_api .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache layerlaw-demo
+	rm -rf .venv .venv-families .venv-notebooks .venv-integrations .venv-package dist docs/_build docs/_gallery docs/_api .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache layerlaw-demo

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from layerlaw.advice.exits import early_exit
     from layerlaw.capture.network import untrained
     from layerlaw.errors import LayerlawError
+    from layerlaw.integrations.monitor import Monitor
     from layerlaw.lab import SVSL, EvenSteps
     from layerlaw.law import LawFit, fit_law
     from layerlaw.lm import probe_lm
@@ -29,14 +30,16 @@ if TYPE_CHECKING:
     from layerlaw.verdict import find_modules
 
 __all__ = [  # noqa: RUF022 - sorted as Python sorts
-    "EvenSteps", "LawFit", "LayerlawError", "Record", "SVSL", "cdnv", "early_exit", "find_modules", "fit_law", "measure",
-    "nc1", "ncc_accuracy", "plot", "probe", "probe_lm", "record_of", "report", "separation_fuzziness", "sites", "untrained",
+    "EvenSteps", "LawFit", "LayerlawError", "Monitor", "Record", "SVSL", "cdnv", "early_exit", "find_modules", "fit_law",
+    "measure", "nc1", "ncc_accuracy", "plot", "probe", "probe_lm", "record_of", "report", "separation_fuzziness", "sites",
+    "untrained",
 ]  # fmt: skip
 
 _HOMES = {name: home for home, names in {
     "advice.exits": ("early_exit",),
     "capture.network": ("untrained",),
     "errors": ("LayerlawError",),
+    "integrations.monitor": ("Monitor",),
     "lab": ("SVSL", "EvenSteps"),
     "law": ("LawFit", "fit_law"),
     "lm": ("probe_lm",),

@@ -79,6 +79,7 @@ COMMANDS = {
         "advice",
         "Which data set is harder for an architecture? By the nearest-class-center mismatch of its first layer.",
     ),
+    "check": ("checks", "Check records, for continuous integration: one line per demand."),
     "reproduce": ("reproduce", "Train the networks of a paper's figure, and print the paper's numbers beside ours."),
 }
 
@@ -119,6 +120,7 @@ app = typer.Typer(
 )
 
 
+BAD_INPUT = {"check": 2}  # exit codes of commands that have another use for 1
 MADE_BY = {"report": "probe", "modules": "probe"}  # commands that show what another has measured
 WHERE = ("data", "test")  # at the beginning of a message these name the samples, not an option
 HINT = re.compile(
@@ -165,7 +167,7 @@ def in_options(text: str) -> str:
 
 
 def run() -> None:
-    """Run a command; an error of ours becomes one line and exit code 1."""
+    """Run a command; an error of ours becomes one line and exit code 1 (of `check` 2)."""
     if sys.argv[1:] and sys.argv[1] in COMMANDS:
         loaded_command(sys.argv[1])  # while Ctrl-C still means: nothing to save
     if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
@@ -181,7 +183,7 @@ def run() -> None:
         if "--json" in sys.argv:
             print_json({"error": {"type": type(error).__name__, "message": said}})
         Screen(stderr=True, soft_wrap=True).print(f"error: {said}", style="red")
-        sys.exit(1)
+        sys.exit(BAD_INPUT.get(next(iter(sys.argv[1:]), ""), 1))
     except KeyboardInterrupt:
         _interrupted()
     except SystemExit as left:  # what typer makes of Ctrl-C, without a word

@@ -21,6 +21,7 @@ from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.errors import FeatureError, InputError, check_choice, renamed
 from layerlaw.probing.aside import doubt_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
+from layerlaw.probing.kept_plans import plan_of
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.probing.shards import first_batch
@@ -137,10 +138,9 @@ def probe(
         example = first_batch(train)
         if held_out is not None and world_size() > 1:
             first_batch(held_out)
-        with probing_state(network, "running"):
-            told: Any = {"scores_at": scores, "classes_told": told_outputs(classes, example.labels, known_names)}
-            how_found: Any = {"choice": sites, "reduce": reduce, "parts": parts, "output_row": True}
-            plan = find_sites(network, example.to(where), **how_found, **told)
+        told: Any = {"scores_at": scores, "classes_told": told_outputs(classes, example.labels, known_names)}
+        how_found: Any = {"choice": sites, "reduce": reduce, "parts": parts, "output_row": True}
+        plan = plan_of(network, example.to(where), **how_found, **told)
         known: Any = {"decisions": scores is not None}
         chosen = classes_or_targets(classes, plan, train.labels, example.labels, known_names, **known)
         if linear and isinstance(chosen, Targets):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from torch import nn
+
 from layerlaw.capture.modules import modules_of
 from layerlaw.capture.plan import Site
 from layerlaw.probing.run import Prober, Split
@@ -39,13 +43,14 @@ def set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
     full = [row.values.get("rank") == span for row in rows if row.in_fit]
     most = sum(full) > len(full) / 2  # where most are short of it, they compare with each other
     before: Site | None = None
+    modules = modules_of(run.network)
     for site, row in zip(run.plan.sites, rows, strict=True):
         rank = row.values.get("rank")
         if not (row.in_fit or row.branch):
             continue
         if most and rank is not None and 0 < rank < span:  # of rank 0 is a dead layer, which ends every law
             row.in_fit, row.aside = False, run.classes.short_of(row.features, int(rank), span)
-        elif row.in_fit and before is not None and _again(run, train, before, site):
+        elif row.in_fit and before is not None and _again(run, train, before, site, modules):
             row.in_fit, row.aside = False, f"the same features as '{before.name}'"
         elif row.in_fit:
             before = site
@@ -94,9 +99,9 @@ def token_notes(run: Prober) -> list[str]:
     return [f"{measured}, while {goes_on} as many numbers as one token has: {cure}."] * (reduce == "flatten")
 
 
-def _again(run: Prober, train: Split, before: Site, site: Site) -> bool:
+def _again(run: Prober, train: Split, before: Site, site: Site, modules: Mapping[str, nn.Module]) -> bool:
     """Whether a site shows the features of the one before, with no weights in between that could have changed them."""
-    owner = modules_of(run.network).get(site.module)
+    owner = modules.get(site.module)
     weights = site.behind or owner is None or any(True for _ in owner.parameters())
     works = before.seen_at == "input" if site.seen_at == "input" else weights
     a, b = (run.classes.fitted(train, one) for one in (before, site))

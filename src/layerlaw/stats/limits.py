@@ -17,6 +17,7 @@ FAR = 1e11  # times the least difference of class means: float64 sums of such fe
 FARTHEST = 1e15  # the same where a sample was subtracted first: the features themselves are rounded by as much
 TRACE = 1e-9  # of the cutoff: what is cut below was exactly 0
 SMALLEST = {torch.float64: 1e-140}  # below, squares are 0
+LOOKED_AT = "_looked_at"  # where a site keeps its numbers
 SMALLEST_FLOAT32 = 1e-36  # below, the features themselves have lost digits
 TOO_LARGE = "Numbers too large to be added up show as infinity: float64 reaches further"
 
@@ -100,8 +101,12 @@ def _hidden(offset: float, spread: float, cut: float, chance: float, least: floa
 def _looked_at(site: Centers | FeatureFit) -> list[list[float]]:
     """Size of a sample, of the mean, of what is around it; largest scale cut, what chance gives, least kept, cutoff.
 
-    The rounding errors of n samples are as good as random where they vary: their mean is smaller by √n.
+    The rounding errors of n samples are as good as random where they vary: their mean is smaller by √n. A probe asks several
+    times for each site: what was found is kept with it.
     """
+    known: list[list[float]] | None = vars(site).get(LOOKED_AT)
+    if known is not None:
+        return known
     n, mean, scales, between = site.looked_at
     offset = torch.linalg.vector_norm(mean, dim=-1)
     differences, within = scales.square().sum(-1), site.spread / n
@@ -116,4 +121,5 @@ def _looked_at(site: Centers | FeatureFit) -> list[list[float]]:
     spread = (differences + within).sqrt()
     rows = torch.stack([size, offset, spread, site.cut, chance, least, site.cutoff.expand_as(size)], -1)
     found: list[list[float]] = rows.reshape(-1, rows.shape[-1]).tolist()
+    vars(site)[LOOKED_AT] = found
     return found

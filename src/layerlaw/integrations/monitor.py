@@ -1,0 +1,254 @@
+"""A monitor for training loops: it measures every so many epochs, keeps and sends on what it found, and disturbs nothing."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from layerlaw.data import Text
+from layerlaw.errors import InputError, LayerlawError, check_seed, check_whole, shown
+from layerlaw.files import made_folder
+from layerlaw.integrations import undisturbed
+from layerlaw.integrations.trackers import PAGE, Tracker, law_figure, scalars, trackers_of
+from layerlaw.pages import report
+from layerlaw.probing import probe
+from layerlaw.probing.kept_plans import KeptPlans, keeping
+from layerlaw.record import Record
+from layerlaw.stats.ranks import rank
+from layerlaw.verdict.stopping import UntilLaw
+
+SMALL_SAMPLE, SMALL_BATCH = 4096, 1024  # bytes, and how many of such samples are run at once: calls cost more than work
+
+
+class Monitor:
+    """Measure a network while it is trained, in a loop of your own: call it after every epoch.
+
+        monitor = ll.Monitor(model, train_loader, every=5, to=SummaryWriter())
+        for epoch in range(epochs):
+            train_one_epoch(...)
+            monitor(epoch)
+        monitor.finish()
+
+    model   the network that is trained; weights, gradients, random numbers, samplers and losses of its training are bit by
+            bit the same with and without a monitor
+    data    what to measure on, as for `probe`, such as the training loader, over whose samples a loader of its own is made;
+            of a language model a text, or token ids (documents, length) as `lm.pieces_of(ids)`
+    every   measure at epochs that it divides; `monitor.measure(epoch)` measures in any case
+    test    held-out data
+    to      trackers: a SummaryWriter, a wandb run, the module mlflow, a function of (numbers, step), or a list of them
+    folder  records are written here, epoch-000005.json and so on, and the page at the end
+    probe   further arguments of `probe` (of `probe_lm` where the data are text); default: uncertainty=False, which takes
+            half of the time
+
+    A measurement that fails warns once, and the training goes on; so does a tracker that raises. In a job of several
+    processes all of them call it, and rank 0 writes and sends.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Any,
+        *,
+        every: int = 1,
+        test: Any = None,
+        to: Any = (),
+        folder: str | os.PathLike[str] | None = None,
+        **probe: Any,
+    ) -> None:
+        check_whole(1, every=every)
+        if not isinstance(model, nn.Module):
+            raise InputError(f"model: expected an nn.Module, got {shown(model)}.")
+        undisturbed.check_unsharded(model)
+        self.every, self.rule = every, UntilLaw()
+        """How often it measures, and the rule of `should_stop`."""
+        self.records: list[Record] = []
+        """What was measured, in the order of the epochs; each has its epoch as settings["step"]."""
+        self.unit = "epoch"
+        """What is counted: settings["step_unit"]."""
+        self._model, self._text = model, is_text(data)
+        self._seed = probe.get("seed", 0)
+        check_seed(self._seed)
+        self._data = data if self._text else undisturbed.reread(data, seed=self._seed)
+        self._test = None if test is None else undisturbed.reread(test, where="test", seed=self._seed)
+        if self._text and test is not None:
+            raise InputError("test: expected none for a language model, whose residual is held out by document.")
+        check_options(probe, text=self._text)
+        usual: dict[str, Any] = {"progress": False} if self._text else {"progress": False, "uncertainty": False}
+        if probe.get("batchnorm", "running") == "running" and _are_small(data):
+            usual["batch_size"] = SMALL_BATCH
+        self._probe, self._plans = usual | probe, KeptPlans()
+        self.trackers: list[Tracker] = trackers_of(to)
+        """Where numbers, pictures and the page go."""
+        self._folder = None if folder is None else made_folder(folder)
+        self._warned: set[str] = set()
+        self._no_law = ""
+
+    def __call__(self, epoch: int) -> Record | None:
+        """Measure if this epoch is one of those; the record, or `None` where none was made."""
+        check_whole(0, epoch=epoch)
+        return self.measure(epoch) if epoch % self.every == 0 else None
+
+    def measure(self, epoch: int) -> Record | None:
+        """Measure now; `None` where that fails, which a warning tells, the first time."""
+        check_whole(0, epoch=epoch)
+        if self.records and epoch <= self.records[-1].settings["step"]:
+            last = self.records[-1].settings["step"]
+            self._warn(
+                "order", f"expected one {self.unit} after the other, got {epoch} after {last}: not measured again"
+            )
+            return None
+        try:
+            record = self._measured()
+        except Exception as error:  # whatever goes wrong here, the training must not end by it
+            self._plans.forget()
+            self._warn("measure", f"{self.unit} {epoch} could not be measured ({type(error).__name__}: {error})")
+            return None
+        record.settings |= {"step": epoch, "step_unit": self.unit}
+        record.name = f"{self.unit} {epoch}"
+        self.records.append(record)
+        try:
+            self.rule.update(epoch, record)
+        except InputError as error:  # too few layers to speak of a law
+            self._no_law = str(error)
+        if rank() == 0:
+            self._write(record)
+            self._send(record)
+        return record
+
+    @property
+    def record(self) -> Record | None:
+        """The last one."""
+        return self.records[-1] if self.records else None
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the law has held at as many measurements in a row as the `rule` wants (three).
+
+        That is early: ask for what else you need, such as fitted training data, before you stop.
+        """
+        if self._no_law:
+            self._warn("law", f"should_stop never becomes True ({self._no_law})")
+        return self.rule.stopped is not None
+
+    def page(self, path: str | os.PathLike[str]) -> Path:
+        """Write one page about all records, along the training."""
+        if not self.records:
+            raise InputError(f"page: expected at least one measured {self.unit}, got none: call monitor({self.unit}).")
+        return report(self.records, path, title=f"The law during training, {type(self._model).__name__}")
+
+    def finish(self) -> None:
+        """At the end of a training: write the page into the folder, and hand it to the trackers."""
+        if rank() != 0 or not self.records or not (self._folder or self.trackers):
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            path = (self._folder or Path(scratch)) / PAGE
+            if self._guarded("page", "the page could not be written", lambda: self.page(path)):
+                for number, tracker in enumerate(self.trackers):
+                    self._guarded(
+                        f"page {number}", f"{tracker.name} did not take the page", partial(tracker.page, path)
+                    )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def __repr__(self) -> str:
+        stop = f", the law has held since {self.unit} {self.rule.since}" if self.rule.stopped is not None else ""
+        return f"Monitor(every={self.every}): {len(self.records)} measured{stop}"
+
+    def _measured(self) -> Record:
+        with undisturbed.seeded(self._seed, self._data, self._test), keeping(self._plans):
+            if self._text:
+                from layerlaw.lm import probe_lm
+
+                return probe_lm(self._model, self._data, **self._probe)
+            try:
+                return probe(self._model, self._data, test=self._test, **self._probe)
+            except LayerlawError:
+                if not self._plans.used:
+                    raise
+                self._plans.forget()  # the network may call its layers otherwise than it did
+                return probe(self._model, self._data, test=self._test, **self._probe)
+
+    def _write(self, record: Record) -> None:
+        folder, step = self._folder, record.settings["step"]
+        if folder is not None:
+            path = folder / f"{self.unit}-{step:06d}.json"
+            self._guarded("write", f"{path.name} could not be written, the record is kept", lambda: record.save(path))
+
+    def _send(self, record: Record) -> None:
+        if not self.trackers:
+            return
+        values, step = scalars(record), record.settings["step"]
+        drawn: list[Any] = []
+        if any(type(tracker).picture is not Tracker.picture for tracker in self.trackers):
+            self._guarded("draw", "the law could not be drawn", lambda: drawn.append(law_figure(record)))
+        for number, tracker in enumerate(self.trackers):
+
+            def send(to: Tracker = tracker) -> None:
+                to.numbers(values, step)
+                for figure in drawn:
+                    to.picture(figure, step)
+
+            self._guarded(f"send {number}", f"{tracker.name} did not take {self.unit} {step}, the record is kept", send)
+
+    def _guarded(self, key: str, what: str, action: Callable[[], object]) -> bool:
+        """Whether an action worked; where it did not, that is told once."""
+        try:
+            action()
+        except Exception as error:  # trackers and disks raise anything
+            self._warn(key, f"{what} ({type(error).__name__}: {error})")
+            return False
+        return True
+
+    def _warn(self, key: str, words: str) -> None:
+        if key not in self._warned:
+            self._warned.add(key)
+            warnings.warn(f"layerlaw monitor: {words}. The training goes on; this is told once.", stacklevel=4)
+
+
+def _are_small(data: Any) -> bool:
+    """Whether data are a pair of tensors with samples of so few numbers that large batches cost no memory."""
+    pair = isinstance(data, tuple) and len(data) == 2 and all(isinstance(part, Tensor) for part in data)
+    return pair and 0 < data[0][:1].nbytes <= SMALL_SAMPLE
+
+
+def stopping_rule(stop: bool | int | UntilLaw | None) -> UntilLaw | None:
+    """The rule that a callback stops by: none, the usual one (`True`), one of so many measurements, or the user's own."""
+    if stop is None or stop is False:
+        return None
+    if isinstance(stop, UntilLaw):
+        return stop
+    if not isinstance(stop, int):
+        raise InputError(f"stop: expected True, a number of measurements, or UntilLaw(…), got {shown(stop)}.")
+    return UntilLaw() if stop is True else UntilLaw(patience=stop)
+
+
+def check_options(given: Mapping[str, Any], *, text: bool) -> None:
+    """Raise where `probe` (or `probe_lm`) does not know an argument: before the training, not in it."""
+    measures: Callable[..., Record] = probe
+    if text:
+        from layerlaw.lm import probe_lm as measures
+    known = set(inspect.signature(measures).parameters) - {"model", "data", "text", "test", "old"}
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise TypeError(f"{measures.__name__}() got an unexpected keyword argument '{name}'.{hint}")
+
+
+def is_text(data: Any) -> bool:
+    """Whether data are of a language model: a text, documents, or what `lm.pieces_of` makes."""
+    words = isinstance(data, (list, tuple)) and bool(data) and all(isinstance(one, str) for one in data)
+    return isinstance(data, (str, Text)) or words or type(data).__name__ == "UncutText"

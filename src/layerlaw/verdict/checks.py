@@ -1,0 +1,122 @@
+"""Demands on a record that a test of a model may make, for continuous integration: each is met or not, in one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from layerlaw.errors import InputError
+from layerlaw.law.words import law_numbers
+from layerlaw.measures.columns import describe
+from layerlaw.record import Record
+from layerlaw.verdict import law_holds
+from layerlaw.wording import percent
+
+WORSE = 0.1  # by how much the final D may lie above that of a baseline
+WORSE_ACCURACY = 0.01
+
+
+@dataclass(frozen=True)
+class Check:
+    """One demand: what was asked, whether it is met, and the numbers that say so."""
+
+    name: str
+    passed: bool
+    words: str
+
+    def __str__(self) -> str:
+        return f"{'pass' if self.passed else 'FAIL'}  {self.name}: {self.words}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def checked(
+    record: Record,
+    *,
+    holds: Sequence[str] = (),
+    max_final: float | None = None,
+    min_accuracy: float | None = None,
+    against: Record | None = None,
+    worse: float = WORSE,
+) -> list[Check]:
+    """The demands, each answered.
+
+    holds         columns of which the law must hold
+    max_final     the most that D (D_reg, PR) of the last point of the law may be
+    min_accuracy  the least accuracy, on test data where there are some
+    against       an earlier record of the same sites: the law must hold where it held there, the final D be at most `worse`
+                  (a share) above that one, accuracy at most one point below
+    """
+    for name, value in (("max_final_d", max_final), ("min_accuracy", min_accuracy), ("worse", worse)):
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise InputError(f"{name}: expected a number of at least 0, got {value}.")
+    if not holds and max_final is None and min_accuracy is None and against is None:
+        raise InputError(
+            "check: expected at least one demand, got none: --holds, --max-final-d, --min-accuracy, --against."
+        )
+    found = [_holds(record, column) for column in holds]
+    if max_final is not None:
+        symbol, final = describe(record.leading).symbol, _final(record)
+        found.append(Check(f"final {symbol}", final <= max_final, f"{final:.4g}, at most {max_final:g} was demanded"))
+    if min_accuracy is not None:
+        which, accuracy = _accuracy(record)
+        if accuracy is None:
+            raise InputError(f"min_accuracy: expected a record with an accuracy, '{record.name}' has none.")
+        words = f"{percent(accuracy)}, at least {percent(min_accuracy)} was demanded"
+        found.append(Check(which, accuracy >= min_accuracy, words))
+    return found + (_against(record, against, worse) if against is not None else [])
+
+
+def _holds(record: Record, column: str) -> Check:
+    record.column(column)  # an unknown one is answered with those there are
+    if not describe(column).law:
+        raise InputError(f"holds: expected a column that carries a law, got '{column}'.")
+    name = f"the law of {column} holds"
+    try:
+        fit = record.law(column)
+    except InputError as error:
+        return Check(name, False, str(error))
+    said = law_holds(record, fit, record.law_errors(column))
+    numbers = ", ".join([f"ρ = {fit.rho:.3f}", *law_numbers(fit)])
+    against = ["too few points or samples to say"] if said is None else [] if said else fit.objections
+    return Check(name, said is True, "; ".join([numbers, *against]))
+
+
+def _final(record: Record) -> float:
+    points = record.points()
+    value = points[-1].values.get(record.leading) if points else None
+    if value is None:
+        raise InputError(f"record '{record.name}': expected {record.leading} at the last point of the law, got none.")
+    return value
+
+
+def _accuracy(record: Record) -> tuple[str, float | None]:
+    if record.test_accuracy is not None:
+        return "test accuracy", record.test_accuracy
+    return "accuracy", record.accuracy
+
+
+def _against(record: Record, base: Record, worse: float) -> list[Check]:
+    sites = [[site.name for site in one.points()] for one in (record, base)]
+    if record.kind != base.kind or sites[0] != sites[1] or record.leading != base.leading:
+        came = f"{len(sites[0])} points of a {record.kind.name} against {len(sites[1])} of a {base.kind.name}"
+        expected = "expected a record of the same kind, measured at the same sites"
+        raise InputError(f"against: {expected}, got {came}. Measure both with the same --sites.")
+    symbol, column = describe(record.leading).symbol, record.leading
+    now, before = _final(record), _final(base)
+    most = before * (1 + worse)
+    words = f"{now:.4g} after {before:.4g}, at most {percent(worse)} above was demanded"
+    found = [Check(f"final {symbol} against '{base.name}'", now <= most, words)]
+    if _holds(base, column).passed:
+        held = _holds(record, column)
+        found.append(Check(f"the law still holds, as in '{base.name}'", held.passed, held.words))
+    (which, accuracy), (other, known) = _accuracy(record), _accuracy(base)
+    if accuracy is not None and known is not None and which == other:
+        words = f"{percent(accuracy)} after {percent(known)}, at most one point below was demanded"
+        passed = accuracy >= known - WORSE_ACCURACY - 1e-12
+        found.append(Check(f"{which} against '{base.name}'", passed, words))
+    return found

@@ -1,0 +1,48 @@
+"""`layerlaw check` as a process: its lines and its exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import layerlaw
+
+from layerlaw.record import Record, SiteRow
+
+STRAIGHT, BENT = [32.0, 16.0, 8.0, 4.0, 2.0, 1.0], [32.0, 31.0, 30.0, 29.0, 28.0, 1.0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, values in (("good", STRAIGHT), ("bent", BENT)):
+        rows = [SiteRow(f"fc{i}", "Linear", (8,), 8, values={"separation": v}) for i, v in enumerate(values)]
+        record = Record(name=name, sites=rows, classes=["a", "b"], counts=[500, 500], accuracy=0.9)
+        record.save(tmp_path / f"{name}.json")
+    return tmp_path
+
+
+def test_demands_that_are_met_leave_a_line_each_and_exit_code_0(folder: Path) -> None:
+    demands = ("--holds", "separation", "--max-final-d", "1", "--against", "bent.json")
+    lines = layerlaw("check", "good.json", *demands, cwd=folder).stdout.splitlines()
+    assert [line[:4] for line in lines] == ["pass"] * 4
+    assert lines[1] == "pass  final D: 1, at most 1 was demanded"
+
+
+def test_one_that_is_not_met_gives_exit_code_1(folder: Path) -> None:
+    done = layerlaw("check", "good.json", "bent.json", "--holds", "separation", "--json", cwd=folder, code=1)
+    found = json.loads(done.stdout)
+    assert found["passed"] is False
+    assert [(row["record"], row["passed"]) for row in found["checks"]] == [("good.json", True), ("bent.json", False)]
+    assert "FAIL  the law of separation holds" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("good.json",), "check: expected at least one demand, got none"),
+        (("nothing.json", "--max-final-d", "1"), "expected a layerlaw record, found nothing there"),
+        (("good.json", "--max-final-d", "-1"), "--max-final-d: expected a number of at least 0"),
+        (("good.json", "--max-final-d", "one"), "--max-final-d"),
+    ],
+)
+def test_bad_input_gives_exit_code_2(given: tuple[str, ...], words: str, folder: Path) -> None:
+    assert words in layerlaw("check", *given, cwd=folder, code=2).stderr
