@@ -88,7 +88,7 @@ def in_options(text: str) -> str:
 
 def run() -> None:
     """Run a command; an error of ours becomes one line and exit code 1."""
-    from layerlaw.cli import advice, classifier, lm, reproduce  # noqa: F401  (each adds its commands)
+    from layerlaw.cli import advice, checkpoints, classifier, lm, reproduce  # noqa: F401  (each adds its commands)
 
     if signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None):
         signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on there may be something to save

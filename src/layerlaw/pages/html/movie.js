@@ -214,7 +214,7 @@
         if (!known(k)) return;
         label.textContent = words[near][k];
         label.setAttribute("x", Math.min(c.box.right - 16, Math.max(c.box.left + 18, c.x(movie.places[k]))));
-        label.setAttribute("y", c.y(now[k]) < c.box.top + 26 ? c.y(now[k]) + 24 : c.y(now[k]) - 12);
+        label.setAttribute("y", e && c.y(now[k]) > c.box.top + 26 ? c.y(now[k]) - 12 : c.y(now[k]) + 22);
       });
     });
     return lay;
@@ -302,7 +302,7 @@
   };
 
   // Three classes in three dimensions: samples, class means, classifier rows, and the corners that they tend to.
-  let spin = -0.3, tilt = 0.8;
+  let spin = -0.3, tilt = 0.7;
   const collapse = () => {
     const { labels, classes, names, data, far } = movie.view;
     const values = unpacked(data), n = labels.length, block = 3 * (n + 6), canvas = byId("collapse");
@@ -312,7 +312,7 @@
     const lay = () => (size = sized(canvas, canvas.clientWidth < 420 ? 310 : 330));
     panels.push((i, j, f) => {
       if (!size) return;
-      const { pen, width, height } = size, unit = 0.37 * Math.min(0.95 * width, height);
+      const { pen, width, height } = size, unit = 0.42 * Math.min(0.86 * width, height);
       const [c, s, ct, st] = [Math.cos(spin), Math.sin(spin), Math.cos(tilt), Math.sin(tilt)];
       const seen = ([x, y, z]) => {
         const [u, v] = [c * x - s * y, s * x + c * y];
@@ -390,8 +390,8 @@
       pen.textBaseline = "middle";
       pen.lineJoin = "round";
       names.forEach((name, k) => { // a little outside of its corner, and inside the picture
-        const out = seen(corners[k].map((e) => 1.22 * e)), half = pen.measureText(name).width / 2 + 4;
-        const x = Math.min(width - half, Math.max(half, out.x)), y = out.y + (out.y > origin.y ? 10 : -10);
+        const out = seen(corners[k].map((e) => 1.4 * e)), half = pen.measureText(name).width / 2 + 4;
+        const x = Math.min(width - half, Math.max(half, out.x)), y = Math.min(height - 9, Math.max(9, out.y));
         pen.lineWidth = 4;
         pen.strokeStyle = "rgba(255, 255, 255, .85)";
         pen.strokeText(name, x, y);
