@@ -27,8 +27,8 @@ from layerlaw.wording import counted, joined
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 UNITS = {
-    "epoch": re.compile(r"(?:epochs?|ep)[=_\-. ]*(\d+)", re.I),
-    "step": re.compile(r"(?:steps?|iter|it)[=_\-. ]*(\d+)", re.I),
+    "epoch": re.compile(r"(?<![a-z])(?:epochs?|ep)[=_\-. ]*(\d+)", re.I),
+    "step": re.compile(r"(?<![a-z])(?:steps?|iter|it)[=_\-. ]*(\d+)", re.I),
 }
 NUMBER = re.compile(r"\d+")
 SHOWN = 12  # checkpoints that are compared in the terminal

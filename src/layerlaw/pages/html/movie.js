@@ -89,6 +89,12 @@
     if (byId("tile-accuracy")) byId("tile-accuracy").querySelector(".value").textContent = law.accuracy[0] || "–";
     if (byId("test-accuracy")) byId("test-accuracy").textContent = law.accuracy[1] || "–";
   };
+  // Which steps are named where each has so much room: every, every second, fifth, tenth …, and the last.
+  const named = (room, widest) => {
+    const apart = Math.ceil(widest / room);
+    const stride = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((n) => n >= apart) || apart;
+    return movie.steps.map((_, k) => k).filter((k) => k === last || (k % stride === 0 && last - k >= apart));
+  };
   // Below the slider a dot per step, filled where the law holds, at the places where the slider stops.
   const strip = (width) => {
     const host = byId("strip"), thumb = 18;
@@ -99,13 +105,11 @@
       const filled = law.holds === true;
       shape(host, "circle", { cx: x(k), cy: 5, r: radius, fill: filled ? color("train") : "#fff", stroke: filled ? color("train") : color("pale") });
     });
-    let free = -Infinity;
-    movie.steps.forEach((step, k) => {
-      const half = 4 * step.length + 3;
+    const widest = Math.max(...movie.steps.map((step) => 7 * step.length)) + 8;
+    named((width - thumb) / Math.max(1, last), widest).forEach((k) => {
+      const half = 3.5 * movie.steps[k].length;
       const middle = Math.min(width - half, Math.max(half, x(k)));
-      if (middle - half < free || (k < last && x(last) - half < middle + half + 6)) return;
-      shape(host, "text", { x: middle, y: 24, "text-anchor": "middle" }, step);
-      free = middle + half + 4;
+      shape(host, "text", { x: middle, y: 24, "text-anchor": "middle" }, movie.steps[k]);
     });
   };
 
@@ -210,7 +214,7 @@
       const inside = now.map((v, k) => (drawable(v, log) && points[near][k] ? k : -1)).filter((k) => k >= 0);
       parts.labels.forEach((label, e) => {
         const k = inside[e ? inside.length - 1 : 0];
-        label.style.display = known(k) && words[near][k] !== "–" ? "" : "none";
+        label.style.display = known(k) && (e === 0 || inside.length > 1) && words[near][k] !== "–" ? "" : "none";
         if (!known(k)) return;
         label.textContent = words[near][k];
         label.setAttribute("x", Math.min(c.box.right - 16, Math.max(c.box.left + 18, c.x(movie.places[k]))));
@@ -251,7 +255,15 @@
   };
 
   // --- canvases -----------------------------------------------------------------------------------------------------
+  const hidden = new Set(); // canvases out of sight are not drawn while things move
+  const unseen = (canvas) => (playing || time !== goal) && hidden.has(canvas);
+  const sight = new IntersectionObserver((entries) => {
+    entries.forEach(({ target, isIntersecting }) => (isIntersecting ? hidden.delete(target) : hidden.add(target)));
+    shown = -1;
+    later();
+  }, { rootMargin: "80px" });
   const sized = (canvas, height) => {
+    sight.observe(canvas);
     const width = canvas.clientWidth, dense = Math.min(2, devicePixelRatio || 1);
     const tall = height || canvas.clientHeight;
     canvas.width = Math.round(width * dense);
@@ -259,7 +271,7 @@
     if (height) canvas.style.height = `${height}px`;
     const pen = canvas.getContext("2d");
     pen.setTransform(dense, 0, 0, dense, 0, 0);
-    return { pen, width, height: tall };
+    return { pen, width, height: tall, canvas, dense };
   };
 
   const planes = () => {
@@ -271,7 +283,8 @@
     panels.push((i, j, f, fresh, near) => {
       if (!same) { i = j = near; f = 0; }
       const of = labels[labels.length > 1 ? near : 0];
-      sizes.forEach(({ pen, width }, s) => {
+      sizes.forEach(({ pen, width, canvas }, s) => {
+        if (unseen(canvas)) return;
         const n = counts[s], a = starts[s] + 2 * n * i, b = starts[s] + 2 * n * j;
         const groups = new Map();
         for (let k = 0; k < n; k += 1) {
@@ -311,7 +324,7 @@
     let size = null;
     const lay = () => (size = sized(canvas, canvas.clientWidth < 420 ? 310 : 330));
     panels.push((i, j, f) => {
-      if (!size) return;
+      if (!size || unseen(canvas)) return;
       const { pen, width, height } = size, unit = 0.42 * Math.min(0.86 * width, height);
       const [c, s, ct, st] = [Math.cos(spin), Math.sin(spin), Math.cos(tilt), Math.sin(tilt)];
       const seen = ([x, y, z]) => {
@@ -425,7 +438,7 @@
       const [p, q] = [rgb(a[1]), rgb(b[1])], f = (share - a[0]) / (b[0] - a[0]);
       return `rgb(${p.map((part, e) => Math.round(mix(part, q[e], f))).join(" ")})`;
     };
-    let size = null, box = null, cell = 0, tall = 0;
+    let size = null, box = null, cell = 0, tall = 0, still = null;
     const lay = () => {
       const narrow = canvas.clientWidth < 520;
       tall = Math.min(30, Math.max(7, 420 / rows.length));
@@ -433,35 +446,40 @@
       const names = rows.map((k) => (narrow ? movie.numbers[k] : movie.sites[k]));
       size.pen.font = `12px ${color("font")}`;
       const wide = Math.max(...names.map((name) => size.pen.measureText(name).width));
-      box = { left: Math.ceil(wide) + 12, top: 6, names };
+      box = { left: Math.ceil(wide) + 12, top: 6, bottom: 6 + rows.length * tall, names };
       cell = (size.width - box.left - 4) / (last + 1);
+      still = document.createElement("canvas"); // all but the frame, drawn once
+      [still.width, still.height] = [canvas.width, canvas.height];
+      const pen = still.getContext("2d");
+      pen.setTransform(size.dense, 0, 0, size.dense, 0, 0);
+      fixed(pen, size.width, cell > 8 ? 1 : 0);
     };
-    panels.push((i, j, f) => {
-      if (!size) return;
-      const { pen, width, height } = size, bottom = box.top + rows.length * tall, gap = cell > 8 ? 1 : 0;
-      pen.clearRect(0, 0, width, height);
+    const fixed = (pen, width, gap) => {
       logs.forEach((row, r) => row.forEach((v, k) => {
         pen.fillStyle = known(v) ? ink(v) : "#f6f8fa";
-        pen.fillRect(box.left + k * cell, bottom - (r + 1) * tall, Math.max(0.5, cell - gap), tall - (tall > 8 ? 1 : 0));
+        pen.fillRect(box.left + k * cell, box.bottom - (r + 1) * tall, Math.max(0.5, cell - gap), tall - (tall > 8 ? 1 : 0));
       }));
       pen.font = `12px ${color("font")}`;
       pen.fillStyle = color("muted");
       pen.textBaseline = "middle";
       pen.textAlign = "right";
       const every = Math.ceil(14 / tall);
-      box.names.forEach((name, r) => r % every || pen.fillText(name, box.left - 8, bottom - (r + 0.5) * tall));
+      box.names.forEach((name, r) => r % every || pen.fillText(name, box.left - 8, box.bottom - (r + 0.5) * tall));
       pen.textAlign = "center";
-      let free = -Infinity;
-      movie.steps.forEach((step, k) => {
-        const x = box.left + (k + 0.5) * cell, half = pen.measureText(step).width / 2 + 5;
-        if (x - half < free || (k < last && box.left + (last + 0.5) * cell - half - 8 < x + half)) return;
-        pen.fillText(step, Math.min(width - half + 4, x), bottom + 14);
-        free = x + half;
+      const widest = Math.max(...movie.steps.map((step) => pen.measureText(step).width));
+      named(cell, widest + 10).forEach((k) => {
+        const half = pen.measureText(movie.steps[k]).width / 2;
+        pen.fillText(movie.steps[k], Math.min(width - half, box.left + (k + 0.5) * cell), box.bottom + 14);
       });
-      pen.fillText(movie.unit, (box.left + width) / 2, bottom + 33);
-      pen.strokeStyle = color("test");
-      pen.lineWidth = 2;
-      pen.strokeRect(box.left + (i + f) * cell - 1, box.top - 2, Math.max(3, cell), rows.length * tall + 3);
+      pen.fillText(movie.unit, (box.left + width) / 2, box.bottom + 33);
+    };
+    panels.push((i, j, f) => {
+      if (!size || unseen(canvas)) return;
+      size.pen.clearRect(0, 0, size.width, size.height);
+      size.pen.drawImage(still, 0, 0, size.width, size.height);
+      size.pen.strokeStyle = color("test");
+      size.pen.lineWidth = 2;
+      size.pen.strokeRect(box.left + (i + f) * cell - 1, box.top - 2, Math.max(3, cell), rows.length * tall + 3);
     });
     const to = (event) => seek(Math.floor((event.clientX - canvas.getBoundingClientRect().left - box.left) / cell));
     canvas.addEventListener("pointerdown", (event) => { canvas.setPointerCapture(event.pointerId); to(event); });

@@ -17,9 +17,9 @@ from layerlaw.pages.html import Markup, fill
 from layerlaw.pages.html.frames import frames
 from layerlaw.pages.kinds import presentation
 from layerlaw.pages.law_numbers import ASKED, LAW_COLUMNS
-from layerlaw.pages.record_view import RecordView, read_all
+from layerlaw.pages.record_view import read_all
 from layerlaw.record import Record
-from layerlaw.wording import ABSENT, clean, counted, joined, number, percent, sentence
+from layerlaw.wording import ABSENT, clean, joined, number, percent, sentence
 
 MOST_STEPS = 2_000
 MANY_PLANES, MOST_IN_LEGEND = 12, 24
@@ -86,9 +86,10 @@ def _facts(series: TrainingSeries) -> Markup:
     """Name, samples, classes and sites; what changes in training is in the tiles."""
     last = series.views[-1]
     facts = [fact for fact in presentation(last).facts(last) if "accuracy" not in fact and "R²" not in fact]
-    span = f"{counted(len(series.views), 'step')} from {series.unit} {step_text(series.steps[0])}"
+    many, ends = len(series.views), [step_text(series.steps[i]) for i in (0, -1)]
+    span = f"measured {many} times from {series.unit} {' to '.join(ends)}" if many > 1 else f"{series.unit} {ends[0]}"
     model = last.record.provenance.get("model")
-    parts = [*([clean(str(model))] if model else []), *facts, f"{span} to {step_text(series.steps[-1])}"]
+    parts = [*([clean(str(model))] if model else []), *facts, span]
     first, *others = parts
     return fill('<span class="fact">{}</span>{}', first, [fill(' · <span class="fact">{}</span>', o) for o in others])
 
@@ -121,7 +122,7 @@ def _parts(series: TrainingSeries, data: dict[str, Any]) -> list[Markup]:
         fill('<noscript><p class="empty">The movie needs JavaScript; the table below does not.</p></noscript>'),
         _player(series),
         fill('<p class="headline" id="words">{}</p>', sentence(last.headline[0])),
-        _tiles(last, step),
+        _tiles(series, step),
         _side_by_side(hero),
         _planes(data, series.unit) if data["planes"] else fill(""),
         _side_by_side(lower),
@@ -148,7 +149,8 @@ def _player(series: TrainingSeries) -> Markup:
     )  # fmt: skip
 
 
-def _tiles(last: RecordView, step: str) -> Markup:
+def _tiles(series: TrainingSeries, step: str) -> Markup:
+    last = series.views[-1]
     tiles = [
         ("holds", "law holds", "if all three are as asked for"),
         ("evenness", "evenness", f"asked for: {ASKED['evenness']}"),
@@ -157,7 +159,8 @@ def _tiles(last: RecordView, step: str) -> Markup:
         ("rho", "ρ", f"factor of {describe(last.column).symbol} per {step}"),
     ]
     out = [_tile(key, what, html.symbols(tail)) for key, what, tail in tiles]
-    test = last.record.test_accuracy
+    tested = all(view.record.test_accuracy is not None for view in series.views)
+    test = last.record.test_accuracy if tested else None
     if last.record.accuracy is not None:
         below = (
             fill("of the network") if test is None else fill('test <span id="test-accuracy">{}</span>', percent(test))
