@@ -216,8 +216,10 @@ def rotation(points: Points, towards: Points) -> Points:
     >>> np.allclose(rotation(some, some @ turn), turn)
     True
     """
-    both = np.isfinite(points).all(1) & np.isfinite(towards).all(1) if len(points) == len(towards) else []
-    if not np.any(both):
+    if len(points) != len(towards):
+        return np.eye(2)
+    both = np.isfinite(points).all(1) & np.isfinite(towards).all(1)
+    if not both.any():
         return np.eye(2)
     a, b = points[both], towards[both]
     a, b = (x / max(float(np.abs(x).max()), 1e-300) for x in (a, b))  # squares stay in range
