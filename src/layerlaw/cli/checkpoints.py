@@ -41,7 +41,7 @@ class CheckpointModel(SiteOptions):
     model: Annotated[str, Option("--model", help=MODEL)]
 
 
-class Checkpoint(NamedTuple):
+class CheckpointFile(NamedTuple):
     """A file of weights, and when in training it was written."""
 
     step: int
@@ -128,18 +128,18 @@ def checkpoints(
         raise typer.Exit(1)
 
 
-def checkpoints_in(files: Sequence[Path]) -> tuple[list[Checkpoint], list[Path]]:
+def checkpoints_in(files: Sequence[Path]) -> tuple[list[CheckpointFile], list[Path]]:
     """The checkpoints in the order of their steps, and files without a step in their names."""
     paths = list(dict.fromkeys(path for given in files for path in _inside(given)))
     units = {path: steps_in(path) for path in paths}
     # Names may tell both, and some may tell nothing: what most of them tell counts, of two the step.
     unit = max(("step", "epoch", ""), key=lambda unit: sum(unit in told for told in units.values()))
-    found = [Checkpoint(told[unit], unit or "step", path) for path, told in units.items() if unit in told]
+    found = [CheckpointFile(told[unit], unit or "step", path) for path, told in units.items() if unit in told]
     if not found:
         names = joined([f"'{path.name}'" for path in paths[:3]])
         such_as = "such as step1000.safetensors or epoch=3.ckpt"
         raise InputError(f"checkpoints: expected the training step in each name, {such_as}, got {names}.")
-    by_step: dict[int, Checkpoint] = {}
+    by_step: dict[int, CheckpointFile] = {}
     for one in found:
         if (other := by_step.setdefault(one.step, one)) is not one:
             both = f"{other.path} and {one.path}"

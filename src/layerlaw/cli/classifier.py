@@ -361,14 +361,15 @@ def demo(
     running = measured(epochs, "running", ", running statistics", test=test)
     records, final = [shown[epoch] for epoch in stages], shown[epochs]
     records.insert(-1, running)  # the page unfolds the last one
+    final.notes.append("movie.html, beside this page, plays the training epoch by epoch.")
     page = write_page(records, out / "page.html", title="The law of equi-separation, from first epoch to last")
     save_figure(plot(final), out / "law.png")
     print_record(final, screen)
     paper, other = (_in_short(stage.law()) for stage in (final, running))
     for line in (
+        f"Movie of the training, to open in a browser: {film}",
         f"With the paper's protocol (batch statistics in BatchNorm): {paper}.",
         f"With running statistics (eval mode): {other}.",
-        f"Movie of the training, to open in a browser: {film}",
         f"Records: {out}/*.json    Figure: {out}/law.png    Page: {page}",
     ):
         screen.print(line, markup=False, highlight=False, soft_wrap=True)

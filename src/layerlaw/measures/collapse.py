@@ -129,9 +129,8 @@ def collapse_view(means: Tensor, rows: Tensor | None, features: Tensor, labels: 
     basis = (left @ right).mT @ plane
     residuals = X - M[list(labels)]
     residuals = residuals - (residuals @ basis.mT) @ basis
-    heights = torch.linalg.svd(residuals, full_matrices=False).Vh[:1]
-    third = heights - (heights @ basis.mT) @ basis  # no more than rounding, but where there are no residuals
-    basis = torch.cat([basis, third / third.norm().clamp_min(0.5)])
+    third = torch.linalg.eigh(residuals @ residuals.mT).eigenvectors[:, -1:].mT @ residuals  # (1, d)
+    basis = torch.cat([basis, third / third.norm().clamp_min(1e-9 * size)])
 
     def seen(points: Tensor, unit: Tensor) -> list[list[float]]:
         found = (points @ basis.mT / unit).cpu()
