@@ -103,6 +103,7 @@ def _parts(series: TrainingSeries, data: dict[str, Any]) -> list[Markup]:
     caption = html.paragraph(
         f"Straight: every {step} improves {symbol} by one factor.",
         "Dashed: the law.",
+        all(last.sites[p].at == "input" for p in last.fit_positions) and f"Points: what enters each {step}.",
         bool(data["curve"]["test"]) and orange,
     )
     hero = [_section("law", title[0].upper() + title[1:], _figure("curve", f"{symbol} of every site"), caption)]
