@@ -303,18 +303,18 @@ STAGES = (
     1 / 12,
     1 / 3,
 )  # shares of the training after which the network is measured with all that there is
-MOST_FRAMES, EPOCHS_PER_FRAME = 27, 5  # of the movie: as many, or one of so many epochs
+MOST_FRAMES, EPOCHS_PER_FRAME = 25, 5  # of the movie: as many, or one of so many epochs
 
 
 def frame_epochs(epochs: int) -> list[int]:
     """The epochs that a movie shows, close together where training changes most: at its beginning.
 
     >>> frame_epochs(60), len(frame_epochs(600))
-    ([0, 1, 2, 3, 4, 6, 8, 11, 15, 22, 30, 43, 60], 27)
+    ([0, 1, 2, 3, 4, 6, 8, 11, 15, 22, 30, 43, 60], 25)
     """
     count = max(2, min(MOST_FRAMES, epochs // EPOCHS_PER_FRAME))
     for more in range(4 * count):  # the first ones fall together
-        found = {0} | {round(epochs ** (k / (count + more))) for k in range(count + more + 1)}
+        found = {0, epochs} | {round(epochs ** (k / (count + more))) for k in range(count + more) if epochs > 1}
         if len(found) >= count:
             break
     return sorted(found)
