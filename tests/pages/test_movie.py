@@ -199,6 +199,7 @@ def other_sites() -> list[Record]:
         ([], "movie: expected at least one record, got an empty list"),
         ([full_record("plain")], "expected the training step of each record, 'plain' tells none. Set record.settings"),
         (changed(step="ten"), "expected the training step of each record, 'epoch 10' tells none"),
+        (changed(step=float("nan")), "expected the training step of each record"),
         (changed(step=0), "expected one record of each step, got two of step 0: 'epoch 0' and 'epoch 10'"),
         (changed(step_unit="step"), "whose steps count the same, got epoch and step in 'epoch 0' and 'epoch 10'"),
         (other_sites(), "expected records of the same sites, got 'layers.2.relu' and 'head' in 'epoch 0' and"),

@@ -343,7 +343,7 @@ def demo(
     stages = sorted({round(share * epochs) for share in STAGES} | {epochs})
     frames = sorted({*frame_epochs(epochs), *stages})
     samples = Samples.of(data, test, class_names=images.class_names)
-    trained = sweep([recipe], samples, schedule=Schedule(epochs=tuple(frames), batchnorm=("batch",), keep=True))[0]
+    trained = sweep([recipe], samples, schedule=Schedule(epochs=tuple(frames), batchnorm=(), keep=True))[0]
 
     def measured(epoch: int, batchnorm: str = "batch", note: str = "", folder: Path = out, **how: Any) -> Record:
         how |= {"batchnorm": batchnorm, "null": batchnorm == "running", "progress": False}

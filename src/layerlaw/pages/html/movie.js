@@ -274,6 +274,13 @@
     return { pen, width, height: tall, canvas, dense };
   };
 
+  const symbol = () => { // D_reg has its index below it
+    const [name, index] = movie.symbol.split("_");
+    const below = document.createElement("sub");
+    below.textContent = index || "";
+    return index ? [name, below] : [name];
+  };
+
   const planes = () => {
     const { counts, data, labels, same, words } = movie.planes;
     const values = unpacked(data), boxes = [...document.querySelectorAll(".planes canvas")];
@@ -308,7 +315,7 @@
           }
           pen.fill();
         });
-        if (fresh && captions[s]) captions[s].textContent = words[near][s] && `${movie.symbol} = ${words[near][s]}`;
+        if (fresh && captions[s]) captions[s].replaceChildren(...(words[near][s] ? [...symbol(), ` = ${words[near][s]}`] : []));
       });
     });
     return () => (sizes = boxes.map((canvas) => sized(canvas)));

@@ -6,6 +6,7 @@ It needs no Plotly: movie.js draws everything itself, so a page of 50 steps and 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ def run_of(records: Sequence[Record]) -> TrainingSeries:
     steps: dict[float, Record] = {}
     for record in records:
         step = record.settings.get("step")
-        if isinstance(step, bool) or not isinstance(step, (int, float)):
+        if isinstance(step, bool) or not isinstance(step, (int, float)) or not math.isfinite(step):
             cure = "Set record.settings['step'] (and ['step_unit'], such as 'epoch')"
             raise InputError(f"movie: expected the training step of each record, '{record.name}' tells none. {cure}.")
         if (other := steps.setdefault(float(step), record)) is not record:
@@ -106,7 +107,11 @@ def _parts(series: TrainingSeries, data: dict[str, Any]) -> list[Markup]:
         all(last.sites[p].at == "input" for p in last.fit_positions) and f"Points: what enters each {step}.",
         bool(data["curve"]["test"]) and orange,
     )
-    hero = [_section("law", title[0].upper() + title[1:], _figure("curve", f"{symbol} of every site"), caption)]
+    hero = [
+        _section(
+            "law", html.symbols(title[0].upper() + title[1:]), _figure("curve", f"{symbol} of every site"), caption
+        )
+    ]
     hero += [_collapse(data["view"])] if data["view"] else []
     lower = []
     if data["shares"]:
