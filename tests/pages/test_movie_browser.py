@@ -211,3 +211,12 @@ def test_where_less_motion_is_asked_for_it_steps_instead_of_gliding(browser, tmp
     until(tab, f"window.seen.length && {SETTLED}")
     assert tab.evaluate("new Set(window.seen).size") == 6  # one drawing for each of six steps, none between them
     tab.close()
+
+
+def test_a_page_that_has_no_width_yet_is_drawn_when_it_gets_one(watched, tmp_path):
+    tab, trouble = watched(movie(training_run(3), tmp_path / "narrow.html"), 60)
+    tab.set_viewport_size({"width": 900, "height": 900})
+    until(tab, "document.querySelectorAll('#shares rect').length === 8")
+    at(tab, "20")
+    assert not any(canvas.evaluate(BLANK) for canvas in tab.query_selector_all("canvas"))
+    assert not trouble

@@ -345,18 +345,21 @@ def demo(
     samples = Samples.of(data, test, class_names=images.class_names)
     trained = sweep([recipe], samples, schedule=Schedule(epochs=tuple(frames), batchnorm=(), keep=True))[0]
 
-    def measured(epoch: int, batchnorm: str = "batch", note: str = "", folder: Path = out, **how: Any) -> Record:
+    def measured(epoch: int, batchnorm: str = "batch", note: str = "", **how: Any) -> Record:
         how |= {"batchnorm": batchnorm, "null": batchnorm == "running", "progress": False}
         record = run_probe(trained.network(epoch), data, classes=images.class_names, **how)
         record.name = f"epoch {epoch}{note}"
         if batchnorm == "batch":  # one series of records, which page and movie show along the epochs
             record.settings |= {"step": epoch, "step_unit": "epoch"}
         record.provenance["recipe"] = {**recipe.to_dict(), "network": f"FeedForward, {recipe.network}", "epoch": epoch}
-        record.save(folder / f"{record.name.replace(' ', '-').replace(',', '')}.json")
+        if epoch in stages:
+            record.save(out / f"{record.name.replace(' ', '-').replace(',', '')}.json")
         return record
 
-    between = {"folder": made_folder(out / "epochs"), "uncertainty": False}  # of these only the pictures are wanted
-    shown = {epoch: measured(epoch, **({"test": test} if epoch in stages else between)) for epoch in frames}
+    # Epochs between the stages are there for the movie alone: no test data, no errors, no files.
+    shown = {
+        epoch: measured(epoch, **({"test": test} if epoch in stages else {"uncertainty": False})) for epoch in frames
+    }
     film = write_movie(list(shown.values()), out / "movie.html", title="The law of equi-separation, epoch by epoch")
     running = measured(epochs, "running", ", running statistics", test=test)
     records, final = [shown[epoch] for epoch in stages], shown[epochs]

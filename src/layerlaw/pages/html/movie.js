@@ -21,6 +21,7 @@
   const unpacked = (text) => new Int16Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
 
   // --- time: where the movie is (between two steps while it moves), and who moves it ------------------------------
+  let wide = 0; // for which everything is laid out; a page that is not shown yet has no width
   let time = last, goal = last, playing = false, before = 0, speed = 1, shown = -1, waiting = 0;
   const rate = () => (speed * (last + 1)) / Math.min(26, Math.max(6, 0.42 * (last + 1))); // steps per second
   const panels = []; // each draws (i, j, f): from step i on the way to j, a share f of it
@@ -36,6 +37,7 @@
   const later = () => { if (!waiting) waiting = requestAnimationFrame(tick); };
   const tick = (now) => {
     waiting = 0;
+    if (wide < 120) return;
     const passed = before ? Math.min(0.1, (now - before) / 1000) : 0;
     before = now;
     if (playing) {
@@ -501,7 +503,10 @@
   if (movie.shares) layers.push(bars("shares", movie.shares));
   if (movie.mismatch) layers.push(curves("mismatch", movie.mismatch));
   if (movie.curve.axis) layers.push(heat());
+  const stage = document.querySelector(".movie");
   const lay = () => {
+    wide = stage.clientWidth;
+    if (wide < 120) return;
     layers.forEach((part) => part());
     shown = -1;
     draw();
@@ -537,7 +542,7 @@
     }
   });
   calm.addEventListener("change", later);
-  window.addEventListener("resize", () => requestAnimationFrame(lay));
+  new ResizeObserver(() => stage.clientWidth !== wide && requestAnimationFrame(lay)).observe(stage);
   window.addEventListener("beforeprint", lay);
   lay();
 })();
