@@ -31,6 +31,10 @@ def whole() -> dict[str, Any]:
     record = Record(
         "toy", sites, ["a", "b"], counts=[3, 4], test_counts=[1, 1], accuracy=1.0, test_accuracy=0.5, r_squared=-3.0,
         plane_labels=[0, 1], settings=settings, provenance=provenance, notes=["n"],
+        collapse_view={
+            "classes": [0, 1, 1], "labels": [0, 2], "features": [[0.0, 1.0, 2.0]] * 2, "means": [[0.0, 1.0, 0.0]] * 3,
+            "rows": [],
+        },
     )  # fmt: skip
     part = {
         "layer": "fc0",
@@ -45,6 +49,15 @@ def whole() -> dict[str, Any]:
 
 
 WRONG: list[tuple[str, Any, str]] = [
+    ("collapse_view.classes", [0, 1], "expected a list of 3"),
+    ("collapse_view.classes", [0, 1, 2], "expected numbers below 2, the number of classes"),
+    ("collapse_view.labels", [0, 3], "expected a whole number from 0 to 2, got 3"),
+    ("collapse_view.labels", [0], "expected a label for each of the 2 features"),
+    ("collapse_view.features", [[0.0, 1.0]], "expected a list of 3"),
+    ("collapse_view.means", [], "expected a list of 3"),
+    ("collapse_view.rows", [[0.0, 1.0, 2.0]], "expected a row for each of the three classes, or none"),
+    ("collapse_view", {"classes": [0, 1, 1]}, "expected this field, which is missing"),
+    ("collapse_view", [], "expected an object"),
     ("sites.0.values.separation", "2.28", "expected a number, got '2.28'"),
     ("sites.0.values.separation", True, "expected a number, got true"),
     ("sites.0.values.separation", -2.0, "expected a number of at least 0, got -2.0"),

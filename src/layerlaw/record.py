@@ -124,6 +124,7 @@ class Record(Saved, Shown):
     classifier's show classes. Of a regression `classes` are the names of the targets, and `r_squared` is that of the
     network's own output, averaged over them; of several labels at once `accuracy` is the share of right ones.
     `parts` are what the layers are made of (`probe(…, parts=True)`); they are no sites and no points of the law.
+    `collapse_view` shows three classes in three dimensions where the classifier reads them (`measures.collapse`).
 
     >>> record = Record(name="toy", classes=["a", "b"], sites=[
     ...     SiteRow("fc1", "Linear", (4,), 4, values={"separation": 4.0}),
@@ -147,6 +148,7 @@ class Record(Saved, Shown):
     test_r_squared: float | None = None
     plane_labels: list[int] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
+    collapse_view: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -283,9 +285,7 @@ class Record(Saved, Shown):
         """Where a site stands in `sites`, from its name or its number."""
         known = self.numbers if isinstance(site, int) else [row.name for row in self.sites]
         if isinstance(site, bool) or str(site) not in known:
-            begin = [
-                name for name in known if name.startswith(f"{site}.")
-            ]  # what lies inside the module that was named
+            begin = [name for name in known if name.startswith(f"{site}.")]  # inside the module that was named
             near = begin[:3] or difflib.get_close_matches(str(site), known, n=3, cutoff=0.5)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near and isinstance(site, str) else ""
             ends = f"from '{self.sites[0].name}' to '{self.sites[-1].name}', " if self.sites else ""

@@ -31,6 +31,7 @@ MOST_CLASSES = 1_000_000
 MOST_NOTES = 1_000
 MOST_GROUPS = 1_000  # numbers of a column with one group left out
 MOST_POINTS = 5_000  # of a site's plane
+MOST_VIEWED = 1_000  # samples in three dimensions
 MOST_IN_ALL = 1_000_000  # numbers left out, or points of planes, of all sites together
 LONGEST_NAME, LONGEST_NOTE = 1_000, 10_000  # characters
 NOT_NEGATIVE = ("separation", "target_separation", "nc1", "cdnv", "compression")  # and what is made from these
@@ -73,6 +74,7 @@ LISTS = named(class_rule, by_name=True, plain=True)
 GROUPS = named(group_rule, by_name=True, plain=True)
 SHARE, SCORE = nothing_or(number_from(0, 1)), nothing_or(number_from(-float("inf"), 1))
 POINT = several(nothing_or(coordinate), 2, 2)
+PLACE = several(coordinate, 3, 3)
 NAME, NOTE = text_of(LONGEST_NAME), text_of(LONGEST_NOTE)
 NAMES = several(NAME)
 SCALING = nothing_or(either(several(anything, 2, 2), NOTE))  # of pixels or features: a name, or mean and deviation
@@ -88,6 +90,10 @@ PART = fields(
     {"layer": NAME, "kind": one_of(*PART_KINDS), "module": NAME, "type": NAME},
     {"before": VALUES, "values": VALUES, "branch": check_truth},
 )
+COLLAPSE_VIEW = fields({}, {  # three classes in three dimensions
+    "classes": several(whole_from(0), 3, 3), "labels": several(whole_from(0, 2), 0, MOST_VIEWED),
+    "features": several(PLACE, 0, MOST_VIEWED), "means": several(PLACE, 3, 3), "rows": several(PLACE, 0, 3),
+})  # fmt: skip
 # Settings and provenance are free but for what verdicts and pages read.
 SETTINGS = fields({}, {
     "data_name": NOTE, "sites": either(NAMES, NOTE), "reduce": nothing_or(NOTE), "head": check_truth,
@@ -109,7 +115,7 @@ RECORD = fields(
     {
         "kind": NAME, "counts": several(whole_from(0)), "test_counts": several(whole_from(0)), "accuracy": SHARE,
         "test_accuracy": SHARE, "r_squared": SCORE, "test_r_squared": SCORE,
-        "plane_labels": several(whole_from(0), 0, MOST_POINTS),
+        "plane_labels": several(whole_from(0), 0, MOST_POINTS), "collapse_view": COLLAPSE_VIEW,
         "words": several(NAME, 0, MOST_CLASSES), "settings": SETTINGS, "provenance": PROVENANCE,
         "notes": several(NOTE, 0, MOST_NOTES), "parts": several(PART, 0, MOST_PARTS), "version": whole_from(1),
     },
@@ -127,6 +133,7 @@ def check_record(data: Mapping[str, Any]) -> None:
     labels, known = data.get("plane_labels", ()), len(words or classes)
     if labels and max(labels) >= max(known, 1):
         raise misfit("plane_labels", f"labels below {max(known, 1)}, the number of names for them", max(labels))
+    check_view(data.get("collapse_view") or {}, len(classes))
     check_totals(data["sites"])
     seen: set[tuple[str, str]] = set()
     groups: dict[str, int] = {}
@@ -143,6 +150,20 @@ def check_record(data: Mapping[str, Any]) -> None:
         for name, values in site.get("left_out", {}).items():
             if values and len(values) != groups.setdefault(name, len(values)):
                 raise misfit(f"{where}.left_out.{name}", f"{groups[name]} numbers, as at other sites", values)
+
+
+def check_view(view: Mapping[str, Any], classes: int) -> None:
+    """Raise where the view of three classes is not whole: its fields, its classes, a label for each sample."""
+    where = "collapse_view"
+    for name in ("classes", "labels", "features", "means", "rows") if view else ():
+        if name not in view:
+            raise misfit(f"{where}.{name}", "this field, which is missing")
+    if view and max(view["classes"]) >= classes:
+        raise misfit(f"{where}.classes", f"numbers below {classes}, the number of classes", view["classes"])
+    if view and len(view["labels"]) != len(view["features"]):
+        raise misfit(f"{where}.labels", f"a label for each of the {len(view['features'])} features", view["labels"])
+    if view and len(view["rows"]) not in (0, 3):
+        raise misfit(f"{where}.rows", "a row for each of the three classes, or none", view["rows"])
 
 
 def check_totals(sites: Sequence[Mapping[str, Any]]) -> None:

@@ -213,6 +213,9 @@ def test_the_demo_leaves_records_and_a_page(folder: Path) -> None:
     assert "evenness 0.9" in done.stderr.split("With the paper's protocol")[1]
     assert (folder / data["page"]).is_file()
     assert len(list((folder / "demo").glob("*.json"))) == 6
+    film = (folder / data["movie"]).read_text(encoding="utf-8")
+    assert '"steps":["0","1","2","3","4","5","6","8","11","15","20","22","30","43","60"]' in film
+    assert 'id="collapse"' in film
 
 
 BLOCKS = """

@@ -303,3 +303,16 @@ def test_balanced_chunks_have_every_class_in_its_share() -> None:
     for start in range(0, 100, 10):
         assert torch.bincount(labels[order[start : start + 10]], minlength=3).tolist() == [5, 3, 2]
     assert torch.equal(balanced_order(torch.stack([labels, labels]), 3)[1], order)  # members of a fleet at once
+
+
+def test_networks_can_be_kept_and_nothing_measured() -> None:
+    kept = Schedule(epochs=(0, 3), batchnorm=(), keep=True)
+    (bare,), (full,) = (
+        trained(Shape(12, (20, 8), 4), schedule=one, seeds=(1,)) for one in (kept, Schedule(epochs=(0, 3), keep=True))
+    )
+    assert bare.measurements == ()
+    assert sorted(bare.snapshots) == sorted(full.snapshots) == [0, 3, 6]
+    for a, b in zip(bare.network(3).state_dict().values(), full.network(3).state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(InputError, match="expected a measurement of epoch 6"):
+        bare.law()

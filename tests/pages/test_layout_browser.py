@@ -4,10 +4,11 @@ import functools
 
 import pytest
 from lm_records import lm_record
+from movie_records import training_run
 from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outcome
 from pages_records import full_record, nasty_record, parts_record, resnet50_record, resnet56_record, three_records
 
-from layerlaw.pages import outcome_page, report
+from layerlaw.pages import movie, outcome_page, report
 
 pytestmark = pytest.mark.browser
 LONG_NAME = "a-rather-long-name-of-a-model/by-someone"
@@ -20,6 +21,7 @@ PAGES = {
     "classifiers compared": lambda path: report(three_records(), path),
     "language model": lambda path: report(lm_record(), path),
     "language models compared": lambda path: report([lm_record("B", blocks=12), lm_record(LONG_NAME, blocks=6)], path),
+    "movie": lambda path: movie(training_run(12), path, title="The law of equi-separation, epoch by epoch"),
     "outcomes": lambda path: outcome_page([law_outcome(), epoch_outcome(), bare_outcome()], path),
     "nasty outcome": lambda path: outcome_page(nasty_outcome(), path),
 }

@@ -79,6 +79,10 @@ COMMANDS = {
         "advice",
         "Which data set is harder for an architecture? By the nearest-class-center mismatch of its first layer.",
     ),
+    "checkpoints": (
+        "checkpoints",
+        "Measure every checkpoint of a training run, and write one page that plays them, layer by layer and step by step.",
+    ),
     "check": ("checks", "Check records, for continuous integration: one line per demand."),
     "reproduce": ("reproduce", "Train the networks of a paper's figure, and print the paper's numbers beside ours."),
 }

@@ -21,11 +21,13 @@ from typer import Argument, Option
 
 from layerlaw.cli.named import FEATURES, prepared_splits
 from layerlaw.cli.preprocessing import misfit
+from layerlaw.cli.weights import load_weights as _load_weights
+from layerlaw.cli.weights import read_state as _state
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.data.labeled import Normalize, normalization, scaling_in_words
-from layerlaw.errors import CaptureError, DataError, InputError, check_choice, needed
+from layerlaw.errors import CaptureError, DataError, InputError, check_choice
 from layerlaw.integrations.by_name import NamedModel, is_named, load_named
-from layerlaw.packed import check_safetensors, read_npz, read_torch
+from layerlaw.packed import read_npz
 from layerlaw.probing.sources import Preprocessing, channels_read, preprocessing_of
 from layerlaw.stats.precision import native, not_stored
 
@@ -284,55 +286,6 @@ def _defined_in(module: Any, name: str, value: Any) -> bool:
     """Whether a name is the file's own, not one that it imports."""
     own = getattr(value, "__module__", None) == module.__name__ and callable(value)
     return not name.startswith("_") and (own or isinstance(value, nn.Module))
-
-
-def _load_weights(model: nn.Module, path: Path) -> None:
-    state = _state(path)
-    inner = state.get("state_dict", state.get("model", state))
-    if not isinstance(inner, dict) or not all(isinstance(v, Tensor) for v in inner.values()):
-        raise DataError(f"{path}: expected a state dict of tensors, got the keys {list(state)[:10]}.")
-    if all(key.startswith("module.") for key in inner):
-        inner = {key.removeprefix("module."): value for key, value in inner.items()}
-    own = model.state_dict()
-    for name, value in inner.items():
-        if isinstance(here := own.get(name), Tensor) and _sort_of(value) != _sort_of(here):
-            expected = f"'{name}' as {_sort_of(here)} numbers, such as {_dtype_word(here)}"
-            raise DataError(
-                f"{path}: expected {expected}, got {_dtype_word(value)}. Are these the weights of this model?"
-            )
-    try:
-        model.load_state_dict(inner)
-    except RuntimeError as error:
-        lines = [line.strip()[:300] for line in str(error).splitlines()[1:6]]
-        raise DataError(f"{path}: the weights do not fit the model. " + " ".join(lines)) from None
-
-
-def _dtype_word(values: Tensor) -> str:
-    return str(values.dtype).removeprefix("torch.")
-
-
-def _sort_of(values: Tensor) -> str:
-    """What kind of numbers a tensor holds: copying one kind into another loses digits, or the imaginary part."""
-    if values.is_quantized:
-        return "quantized"
-    return "complex" if values.is_complex() else "floating-point" if values.is_floating_point() else "whole"
-
-
-def _state(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise DataError(f"{path}: expected a file of weights, found none.")
-    if path.suffix == ".safetensors":
-        names = ("safetensors", "safetensors.torch")
-        safetensors, reader = (needed(name, "weights", "Reading .safetensors") for name in names)
-        check_safetensors(path)
-        try:
-            return dict(reader.load_file(path))
-        except safetensors.SafetensorError as error:
-            raise DataError(f"{path}: expected a safetensors file, got another or a damaged one ({error}).") from None
-    state = read_torch(path, what="plain weights (torch.save(model.state_dict(), …))")
-    if not isinstance(state, dict):
-        raise DataError(f"{path}: expected a state dict, got {type(state).__name__}.")
-    return state
 
 
 def _module(place: str) -> Any:

@@ -43,7 +43,8 @@ class Schedule:
     in a random order, "balanced" chunks in which every class has its share, "running" takes the running statistics,
     "whole" the statistics of all samples at once (what recalibrated running statistics would be). `permuted` also
     measures with shuffled labels: the level that noise alone reaches. `by_class` keeps D of each class, `keep` the
-    networks themselves, so that they can be probed afterwards as they were then. `collapse` adds the mismatch between
+    networks themselves, so that they can be probed afterwards as they were then (with `batchnorm=()` nothing is
+    measured now). `collapse` adds the mismatch between
     nearest class center and network, and NC1 to NC4. `sites` are those of `probe`: "auto", "layers", "blocks", or names and
     globs of modules (the classifier, or "logits", only by its name); `branches` takes in those on side branches, such as
     the layers inside a residual block.
@@ -71,7 +72,7 @@ class Schedule:
             if not sites or any(not isinstance(site, str) for site in sites):
                 raise InputError(f"sites: expected 'auto', 'layers', 'blocks' or names of modules, got {sites!r}.")
         modes = get_args(BatchNormMode)
-        if not self.batchnorm or not set(self.batchnorm) <= set(modes):
+        if not (self.batchnorm or self.keep) or not set(self.batchnorm) <= set(modes):
             raise InputError(f"batchnorm: expected some of {', '.join(modes)}, got {list(self.batchnorm)}.")
         if any(epoch < 0 for epoch in self.epochs):
             raise InputError(f"epochs: expected numbers ≥ 0, got {min(self.epochs)}.")

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+VIEWED = 33  # samples of each of the three classes that are looked at in three dimensions
 UNBALANCED = 2  # the largest class has so many times the samples of the smallest, or none is rare
 
 
@@ -100,3 +102,43 @@ def rare_classes(counts: Sequence[float]) -> list[int] | None:
         return None
     middle = math.sqrt(low) * math.sqrt(high)
     return [k for k, n in enumerate(counts) if n < middle]
+
+
+def collapse_view(means: Tensor, rows: Tensor | None, features: Tensor, labels: Sequence[int]) -> dict[str, Any]:
+    """Three classes in three dimensions: their means and classifier rows (3, d), and samples (n, d) labeled 0 to 2.
+
+    Means and rows are centered among the three, so at collapse both are the corners (0, 1), (±√3/2, −1/2) of a regular
+    triangle, whatever the number of all classes. The first two dimensions are the plane of the means, turned so that they
+    are as near to these corners as they can be; the third is the direction out of it in which samples lie farthest from
+    their own class means. A length of 1 is the root mean square of the means', or of the rows'. Empty where the means
+    coincide.
+
+    >>> view = collapse_view(torch.eye(3), 2 * torch.eye(3), torch.eye(3), [0, 1, 2])
+    >>> view["means"] == view["rows"], view["means"][0]
+    (True, [0.0, 1.0, 0.0])
+    """
+    means, features = means.double(), features.double()
+    middle = means.mean(0)
+    M, X = means - middle, features - middle
+    size = M.square().sum(1).mean().sqrt()
+    if not bool(size > 0) or not bool(X.isfinite().all()) or M.shape[1] < 2:
+        return {}
+    corners = M.new_tensor([[0.0, 1.0], [-math.sqrt(0.75), -0.5], [math.sqrt(0.75), -0.5]])
+    plane = torch.linalg.svd(M, full_matrices=False).Vh[:2]  # (2, d)
+    left, _, right = torch.linalg.svd((M @ plane.mT).mT @ corners)
+    basis = (left @ right).mT @ plane
+    residuals = X - M[list(labels)]
+    residuals = residuals - (residuals @ basis.mT) @ basis
+    third = torch.linalg.eigh(residuals @ residuals.mT).eigenvectors[:, -1:].mT @ residuals  # (1, d)
+    basis = torch.cat([basis, third / third.norm().clamp_min(1e-9 * size)])
+
+    def seen(points: Tensor, unit: Tensor) -> list[list[float]]:
+        found = (points @ basis.mT / unit).cpu()
+        return [[round(number, 4) + 0.0 for number in point] for point in found.tolist()]
+
+    view = {"labels": list(labels), "features": seen(X, size), "means": seen(M, size), "rows": []}
+    if rows is not None:
+        W = rows.double() - rows.double().mean(0)
+        unit = W.square().sum(1).mean().sqrt()
+        view["rows"] = seen(W, unit) if bool(unit > 0) and bool(unit.isfinite()) else []
+    return view

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Outcome", "Panel", "PlanePanel", "Row", "Series", "Sheet", "Table", "draw_sheet", "ledger_index", "ledger_page",
-    "outcome_page", "plot", "plot_planes", "print_comparison", "print_outcome", "print_record", "report", "table",
+    "movie", "outcome_page", "plot", "plot_planes", "print_comparison", "print_outcome", "print_record", "report", "table",
 ]  # fmt: skip
 
 
@@ -35,6 +35,16 @@ def __getattr__(name: str) -> Any:
     from layerlaw.pages import terminal  # needs rich
 
     return getattr(terminal, name)
+
+
+def movie(records: Record | Sequence[Record], path: str | os.PathLike[str], *, title: str | None = None) -> Path:
+    """Write one self-contained HTML page that plays a training run: records of its steps, as `settings["step"]` tells them.
+
+    D along depth, the law's numbers, shares, mismatch, planes, and three classes on their way to collapse move together.
+    """
+    from layerlaw.pages.html.movies import movie_html
+
+    return write_whole(path, movie_html(records, title=title))
 
 
 def report(records: Record | Sequence[Record], path: str | os.PathLike[str], *, title: str | None = None) -> Path:

@@ -27,6 +27,7 @@ from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.probing.shards import first_batch
 from layerlaw.probing.sources import source_of
 from layerlaw.probing.targets import Targets, classes_or_targets, told_outputs
+from layerlaw.probing.three_classes import three_classes
 from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.record import PartRow, Record, SiteRow
@@ -233,6 +234,7 @@ def recorded(run: Prober, data: Batches, train: Split, test: Split | None, null:
         r_squared=train.r_squared,
         test_r_squared=test.r_squared if test else None,
         plane_labels=plane_labels,
+        collapse_view=three_classes(run, train, weight),
         words=words,
         notes=[*_unused(data), *_notes(run, train, weight)],
         settings={

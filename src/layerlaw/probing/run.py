@@ -101,6 +101,7 @@ class Split:
     regressions: dict[Site, SiteRegression] = field(default_factory=dict)  # of targets, instead of the three above
     planes: dict[Site, list[list[float]]] = field(default_factory=dict)
     plane_labels: list[int] = field(default_factory=list)
+    read: Tensor | None = None  # what the classifier reads of the samples in the planes (n, d)
     counts: list[int] = field(default_factory=list)
     accuracy: float | None = None
     free_accuracy: float | None = None  # among all classes of the network, where fewer are measured
@@ -169,6 +170,8 @@ class Prober:
             state = State(group, data, label, self.classes, dealer, first, kept, sample, fitting.why_not, linear)
             first_pass(self, state)
             _leave(state, second_pass(self, state, reference), split)
+            if state.sample is not None and (read := state.sample.features(self.plan.reads)) is not None:
+                split.read = read
         return split
 
     def measure_untrained(self, data: Batches) -> Split:
@@ -260,10 +263,7 @@ class State:
     linear: frozenset[str] = frozenset()  # sites whose within-class scatter is kept
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
     spoilt: str = ""  # which scores are no numbers, and in which batch first
-    free: Tensor = field(
-        default_factory=lambda: torch.zeros(2, dtype=torch.float64)
-    )  # right, and all, of free decisions
-
+    free: Tensor = field(default_factory=lambda: torch.zeros(2).double())  # right, and all, of free decisions
     borrowed: bool = False  # whether all samples are another rank's, which adds them up
 
     def begin(self, labels: Tensor) -> None:

@@ -68,6 +68,10 @@ class PlaneSample:
                 whole.update(key, features[i : i + 1])
         self.labels, self._numbers, self._kept = whole.labels, whole._numbers, whole._kept
 
+    def features(self, key: object) -> Tensor | None:
+        """What was kept of one site (n, d), in the order of `labels`; `None` where nothing was."""
+        return torch.cat(self._kept[key]) if self._kept.get(key) else None
+
     def planes(self) -> dict[object, list[list[float]]]:
         """[[x, y], …] of the kept samples for every site, in the order of `labels` (wide sites may have kept fewer)."""
         shapes: dict[tuple[int, ...], list[object]] = defaultdict(list)

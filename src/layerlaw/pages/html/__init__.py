@@ -33,8 +33,9 @@ STATIC = "style-src 'unsafe-inline'; img-src data:"  # the policy of a page with
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
 TAGS = {  # of HTML, then of SVG; no meta, form, frame or object, which could lead elsewhere
-    "a", "article", "b", "br", "code", "dd", "details", "div", "dl", "dt", "figcaption", "figure", "h1", "h2", "h3",
-    "header", "i", "li", "main", "nav", "noscript", "ol", "p", "script", "section", "span", "sub", "summary", "sup", "table",
+    "a", "article", "b", "br", "button", "canvas", "code", "dd", "details", "div", "dl", "dt", "figcaption", "figure",
+    "h1", "h2", "h3", "header", "i", "input", "li", "main", "nav", "noscript", "ol", "output", "p", "script", "section",
+    "span", "sub", "summary", "sup", "table",
     "tbody", "td", "th", "thead", "tr", "ul",
     "circle", "clippath", "defs", "desc", "g", "image", "path", "rect", "svg", "text", "title", "tspan", "use",
 }  # fmt: skip
@@ -95,9 +96,15 @@ def plotly_symbols(text: str) -> str:
 
 
 def document(
-    heading: str, subtitle: str, main: Markup, *, data: Iterable[Markup] = (), scripts: Iterable[str] = ()
+    heading: str,
+    subtitle: str,
+    main: Markup,
+    *,
+    data: Iterable[Markup] = (),
+    scripts: Iterable[str] = (),
+    style: str = "",
 ) -> str:
-    """A whole page; `data` are elements that the scripts read."""
+    """A whole page; `data` are elements that the scripts read, `style` comes behind the style sheet of all pages."""
     scripts = list(scripts)
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
@@ -131,7 +138,7 @@ def document(
 </html>
 """,
         Markup(CLOSED), Markup(policy if scripts else STATIC), heading, Markup(theme.variables()),
-        Markup(source("page.css")), body, [fill("<script>{}</script>\n", Markup(script)) for script in scripts],
+        Markup(source("page.css") + style), body, [fill("<script>{}</script>\n", Markup(script)) for script in scripts],
     )  # fmt: skip
 
 

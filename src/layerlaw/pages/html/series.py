@@ -9,53 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from layerlaw.measures.columns import describe
 from layerlaw.pages import html, theme
+from layerlaw.pages.along_training import TrainingSeries, step_text, training_series, training_words
 from layerlaw.pages.html import Markup, fill, plotly
 from layerlaw.pages.kinds import presentation
 from layerlaw.pages.record_view import RecordView, block_ticks, strided
 from layerlaw.pages.sheets.scales import close_scale, tick_text
 from layerlaw.verdict.changes import PairedDifference, paired_differences
-from layerlaw.wording import counted, joined, percent, shortened, signed
+from layerlaw.wording import percent, shortened, signed
 
 MOST_CURVES = 16  # of a long series so many records are drawn and unfolded one by one, evenly chosen
 MOST_PAIRS = 8
 WIDE = 30  # the last step over the first from which on a log axis tells more
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star", "hexagon")
-
-
-class TrainingSeries(NamedTuple):
-    """Records of one run in the order of their steps."""
-
-    views: tuple[RecordView, ...]
-    steps: tuple[float, ...]
-    unit: str
-
-    @property
-    def blocks(self) -> int:
-        """Points of the law."""
-        return len(self.views[0].fit_positions)
-
-
-def training_series(views: Sequence[RecordView]) -> list[TrainingSeries]:
-    """The runs among the records: at least two different steps, of the same data and sites; of several texts, one each."""
-    groups: dict[Any, list[RecordView]] = {}
-    for view in views:
-        if isinstance(view.record.settings.get("step"), (int, float)):
-            sites = tuple(view.sites[p].name for p in view.fit_positions)
-            data = view.record.provenance.get("data_fingerprint") or view.record.provenance.get("data_sha256")
-            groups.setdefault((sites, data, view.record.settings.get("step_unit")), []).append(view)
-    found = []
-    for (_, _, unit), members in groups.items():
-        steps = [float(view.record.settings["step"]) for view in members]
-        if len(set(steps)) == len(steps) > 1 and members[0].fit_positions:
-            order = sorted(range(len(steps)), key=steps.__getitem__)
-            found.append(
-                TrainingSeries(tuple(members[i] for i in order), tuple(steps[i] for i in order), unit or "step")
-            )
-    return found
 
 
 def drawn_alone(views: Sequence[RecordView]) -> list[RecordView]:
@@ -101,22 +70,6 @@ def _data(view: RecordView) -> str:
     return shortened(str(name or view.record.settings.get("data_name") or ""), 40)
 
 
-def training_words(series: TrainingSeries) -> str:
-    """How the last value goes from the first to the last checkpoint, and where the law holds."""
-    first, last = (series.views[i] for i in (0, -1))
-    text, symbol = describe(first.column).text, describe(first.column).symbol
-    held = [step for view, step in zip(series.views, series.steps, strict=True) if view.holds]
-    unsaid = sum(view.holds is None for view in series.views)
-    law = f"the law holds at {len(held)} of {counted(len(series.views), 'checkpoint')}"
-    law += f" ({series.unit} {joined([_step(s) for s in held[:6]])}{' …' * (len(held) > 6)})" if held else ""
-    law += f"; of {unsaid} it cannot be said" if unsaid else ""
-    ends = [view.series(view.column)[view.fit_positions[-1]] for view in (first, last)]
-    span = f"From {series.unit} {_step(series.steps[0])} to {_step(series.steps[-1])}"
-    if None in ends:
-        return f"{span} {law}."
-    return f"{span} {symbol} of the last {first.record.kind.site} goes from {text(ends[0])} to {text(ends[1])}; {law}."
-
-
 def heat_figure(series: TrainingSeries) -> Any:
     """The leading column of every point of the law (upwards) at every checkpoint (to the right); light is better."""
     first = series.views[0]
@@ -137,8 +90,8 @@ def heat_figure(series: TrainingSeries) -> Any:
     symbol = html.symbols(column.symbol)
     hover = [
         [
-            f"<b>{series.unit} {_step(step)}</b><br>{number} · {html.for_plotly(name, 40)}<br>{symbol} = {column.text(v)}"
-            for step, v in zip(series.steps, row, strict=True)
+            f"<b>{series.unit} {step}</b><br>{number} · {html.for_plotly(name, 40)}<br>{symbol} = {column.text(v)}"
+            for step, v in zip(map(step_text, series.steps), row, strict=True)
         ]
         for number, name, row in zip(numbers, names, values, strict=True)
     ]
@@ -155,7 +108,7 @@ def heat_figure(series: TrainingSeries) -> Any:
     )  # fmt: skip
     shown = strided(len(series.steps), 18)
     xaxis = {
-        "tickvals": shown, "ticktext": [_step(series.steps[i]) for i in shown], "tickangle": 0, "showline": False,
+        "tickvals": shown, "ticktext": [step_text(series.steps[i]) for i in shown], "tickangle": 0, "showline": False,
         "ticks": "", "range": [-0.5, len(series.steps) - 0.5], "title": {"text": f"training {series.unit}"},
     }  # fmt: skip
     rows = block_ticks([str(n) for n in numbers]) if kind.first else strided(series.blocks, 13)
@@ -213,7 +166,7 @@ def shape_figure(series: TrainingSeries) -> Any:
 
 
 def _along_steps(line: Any, series: TrainingSeries, x: Sequence[float]) -> None:
-    text = [f"<b>{series.unit} {_step(step)}</b>" for step in series.steps]
+    text = [f"<b>{series.unit} {step_text(step)}</b>" for step in series.steps]
     line.update(x=list(x), meta=None, text=text, connectgaps=False)
 
 
@@ -239,7 +192,7 @@ def _step_axis(series: TrainingSeries) -> plotly.Axis:
         return {"range": limits, "nticks": 7, "title": title, "tickangle": 0}
     zero = [(x[0], "0")] if series.steps[0] == 0 else []
     powers = range(math.ceil(x[len(zero)] - 1e-9), math.floor(x[-1] + 1e-9) + 1)
-    ticks = [*zero, *((float(k), _step(10.0**k)) for k in powers)]
+    ticks = [*zero, *((float(k), step_text(10.0**k)) for k in powers)]
     return {
         "tickvals": [t for t, _ in ticks],
         "ticktext": [name for _, name in ticks],
@@ -247,18 +200,6 @@ def _step_axis(series: TrainingSeries) -> plotly.Axis:
         "title": title,
         "tickangle": 0,
     }
-
-
-def _step(step: float) -> str:
-    """1000 → 1k, 143000 → 143k, 512 → 512.
-
-    >>> _step(143000.0), _step(512.0), _step(2_500_000.0), _step(1500.0)
-    ('143k', '512', '2.5M', '1.5k')
-    """
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if step >= size and step % (size / 10) == 0:
-            return f"{step / size:g}{unit}"
-    return f"{step:,.10g}"
 
 
 def paired_section(views: Sequence[RecordView]) -> Markup:
