@@ -51,7 +51,7 @@ _HOMES = {name: home for home, names in {
     "verdict": ("find_modules",),
 }.items() for name in names}  # fmt: skip
 
-_PACKAGES = ("advice", "data", "lab", "lm", "peeled", "verdict")
+_PACKAGES = ("advice", "data", "integrations", "lab", "lm", "peeled", "verdict")
 
 
 def __getattr__(name: str) -> Any:
