@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-WIDTH, HEIGHT, TOP = 1180, 818, 108  # of the window, and where the picture begins: below the title
+WIDTH, HEIGHT, TOP = 1180, 846, 108  # of the window, and where the picture begins: below the title
 SMALLER = 0.7  # than the window
 EACH, LAST = 270, 2500  # milliseconds of a step, and of the last
 
