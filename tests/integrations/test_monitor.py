@@ -182,7 +182,7 @@ def test_records_are_written_with_their_epochs_and_the_page_at_the_end(tmp_path:
     with ll.Monitor(network(), (Blobs().x, Blobs().y), every=3, folder=tmp_path / "run") as monitor:
         for epoch in range(7):
             monitor(epoch)
-    names = ["epoch-000000.json", "epoch-000003.json", "epoch-000006.json", "layerlaw.html"]
+    names = ["epoch-000000.json", "epoch-000003.json", "epoch-000006.json", "layerlaw.html", "movie.html"]
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == names
     read = Record.load(tmp_path / "run" / names[1])
     assert (read.name, read.settings["step"], read.settings["step_unit"]) == ("epoch 3", 3, "epoch")
@@ -351,6 +351,16 @@ def test_an_epoch_must_be_a_whole_number_and_a_page_needs_a_record(tmp_path: Pat
         monitor(0.5)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="page: expected at least one measured epoch, got none"):
         monitor.page(tmp_path / "page.html")
+    with pytest.raises(InputError, match="movie: expected at least one measured epoch, got none"):
+        monitor.movie(tmp_path / "movie.html")
+
+
+def test_a_finished_monitor_leaves_page_and_movie_in_its_folder(tmp_path: Path) -> None:
+    with ll.Monitor(network(), PAIR, folder=tmp_path) as monitor:
+        for epoch in (0, 1):
+            monitor(epoch)
+    assert {"movie.html", "layerlaw.html"} <= {file.name for file in tmp_path.iterdir()}
+    assert 'id="movie"' in (tmp_path / "movie.html").read_text(encoding="utf-8")
 
 
 def test_a_sharded_model_is_refused() -> None:

@@ -35,7 +35,7 @@ RENAMED = {
 
 # name: (module of this package, first line of its help). Modules of commands load torch, so each waits for its command.
 COMMANDS = {
-    "demo": ("classifier", "Train the paper's 8-layer network on 1000 embedded images and watch the law appear."),
+    "demo": ("demo", "Train the paper's 8-layer network on 1000 embedded images and watch the law appear."),
     "probe": (
         "classifier",
         "Measure MODEL layer by layer: does every layer take its share of separating the classes?",

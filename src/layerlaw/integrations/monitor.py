@@ -19,12 +19,14 @@ from layerlaw.errors import InputError, LayerlawError, check_seed, check_whole, 
 from layerlaw.files import made_folder
 from layerlaw.integrations import undisturbed
 from layerlaw.integrations.trackers import PAGE, Tracker, law_figure, scalars, trackers_of
-from layerlaw.pages import report
+from layerlaw.pages import movie, report
 from layerlaw.probing import probe
 from layerlaw.probing.kept_plans import KeptPlans, keeping
 from layerlaw.record import Record
 from layerlaw.stats.ranks import rank
 from layerlaw.verdict.stopping import UntilLaw
+
+MOVIE = "movie.html"
 
 SMALL_SAMPLE, SMALL_BATCH = 4096, 1024  # bytes, and how many of such samples are run at once: calls cost more than work
 
@@ -145,12 +147,20 @@ class Monitor:
             raise InputError(f"page: expected at least one measured {self.unit}, got none: call monitor({self.unit}).")
         return report(self.records, path, title=f"The law during training, {type(self._model).__name__}")
 
+    def movie(self, path: str | os.PathLike[str]) -> Path:
+        """Write the page that plays all records, with a slider over the training."""
+        if not self.records:
+            raise InputError(f"movie: expected at least one measured {self.unit}, got none: call monitor({self.unit}).")
+        return movie(self.records, path, title=f"{type(self._model).__name__} in training")
+
     def finish(self) -> None:
-        """At the end of a training: write the page into the folder, and hand it to the trackers."""
+        """At the end of a training: write page and movie into the folder, and hand the page to the trackers."""
         if rank() != 0 or not self.records or not (self._folder or self.trackers):
             return
         with tempfile.TemporaryDirectory() as scratch:
             path = (self._folder or Path(scratch)) / PAGE
+            if self._folder and len(self.records) > 1:
+                self._guarded("movie", "the movie could not be written", partial(self.movie, self._folder / MOVIE))
             if self._guarded("page", "the page could not be written", lambda: self.page(path)):
                 for number, tracker in enumerate(self.trackers):
                     self._guarded(

@@ -18,7 +18,7 @@ BUDGET = {"cpu": 2**30, "cuda": 2**34}  # bytes of features that are kept at a t
 
 
 @dataclass(frozen=True)
-class Given:
+class Forwarded:
     """Some samples' features (n, d) by the name of the site, and their logits (n, K); `rows`: which samples."""
 
     rows: slice
@@ -40,9 +40,9 @@ class Forwards:
     inputs: Tensor
     size: int
     state: BatchNormMode
-    _all: Given | None = field(default=None, repr=False)
+    _all: Forwarded | None = field(default=None, repr=False)
 
-    def __iter__(self) -> Iterator[Given]:
+    def __iter__(self) -> Iterator[Forwarded]:
         if self._all is not None:
             yield self._all
             return
@@ -77,7 +77,7 @@ class Forwards:
             parts[-1].append(cut)
         return parts
 
-    def _forward(self, cuts: list[slice]) -> Given:
+    def _forward(self, cuts: list[slice]) -> Forwarded:
         rows = slice(cuts[0].start, cuts[-1].stop)
         features: dict[str, Tensor] = {}
         logits: list[Tensor] = []
@@ -96,4 +96,4 @@ class Forwards:
                 # Only their number is read of the labels.
                 some = capture.run(Batch((x,), {}, x.new_zeros(len(x), dtype=torch.long)), where="measuring")
                 logits.append(some.float())
-        return Given(rows, features, torch.cat(logits))
+        return Forwarded(rows, features, torch.cat(logits))
