@@ -23,7 +23,6 @@ from layerlaw.measures.separation import equal_separation, jackknifed
 from layerlaw.measures.site import Needs, SiteStatistics, number
 from layerlaw.measures.variability import class_distance_variance, compression, discrimination
 from layerlaw.stats import Scatter
-from layerlaw.stats.limits import doubt_of, hides_directions
 from layerlaw.stats.passes import Around
 from layerlaw.stats.regression import SiteRegression
 from layerlaw.stats.scatter import NearestCenter
@@ -275,9 +274,9 @@ def site_columns(
     rows of the classifier that reads this site.
     """
     left_out, permuted = around.left_out, around.permuted
-    left_out = None if left_out is None or hides_directions(left_out.centers) else left_out
-    permuted = None if permuted is None or hides_directions(permuted.centers) else permuted
-    undefined = int(around.centers.rank) == 0 or doubt_of(around.centers, scatter.few) is not None
+    left_out = left_out if around.believed(left_out) else None
+    permuted = permuted if around.believed(permuted) else None
+    undefined = int(around.centers.rank) == 0 or around.doubt(scatter) is not None
     site = SiteStatistics(
         around.centers, scatter, near=near, left_out=left_out, permuted=permuted, weight=weight, undefined=undefined,
         within=None if around.within is None else around.within.matrix(),
@@ -302,7 +301,7 @@ def target_columns(
 
     `reference`: of the training data, whose regression then predicts the targets of these.
     """
-    undefined = int(site.fit.rank) == 0 or doubt_of(site.fit) is not None
+    undefined = int(site.fit.rank) == 0 or site.doubt is not None
     D = None if undefined else float(site.separation)
     values: Columns = {"target_separation": D}
     if site.left_out is not None and D is not None:

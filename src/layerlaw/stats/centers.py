@@ -103,7 +103,7 @@ class Centers(Span):
     dtype: torch.dtype  # of the features: what they are multiplied with is rounded accordingly
     origin: Tensor | None = None
 
-    def at(self, index: int) -> Centers:
+    def at(self, index: int | tuple[int, ...]) -> Centers:
         """One entry of the leading dimension."""
         return self._each(lambda tensor: tensor[index])
 
