@@ -25,6 +25,16 @@ PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 Rule = Callable[[Any, str], None]
 
 
+def log_ratio(a: float, b: float) -> float:
+    """ln(a/b) of positive numbers, also where their ratio is too large or too small for a number.
+
+    >>> round(log_ratio(5e-324, 1e300), 3), log_ratio(2.0, 1.0) == math.log(2)
+    (-1435.216, True)
+    """
+    ratio = a / b
+    return math.log(ratio) if 0 < ratio < math.inf else math.log(a) - math.log(b)
+
+
 class Misfit(DataError):
     """A value that its rule refuses; the message says where it stands."""
 

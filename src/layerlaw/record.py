@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import html
 import itertools
-import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from layerlaw.errors import DataError, InputError, needed
 from layerlaw.files import Saved, from_plain
 from layerlaw.law import LawErrors, LawFit, fit_law, law_errors
 from layerlaw.measures.columns import REGISTRY, describe
+from layerlaw.plain import log_ratio
 from layerlaw.record_rules import check_record
 from layerlaw.wording import clean, counted, joined
 
@@ -78,7 +78,7 @@ class PartRow:
         """By how much ln D (or D_reg) changes; negative: better separated. `None` where a value is missing or 0."""
         column = column or next(iter(self.values), "separation")
         before, after = self.before.get(column), self.values.get(column)
-        return math.log(after / before) if before and after and before > 0 and after > 0 else None
+        return log_ratio(after, before) if before and after and before > 0 and after > 0 else None
 
 
 @dataclass(frozen=True)

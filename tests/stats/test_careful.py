@@ -236,9 +236,8 @@ def test_small_features_beside_well_separated_large_ones_are_measured(noise: flo
     x = x.astype(np.float32)
     right = oracle.separation(x, labels, 3, number=np.longdouble)
     assert separation_fuzziness(x, labels) == pytest.approx(right, rel=1e-6)
-    record = ll.probe(
-        torch.nn.Identity(), (torch.tensor(x), torch.tensor(labels)), sites=["output"], scores=None, classes=3, progress=False
-    )  # fmt: skip
+    data = torch.tensor(x), torch.tensor(labels)
+    record = ll.probe(torch.nn.Identity(), data, sites=["output"], scores=None, classes=3, progress=False)
     assert record.sites[0].values["separation"] == pytest.approx(right, rel=1e-6)
 
 

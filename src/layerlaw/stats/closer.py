@@ -103,7 +103,8 @@ class CloserLook:
     @classmethod
     def start(cls, centers: Centers) -> CloserLook:
         """Ready for pass 2."""
-        return cls(centers, *(torch.zeros_like(centers.means) for _ in range(3)))
+        shifts, squares, sizes = (torch.zeros_like(centers.means) for _ in range(3))
+        return cls(centers, shifts, squares, sizes)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -156,7 +157,10 @@ class ClosestFit:
             return cls(fit)
         exact = FeatureFit.of(targets, cross, size, torch.float64)
         found = cls(fit, exact, (squares / fit.targets.n.unsqueeze(-1)).sqrt())
-        return replace(found, fit=replace(exact, dtype=dtype)) if found._rounding().all_real(exact) else found
+        if not found._rounding().all_real(exact):
+            return found
+        moved = torch.where(exact.scales > 0, fit.cutoff.unsqueeze(-1) / exact.scales, 0.0)  # features are as rounded
+        return replace(found, fit=replace(exact, dtype=dtype, resolution=moved))
 
     def _rounding(self, left: Tensor | None = None) -> Rounding:
         """By what the fit has `left` (d,) of the squares of each feature; without it nothing counts as random."""
