@@ -254,6 +254,8 @@ def _check_torch_zip(path: Path, size: int, what: str, content: bool, again: str
                     _refuse_calls(path, what, foreign_call(io.BytesIO(archive.read(entry))))
             if content and (damaged := archive.testzip()):
                 raise DataError(f"{path}: expected {what}, got one that is damaged at '{damaged}'{again}.")
+    except DataError:
+        raise
     except (zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError, RuntimeError) as error:
         # A zip ends with its table: where that is there, bytes in front of it have changed.
         how = "damaged" if zipfile.is_zipfile(path) else "damaged or cut short"

@@ -1,7 +1,7 @@
 """What a pickle would call, found without running it.
 
-torch's own reader of weights calls nothing but what is on its list, but that has types on it which take memory for any number
-that stands in the file (`torch.Tensor(10**9)`, `bytearray`, storages), filled with whatever was there before.
+torch's own reader of weights calls nothing but what is on its list, but that has types on it which take memory for any
+number that stands in the file (`torch.Tensor(10**9)`, `bytearray`, storages), filled with whatever was there before.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ REBUILDING = ("torch._utils._rebuild_", "torch._tensor._rebuild_")
 _STORES = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
 _FETCHES = ("GET", "BINGET", "LONG_BINGET")
 _MARK = pickletools.markobject
+_ENDED = ("exhausted", "not enough data", "bytes in a", "but only")  # what pickletools says of a file that is cut short
 
 
 def foreign_call(file: BinaryIO, pickles: int = 1) -> str:
-    """The first thing that a row of pickles calls and that does not belong to plain data and tensors; empty where there is none.
+    """The first thing that a row of pickles calls and that does not belong to plain data and tensors; empty: there is none.
 
-    A pickle that cannot be followed to its end is left to whoever reads it.
+    A pickle that ends too early is left to whoever reads it, and cannot.
 
     >>> import io
     >>> foreign_call(io.BytesIO(pickle.dumps({"a": [1, 2.0]}))), foreign_call(io.BytesIO(pickle.dumps(bytearray(3), 2)))
@@ -44,8 +45,8 @@ def foreign_call(file: BinaryIO, pickles: int = 1) -> str:
         try:
             names = (name for name in _calls(file) if name not in CALLED and not name.startswith(REBUILDING))
             name = next(names, "")
-        except (ValueError, IndexError, KeyError, TypeError, EOFError, RecursionError, OverflowError):
-            return ""
+        except (ValueError, IndexError, KeyError, TypeError, EOFError, OverflowError) as error:
+            return "" if any(word in str(error) for word in _ENDED) else "a damaged pickle"
         if name:
             return name.removeprefix("builtins.").removeprefix("__builtin__.")
     return ""

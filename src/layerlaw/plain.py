@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +19,8 @@ from layerlaw.errors import DataError
 DEEPEST = 50  # lists and objects inside each other
 MOST_DIGITS = 400  # of one number
 LARGEST_FILE = 256 * 2**20  # bytes
-MOST_VALUES = 10_000_000  # of one file: bounds the memory that reading it takes, whatever its size
+MOST_VALUES = 10_000_000  # of one file
+MOST_MEMORY, MORE_MEMORY = 3, 300_000_000  # bytes that the values of a file may take: 3 times its size and so many more
 LARGEST_WHOLE = 2**63 - 1
 PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 
@@ -52,10 +54,23 @@ def parse(content: bytes) -> Any:
     values = sum(text.count(mark) for mark in ",[{")
     if values > MOST_VALUES:
         raise DataError(f"expected at most {MOST_VALUES:,} values, got about {values:,}")
+    check_taken(text, len(content))
     try:
         return json.loads(text, object_pairs_hook=_object, parse_int=_whole, parse_constant=_constant)
     except RecursionError:
         raise DataError(_too_deep("")) from None
+
+
+def check_taken(text: str | bytes, size: int) -> None:
+    """Raise where the values of JSON would take far more memory than its `size`, which is that of the file.
+
+    About what Python takes for a text, an object, a list and a number; short ones are many.
+    """
+    marks: Any = ('"', "{", "[", ",") if isinstance(text, str) else (b'"', b"{", b"[", b",")
+    quotes, objects, lists, others = (text.count(mark) for mark in marks)
+    taken = sys.getsizeof(text) + 45 * quotes + 120 * objects + 80 * lists + 32 * others
+    if taken > (most := MOST_MEMORY * size + MORE_MEMORY):
+        raise DataError(f"expected values that take at most {most:,} bytes of memory, got about {taken:,}")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import layerlaw as ll
 from layerlaw.advice import EarlyExit
-from layerlaw.advice.exit_network import Readout
 from layerlaw.advice.exits import _Held, limits_within, simulated
+from layerlaw.advice.readouts import Readout
 from layerlaw.errors import DataError, InputError, LabelError
 from layerlaw.stats import ClassSums
 

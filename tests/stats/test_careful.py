@@ -255,3 +255,24 @@ def test_float32_features_that_hide_what_goes_with_targets_are_refused() -> None
     found = probed(x, y, streamed=False, model=torch.nn.Linear(6, 2))
     assert found.sites[0].values["target_separation"] is None
     assert any("vanish in float32" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(np.float64, 1e10), (np.float32, 1e4), (np.float32, 1e6), (np.float32, 1e10)]
+)
+def test_an_outlier_leaves_the_nearest_centers_of_the_others_as_they_are(dtype: type, size: float) -> None:
+    labels = np.repeat(np.arange(3), 50)
+    x = 5 * np.eye(3, 4)[labels] + np.random.default_rng(0).normal(size=(150, 4))
+    x[7] *= size
+    x = x.astype(dtype)
+    near = x.astype(np.longdouble)
+    means = np.stack([near[labels == k].mean(0) for k in range(3)])
+    right = (((near[:, None] - means) ** 2).sum(-1).argmin(1) == labels).mean()
+    data = [(torch.tensor(x[i : i + 50]), torch.tensor(labels[i : i + 50])) for i in (0, 50, 100)]
+    for memory in (1.0, 1e-6):
+        how = {"sites": ["output"], "scores": None, "classes": 3, "progress": False, "memory_gib": memory}
+        record = ll.probe(torch.nn.Identity(), data, **how)
+        found = record.sites[0].values["ncc_accuracy"]
+        assert found == pytest.approx(right, abs=1e-12) or (found is None and dtype == np.float32 and size > 1e9)
+        judge(record)
+        ll.Record.from_dict(record.to_dict())

@@ -20,6 +20,7 @@ from layerlaw.data.official import ENVIRONMENT, data_folder, find
 from layerlaw.errors import DataError, demand, needed, whole
 from layerlaw.files import as_path, sha256
 from layerlaw.packed import BoundedGzip
+from layerlaw.plain import check_taken
 
 MOST = 50_000_000  # characters that are taken from a file or a Hugging Face dataset, which may be endless
 WIDEST = 4  # bytes of a character
@@ -216,7 +217,10 @@ def json_lines(path: Path) -> Iterator[str]:
             if not line.strip():
                 continue
             try:
+                check_taken(line, path.stat().st_size)
                 row = json.loads(line)
+            except DataError as error:
+                raise DataError(f"{path}, line {number}: {error}") from None
             except UnicodeDecodeError as error:
                 got = f"the byte 0x{line[error.start]:02x} at position {error.start} of the line"
                 raise DataError(f"{path}, line {number}: expected UTF-8, got {got}; save the file as UTF-8") from None

@@ -276,7 +276,8 @@ def site_columns(
     left_out, permuted = around.left_out, around.permuted
     left_out = left_out if around.believed(left_out) else None
     permuted = permuted if around.believed(permuted) else None
-    undefined = int(around.centers.rank) == 0 or around.doubt(scatter) is not None
+    doubted = around.doubt(scatter) is not None
+    undefined = int(around.centers.rank) == 0 or doubted
     site = SiteStatistics(
         around.centers, scatter, near=near, left_out=left_out, permuted=permuted, weight=weight, undefined=undefined,
         within=None if around.within is None else around.within.matrix(),
@@ -291,6 +292,11 @@ def site_columns(
                 by_class[name] = _numbers(column.by_class(site), site.K)
     tensors = {name: value.double() for name, value in values.items() if isinstance(value, Tensor)}
     values |= dict(zip(tensors, torch.stack(list(tensors.values())).tolist(), strict=True))  # one transfer from a GPU
+    if (
+        doubted and around.centers.middle is not None
+    ):  # residuals around a mean that outliers carry far away lose digits
+        values |= {name: None for name in values if name.startswith("ncc_")}
+        by_class = {name: each for name, each in by_class.items() if not name.startswith("ncc_")}
     return {name: number(value) for name, value in values.items()}, by_class
 
 

@@ -92,7 +92,8 @@ class NearestCenter:
     def of(cls, points: Tensor, span: Span, labels: Tensor, decision: Tensor | None) -> NearestCenter:
         """Points (…, r, n) relative to the global mean of the centers; labels and decisions of the network (…, n)."""
         hot = one_hot(labels, span.counts.shape[-1], torch.float64)  # (…, K, n)
-        agreed = agreement(points, span.coordinates, span.half_norms, _choices(labels, decision))
+        points = points if span.middle is None else points - span.middle.mT
+        agreed = agreement(points, span.corners, span.half_norms, _choices(labels, decision))
         return cls(torch.cat([hot.sum(-1, keepdim=True).expand(*agreed.shape[:-2], -1, 1), hot @ agreed.mT], -1))
 
     @property
@@ -135,8 +136,8 @@ class Scatter:
         own = (z * span.inverse_scales.unsqueeze(-1)).square_().sum(-2, keepdim=True)
         simple = span.weighting == "classes" or span.balanced
         equal = own if simple else (span.equal_whitener @ z).square_().sum(-2, keepdim=True)
-        places = (span.places.mT @ hot).add_(z)  # (…, r, n): where the samples are, relative to the global mean
-        agreed = agreement(places, span.coordinates, span.half_norms, _choices(labels, decision))
+        places = (span.starts.mT @ hot).add_(z)  # (…, r, n): where the samples are, relative to the corners' origin
+        agreed = agreement(places, span.corners, span.half_norms, _choices(labels, decision))
         squares = double(lengths).square().unsqueeze(-2)
         fourth = squares.square().clamp_max(MOST_FOURTH)
         values = torch.cat(
