@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
-from layerlaw.errors import InputError
+from layerlaw.errors import InputError, shown
 
 T = TypeVar("T")
 
@@ -39,8 +39,8 @@ def choose(progress: bool | Progress) -> Progress:
     """
     if callable(progress):
         return progress
-    if progress not in (True, False, None):
-        raise InputError(f"progress: expected True, False or a function (items, label, total), got {progress!r}.")
+    if not (progress is None or isinstance(progress, (bool, int))):
+        raise InputError(f"progress: expected True, False or a function (items, label, total), got {shown(progress)}.")
     return bar if progress else silent
 
 

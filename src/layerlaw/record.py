@@ -8,7 +8,7 @@ import itertools
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from layerlaw.errors import DataError, InputError, needed
+from layerlaw.errors import DataError, Demand, InputError, demand, needed
 from layerlaw.files import Saved, from_plain
 from layerlaw.law import LawErrors, LawFit, fit_law, law_errors
 from layerlaw.measures.columns import REGISTRY, describe
@@ -220,6 +220,7 @@ class Record(Saved):
         are names of sites or their numbers (`record.numbers`): only what lies between them counts, both included;
         `drop_last` leaves out so many points at the end. `branches`: rows of side branches are points too.
         """
+        demand(column=(column, Demand("the name of a column", lambda value: isinstance(value, str | None))))
         column, where = column or self.leading, f"record '{self.name}'"
         self.column(column)
         if not describe(column).law:

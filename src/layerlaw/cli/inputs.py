@@ -25,6 +25,7 @@ from layerlaw.cli.preprocessing import Preprocessing, channels_read, misfit, pre
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.data.labeled import Normalize, normalization, scaling_in_words
 from layerlaw.errors import CaptureError, DataError, InputError, check_choice, needed
+from layerlaw.files import as_path
 from layerlaw.lab import Architecture, Recipe, Samples
 from layerlaw.packed import check_safetensors, read_npz, read_torch
 from layerlaw.stats.precision import native, not_stored
@@ -313,7 +314,7 @@ def _sort_of(values: Tensor) -> str:
 
 
 def _state(path: Path) -> dict[str, Any]:
-    if not path.is_file():
+    if not as_path(path, "weights.pt").is_file():
         raise DataError(f"{path}: expected a file of weights, found none.")
     if path.suffix == ".safetensors":
         names = ("safetensors", "safetensors.torch")
@@ -360,6 +361,9 @@ def explained(what: str) -> Iterator[None]:
         raise InputError(f"{what} failed with {type(error).__name__}: {error}{places}") from None
 
 
+MOST_NUMBERS = 10**6  # of one list
+
+
 def whole_numbers(text: str, such_as: str, least: float = -math.inf) -> list[int]:
     """Whole numbers, ranges and repeated ones; `such_as` begins the error that says what was expected.
 
@@ -376,5 +380,7 @@ def whole_numbers(text: str, such_as: str, least: float = -math.inf) -> list[int
             raise InputError(f"{such_as}, from low to high, got the empty range {part!r}.")
         if not 1 <= times <= 10**6:
             raise InputError(f"{such_as}, with 1 to a million after 'x', got {part!r}.")
+        if (last - first + 1) * times + len(found) > MOST_NUMBERS:
+            raise InputError(f"{such_as}, at most {MOST_NUMBERS:,} of them, got {part!r}.")
         found += [*range(first, last + 1)] * times
     return found

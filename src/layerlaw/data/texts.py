@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from layerlaw.data.official import ENVIRONMENT, data_folder, find
-from layerlaw.errors import DataError, demand, needed, whole
+from layerlaw.errors import DataError, Demand, demand, needed, whole
 from layerlaw.files import as_path, sha256
 from layerlaw.packed import BoundedGzip
 from layerlaw.plain import check_taken
@@ -79,6 +79,7 @@ def load_text(source: str | os.PathLike[str], *, articles: bool = False, charact
     """
     if not isinstance(source, (str, os.PathLike)) or not str(source).strip():
         raise DataError(f"text: expected the name of a text, a file or a folder, got {source!r}")
+    demand(DataError, articles=(articles, Demand("True or False", lambda value: isinstance(value, bool))))
     if articles and source != "wikitext-2":
         raise DataError(f"articles: expected with 'wikitext-2', which has articles, got {os.fspath(source)!r}")
     if isinstance(source, str) and source in _NAMED:

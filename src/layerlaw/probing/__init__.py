@@ -23,7 +23,7 @@ from layerlaw.probing.aside import doubt_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores, names_in
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
-from layerlaw.probing.shards import first_batch
+from layerlaw.probing.shards import check_same_weights, first_batch
 from layerlaw.probing.targets import Targets, classes_or_targets, told_outputs
 from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
@@ -125,6 +125,7 @@ def probe(
         Randomness(source, test_source) as randomness,
         placed(network, device) as where,
     ):
+        check_same_weights(network)
         example = first_batch(train)
         if held_out is not None and world_size() > 1:
             first_batch(held_out)

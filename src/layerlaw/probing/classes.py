@@ -15,7 +15,7 @@ from torch import Tensor
 from layerlaw.capture.batches import LABEL_KEYS
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.scores import NO_SCORES, Scores
-from layerlaw.errors import FeatureError, InputError, LabelError
+from layerlaw.errors import FeatureError, InputError, LabelError, whole_number
 from layerlaw.measures.columns import Columns, site_columns
 from layerlaw.record import CLASSIFIER, Kind
 from layerlaw.stats import checked_labels
@@ -24,7 +24,7 @@ from layerlaw.stats.labels import check_counts, check_reached, near_chance
 from layerlaw.stats.limits import TOO_LARGE, Doubt, check_range, finite
 from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass, SumsAgain
 from layerlaw.stats.plane import PlaneSample
-from layerlaw.stats.precision import double
+from layerlaw.stats.precision import double, not_dense
 
 if TYPE_CHECKING:
     from layerlaw.probing.run import Split
@@ -328,7 +328,7 @@ def told_classes(classes: ClassChoice, known: Sequence[str] | None) -> int | Non
     numbers, _ = numbers_and_names(classes)
     if numbers is None:
         return None if known is None else len(known)
-    return numbers.__index__() if isinstance(numbers, SupportsIndex) and not isinstance(numbers, Tensor) else None
+    return None if isinstance(numbers, Tensor) else whole_number(numbers)
 
 
 def names_in(data: Any) -> Sequence[str] | None:
@@ -370,8 +370,12 @@ def numbers_and_names(classes: Any) -> tuple[Any, list[str] | None]:
         if len(pairs) < len(classes):
             raise InputError(f"classes: expected a number of its own for each name, got {dict(classes)}.")
         return list(pairs), list(pairs.values())
+    if isinstance(classes, Tensor) and (why := not_dense(classes)):
+        raise InputError(f"classes: expected K, numbers or names, got {why}.")
     if isinstance(classes, (np.ndarray, Tensor)):
         classes = classes.tolist()
+    if isinstance(classes, type):
+        raise InputError(f"classes: expected K, a list of names or of numbers, or {{number: name}}, got {classes!r}.")
     if isinstance(classes, str):
         raise InputError(f"classes: expected K, a list of names or of numbers, or {{number: name}}, got {classes!r}.")
     if isinstance(classes, Sequence) and len(classes) and all(isinstance(name, str) for name in classes):
