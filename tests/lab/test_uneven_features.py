@@ -31,7 +31,7 @@ def test_columns_of_other_units_have_the_right_d_or_none(size: float) -> None:
     found = measured(inputs(size))
     right = oracle.separation(inputs(size).double(), Y, K)
     assert all(value is None or value == pytest.approx(right, rel=1e-3) for value in found)
-    assert all(value is None for value in found) == (size >= 1e6)
+    assert all(value is None for value in found) == (size >= 1e8)
 
 
 def test_an_offset_that_hides_directions_has_no_d() -> None:

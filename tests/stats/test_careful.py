@@ -273,6 +273,7 @@ def test_an_outlier_leaves_the_nearest_centers_of_the_others_as_they_are(dtype: 
         how = {"sites": ["output"], "scores": None, "classes": 3, "progress": False, "memory_gib": memory}
         record = ll.probe(torch.nn.Identity(), data, **how)
         found = record.sites[0].values["ncc_accuracy"]
-        assert found == pytest.approx(right, abs=1e-12) or (found is None and dtype == np.float32 and size * memory < 1e7 and size > 1e5)
+        may_refuse = dtype == np.float32 and (size > 1e9 or (size > 1e5 and memory < 1))
+        assert found == pytest.approx(right, abs=1e-12) or (found is None and may_refuse)
         judge(record)
         ll.Record.from_dict(record.to_dict())

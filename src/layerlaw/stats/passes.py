@@ -178,6 +178,7 @@ class Around:
     reference: Centers | None = None  # centers of the training data, for nearest-center decisions on test data
     within: WithinScatter | None = None  # the whole within-class scatter, where it was requested
     closer: CloserLook | None = None  # where float32 sums may have lost directions
+    _judged: tuple[Scatter, Doubt | None] | None = None
 
     @classmethod
     def all_of(
@@ -228,16 +229,16 @@ class Around:
         if not real(wide.centers):
             return self
         left_out = wide.left_out if wide.left_out and real(wide.left_out.centers) else None
-        return replace(
-            wide,
-            left_out=left_out,
-            permuted=wide.permuted if wide.permuted and real(wide.permuted.centers) else None,
-        )
+        permuted = wide.permuted if wide.permuted and real(wide.permuted.centers) else None
+        return replace(wide, left_out=left_out, permuted=permuted)
 
     def doubt(self, scatter: Scatter) -> Doubt | None:
         """Why D would look right and may be wrong; `None` where nothing says so."""
-        found = doubt_of(self.centers, scatter.few)
-        return found if found or self.closer is None else self.closer.doubt(scatter.few)
+        if self._judged is None or self._judged[0] is not scatter:
+            few = scatter.few
+            found = doubt_of(self.centers, few) or (None if self.closer is None else self.closer.doubt(few))
+            self._judged = scatter, found
+        return self._judged[1]
 
     def believed(self, view: LeftOut | Permuted | None) -> bool:
         """Whether a view has all directions that rounding leaves to it."""
