@@ -28,8 +28,7 @@ from torch import Tensor
 
 from layerlaw.errors import DataError, shown, without_colors
 from layerlaw.files import as_path, replace_whole, write_whole
-from layerlaw.pickled import foreign_call
-from layerlaw.plain import json_words
+from layerlaw.plain import foreign_call, json_words
 
 MOST_RATIO, MOST_SMALL = 24, 16 * 2**20  # what a file may unpack to: 24 times its size, and 16 MiB more
 LONGEST_HEADER = 100_000_000  # bytes of the header of a safetensors file, as its makers decided

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
-from layerlaw.errors import InputError, shown
+from layerlaw.errors import Demand, InputError, shown
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ def choose(progress: bool | Progress) -> Progress:
     """
     if callable(progress):
         return progress
-    if not (progress is None or isinstance(progress, (bool, int))):
+    if not Demand("True, False or None", lambda value: value in (True, False, None)).met_by(progress):
         raise InputError(f"progress: expected True, False or a function (items, label, total), got {shown(progress)}.")
     return bar if progress else silent
 

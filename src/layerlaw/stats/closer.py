@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.stats.centers import FLOAT32_RESOLUTION, Centers, FeatureFit, Whitened, find_centers
-from layerlaw.stats.limits import TRACE, Doubt
+from layerlaw.stats.limits import OFFSET, TRACE, Doubt
 from layerlaw.stats.precision import double, row_chunks, take_rows
 from layerlaw.stats.sums import ClassSums
 
@@ -26,10 +26,15 @@ UNEVEN_DOUBT = Doubt(UNEVEN, _CURE, False)
 
 
 def narrow(site: Centers | FeatureFit, trace: float = TRACE) -> Tensor:
-    """Whether scales of float32 features count as rounding, or nearly (…); a `trace` of the cutoff was exactly 0."""
+    """Whether scales of float32 features count as rounding, or nearly (…); a `trace` of the cutoff was exactly 0.
+
+    Not where an offset is the reason, which `doubt_of` judges.
+    """
     least = torch.where(site.scales > 0, site.scales, torch.inf).amin(-1)
     cut = site.cut > trace * site.cutoff
-    small: Tensor = (cut | (least < NARROW * site.cutoff)) & site.spread.isfinite() & (site.rank > 0)
+    n, mean, scales, _ = site.looked_at
+    near = mean.square().sum(-1) <= OFFSET**2 * (scales.square().sum(-1) + site.spread / n)
+    small: Tensor = (cut | (least < NARROW * site.cutoff)) & near & site.spread.isfinite() & (site.rank > 0)
     return small if site.dtype != torch.float64 else torch.zeros_like(small)
 
 
