@@ -186,3 +186,33 @@ def test_a_demand_is_stated_once_and_answers_whatever_comes() -> None:
     demand(size=(3, whole(1)), sides=([1, 2], whole(1).each), seed=(None, whole(0).or_none))
     with pytest.raises(LayerlawError, match="data: even: expected an even number, got 3"):
         demand(LayerlawError, "data", even=(3, Demand("an even number", lambda value: value % 2 == 0)))
+
+
+ARRAY = np.array([1, 2])
+STRANGE: dict[str, Callable[[], object]] = {
+    "batch_size array": lambda: probed(batch_size=ARRAY),
+    "batch_size type": lambda: probed(batch_size=int),
+    "sites array": lambda: probed(sites=ARRAY),
+    "scores array": lambda: probed(scores=np.array([])),
+    "classes type": lambda: probed(classes=int),
+    "classes sparse": lambda: probed(classes=torch.eye(3).to_sparse()),
+    "classes meta": lambda: probed(classes=torch.zeros(3, device="meta")),
+    "device number": lambda: probed(device=2**70),
+    "device bytes": lambda: probed(device=b"\xff"),
+    "progress array": lambda: ll.probe(small(), (X, Y), progress=np.array([])),  # type: ignore[arg-type]
+    "chosen_from": lambda: ll.fit_law([5.0, 3.0, 2.0, 1.0, 0.5], chosen_from=10**400),
+    "law meta": lambda: ll.fit_law(torch.zeros(3, device="meta")),
+    "title": lambda: ll.report(probed(), "o.html", title=torch.zeros(2)),  # type: ignore[arg-type]
+    "a record without sides": lambda: ll.report(torch.tensor(3), "o.html"),  # type: ignore[arg-type]
+    "ax": lambda: ll.plot(probed(), ax=3),  # type: ignore[arg-type]
+    "column": lambda: probed().law(ARRAY),  # type: ignore[attr-defined]
+    "split": lambda: data.load(split=np.array([])),  # type: ignore[arg-type]
+    "channels": lambda: SAMPLE.with_channels(np.array([])),  # type: ignore[arg-type]
+    "articles": lambda: data.load_text(SHORT, articles=ARRAY),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_arrays_and_types_in_the_place_of_numbers_and_words_are_answered(name: str) -> None:
+    with pytest.raises(LayerlawError, match=r"expected|cannot compute"):
+        STRANGE[name]()

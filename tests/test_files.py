@@ -178,3 +178,13 @@ def test_a_device_is_told_once() -> None:
     with pytest.raises(DataError) as caught:
         Record.load("/dev/zero")
     assert str(caught.value) == "/dev/zero: expected a layerlaw record, got a device or a pipe."
+
+
+def test_the_free_space_told_is_that_of_the_folder_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a disk of its own."""
+    asked: list[Path] = []
+    usage = files.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda place: asked.append(Path(place)) or usage)
+    for place in (tmp_path, tmp_path / "record.json", tmp_path / "new" / "record.json"):
+        files.full_disk(place)
+    assert asked == [tmp_path] * 3

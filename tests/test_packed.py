@@ -351,3 +351,46 @@ def test_colors_of_torch_are_not_in_its_message(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read_torch(tmp_path / "a.pt", what="a test")
     assert "x1b" not in str(caught.value)
+
+
+class Called:
+    """What becomes a call where it is unpickled."""
+
+    def __init__(self, function: object, *given: object) -> None:
+        self.made = function, given
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return self.made
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [(torch.Tensor, (30_000, 1000)), (torch.FloatTensor, (9,)), (torch.FloatStorage, (10**9,)), (bytearray, (10**9,))],
+    ids=["Tensor", "FloatTensor", "FloatStorage", "bytearray"],
+)
+def test_a_torch_file_that_calls_for_memory_is_refused(
+    function: object, given: object, new: bool, tmp_path: Path
+) -> None:
+    """torch itself would take any number of bytes, with whatever was in them, for numbers of the file."""
+    torch.save({"x": Called(function, *given)}, tmp_path / "a.pt", _use_new_zipfile_serialization=new)
+    with (
+        memory_below(50 * 2**20),
+        pytest.raises(DataError, match=r"a\.pt: expected weights, got objects that are not loaded"),
+    ):
+        read_torch(tmp_path / "a.pt", what="weights")
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["zip", "legacy"])
+def test_what_torch_saves_of_networks_is_read(new: bool, tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.randn(4, 3)).sum().backward()
+    optimizer.step()
+    content = {"net": net.state_dict(), "optimizer": optimizer.state_dict(), "weight": net[0].weight}
+    content |= {"plain": [1, 2.5, "a", None, True, (2, 3)], "size": torch.Size([2, 3]), "device": torch.device("cpu")}
+    content |= {"half": torch.ones(2, dtype=torch.bfloat16), "kind": torch.float16, "sparse": torch.eye(2).to_sparse()}
+    torch.save(content, tmp_path / "a.pt", _use_new_zipfile_serialization=new)
+    found = read_torch(tmp_path / "a.pt", what="weights")
+    assert list(found) == list(content)
+    assert torch.equal(found["net"]["0.weight"], net[0].weight)

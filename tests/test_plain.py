@@ -17,6 +17,7 @@ from layerlaw.plain import (
     check_text,
     either,
     fields,
+    log_ratio,
     parse,
     several,
     whole_from,
@@ -107,3 +108,14 @@ def test_a_long_list_is_checked_in_a_moment() -> None:
     start = time.perf_counter()
     check_plain([[0.5, 1.5]] * 100_000)
     assert time.perf_counter() - start < 5
+
+
+def test_values_that_take_far_more_memory_than_their_file_are_refused() -> None:
+    with pytest.raises(DataError, match="expected values that take at most"):
+        parse('["\U0001f600"'.encode() + b',"ab"' * 4_000_000 + b"]")
+    assert len(parse(b"[" + b"0.12345678," * 100_000 + b"1]")) == 100_001
+
+
+def test_the_log_of_a_ratio_that_is_no_number() -> None:
+    assert log_ratio(5e-324, 1e300) == pytest.approx(-1435.216, abs=1e-3)
+    assert log_ratio(1e300, 5e-324) == -log_ratio(5e-324, 1e300)

@@ -1,6 +1,7 @@
 """Everything layerlaw raises. Each message says what was expected, what came, where, and what to do."""
 
 import importlib
+import operator
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Mapping
@@ -147,6 +148,20 @@ def demand(error: type[Exception] = InputError, where: str = "", /, **arguments:
     for name, (value, wanted) in arguments.items():
         if not wanted.met_by(value):
             raise error(f"{where}{': ' * bool(where)}{name}: expected {wanted.words}, got {shown(value)}.")
+
+
+def whole_number(value: object) -> int | None:
+    """A whole number, also one of NumPy or a tensor of one entry; `None` where something is none.
+
+    >>> whole_number(3), whole_number(True), whole_number(2.0), whole_number(int)
+    (3, None, None, None)
+    """
+    if isinstance(value, (bool, type)):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except Exception:  # arrays of several entries, tensors without content
+        return None
 
 
 def shown(value: object) -> str:

@@ -161,7 +161,8 @@ def _is_full(error: BaseException) -> bool:
 
 def full_disk(path: object, wanted: int | None = None, *, written: int = 0) -> DataError:
     """That a file could not be written for want of space, how much was wanted, and how much there is."""
-    folder = next((one for one in as_path(path).absolute().parents if one.exists()), Path("/"))
+    place = as_path(path).absolute()  # a folder may be a disk of its own
+    folder = next((one for one in (place, *place.parents) if one.is_dir()), Path("/"))
     more = f"more than {_bytes(written)}" if written else "some bytes"
     free = None
     with suppress(OSError):

@@ -10,7 +10,6 @@ import gzip
 import hashlib
 import io
 import json
-import mmap
 import os
 import struct
 import tarfile
@@ -29,14 +28,14 @@ from torch import Tensor
 
 from layerlaw.errors import DataError, shown, without_colors
 from layerlaw.files import as_path, replace_whole, write_whole
-from layerlaw.plain import json_words
+from layerlaw.plain import foreign_call, json_words
 
 MOST_RATIO, MOST_SMALL = 24, 16 * 2**20  # what a file may unpack to: 24 times its size, and 16 MiB more
 LONGEST_HEADER = 100_000_000  # bytes of the header of a safetensors file, as its makers decided
 DOWNLOAD = ": download it again"  # a cure for what came from elsewhere, not for what was written here
 AGAIN = "cut short: download it again"
 CHECKSUM = "sha256"
-OF_ANY_SIZE = b"\nbytearray\n"  # in a pickle: bytes of any number, without content
+LEGACY_PICKLES = 5  # in a row, in front of the numbers: magic number, protocol, system, content, names of storages
 
 
 def unpacked_limit(size: int) -> int:
@@ -233,9 +232,13 @@ def check_torch(path: Path, what: str = "a file of torch", *, content: bool = Tr
             got = "another or a damaged file" if size else "an empty file, cut short"
             raise DataError(f"{path}: expected {what}, got {got}{again}.")
         else:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as bytes_:
-                if bytes_.find(OF_ANY_SIZE) >= 0:
-                    raise DataError(f"{path}: expected {what}, got objects that are not loaded for safety.")
+            file.seek(0)
+            _refuse_calls(path, what, foreign_call(file, LEGACY_PICKLES))
+
+
+def _refuse_calls(path: Path, what: str, called: str) -> None:
+    if called:
+        raise DataError(f"{path}: expected {what}, got objects that are not loaded for safety ({shown(called)}).")
 
 
 def _check_torch_zip(path: Path, size: int, what: str, content: bool, again: str) -> None:
@@ -246,10 +249,12 @@ def _check_torch_zip(path: Path, size: int, what: str, content: bool, again: str
             if packed or sum(entry.file_size for entry in entries) > size:
                 raise DataError(f"{path}: expected {what}, got one that claims to hold more than its {size:,} bytes.")
             for entry in entries:
-                if entry.filename.endswith("data.pkl") and OF_ANY_SIZE in archive.read(entry):
-                    raise DataError(f"{path}: expected {what}, got objects that are not loaded for safety.")
+                if entry.filename.endswith("data.pkl"):
+                    _refuse_calls(path, what, foreign_call(io.BytesIO(archive.read(entry))))
             if content and (damaged := archive.testzip()):
                 raise DataError(f"{path}: expected {what}, got one that is damaged at '{damaged}'{again}.")
+    except DataError:
+        raise
     except (zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError, RuntimeError) as error:
         # A zip ends with its table: where that is there, bytes in front of it have changed.
         how = "damaged" if zipfile.is_zipfile(path) else "damaged or cut short"

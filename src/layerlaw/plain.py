@@ -2,27 +2,43 @@
 
 A rule is a function of a value and of where it stands; it raises `Misfit` unless the value fits. What a file may hold is a
 table of such rules beside the class that it becomes: `fields`, `several`, `named` and `either` put larger ones together.
+
+Also what a pickle would call, found without running it: torch's own reader of weights calls nothing but what is on its list,
+but that has types on it which take memory for any number in the file (`torch.Tensor(10**9)`, `bytearray`, storages).
 """
 
 from __future__ import annotations
 
 import json
 import math
+import pickletools
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO
 
 from layerlaw.errors import DataError
 
 DEEPEST = 50  # lists and objects inside each other
 MOST_DIGITS = 400  # of one number
 LARGEST_FILE = 256 * 2**20  # bytes
-MOST_VALUES = 10_000_000  # of one file: bounds the memory that reading it takes, whatever its size
+MOST_VALUES = 10_000_000  # of one file
+MOST_MEMORY, MORE_MEMORY = 3, 300_000_000  # bytes that the values of a file may take: 3 times its size and so many more
 LARGEST_WHOLE = 2**63 - 1
 PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 
 Rule = Callable[[Any, str], None]
+
+
+def log_ratio(a: float, b: float) -> float:
+    """ln(a/b) of positive numbers, also where their ratio is too large or too small for a number.
+
+    >>> round(log_ratio(5e-324, 1e300), 3), log_ratio(2.0, 1.0) == math.log(2)
+    (-1435.216, True)
+    """
+    ratio = a / b
+    return math.log(ratio) if 0 < ratio < math.inf else math.log(a) - math.log(b)
 
 
 class Misfit(DataError):
@@ -42,10 +58,23 @@ def parse(content: bytes) -> Any:
     values = sum(text.count(mark) for mark in ",[{")
     if values > MOST_VALUES:
         raise DataError(f"expected at most {MOST_VALUES:,} values, got about {values:,}")
+    check_taken(text, len(content))
     try:
         return json.loads(text, object_pairs_hook=_object, parse_int=_whole, parse_constant=_constant)
     except RecursionError:
         raise DataError(_too_deep("")) from None
+
+
+def check_taken(text: str | bytes, size: int) -> None:
+    """Raise where the values of JSON would take far more memory than its `size`, which is that of the file.
+
+    About what Python takes for a text, an object, a list and a number; short ones are many.
+    """
+    marks: Any = ('"', "{", "[", ",") if isinstance(text, str) else (b'"', b"{", b"[", b",")
+    quotes, objects, lists, others = (text.count(mark) for mark in marks)
+    taken = sys.getsizeof(text) + 45 * quotes + 120 * objects + 80 * lists + 32 * others
+    if taken > (most := MOST_MEMORY * size + MORE_MEMORY):
+        raise DataError(f"expected values that take at most {most:,} bytes of memory, got about {taken:,}")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -267,3 +296,80 @@ def json_words(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"a list of {len(value)}"
     return "null" if value is None else type(value).__name__
+
+
+CALLED = frozenset(
+    {
+        "collections.OrderedDict",
+        "collections.Counter",
+        "torch.Size",
+        "torch.device",
+        "torch.serialization._get_layout",
+        "numpy.core.multiarray.scalar",
+        "numpy._core.multiarray.scalar",
+        "numpy.dtype",
+        "_codecs.encode",
+    }
+)
+"""What a file of plain data and tensors calls, beside `REBUILDING`: it puts together what is in the file."""
+REBUILDING = ("torch._utils._rebuild_", "torch._tensor._rebuild_")
+
+_STORES = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE")
+_FETCHES = ("GET", "BINGET", "LONG_BINGET")
+_MARK = pickletools.markobject
+_ENDED = ("exhausted", "not enough data", "bytes in a", "but only")  # what pickletools says of a file that is cut short
+
+
+def foreign_call(file: BinaryIO, pickles: int = 1) -> str:
+    """The first thing that a row of pickles calls and that does not belong to plain data and tensors; empty: there is none.
+
+    A pickle that ends too early is left to whoever reads it, and cannot.
+
+    >>> import io, pickle
+    >>> foreign_call(io.BytesIO(pickle.dumps({"a": [1, 2.0]}))), foreign_call(io.BytesIO(pickle.dumps(bytearray(3), 2)))
+    ('', 'bytearray')
+    """
+    for _ in range(pickles):
+        try:
+            names = (name for name in _calls(file) if name not in CALLED and not name.startswith(REBUILDING))
+            name = next(names, "")
+        except (ValueError, IndexError, KeyError, TypeError, EOFError, OverflowError) as error:
+            return "" if any(word in str(error) for word in _ENDED) else "a damaged pickle"
+        if name:
+            return name.removeprefix("builtins.").removeprefix("__builtin__.")
+    return ""
+
+
+def _calls(file: BinaryIO) -> Iterator[str]:
+    """Names of what one pickle calls, by following its stack with names alone."""
+    stack: list[object] = []
+    memo: dict[object, object] = {}
+    for op, argument, _ in pickletools.genops(file):
+        if op.name in _STORES:
+            memo[len(memo) if op.name == "MEMOIZE" else argument] = stack[-1]
+        elif op.name in _FETCHES:
+            stack.append(memo.get(argument))
+        elif op.name == "GLOBAL":
+            stack.append(str(argument).replace(" ", "."))
+        elif op.name == "MARK":
+            stack.append(_MARK)
+        elif op.name in ("STACK_GLOBAL", "INST", "OBJ", "EXT1", "EXT2", "EXT4", "NEWOBJ_EX"):
+            yield op.name
+            return
+        else:
+            if op.name in ("REDUCE", "NEWOBJ"):
+                called = stack[-2]
+                yield called if isinstance(called, str) else "an object"
+            _step(op, stack)
+
+
+def _step(op: pickletools.OpcodeInfo, stack: list[object]) -> None:
+    """What an operation does to the stack."""
+    before = op.stack_before
+    single = before[: before.index(_MARK)] if _MARK in before else before
+    if _MARK in before:
+        while stack.pop() is not _MARK:
+            pass
+    kept = stack[-1] if op.name == "DUP" else None
+    del stack[len(stack) - len(single) :]
+    stack += [kept] * len(op.stack_after)

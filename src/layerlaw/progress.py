@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Protocol, TypeVar
 
-from layerlaw.errors import InputError
+from layerlaw.errors import Demand, InputError, shown
 
 T = TypeVar("T")
 
@@ -72,8 +72,8 @@ def choose(progress: bool | Progress) -> Progress:
     """
     if callable(progress):
         return progress
-    if progress not in (True, False, None):
-        raise InputError(f"progress: expected True, False or a function (items, label, total), got {progress!r}.")
+    if not Demand("True, False or None", lambda value: value in (True, False, None)).met_by(progress):
+        raise InputError(f"progress: expected True, False or a function (items, label, total), got {shown(progress)}.")
     return bar if progress else silent
 
 

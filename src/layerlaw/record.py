@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import math
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from layerlaw.errors import DataError, InputError, needed
+from layerlaw.errors import DataError, Demand, InputError, demand, needed
 from layerlaw.files import Saved, from_plain
 from layerlaw.law import LawErrors, LawFit, fit_law, law_errors
 from layerlaw.measures.columns import REGISTRY, describe
 from layerlaw.notebook import Shown, View
+from layerlaw.plain import log_ratio
 from layerlaw.record_rules import check_record
 from layerlaw.wording import clean, counted, joined
 
@@ -79,7 +79,7 @@ class PartRow:
         """By how much ln D (or D_reg) changes; negative: better separated. `None` where a value is missing or 0."""
         column = column or next(iter(self.values), "separation")
         before, after = self.before.get(column), self.values.get(column)
-        return math.log(after / before) if before and after and before > 0 and after > 0 else None
+        return log_ratio(after, before) if before and after and before > 0 and after > 0 else None
 
 
 @dataclass(frozen=True)
@@ -223,6 +223,7 @@ class Record(Saved, Shown):
         are names of sites or their numbers (`record.numbers`): only what lies between them counts, both included;
         `drop_last` leaves out so many points at the end. `branches`: rows of side branches are points too.
         """
+        demand(column=(column, Demand("the name of a column", lambda value: isinstance(value, str | None))))
         column, where = column or self.leading, f"record '{self.name}'"
         self.column(column)
         if not describe(column).law:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import layerlaw as ll
 from layerlaw.advice import EarlyExit
-from layerlaw.advice.exit_network import Readout
 from layerlaw.advice.exits import _Held, limits_within, simulated
+from layerlaw.advice.readouts import Readout
 from layerlaw.errors import DataError, InputError, LabelError
 from layerlaw.stats import ClassSums
 
@@ -326,3 +326,40 @@ def test_a_class_that_only_the_test_data_have_is_an_error(trained: Counted) -> N
     x, y = samples(100, 1)
     with pytest.raises(LabelError, match="test: class 3 has no samples in data, so it has no center"):
         ll.early_exit(trained, (x[y < 3], y[y < 3]), test=samples(100, 2), times=())
+
+
+ODD_PARTS = {
+    "a bias that is broadcast": (lambda about, tensors: tensors.update({"0.bias": torch.zeros(1)}), "a bias"),
+    "half": (lambda about, tensors: tensors.update({"0.weight": tensors["0.weight"].half()}), "float32 or float64"),
+    "NaN": (lambda about, tensors: tensors.update({"0.mean": tensors["0.mean"] * float("nan")}), "finite numbers"),
+    "at": (lambda about, tensors: about["sites"][0].update(at=None), "at: expected"),
+    "call": (lambda about, tensors: about["sites"][0].update(call=None), "call: expected"),
+    "fold": (lambda about, tensors: about["sites"][0].update(fold="1"), "fold: expected"),
+    "module": (lambda about, tensors: about["sites"][0].update(module="elsewhere"), "a module of the network"),
+    "features": (lambda about, tensors: about["sites"][0].update(features=5), "a mean"),
+    "thresholds": (lambda about, tensors: about.update(thresholds=""), "thresholds: expected"),
+    "more thresholds": (lambda about, tensors: about.update(thresholds=[0.1] * 9), "one for each of"),
+    "kind": (lambda about, tensors: about.update(kind="other"), "kind: expected"),
+}
+
+
+@pytest.mark.parametrize("name", ODD_PARTS)
+def test_exits_without_a_checksum_are_checked_part_by_part(
+    name: str, found: EarlyExit, trained: Counted, tmp_path: Path
+) -> None:
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    path = found.save(tmp_path / "exit.safetensors")
+    with safe_open(str(path), "pt") as file:
+        about = json.loads(file.metadata()["layerlaw"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no dictionary
+    del about["sha256"]  # as in files of an older version
+    save_file(tensors, path, {"layerlaw": json.dumps(about)})
+    x = samples(50, 9)[0]
+    assert torch.equal(EarlyExit.load(path, trained)(x), found(x))
+    spoil, words = ODD_PARTS[name]
+    spoil(about, tensors)
+    save_file(tensors, path, {"layerlaw": json.dumps(about)})
+    with pytest.raises(DataError, match=words):
+        EarlyExit.load(path, trained)

@@ -162,3 +162,17 @@ def test_missing_pillow_names_the_extra(root: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'layerlaw\[data\]'"):
         load(root)
+
+
+def test_pictures_of_many_pixels_in_a_small_file_are_refused(root: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (4000, 4000)).save(root / "cat" / "blank.png")
+    with pytest.raises(
+        DataError, match=r"blank\.png: expected at most [\d,]+ pixels in a file of its size, got 4000×4000"
+    ):
+        load(str(root), size=8)
+    for i in range(6):
+        (tmp_path / "many" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (1500, 1500)).save(tmp_path / "many" / "ab"[i % 2] / f"{i}.png")
+    with pytest.raises(DataError, match=r"many: expected pictures that take at most .* got 6 pictures of 1500×1500"):
+        load(str(tmp_path / "many"))
+    assert len(load(str(tmp_path / "many"), size=8).labels) == 6

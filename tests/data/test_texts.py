@@ -262,3 +262,9 @@ def test_of_a_long_file_the_beginning_is_read_and_that_is_told(tmp_path: Path) -
     assert long.documents == ["one two"]
     assert str(long) == "a.txt, 1 document, 7 characters; what comes after them was not read"
     assert not load_text(tmp_path / "a.txt", characters=13).cut
+
+
+def test_a_line_of_json_that_takes_far_more_memory_than_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "a b", "z": [' + b"{}," * 3_000_000 + b"{}]}\n")
+    with pytest.raises(DataError, match=r"a\.jsonl, line 1: expected values that take at most"):
+        load_text(tmp_path / "a.jsonl")

@@ -49,6 +49,7 @@ def test_mutants_are_the_same_for_one_seed_and_others_for_another() -> None:
 def test_the_rule_finds_what_breaks_it(
     read: object, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fuzz.judging.SECONDS", 2.0)
+    if complaint == "hangs":  # the others may take longer where the machine is busy
+        monkeypatch.setattr("fuzz.judging.SECONDS", 2.0)
     reader = Reader("any", lambda: {"a": b"x"}, read, lambda value, _: value == 1)  # type: ignore[arg-type]
     assert judged(reader, tmp_path, {"a": b"x"}).startswith(complaint)

@@ -30,6 +30,13 @@ def network(width: int = 8, outputs: int = K) -> nn.Module:
     return nn.Sequential(*first, nn.Linear(width, 8), nn.ReLU(), nn.Linear(8, outputs))
 
 
+def weighted(seed: int) -> nn.Module:
+    found = network()
+    torch.manual_seed(seed)
+    nn.init.normal_(found[3].weight)
+    return found
+
+
 def batches(*sizes: int, labels: torch.Tensor = LABELS, start: int = 0) -> Data:
     found, at = [], start
     for size in sizes:
@@ -105,6 +112,9 @@ def main(rank: int, port: str, folder: Path) -> None:
     attempt("in a long pass", network(), Failing(-1, broken, 300, 0.1) if rank == 0 else Failing(2, broken))
     attempt("after the passes", network(), batches(30, 30), test=batches(30) if rank == 0 else Failing(1, broken))
     attempt("other models", network(8 + rank), batches(30, 30))
+    attempt("other sites", network(), batches(30, 30), sites=["0", "3"] if rank == 0 else ["0"])
+    attempt("other weights", weighted(rank), batches(30, 30))
+    attempt("another dtype", network().to(torch.float64 if rank else torch.float32), batches(30, 30))
     attempt("no samples at all", network(), [])
     attempt("whole", network(), batches(30, 30))
     for name, (model, data, how) in shards(rank).items():

@@ -58,8 +58,11 @@ def test_an_error_on_one_rank_reaches_the_other_with_its_text(name: str, words: 
 
 
 def test_ranks_that_measure_different_things_are_told_so(folder: Path) -> None:
-    for kind, text, _ in told(folder, "other models"):
+    for kind, text, _ in told(folder, "other sites"):
         assert (kind, "statistics of different sizes" in text) == ("PassError", True)
+    for name in ("other models", "other weights", "another dtype"):
+        for kind, text, _ in told(folder, name):
+            assert (kind, "expected the same weights on all 2 ranks" in text) == ("PassError", True)
     for kind, text, _ in told(folder, "no samples at all"):
         assert (kind, text) == ("DataError", "data: expected samples, got none on all 2 ranks.")
 

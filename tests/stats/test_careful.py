@@ -11,6 +11,8 @@ import layerlaw as ll
 import oracle
 from layerlaw.errors import FeatureError
 from layerlaw.measures import measure, ncc_accuracy, separation_fuzziness, target_separation
+from layerlaw.stats import ClassSums, find_centers
+from layerlaw.stats.closer import narrow
 from layerlaw.verdict import judge
 
 Array = npt.NDArray[np.float64]
@@ -155,14 +157,123 @@ def test_float64_too_far_from_0_is_refused_for_targets_too() -> None:
         target_separation(blobs() + 1e16, targets(blobs()))
 
 
+def probed(
+    x: Array | torch.Tensor, y: torch.Tensor, *, streamed: bool, model: torch.nn.Module | None = None
+) -> ll.Record:
+    """Probed by batches of 25; streamed: without room for the features."""
+    x = torch.as_tensor(x)
+    data = [(x[i : i + 25], y[i : i + 25]) for i in range(0, len(x), 25)]
+    network = model or torch.nn.Sequential(torch.nn.Linear(6, 4))
+    return ll.probe(network, data, sites=["input"], memory_gib=1e-6 if streamed else 1.0, progress=False)
+
+
 @pytest.mark.parametrize("size", [1e7, 1e8, 1e10])
 def test_a_stream_of_float32_features_with_an_outlier_has_no_d_where_directions_vanish(size: float) -> None:
     x, y = torch.tensor(blobs()), torch.tensor(Y)
     network = torch.nn.Sequential(torch.nn.Linear(6, 4))
     x[0, 0] = size
-    record = ll.probe(network, (x.float(), y), sites=["input"], progress=False)
+    record = probed(x.float(), y, streamed=True, model=network)
     assert record.sites[0].values["separation"] is None
     assert any("few samples lie so far" in note and "float64" in note for note in record.notes)
     assert not any("span fewer" in note for note in record.notes)
+    kept = probed(x.float(), y, streamed=False, model=network)  # added up again in float64
+    assert kept.sites[0].values["separation"] == pytest.approx(exact(x.float().numpy()), rel=1e-6)
     wide = ll.probe(network.double(), (x.float().double(), y), sites=["input"], progress=False)  # as advised
     assert wide.sites[0].values["separation"] == pytest.approx(exact(x.float().numpy()), rel=1e-6)
+
+
+def with_columns(size: float, turned: bool) -> Array:
+    x = blobs()
+    x[:, 0] *= size
+    return (x @ rotation() if turned else x).astype(np.float32)
+
+
+def with_outliers(size: float, share: float) -> Array:
+    x, random = blobs(), np.random.default_rng(5)
+    rows = random.random(len(x)) < share
+    x[rows, 0] += size * random.normal(size=int(rows.sum()))
+    return x.astype(np.float32)
+
+
+UNEVEN = {
+    **{f"a column of {size:g}": with_columns(size, False) for size in (1e4, 1e5, 1e6, 1e7, 1e9)},
+    **{f"a direction of {size:g}": with_columns(size, True) for size in (1e4, 1e5, 1e6)},
+    **{f"outliers of {size:g}": with_outliers(size, 0.3) for size in (1e4, 1e6, 1e7, 1e9)},
+}
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_a_probe_of_uneven_float32_features_is_right_and_a_stream_right_or_refused(name: str) -> None:
+    x, y = UNEVEN[name], torch.tensor(Y)
+    for streamed in (False, True):
+        found = probed(x, y, streamed=streamed)
+        value = found.sites[0].values["separation"]
+        if value is None:
+            assert streamed
+            assert any("vanish in float32" in note and "float64" in note for note in found.notes)
+            assert not found.sites[0].in_fit
+        else:
+            assert value == pytest.approx(exact(x), rel=1e-3 if streamed else 1e-6)
+
+
+def test_even_float32_features_get_no_closer_look() -> None:
+    x, y = blobs().astype(np.float32), torch.tensor(Y)
+    kept, streamed = (probed(x, y, streamed=streamed).sites[0].values["separation"] for streamed in (False, True))
+    assert kept == pytest.approx(exact(x), rel=1e-6)
+    assert streamed == pytest.approx(kept, rel=1e-6)
+    centers = find_centers(ClassSums.of(torch.tensor(x), y, 4))
+    assert not bool(narrow(centers))
+    uneven = find_centers(ClassSums.of(torch.tensor(with_columns(1e6, False)), y, 4))
+    assert bool(narrow(uneven))
+
+
+@pytest.mark.parametrize("noise", [1e-1, 1e-3])
+def test_small_features_beside_well_separated_large_ones_are_measured(noise: float) -> None:
+    """The mean is large beside the spread within classes, and no offset."""
+    labels = np.repeat(np.arange(3), 100)
+    x = np.array([[0, 0], [1, 1], [2, 0.0]])[labels] + noise * np.random.default_rng(0).normal(size=(300, 2))
+    x[:, 1] *= 1e-7
+    x = x.astype(np.float32)
+    right = oracle.separation(x, labels, 3, number=np.longdouble)
+    assert separation_fuzziness(x, labels) == pytest.approx(right, rel=1e-6)
+    data = torch.tensor(x), torch.tensor(labels)
+    record = ll.probe(torch.nn.Identity(), data, sites=["output"], scores=None, classes=3, progress=False)
+    assert record.sites[0].values["separation"] == pytest.approx(right, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_uneven_float32_features_keep_their_directions_beside_targets(name: str) -> None:
+    x, y = UNEVEN[name], torch.tensor(targets(blobs()))
+    found = probed(x, y, streamed=False, model=torch.nn.Linear(6, 2))
+    assert found.sites[0].values["target_separation"] == pytest.approx(target_separation(x.astype(float), y), rel=1e-6)
+
+
+def test_float32_features_that_hide_what_goes_with_targets_are_refused() -> None:
+    x, y = with_columns(1e7, True), torch.tensor(targets(blobs()))
+    with pytest.raises(FeatureError, match=r"vanish in float32.*features\.double\(\)"):
+        target_separation(x, y)
+    found = probed(x, y, streamed=False, model=torch.nn.Linear(6, 2))
+    assert found.sites[0].values["target_separation"] is None
+    assert any("vanish in float32" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(np.float64, 1e10), (np.float32, 1e4), (np.float32, 1e6), (np.float32, 1e10)]
+)
+def test_an_outlier_leaves_the_nearest_centers_of_the_others_as_they_are(dtype: type, size: float) -> None:
+    labels = np.repeat(np.arange(3), 50)
+    x = 5 * np.eye(3, 4)[labels] + np.random.default_rng(0).normal(size=(150, 4))
+    x[7] *= size
+    x = x.astype(dtype)
+    near = x.astype(np.longdouble)
+    means = np.stack([near[labels == k].mean(0) for k in range(3)])
+    right = (((near[:, None] - means) ** 2).sum(-1).argmin(1) == labels).mean()
+    data = [(torch.tensor(x[i : i + 50]), torch.tensor(labels[i : i + 50])) for i in (0, 50, 100)]
+    for memory in (1.0, 1e-6):
+        how = {"sites": ["output"], "scores": None, "classes": 3, "progress": False, "memory_gib": memory}
+        record = ll.probe(torch.nn.Identity(), data, **how)
+        found = record.sites[0].values["ncc_accuracy"]
+        may_refuse = dtype == np.float32 and (size > 1e9 or (size > 1e5 and memory < 1))
+        assert found == pytest.approx(right, abs=1e-12) or (found is None and may_refuse)
+        judge(record)
+        ll.Record.from_dict(record.to_dict())

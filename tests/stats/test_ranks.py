@@ -10,7 +10,7 @@ import torch
 from two_ranks import GROUPS, K, measured
 
 import oracle
-from layerlaw.stats import all_reduce, deal_groups
+from layerlaw.stats import all_reduce, deal_groups, ranks
 from layerlaw.stats.ranks import rank, world_size
 
 
@@ -77,3 +77,21 @@ def test_one_process_is_left_alone() -> None:
     assert tensor.tolist() == [0, 1, 2]
     assert world_size() == 1
     assert rank() == 0
+
+
+def test_a_tensor_that_a_thread_of_the_group_still_holds_is_kept_until_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a thread would have to delete it while the interpreter ends, which aborts the process."""
+    tensors = [torch.zeros(2) for _ in range(3)]
+    sent = iter(tensors)
+    monkeypatch.setattr(ranks, "_held", [])
+    monkeypatch.setattr(ranks.dist, "all_reduce", lambda tensor: None)
+    outside = torch.zeros(3)
+    monkeypatch.setattr(ranks, "_in_use", lambda tensor: tensor is tensors[0])
+    for tensor in sent:
+        ranks._added_up(tensor)
+    assert [id(tensor) for tensor in ranks._held] == [id(tensors[0]), id(tensors[2])]
+    answers = iter([True, True, False])
+    monkeypatch.setattr(ranks, "_in_use", lambda tensor: next(answers, False))
+    ranks._wait_until_let_go()
+    assert next(answers, None) is None  # it asked until nobody did
+    assert not ranks._in_use(outside)

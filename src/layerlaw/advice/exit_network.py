@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from layerlaw.advice.readouts import ExitKind, Readout, check_about, checked_readout
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.modules import entering, modules_of, tensors_in
 from layerlaw.capture.network import network_of
@@ -25,84 +25,15 @@ from layerlaw.capture.scores import Scores
 from layerlaw.errors import CaptureError, DataError, InputError, LayerlawError, needed
 from layerlaw.files import as_path, check_format, json_safe, replace_whole
 from layerlaw.packed import check_safetensors, digest_of
+from layerlaw.plain import Misfit, misfit
 from layerlaw.provenance import parameter_digest
-from layerlaw.stats import ClassSums
-from layerlaw.stats.precision import at_least_float32
 
 if TYPE_CHECKING:
     from layerlaw.advice.exit_report import ExitReport
 
-ExitKind = Literal["centers", "linear"]
 FORMAT, VERSION = "layerlaw early exit", 1
-STRENGTHS = (1e-1, 1e-3)  # of the L2 penalty of a linear read-out; a fifth of its data chooses
 SECONDS = 8.0  # that one comparison of times may take, beyond its three rounds
 SHORTEST = 0.02  # seconds that the whole network is timed for at once: other programs interrupt shorter ones unevenly
-ITERATIONS = 40  # of L-BFGS, per strength
-
-
-class Readout(nn.Module):
-    """Class scores from features: (x − m)·weightᵀ + bias. Nearest centers: v_c·(x−m) − ‖v_c‖²/2 with v_c = μ_c − m."""
-
-    mean: Tensor
-    weight: Tensor
-    bias: Tensor
-
-    def __init__(self, mean: Tensor, weight: Tensor, bias: Tensor) -> None:
-        super().__init__()
-        for name, value in (("mean", mean), ("weight", weight), ("bias", bias)):
-            self.register_buffer(name, value)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """(n, d) → (n, K)."""
-        return F.linear(features.to(self.mean.dtype) - self.mean, self.weight, self.bias)
-
-    @classmethod
-    def nearest_center(cls, sums: ClassSums) -> Readout:
-        """The class whose mean is nearest; one without samples never is."""
-        there = sums.counts > 0
-        means = sums.sums / sums.counts.clamp_min(1).unsqueeze(1)
-        mean = means[there].mean(0)
-        away = means - mean  # subtracted in float64: an offset of the features costs no digits
-        dtype = torch.float64 if sums.dtype == torch.float64 else torch.float32
-        bias = (-away.square().sum(1) / 2).masked_fill(~there, -torch.inf)
-        return cls(mean.to(dtype), away.to(dtype), bias.to(dtype))
-
-    @classmethod
-    def trained(cls, features: Tensor, labels: Tensor, classes: int, *, seed: int = 0) -> Readout:
-        """Multinomial logistic regression on (n, d) features, by L-BFGS; a fifth of the samples chooses the L2 penalty."""
-        x = at_least_float32(features)
-        mean = x.mean(0)
-        scale = (x - mean).square().mean().sqrt().clamp_min(torch.finfo(x.dtype).tiny)
-        x = (x - mean) / scale
-        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).to(x.device)
-        cut = max(1, len(x) // 5)
-        held, rest = order[:cut], order[cut:]
-        start = x.new_zeros(classes, x.shape[1] + 1)
-        tried = []
-        for strength in STRENGTHS:  # from the strongest, each from where the last one ended
-            start = _logistic(x[rest], labels[rest], start, strength)
-            right = ((x[held] @ start[:, :-1].T + start[:, -1]).argmax(1) == labels[held]).sum()
-            tried.append((int(right), strength, start))
-        _, strength, start = max(tried, key=lambda one: one[0])
-        best = _logistic(x, labels, start, strength)
-        return cls(mean, best[:, :-1] / scale, best[:, -1])
-
-
-def _logistic(x: Tensor, y: Tensor, start: Tensor, strength: float) -> Tensor:
-    """Weights and, in the last column, biases (K, d+1)."""
-    with torch.inference_mode(False), torch.enable_grad():
-        weight = start.detach().clone().requires_grad_()
-        optimizer = torch.optim.LBFGS([weight], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
-
-        def loss() -> Tensor:
-            optimizer.zero_grad()
-            found = F.cross_entropy(x @ weight[:, :-1].T + weight[:, -1], y)
-            found = found + strength / 2 * weight[:, :-1].square().sum() / x.shape[1]
-            torch.autograd.backward(found)
-            return found
-
-        optimizer.step(loss)  # type: ignore[no-untyped-call]
-    return weight.detach()
 
 
 class _Stop(BaseException):
@@ -231,10 +162,17 @@ class EarlyExit(nn.Module):
         if about["digest"] is not None and digest != about["digest"]:
             came = "one with other weights" if about["network"] == type(network).__name__ else type(network).__name__
             raise DataError(f"{path}: expected the {about['network']} that the exits were made for, got {came}.")
+        check_about(about, "")
         sites = [Site(**{**site, "shape": tuple(site["shape"])}) for site in about["sites"]]
-        readouts = [
-            Readout(*(tensors[f"{i}.{name}"] for name in ("mean", "weight", "bias"))) for i in range(len(sites))
-        ]
+        modules = modules_of(network)
+        for i, site in enumerate(sites):
+            if site.module not in modules:
+                raise misfit(f"sites[{i}].module", "a module of the network", site.module)
+        if about["thresholds"] is not None and len(about["thresholds"]) != len(sites):
+            raise misfit("thresholds", f"one for each of {len(sites)} sites", about["thresholds"])
+        readouts = [checked_readout(i, site, tensors) for i, site in enumerate(sites)]
+        if len({len(readout.get_buffer("bias")) for readout in readouts}) > 1:
+            raise Misfit("expected read-outs of equally many classes, got different ones")
         scores = None if about["scores"] is None else Scores(tuple(about["scores"]))
         limits = about["thresholds"]  # JSON knows no infinity: nobody leaves there
         limits = None if limits is None else [math.inf if limit is None else limit for limit in limits]

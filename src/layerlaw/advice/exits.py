@@ -10,8 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from layerlaw.advice.exit_network import EarlyExit, ExitKind, Readout, compared
+from layerlaw.advice.exit_network import EarlyExit, compared
 from layerlaw.advice.exit_report import KINDS, CurvePoint, ExitReport, ExitSite, Realized
+from layerlaw.advice.readouts import ExitKind, Readout
 from layerlaw.capture.batches import Batch, Batches
 from layerlaw.capture.hooks import Capture, hooked
 from layerlaw.capture.modules import is_weight_layer, modules_of

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Number
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from layerlaw.capture.arguments import Inputs
-from layerlaw.errors import DataError, LabelError, LayerlawError
+from layerlaw.errors import DataError, LabelError, LayerlawError, shown, whole_number
 from layerlaw.stats.labels import are_targets, listed_labels
 from layerlaw.stats.precision import native, not_dense
 from layerlaw.stats.ranks import world_size
@@ -144,10 +144,10 @@ class Batches:
         if isinstance(data, (str, os.PathLike)):
             cure = f"layerlaw.data.load({str(data)!r}) reads a data set by its name, or a folder of pictures"
             raise DataError(f"{where}: expected data, got {str(data)!r}. {cure}.")
-        whole = isinstance(batch_size, SupportsIndex) and not isinstance(batch_size, bool)
-        if batch_size is not None and (not whole or batch_size < 1):
-            raise DataError(f"{where}: expected a batch_size of at least 1, got {batch_size!r}.")
-        size = batch_size or DEFAULT_BATCH[batchnorm]
+        whole = whole_number(batch_size)
+        if batch_size is not None and (whole is None or whole < 1):
+            raise DataError(f"{where}: expected a batch_size of at least 1, got {shown(batch_size)}.")
+        size = whole or DEFAULT_BATCH[batchnorm]
         if isinstance(data, (tuple, list)) and len(data) == 2 and _is_plain(data[1]) and isinstance(data[0], list):
             raise DataError(f"{where}: expected inputs as a tensor or an array, got a list. Use torch.tensor(inputs).")
         if isinstance(data, Mapping) or _is_pair(data) or _are_arrays(data):

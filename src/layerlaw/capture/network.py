@@ -84,7 +84,7 @@ def placed(network: nn.Module, device: str | torch.device | None) -> Iterator[to
         try:
             there = torch.device(device)
             torch.zeros(1, device=there).cpu()  # is there such a device, and does it hold numbers?
-        except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        except (RuntimeError, AssertionError, TypeError, ValueError, OverflowError) as error:
             why = str(error).splitlines()[0].split(". ")[0][:160]
             expected = "expected one such as 'cpu' or 'cuda:0' that is there"
             raise InputError(f"device: cannot compute on {str(device)!r}: {expected}, got {why}.") from None

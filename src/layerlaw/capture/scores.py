@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
-from layerlaw.errors import CaptureError, InputError
+from layerlaw.errors import CaptureError, InputError, shown
 
 AUTO, WHOLE = "auto", "output"
 FEATURES = (
@@ -66,7 +66,7 @@ def find_scores(
     `choice` is an index, a key, a function of the output, "output" itself where that is a tensor, or "auto"; `None` looks
     for them too, but none is no error. `classes` is how many the user spoke of.
     """
-    if choice is not None and choice != AUTO:
+    if choice is not None and not (isinstance(choice, str) and choice == AUTO):
         return _chosen(choice, output, len(batch.labels))
     n, found = len(batch.labels), dict(_tensors(output))
     named = {place: tensor for place, tensor in found.items() if "logits" in place}
@@ -116,7 +116,7 @@ def main_output(output: Any, samples: int) -> Tensor | None:
 
 def _chosen(choice: Any, output: Any, samples: int) -> Scores:
     if isinstance(choice, bool) or not (isinstance(choice, (str, int)) or callable(choice)):
-        raise InputError(f"scores: expected an index, a key, a function of the output, or None, got {choice!r}.")
+        raise InputError(f"scores: expected an index, a key, a function of the output, or None, got {shown(choice)}.")
     own = callable(choice) and not isinstance(choice, (str, int))
     place: Place = () if choice == WHOLE and isinstance(output, Tensor) else (choice,)
     made = Scores(function=choice, given=True) if own else Scores(place=place, given=True)

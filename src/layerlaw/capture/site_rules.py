@@ -252,9 +252,9 @@ class _Finder(DryRun):
         for item in choice if isinstance(choice, (list, tuple)) else [choice]:
             if isinstance(item, str) and item and item in self.modules:
                 written.append(item)
-            elif item == "output":
+            elif isinstance(item, str) and item == "output":
                 end = self.at_output([], must=True)
-            elif item == "input":
+            elif isinstance(item, str) and item == "input":
                 front = [replace(*self.kept([self.two.root], "input", must=True), name="input", type="input")]
             else:
                 found += chosen_by(self.modules, item)

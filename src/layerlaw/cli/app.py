@@ -24,7 +24,7 @@ from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
 from layerlaw.errors import DataError, InputError, LayerlawError, visible
-from layerlaw.files import FULL, check_room, full_disk, made_folder, replace_whole
+from layerlaw.files import FULL, as_path, check_room, full_disk, made_folder, replace_whole
 
 JsonFlag = Annotated[bool, Option("--json", help="One JSON object on standard output; human words on standard error.")]
 RENAMED = {
@@ -266,6 +266,7 @@ def conclude(screen: Console, as_json: bool, data: dict[str, Any], written: Mapp
 
 def check_folder(path: Path | None) -> None:
     """A folder for results must be one, or not be there yet, and take files: before the work, not after it."""
+    path = None if path is None else as_path(path, "folder")
     if path is not None and path.exists() and not path.is_dir():
         raise DataError(f"{path}: expected a folder, got a file.")
     if path is not None:

@@ -319,6 +319,9 @@ def explained(what: str) -> Iterator[None]:
         raise InputError(f"{what} failed with {type(error).__name__}: {error}{places}") from None
 
 
+MOST_NUMBERS = 10**6  # of one list
+
+
 def whole_numbers(text: str, such_as: str, least: float = -math.inf) -> list[int]:
     """Whole numbers, ranges and repeated ones; `such_as` begins the error that says what was expected.
 
@@ -335,5 +338,7 @@ def whole_numbers(text: str, such_as: str, least: float = -math.inf) -> list[int
             raise InputError(f"{such_as}, from low to high, got the empty range {part!r}.")
         if not 1 <= times <= 10**6:
             raise InputError(f"{such_as}, with 1 to a million after 'x', got {part!r}.")
+        if (last - first + 1) * times + len(found) > MOST_NUMBERS:
+            raise InputError(f"{such_as}, at most {MOST_NUMBERS:,} of them, got {part!r}.")
         found += [*range(first, last + 1)] * times
     return found

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from layerlaw.errors import DataError, needed
+from layerlaw.files import as_path
 from layerlaw.packed import check_safetensors, read_torch
 from layerlaw.wording import counted
 
@@ -41,7 +42,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 def read_state(path: Path) -> dict[str, Any]:
     """What a file of weights holds by name."""
-    if not path.is_file():
+    if not as_path(path, "weights.pt").is_file():
         raise DataError(f"{path}: expected a file of weights, found none.")
     if path.suffix == ".safetensors":
         names = ("safetensors", "safetensors.torch")

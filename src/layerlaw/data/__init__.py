@@ -13,7 +13,7 @@ from layerlaw.data.folder import load_folder
 from layerlaw.data.labeled import Labeled
 from layerlaw.data.mnist import FASHION_MNIST, MNIST, load_idx_set, load_sample
 from layerlaw.data.texts import Text, load_text, text_names
-from layerlaw.errors import DataError
+from layerlaw.errors import DataError, shown
 from layerlaw.files import as_path
 from layerlaw.progress import Progress
 
@@ -57,8 +57,8 @@ def load(
     >>> load("fashion_mnist_sample", split="test")
     Labeled('fashion_mnist_sample', 2000 images of 1×28×28, 10 classes)
     """
-    if split not in ("train", "test"):
-        raise DataError(f"expected split 'train' or 'test', got {split!r}")
+    if not isinstance(split, str) or split not in ("train", "test"):
+        raise DataError(f"expected split 'train' or 'test', got {shown(split)}")
     if not (isinstance(source, str) and source in _LOADERS):
         path = as_path(source, "pictures")
         if isinstance(source, str) and not path.exists() and "/" not in source and os.sep not in source:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from layerlaw.data.labeled import Labeled, height_width
 from layerlaw.errors import DataError, needed
+from layerlaw.packed import unpacked_limit
 from layerlaw.progress import Progress, choose
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -100,6 +101,13 @@ def _read_all(
         pixels = _read(Image, path, shape, channels)  # (h, w, c)
         h, w = pixels.shape[:2]
         if images is None:
+            stored = sum(each.stat().st_size for each in paths)
+            if shape is None and len(paths) * channels * h * w > unpacked_limit(stored):
+                all_ = f"{len(paths)} pictures of {h}×{w} pixels"
+                raise DataError(
+                    f"{path.parent.parent}: expected pictures that take at most {unpacked_limit(stored):,} bytes, for "
+                    f"files of {stored:,}, got {all_}. Pass size= to make them smaller."
+                )
             images = np.empty((len(paths), channels, h, w), np.uint8)
         if (h, w) != images.shape[2:]:
             like = f"{images.shape[2]}×{images.shape[3]} pixels like {paths[0]}"
@@ -123,9 +131,16 @@ def open_picture(path: Path, channels: int) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path, formats=FORMATS) as picture:
+                if 3 * picture.width * picture.height > (most := unpacked_limit(path.stat().st_size)):
+                    claimed, cure = f"{picture.width}×{picture.height}", "If that is right, make it smaller"
+                    raise DataError(
+                        f"{path}: expected at most {most // 3:,} pixels in a file of its size, got {claimed}. {cure}."
+                    )
                 if picture.mode.startswith(DEEP_MODES):  # converting would clip silently
                     raise ValueError(f"more than 8 bits per pixel (mode {picture.mode})")
                 return picture.convert("L" if channels == 1 else "RGB")
+    except DataError:
+        raise
     except Exception as error:  # picture decoders raise nearly anything
         came = f"{type(error).__name__}: {error}"
         raise DataError(f"{path}: expected a readable 8-bit picture, got {came}; replace or remove it") from error

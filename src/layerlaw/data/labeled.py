@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlaw.errors import MOST_WHOLE, SEED, DataError, Demand, LabelError, demand, needed, shown, whole
+from layerlaw.errors import MOST_WHOLE, SEED, DataError, Demand, LabelError, demand, needed, shown, whole, whole_number
 from layerlaw.files import sha256
 
 LARGEST_SIDE = 2**16  # pixels
@@ -175,8 +175,8 @@ class Labeled:
         Labeled('toy', 1 images of 3×1×2, 1 classes)
         """
         there = self.images.shape[1]
-        if isinstance(channels, bool) or channels not in (1, 3):
-            raise DataError(f"{self.name}: expected channels 1 (gray) or 3 (color), got {channels!r}")
+        if whole_number(channels) not in (1, 3):
+            raise DataError(f"{self.name}: expected channels 1 (gray) or 3 (color), got {shown(channels)}")
         if channels == there:
             return self
         if there not in (1, 3):

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from layerlaw.data.official import ENVIRONMENT, data_folder, find
-from layerlaw.errors import DataError, demand, needed, whole
+from layerlaw.errors import DataError, Demand, demand, needed, whole
 from layerlaw.files import as_path, sha256
 from layerlaw.packed import BoundedGzip
+from layerlaw.plain import check_taken
 
 MOST = 50_000_000  # characters that are taken from a file or a Hugging Face dataset, which may be endless
 WIDEST = 4  # bytes of a character
@@ -78,6 +79,7 @@ def load_text(source: str | os.PathLike[str], *, articles: bool = False, charact
     """
     if not isinstance(source, (str, os.PathLike)) or not str(source).strip():
         raise DataError(f"text: expected the name of a text, a file or a folder, got {source!r}")
+    demand(DataError, articles=(articles, Demand("True or False", lambda value: isinstance(value, bool))))
     if articles and source != "wikitext-2":
         raise DataError(f"articles: expected with 'wikitext-2', which has articles, got {os.fspath(source)!r}")
     if isinstance(source, str) and source in _NAMED:
@@ -221,7 +223,10 @@ def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not line.strip():
                 continue
             try:
+                check_taken(line, path.stat().st_size)
                 row = json.loads(line)
+            except DataError as error:
+                raise DataError(f"{path}, line {number}: {error}") from None
             except UnicodeDecodeError as error:
                 got = f"the byte 0x{line[error.start]:02x} at position {error.start} of the line"
                 raise DataError(f"{path}, line {number}: expected UTF-8, got {got}; save the file as UTF-8") from None

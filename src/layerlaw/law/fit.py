@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from layerlaw.errors import Demand, InputError, demand, shown, visible
+from layerlaw.errors import MOST_WHOLE, Demand, InputError, demand, shown, visible
 from layerlaw.law.chance import greenwood_p
 from layerlaw.notebook import Shown, View
 
@@ -219,9 +219,9 @@ def fit_law(values: Sequence[float] | Array | Any, *, quantity: str = "D", chose
     >>> round(fit.rho, 12), round(fit.half_life, 12), round(fit.pearson, 12), round(fit.effective_layers, 12)
     (0.5, 1.0, -1.0, 3.0)
     """
-    if not isinstance(chosen_from, int) or chosen_from < 1:
+    if not isinstance(chosen_from, int) or not 1 <= chosen_from <= MOST_WHOLE:
         raise InputError(
-            f"fit_law: chosen_from: expected the number of curves this is the best of, got {chosen_from!r}."
+            f"fit_law: chosen_from: expected the number of curves this is the best of, got {shown(chosen_from)}."
         )
     demand(
         InputError, "fit_law", quantity=(quantity, Demand("a name, such as 'D'", lambda v: isinstance(v, str) and v))
@@ -270,13 +270,13 @@ def _checked(values: Any) -> Array:
         raise InputError(
             f"fit_law: expected numbers everywhere, got {hidden} that are masked. Drop these sites before."
         )
-    if hasattr(values, "detach"):
-        values = values.detach().cpu().double()
     try:
+        if hasattr(values, "detach"):
+            values = values.detach().cpu().double()
         D = np.asarray(values, dtype=np.float64)
     except OverflowError:
         raise InputError(f"fit_law: expected numbers up to 1.8e308, got larger ones: {shown(values)}.") from None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         raise InputError(f"fit_law: expected a sequence of numbers along depth, got {shown(values)}.") from None
     if D.ndim != 1 or len(D) < 2:
         raise InputError(f"fit_law: expected at least 2 numbers along depth, got an array of shape {D.shape}.")

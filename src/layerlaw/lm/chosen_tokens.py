@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import InputError
+from layerlaw.lm.tokenizer import tokens_of
 from layerlaw.measures.separation import separation_from_scatter
 from layerlaw.stats import ClassSums, find_centers
 from layerlaw.stats.moments import Columns, Moments, TargetMoments
@@ -124,7 +125,7 @@ def _single_token(word: str, tokenizer: Any) -> int:
     if tokenizer is None:
         raise InputError(f"words: expected token ids where there is no tokenizer, got {word!r}.")
     for spelling in (f" {word.strip()}", word.strip()):  # within a text a blank stands before a word
-        ids = tokenizer(spelling, add_special_tokens=False)["input_ids"]
+        ids = tokens_of(tokenizer, spelling, add_special_tokens=False)
         unknown = ids == [getattr(tokenizer, "unk_token_id", None)] and word.strip() != tokenizer.unk_token
         if len(ids) == 1 and not unknown:
             return int(ids[0])

@@ -15,7 +15,7 @@ from layerlaw.errors import DataError
 from layerlaw.packed import safetensors_header
 
 COUNTED = re.compile(r"(^|_)(layers?|experts)$")  # entries that say how many modules are built: n_layer, num_experts
-FEW = 1024  # so many modules are built in no time, whatever the weights are
+FEW = 128  # so many modules are built in no time, whatever the weights are
 MOST_PER_BYTE = 4  # numbers of a weight that are packed in a byte, at two bits each
 SLACK = 2**24  # parameters that may be missing from the weights, such as a head
 
@@ -31,10 +31,11 @@ def check_claims(config: Any, folder: Path, kind: Any) -> None:
         if count > FEW and (count > tensors if headers else count > stored):
             have = f"{tensors:,} tensors" if headers else f"{stored:,} bytes"
             raise DataError(f"{folder}: expected weights for {name} = {count:,}, as config.json says, got {have}.")
-    claimed = _parameters(kind, config)
+    claimed = _numbers(kind, config)
     if claimed > MOST_PER_BYTE * stored + SLACK:
         got = f"{stored:,} bytes of them"
-        raise DataError(f"{folder}: expected weights of {claimed:,} parameters, as config.json says, got {got}.")
+        what = f"weights for the {claimed:,} numbers of its model (parameters, masks, positions)"
+        raise DataError(f"{folder}: expected {what}, as config.json says, got {got}.")
 
 
 def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -46,8 +47,8 @@ def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
             yield str(name), value
 
 
-def _parameters(kind: Any, config: Any) -> int:
-    """How many parameters a model of this configuration has, without memory for them; 0 where it cannot be built so."""
+def _numbers(kind: Any, config: Any) -> int:
+    """How many numbers a model of this configuration holds, without memory for them; 0 where it cannot be built so."""
     own = copy.deepcopy(config)  # building a model writes into it
     try:
         with torch.device("meta"):
@@ -55,4 +56,4 @@ def _parameters(kind: Any, config: Any) -> int:
             model: nn.Module = kind.from_config(own, trust_remote_code=False) if chosen else kind._from_config(own)
     except Exception:  # whatever is wrong with it is said where it is loaded
         return 0
-    return sum(parameter.numel() for parameter in model.parameters())
+    return sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))

@@ -8,7 +8,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from numbers import Integral
@@ -40,6 +40,7 @@ RUNS_CODE = (
     "megatron_config",
     "tokenizer_kwargs",
 )  # of an adapter: names modules to import, or trusts a tokenizer's code
+POOLS = re.compile(r"(^|\.)pooler\.")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
@@ -150,7 +151,8 @@ def load(
         kind = _class_for(transformers, config)
         if path.is_dir() and not trust_remote_code:  # code that a user trusts may count as it likes
             check_claims(config, path, kind)
-        found = kind.from_pretrained(where, config=config, **options)
+        found, told = kind.from_pretrained(where, config=config, output_loading_info=True, **options)
+        refuse_missing(found, told, where)
         refuse_images(found)  # before a tokenizer is looked for
         if own is None:
             beside = str(path.parent) if _tokenizer_is_above(path) else where
@@ -212,6 +214,20 @@ def refuse_kernels(config: Any, where: str) -> None:
             )
 
 
+def refuse_missing(model: nn.Module, told: Mapping[str, Any], where: str) -> None:
+    """Weights that are not in the files would be drawn at random, others each time: that is refused.
+
+    `told` is what transformers says of loading. What pools a text into one vector is no part of a language model.
+    """
+    own = dict(model.named_parameters())
+    missing = sorted(name for name in told.get("missing_keys", ()) if name in own and not POOLS.search(name))
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        got = f"none for {', '.join(map(shown, missing[:3]))}{more}"
+        cure = "Is config.json that of these weights? A model that is meant to be untrained can be given as it is"
+        raise DataError(f"'{where}': expected weights for all parameters, got {got}. {cure} (lm.load(model)).")
+
+
 def _class_for(transformers: Any, config: Any) -> Any:
     """The class that the weights were saved from; else the one that fits the kind of model."""
     for name in getattr(config, "architectures", None) or ():
@@ -265,9 +281,10 @@ def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Modul
     place = {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
     check_gguf(path, _gguf_blocks())
     with explained(str(path)):
-        packed = transformers.AutoModelForCausalLM.from_pretrained(
-            **place, dtype=torch.float32, weights_only=True, trust_remote_code=False
+        packed, told = transformers.AutoModelForCausalLM.from_pretrained(
+            **place, dtype=torch.float32, weights_only=True, trust_remote_code=False, output_loading_info=True
         )
+        refuse_missing(packed, told, str(path))
         if own is None and (path.parent / "tokenizer.json").is_file():  # the one inside takes a minute to convert
             own = transformers.PreTrainedTokenizerFast.from_pretrained(str(path.parent))
         elif own is None:

@@ -21,7 +21,7 @@ from torch import Tensor
 from layerlaw.data import Text
 from layerlaw.errors import InputError, check_choice, check_whole
 from layerlaw.files import sha256
-from layerlaw.lm.tokenizer import Chat, chat_front
+from layerlaw.lm.tokenizer import Chat, chat_front, tokens_of
 
 Documents = Literal["cut", "truncate", "pack"]
 SHORTEST = 2  # a token and the next
@@ -280,7 +280,7 @@ def bos_of(tokenizer: Any, wanted: bool | None, other: int | None = None) -> int
         raise InputError("bos=True: expected a tokenizer with a BOS token, got one without.")
     if known is None or wanted is False:
         return None
-    return int(known) if wanted or tokenizer("a")["input_ids"][:1] == [known] else None
+    return int(known) if wanted or tokens_of(tokenizer, "a")[:1] == [known] else None
 
 
 @dataclass(frozen=True)
@@ -302,8 +302,7 @@ class _Reader:
         return [self._whole(document, most)] if some is None else some
 
     def _ids(self, text: str) -> list[int]:
-        found: list[int] = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        return found
+        return tokens_of(self.tokenizer, text, add_special_tokens=False, verbose=False)
 
     def _whole(self, document: str, most: int | None) -> Tensor:
         ids: list[int] = []

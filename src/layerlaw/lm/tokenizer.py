@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,13 +25,16 @@ Chat = str | Sequence[Mapping[str, str]]
 ROLES = ("user", "assistant")
 PLACE = "layerlaw-puts-the-text-here"  # nothing that a template would change
 LEAST_ENTRIES = 300  # 256 bytes, two special tokens, and some pairs
+MOST_GROWTH = 64  # times as long a text may become; those that we know of double it at most
 END, MASK = "<|end|>", "<|mask|>"
 
 
 def pretrained_tokenizer(where: str, *, trust_remote_code: bool, **which: Any) -> Any:
     """From a folder or by a name on Hugging Face."""
     transformers = needed("transformers", "lm", "loading a tokenizer")
-    return transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code, **which)
+    found = transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code, **which)
+    check_growth(found)
+    return found
 
 
 def load_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False) -> Any:
@@ -45,12 +50,58 @@ def load_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False) -> Any:
         raise DataError(f"{tokenizer}: expected the folder of a tokenizer or a tokenizer.json, found none.")
     if path.suffix == ".json":
         try:
-            return transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
+            found = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
+            check_growth(found)
+            return found
+        except DataError:
+            raise
         except Exception as error:  # the Rust side raises plain exceptions
             expected = "expected a tokenizer.json as the package tokenizers writes it"
             raise DataError(f"{tokenizer}: {expected}, got: {error_line(error)}") from None
     with explained(str(tokenizer)):
         return pretrained_tokenizer(str(path) if path.exists() else str(tokenizer), trust_remote_code=trust_remote_code)
+
+
+def tokens_of(tokenizer: Any, text: str, **how: Any) -> list[int]:
+    """The token ids of a text; what a tokenizer makes of its own mistakes is an error of ours."""
+    try:
+        ids = tokenizer(text, **how)["input_ids"]
+        return [int(i) for i in ids]
+    except Exception as error:
+        said = error_line(error)
+    except BaseException as error:  # its Rust side panics so
+        if type(error).__name__ != "PanicException":
+            raise
+        said = error_line(error)
+    cure = "Look at its tokenizer.json and tokenizer_config.json, or give another (tokenizer=…)"
+    raise DataError(f"tokenizer: expected one that turns a text into tokens, got an error: {said} {cure}.")
+
+
+def check_growth(tokenizer: Any) -> None:
+    """Raise where a tokenizer would make a text longer by a factor before it looks at it: a small file, any memory."""
+    normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+    if normalizer is None:
+        return
+    try:
+        growth = _growth(json.loads(normalizer.__getstate__()))
+    except (ValueError, TypeError, AttributeError, RecursionError):  # one written in Python, by whoever loads it
+        return
+    if growth > MOST_GROWTH:
+        expected = f"expected normalizers that make a text at most {MOST_GROWTH} times longer"
+        raise DataError(f"tokenizer: {expected}, got Replace normalizers that make it {growth:.2g} times longer.")
+
+
+def _growth(normalizer: Any) -> float:
+    """By how much a normalizer may lengthen a text, at most."""
+    if isinstance(normalizer, list):
+        return math.prod(map(_growth, normalizer))
+    if not isinstance(normalizer, dict):
+        return 1.0
+    if normalizer.get("type") == "Replace":
+        found = normalizer.get("pattern", {}).get("String")
+        new = len(str(normalizer.get("content", "")))
+        return max(1.0, new / len(found)) if found else 1.0 + new  # a regular expression may fit nothing at all
+    return _growth(normalizer.get("normalizers", []))
 
 
 def chat_front(tokenizer: Any, chat: Chat) -> list[int]:
@@ -72,8 +123,7 @@ def chat_front(tokenizer: Any, chat: Chat) -> list[int]:
     if chat == "user" and PLACE not in text:
         raise InputError("chat: expected a template that writes what the user says as it is, got another.")
     front = str(text).split(PLACE)[0] if chat == "user" else str(text)
-    ids: list[int] = tokenizer(front, add_special_tokens=False)["input_ids"]
-    return ids
+    return tokens_of(tokenizer, front, add_special_tokens=False)
 
 
 def train_vocabulary(documents: Iterable[str], size: int) -> Any:
@@ -115,7 +165,7 @@ def explained(where: str, what: str = "a language model or tokenizer") -> Iterat
         raise DataError(f"'{where}': {expected}. {hint} (They say: {error_line(error)})") from error
 
 
-def error_line(error: Exception) -> str:
+def error_line(error: BaseException) -> str:
     """What an error says, on one line; its type where it says nothing."""
     text = " ".join(without_colors(str(error)).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:300]}…"

@@ -23,7 +23,6 @@ from layerlaw.measures.separation import equal_separation, jackknifed
 from layerlaw.measures.site import Needs, SiteStatistics, number
 from layerlaw.measures.variability import class_distance_variance, compression, discrimination
 from layerlaw.stats import Scatter
-from layerlaw.stats.limits import doubt_of, hides_directions
 from layerlaw.stats.passes import Around
 from layerlaw.stats.regression import SiteRegression
 from layerlaw.stats.scatter import NearestCenter
@@ -275,9 +274,10 @@ def site_columns(
     rows of the classifier that reads this site.
     """
     left_out, permuted = around.left_out, around.permuted
-    left_out = None if left_out is None or hides_directions(left_out.centers) else left_out
-    permuted = None if permuted is None or hides_directions(permuted.centers) else permuted
-    undefined = int(around.centers.rank) == 0 or doubt_of(around.centers, scatter.few) is not None
+    left_out = left_out if around.believed(left_out) else None
+    permuted = permuted if around.believed(permuted) else None
+    doubted = around.doubt(scatter) is not None
+    undefined = int(around.centers.rank) == 0 or doubted
     site = SiteStatistics(
         around.centers, scatter, near=near, left_out=left_out, permuted=permuted, weight=weight, undefined=undefined,
         within=None if around.within is None else around.within.matrix(),
@@ -292,6 +292,11 @@ def site_columns(
                 by_class[name] = _numbers(column.by_class(site), site.K)
     tensors = {name: value.double() for name, value in values.items() if isinstance(value, Tensor)}
     values |= dict(zip(tensors, torch.stack(list(tensors.values())).tolist(), strict=True))  # one transfer from a GPU
+    if (
+        doubted and around.centers.middle is not None
+    ):  # residuals around a mean that outliers carry far away lose digits
+        values |= {name: None for name in values if name.startswith("ncc_")}
+        by_class = {name: each for name, each in by_class.items() if not name.startswith("ncc_")}
     return {name: number(value) for name, value in values.items()}, by_class
 
 
@@ -302,7 +307,7 @@ def target_columns(
 
     `reference`: of the training data, whose regression then predicts the targets of these.
     """
-    undefined = int(site.fit.rank) == 0 or doubt_of(site.fit) is not None
+    undefined = int(site.fit.rank) == 0 or site.doubt is not None
     D = None if undefined else float(site.separation)
     values: Columns = {"target_separation": D}
     if site.left_out is not None and D is not None:

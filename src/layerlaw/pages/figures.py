@@ -34,7 +34,7 @@ def plot(records: Record | Iterable[Record], column: str | None = None, *, ax: A
     views = read_all(listed(records, Record, "plot"))
     if column is not None and not isinstance(column, str):
         raise InputError(f"plot: expected the name of a column, got {column!r}.")
-    if ax is not None and not hasattr(ax, "plot"):
+    if ax is not None and not hasattr(ax, "set_yscale"):
         raise InputError(f"plot: expected ax to be axes of matplotlib, got {type(ax).__name__}.")
     one = views[0].record
     if any(view.record.kind != one.kind for view in views):

@@ -24,7 +24,7 @@ from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
 from layerlaw.probing.kept_plans import plan_of
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
-from layerlaw.probing.shards import first_batch
+from layerlaw.probing.shards import check_same_weights, first_batch
 from layerlaw.probing.sources import source_of
 from layerlaw.probing.targets import Targets, classes_or_targets, told_outputs
 from layerlaw.probing.three_classes import three_classes
@@ -136,6 +136,7 @@ def probe(
         Randomness(source, test_source) as randomness,
         placed(network, device) as where,
     ):
+        check_same_weights(network)
         example = first_batch(train)
         if held_out is not None and world_size() > 1:
             first_batch(held_out)

@@ -15,16 +15,16 @@ from torch import Tensor
 from layerlaw.capture.batches import LABEL_KEYS
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.scores import NO_SCORES, Scores
-from layerlaw.errors import FeatureError, InputError, LabelError
+from layerlaw.errors import FeatureError, InputError, LabelError, whole_number
 from layerlaw.measures.columns import Columns, site_columns
 from layerlaw.record import CLASSIFIER, Kind
 from layerlaw.stats import checked_labels
 from layerlaw.stats.centers import Centers, Weighting
 from layerlaw.stats.labels import check_counts, check_reached, near_chance
-from layerlaw.stats.limits import TOO_LARGE, Doubt, check_range, doubt_of, finite
-from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass
+from layerlaw.stats.limits import TOO_LARGE, Doubt, check_range, finite
+from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass, SumsAgain
 from layerlaw.stats.plane import PlaneSample
-from layerlaw.stats.precision import double
+from layerlaw.stats.precision import double, not_dense
 
 if TYPE_CHECKING:
     from layerlaw.probing.run import Split
@@ -206,8 +206,12 @@ class Classes:
         weighting: Weighting,
         reference: Split | None,
         linear: frozenset[str] = frozenset(),
+        again: SumsAgain | None = None,
     ) -> SecondPass:
-        """Pass 2, around what pass 1 found; `reference` lends its centers, `linear` sites keep their scatter."""
+        """Pass 2, around what pass 1 found; `reference` lends its centers, `linear` sites keep their scatter.
+
+        `again` adds up features of some sites in float64, where float32 may have lost some of their directions.
+        """
         first.all_reduce()
         try:
             check_counts(first.total(next(iter(first.sums))).counts, where=where)
@@ -218,6 +222,12 @@ class Classes:
             lent = {site.name: around.centers for site, around in reference.around.items() if site.name in first.sums}
         around = Around.all_of(first, weighting, lent, linear)
         check_range({key: each.centers for key, each in around.items()})
+        closely = [key for key, each in around.items() if each.closer is not None]
+        if again is not None and closely:
+            sums, magnitudes = again(closely)
+            for key, wide in Around.all_of(sums, weighting, lent, linear).items():
+                sizes = magnitudes.sums[key].sums / wide.centers.counts.unsqueeze(-1)
+                around[key] = around[key].with_digits(wide, sizes)
         return SecondPass(around)
 
     def sample(self) -> PlaneSample:
@@ -276,7 +286,7 @@ class Classes:
 
     def doubt(self, split: Split, site: Site) -> Doubt | None:
         """Why D of a site would look right and may be wrong."""
-        return doubt_of(split.around[site].centers, split.scatters[site].few)
+        return split.around[site].doubt(split.scatters[site])
 
     def doubts(self, split: Split) -> list[str]:
         """A note where the decisions are so wrong that the scores are hardly those of the labels."""
@@ -318,7 +328,7 @@ def told_classes(classes: ClassChoice, known: Sequence[str] | None) -> int | Non
     numbers, _ = numbers_and_names(classes)
     if numbers is None:
         return None if known is None else len(known)
-    return numbers.__index__() if isinstance(numbers, SupportsIndex) and not isinstance(numbers, Tensor) else None
+    return None if isinstance(numbers, Tensor) else whole_number(numbers)
 
 
 def names_in(data: Any) -> Sequence[str] | None:
@@ -360,8 +370,12 @@ def numbers_and_names(classes: Any) -> tuple[Any, list[str] | None]:
         if len(pairs) < len(classes):
             raise InputError(f"classes: expected a number of its own for each name, got {dict(classes)}.")
         return list(pairs), list(pairs.values())
+    if isinstance(classes, Tensor) and (why := not_dense(classes)):
+        raise InputError(f"classes: expected K, numbers or names, got {why}.")
     if isinstance(classes, (np.ndarray, Tensor)):
         classes = classes.tolist()
+    if isinstance(classes, type):
+        raise InputError(f"classes: expected K, a list of names or of numbers, or {{number: name}}, got {classes!r}.")
     if isinstance(classes, str):
         raise InputError(f"classes: expected K, a list of names or of numbers, or {{number: name}}, got {classes!r}.")
     if isinstance(classes, Sequence) and len(classes) and all(isinstance(name, str) for name in classes):

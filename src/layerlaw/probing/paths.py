@@ -261,8 +261,8 @@ class _Walked:
         labels = self.here.to(features.device)
         z = double(project(features, labels, self.frames[site])[0])  # (r, n)
         hot = torch.nn.functional.one_hot(labels, len(centers.counts)).T.to(z)
-        points = centers.coordinates.mT @ hot + z
-        self.nearest[site.name].append((centers.coordinates @ points - centers.half_norms).argmax(0).cpu())
+        points = centers.corners.mT @ hot + z
+        self.nearest[site.name].append((centers.corners @ points - centers.half_norms).argmax(0).cpu())
         if self.own:  # the class mean of pass 1 is a rounded number: its rest is taken off, as D does
             scatter = self.split.scatters[site]
             z = z - (scatter.residuals / scatter.counts.unsqueeze(1)).mT @ hot

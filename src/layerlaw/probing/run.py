@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
@@ -38,12 +38,12 @@ from layerlaw.probing.memory import (
     scatter_bytes,
 )
 from layerlaw.probing.shards import Step, borrowed
+from layerlaw.probing.state import State
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import Progress
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.labels import are_targets
-from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass
-from layerlaw.stats.plane import PlaneSample
+from layerlaw.stats.passes import Around, SecondPass
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import adding_nothing, all_reduce, look_at_others, world_size
 from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
@@ -247,46 +247,6 @@ def _forward(capture: Capture, step: Step) -> Any:
         raise CaptureError(failed(f"in {step.where}", step.batch, error)) from error
 
 
-@dataclass
-class State:
-    """What both passes over one group of sites share: how labels are dealt, sums, kept features, and the plane's sample."""
-
-    sites: Sequence[Site]
-    data: Batches
-    label: str
-    classes: Classes | Targets
-    dealer: Dealer
-    first: FirstPass | FirstRegression
-    kept: KeptFeatures
-    sample: PlaneSample | None
-    why_not: str
-    linear: frozenset[str] = frozenset()  # sites whose within-class scatter is kept
-    fingerprint: Fingerprint = field(default_factory=Fingerprint)
-    spoilt: str = ""  # which scores are no numbers, and in which batch first
-    free: Tensor = field(default_factory=lambda: torch.zeros(2).double())  # right, and all, of free decisions
-    borrowed: bool = False  # whether all samples are another rank's, which adds them up
-
-    def begin(self, labels: Tensor) -> None:
-        """Start a batch of pass 1."""
-        self.first.begin(self.dealer.deal(labels))
-        if self.sample is not None:
-            self.sample.begin(self.classes.pictured(labels))
-
-    def update(self, name: str, features: Tensor) -> None:
-        """Add the features of one site."""
-        self.first.update(name, features)
-        if self.sample is not None:
-            self.sample.update(name, features)
-
-    def add_kept(self, labels: Tensor, rows: slice | None, where: Callable[[Hashable], str]) -> None:
-        """Add the kept features of some rows (`None`: all)."""
-        with full_precision():
-            self.begin(labels)
-            for name, features in self.kept.features(rows):
-                self.update(name, features)
-            self.first.end(where)
-
-
 def first_pass(prober: Prober, state: State) -> None:
     """Class sums of every site; features are kept as long as they fit, and their sums taken at the end, all at once."""
     kept = state.kept
@@ -337,7 +297,7 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
     """What residuals do around what pass 1 found, from the kept features or from another forward."""
     second: SecondPass | SecondRegression
     with full_precision(), adding_nothing(state.borrowed):
-        how = (state.label, prober.options.weighting, reference, state.linear)
+        how = (state.label, prober.options.weighting, reference, state.linear, state.sums_again())
         second = prober.classes.second(state.first, *how)  # type: ignore[arg-type]
     state.first = prober.classes.first(0, ())  # its sums are no longer needed
     state.dealer.restart()

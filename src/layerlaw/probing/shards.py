@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch, Batches
-from layerlaw.errors import DataError
+from layerlaw.errors import DataError, PassError
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.targets import Targets
+from layerlaw.provenance import parameter_mark
 from layerlaw.stats.ranks import gathered, rank, world_size
 
 ENOUGH = 3  # samples, for a dry run
@@ -28,6 +29,16 @@ class Step:
     rows: Tensor | None
     where: str
     borrowed: bool = False
+
+
+def check_same_weights(network: nn.Module) -> None:
+    """Raise where ranks have networks of different weights: their statistics would be those of no network."""
+    if world_size() > 1 and len(set(gathered(parameter_mark(network)))) > 1:
+        likely = "seeded otherwise, or loaded from another checkpoint"
+        cure = "Load or broadcast the same weights on all ranks"
+        raise PassError(
+            f"expected the same weights on all {world_size()} ranks, got different ones ({likely}). {cure}."
+        )
 
 
 def first_batch(data: Batches) -> Batch:

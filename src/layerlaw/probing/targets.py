@@ -21,7 +21,7 @@ from layerlaw.record import REGRESSION, Kind
 from layerlaw.stats import checked_labels
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.labels import are_soft_labels, are_targets, checked_targets
-from layerlaw.stats.limits import Doubt, check_range, doubt_of
+from layerlaw.stats.limits import Doubt, check_range
 from layerlaw.stats.passes import TargetDealer
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.ranks import all_reduce
@@ -124,8 +124,9 @@ class Targets:
         weighting: Weighting,
         reference: Split | None,
         linear: frozenset[str] = frozenset(),
+        again: object = None,
     ) -> SecondRegression:
-        """Pass 2, around what pass 1 found; the `reference` may then predict these targets."""
+        """Pass 2, around what pass 1 found, which is in float64; the `reference` may then predict these targets."""
         if weighting != "samples":
             raise InputError(f"weighting: expected 'samples' where the labels are no classes, got {weighting!r}.")
         first.all_reduce()
@@ -242,7 +243,7 @@ class Targets:
 
     def doubt(self, split: Split, site: Site) -> Doubt | None:
         """Why D_reg of a site would look right and may be wrong."""
-        return doubt_of(split.regressions[site].fit)
+        return split.regressions[site].doubt
 
     def columns(
         self, split: Split, site: Site, weight: Tensor | None = None, reference: Split | None = None

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError
-from layerlaw.stats.centers import FLOAT32_RESOLUTION, Centers, FeatureFit, Weighting, find_centers
-from layerlaw.stats.limits import OFFSET, doubt_of
+from layerlaw.stats.centers import Centers, Weighting, find_centers
+from layerlaw.stats.closer import UNEVEN, CloserLook, narrow, rounding_of
+from layerlaw.stats.limits import doubt_of, doubtful
 from layerlaw.stats.precision import double
 from layerlaw.stats.regression import SiteRegression
 from layerlaw.stats.sums import ClassSums
 
 CENTERED = 1e5  # times their spread: float64 features farther from 0 are centered first; nearer, it would not show
-NARROW = 1e3  # times the cutoff: above, float32 sums have digits enough for every direction
 OUTLIER = 1e3  # times the median distance from the mean
 
 
@@ -37,12 +37,27 @@ def careful_centers(x: Tensor, y: Tensor, sums: ClassSums, weighting: Weighting)
         centers = find_centers(ClassSums.of(x, y, centers.counts.shape[-1]), weighting, origin)
     if doubt := doubt_of(centers):
         raise FeatureError(f"features: {doubt}")
-    if x.dtype == torch.float64 or not bool(narrow(centers).any()):
+    if x.dtype == torch.float64 or not bool(narrow(centers, 0.0).any()):
         return x, centers
     K, wide = centers.counts.shape[-1], double(x)
     exact = find_centers(ClassSums.of(wide, y, K), weighting)
-    sizes = ClassSums.of(wide.abs(), y, K).sums / exact.counts.unsqueeze(-1)  # (…, K, d): mean |x| of each feature
-    return (wide, exact) if more_digits(wide, exact, sizes, exact.weights, centers.rank) else (x, centers)
+    return (wide, exact) if _more_digits(wide, y, exact, centers.rank) else (x, centers)
+
+
+def not_believed(x: Tensor, y: Tensor, centers: Centers, outliers: Tensor) -> Tensor:
+    """Which of several sets of features (…, n, d) have a D that would look right and may be wrong (…).
+
+    `centers` are those of their sums, on the CPU; `outliers` (…): where few samples are most of the spread.
+    """
+    few = outliers.cpu()
+    wrong, closely = doubtful(centers, few), narrow(centers)
+    for i in closely.nonzero().tolist():
+        at = tuple(i)
+        one, wide, labels = centers.at(at), double(x[at]).cpu(), y[at].cpu()
+        look = CloserLook.start(one)
+        look.update(wide, labels)
+        wrong[at] |= look.doubt(bool(few[at])) is not None
+    return wrong.to(x.device)
 
 
 def careful_fit(x: Tensor, regressed: Callable[[Tensor], SiteRegression]) -> SiteRegression:
@@ -55,12 +70,9 @@ def careful_fit(x: Tensor, regressed: Callable[[Tensor], SiteRegression]) -> Sit
     found = regressed(x)
     if doubt := doubt_of(replace(found.fit, origin=origin)):
         raise FeatureError(f"features: {doubt}")
-    if x.dtype == torch.float64 or not bool(narrow(found.fit)):
-        return found
-    wide = double(x)
-    exact = regressed(wide)
-    sizes = wide.square().mean(0, keepdim=True).sqrt()
-    return exact if more_digits(wide, exact.fit, sizes, sizes.new_ones(1), found.fit.rank) else found
+    if found.hidden:
+        raise FeatureError(_HIDDEN)
+    return found
 
 
 def _far(centers: Centers) -> Tensor:
@@ -69,34 +81,20 @@ def _far(centers: Centers) -> Tensor:
     return centers.mean.square().sum(-1) > CENTERED**2 * around
 
 
-def narrow(site: Centers | FeatureFit) -> Tensor:
-    """Whether the spread of the features, and not their offset, makes scales count as rounding, or nearly (…)."""
-    n, mean, scales, _ = site.looked_at
-    within = (site.spread / n).sqrt()
-    least = torch.where(scales > 0, scales, torch.inf).amin(-1)
-    small = (site.cut > 0) | (least < NARROW * site.cutoff)
-    small &= (torch.linalg.vector_norm(mean, dim=-1) <= OFFSET * within) & within.isfinite() & (site.rank > 0)
-    return small
-
-
-def more_digits(x: Tensor, exact: Centers | FeatureFit, sizes: Tensor, weights: Tensor, rank: Tensor) -> bool:
+def _more_digits(x: Tensor, y: Tensor, exact: Centers, rank: Tensor) -> bool:
     """Whether `exact`, of the float32 features made float64 (…, n, d), is to be believed instead of the float32 `rank` (…).
 
-    A direction is real where it is more than the rounding of the features can be; `sizes` (…, K, d) are those of every
-    feature, in K parts of these weights: large features say nothing against directions of small ones. Raises where float32
-    hides directions.
+    Raises where float32 hides directions.
     """
-    along = (sizes @ exact.basis.abs().mT).square()  # (…, K, r)
-    rounding = FLOAT32_RESOLUTION * (weights.unsqueeze(-1) * along).sum(-2).sqrt()  # (…, r)
-    kept = exact.scales > 0
-    real = kept & (exact.scales > rounding)
-    if bool((real == kept).all()) and x.dim() == 2:
+    rounding = rounding_of(x, y, exact)
+    if rounding.all_real(exact) and x.dim() == 2:
         return True
-    hidden = (real.sum(-1) > rank) | (_outliers(x) & (kept & ~real).any(-1))
-    if bool(hidden.any()):
-        why = "some features or samples are so much larger than others that these vanish in float32"
-        raise FeatureError(f"features: {why}. Take their digits as they are: features.double(). Or leave outliers out.")
+    if bool(rounding.hidden(rank, exact, _outliers(x)).any()):
+        raise FeatureError(_HIDDEN)
     return False
+
+
+_HIDDEN = f"features: {UNEVEN}. Take their digits as they are: features.double(). Or leave outliers out."
 
 
 def _outliers(x: Tensor) -> Tensor:

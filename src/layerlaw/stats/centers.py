@@ -16,7 +16,8 @@ Weighting = Literal["samples", "classes"]
 FLOAT32_RESOLUTION = 1.2e-7
 CONSTANT = 1e-12  # of a sum of squares: a target that varies by less does not vary
 SMALL_SQUARES = 1e-28  # of a sample: below, float32 squares lose digits
-COLLINEAR = 1e-10  # eigenvalues of the targets' correlations below this share of the largest are rounding
+CARRIED = 1e4  # times as far as most class means lie from each other: so far an outlier carries one
+COLLINEAR = 1e-12  # eigenvalues of the targets' correlations below this share of the largest are rounding
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,30 @@ class Span:
         return torch.where(self.scales > 0, 1 / self.scales, 0.0)
 
     @cached_property
+    def middle(self) -> Tensor | None:
+        """Where most class means lie (…, 1, r), where an outlier has carried one, and the global mean, far away from them.
+
+        Distances around the global mean would lose digits there; `None` where nothing is that far.
+        """
+        median = self.coordinates.median(-2, keepdim=True).values
+        apart = (self.coordinates - median).square().sum(-1)  # (…, K)
+        far = apart.amax(-1) > CARRIED**2 * apart.median(-1).values  # (…)
+        return median * far[..., None, None] if bool(far.any()) else None
+
+    @cached_property
+    def corners(self) -> Tensor:
+        """The class means (…, K, r) that samples are compared with, around their `middle`."""
+        return self.coordinates if self.middle is None else self.coordinates - self.middle
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """Those that pass 2 subtracts (…, K, r), around the same place."""
+        return self.places if self.middle is None else self.places - self.middle
+
+    @cached_property
     def half_norms(self) -> Tensor:
-        """‖c‖²/2 of every class mean (…, K, 1)."""
-        return self.coordinates.square().sum(-1, keepdim=True) / 2
+        """‖c‖²/2 of every class mean (…, K, 1), around the same place."""
+        return self.corners.square().sum(-1, keepdim=True) / 2
 
     @cached_property
     def full_rank(self) -> Tensor:
@@ -103,7 +125,7 @@ class Centers(Span):
     dtype: torch.dtype  # of the features: what they are multiplied with is rounded accordingly
     origin: Tensor | None = None
 
-    def at(self, index: int) -> Centers:
+    def at(self, index: int | tuple[int, ...]) -> Centers:
         """One entry of the leading dimension."""
         return self._each(lambda tensor: tensor[index])
 

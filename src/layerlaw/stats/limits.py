@@ -42,29 +42,16 @@ def doubt_of(site: Centers | FeatureFit, outliers: bool = False) -> Doubt | None
     rounding that is larger than the rounding of so many samples makes by chance, or others are hardly larger than what is.
     `outliers`: whether few samples are most of their spread, and of the rounding that follows from it.
     """
-    kind = str(site.dtype).removeprefix("torch.")
-    for size, offset, spread, cut, *scales in _looked_at(site):
-        if not size < float("inf"):
-            return Doubt(f"features are too large for the squares of {kind}", f"{NO_SCALE}: divide them by a constant")
-        if 0 < size < SMALLEST.get(site.dtype, SMALLEST_FLOAT32):
-            why = f"features of the size {size:.2g} are too small for the digits of {kind}"
-            return Doubt(why, f"{NO_SCALE}: multiply them by a constant")
-        if _hidden(offset, spread, cut, *scales):
-            why = (
-                f"features of a spread of {spread:.2g}, {offset:.2g} away from 0, lose digits to the rounding of {kind}"
-            )
-            lost = f"Differences of {cut:.2g} may be real or not, and D depends on them"
-            return Doubt(why, f"{lost}. {_nearer(site.dtype)}", False)
-        if outliers and site.dtype != torch.float64 and scales[2] > cut > TRACE * scales[2]:
-            why = f"few samples lie so far from the others that differences of {cut:.2g} vanish in {kind}"
-            cure = "Leave these samples out, or measure in float64 (probe: model and inputs in float64)"
-            return Doubt(why, cure, False)
-        far = FAR if site.origin is None else FARTHEST
-        if site.dtype == torch.float64 and offset > OFFSET * spread and offset > far * scales[1] > 0:
-            why = f"features {offset:.2g} away from 0 lose digits to the rounding of {kind}"
-            lost = f"Of differences of {scales[1]:.2g} fewer than 4 are left"
-            return Doubt(why, f"{lost}. {_nearer(site.dtype)}", False)
+    seen = _Seen.of(site)
+    for kind, found in seen.doubts(site, outliers).items():
+        if bool(found.any()):
+            return seen.at(found).doubt(kind, site.dtype)
     return None
+
+
+def doubtful(site: Centers | FeatureFit, outliers: Tensor | bool = False) -> Tensor:
+    """The same for every entry of the leading dimension, as yes or no (…)."""
+    return torch.stack(list(_Seen.of(site).doubts(site, outliers).values())).any(0)
 
 
 def _nearer(dtype: torch.dtype) -> str:
@@ -84,7 +71,7 @@ def check_range(sites: Mapping[Hashable, Centers | FeatureFit]) -> None:
 
 def hides_directions(site: Centers | FeatureFit) -> bool:
     """Whether rounding beside an offset may hide directions from some entry of the leading dimension."""
-    return any(_hidden(*numbers[1:]) for numbers in _looked_at(site))
+    return bool(_Seen.of(site).hidden.any())
 
 
 def finite(sums: Iterable[Tensor]) -> bool:
@@ -92,34 +79,81 @@ def finite(sums: Iterable[Tensor]) -> bool:
     return bool(torch.stack([tensor.isfinite().all().cpu() for tensor in sums]).all())
 
 
-def _hidden(offset: float, spread: float, cut: float, chance: float, least: float, cutoff: float) -> bool:
-    """Of exact zeros (dead features, fewer features than classes) hardly a trace is left, of rounding there is."""
-    doubtful = cut > 3 * chance or (cut > chance / 30 and least < NEAR * cutoff)
-    return offset > OFFSET * spread and doubtful
+class _Seen(NamedTuple):
+    """Size of a sample, of the mean, of what is around it; largest scale cut, what chance gives, least kept, cutoff: (…)."""
 
+    size: Tensor
+    offset: Tensor
+    spread: Tensor
+    cut: Tensor
+    chance: Tensor
+    least: Tensor
+    cutoff: Tensor
 
-def _looked_at(site: Centers | FeatureFit) -> list[list[float]]:
-    """Size of a sample, of the mean, of what is around it; largest scale cut, what chance gives, least kept, cutoff.
+    @classmethod
+    def of(cls, site: Centers | FeatureFit) -> _Seen:
+        """The rounding errors of n samples are as good as random where they vary: their mean is smaller by √n.
 
-    The rounding errors of n samples are as good as random where they vary: their mean is smaller by √n. A probe asks several
-    times for each site: what was found is kept with it.
-    """
-    known: list[list[float]] | None = vars(site).get(LOOKED_AT)
-    if known is not None:
-        return known
-    n, mean, scales, between = site.looked_at
-    offset = torch.linalg.vector_norm(mean, dim=-1)
-    differences, within = scales.square().sum(-1), site.spread / n
-    if site.dtype != torch.float64:  # a squared length may overflow float32 where D does not
-        within = torch.where(within.isfinite(), within, 0.0)
-    size = (offset.square() + differences + within).sqrt()
-    size = torch.where(size > 0, size, torch.maximum(mean.abs().amax(-1), scales.amax(-1)))  # squares may vanish
-    unit = 2.2e-16 if site.dtype == torch.float64 else FLOAT32_RESOLUTION
-    chance = 2 * unit * offset * (1 + (between / mean.shape[-1]) ** 0.5) / n.sqrt()
-    least = torch.where(scales > 0, scales, torch.inf).amin(-1)
-    least = torch.where(least.isfinite(), least, 0.0)
-    spread = (differences + within).sqrt()
-    rows = torch.stack([size, offset, spread, site.cut, chance, least, site.cutoff.expand_as(size)], -1)
-    found: list[list[float]] = rows.reshape(-1, rows.shape[-1]).tolist()
-    vars(site)[LOOKED_AT] = found
-    return found
+        A probe asks several times for each site: what was found is kept with it.
+        """
+        known: _Seen | None = vars(site).get(LOOKED_AT)
+        if known is not None:
+            return known
+        n, mean, scales, between = site.looked_at
+        offset = torch.linalg.vector_norm(mean, dim=-1)
+        differences, within = scales.square().sum(-1), site.spread / n
+        if site.dtype != torch.float64:  # a squared length may overflow float32 where D does not
+            within = torch.where(within.isfinite(), within, 0.0)
+        size = (offset.square() + differences + within).sqrt()
+        size = torch.where(size > 0, size, torch.maximum(mean.abs().amax(-1), scales.amax(-1)))  # squares may vanish
+        unit = 2.2e-16 if site.dtype == torch.float64 else FLOAT32_RESOLUTION
+        chance = 2 * unit * offset * (1 + (between / mean.shape[-1]) ** 0.5) / n.sqrt()
+        least = torch.where(scales > 0, scales, torch.inf).amin(-1)
+        least = torch.where(least.isfinite(), least, 0.0)
+        spread = (differences + within).sqrt()
+        found = cls(size, offset, spread, site.cut, chance, least, site.cutoff.expand_as(size))
+        vars(site)[LOOKED_AT] = found
+        return found
+
+    def at(self, chosen: Tensor) -> _Seen:
+        """The first of the chosen entries."""
+        return _Seen(*(part[chosen][0] for part in self))
+
+    @property
+    def hidden(self) -> Tensor:
+        """Of exact zeros (dead features, fewer features than classes) hardly a trace is left, of rounding there is."""
+        little = (self.cut > self.chance / 30) & (self.least < NEAR * self.cutoff)
+        return (self.offset > OFFSET * self.spread) & ((self.cut > 3 * self.chance) | little)
+
+    def doubts(self, site: Centers | FeatureFit, outliers: Tensor | bool) -> dict[str, Tensor]:
+        """By kind, where there is one (…)."""
+        wide = site.dtype == torch.float64
+        far = (FAR if site.origin is None else FARTHEST) * self.least
+        vanish = (self.cutoff > self.cut) & (self.cut > TRACE * self.cutoff) & outliers
+        lost = (self.offset > OFFSET * self.spread) & (self.offset > far) & (far > 0)
+        return {
+            "large": ~(self.size < torch.inf),
+            "small": (self.size > 0) & (self.size < SMALLEST.get(site.dtype, SMALLEST_FLOAT32)),
+            "hidden": self.hidden,
+            "vanish": vanish & (not wide),
+            "far": lost & wide,
+        }
+
+    def doubt(self, kind: str, dtype: torch.dtype) -> Doubt:
+        """In words, of a single entry."""
+        name, (size, offset, spread, cut, _, least, _) = str(dtype).removeprefix("torch."), map(float, self)
+        if kind == "large":
+            return Doubt(f"features are too large for the squares of {name}", f"{NO_SCALE}: divide them by a constant")
+        if kind == "small":
+            why = f"features of the size {size:.2g} are too small for the digits of {name}"
+            return Doubt(why, f"{NO_SCALE}: multiply them by a constant")
+        if kind == "hidden":
+            where = f"features of a spread of {spread:.2g}, {offset:.2g} away from 0,"
+            lost = f"Differences of {cut:.2g} may be real or not, and D depends on them"
+            return Doubt(f"{where} lose digits to the rounding of {name}", f"{lost}. {_nearer(dtype)}", False)
+        if kind == "vanish":
+            why = f"few samples lie so far from the others that differences of {cut:.2g} vanish in {name}"
+            cure = "Leave these samples out, or measure in float64 (probe: model and inputs in float64)"
+            return Doubt(why, cure, False)
+        why = f"features {offset:.2g} away from 0 lose digits to the rounding of {name}"
+        return Doubt(why, f"Of differences of {least:.2g} fewer than 4 are left. {_nearer(dtype)}", False)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Container, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.centers import Centers, Span, Weighting, find_centers
+from layerlaw.stats.closer import CloserLook, Rounding, narrow
 from layerlaw.stats.labels import deal_groups, one_hot, shuffled_groups
-from layerlaw.stats.limits import TOO_LARGE, finite
+from layerlaw.stats.limits import TOO_LARGE, Doubt, doubt_of, finite, hides_directions
 from layerlaw.stats.precision import double
 from layerlaw.stats.ranks import all_reduce
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, WithinScatter, project
@@ -150,6 +151,10 @@ class FirstPass:
         return self.sums[key].total() if self.groups else self.sums[key]
 
 
+SumsAgain = Callable[[Container[Key]], tuple[FirstPass, FirstPass]]
+"""Sums of some sites in float64, and those of the magnitudes of their features."""
+
+
 def check_finite(sums: Mapping[Key, Tensor], where: Callable[[Key], str]) -> None:
     """Not-a-number and infinity show in the sums of a batch; `where` says which batch of a site is spoilt."""
     flags = [torch.isfinite(of_site).all() for of_site in sums.values()]
@@ -172,6 +177,8 @@ class Around:
     permuted: Permuted | None = None
     reference: Centers | None = None  # centers of the training data, for nearest-center decisions on test data
     within: WithinScatter | None = None  # the whole within-class scatter, where it was requested
+    closer: CloserLook | None = None  # where float32 sums may have lost directions
+    _judged: tuple[Scatter, Doubt | None] | None = None
 
     @classmethod
     def all_of(
@@ -201,6 +208,7 @@ class Around:
             ):  # over all classes, they may overflow
                 drawn = ClassSums.stack([first.permuted[key] for key in keys])
                 permuted = Permuted.start(drawn, centers) if bool((drawn.counts > 0).all()) else None
+            closely = narrow(centers).tolist()
             for i, key in enumerate(keys):
                 found[key] = cls(
                     centers.at(i),
@@ -208,8 +216,35 @@ class Around:
                     permuted.at(i) if permuted else None,
                     references[key] if references else None,
                     WithinScatter.start(centers.at(i)) if key in within else None,
+                    CloserLook.start(centers.at(i)) if closely[i] else None,
                 )
         return {key: found[key] for key in first.sums}
+
+    def with_digits(self, wide: Around, sizes: Tensor) -> Around:
+        """The same by sums in float64, `wide`, where these have real directions only; `sizes` (K, d) of each feature."""
+
+        def real(centers: Centers) -> bool:
+            return Rounding(sizes, torch.zeros_like(sizes), centers.counts, centers.weights).all_real(centers)
+
+        if not real(wide.centers):
+            return self
+        left_out = wide.left_out if wide.left_out and real(wide.left_out.centers) else None
+        permuted = wide.permuted if wide.permuted and real(wide.permuted.centers) else None
+        return replace(wide, left_out=left_out, permuted=permuted)
+
+    def doubt(self, scatter: Scatter) -> Doubt | None:
+        """Why D would look right and may be wrong; `None` where nothing says so."""
+        if self._judged is None or self._judged[0] is not scatter:
+            few = scatter.few
+            found = doubt_of(self.centers, few) or (None if self.closer is None else self.closer.doubt(few))
+            self._judged = scatter, found
+        return self._judged[1]
+
+    def believed(self, view: LeftOut | Permuted | None) -> bool:
+        """Whether a view has all directions that rounding leaves to it."""
+        if view is None or hides_directions(view.centers):
+            return False
+        return self.closer is None or bool((view.centers.rank >= self.centers.rank).all())
 
     @property
     def other_bases(self) -> list[Tensor]:
@@ -255,6 +290,8 @@ class SecondPass:
         self._waiting[key] = project(features, labels, self._frames[key])
         if around.within is not None:
             around.within.update(features, labels)
+        if around.closer is not None:
+            around.closer.update(features, labels)
 
     def end(self) -> None:
         """Work through what waited, all sites of equal rank together."""
@@ -309,7 +346,7 @@ class SecondPass:
         for key, around in self.around.items():
             tensors += [view.fuzziness for view in (around.left_out, around.permuted) if view is not None]
             tensors += [self.near_reference[key].sums] if key in self.near_reference else []
-            tensors += around.within.tensors if around.within is not None else []
+            tensors += [t for one in (around.within, around.closer) if one is not None for t in one.tensors]
         all_reduce(tensors, [scatter.digest for scatter in scatters])
 
     def scatters(self, untrusted: dict[Key, str] | None = None) -> dict[Key, Scatter]:

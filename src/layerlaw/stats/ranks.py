@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any, TypeVar
@@ -17,6 +19,7 @@ from layerlaw.errors import LayerlawError, PassError, RankError
 T = TypeVar("T")
 LONGEST = 2000  # bytes of an error that other ranks are told
 LOOK_EVERY = 1.0  # seconds between looks at whether another rank failed, during a pass
+LET_GO = 10.0  # seconds to wait at exit for threads of the group
 
 
 def world_size() -> int:
@@ -61,7 +64,7 @@ def all_reduce(tensors: Sequence[Tensor], digests: Sequence[Tensor] = (), *, alw
     flat = torch.cat([*parts, everybody.reshape(-1)])
     if _job is not None:
         _job.meet(flat.numel())
-    _answered(lambda: dist.all_reduce(flat))
+    _added_up(flat)
     at = 0
     for t in tensors:
         t.copy_(flat[at : at + t.numel()].reshape(t.shape))
@@ -77,23 +80,50 @@ def gathered(mine: T) -> list[T]:
         return [mine]
     if _job is not None:
         _job.meet()
-    parts: list[Any] = [None] * world_size()
-    _answered(lambda: dist.all_gather_object(parts, mine))
-    return parts
+    content = pickle.dumps(mine)  # read by processes of the same job
+    sizes = torch.zeros(world_size(), dtype=torch.int64, device=_device())
+    sizes[rank()] = len(content)
+    _added_up(sizes)
+    rows = torch.zeros(world_size(), int(sizes.max()), dtype=torch.uint8, device=_device())
+    rows[rank(), : len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    _added_up(rows)
+    return [pickle.loads(row[:n].cpu().numpy().tobytes()) for row, n in zip(rows, sizes.tolist(), strict=True)]
 
 
 def _device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
 
 
-def _answered(call: Callable[[], object]) -> None:
-    """A collective call; that another process is gone, or does not answer, is an error of ours."""
+_held: list[Tensor] = []
+
+
+def _added_up(tensor: Tensor) -> None:
+    """Add a tensor up over all ranks, in place; that another process is gone, or does not answer, is an error of ours.
+
+    Threads of gloo let go of it some time after the call. Whoever lets go last deletes it, for which a thread needs the
+    interpreter: one that comes while the interpreter ends would abort the process. So the tensor is held until then.
+    """
+    _held[:] = [*filter(_in_use, _held), tensor]
     try:
-        call()
+        dist.all_reduce(tensor)
     except RuntimeError as error:
         said = " ".join(str(error).split())[:300]
         why = "another process of this job is gone or does not answer; look at what it said"
         raise RankError(f"rank {rank()}: expected all {world_size()} processes, but {why} ({said}).") from error
+
+
+def _in_use(tensor: Tensor) -> bool:
+    """Whether somebody beside Python holds a tensor; a version of torch that does not tell counts as no."""
+    count: Any = getattr(tensor, "_use_count", None)
+    return count is not None and count() > 1
+
+
+@atexit.register
+def _wait_until_let_go() -> None:
+    """At exit: until no thread of the group has one of the last tensors any more."""
+    until = time.monotonic() + LET_GO
+    while any(map(_in_use, _held)) and time.monotonic() < until:
+        time.sleep(0.002)
 
 
 class _Job:
@@ -114,7 +144,7 @@ class _Job:
         """Tell all ranks how this one is; raises where another failed, or is about to send something of another size."""
         states = torch.zeros(world_size(), 2, dtype=torch.int64, device=_device())
         states[rank()] = torch.tensor([error is not None, size])
-        _answered(lambda: dist.all_reduce(states))
+        _added_up(states)
         failed = states[:, 0].nonzero().flatten().tolist()
         if failed:
             self.over = True
@@ -131,7 +161,7 @@ class _Job:
         content = torch.zeros(world_size(), LONGEST, dtype=torch.int32, device=_device())
         encoded = mine.encode("utf-8", "replace")[:LONGEST]
         content[rank(), : len(encoded)] = torch.tensor(list(encoded), dtype=torch.int32)
-        _answered(lambda: dist.all_reduce(content))
+        _added_up(content)
         return [bytes(row).rstrip(b"\0").decode("utf-8", "ignore") for row in content.tolist()]
 
     def tell(self, error: BaseException) -> None:

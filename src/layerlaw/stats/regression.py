@@ -10,54 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from layerlaw.errors import LabelError, PassError
 from layerlaw.stats.centers import FeatureFit, Whitened
+from layerlaw.stats.closer import UNEVEN_DOUBT, ClosestFit
+from layerlaw.stats.design import DesignRows
+from layerlaw.stats.limits import Doubt, doubt_of
 from layerlaw.stats.moments import Columns, Moments, TargetMoments
 from layerlaw.stats.passes import CHANGED, Dealt, Key, check_finite
 from layerlaw.stats.precision import double, row_chunks
 from layerlaw.stats.ranks import all_reduce, world_size
-from layerlaw.stats.scatter import FitViews
+from layerlaw.stats.scatter import FEW, FitViews
 
 PICTURED = 200  # targets that are remembered to color the plane
 
 
-class _Rows:
-    """The design of one batch: T (n, 1+q), permuted ones (P, 1+q, n), the rows of every group; on any device."""
-
-    def __init__(self, dealt: Dealt, shift: Tensor, groups: int) -> None:
-        self.T = _design(double(dealt.labels).cpu() - shift)
-        self.groups = torch.zeros(len(self.T), dtype=torch.long) if dealt.groups is None else dealt.groups.cpu()
-        self.permuted = None if dealt.permuted is None else _design((dealt.permuted.mT - shift).cpu()).mT
-        self._count = groups
-        self._placed: dict[torch.device, tuple[Tensor, Tensor, Tensor | None]] = {}
-
-    @cached_property
-    def of_groups(self) -> list[tuple[int, Tensor]]:
-        """Every group that is there, and its rows."""
-        found = ((k, (self.groups == k).nonzero().flatten()) for k in range(self._count))
-        return [(k, rows) for k, rows in found if len(rows)]
-
-    def on(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
-        """T, groups and permuted designs on a device."""
-        if device not in self._placed:
-            permuted = None if self.permuted is None else self.permuted.to(device)
-            self._placed[device] = self.T.to(device), self.groups.to(device), permuted
-        return self._placed[device]
-
-
-def _design(targets: Tensor) -> Tensor:
-    """[1, Y] in float64."""
-    return torch.cat([torch.ones_like(targets[..., :1]), targets], -1)
-
-
 @dataclass
 class SiteSums:
-    """Of one site: TᵀX (g, 1+q, d) of every group, the same under permuted targets (P, 1+q, d), Σ‖x‖², and XᵀX if wanted."""
+    """Of one site: TᵀX (g, 1+q, d) of every group, under permuted targets (P, 1+q, d), Σ x² (d,), and XᵀX if wanted."""
 
     cross: Tensor
     permuted: Tensor | None
@@ -95,7 +68,7 @@ class FirstRegression:
             self.pictured.append(Y[: PICTURED - self._seen])
         self._seen += len(Y)
         self.not_binary += ((Y != 0) & (Y != 1)).sum()
-        self._rows, self._fresh = _Rows(dealt, self.shift, self.groups), list[Key]()
+        self._rows, self._fresh = DesignRows(dealt, self.shift, self.groups), list[Key]()
         for k, rows in self._rows.of_groups:
             self.gram[k] += self._rows.T[rows].mT @ self._rows.T[rows]
         if self._rows.permuted is not None:
@@ -119,7 +92,7 @@ class FirstRegression:
                     columns = torch.cat([columns, permuted[..., chosen].flatten(0, 1)])
                 product = columns @ wide  # ((1+P)(1+q), d)
                 site.cross[k] += product[:p]
-                site.squares += wide.square().sum()
+                site.squares += wide.square().sum(0)
                 if site.permuted is not None:
                     site.permuted += product[p:].view_as(site.permuted)
                 if site.moments is not None:  # in float64 too: collinear features would else predict by their rounding
@@ -128,7 +101,7 @@ class FirstRegression:
 
     def _empty(self, key: Key, X: Tensor, P: int) -> SiteSums:
         g, p, d = self.groups, self.targets + 1, X.shape[1]
-        like = torch.zeros((), dtype=torch.float64, device=X.device)
+        like = torch.zeros(d, dtype=torch.float64, device=X.device)
         moments = Moments.empty(g, d, 0, X.device) if key in self._wanted else None
         return SiteSums(like.new_zeros(g, p, d), like.new_zeros(P, p, d) if P else None, like, moments, X.dtype)
 
@@ -225,6 +198,12 @@ class SiteRegression:
     permuted: Tensor | None
     moments: Moments | None
     targets: TargetMoments
+    hidden: bool = False  # whether float32 hides directions from the fit
+
+    @property
+    def doubt(self) -> Doubt | None:
+        """Why D_reg would look right and may be wrong; `None` where nothing says so."""
+        return doubt_of(self.fit) or (UNEVEN_DOUBT if self.hidden else None)
 
     @property
     def separation(self) -> Tensor:
@@ -267,6 +246,8 @@ class SecondRegression:
         self.fits: dict[Key, FeatureFit] = {}
         self._views: dict[Key, tuple[FitViews | None, FitViews | None]] = {}
         self._sums: dict[Key, tuple[Tensor, Tensor]] = {}
+        self._closest: dict[Key, ClosestFit] = {}
+        self._left: dict[Key, tuple[Tensor, Tensor]] = {}  # Σ r² (d,) of residuals, and Σ‖r‖⁴, where they matter
         # The targets are the same at every site.
         total, counts = first.gram.sum(0), first.counts
         whole = self.targets = Whitened.of(total)
@@ -274,14 +255,15 @@ class SecondRegression:
         without = Whitened.of(total - first.gram) if enough else None
         shuffled = None if first.permuted_gram is None else Whitened.of(first.permuted_gram)
         for key, site in first.sites.items():
-            fit = FeatureFit.of(whole, site.cross.sum(0), site.squares, site.dtype)
-            left_out = permuted = None
+            found = ClosestFit.of(whole, site.cross.sum(0), site.squares, site.dtype)
+            fit, left_out, permuted = found.fit, None, None
             if without is not None:
-                rest = site.cross.sum(0) - site.cross
-                left_out = FitViews.left_out(FeatureFit.of(without, rest, site.squares, site.dtype), fit)
+                rest = ClosestFit.of(without, site.cross.sum(0) - site.cross, site.squares, site.dtype)
+                left_out = FitViews.left_out(rest.fit, fit, rest.hidden())
             if site.permuted is not None and shuffled is not None:
-                drawn = FeatureFit.of(shuffled, site.permuted, site.squares, site.dtype)
-                permuted = FitViews.permuted(drawn, fit)
+                drawn = ClosestFit.of(shuffled, site.permuted, site.squares, site.dtype)
+                permuted = FitViews.permuted(drawn.fit, fit, drawn.hidden())
+            self._closest[key], self._left[key] = found, (torch.zeros_like(site.squares), fit.scales.new_zeros(1))
             self.fits[key], self._views[key] = fit, (left_out, permuted)
             r = fit.scales.shape[-1]
             self._sums[key] = fit.scales.new_zeros(()), fit.scales.new_zeros(r, q + 1)
@@ -289,7 +271,7 @@ class SecondRegression:
 
     def begin(self, dealt: Dealt, decision: Tensor | None) -> None:
         """Start a batch; `decision` (n, q) is the network's output, and may also be set before `end`."""
-        self._rows = _Rows(dealt, self.first.shift, self.first.groups)
+        self._rows = DesignRows(dealt, self.first.shift, self.first.groups)
         self._targets, self.decision = dealt.labels, decision
         self.gram += self._rows.T.mT @ self._rows.T
 
@@ -300,12 +282,18 @@ class SecondRegression:
         fit, views = self.fits[key], self._views[key]
         scaled, (squares, along) = fit.scaled, self._sums[key]
         rows = [view.basis for view in views if view is not None]
-        others = torch.cat(rows).to(torch.float64 if X.dtype == torch.float64 else torch.float32) if rows else None
+        closest = self._closest[key]
+        wide = X.dtype == torch.float64 or closest.exact is not None
+        others = torch.cat(rows).to(torch.float64 if wide else torch.float32) if rows else None
         for part in row_chunks(len(X), 8 * X.shape[1], X.device):
             residual = torch.addmm(X[part].double(), T[part], fit.coefficients, alpha=-1)
             z = scaled @ residual.mT  # (r, m)
             squares += z.square().sum()
             along += z @ T[part]
+            if closest.exact is not None:
+                apart = residual.square()
+                self._left[key][0].add_(apart.sum(0))
+                self._left[key][1].add_(apart.sum(-1).square().sum())
             if others is None:
                 continue
             coordinates, at = others @ residual.to(others.dtype).mT, 0
@@ -342,7 +330,7 @@ class SecondRegression:
 
     def all_reduce(self) -> None:
         """Add up over ranks, in one collective call."""
-        sums = (t for pair in self._sums.values() for t in pair)
+        sums = (t for pairs in (self._sums, self._left) for pair in pairs.values() for t in pair)
         tensors = [self.errors, self.right, self.predicted, self.gram, *sums]
         tensors += [view.fuzziness for pair in self._views.values() for view in pair if view is not None]
         all_reduce(tensors, [self._digest(fit) for fit in self.fits.values()])
@@ -363,7 +351,9 @@ class SecondRegression:
         for key, fit in self.fits.items():
             left_out, permuted = (None if view is None or view.hidden else view.separation for view in self._views[key])
             moments = self._moments(self.first.sites[key])
-            found = SiteRegression(fit, *self._sums[key], left_out, permuted, moments, targets)
+            left, fourth = self._left[key]
+            hidden = self._closest[key].hidden(left, bool(left.sum().square() * FEW < fit.targets.n * fourth))
+            found = SiteRegression(fit, *self._sums[key], left_out, permuted, moments, targets, hidden)
             if found.moved:
                 why = "the features moved against the targets"
                 if untrusted is None:

@@ -92,7 +92,8 @@ class NearestCenter:
     def of(cls, points: Tensor, span: Span, labels: Tensor, decision: Tensor | None) -> NearestCenter:
         """Points (…, r, n) relative to the global mean of the centers; labels and decisions of the network (…, n)."""
         hot = one_hot(labels, span.counts.shape[-1], torch.float64)  # (…, K, n)
-        agreed = agreement(points, span.coordinates, span.half_norms, _choices(labels, decision))
+        points = points if span.middle is None else points - span.middle.mT
+        agreed = agreement(points, span.corners, span.half_norms, _choices(labels, decision))
         return cls(torch.cat([hot.sum(-1, keepdim=True).expand(*agreed.shape[:-2], -1, 1), hot @ agreed.mT], -1))
 
     @property
@@ -135,8 +136,8 @@ class Scatter:
         own = (z * span.inverse_scales.unsqueeze(-1)).square_().sum(-2, keepdim=True)
         simple = span.weighting == "classes" or span.balanced
         equal = own if simple else (span.equal_whitener @ z).square_().sum(-2, keepdim=True)
-        places = (span.places.mT @ hot).add_(z)  # (…, r, n): where the samples are, relative to the global mean
-        agreed = agreement(places, span.coordinates, span.half_norms, _choices(labels, decision))
+        places = (span.starts.mT @ hot).add_(z)  # (…, r, n): where the samples are, relative to the corners' origin
+        agreed = agreement(places, span.corners, span.half_norms, _choices(labels, decision))
         squares = double(lengths).square().unsqueeze(-2)
         fourth = squares.square().clamp_max(MOST_FOURTH)
         values = torch.cat(
@@ -170,10 +171,15 @@ class Scatter:
         return self.sums[..., self.rank + 3]
 
     @property
-    def few(self) -> bool:
-        """Whether few samples are nearly all of the spread, in any entry of the leading dimension: outliers."""
+    def outliers(self) -> Tensor:
+        """Whether few samples are nearly all of the spread (…)."""
         squares, fourth, n = (part.sum(-1) for part in (self.lengths, self.fourth, self.counts))
-        return bool((squares.square() * FEW < n * fourth).any())
+        return squares.square() * FEW < n * fourth
+
+    @property
+    def few(self) -> bool:
+        """The same in any entry of the leading dimension."""
+        return bool(self.outliers.any())
 
     @property
     def near(self) -> NearestCenter:
@@ -358,24 +364,22 @@ class FitViews:
     hidden: bool = False
 
     @classmethod
-    def left_out(cls, fits: FeatureFit, whole: FeatureFit) -> FitViews:
-        """Without each group: `fits` have g as their leading dimension."""
+    def left_out(cls, fits: FeatureFit, whole: FeatureFit, short: bool = False) -> FitViews:
+        """Without each group: `fits` have g as their leading dimension; `short`: they are known to lack directions."""
         scaled = fits.scaled
         moves = scaled @ (whole.coefficients - fits.coefficients).mT  # (g, r, 1+q)
-        return cls(
-            scaled.flatten(0, 1), moves, fits.targets.n, torch.zeros_like(fits.targets.n), hides_directions(fits)
-        )
+        n, hidden = fits.targets.n, short or hides_directions(fits)
+        return cls(scaled.flatten(0, 1), moves, n, torch.zeros_like(n), hidden)
 
     @classmethod
-    def permuted(cls, fits: FeatureFit, whole: FeatureFit) -> FitViews:
+    def permuted(cls, fits: FeatureFit, whole: FeatureFit, short: bool = False) -> FitViews:
         """Under permuted targets: `fits` have P as their leading dimension."""
         scaled, both = fits.scaled, fits.coefficients
         constant = scaled @ (whole.coefficients[:1] - both[:, :1]).mT
         own = [scaled @ whole.coefficients[1:].mT, -scaled @ both[:, 1:].mT]
         moves = torch.cat([constant, *own], -1)  # (P, r, 1+2q)
-        return cls(
-            scaled.flatten(0, 1), moves, fits.targets.n, torch.zeros_like(fits.targets.n), hides_directions(fits)
-        )
+        n, hidden = fits.targets.n, short or hides_directions(fits)
+        return cls(scaled.flatten(0, 1), moves, n, torch.zeros_like(n), hidden)
 
     def update(self, coordinates: Tensor, columns: Tensor, absent: Tensor | None = None) -> None:
         """Add samples: coordinates (v·r, n), columns of the design (…, w, n); `absent` (v, n) where one does not count."""

@@ -14,6 +14,7 @@ from itertools import pairwise
 from layerlaw.errors import InputError, visible
 from layerlaw.law import jackknife_error, t_quantile
 from layerlaw.measures.columns import describe
+from layerlaw.plain import log_ratio
 from layerlaw.record import LANGUAGE_MODEL, PartRow, Record, SiteRow
 from layerlaw.wording import counted, joined, percent, signed
 
@@ -71,7 +72,7 @@ def _summed(pairs: Sequence[tuple[float | None, float | None]]) -> float | None:
     for before, after in pairs:
         if before is None or after is None or not (before > 0 and after > 0):
             return None
-        found += math.log(after / before)
+        found += log_ratio(after, before)
     return found
 
 

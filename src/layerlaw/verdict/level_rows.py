@@ -12,6 +12,7 @@ from itertools import pairwise
 from layerlaw.errors import InputError
 from layerlaw.law import LawFit, fit_law
 from layerlaw.measures.columns import describe
+from layerlaw.plain import log_ratio
 from layerlaw.record import Record, SiteRow
 from layerlaw.verdict.steps import working_sites
 
@@ -50,7 +51,7 @@ def level_curves(record: Record, column: str, *, branches: bool) -> dict[str, Le
         if value is None or not (math.isfinite(value) and value > 0):
             raise InputError(f"record '{record.name}': expected a positive {column} at '{row.name}', got {value}.")
         values.append(value)
-    fine = tuple(math.log(a / b) for a, b in pairwise(values))
+    fine = tuple(log_ratio(a, b) for a, b in pairwise(values))
     homes = _homes(rows, blocks)
     marks = row_levels(rows, blocks)
     in_front = record.settings.get("in_front", {})

@@ -30,6 +30,7 @@ from layerlaw.measures.collapse import self_duality
 from layerlaw.measures.separation import class_separation
 from layerlaw.measures.site import SiteStatistics
 from layerlaw.stats import Centers, ClassSums, Frame, NearestCenter, Scatter, find_centers, project
+from layerlaw.stats.careful import not_believed
 from layerlaw.stats.precision import double, full_precision
 from layerlaw.wording import finite
 
@@ -276,12 +277,14 @@ def _measured(
     features = torch.where(sound[:, None, None], features, 0.0)  # a diverged member must not stop the others
     sums = ClassSums.of(features, labels, classes)
     # Thousands of small factorizations: a GPU would do them one after the other, slower than the CPU.
-    centers = find_centers(sums.to("cpu")).to(features.device)
+    at_hand = find_centers(sums.to("cpu"))
+    centers = at_hand.to(features.device)
     coordinates, lengths = project(features, labels, Frame.of(centers))
     scatter = Scatter.of(coordinates, lengths, labels, centers, decision)
     per_class = class_separation(centers, scatter)
     D = (centers.weights * per_class.nan_to_num()).sum(-1)
     defined = sound & (centers.rank > 0)
+    believed = defined & ~not_believed(features, labels, at_hand, scatter.outliers)
     near = scatter.near
     if reference is not None:
         points = reference.basis.to(features) @ (features - reference.mean.to(features).unsqueeze(-2)).mT  # (…, r, n)
@@ -289,16 +292,20 @@ def _measured(
     nearest = near.hits.sum(-1) / scatter.counts.sum(-1)
     nan = D.new_tensor(float("nan"))
     columns = (
-        torch.where(defined, D, nan),
+        torch.where(believed, D, nan),
         torch.where(sound, nearest, nan),
         torch.where(sound, centers.rank, 0),
-        torch.where(defined.unsqueeze(-1), per_class, nan),
+        torch.where(believed.unsqueeze(-1), per_class, nan),
     )
     found = list(zip(*(column.view(len(sites), E, *column.shape[1:]) for column in columns), strict=True))
     if decision is None:
         return found, centers, []
     extra = collapse_columns(SiteStatistics(centers, scatter, near=near))
-    known = {n: torch.where(defined, v, nan).view(len(sites), E) for n, v in extra.items() if isinstance(v, Tensor)}
+    known = {
+        name: torch.where(believed if name == "nc1" else defined, value, nan).view(len(sites), E)
+        for name, value in extra.items()
+        if isinstance(value, Tensor)
+    }
     return found, centers, [{name: values[i] for name, values in known.items()} for i in range(len(sites))]
 
 

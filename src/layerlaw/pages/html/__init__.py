@@ -58,7 +58,10 @@ _INDEX = re.compile(r"&lt;(/?su[bp])&gt;")
 
 def listed(given: One | Iterable[One], of: type[One], caller: str) -> list[One]:
     """One thing, or several, as a list of at least one; anything else is answered."""
-    out = list(given) if isinstance(given, Iterable) else [given]
+    try:
+        out = list(given) if isinstance(given, Iterable) else [given]
+    except TypeError:  # an array without sides
+        out = [given]
     for one in out:
         if not isinstance(one, of):
             raise InputError(f"{caller}: expected one {of.__name__} or a list of them, got {type(one).__name__}.")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from layerlaw.errors import InputError
+from layerlaw.errors import Demand, InputError, demand
 from layerlaw.pages import classifier, html, language_model, regression
 from layerlaw.pages.classifier import charts
 from layerlaw.pages.html import Markup, fill, plotly
@@ -241,6 +241,7 @@ PANELS: dict[Kind, tuple[PagePanel, ...]] = {
 
 def page_html(records: Record | Sequence[Record], *, title: str | None = None) -> str:
     """The page as text."""
+    demand(title=(title, Demand("a text", lambda value: isinstance(value, str)).or_none))
     chosen = html.listed(records, Record, "report")
     first = chosen[0]
     for record in chosen:

@@ -1,0 +1,87 @@
+"""What both passes over one group of sites share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Hashable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from layerlaw.capture.batches import Batches
+from layerlaw.capture.fingerprint import Fingerprint
+from layerlaw.capture.plan import Site
+from layerlaw.probing.classes import Classes
+from layerlaw.probing.memory import KeptFeatures
+from layerlaw.probing.targets import Targets
+from layerlaw.stats.passes import Dealer, Dealt, FirstPass, SumsAgain
+from layerlaw.stats.plane import PlaneSample
+from layerlaw.stats.precision import full_precision
+from layerlaw.stats.ranks import world_size
+from layerlaw.stats.regression import FirstRegression
+
+
+@dataclass
+class State:
+    """What both passes over one group of sites share: how labels are dealt, sums, kept features, and the plane's sample."""
+
+    sites: Sequence[Site]
+    data: Batches
+    label: str
+    classes: Classes | Targets
+    dealer: Dealer
+    first: FirstPass | FirstRegression
+    kept: KeptFeatures
+    sample: PlaneSample | None
+    why_not: str
+    linear: frozenset[str] = frozenset()  # sites whose within-class scatter is kept
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+    spoilt: str = ""  # which scores are no numbers, and in which batch first
+    free: Tensor = field(
+        default_factory=lambda: torch.zeros(2, dtype=torch.float64)
+    )  # right, and all, of free decisions
+
+    borrowed: bool = False  # whether all samples are another rank's, which adds them up
+
+    def begin(self, labels: Tensor) -> None:
+        """Start a batch of pass 1."""
+        self.first.begin(self.dealer.deal(labels))
+        if self.sample is not None:
+            self.sample.begin(self.classes.pictured(labels))
+
+    def update(self, name: str, features: Tensor) -> None:
+        """Add the features of one site."""
+        self.first.update(name, features)
+        if self.sample is not None:
+            self.sample.update(name, features)
+
+    def add_kept(self, labels: Tensor, rows: slice | None, where: Callable[[Hashable], str]) -> None:
+        """Add the kept features of some rows (`None`: all)."""
+        with full_precision():
+            self.begin(labels)
+            for name, features in self.kept.features(rows):
+                self.update(name, features)
+            self.first.end(where)
+
+    def sums_again(self) -> SumsAgain | None:
+        """Adds up the kept features of some sites in float64, and their magnitudes; `None` where they are not all here."""
+        devices = {features.device.type for _, features in self.kept.features()}
+        if not self.kept.whole or world_size() > 1 or "mps" in devices or not isinstance(self.first, FirstPass):
+            return None
+        K, groups = self.first.classes, self.first.groups
+
+        def again(names: Container[Hashable]) -> tuple[FirstPass, FirstPass]:
+            sums, magnitudes = FirstPass(K, groups), FirstPass(K)
+            self.dealer.restart()
+            dealt = self.dealer.deal(self.kept.labels)
+            for rows in self.kept.blocks(K):
+                part = dealt.rows(rows)
+                sums.begin(part)
+                magnitudes.begin(Dealt(part.labels))
+                for name, features in self.kept.features(rows):
+                    if name in names:
+                        sums.update(name, features.double())
+                        magnitudes.update(name, features.double().abs())
+            return sums, magnitudes
+
+        return again
