@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from layerlaw.errors import DataError, shown, without_colors
+from layerlaw.errors import DataError, needed, shown, without_colors
 from layerlaw.files import as_path, replace_whole, write_whole
 from layerlaw.plain import foreign_call, json_words
 
@@ -264,6 +264,17 @@ def _check_torch_zip(path: Path, size: int, what: str, content: bool, again: str
 def check_safetensors(path: Path) -> None:
     """Whether a safetensors file is as long as its header says."""
     safetensors_header(path)
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file by their names."""
+    names = ("safetensors", "safetensors.torch")
+    safetensors, reader = (needed(name, "weights", "Reading .safetensors") for name in names)
+    check_safetensors(path)
+    try:
+        return dict(reader.load_file(path))
+    except safetensors.SafetensorError as error:
+        raise DataError(f"{path}: expected a safetensors file, got another or a damaged one ({error}).") from None
 
 
 def safetensors_header(path: Path) -> dict[str, Any]:

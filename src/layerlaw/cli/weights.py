@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from layerlaw.errors import DataError, needed
+from layerlaw.errors import DataError
 from layerlaw.files import as_path
-from layerlaw.packed import check_safetensors, read_torch
+from layerlaw.packed import read_safetensors, read_torch
 from layerlaw.wording import counted
 
 INSIDE = ("state_dict", "model", "model_state_dict")  # where training loops put the weights
@@ -45,13 +45,7 @@ def read_state(path: Path) -> dict[str, Any]:
     if not as_path(path, "weights.pt").is_file():
         raise DataError(f"{path}: expected a file of weights, found none.")
     if path.suffix == ".safetensors":
-        names = ("safetensors", "safetensors.torch")
-        safetensors, reader = (needed(name, "weights", "Reading .safetensors") for name in names)
-        check_safetensors(path)
-        try:
-            return dict(reader.load_file(path))
-        except safetensors.SafetensorError as error:
-            raise DataError(f"{path}: expected a safetensors file, got another or a damaged one ({error}).") from None
+        return read_safetensors(path)
     state = read_torch(path, what="plain weights (torch.save(model.state_dict(), …))")
     if not isinstance(state, dict):
         raise DataError(f"{path}: expected a state dict, got {type(state).__name__}.")

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from layerlaw.errors import DataError, needed
+from layerlaw.errors import DataError
 from layerlaw.files import as_path
-from layerlaw.packed import check_safetensors
+from layerlaw.packed import read_safetensors
 from layerlaw.wording import shortened
 
 LABELS, LOGITS, CLASSIFIER = "labels", "logits", "classifier"
@@ -71,13 +71,7 @@ def _in_order(name: str) -> list[tuple[int, int, str]]:
 def _arrays(path: Path) -> dict[str, Any]:
     if path.suffix == ".npy":
         return {path.stem: _npy(path)}
-    names = ("safetensors", "safetensors.torch")
-    safetensors, reader = (needed(name, "weights", "Reading .safetensors") for name in names)
-    check_safetensors(path)
-    try:
-        return dict(reader.load_file(path))
-    except safetensors.SafetensorError as error:
-        raise DataError(f"{path}: expected a safetensors file, got another or a damaged one ({error}).") from None
+    return dict(read_safetensors(path))
 
 
 def _npy(path: Path) -> NDArray[Any]:
