@@ -1,6 +1,7 @@
 """Folders of adapters: what their files lack is told by name, and is never drawn at random."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from layerlaw.errors import DataError
 from layerlaw.lm import load
-from layerlaw.lm.adapters import not_stored, refuse_missing_adapter
+from layerlaw.lm.adapters import missing_refused, not_stored, refuse_missing_adapter
 
 NAMES = [f"base_model.model.model.layers.{i}.self_attn.q_proj.lora_{ab}.weight" for i in (0, 1) for ab in "AB"]
 WEIGHTS = {name: torch.zeros(2, 3) for name in NAMES}
@@ -63,6 +64,19 @@ def test_experts_are_left_to_peft() -> None:
     assert not_stored(["m.layers.0.mlp.experts.lora_A.weight"], ["m.layers.0.mlp.experts.3.up.lora_A.weight"]) == []
 
 
+def test_what_peft_warns_of_is_refused_and_other_warnings_pass(tmp_path: Path) -> None:
+    said = f"Found missing adapter keys while loading the checkpoint: {NAMES}."
+    with (
+        pytest.raises(DataError, match=r"got none for 'base_model.*lora_A.weight' and 1 more\."),
+        missing_refused(tmp_path),
+    ):
+        warnings.warn(said, stacklevel=1)
+    with pytest.raises(DataError, match=r"got none for 'lm_head.weight'\."), missing_refused(tmp_path):
+        raise KeyError("lm_head.weight")
+    with pytest.warns(UserWarning, match="other"), missing_refused(tmp_path):
+        warnings.warn("other", stacklevel=1)
+
+
 def test_a_damaged_adapter_is_not_loaded(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="needs peft")
     base = family("llama")
@@ -78,5 +92,5 @@ def test_a_damaged_adapter_is_not_loaded(tmp_path: Path) -> None:
     for part in ("lora_B", "lm_head"):
         gone = next(name for name in weights if part in name)
         save_file({name: value for name, value in weights.items() if name != gone}, file)
-        with pytest.raises(DataError, match=f"got none for '{gone}'"):
+        with pytest.raises(DataError, match=f"all parts of the adapter, got none for '{gone.rpartition('.')[0]}"):
             load(tmp_path / "adapter", tokenizer=object())

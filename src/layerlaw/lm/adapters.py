@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from layerlaw.errors import DataError, shown
@@ -50,10 +52,30 @@ def refuse_missing_adapter(expected: Iterable[str], folder: Path) -> None:
     """Weights that the file of an adapter lacks would be those of a new adapter: that is refused."""
     missing = not_stored(expected, stored_names(folder))
     if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        got = f"none for {', '.join(map(shown, missing[:3]))}{more}"
-        cure = "Is adapter_config.json that of these weights, and is the file whole?"
-        raise DataError(f"{folder}: expected weights for all parts of the adapter, got {got}. {cure}")
+        raise _lacking(folder, missing)
+
+
+@contextmanager
+def missing_refused(folder: Path) -> Iterator[None]:
+    """What newer versions of PEFT warn of while they load an adapter, or fail for: missing weights, also of experts."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*missing adapter keys", category=UserWarning)
+        try:
+            yield
+        except KeyError as error:  # a whole module that was saved beside the adapter
+            raise _lacking(folder, [str(error.args[0] if error.args else "a part")]) from None
+        except UserWarning as told:
+            names = re.findall(r"'([^' ]+\.[^' ]+)'", str(told))
+            if not names:  # another warning, of someone to whom all are errors
+                raise
+            raise _lacking(folder, names) from None
+
+
+def _lacking(folder: Path, names: Sequence[str]) -> DataError:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    got = f"none for {', '.join(map(shown, names[:3]))}{more}"
+    cure = "Is adapter_config.json that of these weights, and is the file whole?"
+    return DataError(f"{folder}: expected weights for all parts of the adapter, got {got}. {cure}")
 
 
 def _place(name: str) -> str:
