@@ -4,7 +4,6 @@ import inspect
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from functools import wraps
 from typing import Any, Literal, Protocol, TypeVar
 
 from layerlaw.errors import Demand, InputError, shown
@@ -99,7 +98,6 @@ def _takes_items(progress: Any) -> bool:
 def _giving_items(progress: Progress) -> Progress:
     """The same, but an error of ours where what it gives cannot be gone through."""
 
-    @wraps(progress, updated=())
     def checked(items: Iterable[T], label: str, total: int | None) -> Iterator[T]:
         found: Any = progress(items, label, total)
         try:
