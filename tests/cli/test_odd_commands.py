@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from layerlaw.cli import main
+from layerlaw.cli.preprocessing import class_map
 
 MODEL = """
 import torch
@@ -131,3 +132,9 @@ def test_odd_commands_are_answered(
 def test_unusual_commands_work(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     assert left(command, monkeypatch) == 0
     assert capsys.readouterr().out
+
+
+def test_a_class_map_may_be_longer_than_the_name_of_a_file() -> None:
+    names = tuple(f"class{i}" for i in range(100))
+    found, _ = class_map(",".join(f"{name}={i}" for i, name in enumerate(names)), names, torch.nn.Linear(2, 100))
+    assert found == {i: i for i in range(100)}
