@@ -90,7 +90,7 @@ COMMANDS = (
     *(f"probe model.py:small --{option} {LONG}" for option in ("out", "page", "weights", "data")),
     *(f"{command} {LONG}" for command in ("probe", "report", "modules", "demo --out", "depth --depths 3 --out")),
     f"probe {LONG}.py:make", f"sites {LONG}.py:make", f"checkpoints --model model.py:small {LONG}",
-    f"lm {LONG}:x --text empty.json",
+    f"lm {LONG}:x --text model.py",
     f"lm x --text {LONG} --tokens 100", f"imbalance --counts 500x3,50x3 --E-W 1 --E-H 5 --out {LONG}",
     *(f"imbalance --E-W 1 --E-H 5 --counts {numbers}" for numbers in (
         "1-3000000000", "3x3000000000", "9" * 50, "9" * 5000, "3-" + "9" * 5000, "3x" + "9" * 5000)),
