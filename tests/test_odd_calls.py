@@ -170,7 +170,7 @@ OPTIONS: dict[str, list[Any]] = {
     "uncertainty": ["x", 7, []],
     "memory_gib": [0, -1, NAN, 1e-9, "x", None, True],
     "seed": [-1, 1.5, None, "x", 2**70],
-    "progress": ["x", 3, []],
+    "progress": ["x", 3, [], int, list, nn.Linear, network(), len, print, lambda: None, lambda items: items],
     "null": ["x", None],
     "linear": ["x", None],
     "parts": ["x", None],

@@ -1,5 +1,6 @@
 """Progress as a callable: `progress(iterable, label, total)` yields the same items and tells how far it is."""
 
+import inspect
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -8,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from layerlaw.errors import Demand, InputError, shown
 
 T = TypeVar("T")
+EXPECTED = "progress: expected True, False or a function (items, label, total)"
 
 
 class Progress(Protocol):
@@ -70,11 +72,40 @@ def choose(progress: bool | Progress) -> Progress:
     >>> list(choose(False)([1, 2], "pass 1", 2))
     [1, 2]
     """
-    if callable(progress):
+    if progress is bar or progress is silent:
         return progress
+    if callable(progress) and _takes_items(progress):
+        return _giving_items(progress)
     if not Demand("True, False or None", lambda value: value in (True, False, None)).met_by(progress):
-        raise InputError(f"progress: expected True, False or a function (items, label, total), got {shown(progress)}.")
+        raise InputError(f"{EXPECTED}, got {shown(progress)}.")
     return bar if progress else silent
+
+
+def _takes_items(progress: Any) -> bool:
+    """Whether it can be called with (items, label, total), as far as its signature tells; a network is no progress."""
+    network: Any = getattr(sys.modules.get("torch.nn"), "Module", ())  # nothing is imported for it
+    if isinstance(progress, network) or (isinstance(progress, type) and issubclass(progress, network)):
+        return False
+    try:
+        inspect.signature(progress).bind((), "label", None)
+    except TypeError:
+        return False
+    except ValueError:  # written in C, without a signature: of a class as `int`, none makes items
+        return not isinstance(progress, type)
+    return True
+
+
+def _giving_items(progress: Progress) -> Progress:
+    """The same, but an error of ours where what it gives cannot be gone through."""
+
+    def checked(items: Iterable[T], label: str, total: int | None) -> Iterator[T]:
+        found: Any = progress(items, label, total)
+        try:
+            return iter(found)
+        except TypeError:
+            raise InputError(f"{EXPECTED} that gives the items, got {shown(found)} from it.") from None
+
+    return checked
 
 
 class Counter:
@@ -87,7 +118,7 @@ class Counter:
 
     def __init__(self, progress: bool | Progress, total: int, label: str) -> None:
         self._bar = _tqdm(None, label, total) if progress is True else None
-        self._items = iter(progress(range(total), label, total)) if callable(progress) else iter(())
+        self._items = choose(progress)(range(total), label, total) if not isinstance(progress, bool) else iter(())
 
     def step(self, where: str = "") -> None:
         """One more is done."""

@@ -89,6 +89,7 @@ def test_lines_of_the_users_own_code_stay_as_they_are(
         ("probe", "data: expected a thing", "data: expected a thing"),
         ("probe", "record.law(branches=True) takes", "record.law(branches=True) takes"),
         ("probe", "such as cat=3,dog=5", "such as cat=3,dog=5"),
+        ("lm", "null=True (or --null) shows", "--null shows"),
         ("report", "weighting='classes'", "--weighting classes"),
         ("imbalance", "pass scores=None", "pass scores=None"),
         ("sites", "classes=[…]", "--classes …"),

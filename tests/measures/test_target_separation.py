@@ -95,6 +95,21 @@ def test_collinear_targets_add_nothing() -> None:
     assert float(target_separation(x, more)) == pytest.approx(float(target_separation(x, y)), rel=1e-9)
 
 
+@pytest.mark.parametrize("apart", [1e-3, 1e-5, 3e-6])
+def test_targets_that_are_nearly_collinear_span_as_much_as_their_difference(apart: float) -> None:
+    x, y = draw(q=2)
+    alike = torch.stack([y[:, 0], y[:, 0] + apart * y[:, 1]], 1)
+    assert float(target_separation(x, alike)) == pytest.approx(float(target_separation(x, y)), rel=1e-8)
+    more = torch.cat([alike, torch.full((len(y), 1), 7.0, dtype=torch.float64)], 1)  # one that does not vary
+    assert float(target_separation(x, more)) == pytest.approx(float(target_separation(x, y)), rel=1e-8)
+
+
+def test_targets_within_a_millionth_of_each_other_are_taken_for_one() -> None:
+    x, y = draw(q=2)
+    alike = torch.stack([y[:, 0], y[:, 0] + 1e-7 * y[:, 1]], 1)
+    assert float(target_separation(x, alike)) == pytest.approx(float(target_separation(x, y[:, 0])), rel=1e-5)
+
+
 def test_targets_far_from_zero_keep_their_digits() -> None:
     x, y = draw(q=1)
     times = (y * 3600).round() + 1.7e9  # seconds since 1970

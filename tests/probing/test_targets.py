@@ -224,6 +224,21 @@ def test_collinear_targets_are_told() -> None:
     near(record, probe((X, TWO)), ["target_separation"], rel=1e-6)
 
 
+@pytest.mark.parametrize(("apart", "told"), [(1e-3, ""), (1e-5, "nearly linear in others"), (1e-7, "span 1 dimension")])
+def test_targets_that_are_nearly_collinear_are_measured_or_told(apart: float, told: str) -> None:
+    first, second = TWO.double().unbind(1)
+    alike = torch.stack([first, first + apart * second * first.std() / second.std()], 1)
+    record = probe((X, alike))
+    found = [note for note in record.notes if "linear in others" in note]
+    assert bool(found) == bool(told)
+    assert told in "".join(found)
+    assert record.settings["target_dimensions"] == (1 if apart < 1e-6 else 2)
+    if apart > 1e-6:
+        near(record, probe((X, TWO)), ["target_separation"], rel=1e-6 if apart > 1e-4 else 1e-3)
+    else:
+        near(record, probe((X, TWO[:, :1]), outputs=1), ["target_separation"], rel=1e-5)
+
+
 def test_fewer_samples_than_features_have_no_residual_and_fewer_than_targets_nothing() -> None:
     record = probe((X[:18], TWO[:18]))
     assert record.sites[0].values["residual"] > 0  # 12 features; at the others 16 and more

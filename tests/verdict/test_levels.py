@@ -246,6 +246,26 @@ def test_networks_of_other_depths_pool_if_their_levels_are_the_same() -> None:
     assert "8–12 layers" in found.sentence
 
 
+@pytest.mark.parametrize("kind", ["separation", "target_separation"])
+@pytest.mark.parametrize(("low", "high"), [(5e-324, 1.0), (1.0, 1.7e308), (5e-324, 1.7e308), (5e-324, 5e-324)])
+def test_a_ratio_beyond_all_numbers_is_a_step_like_others(low: float, high: float, kind: str, tmp_path: Path) -> None:
+    made = pairs([1.0, 0.8, 1.1, 0.9, 1.0, 1.2, 0.7, 1.0])
+    data = made.to_dict() | ({"kind": "regression"} if kind == "target_separation" else {})
+    for row in data["sites"]:
+        row["values"] = {kind: row["values"]["separation"]}
+    for at in (0, 3, len(data["sites"]) - 2):
+        values = [dict(row["values"]) for row in data["sites"]]
+        values[at][kind], values[at + 1][kind] = high, low
+        sites = [row | {"values": one} for row, one in zip(data["sites"], values, strict=True)]
+        edge = Record.from_dict(data | {"sites": sites})
+        levels = find_modules(edge).levels
+        assert [level.name for level in levels] == ["layers", "blocks"]
+        shares = [level.shares[0] for level in levels]
+        assert all(share is None or sum(share) == pytest.approx(1) for share in shares)
+        assert all(0 <= level.p <= 1 for level in levels)
+        assert ll.report([edge], tmp_path / "page.html").stat().st_size > 1000
+
+
 def test_where_nothing_falls_nothing_is_even() -> None:
     for steps in ([-1.0] * 8, [1.0, -1.0] * 4, [0.005] * 8):
         found = find_modules(pairs(steps))

@@ -130,6 +130,7 @@ WHERE = ("data", "test")  # at the beginning of a message these name the samples
 HINT = re.compile(
     r"(?<![?&])\b([a-z_]+)=('[^']*'(?:(?:, | or )'[^']*')*|\[[^]]*\]|\([^)]*\)|\{[^}]*\}|(?:[\w…-]+(?:\.\w+)*)?)"
 )
+SAME_TWICE = re.compile(r"(--[\w-]+) \(or \1\)")  # an argument with its option beside it, both in options now
 
 
 class Screen(Console):
@@ -163,7 +164,7 @@ def in_options(text: str) -> str:
         return f"{flag} {'none' if value == 'None' else plain}".strip()
 
     first, line, rest = text.partition("\n")
-    first = HINT.sub(option, first)
+    first = SAME_TWICE.sub(r"\1", HINT.sub(option, first))
     name, colon, words = first.partition(": ")
     if colon and name in known and name not in WHERE:
         first = f"{known[name].opts[0]}: {words}"

@@ -18,7 +18,7 @@ from layerlaw.cli.classifier import summary
 from layerlaw.cli.inputs import MODEL, ImageOptions, SiteOptions, explained_inputs, load_model
 from layerlaw.cli.weights import load_weights
 from layerlaw.errors import DataError, InputError, LayerlawError
-from layerlaw.files import check_place, json_safe, made_folder
+from layerlaw.files import as_path, check_place, json_safe, made_folder
 from layerlaw.pages import movie, print_comparison
 from layerlaw.probing import probe as run_probe
 from layerlaw.provenance import code_version
@@ -149,6 +149,7 @@ def checkpoints_in(files: Sequence[Path]) -> tuple[list[CheckpointFile], list[Pa
 
 def _inside(path: Path) -> list[Path]:
     """A file itself; of a folder the weights in it, or in the folders of it, as trainers write them."""
+    path = as_path(path, "step1000.pt")
     if path.is_file():
         return [path]
     if not path.is_dir():

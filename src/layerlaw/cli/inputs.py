@@ -25,7 +25,8 @@ from layerlaw.cli.weights import load_weights as _load_weights
 from layerlaw.cli.weights import read_state as _state
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.data.labeled import Normalize, normalization, scaling_in_words
-from layerlaw.errors import CaptureError, DataError, InputError, check_choice
+from layerlaw.errors import CaptureError, DataError, InputError, check_choice, shown
+from layerlaw.files import as_path
 from layerlaw.integrations.by_name import NamedModel, is_named, load_named
 from layerlaw.packed import read_npz
 from layerlaw.probing.sources import Preprocessing, channels_read, preprocessing_of
@@ -294,7 +295,7 @@ def _module(place: str) -> Any:
             return importlib.import_module(place)
         except ModuleNotFoundError as error:
             raise InputError(f"{place}: expected a file 'name.py' or an importable module ({error}).") from None
-    path = Path(place)
+    path = as_path(place, "model.py")
     if not path.is_file():
         raise InputError(f"{place}: expected a Python file, found none.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -330,15 +331,15 @@ def whole_numbers(text: str, such_as: str, least: float = -math.inf) -> list[int
     """
     found: list[int] = []
     for part in re.split(r"[\s,;]+", text.strip(" \t\r\n,;")):
-        read = re.fullmatch(r"(-?\d+)(?:-(\d+)|[x×](\d+))?", part)
+        read = re.fullmatch(r"(-?\d{1,400})(?:-(\d{1,400})|[x×](\d{1,400}))?", part)
         if read is None or int(read[1]) < least:
-            raise InputError(f"{such_as}, got {part!r}.")
+            raise InputError(f"{such_as}, got {shown(part)}.")
         first, last, times = int(read[1]), int(read[2] or read[1]), int(read[3] or 1)
         if first > last:
-            raise InputError(f"{such_as}, from low to high, got the empty range {part!r}.")
+            raise InputError(f"{such_as}, from low to high, got the empty range {shown(part)}.")
         if not 1 <= times <= 10**6:
-            raise InputError(f"{such_as}, with 1 to a million after 'x', got {part!r}.")
+            raise InputError(f"{such_as}, with 1 to a million after 'x', got {shown(part)}.")
         if (last - first + 1) * times + len(found) > MOST_NUMBERS:
-            raise InputError(f"{such_as}, at most {MOST_NUMBERS:,} of them, got {part!r}.")
+            raise InputError(f"{such_as}, at most {MOST_NUMBERS:,} of them, got {shown(part)}.")
         found += [*range(first, last + 1)] * times
     return found

@@ -23,7 +23,7 @@ from layerlaw.cli.inputs import load_model
 from layerlaw.data import load_text, text_names
 from layerlaw.data.texts import MOST, Text
 from layerlaw.errors import InputError, LayerlawError
-from layerlaw.files import check_place, json_safe, made_folder
+from layerlaw.files import as_path, check_place, json_safe, made_folder
 from layerlaw.lm import Loaded, load, load_tokenizer, pieces_of, probe_lm
 from layerlaw.lm.loading import quiet_transformers
 from layerlaw.lm.pieces import TIMES
@@ -280,7 +280,7 @@ def laws(record: Record, column: str) -> dict[str, Any]:
 
 def _characters(text: str, tokens: int | None, documents: str) -> int:
     """How much of an endless text is enough; of truncated documents most is thrown away, and a file is soon read whole."""
-    whole = tokens is None or documents == "truncate" or Path(text).expanduser().exists()
+    whole = tokens is None or documents == "truncate" or as_path(text, "text.txt").exists()
     return MOST if whole else max(1, min(MOST, LONGEST * TIMES * (tokens or 0)))
 
 
@@ -288,7 +288,7 @@ def chosen_model(reference: str, tokenizer: str | None, **options: Any) -> Loade
     """The model and its tokenizer from the words of the command line; the options are those of `lm.load`."""
     words: Any = load_tokenizer(tokenizer)
     reference = reference.removeprefix("hf:")  # as classifiers are named
-    path = Path(reference).expanduser()
+    path = as_path(reference, "model")
     if ":" not in reference and path.suffix not in (".pt", ".pth"):
         return load(reference, tokenizer=words, **options)
     if options.pop("revision", None) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os.path
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,7 +72,7 @@ def class_map(
         raise InputError(
             "--class-map: expected with --data, whose folders it names; here the data come from your own code."
         )
-    if Path(text).suffix == ".json" or Path(text).is_file():
+    if Path(text).suffix == ".json" or os.path.isfile(text):
         try:
             pairs: Any = json.loads(Path(text).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

@@ -27,6 +27,7 @@ from layerlaw.errors import (
     shown,
 )
 from layerlaw.files import as_path
+from layerlaw.lm.adapters import missing_refused, refuse_missing_adapter
 from layerlaw.lm.claims import check_claims
 from layerlaw.lm.tokenizer import error_line, explained, load_tokenizer, pretrained_tokenizer
 from layerlaw.lm.twins import plain_config, seeded
@@ -270,7 +271,10 @@ def _adapted(folder: Path, tokenizer: Any, **options: Any) -> Loaded:
         own = load_tokenizer(folder, trust_remote_code=options["trust_remote_code"])
     check_weight_files(folder)
     with explained(str(folder)):
-        return replace(found, model=peft.PeftModel.from_pretrained(found.model, str(folder)), tokenizer=own)
+        with missing_refused(folder):
+            model = peft.PeftModel.from_pretrained(found.model, str(folder))
+        refuse_missing_adapter(peft.get_peft_model_state_dict(model, save_embedding_layers=False), folder)
+    return replace(found, model=model, tokenizer=own)
 
 
 def _gguf(transformers: Any, path: Path, own: Any, dtype: Any) -> tuple[nn.Module, Any, GGUFHeader]:

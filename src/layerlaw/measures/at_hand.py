@@ -16,13 +16,14 @@ from layerlaw.measures.separation import separation
 from layerlaw.measures.site import Needs, SiteStatistics, enough_samples
 from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, project
 from layerlaw.stats.careful import careful_centers, careful_fit
-from layerlaw.stats.centers import Weighting
+from layerlaw.stats.centers import COLLINEAR, CONSTANT, Weighting
 from layerlaw.stats.labels import check_counts, check_reached, checked_targets
 from layerlaw.stats.limits import NO_SCALE, finite
 from layerlaw.stats.passes import Dealt
 from layerlaw.stats.precision import double, foreign, full_precision, native, not_dense, take_rows
 from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
 
+ALIKE = 1e-6  # of the largest eigenvalue of the targets' correlations: below, products of targets lose digits
 _NUMBERED = "Number the classes from 0: np.unique(labels, return_inverse=True)[1]"
 
 
@@ -43,7 +44,8 @@ def separation_fuzziness(
 def target_separation(features: Any, targets: Any) -> float:
     """Separation fuzziness D_reg = Tr(SS_w SS_b⁺) of features (n, d) regressed on targets (n,) or (n, q), ≥ 0, lower better.
 
-    SS_b is the scatter of the fitted features, SS_w that of the residuals; of one-hot targets it is D.
+    SS_b is the scatter of the fitted features, SS_w that of the residuals; of one-hot targets it is D. Targets that differ
+    from a combination of others by less than about a millionth of their deviation are taken for collinear: they add nothing.
 
     >>> x = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
     >>> target_separation(x, x[:, 0]), target_separation(2 * x[:, :1] + x[:, 1:], x[:, 0])
@@ -53,10 +55,27 @@ def target_separation(features: Any, targets: Any) -> float:
     if len(y) != len(x):
         raise LabelError(f"targets: expected one row for each of the {len(x)} rows of features, got {len(y)}.")
     with full_precision():
+        y = _told_apart(y)
         found = careful_fit(x, lambda features: _regressed(features, y))
         if int(found.fit.rank) == 0:
             raise FeatureError("features: nothing in them goes with the targets, so D_reg is not defined (dead?).")
         return float(found.separation)
+
+
+def _told_apart(y: Tensor) -> Tensor:
+    """Targets (n, q) that are nearly collinear, in uncorrelated coordinates of the same span; others as they are.
+
+    Their products would square what is left of the digits; of a singular value decomposition they are all there.
+    """
+    centered = y - y.mean(0)
+    squares = centered.square().sum(0)
+    varies = squares > CONSTANT * y.square().sum(0)
+    if int(varies.sum()) < 2 or len(y) <= y.shape[1] + 1:
+        return y
+    U, s, _ = torch.linalg.svd(centered[:, varies] / squares[varies].sqrt(), full_matrices=False)
+    values = s.square() / s[0].square()
+    kept = values > COLLINEAR
+    return U[:, kept] * len(y) ** 0.5 if float(values[kept].min()) < ALIKE else y
 
 
 def _regressed(x: Tensor, y: Tensor) -> SiteRegression:

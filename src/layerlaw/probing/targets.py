@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from layerlaw.probing.run import Split
 
 MANY = 20  # different whole numbers: more of them may be targets of a regression
+NEARLY = 1e9  # one over an eigenvalue of the targets' correlations: from here on D_reg is off by 1e-6 and more
 FIFTHS = 5  # colors of a target in the pictures
 
 
@@ -206,7 +207,13 @@ class Targets:
             notes.append(f"Every sample has exactly one label, so D_reg is D: {more}.")
         elif int(white.rank) < q - len(same):
             spanned = counted(int(white.rank), "dimension")
-            notes.append(f"The {q - len(same)} targets span {spanned}: some are linear in others.")
+            alike = "some are linear in others, up to about a millionth of their deviations"
+            notes.append(f"The {q - len(same)} targets span {spanned}: {alike}.")
+        # Along every direction that is kept H divides by the root of its eigenvalue.
+        steepest = (white.deviations.unsqueeze(-1) * white.H).square().sum(0).max()
+        if float(steepest) > NEARLY:
+            cure = "all of them are there if you give differences of such targets in their place"
+            notes.append(f"Some targets are nearly linear in others, so D_reg has about 4 digits: {cure}.")
         if split.accuracy is None and split.r_squared is None:
             what = "label accuracy" if first.binary else "R²"
             lacks = f"its output has not one column for each of {counted(self.width, 'target')}"
