@@ -50,7 +50,7 @@ def test_it_measures_after_so_many_steps_and_logs_what_the_trainer_logs(tmp_path
     said = [row["step"] for row in history if "layerlaw/accuracy" in row]
     assert said == [0, 15, 30]
     assert len([row for row in history if "loss" in row]) == 8  # one of each epoch, none forgotten
-    names = ["layerlaw.html", *(f"step-{step:06d}.json" for step in (0, 15, 30))]
+    names = ["layerlaw.html", "movie.html", *(f"step-{step:06d}.json" for step in (0, 15, 30))]
     assert sorted(path.name for path in (tmp_path / "records").iterdir()) == names
 
 

@@ -104,7 +104,7 @@ def test_a_new_measure_is_its_function_and_its_row(tmp_path: Path) -> None:
         assert len(record.sites[0].by_class["test_largest_spread"]) == 3
         assert record.law("test_largest_spread").quantity == "test_largest_spread"
         assert "largest_spread" in str(record)
-        assert "<th>test_largest_spread</th>" in record._repr_html_()
+        assert ">test_largest_spread</th>" in record._repr_html_()
         columns = [str(column.header) for column in table(record, width=200).columns]
         assert {"widest", "test widest"} <= set(columns)
         page = ll.report(record, tmp_path / "page.html").read_text(encoding="utf-8")

@@ -18,6 +18,7 @@ from layerlaw.pages import movie
 from layerlaw.pages.html.frames import LARGEST, MISSING, coordinates, frames, quantized, rotation, turn_back
 from layerlaw.pages.html.movies import movie_html, run_of
 from layerlaw.record import Record
+from layerlaw.wording import beginning
 
 
 def data_of(page: str) -> dict:
@@ -112,7 +113,7 @@ def test_the_third_direction_keeps_its_sign() -> None:
         record.collapse_view["features"] = [[x, y, sign * z] for x, y, z in points]
     view = data_of(movie_html(records))["view"]
     frames_ = numbers(view["data"]).reshape(4, -1, 3)
-    assert view["names"] == records[0].classes[:3]
+    assert view["names"] == [beginning(name, 24) for name in records[0].classes[:3]]
     assert (frames_[0] == frames_[1]).all()
     assert (frames_[0] == frames_[3]).all()
 

@@ -158,7 +158,7 @@ def test_a_printed_record_marks_its_points() -> None:
     heads, *rows = (line.split() for line in str(made).splitlines()[1:])
     assert heads[:3] == ["site", "features", "law"]
     assert [row[2] for row in rows] == ["point", "point", "branch", "point", "point", "point", "–"]
-    assert "<td>branch</td>" in made._repr_html_()
+    assert ">branch</td>" in made._repr_html_()
 
 
 def plateau_by_loops(shares: tuple[float, ...]) -> tuple[int, int] | None:

@@ -123,10 +123,8 @@ def probe(
     network = network_of(model)
     if not isinstance(data_name, str):
         raise InputError(f"data_name: expected words such as 'CIFAR-10 test', got {data_name!r}.")
-    given, given_test = (
-        None if one is None else source_of(one, network, prepare=prepare, labels=labels) for one in (data, test)
-    )
-    assert given is not None
+    given = source_of(data, network, prepare=prepare, labels=labels)
+    given_test = None if test is None else source_of(test, network, prepare=prepare, labels=labels)
     source, known_names, test_source = given.data, given.class_names, given_test and given_test.data
     how: Any = {"batch_size": batch_size, "batchnorm": batchnorm, "seed": seed, "network": network}
     train = Batches(source, where="data", labels_at=given.labels_at, **how)
