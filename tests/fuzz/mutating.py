@@ -8,6 +8,7 @@ import json
 import re
 import zipfile
 from collections.abc import Callable
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -117,7 +118,7 @@ def _change_somewhere(data: Any, random: Random) -> None:
         inside = deeper
     how = random.random()
     if how < 0.6:
-        inside[key] = random.choice(ODD)
+        inside[key] = deepcopy(random.choice(ODD))  # else a later change would be one of them all, or of itself
     elif how < 0.7:
         inside.pop(key)
     elif how < 0.8 and isinstance(inside, dict):
