@@ -191,7 +191,7 @@ class Monitor:
         if self._failed and "end" not in self._warned and rank() == 0:
             self._warned.add("end")
             told = f"{self._made} of {self._tries} measurements were made"
-            warnings.warn(f"layerlaw monitor: {told}; the last that failed: {self._failed}", stacklevel=3)
+            warnings.warn(f"layerlaw monitor: {told}; the last that failed: {self._failed}", stacklevel=2)
         if rank() != 0 or not self.records or not (self._folder or self.trackers):
             return
         with tempfile.TemporaryDirectory() as scratch:
