@@ -23,7 +23,7 @@ arguments = TrainingArguments(
     save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
 )  # fmt: skip
 trainer = Trainer(model=model, args=arguments, train_dataset=data)
-watch = LawCallback(trainer, every_n_epochs=1, folder="records")
+watch = LawCallback(trainer, every_n_epochs=1, folder="trainer-records")
 trainer.add_callback(watch)
 trainer.train()
 for record in watch.records:

@@ -35,6 +35,18 @@ def test_one_that_is_not_met_gives_exit_code_1(folder: Path) -> None:
     assert "FAIL  the law of separation holds" in done.stderr
 
 
+def test_a_baseline_of_other_data_is_told_and_one_of_the_same_is_not(folder: Path) -> None:
+    for name, data in (("one", "sums64:a"), ("same", "sums64:a"), ("other", "sums64:b")):
+        record = Record.load(folder / "good.json")
+        record.provenance["data_fingerprint"] = data
+        record.save(folder / f"{name}.json")
+    lines = layerlaw("check", "one.json", "--against", "other.json", cwd=folder).stdout.splitlines()
+    assert lines[-1] == "note  data: one.json and other.json were measured on different data"
+    assert "note" not in layerlaw("check", "one.json", "--against", "same.json", cwd=folder).stdout
+    found = json.loads(layerlaw("check", "one.json", "--against", "other.json", "--json", cwd=folder).stdout)
+    assert found["notes"] == [{"record": "one.json", "data": "were measured on different data"}]
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

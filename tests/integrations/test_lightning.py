@@ -65,7 +65,7 @@ def test_it_logs_numbers_pictures_and_the_page_through_every_logger(tmp_path: Pa
     assert [event.step for event in events.Images("layerlaw/law")] == [0, 20, 40]
     assert (Path(loggers[0].log_dir) / "layerlaw.html").stat().st_size > 10_000
     assert "layerlaw/separation/0" in (Path(loggers[1].log_dir) / "metrics.csv").read_text()
-    names = ["epoch-000000.json", "epoch-000004.json", "epoch-000008.json", "layerlaw.html"]
+    names = ["epoch-000000.json", "epoch-000004.json", "epoch-000008.json", "layerlaw.html", "movie.html"]
     assert sorted(path.name for path in (tmp_path / "records").iterdir()) == names
 
 
@@ -138,6 +138,9 @@ def test_bad_input_is_answered() -> None:
         LawMonitor(every_n_epochs=0)
     with pytest.raises(InputError, match="stop: expected True, a number of measurements, or UntilLaw"):
         LawMonitor(stop="law")
+    with pytest.raises(TypeError, match=r"LawMonitor\(\) got an .* 'every'. Did you mean 'every_n_epochs'"):
+        LawMonitor(every=2)
+    LawMonitor(test=(Blobs().x, Blobs().y), uncertainty=True)
 
     class Trainer:
         train_dataloader: Any = None

@@ -24,7 +24,7 @@ from torch.utils.data import (
 from training_parts import CLASSES, FEATURES, SAMPLES, Blobs, differences, everything, network, seed_everything
 
 import layerlaw as ll
-from layerlaw.errors import InputError
+from layerlaw.errors import CaptureError, InputError
 from layerlaw.integrations.undisturbed import reread, seeded
 from layerlaw.record import Record
 
@@ -336,7 +336,16 @@ PAIR = (Blobs().x, Blobs().y)
         ({"test": iter([PAIR])}, InputError, "test: expected data that can be read again and again"),
         ({"to": "tensorboard"}, InputError, "to: expected a SummaryWriter, a wandb run, the module mlflow"),
         ({"uncertain": True}, TypeError, "unexpected keyword argument 'uncertain'. Did you mean 'uncertainty'"),
+        ({"evry": 2}, TypeError, r"Monitor\(\) got an unexpected keyword argument 'evry'. Did you mean 'every'"),
         ({"seed": -1}, InputError, "seed: expected a whole number"),
+        ({"at_end": "no"}, InputError, "at_end: expected"),
+        ({"sites": "nothing*"}, CaptureError, r"site 'nothing\*' matches no module of the model"),
+        ({"sites": ["input", nn.Conv2d]}, CaptureError, "expected a choice that matches a module .*Conv2d"),
+        (
+            {"to": lambda values: None},
+            InputError,
+            r"to: expected a function of \(numbers, step\), got <lambda>\(values\)",
+        ),
     ],
 )
 def test_bad_input_is_answered_before_the_training(change: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -13,6 +13,7 @@ from training_parts import Blobs, network
 import layerlaw as ll
 from layerlaw.errors import InputError
 from layerlaw.integrations.trackers import FunctionTracker, scalars, tracker_of, trackers_of
+from layerlaw.record import Record, SiteRow
 
 PAIR = (Blobs().x, Blobs().y)
 
@@ -32,6 +33,17 @@ def test_numbers_are_named_by_measure_and_site_and_none_of_them_is_about_another
     assert not [name for name in found if name.endswith(("_log_se", "_low", "_high")) or "/rank/" in name]
     assert all(isinstance(value, float) for value in found.values())
     assert found["layerlaw/test_accuracy"] == record.test_accuracy
+
+
+def test_a_law_without_steps_down_has_no_trend_as_on_the_page() -> None:
+    rows = [
+        SiteRow(f"fc{i}", "Linear", (4,), 4, values={"separation": d}) for i, d in enumerate((12.8, 8.1, 10.1, 13.8))
+    ]
+    record = Record(name="rising", classes=["a", "b"], sites=rows)
+    assert (record.law().evenness, record.law().trend) == (None, 0.0)
+    found = scalars(record)
+    assert "layerlaw/rho" in found
+    assert not {"layerlaw/trend", "layerlaw/evenness"} & found.keys()
 
 
 def test_tensorboard_files_hold_numbers_and_pictures(tmp_path: Path) -> None:

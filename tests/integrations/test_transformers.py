@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import IterableDataset
 from training_parts import differences
 
-from layerlaw.errors import InputError, MissingExtraError
+from layerlaw.errors import DataError, InputError, MissingExtraError
 from layerlaw.integrations import transformers as ours
 from layerlaw.record import LANGUAGE_MODEL, Record
 
@@ -101,10 +101,55 @@ def test_a_measurement_that_fails_does_not_end_the_training(tmp_path: Path) -> N
     trainer = trainer_of(tmp_path, "classifier", num_train_epochs=2)
     watch = LawCallback(trainer, data=[({"input_ids": torch.ones(4, 6).long()}, torch.zeros(4).long())])
     trainer.add_callback(watch)
-    with pytest.warns(UserWarning, match="epoch 0 could not be measured"):
+    with pytest.warns(UserWarning, match="layerlaw monitor") as told:
         trained(trainer)
+    first, last = [str(one.message) for one in told if "layerlaw monitor" in str(one.message)]
+    assert "epoch 0 could not be measured" in first
+    assert "0 of 3 measurements were made; the last that failed: " in last
     assert trainer.state.global_step == 10
     assert watch.records == []
+
+
+class Uneven(Sentences):
+    """Sentences of different lengths, which a collator pads."""
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        row = super().__getitem__(i)
+        length = 6 + i % 5
+        return {"input_ids": row["input_ids"][:length].clone(), "labels": row["labels"]}
+
+
+def padded(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    ids = torch.nn.utils.rnn.pad_sequence([row["input_ids"] for row in rows], batch_first=True)
+    ids = torch.nn.functional.pad(ids, (0, 10 - ids.shape[1]))
+    return {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": torch.stack([r["labels"] for r in rows])}
+
+
+def test_test_data_go_through_the_collator_and_classes_have_the_names_of_the_model(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, "classifier", num_train_epochs=1)
+    trainer.train_dataset, trainer.data_collator = Uneven(), padded
+    trainer.model.config.id2label = {0: "sport", 1: "food", 2: "code"}
+    watch = LawCallback(trainer, test=Uneven(40))
+    trainer.add_callback(watch)
+    trained(trainer)
+    assert [record.settings["step"] for record in watch.records] == [0, 1]
+    assert [sum(record.test_counts) for record in watch.records] == [40, 40]
+    assert watch.records[0].classes == ["sport", "food", "code"]
+    given = LawCallback(trainer, data=Uneven(30))
+    assert given.monitor.measure(0) is not None
+    assert sum(given.records[0].counts) == 30
+    trainer.data_collator = None
+    with pytest.raises(
+        DataError, match="data: expected samples that the trainer's collator makes a batch of, got Type"
+    ):
+        LawCallback(trainer)
+
+
+def test_names_that_transformers_makes_up_are_no_names_of_classes(tmp_path: Path) -> None:
+    watch = LawCallback(trainer_of(tmp_path, "classifier"))
+    record = watch.monitor.measure(0)
+    assert record is not None
+    assert record.classes == ["0", "1", "2"]
 
 
 class Stream(IterableDataset[Any]):
@@ -118,6 +163,8 @@ def test_bad_input_is_answered(tmp_path: Path) -> None:
         LawCallback(trainer, every_n_epochs=0)
     with pytest.raises(InputError, match=r"trainer: expected the Trainer that this callback is for.*got Sentences"):
         LawCallback(Sentences())
+    with pytest.raises(TypeError, match=r"LawCallback\(\) got an .* 'every'. Did you mean 'every_n_epochs'"):
+        LawCallback(trainer, every=2)
     trainer.train_dataset = Stream()
     with pytest.raises(InputError, match="got an IterableDataset without length"):
         LawCallback(trainer)

@@ -49,7 +49,9 @@ def matching(modules: Mapping[str, nn.Module], pattern: str, *, what: str, same_
     if found:
         return found
     near = difflib.get_close_matches(pattern, [name for name in modules if name], n=5, cutoff=0.4)
-    hint = f"Nearest names: {', '.join(near)}." if near else "layerlaw sites lists the names."
+    hint = (
+        f"Nearest names: {', '.join(near)}." if near else "layerlaw sites (in Python layerlaw.sites) lists the names."
+    )
     raise CaptureError(f"{what} '{pattern}' matches no module of the model. {hint}")
 
 

@@ -11,6 +11,7 @@ from typer import Argument, Option
 from layerlaw.cli.app import JsonFlag, command, console, print_json
 from layerlaw.record import Record
 from layerlaw.verdict.checks import WORSE, checked
+from layerlaw.verdict.same_data import other_data
 
 
 @command
@@ -36,11 +37,15 @@ def check(
     demands = {"max_final": max_final_d, "min_accuracy": min_accuracy, "against": base, "worse": worse}
     found = [(path, checked(record, holds=holds or (), **demands)) for path, record in loaded]  # type: ignore[arg-type]
     passed = all(one.passed for _, answers in found for one in answers)
+    told = {path: "" if base is None else other_data([record, base]) for path, record in loaded}
     screen = console(as_json)
     for path, answers in found:
         for one in answers:
             screen.print(f"{one}  ({path})" if len(found) > 1 else str(one), soft_wrap=True)
+        if told[path]:
+            screen.print(f"note  data: {path} and {against} {told[path]}", markup=False, soft_wrap=True)
     if as_json:
         rows = [{"record": str(path), **one.to_dict()} for path, answers in found for one in answers]
-        print_json({"passed": passed, "checks": rows})
+        notes = [{"record": str(path), "data": words} for path, words in told.items() if words]
+        print_json({"passed": passed, "checks": rows, "notes": notes})
     raise typer.Exit(0 if passed else 1)

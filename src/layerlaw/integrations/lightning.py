@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from layerlaw.errors import InputError, MissingExtraError, check_whole, shown
-from layerlaw.integrations.monitor import Monitor, stopping_rule
+from layerlaw.integrations.monitor import Monitor, check_options, is_text, stopping_rule
 from layerlaw.integrations.trackers import PREFIX, MlflowTracker, Scalars, Tracker, scalars, tracker_of
 from layerlaw.integrations.undisturbed import check_unsharded
 from layerlaw.record import Record
@@ -42,7 +42,7 @@ class LawMonitor(Callback or object):  # type: ignore[misc]
                     by a rule of yours (`UntilLaw(…)`)
     model           the network inside the LightningModule, by the name of its attribute; default: the module itself where it
                     has a `forward`, else its only child with weights
-    folder          records are written here, and the page at the end
+    folder          records are written here, page and movie at the end; as for `Monitor`, where a training is resumed
     probe           further arguments of `probe`
 
     The numbers are named layerlaw/<measure>/<site> and layerlaw/rho, evenness, trend, in the loggers and in
@@ -65,6 +65,7 @@ class LawMonitor(Callback or object):  # type: ignore[misc]
             raise MissingExtraError("lightning", "lightning", "LawMonitor")
         super().__init__()
         check_whole(1, every_n_epochs=every_n_epochs)
+        check_options({k: v for k, v in probe.items() if k != "test"}, text=is_text(data), caller=LawMonitor)
         self.every_n_epochs, self.at_end = every_n_epochs, at_end
         self.monitor: Monitor | None = None
         """Records and more; there once a training has begun."""

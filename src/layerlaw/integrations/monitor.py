@@ -14,10 +14,14 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
+from layerlaw.capture.choice import RULES, chosen_by
+from layerlaw.capture.modules import modules_of
+from layerlaw.capture.network import network_of
 from layerlaw.data import Text
-from layerlaw.errors import InputError, LayerlawError, check_seed, check_whole, shown
+from layerlaw.errors import CaptureError, InputError, LayerlawError, check_choice, check_seed, check_whole, shown
 from layerlaw.files import made_folder
 from layerlaw.integrations import undisturbed
+from layerlaw.integrations.run_folder import is_like, records_in
 from layerlaw.integrations.trackers import PAGE, Tracker, law_figure, scalars, trackers_of
 from layerlaw.pages import movie, report
 from layerlaw.probing import probe
@@ -27,6 +31,10 @@ from layerlaw.stats.ranks import rank
 from layerlaw.verdict.stopping import UntilLaw
 
 MOVIE = "movie.html"
+AUGMENTED = (
+    "The data differ whenever they are read (augmentation): measured is one drawing of them, from seed {seed}, not the "
+    "samples without it. A loader without augmentation measures those."
+)
 
 SMALL_SAMPLE, SMALL_BATCH = 4096, 1024  # bytes, and how many of such samples are run at once: calls cost more than work
 
@@ -34,7 +42,7 @@ SMALL_SAMPLE, SMALL_BATCH = 4096, 1024  # bytes, and how many of such samples ar
 class Monitor:
     """Measure a network while it is trained, in a loop of your own: call it after every epoch.
 
-        monitor = ll.Monitor(model, train_loader, every=5, to=SummaryWriter())
+        monitor = ll.Monitor(model, train_loader, every=5, to=SummaryWriter(), folder="run")
         for epoch in range(epochs):
             train_one_epoch(...)
             monitor(epoch)
@@ -44,10 +52,16 @@ class Monitor:
             bit the same with and without a monitor
     data    what to measure on, as for `probe`, such as the training loader, over whose samples a loader of its own is made;
             of a language model a text, or token ids (documents, length) as `lm.pieces_of(ids)`
-    every   measure at epochs that it divides; `monitor.measure(epoch)` measures in any case
-    test    held-out data
+            (with augmentation, the augmented samples are measured: give a loader without it if you mean the samples)
+    every   measure at epochs that it divides; `monitor.measure(epoch)` measures in any case. In the loop above epoch 0 is
+            after the first epoch; call `monitor.measure(0)` before the loop and `monitor(epoch + 1)` in it to count finished
+            epochs, as the callbacks of Lightning and Hugging Face do
+    test    held-out data; where they alone cannot be measured, the record is of the training data, and a note says so
     to      trackers: a SummaryWriter, a wandb run, the module mlflow, a function of (numbers, step), or a list of them
-    folder  records are written here, epoch-000005.json and so on, and the page at the end
+    folder  records are written here, epoch-000005.json and so on, page and movie by `finish()`. Records of earlier epochs
+            that lie there, as of a training that is resumed, are in page and movie, too; those of another network are
+            an error
+    at_end  `finish()` measures the last epoch that the monitor was called with, if `every` does not divide it
     probe   further arguments of `probe` (of `probe_lm` where the data are text); default: uncertainty=False, which takes
             half of the time
 
@@ -64,16 +78,21 @@ class Monitor:
         test: Any = None,
         to: Any = (),
         folder: str | os.PathLike[str] | None = None,
+        at_end: bool = True,
         **probe: Any,
     ) -> None:
         check_whole(1, every=every)
+        check_choice("at_end", at_end, (True, False))
         if not isinstance(model, nn.Module):
             raise InputError(f"model: expected an nn.Module, got {shown(model)}.")
         undisturbed.check_unsharded(model)
-        self.every, self.rule = every, UntilLaw()
-        """How often it measures, and the rule of `should_stop`."""
+        self.every, self.rule, self.at_end = every, UntilLaw(), at_end
+        """How often it measures, the rule of `should_stop`, and whether `finish()` measures the last epoch."""
         self.records: list[Record] = []
-        """What was measured, in the order of the epochs; each has its epoch as settings["step"]."""
+        """What was measured, in the order of the epochs; each has its epoch as settings["step"].
+
+        With the first one those of earlier epochs come in that lay in the folder.
+        """
         self.unit = "epoch"
         """What is counted: settings["step_unit"]."""
         self._model, self._text = model, is_text(data)
@@ -83,7 +102,9 @@ class Monitor:
         self._test = None if test is None else undisturbed.reread(test, where="test", seed=self._seed)
         if self._text and test is not None:
             raise InputError("test: expected none for a language model, whose residual is held out by document.")
-        check_options(probe, text=self._text)
+        check_options(probe, text=self._text, caller=Monitor)
+        if not self._text:
+            check_sites(model, probe.get("sites", "auto"))
         usual: dict[str, Any] = {"progress": False} if self._text else {"progress": False, "uncertainty": False}
         if probe.get("batchnorm", "running") == "running" and _are_small(data):
             usual["batch_size"] = SMALL_BATCH
@@ -91,12 +112,16 @@ class Monitor:
         self.trackers: list[Tracker] = trackers_of(to)
         """Where numbers, pictures and the page go."""
         self._folder = None if folder is None else made_folder(folder)
+        self._earlier = [] if self._folder is None else records_in(self._folder, model)
         self._warned: set[str] = set()
-        self._no_law = ""
+        self._no_law, self._failed = "", ""
+        self._called, self._tried, self._tries, self._made = -1, -1, 0, 0
+        self._drawn_anew: bool | None = None
 
     def __call__(self, epoch: int) -> Record | None:
         """Measure if this epoch is one of those; the record, or `None` where none was made."""
         check_whole(0, epoch=epoch)
+        self._called = epoch
         return self.measure(epoch) if epoch % self.every == 0 else None
 
     def measure(self, epoch: int) -> Record | None:
@@ -108,12 +133,17 @@ class Monitor:
                 "order", f"expected one {self.unit} after the other, got {epoch} after {last}: not measured again"
             )
             return None
+        self._tried, self._tries = epoch, self._tries + (epoch != self._tried)
         try:
             record = self._measured()
         except Exception as error:  # whatever goes wrong here, the training must not end by it
             self._plans.forget()
-            self._warn("measure", f"{self.unit} {epoch} could not be measured ({type(error).__name__}: {error})")
+            self._failed = f"{type(error).__name__}: {error}"
+            self._warn("measure", f"{self.unit} {epoch} could not be measured ({self._failed})")
             return None
+        self._made += 1
+        record.notes += self._about_data()
+        self._take_up_earlier(epoch, record)
         record.settings |= {"step": epoch, "step_unit": self.unit}
         record.name = f"{self.unit} {epoch}"
         self.records.append(record)
@@ -154,7 +184,14 @@ class Monitor:
         return movie(self.records, path, title=f"{type(self._model).__name__} in training")
 
     def finish(self) -> None:
-        """At the end of a training: write page and movie into the folder, and hand the page to the trackers."""
+        """At the end of a training: measure the last epoch, if that was not done; write the page layerlaw.html and, of two
+        records or more, movie.html into the folder, and hand the page to the trackers."""
+        if self.at_end and self._called > self._tried:
+            self.measure(self._called)
+        if self._failed and "end" not in self._warned and rank() == 0:
+            self._warned.add("end")
+            told = f"{self._made} of {self._tries} measurements were made"
+            warnings.warn(f"layerlaw monitor: {told}; the last that failed: {self._failed}", stacklevel=2)
         if rank() != 0 or not self.records or not (self._folder or self.trackers):
             return
         with tempfile.TemporaryDirectory() as scratch:
@@ -170,7 +207,9 @@ class Monitor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # the weights may be those of half an epoch more
+            self._called = -1
         self.finish()
 
     def __repr__(self) -> str:
@@ -178,18 +217,46 @@ class Monitor:
         return f"Monitor(every={self.every}): {len(self.records)} measured{stop}"
 
     def _measured(self) -> Record:
-        with undisturbed.seeded(self._seed, self._data, self._test), keeping(self._plans):
+        try:
+            return self._probed(self._test)
+        except Exception as error:
+            if self._test is None:
+                raise
+            record = self._probed(None)  # raises, too, unless it is the test data alone
+            why = f"the test data could not be measured ({type(error).__name__}: {error})"
+        self._warn("test", f"{why}, the training data were")
+        record.notes.append(f"{why[0].upper()}{why[1:]}.")
+        return record
+
+    def _probed(self, test: Any) -> Record:
+        with undisturbed.seeded(self._seed, self._data, test), keeping(self._plans):
             if self._text:
                 from layerlaw.lm import probe_lm
 
                 return probe_lm(self._model, self._data, **self._probe)
             try:
-                return probe(self._model, self._data, test=self._test, **self._probe)
+                return probe(self._model, self._data, test=test, **self._probe)
             except LayerlawError:
                 if not self._plans.used:
                     raise
                 self._plans.forget()  # the network may call its layers otherwise than it did
-                return probe(self._model, self._data, test=self._test, **self._probe)
+                return probe(self._model, self._data, test=test, **self._probe)
+
+    def _about_data(self) -> list[str]:
+        """A note on data that differ whenever they are read: looked at once, by a few samples."""
+        if self._drawn_anew is None:
+            self._drawn_anew = not self._text and undisturbed.drawn_anew(self._data, seed=self._seed)
+        return [AUGMENTED.format(seed=self._seed)] if self._drawn_anew else []
+
+    def _take_up_earlier(self, epoch: int, first: Record) -> None:
+        """Put the records of earlier epochs that lay in the folder in front of the first one of this run."""
+        before, self._earlier = self._earlier, []
+        before = [r for r in before if r.settings["step"] < epoch and r.settings.get("step_unit") == self.unit]
+        same = [record for record in before if is_like(record, first)]
+        if len(same) < len(before):
+            left_out = f"{len(before) - len(same)} of {len(before)} earlier records in {self._folder}"
+            self._warn("earlier", f"{left_out} are of other sites and are left out of page and movie")
+        self.records[:0] = same
 
     def _write(self, record: Record) -> None:
         folder, step = self._folder, record.settings["step"]
@@ -245,17 +312,31 @@ def stopping_rule(stop: bool | int | UntilLaw | None) -> UntilLaw | None:
     return UntilLaw() if stop is True else UntilLaw(patience=stop)
 
 
-def check_options(given: Mapping[str, Any], *, text: bool) -> None:
-    """Raise where `probe` (or `probe_lm`) does not know an argument: before the training, not in it."""
+def check_options(given: Mapping[str, Any], *, text: bool, caller: type) -> None:
+    """Raise where `probe` (or `probe_lm`) does not know an argument: before the training, not in it.
+
+    The `caller` was given it, and has arguments of its own, one of which may have been meant.
+    """
     measures: Callable[..., Record] = probe
     if text:
         from layerlaw.lm import probe_lm as measures
     known = set(inspect.signature(measures).parameters) - {"model", "data", "text", "test", "old"}
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            own = {one.name for one in inspect.signature(caller).parameters.values() if one.kind is not one.VAR_KEYWORD}
+            near = difflib.get_close_matches(name, sorted(known | own), n=1)
+            near = near or [one for one in sorted(known | own) if one.startswith(name)]
             hint = f" Did you mean '{near[0]}'?" if near else ""
-            raise TypeError(f"{measures.__name__}() got an unexpected keyword argument '{name}'.{hint}")
+            raise TypeError(f"{caller.__name__}() got an unexpected keyword argument '{name}'.{hint}")
+
+
+def check_sites(model: nn.Module, choice: Any) -> None:
+    """Raise where a choice of sites means no module of the model: before the training, not in it."""
+    modules = modules_of(network_of(model))
+    for item in choice if isinstance(choice, (list, tuple)) else [choice]:
+        known = isinstance(item, str) and item in (*RULES, "input", "output", "logits")
+        if not known and not any(chosen_by(modules, item)):
+            raise CaptureError(f"sites: expected a choice that matches a module of the model, {item!r} matches none.")
 
 
 def is_text(data: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import io
 import math
 import re
@@ -42,7 +43,8 @@ def scalars(record: Record) -> Scalars:
     with suppress(InputError):  # too few points, or a D that has no logarithm
         fit = record.law()
         holds = law_holds(record, fit, record.law_errors())
-        law |= {"rho": fit.rho, "evenness": fit.evenness, "trend": fit.trend}
+        trend = None if fit.evenness is None else fit.trend  # D does not fall in all: there are no steps to compare
+        law |= {"rho": fit.rho, "evenness": fit.evenness, "trend": trend}
         law |= {"holds": None if holds is None else float(holds)}
     named = {f"{PREFIX}/{name}": value for name, value in law.items()}
     for name in record.columns:
@@ -164,9 +166,23 @@ def tracker_of(given: Any) -> Tracker:
         if not isinstance(given, type) and all(callable(getattr(given, method, None)) for method in methods):
             return made(given)
     if callable(given) and not isinstance(given, type):
+        _check_takes_two(given)
         return FunctionTracker(given)
     expected = "expected a SummaryWriter, a wandb run, the module mlflow, or a function of (numbers, step)"
     raise InputError(f"to: {expected}, got {shown(given)}.")
+
+
+def _check_takes_two(function: Callable[..., object]) -> None:
+    """Raise where a function cannot be called with numbers and step; what does not tell what it takes is called and seen."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind({}, 0)
+    except TypeError:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise InputError(f"to: expected a function of (numbers, step), got {name}{signature}.") from None
 
 
 def trackers_of(to: Any) -> list[Tracker]:

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Dataset, Subset
 
-from layerlaw.errors import InputError, LayerlawError, MissingExtraError, check_whole
+from layerlaw.errors import DataError, InputError, LayerlawError, MissingExtraError, check_whole
 from layerlaw.integrations import undisturbed
-from layerlaw.integrations.monitor import Monitor, stopping_rule
+from layerlaw.integrations.monitor import Monitor, check_options, is_text, stopping_rule
 from layerlaw.integrations.trackers import PREFIX, Scalars, Tracker, tracker_of, trackers_of
 from layerlaw.probing import sites
+from layerlaw.probing.classes import names_in
 from layerlaw.record import Record
 from layerlaw.stats.ranks import rank, world_size
 from layerlaw.verdict.stopping import UntilLaw
@@ -40,11 +41,12 @@ class LawCallback(TrainerCallback or object):  # type: ignore[misc]
     at_end          measure at the end, too
     data            what to measure on: default: the trainer's train_dataset through its collator, each process its share; of
                     a language model its token ids, of which as many are read as the width of the model wants
-    test            held-out data of a classifier
+                    a data set of the kind that the trainer takes is read in this way, too
+    test            held-out data of a classifier; a data set is read through the trainer's collator
     stop            end the training when the law has held at three measurements in a row (`True`), at so many (a number), or
                     by a rule of yours (`UntilLaw(…)`)
     to              trackers beside those that the trainer reports to (TensorBoard, wandb, mlflow)
-    folder          records are written here, and the page at the end
+    folder          records are written here, page and movie at the end; as for `Monitor`, where a training is resumed
     probe           further arguments of `probe`, or of `probe_lm` for a language model
 
     The trainer logs the numbers of the law, trackers get those of all sites, the figure and the page. A classifier of tokens
@@ -74,11 +76,15 @@ class LawCallback(TrainerCallback or object):  # type: ignore[misc]
         self.every_n_epochs, self.every_n_steps, self.at_end = every_n_epochs, every_n_steps, at_end
         self._trainer, self._rule, self._to = trainer, stopping_rule(stop), trackers_of(to)
         undisturbed.check_unsharded(trainer.model)
-        read = _Samples(trainer) if data is None else None
+        prepared = "prepare" in probe  # `probe` makes the inputs
+        read = _Samples(trainer, data) if data is None or (_is_of_rows(data) and not prepared) else None
+        if test is not None and _is_of_rows(test) and not prepared:
+            test = _Samples(trainer, test, "test").loader()
         if read is not None and read.of_tokens:
             data = read.token_ids()
         elif read is not None:
             data, probe = read.loader(), read.usual() | probe
+        check_options(probe, text=is_text(data), caller=LawCallback)
         self.monitor = Monitor(trainer.model, data, test=test, folder=folder, **probe)
         """Records and more."""
         self.monitor.rule = self._rule or self.monitor.rule
@@ -131,6 +137,15 @@ class LawCallback(TrainerCallback or object):  # type: ignore[misc]
         return [callback for callback in self._trainer.callback_handler.callbacks if callback is not self]
 
 
+def _is_of_rows(data: Any) -> bool:
+    """Whether data are a data set whose samples are dictionaries, as a trainer takes them and its collator joins them."""
+    kind = isinstance(data, Dataset) or hasattr(data, "column_names")
+    if not kind or not hasattr(data, "__len__") or not hasattr(data, "__getitem__") or not len(data):
+        return False
+    with undisturbed.seeded(0, data):
+        return isinstance(data[0], Mapping)
+
+
 class TrainerTracker(Tracker):
     """The trainer's own log: the numbers of the law, in its history and in whatever it reports to."""
 
@@ -146,10 +161,10 @@ class TrainerTracker(Tracker):
 
 
 class _Samples:
-    """The training data of a trainer, read through its own collator, in a loader that is not the trainer's."""
+    """The training data of a trainer, or others of that kind, read through its own collator, in a loader of their own."""
 
-    def __init__(self, trainer: Any) -> None:
-        dataset, self._trainer = trainer.train_dataset, trainer
+    def __init__(self, trainer: Any, dataset: Any = None, where: str = "data") -> None:
+        dataset, self._trainer = trainer.train_dataset if dataset is None else dataset, trainer
         if dataset is None:
             raise InputError("data: expected a trainer with a train_dataset, got none. Pass LawCallback(…, data=…).")
         if not hasattr(dataset, "__len__"):
@@ -162,8 +177,14 @@ class _Samples:
         elif hasattr(trainer, "_get_collator_with_removed_columns"):
             self._collate = trainer._get_collator_with_removed_columns(self._collate)
         self._dataset = dataset
-        with undisturbed.seeded(0, dataset, self._collate):
-            self.batch: Any = self._collate([dataset[i] for i in range(min(3, len(dataset)))])
+        try:
+            with undisturbed.seeded(0, dataset, self._collate):
+                self.batch: Any = self._collate([dataset[i] for i in range(min(3, len(dataset)))])
+        except Exception as error:  # data sets and collators of users raise anything
+            why = f"got {type(error).__name__}: {error}"
+            raise DataError(
+                f"{where}: expected samples that the trainer's collator makes a batch of, {why}."
+            ) from error
 
     @property
     def of_tokens(self) -> bool:
@@ -198,7 +219,21 @@ class _Samples:
         n, args = len(self._dataset), self._trainer.args
         order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).tolist()[rank() :: world_size()]
         how: Any = {"batch_size": args.per_device_train_batch_size, "collate_fn": self._collate}
-        return undisturbed.reread(DataLoader(Subset(self._dataset, order), **how))  # type: ignore[no-any-return]
+        share = Subset(self._dataset, order)
+        names = None if names_in(self._dataset) else self._class_names()
+        if names is not None:
+            share.class_names = names  # type: ignore[attr-defined]  # where `probe` looks for them
+        return undisturbed.reread(DataLoader(share, **how))  # type: ignore[no-any-return]
+
+    def _class_names(self) -> list[str] | None:
+        """The names of the classes in the model's configuration, unless they are those that transformers makes up."""
+        known = getattr(getattr(self._trainer.model, "config", None), "id2label", None) or {}
+        names = [known.get(i) for i in range(len(known))]
+        if not all(isinstance(name, str) for name in names) or all(
+            name == f"LABEL_{i}" for i, name in enumerate(names)
+        ):
+            return None
+        return [str(name) for name in names]
 
     def usual(self) -> dict[str, Any]:
         """How the tokens of a classifier are reduced where nobody says: as the network itself does, else their mean."""

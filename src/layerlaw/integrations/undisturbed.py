@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from torch.utils.data.distributed import DistributedSampler
 from layerlaw.capture.network import Randomness
 from layerlaw.errors import InputError
 
+FEW = 16  # samples that are read twice, to see whether they stay the same
 LONGEST = 100  # entries of a list or dictionary in which generators are looked for
 DEEPEST = 10
 
@@ -119,6 +120,44 @@ def seeded(seed: int, *data: Any) -> Iterator[None]:
         finally:
             for restore in put_back:
                 restore()
+
+
+def drawn_anew(data: Any, *, seed: int = 0) -> bool:
+    """Whether samples of a data set differ when they are read again, as by augmentation; `False` where that is not seen.
+
+    A few are read twice, one time after the other: in a worker, where the loader has workers, since some data sets open
+    files with the first reading that a later process must not share.
+    """
+    dataset = data.dataset if isinstance(data, DataLoader) else data
+    if not isinstance(dataset, Dataset) or isinstance(dataset, IterableDataset):
+        return False
+    how: dict[str, Any] = {"generator": torch.Generator().manual_seed(seed)}
+    if isinstance(data, DataLoader):
+        how |= {"collate_fn": data.collate_fn, "worker_init_fn": data.worker_init_fn, "timeout": data.timeout}
+        if data.num_workers:
+            how |= {"num_workers": 1, "multiprocessing_context": data.multiprocessing_context}
+    batches = getattr(data, "batch_sampler", None)
+    try:
+        own = batches is not None and type(batches) is not BatchSampler
+        few = list(next(iter(batches)))[:FEW] if own else list(range(min(FEW, len(dataset))))  # type: ignore[arg-type]
+        with seeded(seed, data):
+            once, again = DataLoader(dataset, batch_sampler=[few, few], **how)
+        return not _same(once, again)
+    except Exception:  # data that fail are told of by the measurement
+        return False
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two batches hold the same numbers; what is no tensor or array is not looked at."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())  # NaN is as NaN
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.dtype.kind in "biufc":
+        return _same(torch.as_tensor(a), torch.as_tensor(b))
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return True
 
 
 def _generators(root: Any) -> list[Callable[[], object]]:

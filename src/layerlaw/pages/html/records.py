@@ -20,12 +20,12 @@ from layerlaw.pages.language_model import charts as lm_charts
 from layerlaw.pages.law_numbers import law_tiles, together
 from layerlaw.pages.record_view import Parts, RecordView, read_all
 from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, REGRESSION, Kind, Record, SiteRow
+from layerlaw.verdict.same_data import other_data
 from layerlaw.wording import ABSENT, clean, percent, sentence, setting, short_names, shortened
 
 PLANE_POINTS = 20_000  # on the whole page, about ten bytes each: Plotly itself takes 4.8 of the 6 MB
 LONGEST_BLOCK, LONGEST_SITE = 17, (22, 17)  # characters in a table; of a site, on a desk and on a telephone
 MANY_SITES = 60  # more than that scroll in a box of their own
-FINGERPRINTS = ("data_sha256", "data_fingerprint")  # of language models and of older records; of all others
 TYPE_HEADS = fill(
     '<th scope="col" class="site">site</th><th scope="col" class="text">type</th>'
     '<th scope="col" title="numbers per sample at this site">features</th>'
@@ -298,14 +298,8 @@ def _several(views: Sequence[RecordView]) -> Markup:
     alone = drawn_alone(views)
     drawn = html.chart("all-compare", compare_figure(alone))
     body = fill("{}{}{}{}", drawn, along_relative_depth(alone), all_of_them, compare_table(views))
-    of_kind = ({view.record.provenance.get(kind) for view in views} - {None} for kind in FINGERPRINTS)
-    mixed = any("shuffled" in str(view.record.settings.get("order")) for view in views)
-    told = "may be of the same data: one was shuffled by its loader" if mixed else "were measured on different data"
-    texts = {(view.record.provenance.get("text") or {}).get("sha256") for view in views}
-    if len(texts) == 1 and None not in texts:
-        told = "are of one text, cut into other tokens or pieces"
-    other_data = f" The records {told}." if any(len(known) > 1 for known in of_kind) else ""
-    caption = presentation(views[0]).compared_caption(views) + other_data
+    told = other_data([view.record for view in views])
+    caption = presentation(views[0]).compared_caption(views) + (f" The records {told}." if told else "")
     records = [
         fill(
             '<details class="record"><summary><b>{}</b><span>{}</span></summary><p class="subtitle">{}</p>{}</details>',
