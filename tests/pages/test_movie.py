@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lm_records import lm_record
-from movie_records import training_run, wild_run, view_of
+from movie_records import training_run, view_of, wild_run
 from pages_records import NASTIER, full_record, minimal_record
 from test_escaping import check_page, poisoned_record
 

@@ -126,8 +126,9 @@ def test_the_sentence_names_sites_and_says_plainly_where_nothing_is_decided() ->
     first, last = paths.sites[0], paths.sites[-1]
     assert paths.decided.tolist() == [0, 0, 1, 3, 3]
     assert paths.sentence.startswith(
-        f"Where predictions are decided (of 3 sites, '{first}' to '{last}'): half of the right ones from '{first}' on; "
-        f"half of the wrong ones are never decided: at '{last}', the last site, another class center is nearer."
+        f"Where predictions are decided (of 3 sites, '{first}' to '{last}'): "
+        f"at least half of the right ones from '{first}' on; "
+        f"at least half of the wrong ones are never decided: at '{last}', the last site, another class center is nearer."
     )
 
 

@@ -17,7 +17,9 @@ from layerlaw.wording import counted, joined, minus, percent
 
 KINDS: dict[ExitKind, str] = {"centers": "nearest class center", "linear": "linear read-out"}
 WORTH_IT = 1.05  # times faster: less is nothing to gain
-NO_TEST = "Judged without test data, on samples held back from the same data, which the network may have been trained on."
+NO_TEST = (
+    "Judged without test data, on samples held back from the same data, which the network may have been trained on."
+)
 PASS_TEST = "Pass test= to judge on samples that the network has not seen."
 OTHER_HALF = "The table is of the half that judges; what is chosen is chosen on the other half."
 
@@ -100,7 +102,9 @@ class ExitReport(Shown):
             first = f"the first site within {points(self.tolerance)} of the network is '{found.site}'"
             saved = f"{counted(gone, 'layer')} less"
             return f"Nothing to gain here: {', '.join([first, saved, *times])}."
-        lost = f"{'test ' * self.tested}accuracy {minus(f'{-100 * found.drop:+.1f}')} points (± {100 * found.error:.1f})"
+        lost = (
+            f"{'test ' * self.tested}accuracy {minus(f'{-100 * found.drop:+.1f}')} points (± {100 * found.error:.1f})"
+        )
         more = f"; more than the {points(self.tolerance)} it was chosen for"
         broken = self.within == "accuracy" and found.drop - found.error > self.tolerance
         return f"The last {gone} of {self.layers} layers can go: {', '.join([lost, *times])}{more * broken}."

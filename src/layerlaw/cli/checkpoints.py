@@ -95,7 +95,7 @@ def checkpoints(
     screen, warnings = console(as_json), list[str]()
     if images.data is None and given is None:
         cure = "Name yours with --data, or let your `make` return (model, data)"
-        warnings.append(f"No data were named: all checkpoints are measured on the embedded {DEFAULT} sample. {cure}.")
+        warnings.append(f"No data were named: all checkpoints are measured on the embedded {DEFAULT}. {cure}.")
         screen.print(warnings[0], style="bold yellow", markup=False, highlight=False, soft_wrap=True)
     for fact in [*chosen.facts, *(f"left out: {path} (no {found[0].unit} in its name)" for path in left_out)]:
         screen.print(fact, markup=False, highlight=False, soft_wrap=True)

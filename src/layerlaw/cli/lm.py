@@ -293,7 +293,9 @@ def chosen_model(reference: str, tokenizer: str | None, **options: Any) -> Loade
         found = load(reference, tokenizer=words, **options)
         if found.tokenizer is None:
             cure = "Save it there with tokenizer.save_pretrained(…), or name one with --tokenizer"
-            raise InputError(f"no tokenizer in {reference}: expected its files (tokenizer.json) beside the model. {cure}.")
+            raise InputError(
+                f"no tokenizer in {reference}: expected its files (tokenizer.json) beside the model. {cure}."
+            )
         return found
     if options.pop("revision", None) is not None:
         raise InputError(f"revision: expected a Hugging Face name or a folder with folders in it, got {reference}.")

@@ -88,7 +88,9 @@ class Paths(Shown):
             if bool(of.any()):
                 at = int(late[of].median())
                 never = f"are never decided: at '{self.sites[-1]}', the last site, another class center is nearer"
-                words.append(f"half of the {name} ones " + (f"from '{self.sites[at]}' on" if at < n else never))
+                words.append(
+                    f"at least half of the {name} ones " + (f"from '{self.sites[at]}' on" if at < n else never)
+                )
         found = self.finds_errors()
         many = f"of {counted(n, 'site')}, '{self.sites[0]}' to '{self.sites[-1]}'"
         begin = f"Where predictions are decided ({many}): {'; '.join(words)}"

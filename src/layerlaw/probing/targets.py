@@ -92,7 +92,7 @@ class Targets:
         if not ids or len(set(ids)) < len(ids) or min(ids) < 0 or max(ids) >= width:
             one = "the target has number 0" if width == 1 else f"the targets have the numbers 0 … {width - 1}"
             raise LabelError(f"classes: expected names or numbers of targets, got {classes!r}; {one}.")
-        different = len(labels.unique()) if whole else 0
+        different = len(set(labels.flatten().tolist())) if whole else 0
         few = different if 2 < different <= MANY and 2 * different < len(labels) else 0  # 0 and 1: a label, yes or no
         return cls(ids, named(ids, given, known), width, plan.scores, "" if decisions else NOT_ASKED, few)
 

@@ -345,7 +345,8 @@ def _worse_than_input(record: Record) -> list[str]:
             same = "" if where else ", with the class means of these same samples, which flatters it"
             return [
                 f"The network is worse than its own input: it is right on {own:.1%}{where}, the nearest class center of "
-                f"what enters it ('{first.name}') on {center:.1%}{same}. Look at its training and at how its inputs are scaled."
+                f"what enters it ('{first.name}') on {center:.1%}{same}. "
+                "Look at its training and at how its inputs are scaled."
             ]
         return []  # test data decide where there are some
     return []

@@ -127,7 +127,8 @@
     const lean = long > slot - 6;
     const names = lean && slot < 34 && movie.sites.length > 12 ? movie.numbers : movie.sites;
     const flat = names === movie.numbers || !lean;
-    const box = { left: 46, right: width - 12, top, bottom: height - (flat ? 30 : 22 + Math.min(78, 0.66 * long)) };
+    const written = Math.max(...axis.ticks.map(([, text]) => 7.2 * text.length));
+    const box = { left: Math.max(46, 12 + written), right: width - 12, top, bottom: height - (flat ? 30 : 22 + Math.min(78, 0.66 * long)) };
     if (!flat) { // a name that leans begins left of its point: the first ones need room
       const need = names.map((name, k) => {
         const share = (movie.places[k] - first + padding) / (end - first + 2 * padding || 1);
@@ -243,12 +244,12 @@
         shape(bar, "title");
         return bar;
       });
+      level = shape(c.svg, "line", { class: "even", x1: c.box.left, x2: c.box.right, y1: c.y(even), y2: c.y(even) });
       cuts = movie.places.map((place) => ({ // a bar that goes on beyond the axis has an arrow and its number
         arrow: shape(c.svg, "path", { class: "cut" }),
         text: shape(c.svg, "text", { class: "cut", x: c.x(place), "text-anchor": "middle" }),
         room: c.x(first + 1) - c.x(first), at: c.x(place),
       }));
-      level = shape(c.svg, "line", { class: "even", x1: c.box.left, x2: c.box.right, y1: c.y(even), y2: c.y(even) });
       none = shape(c.svg, "text", { class: "none", x: (c.box.left + c.box.right) / 2, y: (c.box.top + c.box.bottom) / 2, "text-anchor": "middle" }, "no drop to share at this step");
     };
     panels.push((i, j, f, fresh, near) => {
