@@ -571,3 +571,8 @@ def test_the_name_of_a_module_is_answered_with_the_sites_inside_of_it() -> None:
     made = Record(name="net", classes=[], sites=[SiteRow(name, "Block", (4,), 4) for name in names])
     with pytest.raises(InputError, match=r"got 'stage1'\. Did you mean 'stage1\.0' or 'stage1\.1'\?"):
         made.points(first="stage1")
+
+
+def test_a_folder_in_place_of_a_record_is_answered(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"got a folder. Name the files in it, as \S+/\*.json does in a shell"):
+        Record.load(tmp_path)

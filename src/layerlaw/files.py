@@ -278,6 +278,9 @@ class Saved(ABC):
                 data = parse(file.read(LARGEST_FILE + 1))
         except FileNotFoundError:
             raise DataError(f"{path}: expected a layerlaw {what}, found nothing there.") from None
+        except IsADirectoryError:
+            cure = f"Name the files in it, as {path.name}/*.json does in a shell"
+            raise DataError(f"{path}: expected the file of a layerlaw {what}, got a folder. {cure}.") from None
         except OSError as error:
             raise DataError(f"{path}: expected a layerlaw {what} that can be read ({error.strerror}).") from None
         except DataError as error:

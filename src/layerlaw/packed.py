@@ -32,8 +32,8 @@ from layerlaw.plain import foreign_call, json_words
 
 MOST_RATIO, MOST_SMALL = 24, 16 * 2**20  # what a file may unpack to: 24 times its size, and 16 MiB more
 LONGEST_HEADER = 100_000_000  # bytes of the header of a safetensors file, as its makers decided
-DOWNLOAD = ": download it again"  # a cure for what came from elsewhere, not for what was written here
-AGAIN = "cut short: download it again"
+DOWNLOAD = ": download it again, or save it again"  # a cure for what came from elsewhere, not for what was written here
+AGAIN = "cut short: download it again, or save it again"
 CHECKSUM = "sha256"
 LEGACY_PICKLES = 5  # in a row, in front of the numbers: magic number, protocol, system, content, names of storages
 

@@ -279,7 +279,9 @@ class Record(Saved, Shown):
 
     @property
     def step_name(self) -> str:
-        """What a step of its law is called in a sentence."""
+        """What a step of its law is called in a sentence; "step" where one that is no block's (a pooler's) is among them."""
+        if self.by_blocks and self.kind != LANGUAGE_MODEL and len({site.at for site in self.points()[1:]}) > 1:
+            return "step"
         return "block" if self.by_blocks else "layer"
 
     def position(self, site: str | int) -> int:

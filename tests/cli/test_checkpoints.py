@@ -99,6 +99,25 @@ def test_checkpoints_are_measured_in_natural_order_and_played(run: Run) -> None:
     assert record.accuracy > 0.95 > Record.load("records/step-000000000.json").accuracy
 
 
+def test_data_that_nobody_named_and_accuracy_by_chance_are_warned_of(run: Run) -> None:
+    named = run("run", "--out", "records", "--json")
+    assert named.data["warnings"] == []
+    own = Path("model.py").read_text()
+    Path("model.py").write_text(
+        own.replace("nn.Linear(8, width)", "nn.Flatten(), nn.Linear(784, width)").replace("12, 4)", "12, 10)")
+        + "\ndef make(width=12):\n    return net(width)\n"
+    )
+    scope: dict[str, Any] = {}
+    exec(Path("model.py").read_text(), scope)
+    Path("other").mkdir()
+    torch.save(scope["make"]().state_dict(), "other/net_step1.pt")
+    said = run("other", "--out", "others", "--per-class", "20", "--json")
+    assert said.code == 0
+    assert said.err.startswith("No data were named: all checkpoints are measured on the embedded fashion_mnist_sample.")
+    assert "Accuracy is about chance at every checkpoint" in said.data["warnings"][1]
+    assert said.data["warnings"][1] in said.err
+
+
 def test_a_second_call_measures_only_what_is_new(run: Run) -> None:
     run("run", "--out", "records")
     kept = {path: path.stat().st_mtime_ns for path in Path("records").glob("*.json")}

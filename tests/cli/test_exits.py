@@ -47,6 +47,17 @@ def test_exit_says_its_sentence_first_and_leaves_files(tmp_path: Path) -> None:
         assert EarlyExit.load(folder / "exit.safetensors", net)(xt).shape == (90, 3)
 
 
+def test_exit_without_test_data_says_so_first_and_names_what_the_command_takes(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL.replace("return net, (x, y), (xt, yt)", "return net, (x, y)"))
+    done = layerlaw("exit", "model.py:make", "--json", cwd=tmp_path)
+    data = json.loads(done.stdout)
+    assert data["sentence"].startswith("Judged without test data")
+    assert "test accuracy" not in done.stderr
+    assert "--data with a test split" in " ".join(done.stderr.split())
+    assert "test=" not in done.stderr
+    assert any("--data with a test split" in note for note in data["notes"])
+
+
 def test_paths_lists_what_was_decided_last_and_leaves_files(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     done = layerlaw("paths", "model.py:make", "--out", "found", "--json", cwd=tmp_path)

@@ -84,6 +84,18 @@ def layerlaw(monkeypatch, capsys, place):
     return lambda *arguments, **more: run(monkeypatch, capsys, place, *arguments, **more)
 
 
+def test_a_folder_without_a_tokenizer_is_answered_as_such(layerlaw, place):
+    from layerlaw.lm import load
+
+    config = transformers.GPT2Config(vocab_size=32, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
+    transformers.GPT2LMHeadModel(config).save_pretrained(place / "alone" / "gpt")
+    answer = layerlaw("alone/gpt", "--text", "one.jsonl", code=1)
+    said = answer["error"]["message"]
+    assert said.startswith("no tokenizer in alone/gpt: expected its files (tokenizer.json) beside the model.")
+    assert "--tokenizer" in said
+    assert load(place / "alone" / "gpt").tokenizer is None
+
+
 def test_revisions_of_a_local_run_make_one_page_along_the_steps(layerlaw, place):
     found = layerlaw(
         "run",

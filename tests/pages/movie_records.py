@@ -31,3 +31,12 @@ def training_run(steps: int = 6, sites: int = 8, *, unit: str = "epoch", name: s
         record.accuracy, record.test_accuracy = 0.5 + 0.08 * t, 0.5 + 0.05 * t
         records.append(record)
     return records
+
+
+def wild_run() -> list[Record]:
+    """D falls far and rises again: shares of the drop of several hundred percent, of both signs."""
+    records = training_run(2)
+    for record in records:
+        for site, D in zip(record.sites, (10.0, 40.0, 30.0, 2.0, 1.5, 30.0, 9.0, 5.0), strict=True):
+            site.values["separation"] = D
+    return records

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lm_records import lm_record
-from movie_records import training_run, view_of
+from movie_records import training_run, view_of, wild_run
 from pages_records import NASTIER, full_record, minimal_record
 from test_escaping import check_page, poisoned_record
 
@@ -52,6 +52,20 @@ def test_records_are_played_in_the_order_of_their_steps() -> None:
     assert data["steps"] == ["0", "10", "20", "30", "40", "50"]
     finals = [row[-1] for row in data["curve"]["values"]]
     assert finals == sorted(finals, reverse=True)
+
+
+def test_the_axis_of_shares_shows_the_last_step_and_its_end_is_sane() -> None:
+    wild, tame = wild_run(), training_run(10)
+    shares = data_of(page := movie_html(wild))["shares"]
+    assert max(shares["values"][-1][1:]) > 2.5  # one layer's fall is undone by others
+    assert (shares["axis"]["low"], shares["axis"]["high"]) == (-1.0, pytest.approx(2.08))
+    assert shares["cut"]
+    assert "A triangle: the bar goes on beyond the axis" in page
+    tame[0] = wild[0]  # one wild step at the start does not press the others flat
+    tame[0].settings["step"] = 0
+    shares = data_of(movie_html(tame))["shares"]
+    assert shares["axis"]["high"] < 0.6
+    assert shares["cut"]
 
 
 def test_the_numbers_of_every_step_are_those_of_its_law() -> None:

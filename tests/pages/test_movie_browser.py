@@ -2,9 +2,10 @@
 
 import functools
 import time
+from dataclasses import replace
 
 import pytest
-from movie_records import training_run
+from movie_records import training_run, wild_run
 from pages_records import NASTIER, NASTY, broken_record, nasty_record, resnet56_record
 
 from layerlaw.pages import movie
@@ -211,6 +212,38 @@ def test_where_less_motion_is_asked_for_it_steps_instead_of_gliding(browser, tmp
     until(tab, f"window.seen.length && {SETTLED}")
     assert tab.evaluate("new Set(window.seen).size") == 6  # one drawing for each of six steps, none between them
     tab.close()
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_bars_beyond_the_axis_are_marked_with_their_number(watched, tmp_path, width):
+    records = wild_run()
+    tab, trouble = watched(movie(records, tmp_path / "wild.html"), width)
+    at(tab, "10")
+    shares = records[-1].law().shares
+    arrows = tab.locator("#shares path.cut:visible")
+    assert arrows.count() == sum(share > 2.08 or share < -1 for share in shares) > 1
+    if width > 400:  # on a telephone eight numbers have no room
+        said = tab.locator("#shares text.cut:visible").all_text_contents()
+        assert said == [f"{100 * s:.0f}%".replace("-", "−") for s in shares if s > 2.08 or s < -1]
+    tab.close()
+    assert not trouble
+
+
+def test_names_below_a_chart_are_not_cut_off_on_a_telephone(watched, tmp_path):
+    records = training_run(2)
+    for record in records:
+        record.sites[0] = replace(record.sites[0], name="embedded input")
+        for k, site in enumerate(record.sites[1:]):
+            record.sites[k + 1] = replace(site, name=f"encoder.layer.{k}")
+    tab, trouble = watched(movie(records, tmp_path / "names.html"), 400)
+    at(tab, "10")
+    for chart in ("curve", "shares", "mismatch"):
+        left = tab.evaluate(f"""(() => {{ const svg = document.querySelector('#{chart} svg');
+            return Math.min(...[...svg.querySelectorAll('text')].filter(t => t.textContent && t.style.display !== 'none')
+                .map(t => t.getBoundingClientRect().left)) - svg.getBoundingClientRect().left; }})()""")
+        assert left >= 0, chart
+    tab.close()
+    assert not trouble
 
 
 def test_a_page_that_has_no_width_yet_is_drawn_when_it_gets_one(watched, tmp_path):

@@ -332,10 +332,24 @@ def test_rows_that_are_no_points_are_gray_and_explained():
     assert "no point: 3 features do not hold the 9 dimensions of 10 class means" in text
 
 
-def test_a_name_that_is_a_number_stands_alone_in_the_table():
-    text = text_of(page_html(full_record(sites=["input", *map(str, range(1, 22, 3))], logits=False)))
-    assert '<th scope="row" class="site" title="4">4</th>' in text
+def test_a_name_that_is_a_number_stands_behind_its_index_as_other_names_do():
+    record = full_record(sites=["input", *map(str, range(1, 22, 3))], logits=False)
+    for site in record.sites:
+        site.at = "input"
+    text = text_of(page_html(record))
+    assert '<th scope="row" class="site" title="4"><span class="index">2</span>4</th>' in text
+    assert "Each row is what enters the module of that name." in text
     assert '<th scope="row" class="site" title="input"><span class="index">0</span>input</th>' in text
+
+
+def test_the_bar_of_a_point_beside_the_fit_is_not_cut_off():
+    record = full_record(logits=False)
+    last, D = record.sites[-1], record.sites[0].values["separation"]
+    last.in_fit, last.aside = False, "made of the first token"
+    last.values |= {"separation": D, "separation_log_se": 0.3}
+    view = read(record)
+    top = max(view.ends[len(record.sites) - 1])
+    assert 10 ** law_figure(view).layout.yaxis.range[1] >= top
 
 
 def test_side_branches_are_drawn_apart_and_lines_pass_them_by():

@@ -152,6 +152,11 @@ def test_targets_are_regressed(known: Known) -> None:
     assert found.r_squared is not None
 
 
+def test_class_numbers_as_floats_are_told_to_be_taken_as_a_target(known: Known) -> None:
+    found = record_of(known.features(known.x), known.y.double().numpy())
+    assert any("taken as a regression target; pass integer labels for classes" in note for note in found.notes)
+
+
 def test_layers_are_chosen_and_ordered_by_name(known: Known) -> None:
     found = record_of(known.features(known.x), known.y, sites=["5", "[13]"], uncertainty=False)
     assert [site.name for site in found.sites] == ["5", "1", "3"]

@@ -120,6 +120,18 @@ def test_the_decision_layer_adds_to_confidence_where_it_knows_more() -> None:
     assert "with the decision layer" in paths.sentence
 
 
+def test_the_sentence_names_sites_and_says_plainly_where_nothing_is_decided() -> None:
+    nearest = [[0, 0, 0], [0, 0, 0], [1, 0, 0], [1, 1, 1], [1, 1, 1]]  # the first three are right, the others wrong
+    paths = made(nearest, [0] * 5, [0, 0, 0, 1, 1], [0.9] * 5)
+    first, last = paths.sites[0], paths.sites[-1]
+    assert paths.decided.tolist() == [0, 0, 1, 3, 3]
+    assert paths.sentence.startswith(
+        f"Where predictions are decided (of 3 sites, '{first}' to '{last}'): "
+        f"at least half of the right ones from '{first}' on; "
+        f"at least half of the wrong ones are never decided: at '{last}', the last site, another class center is nearer."
+    )
+
+
 def test_inputs_become_images() -> None:
     gray = as_image(torch.arange(9.0))
     assert np.shape(gray) == (3, 3)

@@ -266,7 +266,12 @@ def test_class_numbers_as_floating_point_numbers_are_no_regression() -> None:
         LabelError, match=r"expected whole-number class labels \(int64\), got torch.float32.*labels.long\(\)"
     ):
         probe((x, y.float()), outputs=3)
-    assert probe((x, y.float()), outputs=1).kind == REGRESSION  # counts, ratings: one output
+    rated = probe((x, y.float()), outputs=1)  # counts, ratings: one output
+    assert rated.kind == REGRESSION
+    told = "3 different whole numbers as floating-point numbers: taken as a regression target; pass integer labels"
+    assert any(told in note for note in rated.notes)
+    for other in (y.float() + 0.5, (y > 0).float()):  # no whole numbers; a label that is there or not
+        assert not any("pass integer labels" in note for note in probe((x, other), outputs=1).notes)
 
 
 def test_two_classes_as_zero_and_one_with_a_single_output_are_one_label() -> None:

@@ -157,10 +157,11 @@ def test_a_record_by_blocks_says_that_the_step_of_its_first_block_is_also_that_o
     assert find_modules(made).levels[0].counted == "4 blocks, 1 with the layers in front, and 1 other layer"
     findings = judge(made).findings
     assert any(
-        line.startswith("The largest step is at 'stem.0' and 'blocks.0', by a factor of 20") for line in findings
+        line.startswith("The largest step is at 'stem.0' together with 'blocks.0', by a factor of 20")
+        for line in findings
     )
     settings["in_front"]["blocks.0"] = ["stem.0", "stem.3", "stem.6"]
-    assert "at 'stem.0' … 'stem.6' and 'blocks.0'" in judge(made).findings[0]
+    assert "at 'stem.0' … 'stem.6' together with 'blocks.0'" in judge(made).findings[0]
     rows[0].in_fit = False  # then there is no such step
     assert find_modules(made).levels[0].counted == "3 blocks and 1 other layer"
 

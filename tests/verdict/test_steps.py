@@ -107,6 +107,19 @@ def test_steps_of_a_record_by_blocks_are_called_blocks(values: list[float]) -> N
     assert by_blocks.headline.replace("block", "layer") == by_layers.headline
 
 
+def test_steps_of_which_one_is_no_blocks_are_not_called_blocks() -> None:
+    made = record([40.0, 39.9, 39.8, 3.0, 3.1, 1.0], sites="blocks")
+    assert made.step_name == "block"
+    made.sites[-1] = replace(made.sites[-1], name="classifier", at="input")  # behind a pooler
+    assert made.step_name == "step"
+    verdict = judge(made)
+    for said in (verdict.headline, *verdict.advice):
+        assert "block" not in said
+    assert "per step" in verdict.headline
+    made.sites[-1] = replace(made.sites[-1], in_fit=False)
+    assert made.step_name == "block"
+
+
 @pytest.mark.parametrize("values", [[4.0, 2.0], [4.0, 2.0, 1.0], [1.0, 2.0]])
 def test_too_few_points_say_what_would_give_more(values: list[float]) -> None:
     more = "sites='layers' (--sites layers) measures at every weight layer instead of at blocks."
@@ -132,7 +145,7 @@ def test_a_network_that_is_worse_than_its_input_is_warned_of_and_does_not_decide
     assert (
         "The network is worse than its own input: it is right on 80.0%, the nearest class center of what enters" in said
     )
-    assert "enters it ('s0') on 91.0%." in said
+    assert "enters it ('s0') on 91.0%, with the class means of these same samples, which flatters it." in said
     assert "decides well" not in said
     rising.accuracy = 0.92
     said = str(judge(rising))

@@ -13,10 +13,15 @@ from layerlaw.files import json_safe, write_json
 from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
 from layerlaw.sheet import Panel, Series, Sheet
-from layerlaw.wording import counted, minus, percent
+from layerlaw.wording import counted, joined, minus, percent
 
 KINDS: dict[ExitKind, str] = {"centers": "nearest class center", "linear": "linear read-out"}
 WORTH_IT = 1.05  # times faster: less is nothing to gain
+NO_TEST = (
+    "Judged without test data, on samples held back from the same data, which the network may have been trained on."
+)
+PASS_TEST = "Pass test= to judge on samples that the network has not seen."
+OTHER_HALF = "The table is of the half that judges; what is chosen is chosen on the other half."
 
 
 @dataclass(frozen=True)
@@ -78,10 +83,15 @@ class ExitReport(Shown):
     curve: tuple[CurvePoint, ...]
     notes: tuple[str, ...]
     provenance: Mapping[str, Any]
+    tested: bool = True
+    """Whether test data chose and judged; else samples of the same data did, held back from the class means."""
 
     @property
     def sentence(self) -> str:
-        """The answer for nearest centers, in one sentence."""
+        """The answer for nearest centers; first of all, where it is so, that no test data judged it."""
+        return self._answer() if self.tested else f"{NO_TEST} {self._answer()}"
+
+    def _answer(self) -> str:
         found = self.static.get("centers")
         if found is None:
             return f"Nothing to gain here: {self._nearest('centers')}."
@@ -92,15 +102,25 @@ class ExitReport(Shown):
             first = f"the first site within {points(self.tolerance)} of the network is '{found.site}'"
             saved = f"{counted(gone, 'layer')} less"
             return f"Nothing to gain here: {', '.join([first, saved, *times])}."
-        lost = f"test accuracy {minus(f'{-100 * found.drop:+.1f}')} points (± {100 * found.error:.1f})"
+        lost = (
+            f"{'test ' * self.tested}accuracy {minus(f'{-100 * found.drop:+.1f}')} points (± {100 * found.error:.1f})"
+        )
         more = f"; more than the {points(self.tolerance)} it was chosen for"
         broken = self.within == "accuracy" and found.drop - found.error > self.tolerance
         return f"The last {gone} of {self.layers} layers can go: {', '.join([lost, *times])}{more * broken}."
 
     def _nearest(self, kind: ExitKind) -> str:
-        best = max(self.sites, key=lambda site: site.choosing[kind])
-        gap = self.accuracy_choosing - best.choosing[kind]
-        return f"no site is within {points(self.tolerance)} of the network; '{best.name}' comes nearest, {points(gap)} below"
+        """Which sites come nearest to the network: by what chooses where that is accuracy, else by what is known of it."""
+        if self.within == "agreement":
+            near = max(site.agreement[kind] for site in self.sites)
+            names = joined([f"'{site.name}'" for site in self.sites if site.agreement[kind] == near])
+            none = f"no site decides like the network on all but {percent(self.tolerance)} of the half that chooses"
+            return f"{none}; nearest on the half that judges: {names}, the same on {percent(near)}"
+        near = max(site.choosing[kind] for site in self.sites)
+        names = joined([f"'{site.name}'" for site in self.sites if site.choosing[kind] == near])
+        gap, whole = self.accuracy_choosing - near, percent(self.accuracy_choosing)
+        none = f"on the half that chooses no site is within {points(self.tolerance)} of the network ({whole})"
+        return f"{none}; nearest: {names} with {percent(near)}, {points(gap, beyond=self.tolerance)} below"
 
     @property
     def accuracy_choosing(self) -> float:
@@ -146,10 +166,10 @@ class ExitReport(Shown):
 
     def sheet(self) -> Sheet:
         """Accuracy along the sites beside the network's, and accuracy against time for exits of single samples."""
-        at = range(1, len(self.sites) + 1)
+        at = range(len(self.sites))
         lines = [Series(at, [100 * site.judged[k] for site in self.sites], KINDS[k]) for k in KINDS if k in self.sites[0].judged]  # noqa: E501  # fmt: skip
-        whole = Series([1, len(self.sites)], [100 * self.accuracy] * 2, "whole network", style="fit", color=2)
-        first = Panel("Decided at a site", [*lines, whole], "site", "accuracy, %", log_y=False)
+        whole = Series([0, len(self.sites) - 1], [100 * self.accuracy] * 2, "whole network", style="fit", color=2)
+        first = Panel("Decided at a site", [*lines, whole], "site, counted from 0", "accuracy, %", log_y=False)
         curves = []
         for kind in KINDS:
             mine = sorted((p for p in self.curve if p.kind == kind), key=lambda point: point.cost)
@@ -167,24 +187,32 @@ class ExitReport(Shown):
         from layerlaw.pages.html.outcomes import finding_page  # needs matplotlib
 
         heads, *body = self.rows
-        table = Table("Sites", heads, body, "accuracies on samples that chose nothing")
+        table = Table("Sites", heads, body, OTHER_HALF)
         about = {"tolerance": f"{points(self.tolerance)} of {self.within}", **self.provenance}
         lines = [self.sentence, *self.findings]
         how: Any = {"sheets": [self.sheet()], "tables": [table], "notes": self.notes, "provenance": about}
         return finding_page(path, "Early exit", lines, **how)
 
     def _view(self) -> View:
-        return View(self.sentence, self.rows, [*self.findings, *self.notes])
+        return View(self.sentence, self.rows, [*self.findings, OTHER_HALF, *self.notes])
 
     def __str__(self) -> str:
         wide = [max(map(len, column)) for column in zip(*self.rows, strict=True)]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=True)).rstrip() for row in self.rows]
-        return "\n".join([self.sentence, *self.findings, *lines])
+        return "\n".join([self.sentence, *self.findings, OTHER_HALF, *lines, *self.notes])
 
 
-def points(share: float) -> str:
-    """A difference of accuracies: "1 point", "0.2 points"."""
-    text = f"{100 * share:.1f}".removesuffix(".0")
+def points(share: float, *, beyond: float | None = None) -> str:
+    """A difference of accuracies: "1 point", "0.2 points"; with so many digits that what is `beyond` a limit looks so.
+
+    >>> points(0.01), points(0.0104), points(0.0104, beyond=0.01)
+    ('1 point', '1 point', '1.04 points')
+    """
+    digits, text = 1, f"{100 * share:.1f}"
+    while beyond is not None and share > beyond and digits < 6 and float(text) <= 100 * beyond:
+        digits += 1
+        text = f"{100 * share:.{digits}f}"
+    text = text.removesuffix(".0")
     return f"{minus(text)} point{'s' * (text != '1')}"
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.advice.exit_network import EarlyExit, compared
-from layerlaw.advice.exit_report import KINDS, CurvePoint, ExitReport, ExitSite, Realized
+from layerlaw.advice.exit_report import KINDS, PASS_TEST, CurvePoint, ExitReport, ExitSite, Realized
 from layerlaw.advice.readouts import ExitKind, Readout
 from layerlaw.capture.batches import Batch, Batches
 from layerlaw.capture.hooks import Capture, hooked
@@ -304,11 +304,11 @@ def _judged(
         for j, site in enumerate(sites)
     )
     if study.shared:
-        study.notes.append("Judged on samples of the data that the class means come from: pass test= for unseen ones.")
+        study.notes.append(PASS_TEST)
     about = provenance(study.device, **model_provenance(study.network), accuracy_choosing=base, seed=study.seed)
     counts = (study.fitted, len(choosing.labels), len(judging.labels))
     found = (rows, fixed, single, tuple(curve), tuple(study.notes), about)
-    return ExitReport(tolerance, within, whole, float(judging.right.mean()), counts, *found), chosen
+    return ExitReport(tolerance, within, whole, float(judging.right.mean()), counts, *found, not study.shared), chosen
 
 
 def limits_within(half: _Held, kind: ExitKind, usable: Sequence[int], budget: float) -> dict[int, float]:

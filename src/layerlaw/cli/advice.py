@@ -7,7 +7,7 @@ after which layer to stop; how each sample is decided; how strong SVSL should be
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -26,6 +26,7 @@ from layerlaw.advice import (
 )
 from layerlaw.advice import svsl_search as search_penalty
 from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
+from layerlaw.advice.exit_report import OTHER_HALF, PASS_TEST
 from layerlaw.advice.imbalance import measured_classifier
 from layerlaw.cli.app import JsonFlag, Screen, check_folder, command, conclude, console, save_figure, saved
 from layerlaw.cli.inputs import (
@@ -269,6 +270,12 @@ Weights = Annotated[Path | None, Option(help="A .safetensors or .pt file of weig
 Device = Annotated[str | None, Option(help="cpu, cuda, cuda:1, …", show_default="where the model is")]
 
 
+TEST_DATA = (  # what to do instead of passing test=
+    "For test data that the network has not seen give --data with a test split: a folder with train and test folders, or a "
+    "file of x, y, x_test and y_test; or let your `make` return (model, data, test)."
+)
+
+
 @command
 def exit(
     where: SiteOptions,
@@ -294,13 +301,14 @@ def exit(
     with explained_inputs(network, chosen, images.flat):
         how: Any = {"tolerance": tolerance, "by": by, "within": within, "device": device}
         found = early_exit(network, chosen.data, test=chosen.test, **where.how(), **how)
-    report, screen = found.report, console(as_json)
-    assert report is not None
+    assert found.report is not None
+    notes = tuple(TEST_DATA if note == PASS_TEST else note for note in found.report.notes)
+    report, screen = replace(found.report, notes=notes), console(as_json)
     written = saved(report, "exit", out)
     if out is not None:
         written["page"] = str(report.page(out / "exit.html"))
         written |= {"exits": str(found.save(out / "exit.safetensors"))} if found.sites else {}
-    print_exits(report.sentence, report.findings, report.rows, report.notes, screen)
+    print_exits(report.sentence, report.findings, report.rows, [OTHER_HALF, *report.notes], screen)
     conclude(screen, as_json, report.to_dict(), written)
 
 

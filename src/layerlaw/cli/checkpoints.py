@@ -17,13 +17,14 @@ from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console,
 from layerlaw.cli.classifier import summary
 from layerlaw.cli.inputs import MODEL, ImageOptions, SiteOptions, explained_inputs, load_model
 from layerlaw.cli.weights import load_weights
+from layerlaw.data import DEFAULT
 from layerlaw.errors import DataError, InputError, LayerlawError
 from layerlaw.files import as_path, check_place, json_safe, made_folder
 from layerlaw.pages import movie, print_comparison
 from layerlaw.probing import probe as run_probe
 from layerlaw.provenance import code_version
 from layerlaw.record import Record
-from layerlaw.wording import counted, joined
+from layerlaw.wording import counted, joined, percent
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 UNITS = {
@@ -31,6 +32,7 @@ UNITS = {
     "step": re.compile(r"(?<![a-z])(?:steps?|iter|it)[=_\-. ]*(\d+)", re.I),
 }
 NUMBER = re.compile(r"\d+")
+NO_BETTER = 0.1  # of the way from chance to always right: up to there accuracy is about chance
 SHOWN = 12  # checkpoints that are compared in the terminal
 
 
@@ -90,7 +92,11 @@ def checkpoints(
     said = {**vars(where), **vars(images), "test": test, "per_class": per_class, "batchnorm": batchnorm}
     said |= {"batch_size": batch_size, "uncertainty": uncertainty}
     asked = digest([said, _code(where.model), code_version()])
-    screen = console(as_json)
+    screen, warnings = console(as_json), list[str]()
+    if images.data is None and given is None:
+        cure = "Name yours with --data, or let your `make` return (model, data)"
+        warnings.append(f"No data were named: all checkpoints are measured on the embedded {DEFAULT}. {cure}.")
+        screen.print(warnings[0], style="bold yellow", markup=False, highlight=False, soft_wrap=True)
     for fact in [*chosen.facts, *(f"left out: {path} (no {found[0].unit} in its name)" for path in left_out)]:
         screen.print(fact, markup=False, highlight=False, soft_wrap=True)
     records: list[Record] = []
@@ -119,10 +125,14 @@ def checkpoints(
         record.save(file)
         records.append(record)
     movie(records, page, title=title)
+    warnings += at_chance(records)
     print_comparison(records if len(records) <= SHOWN else some_of(records), screen)
     again = f", {kept} of them before" if kept else ""
     screen.print(f"{counted(len(records), 'checkpoint')} measured{again}; records: {out}/*.json", soft_wrap=True)
+    for warning in at_chance(records):  # last, where it is read
+        screen.print(warning, style="bold yellow", markup=False, highlight=False, soft_wrap=True)
     data = {"records": [summary(record) for record in records], "failed": failed, "kept": kept, "out": str(out)}
+    data |= {"warnings": warnings}
     conclude(screen, as_json, json_safe(data), {"page": str(page)})
     if failed:
         raise typer.Exit(1)
@@ -189,6 +199,17 @@ def measured_before(file: Path, mark: dict[str, str]) -> Record | None:
     except DataError:  # a damaged one is measured again
         return None
     return record if record.provenance.get("checkpoint") == mark else None
+
+
+def at_chance(records: Sequence[Record]) -> list[str]:
+    """A warning where the network is right hardly more often than by chance at every checkpoint: most likely wrong data."""
+    known = [(record.accuracy, max(record.counts) / sum(record.counts)) for record in records if any(record.counts)]
+    if not known or any(own is None or own > chance + NO_BETTER * (1 - chance) for own, chance in known):
+        return []
+    shares = [own for own, _ in known if own is not None]
+    span = " to ".join(dict.fromkeys(percent(share) for share in (min(shares), max(shares))))
+    about = f"Accuracy is about chance at every checkpoint ({span}; the largest class alone is {percent(known[0][1])})"
+    return [f"{about}. Are these the data that the network was trained on, with pixels scaled as there? See --data."]
 
 
 def some_of(records: Sequence[Record]) -> list[Record]:

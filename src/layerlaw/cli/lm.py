@@ -290,7 +290,13 @@ def chosen_model(reference: str, tokenizer: str | None, **options: Any) -> Loade
     reference = reference.removeprefix("hf:")  # as classifiers are named
     path = as_path(reference, "model")
     if ":" not in reference and path.suffix not in (".pt", ".pth"):
-        return load(reference, tokenizer=words, **options)
+        found = load(reference, tokenizer=words, **options)
+        if found.tokenizer is None:
+            cure = "Save it there with tokenizer.save_pretrained(…), or name one with --tokenizer"
+            raise InputError(
+                f"no tokenizer in {reference}: expected its files (tokenizer.json) beside the model. {cure}."
+            )
+        return found
     if options.pop("revision", None) is not None:
         raise InputError(f"revision: expected a Hugging Face name or a folder with folders in it, got {reference}.")
     if path.suffix in (".pt", ".pth"):

@@ -29,7 +29,7 @@ from layerlaw.errors import (
 from layerlaw.files import as_path
 from layerlaw.lm.adapters import missing_refused, refuse_missing_adapter
 from layerlaw.lm.claims import check_claims
-from layerlaw.lm.tokenizer import error_line, explained, load_tokenizer, pretrained_tokenizer
+from layerlaw.lm.tokenizer import error_line, explained, knows_no_words, load_tokenizer, pretrained_tokenizer
 from layerlaw.lm.twins import plain_config, seeded
 from layerlaw.lm.weights import CLASSES_ELSEWHERE
 from layerlaw.packed import check_gguf, check_weight_files
@@ -158,6 +158,7 @@ def load(
         if own is None:
             beside = str(path.parent) if _tokenizer_is_above(path) else where
             own = pretrained_tokenizer(beside, trust_remote_code=trust_remote_code, **which)
+            own = None if knows_no_words(own) else own
     return Loaded(found, own, name or (path.name if path.exists() else str(model)), mask_id)
 
 

@@ -37,6 +37,14 @@ def pretrained_tokenizer(where: str, *, trust_remote_code: bool, **which: Any) -
     return found
 
 
+def knows_no_words(tokenizer: Any) -> bool:
+    """Whether it has special tokens alone: what transformers makes of a folder without the files of a tokenizer."""
+    try:
+        return len(tokenizer) <= len(set(tokenizer.all_special_ids))
+    except (AttributeError, TypeError, NotImplementedError):  # one of its own kind
+        return False
+
+
 def load_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False) -> Any:
     """A tokenizer from a folder, a name or a tokenizer.json; a loaded one stays (one of `tokenizers` is wrapped)."""
     if type(tokenizer).__module__.partition(".")[0] == "tokenizers":  # the library's own, which knows no special tokens

@@ -87,9 +87,13 @@ class Paths(Shown):
         for name, of in (("right", ~wrong), ("wrong", wrong)):
             if bool(of.any()):
                 at = int(late[of].median())
-                words.append(f"the median {name} one " + (f"from site {at + 1} on" if at < n else "at none"))
+                never = f"are never decided: at '{self.sites[-1]}', the last site, another class center is nearer"
+                words.append(
+                    f"at least half of the {name} ones " + (f"from '{self.sites[at]}' on" if at < n else never)
+                )
         found = self.finds_errors()
-        begin = f"Of {counted(n, 'site')}, predictions are decided: {', '.join(words)}"
+        many = f"of {counted(n, 'site')}, '{self.sites[0]}' to '{self.sites[-1]}'"
+        begin = f"Where predictions are decided ({many}): {'; '.join(words)}"
         if math.isnan(found["both"]):
             return f"{begin}."
         more = f"{number(found['confidence'])} by confidence alone, {number(found['both'])} with the decision layer"

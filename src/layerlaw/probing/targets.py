@@ -48,6 +48,8 @@ class Targets:
     width: int
     scores: Scores = NO_SCORES
     undecided: str = ""
+    few_whole: int = 0
+    """How many different whole numbers a single target has, where they are so few that they may be class numbers."""
     lookup: None = None
     kind: ClassVar[Kind] = REGRESSION
 
@@ -90,7 +92,9 @@ class Targets:
         if not ids or len(set(ids)) < len(ids) or min(ids) < 0 or max(ids) >= width:
             one = "the target has number 0" if width == 1 else f"the targets have the numbers 0 … {width - 1}"
             raise LabelError(f"classes: expected names or numbers of targets, got {classes!r}; {one}.")
-        return cls(ids, named(ids, given, known), width, plan.scores, "" if decisions else NOT_ASKED)
+        different = len(set(labels.flatten().tolist())) if whole else 0
+        few = different if 2 < different <= MANY and 2 * different < len(labels) else 0  # 0 and 1: a label, yes or no
+        return cls(ids, named(ids, given, known), width, plan.scores, "" if decisions else NOT_ASKED, few)
 
     def positions(self, labels: Tensor, where: str) -> tuple[Tensor, None]:
         """The measured targets (n, q); all rows are kept."""
@@ -202,6 +206,9 @@ class Targets:
             if same
             else []
         )
+        if self.few_whole:
+            seen = f"The labels are {self.few_whole} different whole numbers as floating-point numbers"
+            notes.append(f"{seen}: taken as a regression target; pass integer labels for classes (labels.astype(int)).")
         if first.one_hot:
             more = "nearest class centers, collapse and accuracy are measured of class numbers, labels.argmax(1)"
             notes.append(f"Every sample has exactly one label, so D_reg is D: {more}.")

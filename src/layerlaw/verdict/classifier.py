@@ -342,9 +342,11 @@ def _worse_than_input(record: Record) -> list[str]:
         if own is None or center is None or not n or first.at != "input":
             continue
         if center - own > 2 * math.sqrt((own * (1 - own) + center * (1 - center)) / n):
+            same = "" if where else ", with the class means of these same samples, which flatters it"
             return [
                 f"The network is worse than its own input: it is right on {own:.1%}{where}, the nearest class center of "
-                f"what enters it ('{first.name}') on {center:.1%}. Look at its training and at how its inputs are scaled."
+                f"what enters it ('{first.name}') on {center:.1%}{same}. "
+                "Look at its training and at how its inputs are scaled."
             ]
         return []  # test data decide where there are some
     return []

@@ -77,7 +77,7 @@ def with_what_leads(record: Record, name: str) -> str:
     """
     layers = record.settings.get("in_front", {}).get(name, ())
     shown = f"'{layers[0]}' … '{layers[-1]}'" if len(layers) > 2 else " and ".join(f"'{layer}'" for layer in layers)
-    return f"{shown} and '{name}'" if layers else f"'{name}'"
+    return f"{shown} together with '{name}'" if layers else f"'{name}'"
 
 
 def listed_places(places: Sequence[str]) -> str:

@@ -199,7 +199,9 @@ def law_span(view: RecordView) -> tuple[list[float | None], list[float | None]]:
     floor = view.series(f"{view.column}_permuted")
     front += [] if chance_is_far(view) else [floor[i] for i in view.trunk]
     front += [] if view.fit is None else view.fit.line
-    return front, [v for i, v in enumerate(own) if i not in inside]
+    behind = [v for i, v in enumerate(own) if i not in inside]
+    bars = [end for i in view.along if i not in inside for end in view.ends[i] or ()]  # side branches are drawn without
+    return front, [*behind, *bars]
 
 
 def _compared_values(view: RecordView) -> list[float | None]:

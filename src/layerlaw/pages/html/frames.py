@@ -34,6 +34,8 @@ LARGEST, MISSING = 32_000, -32_768  # what the edge of a picture becomes, and a 
 EDGE = 0.98  # share of the samples that lie inside a plane's picture with room to spare
 FAR = 4.0  # where the picture of three classes ends; its corners are at 1
 LONGEST_SITE = 16
+MOST_SHARES = 0.9  # of all shares of the drop at all steps that their axis shows whole, beside those of the last step
+LOWEST_SHARE, HIGHEST_SHARE = -1.0, 2.0  # where that axis ends at the latest
 
 
 def frames(series: TrainingSeries) -> dict[str, Any]:
@@ -115,10 +117,15 @@ def shares(series: TrainingSeries, along: Sequence[int]) -> dict[str, Any] | Non
     if not known:
         return None
     even = 1 / max(1, max(len(view.shares) for view in series.views))
-    low, high = max(-0.5, min(0.0, *known)), min(1.0, max(2 * even, *known))
+    # A few wild steps, as at the start of training, shall not make all other bars tiny: what is cut is marked as such.
+    end = [v for v in found[-1] if v is not None] or [0.0]
+    few, most = np.quantile(known, [1 - MOST_SHARES, MOST_SHARES]).tolist()
+    low = max(LOWEST_SHARE, min(0.0, few, *end))
+    high = min(HIGHEST_SHARE, max(2 * even, most, *end))
     ticks = [[t, percent(t, 0)] for t in even_ticks(low, high, 5)]
     values = [list(map(rounded, row)) for row in found]
-    return {"even": even, "axis": {"low": low, "high": 1.04 * high, "ticks": ticks}, "values": values}
+    axis, cut = {"low": low, "high": 1.04 * high, "ticks": ticks}, min(known) < low or max(known) > 1.04 * high
+    return {"even": even, "axis": axis, "values": values, "cut": cut}
 
 
 def mismatch(series: TrainingSeries, along: Sequence[int]) -> dict[str, Any] | None:

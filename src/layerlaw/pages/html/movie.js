@@ -117,7 +117,7 @@
 
   // --- charts -------------------------------------------------------------------------------------------------------
   const first = Math.min(...movie.places), end = Math.max(...movie.places);
-  const chart = (id, axis, { log = false, height = 330, padding = 0.35 } = {}) => {
+  const chart = (id, axis, { log = false, height = 330, padding = 0.35, top = 12 } = {}) => {
     const host = byId(id), width = host.clientWidth;
     if (!width) return null;
     host.replaceChildren();
@@ -127,7 +127,15 @@
     const lean = long > slot - 6;
     const names = lean && slot < 34 && movie.sites.length > 12 ? movie.numbers : movie.sites;
     const flat = names === movie.numbers || !lean;
-    const box = { left: 46, right: width - 12, top: 12, bottom: height - (flat ? 30 : 22 + Math.min(78, 0.66 * long)) };
+    const written = Math.max(...axis.ticks.map(([, text]) => 7.2 * text.length));
+    const box = { left: Math.max(46, 12 + written), right: width - 12, top, bottom: height - (flat ? 30 : 22 + Math.min(78, 0.66 * long)) };
+    if (!flat) { // a name that leans begins left of its point: the first ones need room
+      const need = names.map((name, k) => {
+        const share = (movie.places[k] - first + padding) / (end - first + 2 * padding || 1);
+        return (0.78 * 6.6 * name.length + 4 - box.right * share) / (1 - share || 1);
+      });
+      box.left = Math.min(0.3 * width, Math.max(box.left, ...need));
+    }
     const to = log ? Math.log : (v) => v;
     const [low, high] = [to(axis.low), to(axis.high)];
     const x = (place) => mix(box.left, box.right, (place - first + padding) / (end - first + 2 * padding || 1));
@@ -227,9 +235,9 @@
   };
 
   const bars = (id, { values, axis, even }) => {
-    let c = null, parts = [], none = null, level = null;
+    let c = null, parts = [], cuts = [], none = null, level = null;
     const lay = () => {
-      if (!(c = chart(id, axis, { height: 270, padding: 0.6 }))) return;
+      if (!(c = chart(id, axis, { height: 270, padding: 0.6, top: 26 }))) return;
       const width = Math.min(46, 0.66 * (c.x(first + 1) - c.x(first)));
       parts = movie.places.map((place) => {
         const bar = shape(c.svg, "rect", { x: c.x(place) - width / 2, width, rx: 2 });
@@ -237,6 +245,11 @@
         return bar;
       });
       level = shape(c.svg, "line", { class: "even", x1: c.box.left, x2: c.box.right, y1: c.y(even), y2: c.y(even) });
+      cuts = movie.places.map((place) => ({ // a bar that goes on beyond the axis has an arrow and its number
+        arrow: shape(c.svg, "path", { class: "cut" }),
+        text: shape(c.svg, "text", { class: "cut", x: c.x(place), "text-anchor": "middle" }),
+        room: c.x(first + 1) - c.x(first), at: c.x(place),
+      }));
       none = shape(c.svg, "text", { class: "none", x: (c.box.left + c.box.right) / 2, y: (c.box.top + c.box.bottom) / 2, "text-anchor": "middle" }, "no drop to share at this step");
     };
     panels.push((i, j, f, fresh, near) => {
@@ -245,8 +258,18 @@
       level.style.display = values[near].some(known) ? "" : "none";
       parts.forEach((bar, k) => {
         const v = between(values[i][k], values[j][k], f);
+        const over = known(v) && v > axis.high, under = known(v) && v < axis.low;
+        const { arrow, text, room, at } = cuts[k];
         bar.style.display = known(v) ? "" : "none";
+        arrow.style.display = over || under ? "" : "none";
+        text.style.display = (over || under) && room >= 34 ? "" : "none";
         if (!known(v)) return;
+        if (over || under) {
+          const tip = over ? c.box.top - 8 : c.box.bottom + 6, away = over ? 6 : -6;
+          arrow.setAttribute("d", `M${at - 5} ${tip + away}h10l-5 ${-away}z`);
+          text.setAttribute("y", over ? tip - 4 : c.y(0) - 5);
+          text.textContent = `${(100 * v).toFixed(0).replace("-", "−")}%`;
+        }
         bar.setAttribute("y", Math.min(c.y(0), c.y(v)));
         bar.setAttribute("height", Math.abs(c.y(v) - c.y(0)));
         bar.setAttribute("class", v < 0 ? "rise" : v < 0.25 * even ? "idle" : "work");

@@ -115,7 +115,10 @@ def _parts(series: TrainingSeries, data: dict[str, Any]) -> list[Markup]:
     hero += [_collapse(data["view"])] if data["view"] else []
     lower = []
     if data["shares"]:
-        caption = f"Each {step}’s share of the whole drop of ln {symbol}. Dashed: an even share."
+        caption = html.paragraph(
+            f"Each {step}’s share of the whole drop of ln {symbol}. Dashed: an even share.",
+            data["shares"]["cut"] and "A triangle: the bar goes on beyond the axis, to the number beside it.",
+        )
         lower.append(_section("shares", "Who does the work", _figure("shares", "share of each site"), caption))
     if data["mismatch"]:
         caption = html.paragraph(

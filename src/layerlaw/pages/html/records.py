@@ -111,7 +111,9 @@ def layers_html(view: RecordView) -> Markup:
     gray = ["Sites in gray are shown but are no points of the law."] * any(not site.in_fit for site in view.sites)
     far = bool(view.shares) and any(b > a + 1 for a, b in pairwise(view.fit_positions))
     gray += ["Where gray rows lie between two points of the law, a share is that of all layers between the two."] * far
-    below = [fill('<p class="note">{}</p>', html.symbols(note)) for note in [*shows.table_notes(view), *gray]]
+    enters = ["Each row is what enters the module of that name."] * all(site.at == "input" for site in view.sites)
+    notes = [*enters, *shows.table_notes(view), *gray]
+    below = [fill('<p class="note">{}</p>', html.symbols(note)) for note in notes]
     kind, tall = "many" if many else "", len(view.sites) > MANY_SITES
     return fill("{}{}", html.table("per-layer table", [first, *heads], rows, kind=kind, tall=tall), below)
 
@@ -143,8 +145,8 @@ def _table_names(view: RecordView) -> list[str]:
 
 
 def _site_cells(site: SiteRow, count: str, name: str, *, short: bool) -> Markup:
-    """Name, type and features; of blocks all alike the name alone. Beside a name that is a number no other stands."""
-    index = "" if site.name.isdecimal() else fill('<span class="index">{}</span>', count)
+    """Name, type and features; of blocks all alike the name alone, and beside one that is a number no other stands."""
+    index = "" if short and site.name.isdecimal() else fill('<span class="index">{}</span>', count)
     head = fill('<th scope="row" class="site" title="{}">{}{}</th>', site.name, index, name)
     kind, features = shortened(site.type, 28), f"{site.features:,}"
     return head if short else fill('{}<td class="text">{}</td><td>{}</td>', head, kind, features)
