@@ -103,10 +103,6 @@ class SVSL(nn.Module):
         alpha = self.criterion.alpha
         return alpha.item() if isinstance(alpha, Tensor) else alpha
 
-    def extra_repr(self) -> str:
-        """α and, once they are known, the sites."""
-        return f"alpha={self.alpha:.4g}" + (f", sites=[{', '.join(self.sites)}]" if self.sites else "")
-
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of the forward that gave these logits (n, C); labels (n,) are class numbers."""
         check_batch(logits, labels)
