@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,11 +89,11 @@ def _cell(column: int, value: str) -> Markup:
     return fill('<td style="{}">{}</td>', style.format(_side(column)), value)
 
 
-class Shown:
+class Shown(ABC):
     """For what a cell of a notebook may end with: `_view` says what is shown; `plot`, if there is one, draws the picture."""
 
-    def _view(self) -> View:
-        raise NotImplementedError
+    @abstractmethod
+    def _view(self) -> View: ...
 
     def _repr_html_(self) -> str:
         return self._view().html(self._repr_png_())
