@@ -30,7 +30,12 @@ from layerlaw.lm.tasks import NextToken, targets_of
 from layerlaw.measures.residual import prediction_residuals
 from layerlaw.stats.moments import WaitingSites
 
-SIZES = ((576, 30, 9), (2048, 16, 32), (4096, 8, 32))  # width, depth, heads
+SIZES = (  # width, depth, heads, heads of keys, width of the MLP; the first has SmolLM2-135M's shape, the cheapest forward
+    (576, 30, 9, 3, 1536),
+    (576, 30, 9, 9, 2304),
+    (2048, 16, 32, 32, 8192),
+    (4096, 8, 32, 32, 16384),
+)
 VOCABULARY, BATCH, LENGTH, BATCHES = 32_000, 64, 512, 10
 WARM = 3  # batches that are not timed
 CUDA, CUDA_0 = torch.device("cuda"), torch.device("cuda:0")
@@ -54,7 +59,7 @@ class Alone(MomentPass):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dtype", action="append", choices=("bfloat16", "float32"))
-    parser.add_argument("--width", action="append", type=int, choices=[width for width, *_ in SIZES])
+    parser.add_argument("--width", action="append", type=int, choices=sorted({width for width, *_ in SIZES}))
     parser.add_argument("--only-real", action="store_true", help="SmolLM2 alone")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
@@ -65,18 +70,19 @@ def main() -> None:
         for work in (*((random_model, *size) for size in sizes), (real_text,)):
             about["rows"].append(work[0](*work[1:], dtype))
             if asked.out is not None:  # one by one: what is done is not lost
+                asked.out.mkdir(parents=True, exist_ok=True)
                 (asked.out / "lm_gpu.json").write_text(json.dumps(about, indent=1))
 
 
-def random_model(width: int, depth: int, heads: int, dtype: torch.dtype) -> dict:
+def random_model(width: int, depth: int, heads: int, keys: int, inner: int, dtype: torch.dtype) -> dict:
     torch.manual_seed(0)
-    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": depth}
-    attention = {"num_attention_heads": heads, "num_key_value_heads": heads}
+    sizes = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": depth}
+    attention = {"num_attention_heads": heads, "num_key_value_heads": keys}
     with CUDA:
         model = tf.LlamaModel(tf.LlamaConfig(vocab_size=VOCABULARY, **sizes, **attention)).to(dtype).eval()
     generator = torch.Generator().manual_seed(0)
     texts = [list(torch.randint(0, VOCABULARY, (BATCH, LENGTH), generator=generator)) for _ in range(BATCHES)]
-    return compared(model, f"random, {depth} blocks of {width}", texts, VOCABULARY)
+    return compared(model, f"random, {depth} blocks of {width}, MLP {inner}", texts, VOCABULARY)
 
 
 def real_text(dtype: torch.dtype) -> dict:

@@ -168,8 +168,9 @@ def test_on_a_gpu_a_sweep_trains_them_side_by_side(optimizer: Any) -> None:
             losses, _ = plain_losses(run.recipe, data(run.recipe.seed), 6, "cuda")
         finally:
             torch.backends.cudnn.allow_tf32 = True
-        assert run.losses[0] == pytest.approx(losses[0], rel=1e-4)
-        assert run.losses[:3] == pytest.approx(losses[:3], rel=0.03)  # Adam makes much of rounding
+        # Adam makes much of rounding, which differs from one GPU and cuDNN to the next
+        assert run.losses[0] == pytest.approx(losses[0], rel=1e-3 if optimizer == "adam" else 1e-4)
+        assert run.losses[:3] == pytest.approx(losses[:3], rel=0.03)
         assert run.how[0].startswith("float32, 3 networks side by side, on ")
 
 

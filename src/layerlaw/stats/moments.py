@@ -16,7 +16,7 @@ NARROWEST = (64, 256)  # features in a strip that are worth a product of their o
 LONGEST = (
     1024  # rows that tensor cores add up in one go: they cut digits off at every step, 1e-3 of PR over 32,000 rows
 )
-ROOM = 1 << 29  # bytes of features that wait for a product of several sites
+ROOM = 1 << 30  # bytes of features that wait for a product of several sites, and of their products
 
 
 @dataclass
@@ -150,8 +150,9 @@ class Moments:
 class WaitingSites:
     """Features of several sites for the same rows, multiplied in one launch: a narrow product alone leaves a GPU idle.
 
-    They wait beside [Y, 1], as [X, Y, 1] (sites, n, d + …), in at most `ROOM` bytes; `finish` ends a batch. Half-precision
-    features are multiplied as in `Moments`; float64 ones as they are, without a reference.
+    They wait beside [Y, 1], as [X, Y, 1] (sites, n, d + …), in at most `ROOM` bytes; `finish` ends a batch. Parts of so many
+    rows are multiplied apart, all in one launch, and added up in float64. Half-precision features are multiplied as in
+    `Moments`; float64 ones as they are, without a reference.
     """
 
     def __init__(self, group: int, T: Columns, sites: int) -> None:
@@ -167,22 +168,31 @@ class WaitingSites:
     def add(self, moments: Moments, X: Tensor, rows: Tensor) -> Tensor:
         """The chosen `rows` (n,) of X (N, d), which are added to these moments now or soon, and given back (n, d)."""
         X = X if X.dtype == torch.float64 else X.bfloat16()
-        d = X.shape[1]
+        n, d = len(rows), X.shape[1]
         if self._rows is None:
-            T = self.T.plain if X.dtype == torch.float64 else self.T.thirds
-            each = len(rows) * (d + T.shape[1]) * X.element_size()
-            launches = -(-self.sites // max(1, ROOM // each))
-            try:
-                self._rows = X.new_empty(-(-self.sites // launches), len(rows), d + T.shape[1])
-            except torch.OutOfMemoryError:  # a GPU that the model fills has room for one at a time
-                self._rows = X.new_empty(1, len(rows), d + T.shape[1])
-            self._rows[:, :, d:] = T
+            self._rows = self._empty(X, n)
         if len(self._waiting) == len(self._rows):
             self.finish()
-        chosen = self._rows[len(self._waiting), :, :d]
+        chosen = self._rows[len(self._waiting)].flatten(0, 1)[:n, :d]
         torch.index_select(X, 0, rows, out=chosen)
         self._waiting.append(moments)
         return chosen
+
+    def _empty(self, X: Tensor, n: int) -> Tensor:
+        """Room for n rows of several sites, in parts: (sites, parts, rows of a part, columns), 0 behind the last row."""
+        d, T = X.shape[1], self.T.plain if X.dtype == torch.float64 else self.T.thirds
+        length = max(1, min(n, LONGEST))
+        shape = (-(-n // length), length, d + T.shape[1])
+        product = torch.promote_types(X.dtype, torch.float32).itemsize * d
+        launches = -(-self.sites // max(1, ROOM // (shape[0] * shape[2] * (length * X.element_size() + product))))
+        try:
+            room = X.new_empty(-(-self.sites // launches), *shape)
+        except torch.OutOfMemoryError:  # a GPU that the model fills has room for one at a time
+            room = X.new_empty(1, *shape)
+        flat = room.flatten(1, 2)
+        flat[:, :n, d:] = T
+        flat[:, n:] = 0
+        return room
 
     def finish(self) -> None:
         """Multiply what waits, and add it to the moments of its sites."""
@@ -190,15 +200,13 @@ class WaitingSites:
             return
         d, q = self._waiting[0].features, self.T.width
         rows = self._rows[: len(self._waiting)]
-        half = rows.dtype == torch.bfloat16
-        product = rows.new_zeros(len(rows), d, rows.shape[2], dtype=torch.promote_types(rows.dtype, torch.float32))
+        half, parts = rows.dtype == torch.bfloat16, rows.flatten(0, 1)
+        left = parts[..., :d].mT
         with full_precision():
-            for part in torch.split(rows, LONGEST, dim=1):
-                left = part[..., :d].mT
-                product += torch.bmm(left, part, out_dtype=torch.float32) if half else torch.bmm(left, part)
-        places = _flat_triangle(d, rows.device, product.shape[2])
-        squares = product.flatten(1).index_select(1, places).double()
-        cross = product[..., d : d + (3 if half else 1) * q].double().reshape(len(rows), d, -1, q).sum(2)
+            product = torch.bmm(left, parts, out_dtype=torch.float32) if half else torch.bmm(left, parts)
+        product = product.unflatten(0, rows.shape[:2]).sum(1, dtype=torch.float64)
+        squares = product.flatten(1).index_select(1, _flat_triangle(d, rows.device, product.shape[2]))
+        cross = product[..., d : d + (3 if half else 1) * q].reshape(len(rows), d, -1, q).sum(2)
         torch._foreach_add_([site.packed[self.group] for site in self._waiting], list(squares))
         torch._foreach_add_([site.cross[self.group] for site in self._waiting], list(cross))
         self._waiting.clear()
